@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
-# The broker in a small image: its own user, a root file system that may be read-only, no configuration and no secret.
-# `scripts/image_steps.py` does the same steps without a container engine; `make check` lints this file.
-# Both base images can be replaced, for example by ones pinned to a digest.
+# The broker in a small image: its own user, a root file system that can be read-only, no configuration and no secret.
+# `scripts/image_steps.py` runs the same steps without a container engine; `make check` lints this file.
+# Build arguments can replace both base images, for example with images pinned to a digest.
 ARG RUST_IMAGE=rust:1.95.0-slim-bookworm
 ARG BASE_IMAGE=debian:bookworm-slim
 
@@ -18,7 +18,7 @@ FROM ${BASE_IMAGE}
 LABEL org.opencontainers.image.title="mcp-broker" \
       org.opencontainers.image.description="One endpoint in front of many MCP servers" \
       org.opencontainers.image.licenses="Apache-2.0"
-# Versions are those of the base image's Debian release, which keeps no older ones to pin to.
+# The base image's Debian release sets the versions; it keeps no older ones to pin to.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates tini \
@@ -28,13 +28,13 @@ RUN apt-get update \
     && install -d -o 10001 -g 10001 -m 0711 /var/lib/mcp-broker
 COPY --chmod=0755 deploy/image/health.sh /usr/local/bin/mcp-broker-health
 COPY --chmod=0755 --from=build /out/mcp-broker /usr/local/bin/mcp-broker
-# The home of the broker, with homes of child processes below it, which are to be passed to; so is the SQLite database of the
-# defaults, in a folder that only the broker enters.
+# The home of the broker. Child processes have homes below it and must be able to pass through it. The SQLite database of the
+# defaults is here too, in a folder that only the broker can enter.
 ENV HOME=/var/lib/mcp-broker
 WORKDIR /var/lib/mcp-broker
 USER 10001:10001
 EXPOSE 8080 9090 7400
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 CMD ["/usr/local/bin/mcp-broker-health"]
-# tini is process 1: it takes in processes that stdio servers leave behind, and passes signals on to the broker alone.
+# tini is process 1: it reaps processes that stdio servers leave behind, and forwards signals to the broker alone.
 ENTRYPOINT ["/usr/bin/tini", "--", "/usr/local/bin/mcp-broker"]
 CMD ["serve"]

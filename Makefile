@@ -1,4 +1,4 @@
-# The commands of this project. `make run` and `make test` are all a newcomer needs; CI runs `.ci/run`.
+# The commands of this project. A newcomer needs only `make run` and `make test`; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
 .PHONY: help run test test-grounds test-deploy chaos bench bench-report bench-check loadtest autobahn check check-advisories check-deploy
 
@@ -7,17 +7,17 @@ CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 help:
 	@echo "make run    build the broker and start it with a demo backend"
 	@echo "make test   install what the tests need, then run all of them against the real binary"
-	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer; SDKs and the conformance suite on one process, too"
-	@echo "make test-deploy  start the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
-	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling|expiry|limits a part"
-	@echo "make bench  measure what stores, event logs, wires, readers of JSON and idle connections cost, in a release build; some minutes (WHAT=persister|events|wires|envelope|documents|websocket|logs|rates|eras|idle|protection|placement one of them)"
-	@echo "make bench-report  the broker beside nginx and beside nothing, and what is idle; writes the tables of docs/performance.md"
-	@echo "make bench-check  instructions of decoding, of a call's way out and of its way back, against the committed figures; fails beyond +5 % (ACCEPT=yes writes them anew)"
-	@echo "make loadtest  build the load tester, and say how it is used"
-	@echo "make autobahn  the public WebSocket test suite against our WebSocket layer; some minutes"
-	@echo "make check  formatting, lints, documentation, licences and versions of the dependencies, the syntax of the scripts, and what is deployed"
-	@echo "make check-advisories  of the dependencies, what RustSec knows of them; fetches its database from GitHub, which is why it is not part of make check"
-	@echo "make check-deploy  of these, what is deployed: image, compose file, chart, alerts and dashboards"
+	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer; SDKs and the conformance suite also on one process"
+	@echo "make test-deploy  run the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
+	@echo "make chaos  kill brokers under load for half an hour; SEED=N repeats the choices of a run, WHAT=tasks|points|rolling|expiry|limits selects a part"
+	@echo "make bench  measure what stores, event logs, wires, readers of JSON and idle connections cost, in a release build; takes some minutes (WHAT=persister|events|wires|envelope|documents|websocket|logs|rates|eras|idle|protection|placement selects one)"
+	@echo "make bench-report  compare the broker with nginx and with a direct connection, and measure idle connections; writes the tables of docs/performance.md"
+	@echo "make bench-check  compare the instructions of decoding, of a call's request and of its answer with the committed figures; fails beyond +5 % (ACCEPT=yes writes new figures)"
+	@echo "make loadtest  build the load tester, and print its usage"
+	@echo "make autobahn  run the public WebSocket test suite against the broker's WebSocket layer; takes some minutes"
+	@echo "make check  check formatting, lints, documentation, licences and versions of the dependencies, the syntax of the scripts, and the deployment files"
+	@echo "make check-advisories  compare the dependencies with the RustSec database; it fetches the database from GitHub, so it is not part of make check"
+	@echo "make check-deploy  the part of make check for the deployment files: image, compose file, chart, alerts and dashboards"
 
 run:
 	@scripts/need-toolchain.sh
@@ -32,7 +32,7 @@ test-grounds:
 	@scripts/need-toolchain.sh
 	@scripts/test.sh grounds
 
-# A program that is built already can be named: BINARY=target/debug/mcp-broker
+# BINARY=target/debug/mcp-broker names a program that is built already.
 test-deploy:
 	@scripts/need-toolchain.sh
 	@scripts/test-deploy.sh $(if $(BINARY),--binary "$(BINARY)")

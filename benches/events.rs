@@ -1,9 +1,14 @@
-//! What does an event cost? CPU time of the task that pushes it into an `EventStream` and of the rest of the process, and the
-//! rate from the push to the reader and the log, with the event log off, in memory, on SQLite, on PostgreSQL and in Redis.
+//! Measures the cost of an event, with the event log off, in memory, on SQLite, on PostgreSQL and
+//! in Redis.
 //!
-//! The pusher is a thread of its own, so that its CPU time is known; readers and the task that writes behind share a
-//! runtime, as in the product. *In a row*: many events, the log always has work. *One by one*: each finds everything idle,
-//! so that the push pays for waking the others.
+//! - CPU time of the task that pushes it into an `EventStream`
+//! - CPU time of the rest of the process
+//! - rate from the push to the reader and the log
+//!
+//! The pusher is a thread of its own, so that its CPU time is known. Readers and the writer of the
+//! log share a runtime, as in the product. *In a row*: many events, so that the log always has
+//! work. *One by one*: each event finds everything idle, so that the push pays for waking the
+//! others.
 
 use std::{
     process::ExitCode,
@@ -21,14 +26,15 @@ use broker::{
     auth::Keys,
     metrics::Metrics,
     persistence::{EventWriter, Persistence, Stores},
-    rules::event_log::{EventKind, LogLimits},
     sessions::stream::{EventStream, StreamItem},
 };
 use bytes::Bytes;
+use records::{NodeName, SessionKey};
+use rules::event_log::{EventKind, LogLimits};
 use rustix::time::{ClockId, clock_gettime};
 use storage::{
-    EventStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, RedisOptions, RedisStore,
-    SessionKey, SqliteOptions, SqliteStore,
+    EventStore, MemoryHotStore, PostgresOptions, PostgresStore, RedisOptions, RedisStore,
+    SqliteOptions, SqliteStore,
 };
 use testkit::{PostgresServer, RedisServer};
 use tokio::{runtime::Handle, task::JoinSet};
@@ -37,13 +43,13 @@ use tokio::{runtime::Handle, task::JoinSet};
 const LIMITS: LogLimits = LogLimits { events: 1_000, bytes: 8 * 1024 * 1024 };
 /// The default of `events.retain`.
 const RETAIN: Duration = Duration::from_secs(300);
-/// How often streams are asked to forget what is old, as in the product.
+/// Interval at which streams drop old events, as in the product.
 const EXPIRES_EVERY: Duration = Duration::from_secs(1);
 /// Sessions with one stream each.
 const STREAMS: u64 = 16;
-/// Events between two looks at the clock, which is a system call.
+/// Events between two reads of the clock, which is a system call.
 const BURST: u64 = 64;
-/// Events in a row before the pusher lets the others catch up, so that nothing is lost on the way.
+/// Events in a row before the pusher waits for the others, so that nothing is lost on the way.
 const WINDOW: u64 = 4_096;
 const _: () = assert!(WINDOW.is_multiple_of(BURST) && WINDOW / STREAMS < LIMITS.events as u64);
 
@@ -51,7 +57,7 @@ fn main() -> ExitCode {
     benches::main("events", bench)
 }
 
-/// Where events are kept.
+/// Store of events.
 struct EventStorage {
     name: &'static str,
     retain: Duration,
@@ -191,16 +197,16 @@ struct StreamRig {
     runtime: Handle,
 }
 
-/// What many events gave.
+/// Costs of many events in a row.
 struct BatchCosts {
     /// CPU time of the pusher, for each event.
     push: Samples,
-    /// The same of all other threads, in nanoseconds.
+    /// CPU time of all other threads, for each event, in nanoseconds.
     others_ns: f64,
     per_second: f64,
 }
 
-/// What single events gave.
+/// Costs of single events.
 #[derive(Default)]
 struct SingleEventCosts {
     push: Samples,
@@ -209,7 +215,7 @@ struct SingleEventCosts {
 }
 
 impl StreamRig {
-    /// Readers tell `arrived` of each event.
+    /// Starts the streams. Readers report each event to `arrived`.
     async fn start(
         place: &EventStorage,
         bytes: usize,
@@ -273,7 +279,7 @@ impl StreamRig {
             .context("a stream was cut")
     }
 
-    /// At least so many events, and for at least this long.
+    /// Pushes at least so many events, and for at least this long.
     fn run(&mut self, time: Duration, at_least: u64) -> anyhow::Result<BatchCosts> {
         let mut push = Samples::default();
         let (begun, first) = (Instant::now(), self.pushed);
@@ -313,7 +319,7 @@ impl StreamRig {
         Ok(alone)
     }
 
-    /// Waits until every event was read and logged, and does what is due once a second.
+    /// Waits until every event was read and logged, and expires events once a second.
     fn catch_up(&mut self) -> anyhow::Result<()> {
         if let Some(writer) = &self.writer {
             ensure!(
@@ -332,7 +338,7 @@ impl StreamRig {
         Ok(())
     }
 
-    /// All that was pushed must be in the log, or be trimmed from it.
+    /// Checks that all pushed events are in the log, or were trimmed from it.
     async fn end(mut self, place: &EventStorage) -> anyhow::Result<()> {
         ensure!(self.metrics.render().contains("mcp_events_lost_total 0"), "events were lost");
         for (number, (session, stream)) in self.streams.iter().enumerate() {

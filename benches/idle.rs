@@ -1,7 +1,8 @@
-//! How much memory does a connection cost that does nothing? Thousands of each wire, each with its session, and what of the
-//! broker's resident memory they take, beside what is promised.
+//! Measures the memory of an idle connection: thousands of each wire, each with its session. The
+//! table compares their share of the broker's resident memory with the promise.
 //!
-//! Each wire gets a broker of its own. The first connections are not counted: they pay for what all share.
+//! Each wire gets a broker of its own. The first connections are not counted: they pay for shared
+//! memory.
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -23,9 +24,9 @@ use transport::tls::ClientTlsFiles;
 
 /// Connections opened at the same time.
 const OPENING: usize = 32;
-/// How long the allocator has to give back what the openings needed for a moment.
+/// Time for the allocator to give back the memory of the openings.
 const SETTLING: Duration = Duration::from_secs(3);
-/// Of QUIC, which gives up after 30 s of silence.
+/// Interval of keep-alives for QUIC, which closes a connection after 30 s of silence.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const WIRES: [(Wire, u64); 4] =
     [(Wire::Tcp, 24), (Wire::WebSocket, 24), (Wire::Quic, 48), (Wire::HttpStream, 40)];
@@ -66,7 +67,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bytes for each connection.
+/// Returns the bytes for each connection.
 async fn measure(wire: Wire, count: usize, scale: Scale) -> anyhow::Result<f64> {
     let authority = Authority::new();
     let signed = authority.server("broker");
@@ -103,7 +104,7 @@ async fn settle(scale: Scale) {
     tokio::time::sleep(scale.of(SETTLING, Duration::from_millis(50))).await;
 }
 
-/// What keeps a connection open.
+/// State that keeps a connection open.
 enum OpenConnection {
     Session(Arc<Session>),
     Quic(Connection, #[expect(dead_code, reason = "only held")] (SendStream, RecvStream)),
@@ -138,7 +139,8 @@ async fn sessions(
     opened.buffer_unordered(OPENING).try_collect().await
 }
 
-/// All over one socket: a client's socket for each would cost this process far more than the broker.
+/// Opens all connections over one socket: a client's socket for each would cost this process far
+/// more than the broker.
 async fn over_quic(
     broker: &TestBroker,
     authority: &Authority,
@@ -148,7 +150,7 @@ async fn over_quic(
     let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into())?;
     let (mut config, mut transport) =
         (ClientConfig::new(Arc::new(crypto)), TransportConfig::default());
-    // Otherwise the first ones end before the last ones begin.
+    // Otherwise the first connections end before the last ones begin.
     transport.keep_alive_interval(Some(KEEP_ALIVE));
     config.transport_config(Arc::new(transport));
     endpoint.set_default_client_config(config);
@@ -177,5 +179,5 @@ async fn broker(config: Value, backend: &Backend) -> anyhow::Result<TestBroker> 
     let spec =
         json!({"transport": {"type": "http", "url": format!("http://{}/mcp", backend.address())}});
     let builder = BrokerBuilder::new(benches::broker_binary()?).config(limits).config(config);
-    Ok(builder.backend("default", "fast", spec).alone().start().await)
+    Ok(builder.backend("default", "fast", spec).single_process().start().await)
 }

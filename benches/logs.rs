@@ -1,6 +1,8 @@
-//! What does a line of the log cost the thread that logs it, and how much waits while the log is not read? The broker's writer
-//! (`telemetry::log_writer`) compared with the one of tracing-appender: both hand lines to a thread that writes them, and drop what finds no
-//! room.
+//! Measures the cost of a log line for the thread that logs it, and the bytes that wait while the
+//! log is not read.
+//!
+//! The broker's writer (`telemetry::log_writer`) is compared with the one of tracing-appender. Both
+//! pass lines to a thread that writes them, and drop lines that find no room.
 
 use std::{
     fs::File,
@@ -18,9 +20,10 @@ use benches::{Scale, Table, median, shown};
 use tracing_appender::non_blocking::NonBlockingBuilder;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::limits::LOG_LINES_MAX;
+use rules::limits::LOG_LINES_MAX;
 
-// By its source, with what it takes from its crate: the broker as a whole takes minutes to build.
+// The module is included by its source, with what it takes from its crate: building the whole
+// broker takes minutes.
 #[allow(
     dead_code,
     unused_imports,
@@ -29,14 +32,6 @@ use crate::limits::LOG_LINES_MAX;
 )]
 #[path = "../broker/src/telemetry/log_writer.rs"]
 mod log_writer;
-
-mod limits {
-    use std::time::Duration;
-
-    pub(crate) const LOG_LINES_MAX: usize = 8_192;
-    pub(crate) const LOG_LINES_BYTES_MAX: usize = 8 * 1024 * 1024;
-    pub(crate) const LOG_FLUSH_WAIT: Duration = Duration::from_secs(1);
-}
 
 mod metrics {
     pub(crate) mod process {
@@ -122,7 +117,7 @@ fn burst<W: for<'a> MakeWriter<'a> + Sync>(
     Ok(time.as_secs_f64() / (threads * BURST_LINES) as f64)
 }
 
-/// How much each writer keeps for a reader that takes nothing.
+/// Measures how much each writer keeps for a reader that takes nothing.
 fn unread(scale: Scale) -> anyhow::Result<()> {
     let (line, count) = (vec![b'x'; LONG_LINE_BYTES], scale.of(2 * LOG_LINES_MAX, 16));
     let (ours, theirs) = (Output::new(true)?, Output::new(true)?);
@@ -148,7 +143,7 @@ fn unread(scale: Scale) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where lines go.
+/// Destination of lines.
 #[derive(Debug, Clone)]
 struct Output {
     file: Arc<File>,
@@ -157,7 +152,7 @@ struct Output {
 }
 
 impl Output {
-    /// A file, as standard error often is. `is_stuck`: it takes nothing for now.
+    /// Creates a file, as standard error often is. `is_stuck`: it takes nothing for now.
     fn new(is_stuck: bool) -> io::Result<Self> {
         Ok(Self {
             file: Arc::new(tempfile::tempfile()?),

@@ -1,7 +1,8 @@
-//! What does group commit bring? Writes a second and the time of one write through `Persistence::write`, against one
-//! transaction for each write, by 1 to 256 writers at once, on SQLite and on PostgreSQL, both on a real disk.
+//! Measures the effect of group commit: writes per second and the time of one write through
+//! `Persistence::write`, against one transaction for each write. 1 to 256 writers run at once, on
+//! SQLite and on PostgreSQL, both on a real disk.
 //!
-//! Both ways take turns on the same database, so whatever else the machine does meets both.
+//! Both ways take turns on the same database, so that other load on the machine affects both.
 
 use std::{
     fs::File,
@@ -22,10 +23,13 @@ use protocol::{
     error::ErrorKind,
     ids::{BackendId, PrincipalId, TaskId, TenantId},
 };
+use records::{
+    NodeName, SessionIdentity, SessionKey, SessionRecord, TaskLimits, TaskRecord, WriteOp,
+    WriteOutcome,
+};
 use storage::{
-    DurableStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, SessionIdentity,
-    SessionKey, SessionRecord, SqliteOptions, SqliteStore, StoreError, TaskLimits, TaskRecord,
-    WriteOp, WriteOutcome,
+    DurableStore, MemoryHotStore, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore,
+    StoreError,
 };
 use testkit::PostgresServer;
 use tokio::task::JoinSet;
@@ -75,7 +79,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long the disk takes to have something: the floor of every single write.
+/// Returns the time of one sync of the disk: no single write can be faster.
 fn sync_time(folder: &std::path::Path, scale: Scale) -> anyhow::Result<Duration> {
     let mut file = File::create(folder.join("synced"))?;
     let mut samples = Samples::default();
@@ -88,7 +92,7 @@ fn sync_time(folder: &std::path::Path, scale: Scale) -> anyhow::Result<Duration>
     Ok(samples.median())
 }
 
-/// What is written.
+/// Kind of rows that are written.
 #[derive(Debug, Clone, Copy)]
 enum Workload {
     Session,
@@ -104,7 +108,7 @@ impl Workload {
         }
     }
 
-    /// A new one each time, of about the size real ones have.
+    /// Returns a new write each time, of about the size of real ones.
     fn write(self) -> anyhow::Result<WriteOp> {
         let (key, owner) = (SessionKey::new(rand::random()), NodeName::new(NODE));
         let principal = PrincipalId::new("ada");
@@ -116,7 +120,7 @@ impl Workload {
                 let (transport, version) = ("streamable_http".into(), "2025-11-25".into());
                 let record = SessionRecord {
                     key,
-                    seat,
+                    identity: seat,
                     api_key: None,
                     transport,
                     version,
@@ -145,7 +149,7 @@ impl Workload {
     }
 }
 
-/// How it is written.
+/// Way in which the rows are written.
 #[derive(Clone)]
 enum WriteMode {
     Grouped(Arc<Persistence>),
@@ -153,7 +157,7 @@ enum WriteMode {
 }
 
 impl WriteMode {
-    /// False: the store was too busy.
+    /// Writes once. False: the store was too busy.
     async fn write(&self, write: WriteOp) -> anyhow::Result<bool> {
         let written = match self {
             Self::Grouped(durable) => match durable.write(write).await {
@@ -174,12 +178,12 @@ impl WriteMode {
     }
 }
 
-/// What one way gave over all its turns.
+/// Results of one way over all its turns.
 #[derive(Default)]
 struct Throughput {
     per_second: Vec<f64>,
     latency: Samples,
-    /// Writes the store was too busy for.
+    /// Writes that the store refused because it was too busy.
     refused: usize,
 }
 
@@ -250,7 +254,7 @@ async fn compare(
     Ok(())
 }
 
-/// All writers write, one write after the other, for this long and at least once.
+/// Runs all writers, each with one write after the other, for this long and at least once.
 async fn drive(
     way: &WriteMode,
     what: Workload,

@@ -1,8 +1,10 @@
-//! One runtime whose threads take work from each other, or one for each processor that shares nothing? The broker as it is
-//! beside as many brokers as there are processors, each with one thread on a processor of its own and the same port: the
-//! kernel spreads connections over them, and each has links to the backend of its own.
+//! Compares one runtime whose threads take work from each other with one for each processor that
+//! shares nothing.
 //!
-//! That is the best a runtime per processor could do: what its parts would have to tell each other costs nothing here.
+//! The first is the broker as it is. The second is as many brokers as there are processors, each
+//! with one thread on a processor of its own and the same port. The kernel spreads connections over
+//! them, and each has links to the backend of its own. This is the best case of a runtime per
+//! processor: messages between its parts would cost more, and cost nothing here.
 
 use std::{num::NonZero, process::ExitCode, thread, time::Duration};
 
@@ -60,7 +62,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
         let loads = [&shared[..], &apart[..]]
             .map(|brokers| load(*wire, brokers, *connections, *in_flight, scale));
         let loads = loads.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-        let rounds = compare::in_turns(&loads, scale.of(5, 1), |_| ()).await?;
+        let rounds = compare::run_interleaved(&loads, scale.of(5, 1), |_| ()).await?;
         ensure!(rounds.faults().is_empty(), "{}", rounds.faults().join("\n"));
         let figures: Vec<Figures> = rounds.0.iter().map(|rounds| Figures::of(rounds)).collect();
         for (placement, of) in ["one runtime", "one each"].iter().zip(&figures) {
@@ -82,7 +84,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A broker for each processor, all of them behind the same ports.
+/// Starts a broker for each processor, all of them behind the same ports.
 async fn one_each(processors: usize, backends: &[Backend; 2]) -> anyhow::Result<Vec<TestBroker>> {
     let all = sched_getaffinity(None)?;
     let mut brokers: Vec<TestBroker> = Vec::new();
@@ -93,7 +95,7 @@ async fn one_each(processors: usize, backends: &[Backend; 2]) -> anyhow::Result<
         );
         let mut one = CpuSet::new();
         one.set(number);
-        // What is started from here on stays there too.
+        // Processes started from here on inherit the processor.
         let _where_it_is_allowed = sched_setaffinity(None, &one);
         brokers.push(broker(&http, &tcp, 1, backends).await);
         sched_setaffinity(None, &all)?;
@@ -111,8 +113,9 @@ async fn broker(
         "listen": {"http": http, "tcp": tcp, "reuse_port": true},
         "limits": {"requests_per_second": 1_000_000, "burst": 1_000_000, "connections_per_second_per_address": 0},
     });
-    let builder =
-        BrokerBuilder::new(benches::broker_binary().expect("it was built")).config(config).alone();
+    let builder = BrokerBuilder::new(benches::broker_binary().expect("it was built"))
+        .config(config)
+        .single_process();
     let builder = builder.env("TOKIO_WORKER_THREADS", &threads.to_string());
     let behind = |transport: Value| json!({"transport": transport});
     let builder = builder.backend(
@@ -138,7 +141,8 @@ fn load(
     scale: Scale,
 ) -> anyhow::Result<Load> {
     let (target, era) = match wire {
-        // Without sessions, whose requests may come on any connection, and so to a broker that does not have them.
+        // Without sessions: requests may come on any connection, and so to a broker that does not
+        // know the session.
         Wire::Http => (format!("http://{}/mcp/http", brokers[0].http_address()), Era::Stateless),
         Wire::Tcp => (format!("tcp://{}/tcp", brokers[0].tcp_address()), Era::Sessions),
     };
@@ -148,5 +152,5 @@ fn load(
         keys: Vec::new(),
         pids: brokers.iter().map(TestBroker::pid).collect(),
     };
-    calls.over(to, scale.of(Duration::from_secs(2), Duration::from_millis(50)))
+    calls.into_load(to, scale.of(Duration::from_secs(2), Duration::from_millis(50)))
 }

@@ -1,5 +1,5 @@
-//! What load does to those who did not cause it: goodput past saturation, refusals, shares of tenants by weight on one replica and
-//! on three, a loud neighbour, arguments that are meant to cost much, a backend that hangs. Each compared with the same thing without the load, measured in the same run.
+//! Measures the effect of load on other tenants: goodput, refusals, shares, a loud neighbour,
+//! costly arguments, a hung backend. Each is compared with the same run without the load.
 
 use std::{
     process::ExitCode,
@@ -29,16 +29,16 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
 }
 
 fn builder() -> anyhow::Result<BrokerBuilder> {
-    Ok(replicated()?.alone())
+    Ok(replicated()?.single_process())
 }
 
-/// All clients of a bench come from one address, and try a fresh key on a replica before that replica has read it.
+/// Clients of a bench share an address, and may try a new key before a replica has read it.
 fn replicated() -> anyhow::Result<BrokerBuilder> {
     Ok(BrokerBuilder::new(broker_binary()?)
         .config(json!({"limits": {"connections_per_second_per_address": 0, "sign_in_failures_per_minute": 0}})))
 }
 
-/// A tool that takes this long, for so many at a time.
+/// Starts a backend with a tool that takes this long, for so many calls at a time.
 async fn limited(at_once: usize, takes: Duration) -> FakeBackend {
     let room = Arc::new(Semaphore::new(at_once));
     FakeBackend::with_tool("t", move |_| {
@@ -52,7 +52,7 @@ async fn limited(at_once: usize, takes: Duration) -> FakeBackend {
     .await
 }
 
-/// What became of calls, and how long the refusals took.
+/// Counts of outcomes, and the times of calls and refusals.
 #[derive(Debug, Default)]
 struct Tally {
     good: usize,
@@ -158,7 +158,7 @@ async fn sum(mut parts: JoinSet<Tally>) -> Tally {
     all
 }
 
-/// One after the other, so that nothing is measured but the refusal itself and its way through two sockets.
+/// Makes refused calls one after the other, so that only the refusal and two sockets are measured.
 async fn refusals(broker: &TestBroker, client: &TestClient, scale: Scale) {
     broker
         .admin()
@@ -248,8 +248,8 @@ fn tenants(count: usize, mut building: BrokerBuilder, backend: &FakeBackend) -> 
     building
 }
 
-/// Calls of each tenant that were answered, by weight. The sessions of each are spread evenly over the replicas: what a replica
-/// has is shared among those who ask there.
+/// Returns the number of answered calls of each tenant, by weight. The sessions of each are spread
+/// evenly over the replicas: a replica shares its capacity among its own clients.
 async fn served(
     tenants: usize,
     admin: &AdminClient,
@@ -265,7 +265,7 @@ async fn served(
         let key = admin.create_key(&tenant).await;
         let count = Arc::new(AtomicUsize::new(0));
         counts.push(count.clone());
-        // Each replica has clients enough to be saturated by them alone.
+        // Each replica has enough clients to be saturated by them alone.
         for number in 0..replicas * 2 {
             let client = client(number, &key).connected(json!({})).await;
             for _ in 0..3 + weight {
@@ -295,13 +295,13 @@ async fn served(
     served
 }
 
-/// A tenant at fifty times what another one does, at a backend that both call. Where calls take long the processors have little to
-/// do: what is left is how long one waits for its turn.
+/// Compares a tenant's calls alone with those next to a tenant at fifty times its rate, at the same
+/// backend. With long calls the processors have little to do, and the wait for a turn remains.
 async fn neighbour(scale: Scale) -> anyhow::Result<()> {
     let short = beside_a_loud_one(Duration::from_millis(10), scale.of(1_000, 20), scale).await?;
     let long = beside_a_loud_one(Duration::from_millis(100), scale.of(200, 5), scale).await?;
     compared(
-        "A tenant's calls, alone and beside one that makes fifty at a time (promised: p99 less than 1.5 times)",
+        "A tenant's calls, alone and next to one that makes fifty at a time (promised: p99 less than 1.5 times)",
         &[("calls of 10 ms", short.0, short.1), ("calls of 100 ms", long.0, long.1)],
     );
     Ok(())
@@ -355,7 +355,7 @@ fn compared(title: &str, rows: &[(&str, Samples, Samples)]) {
     table.print(title);
 }
 
-/// The arguments of one tenant, 1 MiB each, held to schemas that make the most of them, as fast as it may send them.
+/// Sends arguments of 1 MiB, as fast as allowed, to tools whose schemas make them costly to check.
 async fn hostile_arguments(scale: Scale) -> anyhow::Result<()> {
     let items = |schema: Value| json!({"type": "object", "properties": {"a": {"items": schema}}});
     let listed: Vec<usize> = (0..9_000).collect();
@@ -395,16 +395,16 @@ async fn hostile_arguments(scale: Scale) -> anyhow::Result<()> {
         let memory = format!("{:+.1} MiB", row.grown as f64 / (1 << 20) as f64);
         table.row([name.to_owned(), a, b, c, d, shown(moved), digits(row.answered), memory]);
     }
-    table.print("A tenant's calls, alone and beside one that sends hostile arguments of 1 MiB (promised: p99 moves by less than 5 ms, memory by less than 64 MiB)");
+    table.print("A tenant's calls, alone and next to one that sends hostile arguments of 1 MiB (promised: p99 moves by less than 5 ms, memory by less than 64 MiB)");
     Ok(())
 }
 
 struct BesideHostile {
     before: Samples,
     during: Samples,
-    /// Hostile calls a second.
+    /// Hostile calls per second.
     answered: f64,
-    /// Bytes the process has more at its peak than before.
+    /// Bytes by which the peak of the process's memory grew.
     grown: usize,
 }
 
@@ -429,7 +429,7 @@ async fn beside_hostile_arguments(
     let count = scale.of(2_000, 20);
     times(count / 10, call).await;
     let before = times(count, call).await;
-    // Nothing judges what these send: to read it would cost this process more than it costs the broker.
+    // No judge reads these answers: that would cost this process more than it costs the broker.
     let loud = TestClient::new(broker.http_address(), "/mcp").bearer(&loud);
     let body = format!(
         r#"{{"jsonrpc":"2.0","id":"h","method":"tools/call","params":{{"name":"b__echo","arguments":{arguments}}}}}"#
@@ -460,7 +460,7 @@ async fn beside_hostile_arguments(
     Ok(BesideHostile { before, during, answered, grown })
 }
 
-/// The most memory the broker ever had.
+/// Returns the peak of the broker's resident memory.
 fn resident_peak(broker: &TestBroker) -> anyhow::Result<usize> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", broker.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! What does a decision about a rate cost? governor by the broker's `rules::local_rate_limit`, alone and in a table of addresses, beside
-//! the cell of the budget that replicas share (`rules::gcra`).
+//! Measures the cost of a decision about a rate. governor in the broker's
+//! `rules::local_rate_limit`, alone and in a table of addresses, is compared with the budget that
+//! replicas share (`rules::gcra`).
 
 use std::{
     hint::black_box,
@@ -10,24 +11,14 @@ use std::{
 
 use anyhow::Context as _;
 use benches::{Scale, Table, median, shown};
-
-use crate::{
+use rules::{
     gcra::{GcraLimiter, Rate},
+    limits::ADDRESSES_METERED_MAX,
     local_rate_limit::{KeyedRateLimiter, LocalRateLimiter, per_second},
 };
 
-// By their source: the broker as a whole takes minutes to build.
-#[allow(dead_code, unreachable_pub, reason = "a part of it is measured, and none of its tests")]
-#[path = "../broker/src/rules/gcra.rs"]
-mod gcra;
-#[allow(dead_code, unreachable_pub, reason = "a part of it is measured, and none of its tests")]
-#[path = "../broker/src/rules/local_rate_limit.rs"]
-mod local_rate_limit;
-
 const RATE: u32 = 1_000;
 const BURST: u32 = 2_000;
-/// As `limits::ADDRESSES_METERED_MAX`.
-const ADDRESSES_MAX: usize = 20_000;
 
 /// Decides about one event of an address.
 type Decide = Box<dyn FnMut(u32, Duration) -> bool>;
@@ -41,16 +32,19 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     let (quota, rate) = (quota.context("a rate above zero")?, rate.context("a rate above zero")?);
     let (budget, mut single) = (GcraLimiter::default(), LocalRateLimiter::new(quota));
     let keyed = |addresses: u32| -> Decide {
-        let mut rates = KeyedRateLimiter::new(quota, ADDRESSES_MAX);
+        let mut rates = KeyedRateLimiter::new(quota, ADDRESSES_METERED_MAX);
         Box::new(move |number, now| {
             rates.check(&IpAddr::from(Ipv4Addr::from_bits(number % addresses)), now).is_ok()
         })
     };
     let mut deciders: [(&str, Decide); 5] = [
-        ("the shared budget's cell", Box::new(move |_, now| budget.take(rate, 1, now).is_ok())),
+        (
+            "the shared budget's cell",
+            Box::new(move |_, now| budget.try_acquire(rate, 1, now).is_ok()),
+        ),
         ("governor, one rate", Box::new(move |_, now| single.check(now).is_ok())),
         ("governor, ten addresses", keyed(10)),
-        ("governor, as many addresses as the table holds", keyed(ADDRESSES_MAX as u32)),
+        ("governor, as many addresses as the table holds", keyed(ADDRESSES_METERED_MAX as u32)),
         ("governor, an address for each event", keyed(u32::MAX)),
     ];
     let count = scale.of(100_000_u32, 100);
@@ -59,7 +53,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
         for ((_, decide), times) in deciders.iter_mut().zip(&mut times) {
             let begun = Instant::now();
             for number in 0..count {
-                // A tenth above the rate of one, so that both answers are given.
+                // A tenth above the rate of one, so that both answers occur.
                 let now = Duration::from_micros(u64::from(round * count + number) * 900);
                 black_box(decide(black_box(number.wrapping_mul(2_654_435_761)), now));
             }

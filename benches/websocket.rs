@@ -1,6 +1,9 @@
-//! What does a message cost in the WebSocket codec of this project, in tokio-tungstenite and in fastwebsockets? Each takes masked
-//! text frames of a client and sends each of them back, over a connection that costs nothing itself: what is to be read is there,
-//! and what is written is counted and dropped. And what does a connection hold that waits after a large message?
+//! Compares the cost of a message in this project's WebSocket codec, in tokio-tungstenite and in
+//! fastwebsockets.
+//!
+//! Each codec takes masked text frames of a client and sends each of them back, over a connection
+//! that costs nothing itself. Its input is already there, and its output is counted and dropped.
+//! The bench also measures the memory of a connection that waits after a large message.
 
 use std::{
     io::{self, IoSlice},
@@ -28,7 +31,7 @@ use transport::{
 
 const SIZES: [(usize, &str); 4] =
     [(256, "256 B"), (2048, "2 KB"), (65_536, "64 KB"), (1_048_576, "1 MB")];
-/// As much as one read of a socket brings.
+/// Bytes that one read of a socket brings.
 const READ_BYTES: usize = 64 * 1024;
 /// Bytes of messages in one measurement.
 const STREAM_BYTES: usize = 16 * 1024 * 1024;
@@ -38,14 +41,14 @@ const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 /// Sends back every message until the peer's close frame.
 type Echo = fn(Wire) -> BoxFuture<'static, anyhow::Result<()>>;
 
-/// The first is this project's own.
+/// The codecs with their names. The first is this project's own.
 const CODECS: [(&str, Echo); 3] = [
     ("ours", |wire| ours(wire).boxed()),
     ("tokio-tungstenite", |wire| tungstenite(wire).boxed()),
     ("fastwebsockets", |wire| fast(wire).boxed()),
 ];
 
-/// With this and a codec's name the program measures what waiting connections hold.
+/// Argument before a codec's name: the program measures the memory of waiting connections.
 const HELD: &str = "--held";
 
 fn main() -> ExitCode {
@@ -98,7 +101,8 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     held()
 }
 
-/// What connections hold that wait after a message of a megabyte. A process for each codec: none uses what another has freed.
+/// Measures the memory of connections that wait after a message of a megabyte. Each codec has a
+/// process of its own, so that none reuses memory that another has freed.
 fn held() -> anyhow::Result<()> {
     let mut table = Table::new(["codec", "held by each connection"]);
     for (name, _) in CODECS {
@@ -117,7 +121,7 @@ fn held_by(echo: Echo) -> anyhow::Result<usize> {
     let large: Bytes = frame(1, &vec![b'x'; 1_048_576]).into();
     let serve = || {
         let mut served = echo(Wire::new(large.clone(), true));
-        // All of the message is there: it stands at the next read afterwards.
+        // All of the message is there: the codec then waits at the next read.
         (&mut served).now_or_never().is_none().then_some(served)
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -166,7 +170,7 @@ async fn fast(wire: Wire) -> anyhow::Result<()> {
         if frame.opcode == OpCode::Close {
             return Ok(());
         }
-        // Owned, as what goes on to another task has to be.
+        // Owned, because the message is passed on to another task.
         let message = match frame.payload {
             Payload::Bytes(message) => message.freeze(),
             other => Bytes::copy_from_slice(&other),
@@ -175,7 +179,7 @@ async fn fast(wire: Wire) -> anyhow::Result<()> {
     }
 }
 
-/// So many text messages of a client, and its close frame.
+/// Returns so many text messages of a client, and its close frame.
 fn stream(bytes: usize, count: usize) -> Bytes {
     let text: Vec<u8> = b"It was the best of times, it was the worst of times; "
         .iter()
@@ -187,7 +191,7 @@ fn stream(bytes: usize, count: usize) -> Bytes {
     [message.repeat(count), close].concat().into()
 }
 
-/// A masked frame (RFC 6455, 5.2).
+/// Returns a masked frame (RFC 6455, 5.2).
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0x80 | opcode];
     match payload.len() {
@@ -210,7 +214,7 @@ fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
 #[derive(Debug)]
 struct Wire {
     unread: Bytes,
-    /// The peer stays when all was read.
+    /// Set when the peer stays after all was read.
     stays: bool,
     written: Arc<AtomicUsize>,
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the secrets of docker-compose.yml in deploy/secrets, once; those that are there are kept. An argument names another
-# folder. The folder is closed to others; the files in it are not, as containers read them as users of their own.
+# Makes the secrets of docker-compose.yml in deploy/secrets, and keeps those that exist. An argument names another folder.
+# Other users cannot enter the folder. They could read the files in it, because containers read them as their own users.
 set -euo pipefail
 
 folder=${1:-$(dirname "${BASH_SOURCE[0]}")/secrets}
@@ -20,7 +20,7 @@ make node_secret "$(random)"
 make admin_token "$(random)"
 make grafana_password "$(random)"
 make postgres_password "$(random)"
-# The server has no certificate: what is said to it stays on the network of docker-compose.yml.
+# The server has no certificate: its traffic stays on the network of docker-compose.yml.
 make database_url "postgres://broker:$(<"$folder/postgres_password")@postgres:5432/broker?sslmode=disable"
 make redis_password "$(random)"
 # A line of Redis' own configuration.

@@ -5,7 +5,7 @@ finds every rendered configuration good.
 The real Helm library lints it strictly and renders it with every file of mcp-broker/ci and helm/examples; every manifest is
 held against the schemas of Kubernetes 1.29 to 1.37 in strict mode; bad values (mcp-broker/ci/bad) must be refused with the
 words their first line expects; the rules go through promtool; the Deployment must fit what the configuration says. At last
-the chart is broken in several ways, each of which has to be noticed: a check that can not fail is none.
+the chart is broken in several ways, each of which has to be noticed: a check that cannot fail is none.
 """
 
 import argparse
@@ -155,7 +155,7 @@ def check_fit(documents: list[dict], values: dict) -> None:
         check_database(pod_spec, values, secrets)
     need(bool(job) != config["storage"]["migrate_on_start"], "the schema is brought up to date twice, or never")
     if job:
-        need(job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade", "the migration is no hook before installs and upgrades")
+        need(job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade", "the migration is not a hook before installs and upgrades")
     probe = container["readinessProbe"]["httpGet"]
     need(probe["path"] == values.get("probes", {}).get("readinessPath", "/readyz"), "readiness is asked elsewhere")
     scaler = one(documents, "HorizontalPodAutoscaler")
@@ -303,7 +303,7 @@ def check_that_faults_are_found(work: Path) -> int:
         except (Fault, helm_python.HelmError, KeyError) as fault:
             need(words in repr(fault), f"{file} with {instead!r}: found, but as {fault!r}")
             continue
-        raise Fault(f"{file} with {instead!r} in place of {there!r}: nobody noticed")
+        raise Fault(f"{file} with {instead!r} in place of {there!r}: no check failed")
     return len(BROKEN)
 
 

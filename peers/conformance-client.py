@@ -1,12 +1,16 @@
 """The broker as the client of the conformance suite: `conformance client --command "python conformance-client.py"`.
 
-The suite starts a server, appends its URL and watches what arrives. This registers that server as a backend of a running
-broker, waits until every replica of it is ready, runs the SDK's own conformance client against the broker's
+The suite starts a server, appends its URL and checks the messages that arrive. This script registers that server as a backend
+of a running broker and waits until every replica is ready. It runs the SDK's own conformance client against the broker's
 `/mcp/{backend}`, removes the backend and exits with the client's status.
 
-Environment: DRIVER_BROKER (where clients find the broker), DRIVER_ADMINS (the admin API of each replica, parted by spaces),
-DRIVER_CLIENT_SPEAKS (the revision the client speaks, where that is not the one of the suite's server), DRIVER_PROTOCOL (the
-`protocol` of the backend; `auto` where there is none), MCP_BROKER_CACHE (where scripts/install-peers.sh put the peers).
+Environment:
+
+- DRIVER_BROKER: URL of the broker for clients
+- DRIVER_ADMINS: URL of the admin API of each replica, separated by spaces
+- DRIVER_CLIENT_SPEAKS: revision of the client, if it differs from that of the suite's server
+- DRIVER_PROTOCOL: `protocol` of the backend; `auto` if it is not set
+- MCP_BROKER_CACHE: folder in which scripts/install-peers.sh put the peers
 """
 
 import json
@@ -30,7 +34,7 @@ def peers() -> Path:
 
 
 def ask(admin: str, method: str, body: dict | None = None) -> dict:
-    """What an admin API says of the backend; empty when it does not know it."""
+    """Returns an admin API's view of the backend; empty if the backend is unknown."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"} if body else {}
     request = urllib.request.Request(admin + ADMIN_PATH, data=data, method=method, headers=headers)

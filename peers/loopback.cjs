@@ -1,8 +1,9 @@
-// Preload for node peers (`node --require`, or NODE_OPTIONS). Keeps test servers off every interface but loopback, and
-// tells the port that was really bound, so that a test can ask for port 0 and never race for a free one.
+// Preload for node peers (`node --require`, or NODE_OPTIONS). It keeps test servers off every
+// interface except loopback. It also prints the bound port, so that a test can use port 0 and never
+// races for a free one.
 //
-// The address is filled in where node binds, not in listen(): an explicit host makes listen() asynchronous, and callers
-// that read server.address() on the next line would get null.
+// The address is set where node binds, not in listen(). An explicit host makes listen()
+// asynchronous, and callers that read server.address() on the next line would get null.
 'use strict';
 const { Server } = require('node:net');
 

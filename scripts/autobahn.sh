@@ -30,7 +30,7 @@ find_python() {
 unpack_python() {
     local root=$1 apt=$1/apt
     command -v apt-get >/dev/null && command -v dpkg >/dev/null || {
-        echo "autobahn: Python 2.7 is missing and this is no Debian; name one with PYTHON27=" >&2
+        echo "autobahn: Python 2.7 is missing and this is not Debian; name one with PYTHON27=" >&2
         exit 1
     }
     echo "autobahn: unpacking Python 2.7 from Debian 11 into $root" >&2

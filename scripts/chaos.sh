@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scripts/install-servers.sh >/dev/null
-# What is promised of limits and bad neighbours (R6, R13 to R20, R23), with the counts that were promised.
+# The promises about limits and noisy neighbours (R6, R13 to R20, R23), with the promised counts.
 limits() {
   MCP_BROKER_FULL_COUNTS=1 cargo nextest run --locked -p mcp-broker --test it --no-capture --no-fail-fast \
     -E 'test(/(^|::)(r6|r1[3-9]|r20|r23)_/)'

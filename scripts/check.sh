@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What must hold before the tests are worth running. Called by `make check`. That generated files are current is a test.
+# The checks before the tests. Called by `make check`. Tests check that generated files are current.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,11 +11,11 @@ step lints
 cargo clippy --locked --workspace --all-targets -- -D warnings
 step documentation
 RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
-cargo test --locked --workspace --doc --quiet >/dev/null # there are none so far; whoever writes one is told here whether it runs
+cargo test --locked --workspace --doc --quiet >/dev/null # checks doctests, of which there are none so far
 step 'licences, versions and sources of the dependencies'
 scripts/dependencies.sh
 step 'syntax of the scripts'
-# Not by git: a checkout may come without it.
+# Without git: a checkout may not have it.
 scripts_named() { find .ci scripts peers deploy helm -type f "$@" -not -path '*/node_modules/*' -print0; }
 while IFS= read -r -d '' file; do bash -n "$file"; done < <(scripts_named \( -name '*.sh' -o -path '.ci/run' \))
 while IFS= read -r -d '' file; do node --check "$file"; done < <(scripts_named \( -name '*.mjs' -o -name '*.cjs' \))

@@ -174,7 +174,7 @@ def run(rootfs: Path, stage: list[tuple[str, str]], home: Path) -> str:
         health = [str(rootfs / json.loads(one(stage, "HEALTHCHECK").partition("CMD ")[2])[0].lstrip("/"))]
         asks = {**environment, "MCP_BROKER_HEALTH_ADDRESS": admin}
         for arguments in ([], ["ready"]):
-            need(subprocess.run([*prefix, *health, *arguments], env=asks).returncode == 0, f"the health check {arguments} fails beside a running broker")
+            need(subprocess.run([*prefix, *health, *arguments], env=asks).returncode == 0, f"the health check {arguments} fails while the broker runs")
         status = Path(f"/proc/{broker.pid}/status").read_text()
         if prefix and os.geteuid() == 0:
             need(f"Uid:\t{user.split(':')[0]}\t" in status, "the broker does not run as the image's user")

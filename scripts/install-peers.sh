@@ -36,14 +36,14 @@ check_node() {
     "$node" --version >/dev/null || fail "the pinned node did not arrive; run 'npm rebuild node' in $target/node and look at its output"
 }
 
-# The client of the Rust SDK is a program of our own, with a lock file of its own: built here once, and only anew when it changes.
+# The client of the Rust SDK is a program of this repository, with its own lock file. It is built here, and again when it changes.
 install_rust_part() {
     local wanted
     wanted=$( (hash_of "$pins/rmcp/Cargo.toml" "$pins/rmcp/Cargo.lock" "$pins"/rmcp/src/*.rs && cd "$root" && rustc -V) | sha256sum | cut -d' ' -f1)
     is_current rmcp "$wanted" && [[ -x $target/rmcp/debug/rmcp-peer ]] && return
     say "building the client of the Rust SDK in $target/rmcp; some minutes when it is the first time"
     rm -f "$target/rmcp.stamp"
-    (cd "$pins/rmcp" && CARGO_TARGET_DIR=$target/rmcp cargo build --locked --quiet >&2) || fail "the client of the Rust SDK can not be built (see above)"
+    (cd "$pins/rmcp" && CARGO_TARGET_DIR=$target/rmcp cargo build --locked --quiet >&2) || fail "the client of the Rust SDK cannot be built (see above)"
     mark_current rmcp "$wanted"
 }
 
@@ -57,7 +57,7 @@ install_go_part() {
     rm -f "$target/go.stamp"
     mkdir -p "$target/go"
     (cd "$pins/go" && GOCACHE=$target/go/cache GOFLAGS=-mod=mod GOPROXY=off go build -trimpath -o "$target/go/go-server" . >&2) \
-        || fail "the server in Go can not be built (see above)"
+        || fail "the server in Go cannot be built (see above)"
     mark_current go "$wanted"
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes sure that what the tests start themselves is there: PostgreSQL, Redis, faketime (a process with a clock of its own),
-# h2load (another HTTP/2), openssl, ip, nginx (what the broker is measured beside, and a proxy in front), HAProxy (another one) and
-# Go (for a server that reads JSON as Go does),
-# from the distribution's packages. Called by `make test`. Further commands can be named (valgrind, which counts instructions). Without the right to install, says the one command to run, and fails.
+# Installs the programs that the tests start, from the distribution's packages: PostgreSQL, Redis, faketime (a process with its
+# own clock), h2load (another HTTP/2), openssl, ip, nginx (for comparison, and as a proxy in front), HAProxy (another proxy) and
+# Go (for a server that reads JSON as Go does). Called by `make test`. Arguments name further commands (valgrind, which counts
+# instructions). Without the right to install, it prints the one command to run and fails.
 set -euo pipefail
 
 packages=()

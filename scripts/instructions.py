@@ -3,8 +3,8 @@
 
 `scripts/instructions.py` (after `cargo build --release -p mcp-broker -p loadtest`; needs valgrind) starts the load tester's
 backend and the broker under callgrind, opens connections, warms up, counts what so many calls take, and divides. What the
-kernel does is not counted; what the broker does beside calls meanwhile (the store is tidied once a second, and callgrind makes
-seconds of milliseconds) is. Unlike times, the figure is the same on a busy machine, to a few percent.
+kernel does is not counted. Other work of the broker in that time is counted: it tidies the store once a second, and callgrind
+turns milliseconds into seconds. Unlike times, the figure is the same on a busy machine, to a few percent.
 
     scripts/instructions.py --in-flight 16 --calls 640
     scripts/instructions.py --in-flight 16 --calls 640 --alone

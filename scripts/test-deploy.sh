@@ -14,7 +14,7 @@ scripts/install-servers.sh >&2
 tools=$(scripts/install-deploy.sh)
 peers=$(scripts/install-peers.sh)
 
-# Beside each other, as each mostly waits; what is not the last is told when it is over.
+# Both parts run at the same time, because each mostly waits. The output of the first is printed when it has ended.
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 {

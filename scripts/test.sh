@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Every test of the workspace, against the real binary and real peers. Called by `make test`. The test runner speaks last,
-# so whoever reads the end of the log sees its summary; what a test needs and does not find fails the test.
-# With a ground (`scripts/test.sh grounds`, by `make test-grounds`): the broker's tests that leave open what they stand on,
-# once on PostgreSQL with Redis and once over two replicas behind a balancer. The peers are on a cluster in every run, as all
-# that one broker does is done there too; here they are on SQLite and on PostgreSQL alone as well.
+# Runs every test of the workspace, against the real binary and real peers. Called by `make test`. The summary of the test
+# runner comes last, so it is at the end of the log. A test fails if something that it needs is missing.
+# `scripts/test.sh grounds` (`make test-grounds`) runs the broker's tests that do not choose their store: once on PostgreSQL
+# with Redis, and once over two replicas behind a balancer. The peers run on a cluster in every run, which covers one broker;
+# here they also run on SQLite and on PostgreSQL alone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,7 +12,7 @@ scripts/install-peers.sh >/dev/null
 # Tests start these as processes; cargo builds only the binaries of the crate under test by itself.
 cargo build --locked --workspace --bins
 
-# Most tests wait most of the time; those that do not take two of these places (.config/nextest.toml).
+# Most tests mostly wait. The others take two of these places (.config/nextest.toml).
 export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((4 * $(nproc)))}
 
 on_ground() {
@@ -41,8 +41,8 @@ if [ "${1:-}" = grounds ]; then
     [ ${#failed[@]} -eq 0 ] || { echo "failed on: ${failed[*]}" >&2; exit 1; }
     exit
 fi
-# Beside the other tests, and long over when they are. Not the end of the run when it fails: they may say why. What it said is
-# told again after them then.
+# Runs at the same time as the other tests and ends long before them. Its failure does not end the run, because the others may
+# show the cause. Its last lines are then printed again after them.
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 (set -o pipefail; scripts/test-deploy.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" 2>&1 | tee "$said") &
@@ -55,5 +55,5 @@ else
     cargo test --locked --workspace --no-fail-fast || tested=1
 fi
 wait "$deploying" || deployed=1
-[ $deployed -eq 0 ] || { tail -n 60 "$said"; echo "failed beside these tests: scripts/test-deploy.sh; above are its last lines"; } >&2
+[ $deployed -eq 0 ] || { tail -n 60 "$said"; echo "scripts/test-deploy.sh failed too; above are its last lines"; } >&2
 exit $((deployed | tested))

@@ -34,5 +34,5 @@ make_venv() {
         python3 -m venv "$folder" && return
         rm -rf "$folder"
     fi
-    fail "python3 can not create a virtual environment; run: apt-get install python3-venv"
+    fail "python3 cannot create a virtual environment; run: apt-get install python3-venv"
 }

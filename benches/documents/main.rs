@@ -1,6 +1,8 @@
-//! Which reader of JSON is right for whole documents of which many parts are read? The walker, which walks from where a value
-//! stands for every part (`json::Document`), compared with simd-json's tape with the places of all values (`json::Tape`), and serde's tree
-//! for key sets. The last document is asked for its first member only.
+//! Compares readers of JSON for whole documents of which many parts are read.
+//!
+//! The walker (`json::Document`) walks from a value's start for every part. simd-json's tape
+//! (`json::Tape`) has the places of all values. Key sets are also read with serde's tree. Of the
+//! last document only the first member is read.
 
 mod shapes;
 

@@ -1,16 +1,17 @@
-//! The documents, and what the broker reads of each. A reading is written once for both readers of the product.
+//! The documents, and the parts that the broker reads of each. A reading is written once for both
+//! readers of the product.
 
 use protocol::json::{Document, Limits, Tape, ValueKind};
 
-/// Reads all parts; returns a sum that tells whether two readers found the same.
+/// Reads all parts; returns a sum by which two readers can be compared.
 pub(crate) type Read = fn(&[u8]) -> usize;
 
 /// One kind of document.
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
-    /// Returns one of about so many bytes.
+    /// Returns a document of about so many bytes.
     pub(crate) written: fn(usize) -> String,
-    /// The walker comes first.
+    /// Readers of the document; the walker comes first.
     pub(crate) readers: &'static [(&'static str, Read)],
 }
 
@@ -20,7 +21,7 @@ macro_rules! parsed {
     };
 }
 
-/// As `rules::catalog` does.
+/// Reads as `rules::catalog` does.
 macro_rules! read_tools {
     ($reader:ident, $text:expr) => {{
         let document = parsed!($reader, $text);
@@ -51,7 +52,7 @@ macro_rules! read_tools {
     }};
 }
 
-/// As `InitializeResult::parse` and `ServerCapabilities::parse` do.
+/// Reads as `InitializeResult::parse` and `ServerCapabilities::parse` do.
 macro_rules! read_handshake {
     ($reader:ident, $text:expr) => {{
         let document = parsed!($reader, $text);
@@ -78,7 +79,7 @@ macro_rules! read_handshake {
     }};
 }
 
-/// As `downlevel` does: every member of every tool is looked at, and written again.
+/// Reads as `downlevel` does: every member of every tool is read, and written again.
 macro_rules! read_members {
     ($reader:ident, $text:expr) => {{
         let document = parsed!($reader, $text);
@@ -97,7 +98,7 @@ macro_rules! read_members {
     }};
 }
 
-/// As `rules::exposure` does.
+/// Reads as `rules::exposure` does.
 macro_rules! read_uris {
     ($reader:ident, $text:expr) => {{
         let document = parsed!($reader, $text);
@@ -128,7 +129,7 @@ macro_rules! read_uris {
     }};
 }
 
-/// As `auth::tokens::key_set` does.
+/// Reads as `auth::tokens::key_set` does.
 macro_rules! read_keys {
     ($reader:ident, $text:expr) => {{
         let document = parsed!($reader, $text);
@@ -151,7 +152,7 @@ fn tree_of_keys(text: &[u8]) -> usize {
     keys.iter().map(|key| KEY_MEMBERS.iter().map(|name| length(key, name)).sum::<usize>()).sum()
 }
 
-/// As readers of `_meta` and of small results do.
+/// Reads as readers of `_meta` and of small results do.
 macro_rules! read_one {
     ($reader:ident, $text:expr) => {{
         let document = parsed!($reader, $text);

@@ -1,6 +1,11 @@
-//! Which reader of JSON is right for envelopes? The one the broker uses (one pass, all of a message validated) beside the tape
-//! of simd-json (a copy and two passes, validated), serde with raw values, sonic-rs with lazy values, and a scanner written by hand that validates nothing, for messages
-//! of a few sizes: prose (long strings) and dense (many small members).
+//! Compares readers of JSON for envelopes, with messages of a few sizes: prose (long strings) and
+//! dense (many small members).
+//!
+//! - the broker's own reader: one pass, all of a message validated
+//! - the tape of simd-json: a copy and two passes, validated
+//! - serde with raw values
+//! - sonic-rs with lazy values
+//! - a scanner written by hand that validates nothing
 
 mod readers;
 
@@ -57,7 +62,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of one reading, on average.
+/// Returns the average time of one reading.
 fn time(read: readers::Reader, frame: &Bytes, scale: Scale) -> Duration {
     let count = scale.of((8 * 1024 * 1024 / frame.len()).clamp(8, 10_000), 2) as u32;
     let begun = Instant::now();

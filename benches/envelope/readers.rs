@@ -1,4 +1,4 @@
-//! The readers: each finds the id and the tool's name of a call, and where its arguments are.
+//! The readers: each finds the id, the tool's name and the place of the arguments of a call.
 
 use bytes::Bytes;
 use protocol::{envelope::Message, json::Limits};
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use simd_json::prelude::ValueAsScalar as _;
 
-/// What each of them has to find.
+/// Parts that each reader has to find.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ParsedCall {
     pub(crate) id: u64,
@@ -15,7 +15,7 @@ pub(crate) struct ParsedCall {
 
 pub(crate) type Reader = fn(&Bytes) -> Option<ParsedCall>;
 
-/// The first is the broker's own.
+/// The readers with their names. The first is the broker's own.
 pub(crate) const READERS: [(&str, Reader); 5] = [
     ("ours", ours),
     ("simd-json tape", tape),
@@ -30,7 +30,7 @@ fn ours(frame: &Bytes) -> Option<ParsedCall> {
     Some(ParsedCall { id, tool: message.text(message.fields.name)?.into_owned() })
 }
 
-/// It writes into what it reads, and a frame is shared.
+/// Reads a copy: simd-json writes into its input, and a frame is shared.
 fn tape(frame: &Bytes) -> Option<ParsedCall> {
     let mut copy = frame.to_vec();
     let tape = simd_json::to_tape(&mut copy).ok()?;
@@ -83,7 +83,8 @@ fn sonic(frame: &Bytes) -> Option<ParsedCall> {
         .then(|| ParsedCall { id: lazy.id, tool: lazy.params.name.to_owned() })
 }
 
-/// Steps over values without looking into them; takes any text for JSON. What such a thing could cost at best.
+/// Passes over values without checking them; accepts any text as JSON. It shows the least possible
+/// cost.
 fn scanned(frame: &Bytes) -> Option<ParsedCall> {
     let id = member(frame, b"id")?;
     let params = member(frame, b"params")?;
@@ -95,7 +96,7 @@ fn scanned(frame: &Bytes) -> Option<ParsedCall> {
     })
 }
 
-/// The value of a member of an object without whitespace.
+/// Returns the value of a member of an object without whitespace.
 fn member<'a>(object: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     let mut at = 1;
     while object.get(at) == Some(&b'"') {
@@ -109,7 +110,7 @@ fn member<'a>(object: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Behind the string that begins here.
+/// Returns the index behind the string that begins here.
 fn string_end(text: &[u8], begin: usize) -> Option<usize> {
     let mut at = begin + 1;
     loop {

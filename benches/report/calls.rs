@@ -1,4 +1,5 @@
-//! `tools/call` through each way: calls a second, how long one takes, and the processor time of whoever is in the middle.
+//! `tools/call` through each path: calls per second, the time of one, and the processor time of the
+//! proxy in the middle.
 
 use std::time::Duration;
 
@@ -26,12 +27,12 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     let time = scale.of(Duration::from_millis(1500), Duration::from_millis(50));
     for (bytes, size) in SIZES {
         for connections in scale.of(&CONNECTIONS[..], &CONNECTIONS[..1]) {
-            let ways = ground.ways();
+            let ways = ground.paths();
             let loads = ways
                 .iter()
                 .map(|way| load(way, *connections, bytes, time))
                 .collect::<anyhow::Result<Vec<_>>>()?;
-            let rounds = compare::in_turns(&loads, scale.of(3, 1), |_| ()).await?;
+            let rounds = compare::run_interleaved(&loads, scale.of(3, 1), |_| ()).await?;
             ensure!(rounds.faults().is_empty(), "{}", rounds.faults().join("\n"));
             let figures: Vec<Figures> = rounds.0.iter().map(|rounds| Figures::of(rounds)).collect();
             let nginx = figures[1];

@@ -1,4 +1,5 @@
-//! Does a call cost more where much is idle? One broker with one of everything, one with thousands.
+//! Compares the cost of a call on a broker with one of everything and on one with thousands of idle
+//! ones.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use transport::tls::ClientTlsFiles;
 use crate::testbed::{ProxyPath, TestBed, behind, broker, load, of_broker};
 
 const CONNECTIONS: usize = 16;
-/// Opened, or registered, at the same time.
+/// Sessions or backends opened or registered at the same time.
 const AT_ONCE: usize = 32;
 
 pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
@@ -39,10 +40,10 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     stream::iter(0..backends)
         .for_each_concurrent(AT_ONCE, |number| {
             let (admin, spec) = (&admin, &spec);
-            async move { admin.ready_backend("default", &format!("backend-{number}"), spec).await }
+            async move { admin.put_ready_backend("default", &format!("backend-{number}"), spec).await }
         })
         .await;
-    admin.ready_backend("default", "fast", &behind(&ground.backend)).await;
+    admin.put_ready_backend("default", "fast", &behind(&ground.backend)).await;
     let key = admin.create_key("default").await;
 
     let ways = [
@@ -57,7 +58,7 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
         .iter()
         .map(|way| load(way, CONNECTIONS, 256, time))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let rounds = compare::in_turns(&loads, scale.of(5, 1), |_| ()).await?;
+    let rounds = compare::run_interleaved(&loads, scale.of(5, 1), |_| ()).await?;
     ensure!(rounds.faults().is_empty(), "{}", rounds.faults().join("\n"));
     drop(idle);
 
@@ -82,7 +83,7 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     Ok(format!("### What is idle\n\n{text}\n\n{}\n", table.markdown()))
 }
 
-/// Sessions that do nothing.
+/// Opens sessions that stay idle.
 async fn open(way: &ProxyPath, count: usize) -> anyhow::Result<Vec<std::sync::Arc<Session>>> {
     let site =
         LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;

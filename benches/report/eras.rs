@@ -1,4 +1,5 @@
-//! Does a call of 2026-07-28 cost what one of a session costs? Both through the same broker, to the same backend, in turns.
+//! Compares the cost of a call of 2026-07-28 with one of a session. Both go through the same broker
+//! to the same backend, in turns.
 
 use std::time::Duration;
 
@@ -32,15 +33,15 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
         for connections in scale.of(&CONNECTIONS[..], &CONNECTIONS[..1]) {
             let loads = ERAS.map(|era| {
                 let load = load(&way, *connections, bytes, time)?;
-                Ok(Load { site: load.site.speaking(era), ..load })
+                Ok(Load { site: load.site.with_era(era), ..load })
             });
             let loads = loads.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-            let rounds = compare::in_turns(&loads, scale.of(5, 1), |_| ()).await?;
+            let rounds = compare::run_interleaved(&loads, scale.of(5, 1), |_| ()).await?;
             ensure!(rounds.faults().is_empty(), "{}", rounds.faults().join("\n"));
             let figures: Vec<Figures> = rounds.0.iter().map(|rounds| Figures::of(rounds)).collect();
             let legacy = figures[0].cpu_us_per_call;
             for (era, of) in ERAS.iter().zip(&figures) {
-                // None where not one call was over in time, as may be in a quick run.
+                // None if no call was over in time, as may happen in a quick run.
                 let cpu = of.cpu_us_per_call.zip(legacy);
                 table.row([
                     size.to_owned(),

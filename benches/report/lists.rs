@@ -1,4 +1,4 @@
-//! `tools/list` from the catalog, beside nginx that serves the very same bytes from a file.
+//! `tools/list` from the catalog, compared with nginx that serves the very same bytes from a file.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const TOOLS: usize = 500;
 const CONNECTIONS: usize = 16;
 const LIST: &[u8] = br#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}"#;
 
-/// The same request, again and again.
+/// A request that is sent again and again.
 #[derive(Clone)]
 struct ListRequest {
     address: String,
@@ -32,7 +32,7 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
         &BackendOptions { tools: TOOLS - 1, ..BackendOptions::default() },
     )
     .await?;
-    ground.broker.admin().ready_backend("default", "many", &behind(&many)).await;
+    ground.broker.admin().put_ready_backend("default", "many", &behind(&many)).await;
     let target: Target = format!("http://{}/mcp/many", ground.broker.http_address()).parse()?;
     let session = session(&target, &ground.key).await?;
     let head = post_head(&target, Some(&ground.key), Some(&session));
@@ -85,7 +85,7 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     Ok(format!("### Lists compared with a file\n\n{text}\n\n{}\n", table.markdown()))
 }
 
-/// Lists a second, and the median time of one.
+/// Returns the lists per second, and the median time of one.
 async fn ask(asking: &ListRequest, time: Duration) -> anyhow::Result<(f64, Duration)> {
     let mut callers = JoinSet::new();
     let begun = Instant::now();
@@ -114,7 +114,7 @@ async fn ask(asking: &ListRequest, time: Duration) -> anyhow::Result<(f64, Durat
     Ok((all.len() as f64 / begun.elapsed().as_secs_f64(), all.median()))
 }
 
-/// A session by hand, because its id is needed.
+/// Opens a session by hand, because its id is needed.
 async fn session(target: &Target, key: &str) -> anyhow::Result<String> {
     let params = r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
     let initialize =

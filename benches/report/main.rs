@@ -1,8 +1,12 @@
-//! What does the broker cost beside a plain reverse proxy? Streamable HTTP through the broker, through nginx and through
-//! nothing, in turns; lists beside nginx with a file; a crowded broker beside an empty one; starts and new sessions.
+//! Compares the cost of the broker with that of a plain reverse proxy.
 //!
-//! The broker and nginx share one processor, load and backend another, where there are two. `--write` puts the tables into
-//! docs/performance.md, `--only=NAME` makes one of them.
+//! - Streamable HTTP through the broker, through nginx and directly, in turns
+//! - lists, compared with nginx and a file
+//! - a crowded broker, compared with an empty one
+//! - starts and new sessions
+//!
+//! The broker and nginx share one processor. The load and the backend share another, if there are
+//! two. `--write` puts the tables into docs/performance.md, `--only=NAME` makes one of them.
 
 mod calls;
 mod crowd;
@@ -24,8 +28,8 @@ const BEGIN: &str = "<!-- report -->\n";
 const END: &str = "<!-- end of report -->";
 
 fn main() -> ExitCode {
-    // Before the runtime: its threads stay where this one is.
-    testbed::stay_on(Core::Load);
+    // Before the runtime starts: its threads stay on the processor of this one.
+    testbed::pin_to(Core::Load);
     benches::main("report", report)
 }
 
@@ -61,7 +65,7 @@ async fn report(scale: Scale) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was measured so far. A table that could not be made costs none of the others, which took minutes.
+/// Tables so far. A table that fails does not cost the others, which took minutes.
 #[derive(Default)]
 struct Report {
     text: String,
@@ -80,7 +84,7 @@ impl Report {
     }
 }
 
-/// Between the page's marks.
+/// Puts the text between the page's marks.
 fn write(page: &Path, text: &str) -> anyhow::Result<()> {
     let old = std::fs::read_to_string(page)?;
     let (before, rest) = old.split_once(BEGIN).context("the page has no place for the report")?;

@@ -1,4 +1,5 @@
-//! How long from the start of the process to its `ready` line, and how many new sessions a second?
+//! Measures the time from the start of the process to its `ready` line, and new sessions per
+//! second.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -39,9 +40,9 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     Ok(format!("### Beginnings\n\n{}\n", table.markdown()))
 }
 
-/// A second, each with its first call.
+/// Returns the new sessions per second, each with its first call.
 async fn sessions(ground: &TestBed, time: Duration) -> anyhow::Result<f64> {
-    let [_, _, way] = ground.ways();
+    let [_, _, way] = ground.paths();
     let site =
         LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let call = Operation::Call { tool: "echo".to_owned(), bytes: vec![256] };
@@ -50,7 +51,8 @@ async fn sessions(ground: &TestBed, time: Duration) -> anyhow::Result<f64> {
         while begun.elapsed() < time {
             let session = Session::open(&site, way.key.as_deref()).await?;
             let number = opened.fetch_add(1, Ordering::Relaxed);
-            let ended = operation::perform(&call, number, &mut session.lane(), &known).await;
+            let ended =
+                operation::perform(&call, number, &mut session.request_slot(), &known).await;
             ensure!(
                 ended == CallOutcome::Succeeded,
                 "the first call ended with {ended:?}: {:?}",

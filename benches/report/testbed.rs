@@ -1,4 +1,5 @@
-//! What is measured: nginx and brokers in front of one fast backend, each a process on the processor of proxies.
+//! The measured processes: nginx and brokers in front of one fast backend, each on the processor of
+//! proxies.
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
@@ -21,16 +22,16 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::{BrokerBuilder, TestBroker};
 
-/// Which of two processors.
+/// One of two processors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Core {
     Proxies = 0,
     Load = 1,
 }
 
-/// This thread, and what it starts from now on. On a machine with one processor everything is where it is; under a test runner
-/// too, where other tests need room.
-pub(crate) fn stay_on(core: Core) {
+/// Pins this thread, and everything it starts from now on, to a processor. It does nothing on a
+/// machine with one processor, and under a test runner, where other tests need room.
+pub(crate) fn pin_to(core: Core) {
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
@@ -39,7 +40,7 @@ pub(crate) fn stay_on(core: Core) {
     let _there_is_one = sched_setaffinity(None, &set);
 }
 
-/// What to send calls through.
+/// Proxy that calls are sent through, or none.
 #[derive(Debug, Clone)]
 pub(crate) struct ProxyPath {
     pub(crate) name: &'static str,
@@ -60,12 +61,12 @@ impl TestBed {
         let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await?;
         let nginx = Nginx::start(backend.address()).await?;
         let broker = broker(json!({})).await?;
-        broker.admin().ready_backend("default", "fast", &behind(&backend)).await;
+        broker.admin().put_ready_backend("default", "fast", &behind(&backend)).await;
         let key = broker.admin().create_key("default").await;
         Ok(Self { backend, nginx, broker, key })
     }
 
-    pub(crate) fn ways(&self) -> [ProxyPath; 3] {
+    pub(crate) fn paths(&self) -> [ProxyPath; 3] {
         let direct = ProxyPath {
             name: "direct",
             target: format!("http://{}/mcp", self.backend.address()),
@@ -87,26 +88,29 @@ pub(crate) fn of_broker(name: &'static str, broker: &TestBroker, key: &str) -> P
     ProxyPath { name, target, key: Some(key.to_owned()), pids: vec![broker.pid()] }
 }
 
-/// A backend's body for the admin API.
+/// Returns a backend's body for the admin API.
 pub(crate) fn behind(backend: &Backend) -> Value {
     json!({"transport": {"type": "http", "url": format!("http://{}/mcp", backend.address())}})
 }
 
-/// The broker as it is built beside this bench, with limits that are looked at and never reached.
+/// Starts the broker of the same build as this bench, with limits that are checked and never
+/// reached.
 pub(crate) async fn broker(config: Value) -> anyhow::Result<TestBroker> {
     let limits = json!({"limits": {
         "requests_per_second": 1_000_000, "burst": 1_000_000, "connections": 100_000, "connections_per_address": 100_000,
         "connections_per_second_per_address": 0, "sessions_per_tenant": 100_000, "sessions_per_principal": 100_000,
     }});
-    stay_on(Core::Proxies);
-    let broker =
-        BrokerBuilder::new(benches::broker_binary()?).config(limits).config(config).alone();
-    let broker = broker.trusting_the_system().start().await;
-    stay_on(Core::Load);
+    pin_to(Core::Proxies);
+    let broker = BrokerBuilder::new(benches::broker_binary()?)
+        .config(limits)
+        .config(config)
+        .single_process();
+    let broker = broker.with_system_roots().start().await;
+    pin_to(Core::Load);
     Ok(broker)
 }
 
-/// A closed loop of calls with payloads of this size.
+/// Returns a closed loop of calls with payloads of this size.
 pub(crate) fn load(
     way: &ProxyPath,
     connections: usize,
@@ -120,7 +124,7 @@ pub(crate) fn load(
         keys: way.key.iter().cloned().collect(),
         pids: way.pids.clone(),
     };
-    calls.over(to, time)
+    calls.into_load(to, time)
 }
 
 /// nginx, as a reverse proxy and with files.
@@ -138,7 +142,7 @@ impl Nginx {
             folder.path().join("nginx.conf"),
             configuration(address, upstream, folder.path().to_str().context("a path")?),
         )?;
-        stay_on(Core::Proxies);
+        pin_to(Core::Proxies);
         let mut command = Command::new("nginx");
         command
             .arg("-p")
@@ -147,7 +151,7 @@ impl Nginx {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         let spawned = command.spawn();
-        stay_on(Core::Load);
+        pin_to(Core::Load);
         let mut nginx = Self {
             address,
             child: spawned
@@ -176,7 +180,7 @@ impl Nginx {
         self.child.id()
     }
 
-    /// The bytes of every answer to a POST of `/list`.
+    /// Sets the bytes of every answer to a POST of `/list`.
     pub(crate) fn serve_list(&self, bytes: &[u8]) -> anyhow::Result<()> {
         Ok(std::fs::write(self.folder.path().join("list.json"), bytes)?)
     }
@@ -189,7 +193,8 @@ impl Drop for Nginx {
     }
 }
 
-/// One process, no log, connections to the backend kept, bodies in memory.
+/// Returns the configuration: one process, no log, connections to the backend kept, bodies in
+/// memory.
 fn configuration(address: SocketAddr, upstream: SocketAddr, folder: &str) -> String {
     format!(
         "daemon off; master_process off; pid nginx.pid; error_log error.log;

@@ -1,9 +1,12 @@
-//! What the benches share: how one is started, its samples, its table. A bench is a file beside `src/` that answers one
-//! question, and compares what it measures with something else measured in the same run: on a machine with other work to
-//! do, ratios last longer than figures.
+//! Shared parts of the benches: the start of one, its samples, its table.
 //!
-//! Under `cargo bench` a bench runs in full. Under a test runner, or with `--quick`, it does the same things a few times
-//! only, and shows that it still works. A word among the arguments chooses the benches whose names hold it.
+//! A bench is a file next to `src/` that answers one question. It compares its measurement with
+//! another one of the same run: on a machine with other work to do, ratios are more stable than
+//! figures.
+//!
+//! Under `cargo bench` a bench runs in full. Under a test runner, or with `--quick`, it does the
+//! same things a few times only, and shows that it still works. A word among the arguments chooses
+//! the benches whose names contain it.
 
 pub mod load;
 
@@ -11,11 +14,11 @@ use std::{future::Future, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, ensure};
 
-/// As in the product: the allocator is part of what a message costs.
+/// The product's allocator: it is part of the cost of a message.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How much is measured.
+/// Amount of measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     Full,
@@ -31,7 +34,7 @@ impl Scale {
     }
 }
 
-/// What `main` of a bench does. `bench` runs in a runtime like the product's, with a worker for each core.
+/// Runs a bench in a runtime like the product's, with a worker for each core.
 pub fn main<F>(name: &str, bench: impl FnOnce(Scale) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<()>>,
@@ -39,7 +42,7 @@ where
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let asked = |word: &str| arguments.iter().any(|argument| argument == word);
     if asked("--list") {
-        // How test runners learn what there is.
+        // Test runners list the tests with this argument.
         if !asked("--ignored") {
             println!("{name}: test");
         }
@@ -65,7 +68,7 @@ where
     }
 }
 
-/// The broker as it is built beside a bench, in the same profile.
+/// Returns the path of the broker that was built with a bench, in the same profile.
 pub fn broker_binary() -> anyhow::Result<PathBuf> {
     let folder = std::env::current_exe()?
         .parent()
@@ -110,7 +113,7 @@ impl Samples {
         self.quantile(0.99)
     }
 
-    /// The smallest sample that this share of them does not exceed; zero of none.
+    /// Returns the smallest sample that this share of them does not exceed; zero if there is none.
     fn quantile(&self, share: f64) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -119,13 +122,13 @@ impl Samples {
     }
 }
 
-/// The middle one; the lower of two.
+/// Returns the median; the lower one of two.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or_default()
 }
 
-/// Three significant digits, in the unit a reader would choose.
+/// Returns the duration with three significant digits, in a fitting unit.
 pub fn shown(duration: Duration) -> String {
     let nanos = duration.as_nanos() as f64;
     match nanos {
@@ -136,7 +139,7 @@ pub fn shown(duration: Duration) -> String {
     }
 }
 
-/// Three significant digits; all of them before the point.
+/// Returns three significant digits; all of them if the point comes later.
 pub fn digits(value: f64) -> String {
     match value {
         ..10.0 => format!("{value:.2}"),
@@ -145,7 +148,7 @@ pub fn digits(value: f64) -> String {
     }
 }
 
-/// A table in Markdown, so that it can go into a page as it is.
+/// A table in Markdown, which can go into a page unchanged.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -163,7 +166,7 @@ impl Table {
         println!("\n{title}\n\n{}", self.markdown());
     }
 
-    /// Every column as wide as its widest cell.
+    /// Returns the table, with every column as wide as its widest cell.
     pub fn markdown(&self) -> String {
         let widths: Vec<usize> = (0..self.rows[0].len())
             .map(|column| {

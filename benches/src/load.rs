@@ -12,31 +12,32 @@ use loadtest::{
 };
 use transport::tls::ClientTlsFiles;
 
-/// To whom it goes.
+/// Server that the load is sent to.
 #[derive(Debug, Clone, Default)]
 pub struct CallTarget {
     pub target: String,
     pub keys: Vec<String>,
-    /// Whose processor time is counted.
+    /// Processes whose processor time is counted.
     pub pids: Vec<u32>,
 }
 
-/// What it is like.
+/// Settings of the load.
 #[derive(Debug, Clone, Copy)]
 pub struct CallLoad {
     pub connections: usize,
-    /// On each of them.
+    /// Calls in flight on each connection.
     pub in_flight: usize,
-    /// Of each call.
+    /// Bytes of each call.
     pub bytes: usize,
-    /// Calls begin at this rate, whatever became of those before. `None`: each when the one before it is answered.
+    /// Rate at which calls begin, whatever became of earlier ones. `None`: each begins when the one
+    /// before is answered.
     pub per_second: Option<f64>,
     pub era: Era,
 }
 
 impl CallLoad {
-    /// A quarter of the time more, before anything is measured.
-    pub fn over(self, to: CallTarget, time: Duration) -> anyhow::Result<Load> {
+    /// Returns the load, with a quarter of the time in addition before anything is measured.
+    pub fn into_load(self, to: CallTarget, time: Duration) -> anyhow::Result<Load> {
         let warm_up = time / 4;
         let rate = self.per_second.unwrap_or_default();
         let profile = Profile {
@@ -56,7 +57,7 @@ impl CallLoad {
         };
         let site =
             LoadTarget::new(to.target.parse()?, &ClientTlsFiles::default(), profile.timeout)?
-                .speaking(self.era);
+                .with_era(self.era);
         Ok(Load { site, profile, keys: to.keys, pids: to.pids })
     }
 }

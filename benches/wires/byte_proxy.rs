@@ -1,4 +1,4 @@
-//! A process that passes bytes on and looks at none: what any proxy costs at least.
+//! A process that passes bytes on and reads none: the least cost of any proxy.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -11,18 +11,18 @@ use std::{
 use anyhow::Context as _;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
-/// With this argument, a kind and an address the program is the byte proxy.
+/// Argument before a kind and an address: the program is the byte proxy.
 const PROXY: &str = "--byte-proxy";
 const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 
-/// This program again.
+/// This program, started again as a byte proxy.
 pub(crate) struct ByteProxy {
     pub(crate) address: SocketAddr,
     child: Child,
 }
 
 impl ByteProxy {
-    /// `datagrams`: of a wire over UDP.
+    /// Starts the proxy. `datagrams`: set for a wire over UDP.
     pub(crate) fn start(target: SocketAddr, datagrams: bool) -> anyhow::Result<Self> {
         let kind = if datagrams { "datagrams" } else { "streams" };
         let arguments = [PROXY, kind, &target.to_string()];
@@ -43,8 +43,8 @@ impl Drop for ByteProxy {
     }
 }
 
-/// What this process does if it was started to be a proxy.
-pub(crate) fn asked_for() -> Option<ExitCode> {
+/// Runs the proxy if the arguments of this process ask for it.
+pub(crate) fn run_if_requested() -> Option<ExitCode> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, word, kind, target] = &arguments[..] else { return None };
     (word == PROXY).then(|| proxy(kind, target))
@@ -82,7 +82,8 @@ async fn streams(target: SocketAddr) -> anyhow::Result<()> {
     }
 }
 
-/// Each client has a socket of its own towards the server, by which answers find back.
+/// Passes datagrams on. Each client has a socket of its own towards the server, through which its
+/// answers return.
 async fn datagrams(target: SocketAddr) -> anyhow::Result<()> {
     let front = Arc::new(UdpSocket::bind("127.0.0.1:0").await?);
     println!("{}", front.local_addr()?);
@@ -99,7 +100,7 @@ async fn datagrams(target: SocketAddr) -> anyhow::Result<()> {
                 new.insert(way)
             }
         };
-        // A datagram may be lost, as on any way.
+        // A datagram may be lost, as on any network.
         let _lost = way.send(&buffer[..length]).await;
     }
 }

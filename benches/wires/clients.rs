@@ -1,5 +1,5 @@
-//! Clients that keep so many calls in flight for a while, over any wire. Every answer is checked to belong to a request that was
-//! sent.
+//! Clients that keep so many calls in flight for a while, over any wire. Every answer is checked to
+//! belong to a request that was sent.
 
 use std::{
     net::SocketAddr,
@@ -28,11 +28,11 @@ use crate::Wire;
 
 const LINE_BYTES_MAX: usize = 1024 * 1024;
 const STALL: Duration = Duration::from_secs(30);
-/// How long a request is; its answer is a little shorter.
+/// Bytes of a request; its answer is a little shorter.
 pub(crate) const MESSAGE_BYTES: usize = 256;
 const ANSWER_BYTES_MIN: usize = 200;
 
-/// Messages a second, requests and answers counted.
+/// Returns the messages per second, requests and answers counted.
 pub(crate) async fn load(
     wire: Wire,
     address: SocketAddr,
@@ -145,7 +145,7 @@ async fn client(
     Ok(2.0 * calls as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// One call after the other; a session of its own.
+/// Makes one call after the other, in a session of its own.
 async fn over_http(address: SocketAddr, time: Duration) -> anyhow::Result<f64> {
     let target: Target = format!("http://{address}/mcp/b").parse()?;
     let mut stream = HttpStream::connect(&target.address).await?;
@@ -171,13 +171,13 @@ fn request(number: u64) -> Bytes {
     (text + tail).into()
 }
 
-/// The number of a whole answer.
+/// Checks a whole answer and returns the number of its id.
 fn checked(answer: &[u8]) -> anyhow::Result<u64> {
     let number = number_of(answer).filter(|_| answer.len() >= ANSWER_BYTES_MIN);
     number.with_context(|| String::from_utf8_lossy(answer).into_owned())
 }
 
-/// What stands behind `{"jsonrpc":"2.0","id":`, where a number does.
+/// Returns the number behind `{"jsonrpc":"2.0","id":`, if there is one.
 fn number_of(frame: &[u8]) -> Option<u64> {
     let rest = frame.strip_prefix(br#"{"jsonrpc":"2.0","id":"#)?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();

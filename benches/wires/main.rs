@@ -1,7 +1,9 @@
-//! How many messages a second go through the broker over a wire? Requests and answers counted, one at a time and many in
-//! flight, beside a plain byte proxy of the same wire and beside no proxy at all.
+//! Measures the messages per second through the broker over a wire, requests and answers counted.
+//! The loads are one at a time and many in flight.
 //!
-//! Client and backend are this process; the broker and the byte proxy are each a process of their own, as in life.
+//! They are compared with a plain byte proxy of the same wire and with no proxy at all. Client and
+//! backend are this process. The broker and the byte proxy are each a process of their own, as in
+//! production.
 
 mod byte_proxy;
 mod clients;
@@ -32,7 +34,7 @@ enum Wire {
 }
 
 fn main() -> ExitCode {
-    byte_proxy::asked_for().unwrap_or_else(|| benches::main("wires", bench))
+    byte_proxy::run_if_requested().unwrap_or_else(|| benches::main("wires", bench))
 }
 
 async fn bench(scale: Scale) -> anyhow::Result<()> {
@@ -51,7 +53,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
             Table::new(["load", "way", "messages/s", "of the byte proxy", "round trip"]);
         for (connections, window) in LOADS {
             let mut rates = [const { Vec::new() }; 3];
-            // In turns, so that whatever else the machine does hits all of them.
+            // The ways take turns, so that other load on the machine affects all of them.
             for _ in 0..scale.of(5, 1) {
                 for ((_, address), rates) in ways.iter().zip(&mut rates) {
                     let time = scale.of(Duration::from_secs(1), Duration::from_millis(20));
@@ -108,7 +110,7 @@ fn front(wire: Wire, broker: &TestBroker) -> SocketAddr {
     }
 }
 
-/// The broker as it is built beside this bench; behind it the same wire as before it.
+/// Starts the broker that was built with this bench, with the same wire on both sides.
 async fn broker(
     wire: Wire,
     backend: SocketAddr,
@@ -136,5 +138,10 @@ async fn broker(
         .config(json!({"limits": limits}))
         .config(listen);
     let trusting = authority.ca().to_string_lossy().into_owned();
-    Ok(builder.env("SSL_CERT_FILE", &trusting).backend("default", "b", spec).alone().start().await)
+    Ok(builder
+        .env("SSL_CERT_FILE", &trusting)
+        .backend("default", "b", spec)
+        .single_process()
+        .start()
+        .await)
 }

@@ -1,6 +1,6 @@
-//! How long do calls wait that come at half the rate a wire has to bear? By a schedule that waits for no answer, so that a
-//! stall shows in all the calls that should have begun meanwhile. The same run has the load without the broker: what clients,
-//! backend and the machine make of it themselves.
+//! Measures the wait of calls at half the rate that a wire has to sustain. The schedule does not
+//! wait for answers, so that a stall shows in all calls that should have begun meanwhile. The same
+//! run has the load without the broker: the share of clients, backend and machine.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -17,12 +17,12 @@ use loadtest::{
 
 use crate::{Wire, clients::MESSAGE_BYTES};
 
-/// Half of 100,000 messages a second, two a call.
+/// Half of 100,000 messages per second, with two messages per call.
 const CALLS_PER_SECOND: f64 = 25_000.0;
 const CONNECTIONS: usize = 4;
 const IN_FLIGHT: usize = 64;
 
-/// The rows of the table for one wire, over which `ways` lead to a backend.
+/// Returns the rows of the table for one wire, over which `ways` lead to a backend.
 pub(crate) async fn rows(
     table: &mut Table,
     wire: Wire,
@@ -46,12 +46,12 @@ pub(crate) async fn rows(
     let time = scale.of(Duration::from_secs(5), Duration::from_millis(200));
     let loads = ways.iter().filter_map(|(name, address)| target(name, address));
     let loads = loads
-        .map(|target| calls.over(CallTarget { target, ..CallTarget::default() }, time))
+        .map(|target| calls.into_load(CallTarget { target, ..CallTarget::default() }, time))
         .collect::<anyhow::Result<Vec<_>>>()?;
     if loads.is_empty() {
         return Ok(());
     }
-    let rounds = compare::in_turns(&loads, scale.of(3, 1), |_| ()).await?;
+    let rounds = compare::run_interleaved(&loads, scale.of(3, 1), |_| ()).await?;
     ensure!(rounds.faults().is_empty(), "{}", rounds.faults().join("\n"));
     let ms = |value: f64| shown(Duration::from_secs_f64(value / 1000.0));
     for ((name, _), rounds) in ways.iter().zip(&rounds.0) {

@@ -1,10 +1,12 @@
-//! The running broker: its tenants, its sessions, and what the listeners and the admin plane ask of it.
+//! The running broker: its tenants, its sessions, and its operations for listeners and the admin
+//! plane.
 
 mod adoption;
 mod adoption_locks;
 mod drain;
 mod housekeeping;
 mod ownership;
+mod policies;
 pub mod session_lookup;
 mod sessions;
 mod sign_in_failure_log;
@@ -19,7 +21,13 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::{BackendId, KeyId, SessionId, TenantId},
 };
-use storage::SessionKey;
+use records::SessionKey;
+use rules::{
+    access::Policy,
+    catalog::BackendLists,
+    endpoint::Endpoint,
+    sign_in_failures::{Plane, SignInFailureReason},
+};
 
 use self::{adoption_locks::AdoptionLocks, sign_in_failure_log::SignInFailureLog};
 use crate::{
@@ -35,24 +43,23 @@ use crate::{
     maps::SharedMap,
     metrics::Metrics,
     persistence::Stores,
-    rules::{
-        catalog::BackendLists,
-        endpoint::Endpoint,
-        sign_in_failures::{Plane, SignInFailureReason},
-    },
     session_location::SessionLocator,
     sessions::{
-        session::Session, shared::Shared, stateless::StatelessState, tasks::TaskManager,
+        session::{Session, subscriptions},
+        shared::Shared,
+        stateless::StatelessState,
+        tasks::TaskManager,
         tenant::Tenant,
     },
     telemetry::ExporterHandle,
     views::{BackendStatus, SessionView, SubscriptionView},
 };
 
-/// So few tenants are counted at every change of one.
+/// Most tenants among which the room is shared at once after a change. With more, housekeeping does
+/// it.
 const SHARED_AT_ONCE: usize = 100;
 
-/// What a broker is made of.
+/// Parts that a broker is made of.
 pub struct BrokerParts {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
@@ -65,25 +72,27 @@ pub struct BrokerParts {
 pub struct Broker {
     pub shared: Arc<Shared>,
     pub backend_resources: Arc<BackendResources>,
-    /// What is held for clients whose requests stand alone.
+    /// State of stateless clients.
     pub stateless: Arc<StatelessState>,
     pub tasks: Arc<TaskManager>,
-    /// The other replicas, and which of them has a session that is not here.
+    /// The other replicas, and the location of sessions that are not here.
     pub placement: SessionLocator,
     keyring: Arc<Keyring>,
     tokens: Option<TokenVerifier>,
-    sign_ins: SignInFailureLog,
+    failed_sign_ins: SignInFailureLog,
     tenants: SharedMap<TenantId, Arc<Tenant>>,
+    /// Access policies of tenants, also of those that are not running.
+    policies: SharedMap<TenantId, Arc<Policy>>,
     sessions: SharedMap<SessionId, Arc<Session>>,
-    /// Over, but not in the store yet: they are not to be found there.
-    ending: DashSet<SessionKey>,
-    adopting: AdoptionLocks,
+    /// Sessions that are over while the store may still have them. They are not adopted again.
+    ending_sessions: DashSet<SessionKey>,
+    adoption_locks: AdoptionLocks,
     export: tokio::sync::Mutex<ExporterHandle>,
 }
 
 impl Broker {
-    /// Lets the newest spans leave. Called last, when nobody is served any more.
-    pub async fn end_traces(&self) {
+    /// Exports the newest spans. Called last, when no client is served any more.
+    pub async fn shutdown_traces(&self) {
         self.export.lock().await.end().await;
     }
 
@@ -101,17 +110,20 @@ impl Broker {
                 }
             }
             dashmap::Entry::Vacant(free) => {
-                free.insert(Tenant::new(id.clone(), spec, self.shared.clone()));
+                let tenant = Tenant::new(id.clone(), spec, self.shared.clone());
+                tenant.set_policy(self.policy(id));
+                free.insert(tenant);
             }
         }
-        // Among many one more makes little difference, and housekeeping does it in a moment.
+        // With many tenants, housekeeping does this in a moment, because one more makes little
+        // difference.
         if self.tenants.len() <= SHARED_AT_ONCE {
-            self.share_room();
+            self.recompute_shares();
         }
     }
 
-    /// Among whom the room for calls is shared.
-    fn share_room(&self) {
+    /// Sets the tenants that share the room for calls.
+    fn recompute_shares(&self) {
         let enabled = self.tenants.iter().filter(|tenant| tenant.enabled());
         self.shared.call_limiter.set_shares(enabled.map(|tenant| tenant.weight()));
     }
@@ -125,7 +137,7 @@ impl Broker {
         tenant.backends().iter().for_each(|backend| backend.close());
     }
 
-    /// Ends what was opened with a key that is no longer good: its open streams would go on otherwise.
+    /// Ends the sessions and streams that were opened with a revoked key.
     pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
         self.stateless.end_of_key(key);
         let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.value().clone()).collect();
@@ -143,7 +155,7 @@ impl Broker {
         opened_with.for_each(|session| self.close_session(&session, "its key was revoked"));
     }
 
-    /// Registers or replaces a backend; the same settings again change nothing.
+    /// Registers or replaces a backend. The same settings again change nothing.
     pub fn put_backend(&self, tenant: &TenantId, id: &BackendId, spec: BackendSpec) {
         let Some(tenant) = self.tenant(tenant) else { return };
         if tenant.backend(id).is_some_and(|known| known.spec == spec) {
@@ -158,7 +170,7 @@ impl Broker {
         );
         if let Some(replaced) = tenant.insert_backend(backend.clone()) {
             replaced.close();
-            // Until the new one's lists are read, the old ones serve, marked stale.
+            // The old lists serve, marked stale, until the new ones are read.
             if let Some(lists) = replaced.lists.load_full() {
                 backend
                     .lists
@@ -166,7 +178,7 @@ impl Broker {
             }
             tenant.publish_catalog();
             for session in tenant.sessions() {
-                self.shared.running.spawn(session.resubscribe(id.clone()));
+                self.shared.running.spawn(subscriptions::resubscribe(session, id.clone()));
             }
         }
         let catalog = Arc::downgrade(&tenant);
@@ -184,7 +196,10 @@ impl Broker {
         backend.close();
         tenant.publish_catalog();
         self.stateless.end_at(&tenant.id, &Endpoint::Single(id.clone()));
-        tenant.sessions().iter().for_each(|session| session.forget_subscriptions_of(id));
+        tenant
+            .sessions()
+            .iter()
+            .for_each(|session| subscriptions::forget_subscriptions_of(session, id));
         for session in tenant
             .sessions()
             .iter()
@@ -205,8 +220,8 @@ impl Broker {
             .unwrap_or_default()
     }
 
-    /// The backend's state once the first attempt to reach it is over, or when the time is.
-    pub async fn settled(
+    /// Returns the backend's state after the first attempt to reach it, or after `within`.
+    pub async fn wait_for_backend(
         &self,
         tenant: &TenantId,
         id: &BackendId,
@@ -217,7 +232,7 @@ impl Broker {
         Some(backend.view())
     }
 
-    /// Reaches for the backend now.
+    /// Connects to the backend now.
     pub async fn probe(&self, tenant: &TenantId, id: &BackendId) -> bool {
         let Some(backend) = self.tenant(tenant).and_then(|tenant| tenant.backend(id)) else {
             return false;
@@ -227,7 +242,7 @@ impl Broker {
         true
     }
 
-    /// Opens or closes the breaker of a backend, as far as this process goes.
+    /// Opens or closes the breaker of a backend in this process.
     pub fn set_breaker(&self, tenant: &TenantId, id: &BackendId, open: bool) -> bool {
         let Some(backend) = self.tenant(tenant).and_then(|tenant| tenant.backend(id)) else {
             return false;
@@ -243,11 +258,13 @@ impl Broker {
     /// Refuses an endpoint whose backend is not one of the caller's tenant.
     pub fn check_endpoint(&self, caller: &Caller, endpoint: &Endpoint) -> Result<(), Refusal> {
         let Endpoint::Single(id) = endpoint else { return Ok(()) };
-        let known = self.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(id).is_some());
+        let known = self.tenant(&caller.tenant).is_some_and(|tenant| {
+            tenant.backend(id).is_some() && tenant.may_use_backend(&caller.subject, id)
+        });
         if known { Ok(()) } else { Err(unknown_backend(id)) }
     }
 
-    /// How large a message of this caller may be on this wire.
+    /// Returns the size limit of this caller's messages on this wire.
     pub fn message_bytes(&self, caller: &Caller, wire: MessageWire) -> usize {
         self.tenant(&caller.tenant)
             .map_or(self.shared.config.limits.message_bytes, |tenant| tenant.message_bytes(wire))
@@ -255,11 +272,12 @@ impl Broker {
 
     // Callers and sessions.
 
-    /// Who is calling. Without a credential that is nobody in particular of tenant `default`, where that is allowed.
+    /// Authenticates a caller. Without a credential it is the anonymous caller of tenant `default`,
+    /// where that is allowed.
     pub fn authenticate(&self, bearer: Option<&str>) -> Result<AuthenticatedCaller, AuthError> {
         let proven = match (bearer, &self.tokens) {
             (Some(bearer), tokens) => match (self.keyring.verify(bearer), tokens) {
-                (Some(caller), _) => caller.into(),
+                (Some(caller), _) => caller,
                 (None, Some(tokens)) => tokens.verify(bearer)?,
                 (None, None) => {
                     return Err(AuthError::failed(key_required(), SignInFailureReason::ApiKey));
@@ -270,28 +288,30 @@ impl Broker {
             }
             (None, _) => Caller::anonymous().into(),
         };
-        self.admit_proven(proven)
+        self.admit_authenticated(proven)
     }
 
-    /// As of which keys callers are known.
-    pub fn keys_edition(&self) -> KeyringVersion {
-        self.keyring.edition()
+    /// Returns the version of the keys that callers are checked against.
+    pub fn keyring_version(&self) -> KeyringVersion {
+        self.keyring.version()
     }
 
-    /// The same for a connection that may have come with a certificate. A key or token that is shown comes before it.
-    pub fn authenticate_on(
+    /// Authenticates a caller on a connection that may have a client certificate. A key or token
+    /// has precedence.
+    pub fn authenticate_connection(
         &self,
         bearer: Option<&str>,
         certified: Option<&Caller>,
     ) -> Result<AuthenticatedCaller, AuthError> {
         match (bearer, certified) {
-            (None, Some(caller)) => self.admit_proven(caller.clone().into()),
+            (None, Some(caller)) => self.admit_authenticated(caller.clone().into()),
             _ => self.authenticate(bearer),
         }
     }
 
-    /// Once more for a client that was denied: its token may be signed with a key that is only now to be had.
-    pub async fn authenticate_again(
+    /// Authenticates a denied client once more, because its token may have a key that has to be
+    /// fetched first.
+    pub async fn retry_authentication(
         &self,
         denied: AuthError,
         bearer: Option<&str>,
@@ -300,10 +320,10 @@ impl Broker {
     ) -> Result<AuthenticatedCaller, Refusal> {
         let denied = match (denied, &self.tokens) {
             (AuthError::KeyUnknown(key), Some(tokens)) => {
-                key.fetched().await;
-                match self.authenticate_on(bearer, certified) {
+                key.wait_for_keys().await;
+                match self.authenticate_connection(bearer, certified) {
                     Ok(proven) => return Ok(proven),
-                    Err(denied) => tokens.refused(denied),
+                    Err(denied) => tokens.into_final_refusal(denied),
                 }
             }
             (denied, _) => denied,
@@ -311,8 +331,8 @@ impl Broker {
         Err(self.refuse(denied, Plane::Data, remote))
     }
 
-    /// [`Broker::admit`] of one whose credential may have an end.
-    pub fn admit_proven(
+    /// Admits a caller as [`Broker::admit`] does, and keeps the end of its credential.
+    pub fn admit_authenticated(
         &self,
         proven: AuthenticatedCaller,
     ) -> Result<AuthenticatedCaller, AuthError> {
@@ -322,13 +342,14 @@ impl Broker {
         Ok(AuthenticatedCaller { caller, until: proven.until })
     }
 
-    /// A caller that has been authenticated, here or by another replica: its tenant must be served.
+    /// Admits an authenticated caller if its tenant is enabled. Another replica may have
+    /// authenticated it.
     pub fn admit(&self, caller: Caller) -> Result<Caller, Refusal> {
         let enabled = self.tenant(&caller.tenant).is_some_and(|tenant| tenant.enabled());
         if enabled { Ok(caller) } else { Err(key_required()) }
     }
 
-    // What operators see.
+    // Views for operators.
 
     pub fn sessions(&self, tenant: Option<&TenantId>) -> Vec<SessionView> {
         let of_tenant =
@@ -344,16 +365,16 @@ impl Broker {
     }
 
     pub fn session(&self, digest: &str) -> Option<SessionView> {
-        self.by_digest(digest).map(|session| session.view())
+        self.session_by_digest(digest).map(|session| session.view())
     }
 
     pub fn end_session(self: &Arc<Self>, digest: &str) -> bool {
-        let Some(session) = self.by_digest(digest) else { return false };
+        let Some(session) = self.session_by_digest(digest) else { return false };
         self.close_session(&session, "ended by an operator");
         true
     }
 
-    fn by_digest(&self, digest: &str) -> Option<Arc<Session>> {
+    fn session_by_digest(&self, digest: &str) -> Option<Arc<Session>> {
         self.sessions
             .iter()
             .find(|entry| entry.value().digest == digest)
@@ -364,8 +385,9 @@ impl Broker {
         self.tasks.cancel(id).await
     }
 
-    /// Everything stored and declared is known: tasks that were left behind are looked for from now on.
-    pub fn begin_tasks(&self) {
+    /// Starts the workers of tasks. Called when all stored and declared tenants and backends are
+    /// known.
+    pub fn start_tasks(&self) {
         self.tasks.start_workers();
     }
 
@@ -387,9 +409,9 @@ impl Broker {
         views
     }
 
-    // Going away.
+    // Drain.
 
-    /// No new sessions from now on. Those there are go on being served until each is given away.
+    /// Starts the drain: no new sessions from now on. Each session is served until it is released.
     pub fn drain(&self) {
         if !self.shared.draining.is_cancelled() {
             tracing::info!("draining: no new sessions");
@@ -402,7 +424,7 @@ impl Broker {
         self.shared.draining.is_cancelled()
     }
 
-    /// Resolves once a drain was asked for.
+    /// Resolves once a drain has started.
     pub async fn drain_requested(&self) {
         self.shared.draining.cancelled().await;
     }

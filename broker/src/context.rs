@@ -1,6 +1,6 @@
-//! What everything in one process may use: configuration, metrics, stores, limits, the clock's origin.
+//! Resources of the whole process: configuration, metrics, stores, limits, the clock's origin.
 //!
-//! Stands below backends and sessions, which share more ([`BackendResources`], [`Shared`]).
+//! The context is below backends and sessions, which share more ([`BackendResources`], [`Shared`]).
 //!
 //! [`BackendResources`]: crate::backends::resources::BackendResources
 //! [`Shared`]: crate::sessions::shared::Shared
@@ -15,6 +15,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::PrincipalId,
 };
+use rules::{event_log::LogLimits, limits::LONG_FIRST_MESSAGES_MAX};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
@@ -26,10 +27,8 @@ use crate::{
         rate_limiter::RateLimiter,
     },
     config::{self, Config},
-    limits::LONG_FIRST_MESSAGES_MAX,
     metrics::Metrics,
     persistence::Persistence,
-    rules::event_log::LogLimits,
     sandbox::Confinement,
     telemetry::{request, traces::Tracer},
 };
@@ -39,22 +38,22 @@ pub struct Context {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
     pub http: HttpClient,
-    /// What outlives the process.
+    /// State that outlives the process.
     pub durable: Arc<Persistence>,
-    /// Room for calls that are with backends, shared by tenants by their weight.
+    /// Permits for calls at backends. Tenants share them by their weight.
     pub call_limiter: Arc<ConcurrencyLimiter<TenantShare, PrincipalId>>,
     pub traces: Tracer,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
     pub running: TaskTracker,
-    /// Asked for a drain: no new sessions, no new calls.
+    /// Cancelled when a drain starts: no new sessions, no new calls.
     pub draining: CancellationToken,
-    /// How child processes are confined.
+    /// Confinement of child processes.
     pub confinement: Arc<Confinement>,
-    /// For the long messages of clients that nobody knows yet.
+    /// Permits for long messages of clients that are not authenticated yet.
     pub unauthenticated_messages: Arc<Semaphore>,
-    /// Requests per second.
+    /// Limits of requests per second.
     pub rates: Arc<RateLimiter>,
     pub overload: Arc<OverloadManager>,
     started: Instant,
@@ -98,12 +97,12 @@ impl Context {
         })
     }
 
-    /// Time since the process started: a clock that fits an atomic.
+    /// Returns the time since the process started, which fits an atomic.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// The same at another moment.
+    /// Returns the time from the start of the process to `at`.
     pub fn uptime_at(&self, at: Instant) -> Duration {
         at.saturating_duration_since(self.started)
     }
@@ -112,8 +111,8 @@ impl Context {
         u64::try_from(self.uptime().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Notes a refusal on its way to a client: it is counted, and in the log under the id returned. A failure of the broker's
-    /// own needs somebody's attention, any other is between the client and its backend.
+    /// Notes a refusal to a client: counts it and logs it under the returned id. An internal
+    /// failure is logged as an error. Any other refusal concerns the client and its backend.
     pub fn note_refusal(
         &self,
         refusal: &Refusal,
@@ -122,7 +121,7 @@ impl Context {
     ) -> String {
         self.metrics.error(refusal.kind.code());
         request::with_current(|request| request.refuse(refusal.kind));
-        // Within a request its line of the log has the id anyway.
+        // The log lines of a request have its id already.
         let own = request::current_name().is_none().then(crate::request_id);
         let (kind, shown) = (refusal.kind.name(), own.as_deref().map(tracing::field::display));
         match refusal.kind {
@@ -134,12 +133,12 @@ impl Context {
         own.unwrap_or_else(crate::request_id)
     }
 
-    /// What the operator says about tasks.
+    /// Returns the operator's settings for tasks.
     pub fn task_settings(&self) -> &config::TaskConfig {
         &self.config.tasks
     }
 
-    /// Bounds of each event stream.
+    /// Returns the limits of each event stream.
     pub fn stream_limits(&self) -> LogLimits {
         LogLimits {
             events: self.config.events.stream_events,

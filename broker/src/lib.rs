@@ -1,8 +1,8 @@
 //! `mcp-broker`: one endpoint in front of many MCP servers, for many tenants.
 //!
-//! Read it in this order: [`listeners`] (sockets), [`sessions`] (what belongs to clients),
-//! [`backends`] (what belongs to servers), [`rules`] (decisions). See ARCHITECTURE.md for the
-//! glossary and the journey of a call.
+//! Read it in this order: [`listeners`] (sockets), [`sessions`] (state of clients), [`backends`]
+//! (connections to servers), the crate `rules` (decisions). See ARCHITECTURE.md for the glossary and the
+//! journey of a call.
 
 pub mod admission;
 pub mod auth;
@@ -14,7 +14,6 @@ pub mod config;
 pub mod context;
 pub mod control;
 pub mod demo;
-pub mod limits;
 pub mod listeners;
 mod maps;
 pub mod metrics;
@@ -22,7 +21,6 @@ pub mod metrics;
 mod pages;
 pub mod persistence;
 mod reusable_timer;
-pub mod rules;
 pub mod sandbox;
 pub mod serve;
 pub mod session_location;
@@ -31,11 +29,8 @@ mod sync;
 pub mod telemetry;
 pub mod views;
 
-/// `serverInfo` and `clientInfo` of the broker itself.
-pub const BROKER_INFO: &str =
-    concat!(r#"{"name":"mcp-broker","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
-
-/// Names the request that is being worked on, in an answer and in the log; where there is none, this one thing.
+/// Returns the name of the current request for answers and the log. Outside a request, returns a
+/// random name.
 pub fn request_id() -> String {
     telemetry::request::current_name()
         .unwrap_or_else(telemetry::request::RequestName::random)

@@ -1,9 +1,9 @@
-//! The `mcp-broker` program. What each command does is in [`broker::cli`], the life of a broker process in
-//! [`broker::serve`].
+//! The `mcp-broker` program. [`broker::cli`] implements the commands, and [`broker::serve`] the
+//! life of a broker process.
 
 use std::process::ExitCode;
 
-/// Messages are made on one thread and freed on another, which this allocator is good at.
+/// Messages are often allocated on one thread and freed on another, a strength of this allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,12 +1,7 @@
-//! Tables that every request looks into.
-//!
-//! Used where a table's size is bounded and nobody outside learns how long a look takes: the standard hasher withstands who
-//! chooses keys to collide and costs several times as much. This one is seeded anew in each process.
-
-use std::collections::HashMap;
+//! Tables that every request looks into and any thread may change. See [`rules::maps`] for when they may be used.
 
 use dashmap::DashMap;
-use foldhash::fast::RandomState;
+use rules::maps::FastHasher;
 
-pub(crate) type FastMap<K, V> = HashMap<K, V, RandomState>;
-pub(crate) type SharedMap<K, V> = DashMap<K, V, RandomState>;
+/// A table with a fast hasher, locked in parts.
+pub(crate) type SharedMap<K, V> = DashMap<K, V, FastHasher>;

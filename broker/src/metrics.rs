@@ -1,14 +1,20 @@
-//! Every metric of the broker, declared in one place: name with unit, help text, and a closed set of label values.
-//! Called by sessions, links and listeners as things happen; read by `GET /metrics`.
+//! All metrics of the broker, declared in one place: name with unit, help text, and a closed set of
+//! label values. Sessions, links and listeners update them. `GET /metrics` reads them.
 //!
-//! Invariants: nothing a peer sends becomes a label value (methods, codes and transports come from closed sets; the two
-//! open sets, backends and tenants, are capped and end in `other`); what the path of a call touches costs one atomic
-//! operation, as its label children are resolved once. A metric that nothing moves is not declared.
+//! Invariants:
+//! - No input of a peer becomes a label value. Methods, codes and transports come from closed sets.
+//!   The two open sets, backends and tenants, are capped and end in `other`.
+//! - An update on the path of a call costs one atomic operation, because its label children are
+//!   resolved once.
+//! - Every declared metric has code that updates it.
 
+mod access;
 mod capped_labels;
+mod labels;
 mod limits;
 mod observability;
 pub(crate) mod process;
+mod registrar;
 mod reloads;
 mod resilience;
 mod tasks;
@@ -24,116 +30,38 @@ use std::{
 };
 
 use prometheus::{
-    Encoder as _, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
-    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder, core::Collector,
+    Encoder as _, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Registry, TextEncoder,
 };
 use protocol::{
     ids::{BackendId, TenantId},
     method::Method,
     version::Version,
 };
+use rules::client_transport::Transport;
 
 use self::{
-    capped_labels::CappedLabels, limits::LimitMetrics, tasks::TaskMetrics, tokens::TokenMetrics,
+    access::AccessMetrics, capped_labels::CappedLabels, limits::LimitMetrics,
+    registrar::MetricRegistrar, tasks::TaskMetrics, tokens::TokenMetrics,
 };
 pub use self::{
+    labels::{Direction, ForwardOutcome, RequestOutcome, Side},
     observability::BACKEND_STATES,
     resilience::{ResilienceMetrics, RetryOutcome},
     tasks::PromotionOutcome,
 };
-use crate::rules::client_transport::Transport;
 
-/// Backends that get a label value of their own; the following ones share `other`.
+/// Maximum number of backends with a label value of their own. Further ones share `other`.
 pub const BACKEND_LABELS_MAX: usize = 200;
-/// Tenants that get a label value of their own, where tenant labels are configured at all.
+/// Maximum number of tenants with a label value of their own, if tenant labels are configured.
 pub const TENANT_LABELS_MAX: usize = 1_000;
 const OTHER: &str = "other";
 
-/// From half a millisecond to a minute: below is noise of the machine, above is a call past its deadline.
-const SECONDS_BUCKETS: [f64; 16] = [
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
-    60.0,
-];
-
-/// JSON-RPC codes that MCP defines; those the broker adds are 1001 to 1089.
+/// JSON-RPC codes that MCP defines. The broker's own codes are 1001 to 1089.
 const ERROR_CODES: [i64; 7] = [-32700, -32600, -32601, -32602, -32603, -32002, -32042];
 const REFUSAL_CODES: std::ops::RangeInclusive<i64> = 1001..=1089;
 
-/// How a client's request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestOutcome {
-    Ok,
-    /// A result with `isError: true`.
-    ToolError,
-    /// The backend answered with a JSON-RPC error.
-    Error,
-    /// The broker answered with an error of its own.
-    Refused,
-    Cancelled,
-    Timeout,
-}
-
-impl RequestOutcome {
-    const ALL: [Self; 6] =
-        [Self::Ok, Self::ToolError, Self::Error, Self::Refused, Self::Cancelled, Self::Timeout];
-
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::ToolError => "tool_error",
-            Self::Error => "error",
-            Self::Refused => "refused",
-            Self::Cancelled => "cancelled",
-            Self::Timeout => "timeout",
-        }
-    }
-}
-
-/// Which of the two peers of the broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    Client,
-    Backend,
-}
-
-impl Side {
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Backend => "backend",
-        }
-    }
-}
-
-/// What came of passing a request on to another replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ForwardOutcome {
-    Answered,
-    /// It cannot be reached; nothing was sent.
-    Unreachable,
-    /// It does not have the session.
-    NotThere,
-    /// It was lost before it answered.
-    Broken,
-}
-
-/// As seen from the broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    In,
-    Out,
-}
-
-impl Direction {
-    const fn label(self) -> &'static str {
-        match self {
-            Self::In => "in",
-            Self::Out => "out",
-        }
-    }
-}
-
-/// The registry and a handle on each metric.
+/// Registry, and a handle of each metric.
 pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
@@ -143,8 +71,8 @@ pub struct Metrics {
     requests_pending: IntGauge,
     errors: IntCounterVec,
     versions: IntCounterVec,
-    /// Of `versions`: counted with each request.
-    modern_clients: OnceLock<IntCounter>,
+    /// Child of `versions` for stateless clients, which is counted with each request.
+    stateless_clients: OnceLock<IntCounter>,
     phases: IntCounterVec,
     sessions: IntGaugeVec,
     links: IntGaugeVec,
@@ -153,6 +81,7 @@ pub struct Metrics {
     dropped_notifications: IntCounterVec,
     dropped_answers: IntCounterVec,
     rate_limited: IntCounterVec,
+    pub access: AccessMetrics,
     pub limits: LimitMetrics,
     queue_depth: IntGaugeVec,
     subscriptions: IntGauge,
@@ -175,16 +104,16 @@ pub struct Metrics {
     hot_connected: IntGaugeVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
-    pub observed: observability::ObservabilityMetrics,
+    pub observability: observability::ObservabilityMetrics,
     pub reloads: reloads::ReloadMetrics,
     /// Present only where tenant labels are configured.
     tenants: Option<TenantRequests>,
-    pub protection: ResilienceMetrics,
+    pub resilience: ResilienceMetrics,
 }
 
 #[derive(Default)]
 struct MethodChildren {
-    /// By transport.
+    /// Children by transport and outcome.
     outcomes: [[OnceLock<IntCounter>; RequestOutcome::ALL.len()]; Transport::ALL.len()],
     seconds: OnceLock<Histogram>,
 }
@@ -195,7 +124,7 @@ struct TenantRequests {
 }
 
 impl Metrics {
-    /// `tenant_labels`: also count requests by tenant, in a metric of its own.
+    /// Declares all metrics. `tenant_labels` adds a metric of requests by tenant.
     pub fn new(tenant_labels: bool) -> Self {
         let registry = Registry::new();
         let declare = MetricRegistrar { registry: &registry };
@@ -230,7 +159,7 @@ impl Metrics {
                 "Handshakes, by agreed protocol version and peer.",
                 &["version", "side"],
             ),
-            modern_clients: OnceLock::new(),
+            stateless_clients: OnceLock::new(),
             phases: declare.counters(
                 "mcp_phase_transitions_total",
                 "Steps of sessions and links from one phase to the next.",
@@ -249,8 +178,9 @@ impl Metrics {
                 "Notifications that had no reader or no room.",
                 &["kind"],
             ),
-            dropped_answers: declare.counters("mcp_dropped_answers_total", "Answers nobody waited for any more.", &["reason"]),
+            dropped_answers: declare.counters("mcp_dropped_answers_total", "Answers that no request waited for any more.", &["reason"]),
             rate_limited: declare.counters("mcp_rate_limited_total", "Requests refused because a limit was reached.", &["scope"]),
+            access: AccessMetrics::new(&declare),
             limits: LimitMetrics::new(&declare),
             queue_depth: declare.gauges(
                 "mcp_queue_depth",
@@ -263,7 +193,7 @@ impl Metrics {
             event_gaps: declare.counter("mcp_event_gaps_total", "Streams whose clients were told that events are lost."),
             sessions_adopted: declare.counter("mcp_sessions_adopted_total", "Sessions taken over from the store."),
             sessions_released: declare.counter("mcp_sessions_released_total", "Sessions given away by a broker that goes away."),
-            sessions_unreadable: declare.counter("mcp_sessions_unreadable_total", "Stored sessions this build can not read."),
+            sessions_unreadable: declare.counter("mcp_sessions_unreadable_total", "Stored sessions this build cannot read."),
             tasks: TaskMetrics::new(&declare),
             tokens: TokenMetrics::new(&declare),
             forwarded: declare.counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", &["outcome"]),
@@ -278,13 +208,13 @@ impl Metrics {
             expired: declare.counters("mcp_expired_total", "What was removed from the stores because its time was over.", &["kind"]),
             rows_unreadable_in_store: AtomicU64::new(0),
             rows_unreadable: declare
-                .counter("mcp_rows_unreadable_total", "Rows of the database that were left out because they can not be read."),
+                .counter("mcp_rows_unreadable_total", "Rows of the database that were left out because they cannot be read."),
             hot_connected: declare.gauges(
                 "mcp_hot_store_connected",
                 "Whether words reach other replicas at once (1) or not (0).",
                 &["store"],
             ),
-            observed: observability::ObservabilityMetrics::new(&declare),
+            observability: observability::ObservabilityMetrics::new(&declare),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
             reloads: reloads::ReloadMetrics::new(&declare),
             tenants: tenant_labels.then(|| TenantRequests {
@@ -295,12 +225,12 @@ impl Metrics {
                 ),
                 children: CappedLabels::new(TENANT_LABELS_MAX),
             }),
-            protection: ResilienceMetrics::new(&declare),
+            resilience: ResilienceMetrics::new(&declare),
             registry,
         }
     }
 
-    /// The Prometheus text format.
+    /// Returns the metrics in the Prometheus text format.
     pub fn render(&self) -> String {
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
@@ -336,7 +266,7 @@ impl Metrics {
             .observe(seconds);
     }
 
-    /// Does nothing unless tenant labels are configured.
+    /// Counts a request by tenant. Does nothing unless tenant labels are configured.
     pub fn tenant_request_finished(&self, tenant: &TenantId, outcome: RequestOutcome) {
         if let Some(tenants) = &self.tenants {
             let children = |label: &str| {
@@ -365,12 +295,12 @@ impl Metrics {
         self.versions.with_label_values(&[version.as_str(), side.label()]).inc();
     }
 
-    /// A client says its revision with each request.
-    pub fn modern_request(&self) {
+    /// Counts a request of a stateless client, which names its revision in each request.
+    pub fn stateless_request(&self) {
         let counter = || {
             self.versions.with_label_values(&[Version::V2026_07_28.as_str(), Side::Client.label()])
         };
-        self.modern_clients.get_or_init(counter).inc();
+        self.stateless_clients.get_or_init(counter).inc();
     }
 
     pub fn phase(&self, from: &'static str, to: &'static str) {
@@ -403,7 +333,7 @@ impl Metrics {
         self.rate_limited.with_label_values(&[scope]).inc();
     }
 
-    /// The gauge of all queues of this name together, resolved once for each.
+    /// Returns the gauge of all queues with this name. The caller resolves it once.
     pub fn queue_depth(&self, queue: &'static str) -> IntGauge {
         self.queue_depth.with_label_values(&[queue])
     }
@@ -446,7 +376,7 @@ impl Metrics {
         self.sessions_unreadable.inc();
     }
 
-    /// An operation of a store is over. Both names come from closed sets.
+    /// Records a completed operation of a store. Both names come from closed sets.
     pub fn store(
         &self,
         operation: &'static str,
@@ -468,18 +398,18 @@ impl Metrics {
         self.writes_fenced.inc_by(count);
     }
 
-    /// Removed because their time was over: `sessions`, `tasks` or `events`.
+    /// Counts removed entries whose time was over: `sessions`, `tasks` or `events`.
     pub fn expired(&self, kind: &'static str, count: u64) {
         self.expired.with_label_values(&[kind]).inc_by(count);
     }
 
-    /// `total` is what the store has counted since it was opened.
+    /// Updates the count of unreadable rows. `total` is the store's count since it was opened.
     pub fn rows_unreadable(&self, total: u64) {
         let before = self.rows_unreadable_in_store.fetch_max(total, Ordering::Relaxed);
         self.rows_unreadable.inc_by(total.saturating_sub(before));
     }
 
-    /// One that the store could read, and its reader not.
+    /// Counts a row that the store could read, but its reader could not.
     pub fn row_unreadable(&self) {
         self.rows_unreadable.inc();
     }
@@ -496,48 +426,6 @@ impl Metrics {
 impl std::fmt::Debug for Metrics {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("Metrics")
-    }
-}
-
-/// Makes a metric and registers it.
-struct MetricRegistrar<'a> {
-    registry: &'a Registry,
-}
-
-impl MetricRegistrar<'_> {
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-        self.registered(IntCounterVec::new(Opts::new(name, help), labels))
-    }
-
-    fn counter(&self, name: &str, help: &str) -> IntCounter {
-        self.registered(IntCounter::new(name, help))
-    }
-
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-        self.registered(IntGaugeVec::new(Opts::new(name, help), labels))
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> IntGauge {
-        self.registered(IntGauge::new(name, help))
-    }
-
-    fn number(&self, name: &str, help: &str) -> Gauge {
-        self.registered(Gauge::new(name, help))
-    }
-
-    fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-        self.registered(HistogramVec::new(
-            HistogramOpts::new(name, help).buckets(SECONDS_BUCKETS.to_vec()),
-            labels,
-        ))
-    }
-
-    fn registered<M: Collector + Clone + 'static>(&self, metric: prometheus::Result<M>) -> M {
-        let metric = metric.expect("names and labels are constants that the tests construct");
-        self.registry
-            .register(Box::new(metric.clone()))
-            .expect("each name is declared once, which the tests check");
-        metric
     }
 }
 

@@ -1,6 +1,6 @@
-//! The pages of `docs/` that are made from tables in the code, and what the other pages must not forget.
+//! Pages of `docs/` that are generated from tables in the code, and checks of the other pages.
 //!
-//! Built for tests only. Run with `UPDATE_DOCS=1` to write the generated pages anew.
+//! Built for tests only. Run with `UPDATE_DOCS=1` to write the generated pages again.
 
 mod limits;
 
@@ -62,7 +62,7 @@ fn the_page_of_methods_is_up_to_date() {
         revisions. Methods since 2026-07-28 are for clients of that revision: see [compatibility.md](compatibility.md).\n\n\
         *Sent by* means the MCP client or the MCP server; the broker is the server for its clients and the client of its \
         backends. The broker serves a method when the revision of the session has it and the peer declared its capability.\n\n{}",
-        method::docs()
+        method::methods_markdown()
     );
     assert_current("methods.md", &text);
 }
@@ -122,9 +122,9 @@ fn bodies_to_paste_are_good_ones() {
     assert!(seen > 10, "only {seen} bodies were found");
 }
 
-/// Every Rust source of the repository, as one text.
+/// Returns every Rust source of the repository, as one text.
 fn sources() -> String {
-    let mut folders: Vec<_> = ["broker", "protocol", "storage", "testkit", "transport"]
+    let mut folders: Vec<_> = ["broker", "protocol", "rules", "storage", "testkit", "transport"]
         .map(|name| format!("{}/../{name}", env!("CARGO_MANIFEST_DIR")))
         .into();
     let mut text = String::new();
@@ -148,7 +148,7 @@ fn tests_that_the_page_of_security_proofs_names_exist() {
     let rows: Vec<_> = page
         .lines()
         .filter(|line| {
-            ["| A-", "| B-", "| F-", "| H-", "| J-", "| O-", "| Q-", "| W-"]
+            ["| A-", "| B-", "| F-", "| H-", "| J-", "| O-", "| Q-", "| S-", "| W-"]
                 .iter()
                 .any(|start| line.starts_with(start))
         })

@@ -1,7 +1,8 @@
-//! One timer for all that a task waits for, one after the other.
+//! One timer for all deadlines of a task, one after the other.
 //!
-//! Held by whoever serves a connection. A timer that is set for each request and taken back when its answer is there costs two turns at
-//! the lock of the runtime's timers for each; this one is left as it was set, and set anew only if it goes off before its time.
+//! The server of a connection owns it. A timer per request takes the lock of the runtime's timers
+//! twice: when it is set and when it is dropped. This timer stays set, and is set again only if it
+//! fires early.
 
 use std::{
     pin::{Pin, pin},
@@ -15,31 +16,31 @@ use tokio::{
 
 #[derive(Debug, Default)]
 pub(crate) struct ReusableTimer {
-    /// On the heap once it was needed.
+    /// Allocated at the first use.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Whom it wakes.
-    sleeper: Option<Waker>,
+    /// Waker of the waiting task.
+    waker: Option<Waker>,
 }
 
 impl ReusableTimer {
-    /// Ready from `at` on. For one task at a time.
-    pub(crate) fn poll_until(&mut self, context: &mut Context<'_>, at: Instant) -> Poll<()> {
+    /// Becomes ready at `at`. For one task at a time.
+    pub(crate) fn poll_deadline(&mut self, context: &mut Context<'_>, at: Instant) -> Poll<()> {
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
-        // Mostly it is still set from before, for sooner than is needed now.
-        let is_set =
-            self.sleeper.as_ref().is_some_and(|sleeper| sleeper.will_wake(context.waker()));
+        // Usually it is still set for an earlier time.
+        let is_set = self.waker.as_ref().is_some_and(|sleeper| sleeper.will_wake(context.waker()));
         if is_set && timer.deadline() <= at && !timer.is_elapsed() {
             return Poll::Pending;
         }
-        self.sleeper = Some(context.waker().clone());
+        self.waker = Some(context.waker().clone());
         loop {
             if timer.deadline() > at {
                 timer.as_mut().reset(at);
             }
-            // Whatever the task has done in its turn: a timer that puts it off would not know whom to wake.
+            // Unconstrained, whatever budget the task has used. A timer that defers its task would
+            // not register its waker.
             ready!(pin!(unconstrained(timer.as_mut())).poll(context));
             if Instant::now() >= at {
-                self.sleeper = None;
+                self.waker = None;
                 return Poll::Ready(());
             }
             timer.as_mut().reset(at);
@@ -58,16 +59,16 @@ mod tests {
         let (mut alarm, begun) = (ReusableTimer::default(), Instant::now());
         let at = |seconds| begun + Duration::from_secs(seconds);
         let is_pending = |alarm: &mut ReusableTimer, at| {
-            let polled = alarm.poll_until(&mut Context::from_waker(Waker::noop()), at);
+            let polled = alarm.poll_deadline(&mut Context::from_waker(Waker::noop()), at);
             polled.is_pending()
         };
         assert!(is_pending(&mut alarm, at(1)) && is_pending(&mut alarm, at(3)));
-        poll_fn(|context| alarm.poll_until(context, at(3))).await;
+        poll_fn(|context| alarm.poll_deadline(context, at(3))).await;
         assert_eq!(Instant::now(), at(3), "set for sooner, it went on");
         assert!(is_pending(&mut alarm, at(60)));
-        poll_fn(|context| alarm.poll_until(context, at(4))).await;
+        poll_fn(|context| alarm.poll_deadline(context, at(4))).await;
         assert_eq!(Instant::now(), at(4), "set for later, it came sooner");
-        poll_fn(|context| alarm.poll_until(context, at(2))).await;
+        poll_fn(|context| alarm.poll_deadline(context, at(2))).await;
         assert_eq!(Instant::now(), at(4), "what is over is over");
     }
 
@@ -80,7 +81,7 @@ mod tests {
             while tokio::task::coop::has_budget_remaining() {
                 let _spent = pin!(tokio::task::consume_budget()).poll(context);
             }
-            alarm.poll_until(context, at)
+            alarm.poll_deadline(context, at)
         })
         .await;
         assert!(Instant::now() >= at && polls >= 2);

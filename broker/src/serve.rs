@@ -1,13 +1,16 @@
-//! The life of one broker process, top to bottom: configuration, log, store, broker, listeners, `ready`, signals, drain,
-//! exit code. Called by the command line; everything it starts, it stops.
+//! The life of one broker process: configuration, log, store, broker, listeners, `ready`, signals,
+//! drain, exit code. Called by the command line. It stops everything that it starts.
 //!
-//! Invariants: nothing is served before everything stored and declared is in force, and the `ready` line is printed after
-//! that; whatever can be refused at start is refused with an exit code and a sentence, before `ready`.
+//! Invariants:
+//! - The broker serves nothing before all stored and declared entries are in force. It prints the
+//!   `ready` line after that.
+//! - Every error at start ends the process before `ready`, with an exit code and a message.
 
 mod demo;
 mod error;
 mod exposure;
 mod inherited_sockets;
+mod isolation;
 mod listener_task;
 mod signals;
 mod stores;
@@ -20,6 +23,7 @@ use std::{
     time::Duration,
 };
 
+use rules::limits::{CLOSE_WAIT, HANDSHAKES_END_WITHIN};
 use tokio::{net::TcpListener, time::timeout};
 
 pub use self::error::ServeError;
@@ -27,7 +31,7 @@ use self::{
     error::EXIT_USAGE,
     exposure::{ACCEPTORS, report_certificates, warn_of_open_listeners},
     inherited_sockets::InheritedSockets,
-    listener_task::{BoundSocket, ListenerTask, bind, bind_quic, ended, obtain},
+    listener_task::{BoundSocket, ListenerTask, bind, bind_or_inherit, bind_quic, ended},
     signals::{Signal, Signals},
     stores::OpenDatabase,
 };
@@ -36,7 +40,6 @@ use crate::{
     broker::{Broker, BrokerParts},
     config::{self, Config, sandbox::SandboxMode},
     control::{Control, ControlParts, ReloadSummary},
-    limits::{CLOSE_WAIT, HANDSHAKES_END_WITHIN},
     listeners::{
         self,
         tls_acceptor::{self, TlsAcceptor},
@@ -49,21 +52,21 @@ use crate::{
     telemetry::{self, LogFilterHandle},
 };
 
-/// What the command line says about the start.
+/// Options from the command line.
 #[derive(Debug, Clone, Default)]
 pub struct ServeOptions {
-    /// The configuration file; the defaults without one.
+    /// Path of the configuration file. `None`: the defaults.
     pub config: Option<PathBuf>,
-    /// Register the bundled demo backend and tell how to call it.
+    /// True to register the bundled demo backend and print how to call it.
     pub demo: bool,
 }
 
-/// Runs the broker until it is asked to stop.
+/// Runs the broker until a signal or a drain stops it.
 pub fn run(options: ServeOptions) -> ExitCode {
     exit(start_and_stop(options))
 }
 
-/// Brings the database schema up to date and ends.
+/// Updates the database schema and exits.
 pub fn migrate(file: Option<&Path>) -> ExitCode {
     let migrated = || {
         let config = config::load(file)?;
@@ -76,7 +79,7 @@ pub fn migrate(file: Option<&Path>) -> ExitCode {
     exit(migrated())
 }
 
-/// Names every fault of a configuration file, one per line.
+/// Prints every fault of a configuration file, one per line.
 pub fn check_config(file: &Path) -> ExitCode {
     match config::load(Some(file)) {
         Ok(_) => {
@@ -90,7 +93,7 @@ pub fn check_config(file: &Path) -> ExitCode {
     }
 }
 
-/// The outcome of a command; whoever closed the pipe has seen enough.
+/// Prints the outcome of a command. A closed pipe is not an error.
 fn say(text: &str) {
     let _unread = writeln!(io::stdout(), "{text}");
 }
@@ -99,8 +102,8 @@ fn exit(ended: Result<(), ServeError>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Not by the log, which may not be set up, and must not hide it from whoever typed the command.
-            // Nobody may be reading, which must not change the exit code.
+            // Not through the log, which may not be set up, and must not hide the error from the
+            // user. A closed standard error must not change the exit code.
             let lines: String =
                 error.to_string().lines().map(|line| format!("mcp-broker: {line}\n")).collect();
             let _unread = io::stderr().write_all(lines.as_bytes());
@@ -112,9 +115,9 @@ fn exit(ended: Result<(), ServeError>) -> ExitCode {
 fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     let config = read_config(&options)?;
     let inherited = InheritedSockets::take()?;
-    // Dropped when all is over, however it ends.
+    // Dropped at the end in any case.
     let (logging, _unwritten) = telemetry::init(&config.telemetry)?;
-    hide_from_others();
+    isolation::disable_process_inspection();
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::install()
@@ -127,30 +130,13 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
             }
         };
         running.announce();
-        running.until_asked_to_stop(&mut signals).await?;
+        running.run_until_stopped(&mut signals).await?;
         running.drain(&mut signals).await;
         Ok(())
     });
-    // Drops every task that is left, and with it every child process, before the process ends.
+    // Drops every remaining task, and with it every child process, before the process ends.
     runtime.shutdown_timeout(CLOSE_WAIT);
     ended
-}
-
-/// No child connects to the listeners of operators and replicas.
-fn close_ports_to_children(broker: &Broker, admin: &BoundSocket, internal: Option<&TcpListener>) {
-    let internal = internal.and_then(|listener| listener.local_addr().ok());
-    let ports = admin.address().into_iter().chain(internal).map(|address| address.port());
-    broker.shared.confinement.close_ports(ports.collect());
-}
-
-/// Memory, environment and descriptors of this process are nobody's but its own and root's: child processes have the same
-/// user. There is no core dump either.
-fn hide_from_others() {
-    if let Err(error) =
-        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-    {
-        tracing::warn!(%error, "other processes of this user can read this one's memory");
-    }
 }
 
 fn read_config(options: &ServeOptions) -> Result<Config, ServeError> {
@@ -172,7 +158,8 @@ fn runtime() -> Result<tokio::runtime::Runtime, ServeError> {
 /// A started broker.
 struct RunningBroker {
     options: ServeOptions,
-    /// As read at start: what needs a restart is what differs from it.
+    /// Configuration at start. Changed sections of a reload that need a restart are compared with
+    /// it.
     config: Arc<Config>,
     logging: LogFilterHandle,
     broker: Arc<Broker>,
@@ -195,12 +182,12 @@ impl RunningBroker {
     ) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
-        let doors = tls_acceptor::doors(&config)?;
-        // The store locks an SQLite database; only then may the secret beside it be made.
+        let doors = tls_acceptor::acceptors(&config)?;
+        // The store locks an SQLite database. Only then may the secret next to it be created.
         let database = OpenDatabase::open(&config, config.storage.migrate_on_start).await?;
         let keys = Keys::load(&config)?;
         let quic_secret = keys.quic;
-        let stores = database.with_the_rest(&config, &keys).await?;
+        let stores = database.into_stores(&config, &keys).await?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
         let parts = BrokerParts {
@@ -220,21 +207,22 @@ impl RunningBroker {
         };
         let control = Control::new(parts);
         let reuse_port = config.listen.reuse_port;
-        let http = obtain("listen.http", config.listen.http, reuse_port, &mut inherited)?;
-        let admin = obtain("listen.admin", config.listen.admin, reuse_port, &mut inherited)?;
+        let http = bind_or_inherit("listen.http", config.listen.http, reuse_port, &mut inherited)?;
+        let admin =
+            bind_or_inherit("listen.admin", config.listen.admin, reuse_port, &mut inherited)?;
         let tcp = config
             .listen
             .tcp
-            .map(|address| obtain("listen.tcp", address, reuse_port, &mut inherited))
+            .map(|address| bind_or_inherit("listen.tcp", address, reuse_port, &mut inherited))
             .transpose()?;
-        inherited.nothing_left()?;
+        inherited.check_all_used()?;
         let quic = bind_quic(&config, &doors[0], &quic_secret)?;
         let internal = config
             .listen
             .internal
             .map(|address| bind("listen.internal", address, false))
             .transpose()?;
-        close_ports_to_children(&broker, &admin, internal.as_ref());
+        isolation::close_ports_to_children(&broker, &admin, internal.as_ref());
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
         tracing::info!(
@@ -243,7 +231,7 @@ impl RunningBroker {
             backends = loaded.backends,
             "loaded"
         );
-        broker.begin_tasks();
+        broker.start_tasks();
         warn_of_open_listeners(&config);
         if config.stdio.sandbox == SandboxMode::Off {
             tracing::warn!(
@@ -283,8 +271,8 @@ impl RunningBroker {
             }))
         });
         let internal = internal.transpose()?;
-        control.follow();
-        control.keep_audit();
+        control.start_store_sync();
+        control.start_audit_maintenance();
         report_certificates(&doors, &metrics);
         tokio::spawn(persistence::sweep(
             Arc::clone(&broker.shared.durable),
@@ -307,7 +295,7 @@ impl RunningBroker {
         })
     }
 
-    /// The first line on standard output, which whoever started the broker waits for.
+    /// Prints the first line on standard output, which the starting process waits for.
     fn announce(&self) {
         let named = |name: &str, listener: &Option<ListenerTask>| {
             listener
@@ -330,9 +318,10 @@ impl RunningBroker {
         }
     }
 
-    async fn until_asked_to_stop(&mut self, signals: &mut Signals) -> Result<(), ServeError> {
+    async fn run_until_stopped(&mut self, signals: &mut Signals) -> Result<(), ServeError> {
         loop {
-            // Every branch is cancel-safe: signals are kept by their source, a drain stays requested, a task's end is kept.
+            // Every branch is cancel-safe: the source keeps signals, a requested drain stays
+            // requested, and the end of a task is kept.
             tokio::select! { biased;
                 signal = signals.next() => match signal {
                     Signal::Stop(name) => {
@@ -354,14 +343,15 @@ impl RunningBroker {
         }
     }
 
-    /// Unready, no new sessions and calls, goodbye to streams, calls in flight finish; then the listeners and the store
-    /// close. Connections are taken until then: a call in flight may need its client's answer to a question.
+    /// Drains the broker: turns readiness off, accepts no new sessions and calls, closes streams,
+    /// and waits for calls in flight. Then closes the listeners and the store. Until then listeners
+    /// accept connections, because a call in flight may need its client's answer to a question.
     async fn drain(mut self, signals: &mut Signals) {
         let grace = self.config.shutdown.grace;
         tracing::info!(grace = %config::units::format_duration(grace), "draining");
         self.broker.drain();
         self.node.drain();
-        let open_for = self.config.shutdown.readiness_delay.max(self.leave_ports_to_others());
+        let open_for = self.config.shutdown.readiness_delay.max(self.hand_off_ports());
         let closing = async {
             let (finished, ()) =
                 tokio::join!(self.broker.finish_drain(grace), tokio::time::sleep(open_for));
@@ -387,31 +377,38 @@ impl RunningBroker {
         }
     }
 
-    /// Where another process listens at the same addresses, or gets the sockets next, new connections are its own from now on; tells how long those
-    /// take to come in that were on their way.
-    fn leave_ports_to_others(&mut self) -> Duration {
-        // Whoever asks how this process is has to hear it of this one.
+    /// Leaves new connections to another process that shares the ports, or that gets the sockets
+    /// next. Returns the time until the handshakes in progress are over.
+    fn hand_off_ports(&mut self) -> Duration {
+        // An inherited admin socket is not left to the next process: a probe of this process must
+        // reach this process.
         let passed_on = [Some(&self.http), self.tcp.as_ref()]
             .into_iter()
             .flatten()
-            .filter_map(ListenerTask::leave_to_the_next)
+            .filter_map(ListenerTask::hand_off)
             .count();
         let listeners = [Some(&mut self.http), Some(&mut self.admin), self.tcp.as_mut()];
         let left = passed_on
-            + listeners.into_iter().flatten().filter_map(ListenerTask::ask_for_no_more).count();
+            + listeners
+                .into_iter()
+                .flatten()
+                .filter_map(ListenerTask::drop_new_connections)
+                .count();
         if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
 
-    /// Follows a changed configuration file, or keeps everything as it is.
+    /// Reloads a changed configuration file. After a fault everything stays as it is.
     async fn reload(&self) {
         match self.follow_file().await {
             Ok(changed) => {
-                let generation =
-                    self.control.generation.taken(&changed.needs_restart, &self.control.metrics);
+                let generation = self
+                    .control
+                    .generation
+                    .record_reload(&changed.needs_restart, &self.control.metrics);
                 for section in changed.needs_restart {
                     tracing::warn!(
                         section,
-                        "the configuration changed here too, which a restart will follow"
+                        "the configuration changed here too, which a restart will apply"
                     );
                 }
                 let ReloadSummary { tenants, backends } = changed.reloaded;
@@ -422,43 +419,50 @@ impl RunningBroker {
                 for fault in text.lines() {
                     tracing::error!(fault, "the configuration is not reloaded");
                 }
-                self.control.generation.refused(&text, &self.control.metrics);
+                self.control.generation.record_refusal(&text, &self.control.metrics);
             }
         }
     }
 
-    /// All of it or nothing: what can be refused is refused before anything changes.
+    /// Applies the whole file or nothing: every check precedes the first change.
     async fn follow_file(&self) -> Result<ReloadOutcome, ServeError> {
         let next = read_config(&self.options)?;
         let mut certificates = Vec::with_capacity(self.doors.len());
         for (tls_acceptor, listener) in self.doors.iter().zip(ACCEPTORS) {
-            let read = tls_acceptor.read_certificates();
+            let read = tls_acceptor.load_certificates();
             if tls_acceptor.tls().is_some() {
-                self.control.metrics.observed.certificate_reload(listener, read.is_ok());
+                self.control.metrics.observability.certificate_reload(listener, read.is_ok());
             }
             certificates.push(read?);
         }
         let reloaded = self.control.reload(&next).await?;
-        // All of it is in force before anything is waited for.
-        self.doors.iter().zip(certificates).for_each(|(door, read)| door.present(read));
+        // Everything is in force before the first wait.
+        self.doors
+            .iter()
+            .zip(certificates)
+            .for_each(|(door, read)| door.install_certificates(read));
         self.control.broker.backend_resources.tls_clients.reload().await;
         self.control.record_reload(reloaded.tenants, reloaded.backends).await;
         report_certificates(&self.doors, &self.control.metrics);
-        // The filter was parsed with the file, so it is one.
+        // The filter was parsed with the file, so it is valid.
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
             tracing::error!(%error, "the log's filter stays as it is");
         }
-        Ok(ReloadOutcome { reloaded, needs_restart: config::needs_restart(&self.config, &next) })
+        Ok(ReloadOutcome {
+            reloaded,
+            needs_restart: config::sections_needing_restart(&self.config, &next),
+        })
     }
 }
 
-/// What a reload brought into force.
+/// Result of a reload.
 struct ReloadOutcome {
     reloaded: ReloadSummary,
     needs_restart: Vec<&'static str>,
 }
 
-/// From here on what this process commits is its own, for as long as it says that it lives.
+/// Joins the replicas. This process owns what it commits from now on, as long as it renews its
+/// lease.
 async fn join(
     control: &Arc<Control>,
     metrics: &Arc<Metrics>,
@@ -482,14 +486,4 @@ async fn join(
 fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {
     let detail = ended.map_or_else(|fault| fault.to_string(), |()| "without a word".to_owned());
     ServeError::ListenerEnded { what, detail }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn nobody_of_the_same_user_looks_into_the_process() {
-        use rustix::process::{DumpableBehavior, dumpable_behavior};
-        super::hide_from_others();
-        assert!(matches!(dumpable_behavior(), Ok(DumpableBehavior::NotDumpable)));
-    }
 }

@@ -1,9 +1,10 @@
-//! The order in which locks are taken.
+//! Order of locks.
 //!
-//! The locks are those of parking_lot, which do not poison: a change under a guard is one step, so a panic leaves the state whole.
-//! Guards live in small functions and never across an await. A holder of one of these takes only what stands further down:
+//! The locks are those of parking_lot, which do not poison. A change under a guard is one step, so
+//! a panic leaves the state consistent. Guards exist in small functions and never across an await.
+//! A holder of one of these locks takes only locks further down in the list:
 //!
-//! 0. a connection's calls, by its own task alone, which goes on with them under it
+//! 0. a connection's calls, taken only by its own task, which polls the calls under the lock
 //! 1. a tenant's publishing
 //! 2. a tenant's sessions
 //! 3. a session's state
@@ -14,7 +15,8 @@
 //! 8. a link's subscriptions
 //! 9. a connection's maps and the queue to its wire
 //!
-//! The event log's queue never blocks and is added to under a stream's log, so that its order is the stream's.
-//! A session's `persisted` is an asynchronous lock: it is taken before the session's state and held over a write.
-//! The tables of tasks, a task's run and the cells of a call are locked alone. Something may be dropped under a
-//! guard that locks in its own `Drop` (a question leaves its connection's map): that is why the maps come last.
+//! The event log's queue never blocks. A stream adds to it under the lock of its log, so that both
+//! have the same order. A session's `persisted` is an asynchronous lock: it is taken before the
+//! session's state and held over a write. The tables of tasks, a task's run and the cells of a call
+//! are locked alone. A value that is dropped under a guard may lock in its own `Drop`, such as a
+//! question that leaves its connection's map. The maps are therefore last.

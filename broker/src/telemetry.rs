@@ -1,8 +1,11 @@
-//! Logs: one line per event on standard error, as text for people or JSON for machines. Set up once by [`crate::serve`];
-//! the filter can be changed while the broker runs.
+//! Logs: one line per event on standard error, as text for people or JSON for machines.
+//! [`crate::serve`] sets it up once. The filter can be changed while the broker runs.
 //!
-//! What a level promises: `error` needs somebody's attention, `warn` says something is not as configured or a peer
-//! misbehaves, `info` is the life of the process and of what operators manage, `debug` is single sessions and calls.
+//! Meaning of the levels:
+//! - `error`: an operator must act.
+//! - `warn`: a state differs from the configuration, or a peer misbehaves.
+//! - `info`: the life of the process and of the entries that operators manage.
+//! - `debug`: single sessions and calls.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -45,12 +48,12 @@ pub enum TelemetryError {
     Thread(io::Error),
 }
 
-/// The hand on the filter.
+/// Handle for changes of the filter.
 pub struct LogFilterHandle {
     filter: reload::Handle<EnvFilter, Registry>,
 }
 
-/// From here on events are logged.
+/// Sets up the log. Events are logged from now on.
 pub fn init(telemetry: &TelemetryConfig) -> Result<(LogFilterHandle, FlushGuard), TelemetryError> {
     let (filter, handle) =
         reload::Layer::new(parse_log_filter(&telemetry.log).map_err(TelemetryError::Filter)?);
@@ -65,7 +68,7 @@ pub fn init(telemetry: &TelemetryConfig) -> Result<(LogFilterHandle, FlushGuard)
             lines.json().flatten_event(true).map_event_format(WithRequestIds).boxed()
         }
     };
-    // The filter stands first: its handle is typed by what is below it.
+    // The filter is first, because the type of its handle depends on the layers below it.
     tracing_subscriber::registry()
         .with(filter)
         .with(lines)
@@ -75,7 +78,7 @@ pub fn init(telemetry: &TelemetryConfig) -> Result<(LogFilterHandle, FlushGuard)
     Ok((LogFilterHandle { filter: handle }, FlushGuard(written)))
 }
 
-/// A fault of the broker is one line of the log like any other event, whatever its format.
+/// Logs a panic as one line like any other event, in every format.
 fn log_panic(fault: &std::panic::PanicHookInfo<'_>) {
     let backtrace = Backtrace::capture();
     match backtrace.status() {
@@ -85,7 +88,7 @@ fn log_panic(fault: &std::panic::PanicHookInfo<'_>) {
 }
 
 impl LogFilterHandle {
-    /// Changes what is logged from now on.
+    /// Changes the filter of events from now on.
     pub fn set_filter(&self, text: &str) -> Result<(), TelemetryError> {
         let filter = parse_log_filter(text).map_err(TelemetryError::Filter)?;
         self.filter.reload(filter).map_err(|_| TelemetryError::Gone)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Does the broker of this container live? With the argument `ready`: may it get traffic? Asks the admin listener without
-# a client program, which the image does not have. Called by the image's health check.
+# Checks whether the broker of this container is alive or, with the argument `ready`, ready for traffic. It requests the
+# admin listener without a client program, because the image has none. Called by the image's health check.
 set -euo pipefail
 
 address=${MCP_BROKER_HEALTH_ADDRESS:-127.0.0.1:9090}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from compose import ROOT, Compose
 
-# Secrets are files; an environment is seen by whoever may inspect the container.
+# Secrets are files: everyone who can inspect the container sees its environment.
 SECRET_NAME = re.compile(r"(PASSWORD|TOKEN|SECRET)(?!.*(_FILE))", re.I)
 
 # A URL of a store belongs into a secret, as its password does.

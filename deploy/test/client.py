@@ -46,7 +46,7 @@ async def until(holds, what: str) -> None:
         while not holds():
             await anyio.sleep(0.02)
         return
-    raise AssertionError(f"waited in vain for {what}")
+    raise AssertionError(f"waited too long for {what}")
 
 
 async def tour_once(session: ClientSession, backend: str, seen: list[str]) -> dict:

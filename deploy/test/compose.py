@@ -9,12 +9,12 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-# Below those that the kernel gives out by itself: a port of ours is ours while its server is started anew, too.
+# Below the ports that the kernel assigns: a port stays reserved while its server restarts.
 PORTS = range(15_000, 32_000)
 
 
 def held_port() -> tuple[socket.socket, int]:
-    """A port that nobody has, and what keeps it from others until it is closed."""
+    """A free port, and the socket that reserves it until it is closed."""
     while True:
         held = socket.socket()
         try:

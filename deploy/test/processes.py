@@ -19,7 +19,7 @@ POLL_S = 0.05
 
 
 def wait_for(what: str, holds: Callable[[], object], within: float = WAIT_S):
-    """The first true value of `holds`; errors of a server that is not there yet are no answer."""
+    """The first true value of `holds`. Errors of a server that does not run yet do not count."""
     end, last = time.monotonic() + within, None
     while time.monotonic() < end:
         try:
@@ -28,7 +28,7 @@ def wait_for(what: str, holds: Callable[[], object], within: float = WAIT_S):
         except OSError as error:
             last = error
         time.sleep(POLL_S)
-    raise AssertionError(f"waited {within:.0f} s in vain for {what}" + (f": {last}" if last else ""))
+    raise AssertionError(f"waited {within:.0f} s for {what}" + (f": {last}" if last else ""))
 
 
 def program(name: str, *places: str) -> str:
@@ -130,7 +130,7 @@ class Processes:
         wait_for("the collector", self.spans.exists)
 
     def prometheus(self) -> None:
-        # A test can not wait for a scrape every 15 s; everything else is as it is in the file.
+        # A test cannot wait for a scrape every 15 s; everything else is as it is in the file.
         self.compose.write_files("prometheus", {"interval: 15s": "interval: 1s"})
         command = self.compose.command("prometheus", {"=/prometheus": f"={self.here}/prometheus-data"})
         self.start("prometheus", [program("prometheus"), *command, f"--web.listen-address={self.compose.address('prometheus', 9090)}"])

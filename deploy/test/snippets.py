@@ -333,7 +333,7 @@ class Page:
                     self.shown(code)
                     return False
                 case _:
-                    raise AssertionError(f"nobody knows how to run {language}")
+                    raise AssertionError(f"no runner for {language}")
         except (AssertionError, KeyError, ValueError, OSError, subprocess.SubprocessError) as fault:
             raise AssertionError(f"{self.name}, line {line}: {fault or repr(fault)}") from fault
         return True

@@ -30,7 +30,7 @@ def need(holds: object, sentence: str) -> None:
 def docker(*arguments: str) -> None:
     match arguments:
         case ("build", "-t", tag, "."):
-            need(Path("Dockerfile").is_file(), "there is no Dockerfile here")
+            need(Path("Dockerfile").is_file(), "this folder has no Dockerfile")
             BUILT.open("a").write(f"{tag}\n")
         case ("push", tag):
             need(BUILT.exists() and tag in BUILT.read_text().split(), "no command before this one built it")
@@ -45,7 +45,7 @@ def compose_up(file: dict) -> None:
     services = file["services"]
     for name, service in services.items():
         need("image" in service, f"{name} has no image")
-        need("build" not in service or Path(service["build"], "Dockerfile").is_file(), f"{name}: there is no Dockerfile to build")
+        need("build" not in service or Path(service["build"], "Dockerfile").is_file(), f"{name}: its build has no Dockerfile")
         sources = [volume.split(":")[0] for volume in service.get("volumes", [])]
         need(all(Path(source).exists() if source.startswith(".") else source in file["volumes"] for source in sources), f"{name}: {sources} are not all there")
         secrets = [Path(file["secrets"][secret]["file"]) for secret in service.get("secrets", [])]
@@ -70,7 +70,7 @@ def helm(*arguments: str) -> None:
             values: dict = {}
             while options:
                 option = options.pop(0)
-                need(option in {"--namespace", "--create-namespace", "--set", "--values"}, f"{option} is no option these pages use")
+                need(option in {"--namespace", "--create-namespace", "--set", "--values"}, f"{option} is not an option of these pages")
                 if option == "--set":
                     path, value = options.pop(0).split("=", 1)
                     place = values

@@ -302,7 +302,7 @@ def a_replica_restarts_and_no_call_fails(it: Topology, key: str) -> int:
 
 
 def calls_go_on_while_the_database_is_away(it: Topology, key: str) -> int:
-    """No replica is ready then; the balancer goes on with those that live."""
+    """No replica is ready then; the balancer uses the live ones."""
     session = Session(it, key, "balancer")
     assert "still here" in session.echo()[1]
 
@@ -337,12 +337,12 @@ def what_is_wrong_at_the_start_is_said(it: Topology) -> None:
         done = subprocess.run(command, env={**environment, "PATH": os.environ["PATH"], **changed}, capture_output=True, text=True, timeout=60, cwd=it.here / "home")
         assert done.returncode == wanted and words in done.stderr, f"{done.returncode} instead of {wanted}, {words!r}: {done.stderr}"
 
-    nobody = it.here / "secrets/nobody"
-    nobody.write_text("postgres://broker:x@127.0.0.1:1/broker\n")
+    unreachable = it.here / "secrets/unreachable"
+    unreachable.write_text("postgres://broker:x@127.0.0.1:1/broker\n")
     ends(64, "limits.burst", MCP_BROKER__LIMITS__BURST="many")
     ends(64, "node.secret_file", MCP_BROKER__NODE__SECRET_FILE="/nonexistent")
-    ends(69, "database", MCP_BROKER__STORAGE__URL_FILE=str(nobody))
-    # A taken address is a needed service that can not be had.
+    ends(69, "database", MCP_BROKER__STORAGE__URL_FILE=str(unreachable))
+    # A taken address is a needed service that cannot be had.
     ends(69, "listen.http", MCP_BROKER__LISTEN__INTERNAL="127.0.0.1:0")
     other = it.here / "secrets/other_secret"
     other.write_text("another-secret-0123456789\n")

@@ -1,7 +1,7 @@
-//! Reading what came back: whose answer it is, and whether it is the right one.
+//! Parses incoming messages: finds the request of an answer, and checks the answer.
 //!
-//! A payload is searched for as bytes and the small rest of the answer is read as JSON, so that a check costs next to nothing
-//! and still sees every byte.
+//! The check searches for the payload as bytes and parses only the small rest of the answer as
+//! JSON. So it costs little and still covers every byte.
 
 use std::borrow::Cow;
 
@@ -9,18 +9,18 @@ use memchr::memmem;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// What an incoming message is.
+/// Kind of an incoming message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Incoming<'a> {
-    /// To the request with this number.
+    /// Answer to the request with this number.
     Answer(u64),
-    /// With the id as it is written.
+    /// Request of the server. The id is the raw JSON text.
     Request {
         id: &'a str,
         method: Cow<'a, str>,
     },
     Notification(Cow<'a, str>),
-    /// An answer without a usable id, or no message at all.
+    /// An answer without a usable id, or bytes that are not a message.
     Unreadable,
 }
 
@@ -32,7 +32,7 @@ struct MessageHead<'a> {
     method: Option<Cow<'a, str>>,
 }
 
-/// How most servers begin an answer.
+/// First bytes of an answer from most servers.
 const ANSWER_HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
 
 pub fn incoming(frame: &[u8]) -> Incoming<'_> {
@@ -80,11 +80,12 @@ pub fn read(frame: &[u8]) -> Option<Answer> {
         .filter(|answer: &Answer| answer.result.is_some() != answer.error.is_some())
 }
 
-/// The answer to a tool that echoes: read with its payload cut out, if the payload is in it exactly as it was sent.
+/// Parses the answer of a tool that echoes. Returns `None` unless the answer contains exactly the
+/// payload.
 pub fn read_echo(frame: &[u8], payload: &str) -> Option<Answer> {
     let at = memmem::find(frame, payload.as_bytes())?;
     let (head, tail) = (&frame[..at], &frame[at + payload.len()..]);
-    // All of the string: a payload that is merely part of a longer text is not what was sent.
+    // The payload must be the whole string. A part of a longer text is not the payload.
     let answer = (head.ends_with(b"\"") && tail.starts_with(b"\""))
         .then(|| read(&[head, tail].concat()))??;
     (answer.result.as_ref()?["content"][0]["text"] == "").then_some(answer)

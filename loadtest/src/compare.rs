@@ -1,4 +1,5 @@
-//! Two targets under the same load, in turns: whatever else the machine does hits both, so that ratios are worth something.
+//! Compares two targets under the same load, in turns. Other activity on the machine affects both,
+//! so the ratios stay meaningful.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -7,7 +8,7 @@ use crate::{
     run::{self, Load, Progress},
 };
 
-/// The middle of all rounds.
+/// Medians over all rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
     pub rate: f64,
@@ -30,12 +31,12 @@ impl Figures {
     }
 }
 
-/// Of each target, the reports of its rounds.
+/// Reports of all rounds, one list for each target.
 #[derive(Debug)]
 pub struct Rounds(pub Vec<Vec<Report>>);
 
-/// Every target once in each round.
-pub async fn in_turns(
+/// Loads every target once in each round.
+pub async fn run_interleaved(
     loads: &[Load],
     rounds: usize,
     told: impl Fn(Progress),
@@ -67,7 +68,7 @@ impl Rounds {
             .collect()
     }
 
-    /// The figures of the first two, and what the second has of the first.
+    /// Formats the figures of the first two targets, and the ratio of the second to the first.
     pub fn summary(&self) -> String {
         let figures: Vec<Figures> = self.0.iter().map(|rounds| Figures::of(rounds)).collect();
         let [a, b] = figures[..] else { return String::new() };
@@ -87,13 +88,13 @@ impl Rounds {
     }
 }
 
-/// The middle one; the lower of two.
+/// Returns the median. Of two middle values it returns the lower one.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or_default()
 }
 
-/// How long each round of a comparison takes, where nothing else is said.
+/// Default time of each round of a comparison.
 pub const ROUND: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Which of MCP's two eras a load speaks: sessions, or requests that stand alone.
+//! The two eras of MCP that a load can use: sessions, or stateless requests.
 
 use clap::ValueEnum;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::target::{Target, Wire};
 
-/// By the revision that is spoken.
+/// Era, named by its protocol revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, ValueEnum)]
 pub enum Era {
     /// A session, opened with `initialize`.
@@ -14,14 +14,14 @@ pub enum Era {
     #[serde(rename = "2025-11-25")]
     #[value(name = "2025-11-25")]
     Sessions,
-    /// Every request says all there is to know.
+    /// Every request is complete in itself.
     #[serde(rename = "2026-07-28")]
     #[value(name = "2026-07-28")]
     Stateless,
 }
 
 impl Era {
-    /// The revision.
+    /// Returns the protocol revision.
     pub const fn version(self) -> &'static str {
         match self {
             Self::Sessions => "2025-11-25",
@@ -30,12 +30,12 @@ impl Era {
     }
 }
 
-/// What the client says of itself, in either era.
+/// Returns the client's description of itself, the same in both eras.
 pub(crate) fn client_info() -> Value {
     json!({"name": "mcp-loadtest", "version": env!("CARGO_PKG_VERSION")})
 }
 
-/// What has to be said in the messages where the wire has neither path nor headers.
+/// Returns the metadata that messages need on a wire without paths and headers.
 pub(crate) fn own_meta(target: &Target, key: Option<&str>) -> Map<String, Value> {
     if !matches!(target.wire, Wire::Tcp | Wire::Quic) {
         return Map::new();
@@ -45,12 +45,12 @@ pub(crate) fn own_meta(target: &Target, key: Option<&str>) -> Map<String, Value>
     named.map(|(name, value)| (name.to_owned(), json!(value))).collect()
 }
 
-/// What every request of one caller says that stands alone.
+/// The parts that all stateless requests of one caller share.
 #[derive(Debug)]
 pub(crate) struct StatelessTemplate {
     /// `_meta`, as JSON.
     meta: String,
-    /// HTTP: the lines of a head that no request changes.
+    /// HTTP: the lines of a head that are the same in all requests.
     head: String,
 }
 
@@ -74,7 +74,7 @@ impl StatelessTemplate {
         Self { meta: Value::Object(meta).to_string(), head }
     }
 
-    /// A whole request. `params`: an object without `_meta`.
+    /// Returns a whole request. `params` is an object without `_meta`.
     pub(crate) fn request(&self, id: u64, method: &str, params: &str) -> String {
         let rest = params.trim_start_matches('{');
         let comma = if rest.trim_start().starts_with('}') { "" } else { "," };
@@ -84,14 +84,14 @@ impl StatelessTemplate {
         )
     }
 
-    /// HTTP: its head, to the name of the last header.
+    /// HTTP: returns the head of a request, up to the name of the last header.
     pub(crate) fn head(&self, method: &str, name: Option<&str>) -> String {
         let name = name.map_or(String::new(), |name| format!("Mcp-Name: {name}\r\n"));
         format!("{}Mcp-Method: {method}\r\n{name}Content-Length: ", self.head)
     }
 }
 
-/// Whether a result is whole, as far as its revision says so.
+/// Returns whether a result is complete. Only the stateless revision marks this.
 pub(crate) fn is_complete(era: Era, result: &Value) -> bool {
     era == Era::Sessions || result["resultType"] == "complete"
 }

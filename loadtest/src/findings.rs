@@ -1,6 +1,8 @@
-//! What was wrong: answers that no correct server gives, counted by kind, with a few of them as witnesses.
+//! Findings: answers that no correct server gives, counted by kind, with a few of them as
+//! witnesses.
 //!
-//! One finding fails a run, however fast it was. A refusal (an error as the answer) is no finding: it is an answer.
+//! One finding fails a run at any speed. A refusal (an error as the answer) is a valid answer and
+//! not a finding.
 
 use std::{
     fmt,
@@ -9,7 +11,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// So many are kept as text; the others are counted.
+/// Findings kept as text. Further ones are only counted.
 const WITNESSES_MAX: usize = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,9 +22,9 @@ pub enum FindingKind {
     Duplicate,
     /// An answer to a request that was never sent.
     Unsolicited,
-    /// The answer is the one to another request.
+    /// The answer belongs to another request.
     Swapped,
-    /// The payload is not the one sent, or the answer is not what this method answers.
+    /// The payload differs from the one sent, or the answer is not valid for this method.
     Corrupted,
     /// An answer came after its request was given up.
     Late,
@@ -56,7 +58,7 @@ impl fmt::Display for FindingKind {
     }
 }
 
-/// Shared by everything that sees answers.
+/// Collects findings. All readers of answers share it.
 #[derive(Debug, Default)]
 pub struct Findings {
     counts: [AtomicU64; FindingKind::ALL.len()],
@@ -85,7 +87,7 @@ impl Findings {
     }
 }
 
-/// The beginning of a message, for a person.
+/// Returns the beginning of a message, for reports.
 pub fn excerpt(frame: &[u8]) -> String {
     const SHOWN: usize = 160;
     let text = String::from_utf8_lossy(&frame[..frame.len().min(SHOWN)]).into_owned();

@@ -15,7 +15,7 @@ const LONGEST_NANOS: u64 = (1 << 40) - 1;
 pub struct Histogram {
     /// `None` until the first sample: most windows of most methods have none.
     counts: Option<Box<Counts>>,
-    // Exact, unlike values read out of the counts.
+    // Exact, unlike values from the counts.
     max: Duration,
     total: Duration,
 }

@@ -1,9 +1,14 @@
-//! A load tester for MCP servers and what is before them: keeps a load up over any wire, checks every answer while it does,
-//! and says how long the answers took.
+//! A load tester for MCP servers and the proxies in front of them. It keeps up a load over any
+//! wire, checks every answer meanwhile, and reports latencies.
 //!
-//! Read it in this order: [`profile`] (what is asked for), [`run`] (who asks, and when), [`operation`] (what an answer must
-//! be), [`wire`] (how it gets there), [`recorder`] and [`report`] (what is known afterwards). [`backend`] is a server that is
-//! fast enough not to be what is measured.
+//! Read the modules in this order:
+//! - [`profile`]: the requested load.
+//! - [`run`]: the callers and their timing.
+//! - [`operation`]: the checks of answers.
+//! - [`wire`]: the connections.
+//! - [`recorder`] and [`report`]: the results.
+//!
+//! [`backend`] is a server that is fast enough not to limit the measurement.
 
 pub mod answer;
 pub mod backend;

@@ -21,7 +21,7 @@ use loadtest::{
 };
 use transport::tls::ClientTlsFiles;
 
-/// Thousands of callers make small messages on every thread.
+/// Thousands of callers allocate small messages on every thread.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -42,9 +42,10 @@ struct Cli {
 enum Command {
     /// One load on one target; exit code 1 if any answer was wrong.
     Run(RunArgs),
-    /// The same load on two targets in turns, as ratios.
+    /// One load on two targets in turns, with the ratios of the results.
     Compare(CompareArgs),
-    /// A fast MCP server to put behind what is measured: tool `echo`, resources `load://text/0` and on.
+    /// A fast MCP server to put behind the measured target: tool `echo`, resources from
+    /// `load://text/0` on.
     Backend(BackendArgs),
     /// Results of earlier runs (JSON) side by side, as one HTML page.
     Report {
@@ -57,19 +58,19 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Profile: what is asked, how often, for how long (YAML; examples in loadtest/profiles).
+    /// Profile: the calls, their rate and their time (YAML; examples in loadtest/profiles).
     #[arg(long, short)]
     profile: PathBuf,
-    /// API key; given several times, sessions take them in turns.
+    /// API key; if given several times, sessions take the keys in turns.
     #[arg(long = "key")]
     keys: Vec<String>,
     /// File with an API key in each line.
     #[arg(long)]
     key_file: Option<PathBuf>,
-    /// Revision that is spoken, whatever the profile says.
+    /// Revision of MCP, in place of the revision in the profile.
     #[arg(long)]
     era: Option<Era>,
-    /// Authorities to trust beside the system's (PEM), for tls, wss and quic.
+    /// Authorities to trust in addition to the system's (PEM), for tls, wss and quic.
     #[arg(long)]
     ca: Option<PathBuf>,
 }
@@ -80,7 +81,8 @@ struct RunArgs {
     target: Target,
     #[command(flatten)]
     common: Common,
-    /// Process of the target, whose processor time and memory are sampled; may be given several times.
+    /// Process of the target whose processor time and memory are sampled; may be given several
+    /// times.
     #[arg(long = "pid")]
     pids: Vec<u32>,
     /// Write the results to this file.
@@ -89,7 +91,7 @@ struct RunArgs {
     /// Write the results as a page to this file.
     #[arg(long)]
     html: Option<PathBuf>,
-    /// What the run is called in pages that show several.
+    /// Name of the run on pages that show several.
     #[arg(long, default_value = "")]
     name: String,
 }
@@ -104,10 +106,10 @@ struct CompareArgs {
     pids_a: Vec<u32>,
     #[arg(long = "pid-b")]
     pids_b: Vec<u32>,
-    /// Revision that is spoken with the second target, if it is another one there.
+    /// Revision of MCP with the second target, if it differs.
     #[arg(long)]
     era_b: Option<Era>,
-    /// How often each of them has its turn.
+    /// Number of rounds for each target.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Write the results of all rounds as a page to this file.
@@ -120,7 +122,7 @@ struct BackendArgs {
     /// Streamable HTTP on this address, any path.
     #[arg(long)]
     http: Option<String>,
-    /// A message per line on this address.
+    /// One message per line on this address.
     #[arg(long)]
     tcp: Option<String>,
     /// WebSocket on this address, any path.
@@ -129,7 +131,7 @@ struct BackendArgs {
     /// Standard input and output.
     #[arg(long, conflicts_with_all = ["http", "tcp", "websocket"])]
     stdio: bool,
-    /// Tools beside `echo`.
+    /// Number of tools in addition to `echo`.
     #[arg(long, default_value_t = 0)]
     tools: usize,
     #[arg(long, default_value_t = 10)]
@@ -156,7 +158,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all was as it should be.
+/// Returns whether the run found no fault.
 async fn execute(command: Command) -> anyhow::Result<bool> {
     match command {
         Command::Run(arguments) => load_one(arguments).await,
@@ -175,16 +177,16 @@ impl Common {
     fn profile(&self, era: Option<Era>) -> anyhow::Result<Profile> {
         let path = self.profile.display();
         let text = std::fs::read_to_string(&self.profile)
-            .with_context(|| format!("can not read {path}"))?;
+            .with_context(|| format!("cannot read {path}"))?;
         Profile::parse_for(era.or(self.era), &text)
-            .map_err(|faults| anyhow::anyhow!("{path} is no good profile:\n{faults}"))
+            .map_err(|faults| anyhow::anyhow!("{path} is not a valid profile:\n{faults}"))
     }
 
     fn keys(&self) -> anyhow::Result<Vec<String>> {
         let mut keys = self.keys.clone();
         if let Some(path) = &self.key_file {
             let text = std::fs::read_to_string(path)
-                .with_context(|| format!("can not read {}", path.display()))?;
+                .with_context(|| format!("cannot read {}", path.display()))?;
             keys.extend(
                 text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned),
             );
@@ -195,7 +197,7 @@ impl Common {
     fn load(&self, target: Target, era: Option<Era>, pids: Vec<u32>) -> anyhow::Result<Load> {
         let profile = self.profile(era)?;
         let tls = ClientTlsFiles { ca: self.ca.clone(), ..ClientTlsFiles::default() };
-        let site = LoadTarget::new(target, &tls, profile.timeout)?.speaking(profile.era);
+        let site = LoadTarget::new(target, &tls, profile.timeout)?.with_era(profile.era);
         Ok(Load { site, profile, keys: self.keys()?, pids })
     }
 }
@@ -221,7 +223,7 @@ async fn load_two(arguments: CompareArgs) -> anyhow::Result<bool> {
     let CompareArgs { a, b, common, pids_a, pids_b, era_b, rounds, html } = arguments;
     let loads = [common.load(a, None, pids_a)?, common.load(b, era_b, pids_b)?];
     let shown = ProgressDisplay::default();
-    let rounds = compare::in_turns(&loads, rounds, |progress| shown.show(progress)).await?;
+    let rounds = compare::run_interleaved(&loads, rounds, |progress| shown.show(progress)).await?;
     shown.done();
     print!("{}", rounds.summary());
     let faults = rounds.faults();
@@ -259,8 +261,8 @@ async fn serve(arguments: BackendArgs) -> anyhow::Result<bool> {
 }
 
 fn read_report(path: &Path) -> anyhow::Result<Report> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("can not read {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut report: Report = serde_json::from_str(&text)
         .with_context(|| format!("{} holds no results", path.display()))?;
     if report.name.is_empty() {
@@ -270,5 +272,5 @@ fn read_report(path: &Path) -> anyhow::Result<Report> {
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("can not write {}", path.display()))
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

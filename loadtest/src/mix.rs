@@ -1,9 +1,10 @@
-//! What is asked next: operations in the proportions of a profile, evenly spread, the same in every run.
+//! Chooses the next operation. Operations come in the proportions of a profile, evenly spread, in
+//! the same order in every run.
 
-/// One kind of thing a client does.
+/// One kind of operation of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// A tool that gives back its argument `text`, with payloads of these sizes in turns.
+    /// A tool that returns its argument `text`, with payloads of these sizes in turns.
     Call {
         tool: String,
         bytes: Vec<usize>,
@@ -17,7 +18,7 @@ pub enum Operation {
     Subscribe {
         uri: String,
     },
-    /// The same tool as a task (MCP 2025-11-25): made, and waited for.
+    /// Calls the tool as a task (MCP 2025-11-25): creates the task and waits for its end.
     Task {
         tool: String,
         bytes: Vec<usize>,
@@ -25,7 +26,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// As in profiles and reports.
+    /// Returns the name in profiles and reports.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Call { .. } => "tools/call",
@@ -40,17 +41,17 @@ impl Operation {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mix {
-    /// With the weight of each.
+    /// Operations with their weights.
     operations: Vec<(Operation, u32)>,
-    /// Places in `operations`, one for each unit of weight.
+    /// Indexes of `operations`, one for each unit of weight.
     turns: Vec<usize>,
 }
 
 impl Mix {
-    /// `operations` with their weights; at least one weight is not zero.
+    /// `operations` have weights, of which at least one is not zero.
     pub fn new(operations: Vec<(Operation, u32)>) -> Self {
         let total: u32 = operations.iter().map(|(_, weight)| weight).sum();
-        // Whoever is furthest behind its share is next, so that rare ones do not come in bunches.
+        // The operation furthest behind its share is next, so that rare ones do not cluster.
         let mut credit = vec![0_i64; operations.len()];
         let turns = (0..total).map(|_| {
             credit
@@ -65,7 +66,7 @@ impl Mix {
         Self { turns: turns.collect(), operations }
     }
 
-    /// The operations, in the order of the profile.
+    /// Returns the operations, in the order of the profile.
     pub fn operations(&self) -> impl Iterator<Item = &Operation> {
         self.operations.iter().map(|(operation, _)| operation)
     }
@@ -74,8 +75,9 @@ impl Mix {
         &self.operations
     }
 
-    /// The operation of the call with this number, and its place among [`Self::operations`].
-    pub fn turn(&self, number: u64) -> (usize, &Operation) {
+    /// Returns the operation of the call with this number, and its index among
+    /// [`Self::operations`].
+    pub fn operation_at(&self, number: u64) -> (usize, &Operation) {
         let place = self.turns[(number % self.turns.len() as u64) as usize];
         (place, &self.operations[place].0)
     }
@@ -89,7 +91,7 @@ mod tests {
     fn operations_come_in_their_proportions_and_spread() {
         let call = Operation::Call { tool: "echo".to_owned(), bytes: vec![1] };
         let mix = Mix::new(vec![(call, 6), (Operation::Ping, 3), (Operation::ListTools, 1)]);
-        let turns: Vec<usize> = (0..10).map(|number| mix.turn(number).0).collect();
+        let turns: Vec<usize> = (0..10).map(|number| mix.operation_at(number).0).collect();
         assert_eq!(
             [0, 1, 2].map(|place| turns.iter().filter(|turn| **turn == place).count()),
             [6, 3, 1]
@@ -98,6 +100,6 @@ mod tests {
             turns.windows(4).all(|four| four.iter().any(|turn| *turn != 0)),
             "they come in bunches: {turns:?}"
         );
-        assert_eq!(mix.turn(3).0, mix.turn(13).0);
+        assert_eq!(mix.operation_at(3).0, mix.operation_at(13).0);
     }
 }

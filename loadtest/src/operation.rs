@@ -1,4 +1,4 @@
-//! What a client does, and what the answers to it have to be.
+//! Operations of a client, and the checks of their answers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,23 +12,24 @@ use crate::{
     wire::{NoAnswer, RequestSlot},
 };
 
-/// How an operation ended. What was wrong is among the findings by then.
+/// Result of an operation. A wrong answer is already among the findings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallOutcome {
     Succeeded,
-    /// Answered with an error: by its JSON-RPC code, or an HTTP status.
+    /// The answer was an error, named by its JSON-RPC code or HTTP status.
     Refused(String),
     Wrong,
 }
 
-/// What is known of the target while it is under load.
+/// Facts about the target that the callers learn during the load.
 #[derive(Debug, Default)]
 pub struct TargetState {
-    /// How many tools the first list had; every later one has as many.
+    /// Number of tools in the first list. Every later list must have as many.
     tools: AtomicUsize,
 }
 
-/// Does it, on this lane. `number`: of the operation, so that every payload is another one.
+/// Carries out the operation on this lane. `number` is that of the operation, which makes every
+/// payload unique.
 pub async fn perform(
     operation: &Operation,
     number: u64,
@@ -93,8 +94,8 @@ async fn task(tool: &str, text: &str, lane: &mut RequestSlot) -> CallOutcome {
     collected.map_or_else(|ended| ended, |_| CallOutcome::Succeeded)
 }
 
-/// Sends a request; the result, if `check` finds the answer to be one of this method, or an error. `about`: the method, and
-/// the name of what it is about.
+/// Sends a request. Returns the result if `check` accepts the answer, or else an error. `about` is
+/// the method and the name of its subject.
 async fn ask(
     lane: &mut RequestSlot,
     about: (&str, Option<&str>),
@@ -127,14 +128,15 @@ async fn ask(
     }
 }
 
-/// Every payload begins with this and its number, so that one can be told from another.
+/// Prefix of every payload, before its number, so that payloads can be told apart.
 const PAYLOAD_MARK: &str = "payload-";
 
 fn size(sizes: &[usize], number: u64) -> usize {
     sizes[(number % sizes.len() as u64) as usize]
 }
 
-/// So many bytes that no other call sends; a few more where that is too few.
+/// Returns a payload of this size that no other call sends. It is longer if the size is too small
+/// for its number.
 fn payload(number: u64, bytes: usize) -> String {
     const FILL: &str = "all work and no play makes a dull proxy; ";
     let mut text = format!("{PAYLOAD_MARK}{number}-");
@@ -144,7 +146,7 @@ fn payload(number: u64, bytes: usize) -> String {
     text
 }
 
-/// A whole payload, but not the one that was sent, belongs to somebody else.
+/// Classifies a wrong payload. A whole payload of another call means that the answers were swapped.
 fn mistaken(frame: &[u8]) -> FindingKind {
     let Some(answer) = answer::read(frame) else { return FindingKind::Corrupted };
     let text = answer
@@ -161,7 +163,7 @@ fn mistaken(frame: &[u8]) -> FindingKind {
     }
 }
 
-/// Errors pass every check: they are answers.
+/// Parses an answer. Errors pass every check, because they are valid answers.
 fn or_error(frame: &[u8], is_right: impl Fn(&Value) -> bool) -> Option<Answer> {
     let answer = answer::read(frame)?;
     answer.result.as_ref().is_none_or(is_right).then_some(answer)

@@ -1,24 +1,24 @@
-//! What a process uses: processor time and resident memory, as Linux tells it.
+//! Resource use of a process from /proc on Linux: processor time and resident memory.
 
 use std::{fs, time::Duration};
 
 use anyhow::Context as _;
 
-/// The unit of processor time in /proc, on every Linux there is.
+/// The unit of processor time in /proc. It is the same on all Linux systems.
 const TICK: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// User and system time together, since the process began, of all its threads.
+    /// User and system time of all threads together, since the start of the process.
     pub cpu: Duration,
     pub resident_bytes: u64,
 }
 
-/// Of the process with this id.
+/// Returns the use of the process with this id.
 pub fn usage(pid: u32) -> anyhow::Result<Usage> {
     let read = |name: &str| {
         fs::read_to_string(format!("/proc/{pid}/{name}"))
-            .with_context(|| format!("there is no process {pid}"))
+            .with_context(|| format!("process {pid} does not exist"))
     };
     let cpu = cpu_of(&read("stat")?)
         .with_context(|| format!("/proc/{pid}/stat reads like nothing known"))?;
@@ -27,7 +27,7 @@ pub fn usage(pid: u32) -> anyhow::Result<Usage> {
     Ok(Usage { cpu, resident_bytes: resident })
 }
 
-/// Of several processes together, for a server that is more than one.
+/// Returns the total use of several processes, for a server with more than one.
 pub fn usage_of_all(pids: &[u32]) -> anyhow::Result<Usage> {
     pids.iter().try_fold(Usage::default(), |sum, pid| {
         let one = usage(*pid)?;
@@ -38,7 +38,8 @@ pub fn usage_of_all(pids: &[u32]) -> anyhow::Result<Usage> {
     })
 }
 
-/// The name, in parentheses, may hold anything; what follows it is fields. utime and stime are the 14th and 15th of all.
+/// The name, in parentheses, may contain any character, and the fields follow it. utime and stime
+/// are the 14th and 15th of all.
 fn cpu_of(stat: &str) -> Option<Duration> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
     let ticks: u32 =

@@ -1,6 +1,7 @@
-//! What is asked for: a load as a YAML file says it, read and checked. The examples are in `loadtest/profiles`.
+//! A profile: a load as a YAML file describes it, parsed and checked. The examples are in
+//! `loadtest/profiles`.
 //!
-//! Every fault of a file is told, each with its place and what would be right there.
+//! The parser reports every fault of a file, each with its place and a correct form.
 
 use std::{fmt, time::Duration};
 
@@ -12,14 +13,14 @@ use crate::{
     schedule::{Phase, Schedule},
 };
 
-/// Who waits for whom.
+/// Rule for the start of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoopModel {
-    /// Calls begin when the schedule says so, whatever became of the ones before.
+    /// Calls begin when the schedule requires it, without regard to earlier calls.
     #[default]
     Open,
-    /// Each caller begins a call when it has the answer to the one before.
+    /// Each caller begins a call when the call before has its answer.
     Closed,
 }
 
@@ -30,20 +31,20 @@ pub struct Profile {
     pub sessions: usize,
     /// Requests at the same time in each session.
     pub in_flight: usize,
-    /// Rates count in an open loop only.
+    /// Rates matter in an open loop only.
     pub schedule: Schedule,
-    /// Left out of the figures, at the beginning.
+    /// Time at the beginning that the figures leave out.
     pub warm_up: Duration,
-    /// After so long an answer is lost.
+    /// Time after which a missing answer is lost.
     pub timeout: Duration,
     pub mix: Mix,
-    /// Which share of the calls may be refused before the run has failed.
+    /// Share of the calls that may be refused before the run fails.
     pub refused_max: f64,
     /// HTTP: each session keeps a GET stream open.
     pub listen: bool,
 }
 
-/// All that is wrong with a file.
+/// All faults of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ProfileErrors(Vec<String>);
 
@@ -129,12 +130,12 @@ const NEED_SESSIONS: [&str; 3] = ["ping", "subscription", "task"];
 const METHODS: &str = "tools/call, tools/list, resources/read, ping, subscription, task";
 
 impl Profile {
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     pub fn parse(text: &str) -> Result<Self, ProfileErrors> {
         Self::parse_for(None, text)
     }
 
-    /// The same, for an era that the file need not name.
+    /// Parses the text of a file. `era` overrides the era in the file.
     pub fn parse_for(era: Option<Era>, text: &str) -> Result<Self, ProfileErrors> {
         let mut file: ProfileFile =
             serde_saphyr::from_str(text).map_err(|error| ProfileErrors(vec![error.to_string()]))?;
@@ -157,8 +158,10 @@ impl ProfileFile {
         within("sessions", self.sessions, SESSIONS_MAX, faults);
         within("in_flight", self.in_flight, IN_FLIGHT_MAX, faults);
         if !(0.0..=1.0).contains(&self.refused_max) {
-            faults
-                .push(format!("refused_max: {} is no share; 0 to 1 is allowed", self.refused_max));
+            faults.push(format!(
+                "refused_max: {} is not a share; 0 to 1 is allowed",
+                self.refused_max
+            ));
         }
         if self.phases.is_empty() {
             faults.push("phases: there is none; at least one is needed, for example `- {for: 30s, rate: 100}`".to_owned());
@@ -211,7 +214,10 @@ impl ProfileFile {
             faults.push(format!("mix[{place}].method: {} is not in 2026-07-28; leave it out, or say `era: 2025-11-25`", entry.method));
         }
         if self.listen {
-            faults.push("listen: there is no GET stream in 2026-07-28; leave it out, or say `era: 2025-11-25`".to_owned());
+            faults.push(
+                "listen: 2026-07-28 has no GET stream; leave it out, or set `era: 2025-11-25`"
+                    .to_owned(),
+            );
         }
     }
 }
@@ -287,7 +293,7 @@ fn within(key: &str, value: usize, max: usize, faults: &mut Vec<String>) {
     }
 }
 
-/// `250ms`, `30s`, `5m`, `1h`.
+/// Parses a time such as `250ms`, `30s`, `5m` or `1h`.
 fn duration(key: &str, text: &str, faults: &mut Vec<String>) -> Duration {
     let at = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let unit = match &text[at..] {
@@ -303,7 +309,7 @@ fn duration(key: &str, text: &str, faults: &mut Vec<String>) -> Duration {
         .zip(unit)
         .and_then(|(number, unit)| number.checked_mul(unit));
     millis.map(Duration::from_millis).unwrap_or_else(|| {
-        faults.push(format!("{key}: {text:?} is no duration; write 250ms, 30s, 5m or 1h"));
+        faults.push(format!("{key}: {text:?} is not a duration; write 250ms, 30s, 5m or 1h"));
         Duration::from_secs(1)
     })
 }
@@ -321,7 +327,7 @@ fn sizes(key: &str, sizes: Option<Sizes>, faults: &mut Vec<String>) -> Vec<usize
 }
 
 impl Size {
-    /// `256`, `256B`, `4KB`, `1MB`; a kilobyte has 1024 bytes.
+    /// Parses a size such as `256`, `256B`, `4KB` or `1MB`. A kilobyte has 1024 bytes.
     fn bytes(&self, key: &str, faults: &mut Vec<String>) -> usize {
         let bytes = match self {
             Self::Number(bytes) => Some(*bytes),
@@ -341,7 +347,9 @@ impl Size {
             }
         };
         bytes.filter(|bytes| *bytes <= PAYLOAD_BYTES_MAX).unwrap_or_else(|| {
-            faults.push(format!("{key}: {self:?} is no size; write 256, 4KB or 1MB, at most 64MB"));
+            faults.push(format!(
+                "{key}: {self:?} is not a size; write 256, 4KB or 1MB, at most 64MB"
+            ));
             PAYLOAD_BYTES_DEFAULT
         })
     }

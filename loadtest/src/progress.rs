@@ -1,4 +1,4 @@
-//! What a person sees while a load runs: a bar on a terminal, a line now and then elsewhere.
+//! Display of a running load: a bar on a terminal, a line now and then elsewhere.
 
 use std::{
     io::{IsTerminal as _, Write as _},
@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 
 use crate::run::Progress;
 
-/// How often a line is printed where there is no terminal.
+/// Interval between lines when standard error is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 const BAR: usize = 30;
 
-/// Written to standard error: standard output is for results.
+/// Writes to standard error, because standard output is for results.
 #[derive(Debug)]
 pub struct ProgressDisplay {
     is_terminal: bool,
@@ -29,7 +29,7 @@ impl Default for ProgressDisplay {
 impl ProgressDisplay {
     pub fn show(&self, progress: Progress) {
         let mut out = std::io::stderr();
-        // Whether anybody sees it changes nothing.
+        // An error of standard error does not affect the load.
         if self.is_terminal {
             let _unseen = write!(out, "\r\x1b[2K{}", bar(progress)).and_then(|()| out.flush());
         } else if self.line_is_due() {
@@ -37,7 +37,7 @@ impl ProgressDisplay {
         }
     }
 
-    /// After the last one.
+    /// Removes the bar after the last update.
     pub fn done(&self) {
         if self.is_terminal {
             let _unseen = std::io::stderr().write_all(b"\r\x1b[2K");

@@ -1,6 +1,7 @@
-//! What happened, as it happens: counts and latencies for each window of time and each kind of operation.
+//! Records results during the load: counts and latencies for each window of time and each kind of
+//! operation.
 //!
-//! Many callers write, so each writes to one of a few shards; whoever reads adds them up.
+//! Many callers write, so each writes to one of a few shards. A reader adds the shards up.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,16 +9,16 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::{histogram::Histogram, operation::CallOutcome};
 
-/// Callers that share a shard hardly ever meet: a shard is held for a few hundred nanoseconds.
+/// Callers of one shard rarely collide, because a shard is locked for a few hundred nanoseconds.
 const SHARDS: usize = 4;
-/// Longer loads have longer windows, so that a report of a day is not larger than one of ten minutes.
+/// Longer loads have longer windows, so the report of a day is as small as one of ten minutes.
 const WINDOWS_MAX: u32 = 600;
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Default)]
 pub struct Window {
     pub latency: Histogram,
-    pub well: u64,
+    pub succeeded: u64,
     pub refused: u64,
     pub wrong: u64,
 }
@@ -26,7 +27,7 @@ impl Window {
     fn add(&mut self, latency: Duration, ended: &CallOutcome) {
         self.latency.add(latency);
         match ended {
-            CallOutcome::Succeeded => self.well += 1,
+            CallOutcome::Succeeded => self.succeeded += 1,
             CallOutcome::Refused(_) => self.refused += 1,
             CallOutcome::Wrong => self.wrong += 1,
         }
@@ -36,20 +37,20 @@ impl Window {
         if other.latency.count() > 0 {
             self.latency.merge(&other.latency);
         }
-        self.well += other.well;
+        self.succeeded += other.succeeded;
         self.refused += other.refused;
         self.wrong += other.wrong;
     }
 
     pub fn calls(&self) -> u64 {
-        self.well + self.refused + self.wrong
+        self.succeeded + self.refused + self.wrong
     }
 }
 
 #[derive(Debug, Default)]
 pub struct Totals {
     pub windows: Vec<Window>,
-    /// By the place of the operation in the mix.
+    /// By the index of the operation in the mix.
     pub operations: Vec<Window>,
     pub refusals: BTreeMap<String, u64>,
 }
@@ -62,7 +63,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// For a load of this length.
+    /// Creates a recorder for a load of this length.
     pub fn new(time: Duration, warm_up: Duration) -> Self {
         let window = WINDOW_MIN.max(time / WINDOWS_MAX);
         Self { window, warm_up, shards: std::array::from_fn(|_| Mutex::default()) }
@@ -72,8 +73,9 @@ impl Recorder {
         self.window
     }
 
-    /// The caller with this number saw an operation end, `at` after the begin of the load. Latencies count where the answer came:
-    /// while a target stands still nothing is answered, and afterwards answers are old.
+    /// Records that the caller with this number saw an operation end, `at` after the start of the
+    /// load. Latencies count in the window of the answer. While a target stalls no window gets
+    /// answers, and afterwards the answers are old.
     pub fn add(
         &self,
         caller: usize,
@@ -97,7 +99,7 @@ impl Recorder {
         }
     }
 
-    /// All shards added up.
+    /// Adds up all shards.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for shard in 0..SHARDS {

@@ -1,7 +1,8 @@
-//! One load: opens the sessions, keeps the load up for as long as the profile says, and reports.
+//! Runs one load: opens the sessions, keeps up the load for the time in the profile, and reports.
 //!
-//! In an open loop a thread of its own lets calls begin when they are due; a caller that is free takes the next one and counts
-//! its latency from when it *should* have begun. So a target that stands still is charged for everybody it kept waiting.
+//! In an open loop a separate thread lets calls begin when they are due. A free caller takes the
+//! next call and counts its latency from the time it *should* have begun. So the latencies of a
+//! target that stalls include the time of all waiting calls.
 
 use std::{
     sync::{
@@ -27,25 +28,25 @@ use crate::{
 
 /// Sessions opened at the same time.
 const OPENING_MAX: usize = 64;
-/// How exactly an open loop keeps to its schedule. Latencies are counted from the schedule in any case.
+/// Accuracy of an open loop's schedule. Latencies count from the schedule in any case.
 const PACE: Duration = Duration::from_micros(200);
-/// How long a caller pauses that got a wrong answer, or none.
+/// Pause of a caller after a wrong or missing answer.
 const AFTER_WRONG: Duration = Duration::from_millis(10);
-/// A number beyond every schedule.
+/// A call number beyond every schedule.
 const NEVER: u64 = u64::MAX / 2;
 
-/// What is to be loaded, and how.
+/// A target and the load for it.
 #[derive(Debug, Clone)]
 pub struct Load {
     pub site: Arc<LoadTarget>,
     pub profile: Profile,
-    /// API keys, which the sessions take in turns; none for callers without a key.
+    /// API keys, which the sessions take in turns. Empty for callers without a key.
     pub keys: Vec<String>,
     /// Processes whose use of processor and memory is part of the report.
     pub pids: Vec<u32>,
 }
 
-/// How far a load is.
+/// Progress of a load.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
     pub at: Duration,
@@ -54,24 +55,24 @@ pub struct Progress {
     pub wrong: u64,
 }
 
-/// What the callers of one load share.
+/// Shared state of the callers of one load.
 struct RunState {
     profile: Profile,
     record: Recorder,
     known: TargetState,
     begun: Instant,
     stopping: AtomicBool,
-    /// Calls that are due and not begun.
+    /// Calls that are due and have not begun.
     due: Semaphore,
-    /// The number of the next call.
+    /// Number of the next call.
     next: AtomicU64,
     ended: AtomicU64,
     callers: AtomicUsize,
 }
 
-/// Runs it to its end. `told` hears how far it is, about once a second.
+/// Runs a load to its end. Calls `told` with the progress about once a second.
 pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report> {
-    let load = &Load { site: load.site.renewed(), ..load.clone() };
+    let load = &Load { site: load.site.reset(), ..load.clone() };
     let sessions = open_sessions(load).await?;
     let Load { site, profile, pids, .. } = load;
     let mut samples = UsageSampler::begin(pids, profile.warm_up)?;
@@ -87,7 +88,8 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
         callers: AtomicUsize::new(profile.callers()),
     });
     let mut callers = JoinSet::new();
-    let lanes = sessions.iter().flat_map(|session| (0..profile.in_flight).map(|_| session.lane()));
+    let lanes =
+        sessions.iter().flat_map(|session| (0..profile.in_flight).map(|_| session.request_slot()));
     for (number, lane) in lanes.enumerate() {
         callers.spawn(call(shared.clone(), number, lane));
     }
@@ -98,7 +100,7 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
 
     let (time, window) = (profile.schedule.time(), shared.record.window());
     while let Some(left) = time.checked_sub(shared.begun.elapsed()).filter(|left| !left.is_zero()) {
-        // A sample where the warm-up ends, so that processor time counts from there.
+        // One sample is taken at the end of the warm-up, so that processor time counts from there.
         let warming = profile.warm_up.saturating_sub(shared.begun.elapsed());
         tokio::time::sleep(if warming.is_zero() { left.min(window) } else { warming }).await;
         let at = shared.begun.elapsed();
@@ -124,7 +126,7 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
     Ok(Report::new(site, profile, &shared.record, measured, samples.taken))
 }
 
-/// The sessions, in the order of their keys.
+/// Opens the sessions, in the order of their keys.
 async fn open_sessions(load: &Load) -> anyhow::Result<Vec<Arc<Session>>> {
     let keys = load
         .keys
@@ -142,7 +144,8 @@ async fn open_sessions(load: &Load) -> anyhow::Result<Vec<Arc<Session>>> {
     stream::iter(opening).buffered(OPENING_MAX).try_collect().await
 }
 
-/// Lets calls begin when they are due. A thread: the runtime's clock is too coarse, and has other things to do.
+/// Lets calls begin when they are due. Runs on its own thread, because the runtime's clock is too
+/// coarse and its tasks would delay it.
 fn pace(shared: &RunState) {
     let mut released = 0;
     while let Some(start) = shared.profile.schedule.start_of(released) {
@@ -162,10 +165,10 @@ fn pace(shared: &RunState) {
     shared.due.close();
 }
 
-/// One caller: a call after the other, until there are none left.
+/// Runs one caller: one call after another, until none is left.
 async fn call(shared: Arc<RunState>, caller: usize, mut lane: RequestSlot) {
     while let Some((number, intended)) = next_call(&shared).await {
-        let (place, operation) = shared.profile.mix.turn(number);
+        let (place, operation) = shared.profile.mix.operation_at(number);
         let ended = operation::perform(operation, number, &mut lane, &shared.known).await;
         let at = shared.begun.elapsed();
         shared.record.add(caller, place, at, at.saturating_sub(intended), &ended);
@@ -174,14 +177,14 @@ async fn call(shared: Arc<RunState>, caller: usize, mut lane: RequestSlot) {
             break;
         }
         if ended == CallOutcome::Wrong {
-            // A target that is gone is not to be asked a million times whether it is.
+            // The pause avoids millions of calls to a target that is gone.
             tokio::time::sleep(AFTER_WRONG).await;
         }
     }
     shared.callers.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// The number of the next call, and when it should begin.
+/// Returns the number of the next call, and the time at which it should begin.
 async fn next_call(shared: &RunState) -> Option<(u64, Duration)> {
     match shared.profile.kind {
         LoopModel::Closed => {
@@ -191,7 +194,7 @@ async fn next_call(shared: &RunState) -> Option<(u64, Duration)> {
                 .then(|| (shared.next.fetch_add(1, Ordering::Relaxed), shared.begun.elapsed()))
         }
         LoopModel::Open => {
-            // What was due before the end is still made when the permits are closed.
+            // After the permits are closed, calls that were due before the end still begin.
             match shared.due.acquire().await {
                 Ok(permit) => permit.forget(),
                 Err(_closed) => {}
@@ -202,8 +205,8 @@ async fn next_call(shared: &RunState) -> Option<(u64, Duration)> {
     }
 }
 
-/// Waits for what is in flight, and for calls that are late. What has not begun a timeout after the end, because nobody was
-/// free, never does: it is lost, and its latency is how long it has waited by then.
+/// Waits for calls in flight and for late calls. A call that no free caller has begun one timeout
+/// after the end is lost. Its latency is its waiting time so far.
 async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTarget) {
     let all = async { while callers.join_next().await.is_some() {} };
     let _overdue = tokio::time::timeout(shared.profile.timeout, all).await;
@@ -221,7 +224,7 @@ async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTar
         );
         shared.record.add(
             0,
-            shared.profile.mix.turn(number).0,
+            shared.profile.mix.operation_at(number).0,
             at,
             at.saturating_sub(intended),
             &CallOutcome::Wrong,
@@ -229,11 +232,11 @@ async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTar
     }
 }
 
-/// What the processes used, over time.
+/// Samples the resource use of the processes over time.
 struct UsageSampler<'a> {
     pids: &'a [u32],
     at_begin: Usage,
-    /// The warm-up is over.
+    /// True once the warm-up is over.
     has_begun: bool,
     taken: Vec<Sample>,
 }
@@ -258,7 +261,7 @@ impl<'a> UsageSampler<'a> {
                     resident_bytes: usage.resident_bytes,
                 });
             }
-            // The first sample after the warm-up is what the others are counted from.
+            // The first sample after the warm-up is the base for later samples.
             is_warm => (self.at_begin, self.has_begun) = (usage, is_warm.is_some()),
         }
         Ok(())

@@ -1,15 +1,17 @@
-//! When the calls of an open loop begin: a rate over time, in phases, as a place in time for each call.
+//! Start times of the calls of an open loop. The rate over time has phases, and the schedule gives
+//! each call its time.
 //!
-//! The schedule is fixed before the load begins and knows nothing of the answers. That is what makes a slow server's delay
-//! visible: calls that should have begun meanwhile are late, and their lateness is counted.
+//! The schedule is fixed before the load begins and does not depend on the answers. So a slow
+//! server's delay becomes visible: calls that should have begun meanwhile are late, and their
+//! lateness counts.
 
 use std::time::Duration;
 
-/// A stretch of time in which the rate goes evenly from one value to another.
+/// A phase in which the rate changes evenly from one value to another.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Phase {
     pub time: Duration,
-    /// Calls a second at its begin, and at its end.
+    /// Calls per second at the start and at the end of the phase.
     pub from: f64,
     pub to: f64,
 }
@@ -19,10 +21,11 @@ impl Phase {
         (self.from + self.to) / 2.0 * self.time.as_secs_f64()
     }
 
-    /// After how long so many calls of this phase are due: where the area under the rate reaches `calls`.
+    /// Returns the time in this phase at which this many calls are due: the area under the rate
+    /// reaches `calls`.
     fn reaches(&self, calls: f64) -> f64 {
         let slope = (self.to - self.from) / self.time.as_secs_f64();
-        // The root of slope/2 t² + from t = calls, in the form that divides by no slope.
+        // The root of slope/2 t² + from t = calls, in the form without a division by the slope.
         let root = (self.from * self.from + 2.0 * slope * calls).max(0.0).sqrt();
         2.0 * calls / (self.from + root).max(f64::MIN_POSITIVE)
     }
@@ -40,12 +43,12 @@ impl Schedule {
         self.0.iter().map(|phase| phase.time).sum()
     }
 
-    /// How many calls there are in all.
+    /// Returns the number of calls.
     pub fn calls(&self) -> u64 {
         self.0.iter().map(Phase::calls).sum::<f64>() as u64
     }
 
-    /// When the call with this number (from 0) is to begin; `None` after the last one.
+    /// Returns the start time of the call with this number (from 0), or `None` after the last one.
     pub fn start_of(&self, number: u64) -> Option<Duration> {
         let (mut before, mut begun) = (0.0, Duration::ZERO);
         let number = number as f64;

@@ -1,4 +1,4 @@
-//! Where a load goes: an address of any wire, written as a URL.
+//! The target of a load: an address on any wire, written as a URL.
 
 use std::{fmt, str::FromStr};
 
@@ -10,15 +10,16 @@ pub enum Wire {
     Quic,
 }
 
-/// `http://host:port/mcp/name`, `ws://host:port/ws/name`, `wss://…`, `tcp://host:port/name`, `tls://…`, `quic://host:port/name`.
+/// `http://host:port/mcp/name`, `ws://host:port/ws/name`, `wss://…`, `tcp://host:port/name`,
+/// `tls://…`, `quic://host:port/name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub wire: Wire,
-    /// TLS; QUIC has it always.
+    /// True with TLS. QUIC always has it.
     pub encrypted: bool,
     /// `host:port`.
     pub address: String,
-    /// With its slash.
+    /// Path with its leading slash.
     pub path: String,
     text: String,
 }
@@ -75,7 +76,8 @@ impl fmt::Display for Target {
 }
 
 impl Target {
-    /// The backend that a connection without paths has to name in its first message.
+    /// Returns the backend that a connection on a wire without paths has to name in its first
+    /// message.
     pub fn named_backend(&self) -> Option<&str> {
         let name = self.path.trim_matches('/');
         (matches!(self.wire, Wire::Tcp | Wire::Quic) && !name.is_empty()).then_some(name)

@@ -1,15 +1,16 @@
-// Named checks with deadlines for the node clients: prints `ok NAME` or `FAIL NAME: why`, and remembers whether any failed.
-// Used by typescript.mjs; the Python clients print the same lines, so one reader on the Rust side understands them all.
+// Named checks with deadlines for the node clients. Each prints `ok NAME` or `FAIL NAME: why`, and
+// failures are counted. The Python clients print the same lines, so that one reader on the Rust side
+// reads them all.
 import { createRequire } from 'node:module';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 
 const cache = process.env.MCP_BROKER_CACHE ?? join(homedir(), '.cache', 'mcp-broker');
 
-/** Loads a module of the pinned peers, which live outside the clone, where node would not look by itself. */
+/** Loads a module of the pinned peers, which are outside the clone, where node does not search by itself. */
 export const requirePeer = peersOf('node');
 
-/** The same of a part of them that is installed by itself. */
+/** Returns a loader for a part of the peers that is installed in a folder of its own. */
 export function peersOf(part) {
   return createRequire(join(cache, 'peers', part, 'package.json'));
 }
@@ -40,7 +41,7 @@ export async function within(deadlineMs, what, promise) {
   }
 }
 
-/** What arrived so far, and a way to wait until something that matches has arrived. */
+/** The items that arrived so far, with a wait for one that matches. */
 export class Inbox {
   items = [];
   waiting = [];
@@ -62,7 +63,7 @@ export class Inbox {
   }
 }
 
-/** The error a promise is expected to end with. */
+/** Returns the error with which a promise must fail. */
 export async function failureOf(promise) {
   let value;
   try {

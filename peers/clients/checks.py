@@ -1,7 +1,7 @@
-"""The checks that both lines of the Python SDK run against server-everything; python_1.py and python_2.py adapt their SDK to it.
+"""The checks that both lines of the Python SDK run against server-everything; python_1.py and python_2.py adapt their SDKs.
 
-Results are plain dictionaries with the names of the wire, so that one set of checks fits both SDKs. Lines printed:
-`ok NAME` or `FAIL NAME: why`. Without a backend name the names are the server's own, which is how the checks are checked.
+Results are plain dictionaries with the names of the wire, so that one set of checks fits both SDKs. Each check prints
+`ok NAME` or `FAIL NAME: why`. Without a backend name the names are the server's own, which tests the checks themselves.
 """
 
 import base64
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 class Failure(Exception):
-    """A JSON-RPC error, whichever class the SDK has for it."""
+    """A JSON-RPC error, whatever its class in the SDK."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(f"{message} ({code})")
@@ -31,7 +31,7 @@ class Failure(Exception):
 
 @dataclass
 class Answers:
-    """What the client says when the server asks, and what it was sent. One per connection."""
+    """The client's answers to the server's requests, and the messages it received. One per connection."""
 
     roots: list[Json] = field(default_factory=lambda: [{"uri": "file:///srv/project", "name": "project"}])
     sample: Callable[[Json], str] = lambda params: f"sampled: {params['messages'][-1]['content']['text']}"
@@ -48,7 +48,7 @@ class Answers:
         return {"role": "assistant", "model": "peer", "stopReason": "endTurn", "content": content}
 
     def logged(self, pattern: str) -> list[Json]:
-        """Log entries whose data matches."""
+        """Returns the log entries whose data matches."""
         logs = [note["params"] for note in self.notifications if note["method"] == "notifications/message"]
         return [entry for entry in logs if re.search(pattern, str(entry["data"]))]
 
@@ -72,7 +72,7 @@ class Peer(Protocol):
 
 @dataclass
 class Wire:
-    """What one connection did on HTTP, and whether it is to lose its first answer stream that carries progress."""
+    """The HTTP requests of one connection, and whether to cut its first answer stream that carries progress."""
 
     cut_wanted: bool = False
     cut_happened: bool = False
@@ -82,7 +82,7 @@ class Wire:
 
 
 def http_client(http: Any, wire: Wire) -> Any:
-    """A client of `http` (the module httpx or its successor httpx2: the SDK lines differ in that) that records into `wire`."""
+    """Returns a client of `http` that records into `wire`. `http`: the module httpx or its successor httpx2, by the SDK line."""
 
     class CutStream(http.AsyncByteStream):
         def __init__(self, inner: Any) -> None:
@@ -115,7 +115,7 @@ def http_client(http: Any, wire: Wire) -> Any:
 
 
 async def delete_then_post(http: Any, url: str, wire: Wire) -> int:
-    """Ends the session behind the SDK's back; the status of the next request in it."""
+    """Ends the session without the SDK; returns the status of the next request in it."""
     headers = {
         "accept": "application/json, text/event-stream",
         "mcp-session-id": wire.session_id,
@@ -131,7 +131,7 @@ Connect = Callable[..., AbstractAsyncContextManager[Peer]]
 
 
 async def eventually(what: str, condition: Callable[[], Any], seconds: float = 10) -> Any:
-    """Waits for something that arrives on another stream than the answer at hand."""
+    """Waits for a message that arrives on another stream than the answer."""
     with anyio.move_on_after(seconds):
         while not (value := condition()):
             await anyio.sleep(0.01)
@@ -399,7 +399,7 @@ class Checks:
             await peer.cancel_running_call(self.named("trigger-long-running-operation"), arguments, started, seen)
             assert started.is_set(), "the call ended before it could be cancelled"
             count = len(seen)
-            # Long enough for the cancelled call to have made more progress, had it been relayed.
+            # Long enough for more progress of the cancelled call to arrive, if it were relayed.
             assert "completed" in await self.text(peer, "trigger-long-running-operation", {"duration": 0.5, "steps": 1})
             if self.backend:
                 assert len(seen) <= count, "progress of the cancelled call was relayed"
@@ -436,7 +436,7 @@ class Checks:
             async def on_progress(done: float, total: float | None) -> None:
                 seen.append(done)
 
-            # server-everything itself replays only what happened before the resume, so directly the call has to end first.
+            # server-everything itself replays only earlier events, so without a broker the call must end before the resume.
             arguments = {"duration": 4 if self.backend else 0.4, "steps": 8}
             async with self.connect(wire) as peer:
                 assert "completed" in await self.text(peer, "trigger-long-running-operation", arguments, progress=on_progress)
@@ -447,7 +447,7 @@ class Checks:
         async def delete() -> None:
             async with self.connect() as peer:
                 status = await peer.delete_session_then_post()
-            # server-everything answers 400 where the specification asks for 404.
+            # server-everything answers 400 where the specification requires 404.
             assert status == (404 if self.backend else 400), status
 
         await self.run("resume-after-cut", resume)
@@ -455,7 +455,7 @@ class Checks:
 
 
 def main(connect_to: Callable[[str], Connect], kind: type[Checks] = Checks) -> None:
-    """`python SCRIPT URL [BACKEND]`: runs every check, exits 1 when one failed."""
+    """`python SCRIPT URL [BACKEND]`: runs every check; exits with 1 if one failed."""
     if len(sys.argv) < 2:
         print(f"usage: python {sys.argv[0]} URL [BACKEND]", file=sys.stderr)
         sys.exit(64)

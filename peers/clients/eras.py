@@ -1,9 +1,9 @@
-"""What a Python client sees of `servers/both_eras.py`, step by step, and whether it sees the same through the broker.
+"""The steps of a Python client at `servers/both_eras.py`. Each must have the same result directly and through the broker.
 
-A script is called as `SCRIPT DIRECT BROKER MODE...`: the server's own URL, the URL under which the broker has it twice (`/mcp/old`,
-where it opens sessions, and `/mcp/new`, where each request stands alone), and the modes of the client. For every mode and both
-backends the steps are taken through the broker, and what came of each has to be what came of it in a direct connection that
-speaks as the broker does to that backend. Lines printed: `ok STEP` or `FAIL STEP: why`; the status is 1 after a failure.
+A script is called as `SCRIPT DIRECT BROKER MODE...`: the server's own URL, the broker's URL, and the modes of the client. The broker
+has the server twice: as `/mcp/old`, where it opens sessions, and as `/mcp/new`, where each request is stateless. For every mode and
+both backends the script takes the steps through the broker. It compares each result with that of a direct connection, which uses the
+era of the broker's link to that backend. Each step prints `ok STEP` or `FAIL STEP: why`; the status is 1 after a failure.
 """
 
 import json
@@ -46,7 +46,7 @@ def content(result: Json) -> Json:
 
 
 async def refused(awaitable: Awaitable[Any]) -> int | None:
-    """The code of an error, which for a resource that is not there is another one in each era; none where there was no error."""
+    """Returns the code of an error, which for a missing resource differs between the eras. None if there was no error."""
     try:
         result = await awaitable
     except Failure as failure:
@@ -83,7 +83,7 @@ class Steps:
         return [content(result), seen]
 
     async def input(self) -> Any:
-        """The server asks for three things, whichever way it asks."""
+        """The server sends three requests to the client, in the way of its era."""
         self.peer.asked.clear()
         return [content(await self.peer.call("ask", {})), sorted(self.peer.asked)]
 
@@ -94,7 +94,7 @@ class Steps:
         return (await self.peer.request("prompts/get", {"name": "greet", "arguments": {"name": "Ada"}}))["messages"]
 
     async def errors(self) -> Any:
-        """Servers of the SDK have codes of their own for prompts that they do not have."""
+        """Servers of the SDK have codes of their own for unknown prompts."""
         request = self.peer.request
         prompt = await refused(request("prompts/get", {"name": "no-such-prompt"}))
         return [
@@ -104,7 +104,7 @@ class Steps:
         ]
 
     async def resources(self) -> Any:
-        """A page, and the note before and after it was changed and its reader told so."""
+        """Reads a page, and the note before and after it was changed and its reader was notified."""
         request = self.peer.request
         await self.peer.call("write", {"text": "before"})
         seen = [(await request("resources/read", {"uri": uri}))["contents"] for uri in ("page://7/text", NOTE)]

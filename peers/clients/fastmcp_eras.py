@@ -1,4 +1,4 @@
-"""The client of FastMCP in its default mode and told to open sessions, see eras.py. It has no way to hear of changed resources."""
+"""The client of FastMCP in its default mode and in its mode with sessions, see eras.py. It cannot receive resource updates."""
 
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -77,7 +77,7 @@ class Peer:
             group.cancel_scope.cancel()
 
     async def run_as_task(self, tool: str, arguments: Json) -> tuple[list[str], Json]:
-        """The states the task was seen in, and its result."""
+        """Returns the observed states of the task, and its result."""
         tasks = self.session.experimental
         created = await tasks.call_tool_as_task(tool, arguments)
         statuses = [created.task.status]

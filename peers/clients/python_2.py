@@ -1,4 +1,4 @@
-"""The 2.x line of the Python SDK, told to open a session, against
+"""The 2.x line of the Python SDK, in its mode with sessions, against
 server-everything: `python_2.py URL [BACKEND]`, see checks.py."""
 
 import warnings

@@ -1,4 +1,4 @@
-"""The 2.x line of the Python SDK in its default mode and told to open sessions, see eras.py."""
+"""The 2.x line of the Python SDK in its default mode and in its mode with sessions, see eras.py."""
 
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +18,7 @@ warnings.filterwarnings("ignore")  # features that the next revision removes are
 
 
 class Callbacks:
-    """What this client says when it is asked, and what it was asked."""
+    """The client's answers to the server's requests, and a list of these requests."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -1,4 +1,4 @@
-"""The 2.x line of the Python SDK in its default mode, which finds revision 2026-07-28 and stays with it, against
+"""The 2.x line of the Python SDK in its default mode, which detects revision 2026-07-28 and uses it, against
 server-everything: `python_2_modern.py URL [BACKEND]`, see checks.py."""
 
 import checks
@@ -42,7 +42,7 @@ class ModernChecks(Checks):
         await self.run("progress", progress)
 
     async def questions(self, peer: Peer) -> None:
-        """The server asks in the middle of a call; here it is the answer to the call that asks."""
+        """The server needs input during a call. In this revision the answer to the call carries the request for it."""
 
         async def sampling() -> None:
             peer.answers.sample = lambda params: f"heard {params['messages'][0]['content']['text']}"

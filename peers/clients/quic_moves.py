@@ -1,8 +1,8 @@
-"""aioquic on a network whose address changes under it, in a network namespace of its own (broker/tests/it/wires/moves.rs).
+"""aioquic with an address that changes during the connection, in a network namespace of its own (broker/tests/it/peers/moves.rs).
 
     python quic_moves.py INTERFACE HOST CA
 
-Waits for a line with the broker's port, by when the interface is here. The client has the address HOST + 1, then HOST + 2.
+It waits for a line with the broker's port; by then the interface exists. The client has the address HOST + 1, then HOST + 2.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ async def main(interface: str, host: str, ca: str) -> None:
                 question = await peer.next(stream)
                 assert question is not None and question["method"] == "elicitation/create", question
                 streams[stream] = question["id"]
-            # All of them are under way when the address changes.
+            # All of them are in flight when the address changes.
             for number in range(CALLS):
                 peer.send(CONTROL, call(number + 10, "b__echo", {"n": number}))
                 if number == CALLS // 2:
@@ -58,7 +58,7 @@ async def main(interface: str, host: str, ca: str) -> None:
                 (answer,) = await peer.all(stream)
                 assert "decline" in text_of(answer), answer
             print("ok moved", flush=True)
-            # The test looks at the session before it ends.
+            # The test reads the session before it ends.
             await asyncio.to_thread(sys.stdin.readline)
 
     await checks.run("100 calls and 10 streams while the address changes", moved)

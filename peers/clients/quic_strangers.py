@@ -15,7 +15,7 @@ from wire_checks import Checks, call, text_of
 
 # RFC 9000, 18.2.
 MAX_IDLE_TIMEOUT, MAX_UDP_PAYLOAD, MAX_DATA, ACK_DELAY_EXPONENT, MAX_ACK_DELAY, CID_LIMIT = 0x01, 0x03, 0x04, 0x0A, 0x0B, 0x0E
-# What a client may not say.
+# Parameters that a client may not send.
 ORIGINAL_DESTINATION, RESET_TOKEN, PREFERRED_ADDRESS, RETRY_SOURCE = 0x00, 0x02, 0x0D, 0x10
 GREATEST = (1 << 62) - 1
 
@@ -28,7 +28,7 @@ honest_parameters = QuicConnection._serialize_transport_parameters
 
 
 def parameters(connection: QuicConnection) -> bytes:
-    """What the library would say, changed as its configuration says."""
+    """Returns the library's parameters with the changes of its configuration."""
     change: Callable[[bytes], bytes] = getattr(connection._configuration, "change", lambda honest: honest)
     return change(honest_parameters(connection))
 
@@ -80,7 +80,7 @@ async def main(host: str, port: int, ca: str) -> None:
         assert not any(outcomes[:10]), "without the name of its own connection nobody is let in"
 
     async def unknown() -> None:
-        # What nobody knows is passed over, however large.
+        # An unknown parameter is skipped, whatever its size.
         assert await let_in(host, port, ca, lambda honest: honest + parameter(27, b"") + parameter(GREATEST - 3, b"x" * 500))
 
     async def no_early_data() -> None:

@@ -1,8 +1,8 @@
-"""aioquic in front of the QUIC listener: the binding of docs/transports.md, by a library that is not the broker's.
+"""aioquic in front of the QUIC listener: the binding of docs/transports.md, with a library that shares no code with the broker.
 
     python quic_wire.py HOST PORT CA RECORD PID
 
-RECORD is the file to which backend `b` writes what it is sent, PID the broker's process, which is asked to end at last.
+RECORD is the file to which backend `b` writes its input. PID is the broker's process, which gets SIGTERM at the end.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from aioquic.quic.events import ConnectionTerminated, ProtocolNegotiated, QuicEv
 from wire_checks import DEADLINE, INITIALIZED, Checks, Json, Recorded, call, initialize, line, request, text_of
 
 CONTROL = 0
-# The code by which a client gives up a request, by convention.
+# The code with which a client cancels a request, by convention.
 CANCELLED = 16
 
 
 class Peer(QuicConnectionProtocol):
-    """A connection and what came on its streams, message by message."""
+    """A connection and the messages that came on its streams."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,7 +57,7 @@ class Peer(QuicConnectionProtocol):
         self.transmit()
 
     def begin(self, message: Json, end: bool = True) -> int:
-        """A stream for one request."""
+        """Opens a stream for one request."""
         stream = self._quic.get_next_available_stream_id()
         self.send(stream, message, end)
         return stream
@@ -74,14 +74,14 @@ class Peer(QuicConnectionProtocol):
         return await asyncio.wait_for(self.queue(stream).get(), DEADLINE)
 
     async def all(self, stream: int) -> list[Json]:
-        """Everything until the stream's end."""
+        """Reads every message until the stream's end."""
         said = []
         while (message := await self.next(stream)) is not None:
             said.append(message)
         return said
 
     async def exchange(self, message: Json) -> Json:
-        """Over the control stream, where nothing else is in flight."""
+        """Sends a request on the control stream, on which no other is in flight."""
         self.send(CONTROL, message)
         while (said := await self.next(CONTROL)) is not None:
             if said.get("id") == message["id"]:
@@ -168,7 +168,7 @@ async def main(host: str, port: int, ca: str, record: str, pid: int) -> None:
         await checks.run("calls over the control stream", on_control)
         await checks.run("calls over streams of their own", on_streams)
         await checks.run("a stream that is reset is a cancellation", reset)
-        await checks.run("a stream nobody reads is a cancellation", stopped)
+        await checks.run("a stream without a reader is a cancellation", stopped)
         await checks.run("a broker that ends says goodbye", drained)
     checks.done()
 

@@ -1,4 +1,4 @@
-"""All that a client over TCP needs: python tcp_wire.py HOST PORT [CA]. With a CA, over TLS."""
+"""A minimal client over TCP: python tcp_wire.py HOST PORT [CA]. With a CA it uses TLS."""
 
 import json
 import socket

@@ -2,8 +2,8 @@
 //
 //   node typescript.mjs URL [BACKEND]
 //
-// BACKEND is the name the broker knows the server by: tools and prompts are then `BACKEND__name`, resources `BACKEND+uri`.
-// Without it the names are the server's own, which is how the checks themselves are checked.
+// BACKEND is the server's name in the broker: tools and prompts are then `BACKEND__name`, resources
+// `BACKEND+uri`. Without it the names are the server's own, which tests the checks themselves.
 import assert from 'node:assert/strict';
 import { gunzipSync } from 'node:zlib';
 import { Checks, Inbox, failureOf, oneLine, requirePeer } from './checks.mjs';
@@ -29,7 +29,7 @@ const everyCapability = {
   tasks: { list: {}, cancel: {}, requests: { sampling: { createMessage: {} }, elicitation: { create: {} } } },
 };
 
-/** A connected client plus everything it was sent. Answers to server requests are replaceable per check. */
+/** A connected client with the messages it received. Each check can replace the answers to server requests. */
 class Peer {
   logs = new Inbox();
   updates = new Inbox();
@@ -222,7 +222,7 @@ async function checkNotifications(checks, peer) {
     for (const id of [901, 902]) await client.unsubscribeResource({ uri: uri(id) });
   });
   await checks.run('logging-messages', async () => {
-    // One of eight spells it otherwise: "Alert level-message".
+    // One of the eight levels has another spelling: "Alert level-message".
     const random = ({ data }) => /-level message|level-message/.test(String(data));
     assert.match(await peer.text('toggle-simulated-logging'), /Started/);
     const entry = await peer.logs.arrival('a simulated log entry', random);
@@ -371,7 +371,7 @@ async function checkPrompts(checks, { client }) {
   });
 }
 
-/** Runs a task-only tool to its end; returns what the SDK's stream reported on the way. */
+/** Runs a task-only tool to its end; returns the reports of the SDK's stream. */
 async function followTask(peer, tool, args) {
   const seen = { statuses: [] };
   const stream = peer.client.experimental.tasks.callToolStream({ name: named(tool), arguments: args }, mcp.CallToolResultSchema, { task: { ttl: 60_000 } });
@@ -423,7 +423,7 @@ async function checkTasks(checks) {
       assert.ok(outcome.isError === true || outcome.code === -32601, JSON.stringify(outcome));
     }),
     checks.run('task-of-the-client', async () => {
-      // The server asks for sampling as a task that the client runs, polls it with tasks/get and fetches it with tasks/result.
+      // The server requests sampling as a task of the client, polls it with tasks/get and fetches it with tasks/result.
       const other = await Peer.connect();
       other.sample = () => ({ text: 'sampled as a task' });
       other.elicit = () => ({ action: 'accept', content: { name: 'Edsger', favoriteColor: 'Green' } });
@@ -469,9 +469,9 @@ async function checkCancellation(checks, peer) {
     };
     const call = peer.call('trigger-long-running-operation', { duration: 2, steps: 4 }, { onprogress, signal: abort.signal });
     assert.match((await failureOf(call)).message, /enough/);
-    // The SDK does not wait until its cancellation has arrived: what is relayed on the way is nobody's fault, so the steps
-    // are half a second apart.
-    // Long enough for the cancelled call to have made more progress, had it been relayed.
+    // The SDK does not wait until its cancellation has arrived. Steps relayed until then are correct, so
+    // the steps are half a second apart.
+    // Long enough for more progress of the cancelled call to arrive, if it were relayed.
     assert.match(await peer.text('trigger-long-running-operation', { duration: 1.2, steps: 1 }), /completed/);
     assert.equal(await peer.text('echo', { message: 'still here' }), 'Echo: still here');
     assert.deepEqual(seen, [1]);
@@ -512,7 +512,7 @@ async function checkConnectionLoss(checks) {
     const record = { cut: false, resumed: [] };
     const peer = await Peer.connect({ fetch: cuttingFetch(record) });
     const seen = [];
-    // server-everything itself replays only what happened before the resume, so directly the call has to end first.
+    // server-everything itself replays only earlier events, so without a broker the call must end before the resume.
     const duration = brokered ? 4 : 0.4;
     const options = { onprogress: ({ progress }) => seen.push(progress), resetTimeoutOnProgress: true };
     const text = await peer.text('trigger-long-running-operation', { duration, steps: 8 }, options);

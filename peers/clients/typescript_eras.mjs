@@ -1,5 +1,6 @@
-// The 2.x client of the TypeScript SDK, opening sessions (its default) and with `versionNegotiation: auto`: what it sees of
-// `servers/both_eras.py` through the broker is what it sees directly. The arguments and the steps are those of eras.py.
+// The 2.x client of the TypeScript SDK, with sessions (its default) and with `versionNegotiation: auto`.
+// It must see the same `servers/both_eras.py` through the broker as directly. The arguments and the
+// steps are those of eras.py.
 import assert from 'node:assert/strict';
 
 import { Checks, Inbox, oneLine, peersOf } from './checks.mjs';
@@ -63,7 +64,7 @@ const byName = (listed, [name, ...members]) => listed
 
 const content = ({ content, structuredContent, isError }) => ({ content, structuredContent, isError: Boolean(isError) });
 
-/** The code of an error, which for a resource that is not there is another one in each era; none where there was no error. */
+/** Returns the code of an error, which for a missing resource differs between the eras. None if there was no error. */
 async function refused(promise) {
   try {
     return (await promise).isError ? -32602 : null;

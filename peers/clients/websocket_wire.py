@@ -1,8 +1,8 @@
-"""The library `websockets` in front of /ws: the upgrade, calls, pings, how connections end, and going on with a session.
+"""The library `websockets` in front of /ws: the upgrade, calls, pings, ends of connections, and sessions that continue.
 
     python websocket_wire.py URL
 
-The broker pings every tenth of a second, gives up after half a second of silence, and takes messages of a mebibyte.
+The broker pings every tenth of a second, closes after half a second of silence, and accepts messages up to a mebibyte.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class PingsSeen(logging.Handler):
 
 
 def connecting(url: str, headers: dict[str, str] | None = None, **more: Any) -> connect:
-    # No pings of its own: those of the broker are what keeps the connection alive.
+    # It sends no pings: those of the broker keep the connection alive.
     return connect(url, subprotocols=["mcp"], additional_headers=headers, ping_interval=None, max_size=None, proxy=None, **more)
 
 
@@ -62,7 +62,7 @@ async def main(url: str) -> None:
             assert text_of(await exchange(socket, call(2, "b__echo", {"n": 2}))) == '{"n":2}'
             large = "x" * 500_000
             assert large in text_of(await exchange(socket, call(3, "b__echo", {"text": large})))
-            # In fragments, and many at once.
+            # Messages in fragments, and many at once.
             text = json.dumps(call(4, "b__echo", {"n": 4}))
             await socket.send(iter([text[:10], "", text[10:]]))
             for number in range(100, 200):
@@ -82,7 +82,7 @@ async def main(url: str) -> None:
         async with connecting(url, logger=logger) as socket:
             await open_session(socket)
             await (await socket.ping(b"payload"))
-            # Twice as long as the broker bears with silence.
+            # Twice the silence that the broker permits.
             await until("ten pings", lambda: seen.count >= 10)
             assert (await exchange(socket, request(5, "ping")))["result"] == {}
 
@@ -106,10 +106,10 @@ async def main(url: str) -> None:
         headers = {"Mcp-Session-Id": session, "Mcp-Broker-Received": "2"}
         async with connecting(url, headers) as again:
             assert again.response.headers["Mcp-Session-Id"] == session
-            # It had the answers to `initialize` and to the first call.
+            # The client had the answers to `initialize` and to the first call.
             assert json.loads(await again.recv())["id"] == 11
             assert text_of(await exchange(again, call(12, "b__echo", {"n": 12}))) == '{"n":12}'
-        # That was a goodbye.
+        # The close frame has ended the session.
         try:
             async with connecting(url, {"Mcp-Session-Id": session}):
                 raise AssertionError("a session that was ended")

@@ -1,4 +1,4 @@
-"""What the clients of single wires share: messages, and checks that print `ok NAME` or `FAIL NAME: why`."""
+"""Shared parts of the clients of single wires: messages, and checks that print `ok NAME` or `FAIL NAME: why`."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-# How long anything may take that is waited for.
+# Longest wait in seconds.
 DEADLINE = 20.0
 
 
@@ -40,7 +40,7 @@ def line(message: Json) -> bytes:
 
 
 async def until(what: str, state: Callable[[], Any]) -> Any:
-    """Waits for a state, looking again and again."""
+    """Polls until the state is reached."""
     begun = time.monotonic()
     while not (seen := state()):
         if time.monotonic() - begun > DEADLINE:
@@ -50,7 +50,7 @@ async def until(what: str, state: Callable[[], Any]) -> Any:
 
 
 class Recorded:
-    """What the backend was sent, which the test has it write to a file."""
+    """The backend's input, which it writes to a file in this test."""
 
     def __init__(self, file: str) -> None:
         self.file = Path(file)

@@ -2,7 +2,7 @@
 //
 //   node wires.mjs KIND URL BACKEND
 //
-// KIND is `sse` (HTTP+SSE of 2024-11-05) or `websocket`; BACKEND is the name the broker knows the server by.
+// KIND is `sse` (HTTP+SSE of 2024-11-05) or `websocket`; BACKEND is the server's name in the broker.
 import assert from 'node:assert/strict';
 import { Checks, Inbox, requirePeer } from './checks.mjs';
 
@@ -50,7 +50,7 @@ await checks.run('progress comes before the answer', async () => {
   const steps = [];
   const params = { name: named('trigger-long-running-operation'), arguments: { duration: 1, steps: 3 } };
   await client.callTool(params, undefined, { onprogress: ({ progress }) => steps.push(progress) });
-  // The last step comes right before the answer; the SDK may have let go of its handler by then.
+  // The last step comes right before the answer; the SDK may have removed its handler by then.
   assert.deepEqual(steps.slice(0, 2), [1, 2]);
 });
 await checks.run('the server samples the client', async () => {

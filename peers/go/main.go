@@ -1,5 +1,6 @@
-// An MCP server that reads JSON as Go programs do: encoding/json matches member names without regard to case, and takes the last
-// of several. It writes what it carried out into a ledger, one line for each: the broker must have allowed exactly that.
+// An MCP server that reads JSON as Go programs do: encoding/json matches member names without
+// regard to case, and takes the last of several. It writes each call it carries out as a line into
+// a ledger. The broker must have allowed exactly these calls.
 //
 //	go-server LEDGER
 package main

@@ -1,8 +1,8 @@
-"""A server of the Python SDK that speaks every revision, with tools that behave alike in all of them: what differs between two
-clients of it is the doing of what is between. `both_eras.py --port PORT`; the port is told on standard error.
+"""A server of the Python SDK that supports every revision, with tools that behave alike in all of them. Differences between two
+of its clients therefore come from the software between. `both_eras.py --port PORT` prints the port on standard error.
 
-`ask` needs an elicitation, a sampling and the roots of its client: of 2025-11-25 it asks in the middle of the call, of
-2026-07-28 in its answer. `steps` takes a while, tells its progress, and notes when it is cancelled.
+`ask` needs an elicitation, a sampling and the roots of its client. For 2025-11-25 it sends requests during the call, for
+2026-07-28 it requires the inputs in its answer. `steps` takes a while, sends progress, and notes its cancellation.
 """
 
 import json

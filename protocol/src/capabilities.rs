@@ -1,24 +1,26 @@
-//! What each side declared it can do, and what may therefore be sent to it.
+//! The capabilities that each side declared, and the messages they permit.
 //!
-//! The rules ask `ClientCapabilities` before a backend's request goes to a client, and `ServerCapabilities` before a
-//! client's request goes to a backend. The objects are kept as sent, because unknown members belong to the peers.
+//! The broker checks `ClientCapabilities` before it sends a backend's request to a client, and
+//! `ServerCapabilities` before it sends a client's request to a backend. The objects are kept as
+//! sent, because unknown members belong to the peers.
 
 mod downgrade;
 mod questions;
-
-use std::collections::BTreeMap;
+mod server;
 
 use bytes::Bytes;
 
 use self::questions::{ambiguous, asks_for_several, contents};
+pub use self::server::{ListKind, ServerCapabilities};
+use self::server::{declared, tape_of_object};
 use crate::envelope::Message;
 use crate::error::{ErrorKind, Refusal};
-use crate::json::{Document, Limits, Tape, TapeValue, Value, ValueKind, quote_into};
-use crate::method::{ClientCapability, Method, ServerCapability};
+use crate::json::{Document, Limits, Value, ValueKind};
+use crate::method::{ClientCapability, Method};
 use crate::stateless::EXTENSION_TASKS;
 use crate::version::Version;
 
-/// What a client declared in `initialize`.
+/// Capabilities that a client declared in `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCapabilities {
     raw: Bytes,
@@ -81,7 +83,7 @@ impl ClientCapabilities {
         })
     }
 
-    /// A client that can do nothing.
+    /// Returns the capabilities of a client that declares none.
     pub fn none() -> Self {
         Self {
             raw: Bytes::from_static(b"{}"),
@@ -101,27 +103,27 @@ impl ClientCapabilities {
         }
     }
 
-    /// The object as sent.
+    /// Returns the object as sent.
     pub fn raw(&self) -> &[u8] {
         &self.raw
     }
 
-    /// Same for clients that declared the same in the same words, whichever process computes it.
+    /// Returns a hash of the declared object. It is the same in every process for equal texts.
     pub fn fingerprint(&self) -> u32 {
         fnv1a(&self.raw)
     }
 
-    /// Whether any server request but `ping` could be sent to it.
+    /// Returns whether the client can be sent any server request except `ping`.
     pub fn can_answer(&self) -> bool {
         self.roots || self.sampling || self.elicitation()
     }
 
-    /// Whether any mode of elicitation is declared.
+    /// Returns whether the client declared any mode of elicitation.
     pub fn elicitation(&self) -> bool {
         self.elicitation_form || self.elicitation_url
     }
 
-    /// Whether it declared what a method of the server needs.
+    /// Returns whether the client declared the capability that a server's method needs.
     pub fn has(&self, capability: ClientCapability) -> bool {
         match capability {
             ClientCapability::Roots => self.roots,
@@ -135,13 +137,13 @@ impl ClientCapabilities {
         }
     }
 
-    /// Whether this request or notification of a server may be sent to the client, which speaks `version`.
+    /// Refuses a server's request or notification that a client of this `version` must not be sent.
     pub fn permits(&self, request: &Message, version: Version) -> Result<(), Refusal> {
         let method = request.method;
         if method == Method::Unknown || !method.from_server() {
             return Err(Refusal::new(ErrorKind::MethodNotFound, "servers do not send this method"));
         }
-        if !method.served(version) {
+        if !method.exists_in(version) {
             let message = format!(
                 "{} does not exist in the client's protocol version {version}",
                 method.name()
@@ -177,7 +179,7 @@ impl ClientCapabilities {
             ));
         }
         let contents = contents(params).map_err(ambiguous)?;
-        // An array of one block is told as that block.
+        // `only_block` turns an array of one block into that block for these revisions.
         let several = |content: Value<'_>| {
             content.kind() == ValueKind::Array && content.elements().count() != 1
         };
@@ -217,7 +219,7 @@ impl ClientCapabilities {
                 "the client did not declare this elicitation mode",
             ));
         }
-        // Richer forms came with URLs.
+        // Multiple choice in forms exists since the revision that added URLs.
         if !version.elicitation_url() && request.bytes(request.params).is_some_and(asks_for_several)
         {
             let message = format!(
@@ -226,276 +228,6 @@ impl ClientCapabilities {
             return Err(Refusal::new(ErrorKind::InvalidParams, message));
         }
         Ok(())
-    }
-}
-
-/// What a server declared in its answer to `initialize`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerCapabilities {
-    raw: Bytes,
-    /// `tools`
-    pub tools: bool,
-    /// `tools.listChanged`
-    pub tools_list_changed: bool,
-    /// `prompts`
-    pub prompts: bool,
-    /// `prompts.listChanged`
-    pub prompts_list_changed: bool,
-    /// `resources`
-    pub resources: bool,
-    /// `resources.subscribe`
-    pub resources_subscribe: bool,
-    /// `resources.listChanged`
-    pub resources_list_changed: bool,
-    /// `logging`
-    pub logging: bool,
-    /// `completions`
-    pub completions: bool,
-    /// `tasks`
-    pub tasks: bool,
-    /// `tasks.list`
-    pub tasks_list: bool,
-    /// `tasks.cancel`
-    pub tasks_cancel: bool,
-    /// `tasks.requests.tools.call`
-    pub tasks_tools_call: bool,
-}
-
-/// One of the three lists that can change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ListKind {
-    /// `tools/list`
-    Tools,
-    /// `resources/list` and `resources/templates/list`
-    Resources,
-    /// `prompts/list`
-    Prompts,
-}
-
-impl ListKind {
-    /// The notification that says the list changed.
-    pub const fn notification(self) -> Method {
-        match self {
-            Self::Tools => Method::ToolsListChanged,
-            Self::Resources => Method::ResourcesListChanged,
-            Self::Prompts => Method::PromptsListChanged,
-        }
-    }
-}
-
-impl ServerCapabilities {
-    /// Reads the `capabilities` object of a server.
-    pub fn parse(text: &[u8]) -> Result<Self, Refusal> {
-        Ok(Self::of(tape_of_object(text)?.root()))
-    }
-
-    /// Reads the same as a part of what the server sent.
-    pub(crate) fn of(object: TapeValue<'_>) -> Self {
-        let has = |path: &[&str]| declared(object, path);
-        Self {
-            raw: Bytes::copy_from_slice(object.raw()),
-            tools: has(&["tools"]),
-            tools_list_changed: has(&["tools", "listChanged"]),
-            prompts: has(&["prompts"]),
-            prompts_list_changed: has(&["prompts", "listChanged"]),
-            resources: has(&["resources"]),
-            resources_subscribe: has(&["resources", "subscribe"]),
-            resources_list_changed: has(&["resources", "listChanged"]),
-            logging: has(&["logging"]),
-            completions: has(&["completions"]),
-            tasks: has(&["tasks"]),
-            tasks_list: has(&["tasks", "list"]),
-            tasks_cancel: has(&["tasks", "cancel"]),
-            tasks_tools_call: has(&["tasks", "requests", "tools", "call"]),
-        }
-    }
-
-    /// A server that offers nothing.
-    pub fn none() -> Self {
-        Self {
-            raw: Bytes::from_static(b"{}"),
-            tools: false,
-            tools_list_changed: false,
-            prompts: false,
-            prompts_list_changed: false,
-            resources: false,
-            resources_subscribe: false,
-            resources_list_changed: false,
-            logging: false,
-            completions: false,
-            tasks: false,
-            tasks_list: false,
-            tasks_cancel: false,
-            tasks_tools_call: false,
-        }
-    }
-
-    /// The object as sent, or as merged.
-    pub fn raw(&self) -> &[u8] {
-        &self.raw
-    }
-
-    /// The same, shared.
-    pub fn to_json(&self) -> Bytes {
-        self.raw.clone()
-    }
-
-    /// The lists whose changes it announces.
-    pub fn changing_lists(&self) -> impl Iterator<Item = ListKind> {
-        let lists = [
-            (self.tools_list_changed, ListKind::Tools),
-            (self.resources_list_changed, ListKind::Resources),
-            (self.prompts_list_changed, ListKind::Prompts),
-        ];
-        lists.into_iter().filter_map(|(announced, list)| announced.then_some(list))
-    }
-
-    /// Whether it declared what a method of the client needs.
-    pub fn has(&self, capability: ServerCapability) -> bool {
-        match capability {
-            ServerCapability::Tools => self.tools,
-            ServerCapability::ToolsListChanged => self.tools_list_changed,
-            ServerCapability::Prompts => self.prompts,
-            ServerCapability::PromptsListChanged => self.prompts_list_changed,
-            ServerCapability::Resources => self.resources,
-            ServerCapability::ResourcesSubscribe => self.resources_subscribe,
-            ServerCapability::ResourcesListChanged => self.resources_list_changed,
-            ServerCapability::Logging => self.logging,
-            ServerCapability::Completions => self.completions,
-            ServerCapability::Tasks => self.tasks,
-            ServerCapability::TasksList => self.tasks_list,
-            ServerCapability::TasksCancel => self.tasks_cancel,
-        }
-    }
-
-    /// Whether a client's request or notification may be sent to a backend that declared this. To one that speaks
-    /// 2026-07-28 its link says the same in other words, so all that was there before may be.
-    pub fn permits(&self, method: Method, backend_version: Version) -> Result<(), Refusal> {
-        let backend_version = backend_version.min(Version::LATEST_WITH_SESSIONS);
-        if method == Method::Unknown || !method.from_client() {
-            return Err(Refusal::new(ErrorKind::MethodNotFound, "clients do not send this method"));
-        }
-        if !method.served(backend_version) {
-            let message = format!(
-                "{} does not exist in the backend's protocol version {backend_version}",
-                method.name()
-            );
-            return Err(Refusal::new(ErrorKind::CapabilityMissing, message));
-        }
-        match method.info().server_capability {
-            // The method is older than its capability.
-            Some(ServerCapability::Completions) if !backend_version.completions_capability() => {
-                Ok(())
-            }
-            Some(_) if about_senders_task(method) => Ok(()),
-            Some(capability) if !self.has(capability) => Err(missing("server", capability.name())),
-            _ => Ok(()),
-        }
-    }
-
-    /// What several backends offer together. Members we do not know cannot be merged and are left out, except in
-    /// `experimental`, where the first backend to name a feature describes it.
-    pub fn merge<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
-        let mut merged = Self::none();
-        let mut experimental = BTreeMap::new();
-        for one in all {
-            merged.tools |= one.tools;
-            merged.tools_list_changed |= one.tools_list_changed;
-            merged.prompts |= one.prompts;
-            merged.prompts_list_changed |= one.prompts_list_changed;
-            merged.resources |= one.resources;
-            merged.resources_subscribe |= one.resources_subscribe;
-            merged.resources_list_changed |= one.resources_list_changed;
-            merged.logging |= one.logging;
-            merged.completions |= one.completions;
-            merged.tasks |= one.tasks;
-            merged.tasks_list |= one.tasks_list;
-            merged.tasks_cancel |= one.tasks_cancel;
-            merged.tasks_tools_call |= one.tasks_tools_call;
-            for (key, value) in one.experimental() {
-                experimental.entry(key).or_insert(value);
-            }
-        }
-        merged.raw = merged.render(&experimental);
-        merged
-    }
-
-    fn experimental(&self) -> Vec<(String, Vec<u8>)> {
-        let Ok(document) = parse_object(&self.raw) else {
-            return Vec::new(); // it was read before, so this does not happen
-        };
-        let features = document.root().get("experimental");
-        features.map_or_else(Vec::new, |features| {
-            features
-                .members()
-                .map(|member| (member.key.into_owned(), member.value.raw().to_vec()))
-                .collect()
-        })
-    }
-
-    fn render(&self, experimental: &BTreeMap<String, Vec<u8>>) -> Bytes {
-        let mut root = ObjectWriter::new();
-        if !experimental.is_empty() {
-            let mut features = ObjectWriter::new();
-            for (key, value) in experimental {
-                features.member(key, value);
-            }
-            root.member("experimental", &features.close());
-        }
-        root.flag("logging", self.logging, &[]);
-        root.flag("completions", self.completions, &[]);
-        root.flag("prompts", self.prompts, &[("listChanged", self.prompts_list_changed)]);
-        let resources =
-            [("subscribe", self.resources_subscribe), ("listChanged", self.resources_list_changed)];
-        root.flag("resources", self.resources, &resources);
-        root.flag("tools", self.tools, &[("listChanged", self.tools_list_changed)]);
-        if self.tasks {
-            let mut tasks = ObjectWriter::new();
-            tasks.flag("list", self.tasks_list, &[]);
-            tasks.flag("cancel", self.tasks_cancel, &[]);
-            if self.tasks_tools_call {
-                tasks.member("requests", b"{\"tools\":{\"call\":{}}}");
-            }
-            root.member("tasks", &tasks.close());
-        }
-        root.close().into()
-    }
-}
-
-/// Writes one JSON object member by member.
-struct ObjectWriter {
-    out: Vec<u8>,
-}
-
-impl ObjectWriter {
-    fn new() -> Self {
-        Self { out: vec![b'{'] }
-    }
-
-    fn member(&mut self, key: &str, value: &[u8]) {
-        if self.out.len() > 1 {
-            self.out.push(b',');
-        }
-        quote_into(&mut self.out, key);
-        self.out.push(b':');
-        self.out.extend_from_slice(value);
-    }
-
-    /// Writes `key` when it is on, with those of its own members that are on.
-    fn flag(&mut self, key: &str, on: bool, inner: &[(&str, bool)]) {
-        if !on {
-            return;
-        }
-        let mut value = Self::new();
-        for (name, _) in inner.iter().filter(|(_, on)| *on) {
-            value.member(name, b"true");
-        }
-        self.member(key, &value.close());
-    }
-
-    fn close(mut self) -> Vec<u8> {
-        self.out.push(b'}');
-        self.out
     }
 }
 
@@ -509,22 +241,8 @@ fn parse_object(text: &[u8]) -> Result<Document<'_>, Refusal> {
     Ok(document)
 }
 
-fn tape_of_object(text: &[u8]) -> Result<Tape<'_>, Refusal> {
-    let limits = Limits { bytes_max: text.len(), ..Limits::default() };
-    let tape = Tape::parse(text, &limits)
-        .map_err(|error| Refusal::new(ErrorKind::InvalidParams, error.to_string()))?;
-    match tape.root().kind() {
-        ValueKind::Object => Ok(tape),
-        _ => Err(Refusal::new(ErrorKind::InvalidParams, "must be an object")),
-    }
-}
-
-/// A capability is an object or `true`; `false` and `null` take it back.
-fn declared(root: TapeValue<'_>, path: &[&str]) -> bool {
-    root.path(path).is_some_and(|value| !value.is_null() && value.as_bool() != Some(false))
-}
-
-// MCP 2025-11-25, Tasks: whoever runs a task reports on it, so its own capability counts, not the reader's.
+// MCP 2025-11-25, Tasks: the party that runs a task reports on it. Its own capability counts here,
+// not the reader's.
 fn about_senders_task(method: Method) -> bool {
     method == Method::TasksStatus
 }
@@ -537,7 +255,7 @@ fn missing(side: &str, capability: &str) -> Refusal {
     .with("capability", capability)
 }
 
-/// FNV-1a: short, and the same in every process and build.
+/// Computes the FNV-1a hash, which is short and the same in every process and build.
 fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -1,9 +1,14 @@
 //! Characters that a reader does not see, or sees in another place than they stand.
 //!
-//! Asked where a text decides something that people or other programs read too: names of principals, resource URIs.
+//! Checked where programs and people read a text that decides something: names of principals,
+//! resource URIs.
 
-/// Characters that are not seen, or that change how others are seen: the default ignorable ones of Unicode 16, which include the
-/// zero-width ones and most of those that direct bidirectional text; the separators of lines and paragraphs; annotations.
+/// Characters that are not seen, or that change how others are seen:
+///
+/// - the default ignorable ones of Unicode 16, which include the zero-width ones and most of those
+///   that direct bidirectional text
+/// - the separators of lines and paragraphs
+/// - annotations
 const UNSEEN: [(char, char); 19] = [
     ('\u{ad}', '\u{ad}'),
     ('\u{34f}', '\u{34f}'),
@@ -38,12 +43,13 @@ const SEEN_FORMATS: [(char, char); 8] = [
     ('\u{13430}', '\u{1343f}'),
 ];
 
-/// Tells if a character is not seen, or changes how others are seen.
+/// Returns whether a character is not seen, or changes how others are seen.
 pub fn is_unseen(char: char) -> bool {
     !char.is_ascii() && is_among(&UNSEEN, char)
 }
 
-/// Tells if some readers leave the character out: it is not seen, or it only directs the text around it.
+/// Returns whether some readers leave the character out: it is not seen, or only directs the text
+/// around it.
 pub fn is_left_out(char: char) -> bool {
     is_unseen(char) || (!char.is_ascii() && is_among(&SEEN_FORMATS, char))
 }

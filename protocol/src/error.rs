@@ -1,8 +1,10 @@
-//! Every way the broker says no: one table from kind to JSON-RPC code, HTTP status and the owner's refusal number.
+//! Every refusal of the broker: one table from kind to JSON-RPC code, HTTP status and the owner's
+//! refusal number.
 //!
-//! Rules, listeners and links make a [`Refusal`]; this file alone decides how it looks on the wire. A code the
-//! specification prescribes is used where there is one; otherwise the positive refusal number is the code, which is
-//! legal in every revision. Messages are our own words: no peer's text and no internals.
+//! Rules, listeners and links make a [`Refusal`]; this file alone decides how it looks on the wire.
+//! A code that the specification prescribes is used if there is one. Otherwise the positive refusal
+//! number is the code, which is legal in every revision. Messages are the broker's own text: they
+//! contain no peer's text and no internals.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,14 +14,14 @@ use bytes::Bytes;
 use crate::ids::RequestId;
 use crate::json::{JsonError, quote_into};
 
-/// Most refusals are about the request and fail again when repeated as they are.
+/// Most refusals are about the request. It fails again if it is repeated unchanged.
 const FINAL: bool = false;
 /// Nothing was done; the same request may succeed later.
 const RETRY: bool = true;
 
 macro_rules! error_kinds {
     ($($variant:ident $name:literal $code:literal, $status:literal, $refusal:expr, $retry:expr, $meaning:literal;)*) => {
-        /// What went wrong, from the caller's point of view.
+        /// Kind of failure, from the caller's point of view.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum ErrorKind {
             $(#[doc = $meaning] $variant,)*
@@ -29,32 +31,32 @@ macro_rules! error_kinds {
             /// All kinds, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The name in `error.data.kind`.
+            /// Returns the name in `error.data.kind`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The JSON-RPC `error.code`.
+            /// Returns the JSON-RPC `error.code`.
             pub const fn code(self) -> i64 {
                 match self { $(Self::$variant => $code,)* }
             }
 
-            /// The HTTP status when the refusal is the whole answer to a POST.
+            /// Returns the HTTP status when the refusal is the whole answer to a POST.
             pub const fn http_status(self) -> u16 {
                 match self { $(Self::$variant => $status,)* }
             }
 
-            /// The owner's refusal number, 1001 to 1089.
+            /// Returns the owner's refusal number, 1001 to 1089.
             pub const fn refusal_code(self) -> Option<u16> {
                 match self { $(Self::$variant => $refusal,)* }
             }
 
-            /// Whether the same request may be sent again: nothing was done on account of this one.
+            /// Returns whether the same request may be sent again: the refused one had no effect.
             pub const fn retryable(self) -> bool {
                 match self { $(Self::$variant => $retry,)* }
             }
 
-            /// What the kind means, for the documentation.
+            /// Returns the meaning of the kind, for the documentation.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => $meaning,)* }
             }
@@ -95,6 +97,7 @@ error_kinds! {
     Overloaded "overloaded" 1004, 503, Some(1004), RETRY, "The broker sheds load";
     PermissionDenied "permission_denied" 1005, 403, Some(1005), FINAL, "The principal may not do this";
     InsufficientScope "insufficient_scope" 1005, 403, Some(1005), FINAL, "The token is valid but lacks a scope; `data.scope` lists every scope that the request needs";
+    Forbidden "forbidden" 1005, 403, Some(1005), FINAL, "The access policy of the tenant asks for scopes that the credential lacks; `data.required_scopes` lists every scope that the request needs";
     Unauthorized "unauthorized" 1005, 401, Some(1005), FINAL, "The credential is missing, unknown or expired";
     OriginRefused "origin_refused" 1005, 403, Some(1005), FINAL, "The `Origin` header is not allowed";
     HostRefused "host_refused" 1005, 403, Some(1005), FINAL, "The `Host` header is not allowed";
@@ -124,9 +127,9 @@ error_kinds! {
 pub struct RefusalNumber {
     /// 1001 to 1089.
     pub number: u16,
-    /// What the registry says.
+    /// Meaning in the registry.
     pub meaning: &'static str,
-    /// Where the broker uses it; empty when it does not.
+    /// Place where the broker uses it; empty if it does not.
     pub used: &'static str,
 }
 
@@ -159,7 +162,7 @@ pub const REFUSAL_NUMBERS: &[RefusalNumber] = &[
     number(1076, "not initialized", "requests before `initialize`, with code -32600"),
 ];
 
-/// The table of error kinds as Markdown.
+/// Returns the table of error kinds as Markdown.
 pub fn kinds_markdown() -> String {
     let mut out = String::from(
         "| `data.kind` | `code` | HTTP | refusal | retryable | meaning |\n|---|---|---|---|---|---|\n",
@@ -176,7 +179,7 @@ pub fn kinds_markdown() -> String {
     out
 }
 
-/// The registry of refusal numbers as Markdown.
+/// Returns the registry of refusal numbers as Markdown.
 pub fn refusal_numbers_markdown() -> String {
     let mut out = String::from("| number | meaning | used by the broker for |\n|---|---|---|\n");
     for entry in REFUSAL_NUMBERS {
@@ -186,29 +189,29 @@ pub fn refusal_numbers_markdown() -> String {
     out
 }
 
-/// A refusal to be told to a peer.
+/// A refusal that a peer is answered with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
-    /// What kind; decides codes and status.
+    /// Kind, which decides codes and status.
     pub kind: ErrorKind,
     /// For people. Lower case, no full stop, nothing internal.
     pub message: String,
-    /// When it is worth trying again.
+    /// Time after which a retry can succeed.
     pub retry_after: Option<Duration>,
-    /// Whatever was done, doing it again does no harm.
-    pub harmless_again: bool,
+    /// True if a repeated request does no harm, even after the first one had an effect.
+    pub idempotent: bool,
     /// More members of `error.data`.
     pub data: Vec<(&'static str, serde_json::Value)>,
 }
 
 impl Refusal {
-    /// A refusal without further data.
+    /// Creates a refusal without further data.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
             message: message.into(),
             retry_after: None,
-            harmless_again: false,
+            idempotent: false,
             data: Vec::new(),
         }
     }
@@ -220,28 +223,28 @@ impl Refusal {
         self
     }
 
-    /// The request may be sent again though something may have been done: that does no harm.
+    /// Marks the request as safe to repeat, even after the first one had an effect.
     #[must_use]
-    pub fn harmless_again(mut self) -> Self {
-        self.harmless_again = true;
+    pub fn mark_idempotent(mut self) -> Self {
+        self.idempotent = true;
         self
     }
 
-    /// Says when to try again.
+    /// Sets the time after which a retry can succeed.
     #[must_use]
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after);
         self
     }
 
-    /// The JSON-RPC error object. `request_id` is what the log calls this request.
+    /// Returns the JSON-RPC error object. `request_id` is the id of this request in the log.
     pub fn to_error_json(&self, request_id: &str) -> Bytes {
         let mut out = Vec::with_capacity(256);
         self.write_error(&mut out, request_id);
         out.into()
     }
 
-    /// The whole error response, without `id` when the request's could not be read.
+    /// Returns the whole error response, without `id` when the request's could not be read.
     pub fn to_response(&self, id: Option<&RequestId>, request_id: &str) -> Bytes {
         let mut out = Vec::with_capacity(320);
         out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",");
@@ -260,7 +263,7 @@ impl Refusal {
         let kind = self.kind;
         out.extend_from_slice(format!("{{\"code\":{},\"message\":", kind.code()).as_bytes());
         quote_into(out, &self.message);
-        let retryable = kind.retryable() || self.harmless_again;
+        let retryable = kind.retryable() || self.idempotent;
         let opening = format!(
             ",\"data\":{{\"kind\":\"{}\",\"retryable\":{retryable},\"requestId\":",
             kind.name()

@@ -1,7 +1,8 @@
-//! The handshake of legacy MCP in both roles, and the writers of whole messages.
+//! The handshake of revisions with sessions in both roles, and the writers of whole messages.
 //!
-//! Front: the broker reads `initialize` and answers it. Back: the broker sends `initialize` to a backend and reads the
-//! answer. Member texts are kept as sent, so that client and server information pass on unchanged.
+//! Front: the broker reads `initialize` and answers it. Back: the broker sends `initialize` to a
+//! backend and reads the answer. Member texts are kept as sent, so that client and server
+//! information pass on unchanged.
 
 use bytes::Bytes;
 
@@ -16,12 +17,12 @@ use crate::version::Version;
 /// Longest text of a peer that is repeated in our own messages.
 const QUOTED_CHARS_MAX: usize = 64;
 
-/// What a client says in `initialize`.
+/// Params of a client's `initialize`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InitializeParams {
     /// The revision asked for, which need not exist.
-    pub requested: String,
-    /// What the client can do.
+    pub requested_version: String,
+    /// Capabilities that the client declared.
     pub capabilities: ClientCapabilities,
     /// The `clientInfo` object as sent.
     pub client_info: Bytes,
@@ -43,7 +44,7 @@ impl InitializeParams {
         let capabilities = object_member(root, "capabilities")?;
         let info = object_member(root, "clientInfo")?;
         Ok(Self {
-            requested,
+            requested_version: requested,
             capabilities: ClientCapabilities::parse(capabilities.raw())?,
             client_name: string_member(root, &["clientInfo", "name"])?,
             client_version: string_member(root, &["clientInfo", "version"])?,
@@ -73,7 +74,7 @@ fn inner_limits(text: &[u8]) -> Limits {
     Limits { bytes_max: text.len(), ..Limits::default() }
 }
 
-/// The result of `initialize`.
+/// Returns the result of `initialize`.
 pub fn initialize_result(
     version: Version,
     capabilities_json: &[u8],
@@ -95,17 +96,17 @@ pub fn initialize_result(
     ])
 }
 
-/// A whole result response.
+/// Returns a whole result response.
 pub fn success(id: &RequestId, result: &[u8]) -> Bytes {
     join(&[b"{\"jsonrpc\":\"2.0\",\"id\":", id.raw(), b",\"result\":", result, b"}"])
 }
 
-/// A whole request.
+/// Returns a whole request.
 pub fn request(id: &RequestId, method: Method, params: Option<&[u8]>) -> Bytes {
     call(Some(id), method, params)
 }
 
-/// A whole notification.
+/// Returns a whole notification.
 pub fn notification(method: Method, params: Option<&[u8]>) -> Bytes {
     call(None, method, params)
 }
@@ -133,7 +134,7 @@ fn join(parts: &[&[u8]]) -> Bytes {
     parts.concat().into()
 }
 
-/// The `initialize` the broker sends to a backend.
+/// Returns the `initialize` the broker sends to a backend.
 pub fn initialize_request(
     id: &RequestId,
     offer: Version,
@@ -153,7 +154,7 @@ pub fn initialize_request(
     request(id, Method::Initialize, Some(&params))
 }
 
-/// Why a backend's answer to `initialize` opens no link.
+/// Reason why a backend's answer to `initialize` opens no link.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// The backend refused.
@@ -168,25 +169,25 @@ pub enum HandshakeError {
     /// The answer lacks something.
     #[error("backend's answer to initialize needs `{member}` to be {expected}")]
     BadMember {
-        /// Which member.
+        /// Name of the member.
         member: &'static str,
-        /// What it must be.
+        /// The type or value it must have.
         expected: &'static str,
     },
-    /// The backend speaks only something we do not.
+    /// The backend speaks only revisions that the broker does not.
     #[error("backend answered with protocol version {0:?}, which is not supported")]
     UnsupportedVersion(String),
     /// The answer cannot be read.
-    #[error("backend's answer to initialize can not be read: {0}")]
+    #[error("backend's answer to initialize cannot be read: {0}")]
     Unreadable(#[source] JsonError),
 }
 
-/// What a backend says in answer to `initialize`.
+/// Result of a backend's answer to `initialize`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InitializeResult {
     /// The revision agreed on.
     pub version: Version,
-    /// What the backend can do.
+    /// Capabilities that the backend declared.
     pub capabilities: ServerCapabilities,
     /// The `serverInfo` object as sent.
     pub server_info: Bytes,

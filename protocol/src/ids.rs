@@ -1,8 +1,8 @@
 //! Identifiers as types, so that a session cannot be passed where a tenant is meant.
 //!
-//! Used everywhere. Names (`TenantId`, `BackendId`) are checked when they are made and therefore always fit into a
-//! URI scheme and never contain `__`; the other ids are opaque. A `RequestId` keeps the sender's JSON text, because
-//! `1` and `"1"` are different ids and must be echoed as they came.
+//! Names (`TenantId`, `BackendId`) are checked when they are made. They therefore always fit into a
+//! URI scheme and never contain `__`. The other ids are opaque. A `RequestId` keeps the sender's
+//! JSON text, because `1` and `"1"` are different ids and must be echoed as they came.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ pub const NAME_CHARS_MAX: usize = 32;
     "name {name:?} is not allowed: 1 to 32 of a-z, 0-9 and '-', beginning and ending with a letter or digit"
 )]
 pub struct InvalidName {
-    /// What was given, shortened for the message.
+    /// The rejected name, shortened for the message.
     pub name: String,
 }
 
 macro_rules! id_basics {
     ($name:ident) => {
         impl $name {
-            /// The id's text.
+            /// Returns the id's text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -118,7 +118,7 @@ ids! {
         BackendId;
     }
     opaque {
-        /// Who a credential stands for, within a tenant.
+        /// The identity that a credential represents, within a tenant.
         PrincipalId;
         /// One client's conversation with the broker.
         SessionId;
@@ -158,7 +158,7 @@ pub struct RequestId {
 }
 
 impl RequestId {
-    /// An id of our own making.
+    /// Creates an id of the broker's own.
     pub fn from_u64(id: u64) -> Self {
         Self { raw: Bytes::from(id.to_string()) }
     }
@@ -168,12 +168,12 @@ impl RequestId {
         Self { raw }
     }
 
-    /// The JSON text, quotes included.
+    /// Returns the JSON text, quotes included.
     pub fn raw(&self) -> &[u8] {
         &self.raw
     }
 
-    /// The number, when the text is a plain non-negative integer.
+    /// Returns the number, when the text is a plain non-negative integer.
     pub fn as_u64(&self) -> Option<u64> {
         if !self.raw.iter().all(u8::is_ascii_digit) {
             return None;

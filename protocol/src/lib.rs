@@ -1,8 +1,9 @@
-//! What the wire means: JSON-RPC envelopes, MCP methods, versions, capabilities and errors.
+//! Meaning of the wire: JSON-RPC envelopes, MCP methods, versions, capabilities and errors.
 //!
-//! The broker's rules, its sessions and its links build on this crate. It has no sockets, no clock and no
-//! randomness: bytes come in, decisions and bytes go out. Messages are never turned into trees; their parts are
-//! byte spans of what the sender wrote, so that whatever the broker does not own passes through unchanged.
+//! The broker's rules, sessions and links build on this crate. It has no sockets, no clock and no
+//! randomness: bytes come in, decisions and bytes go out. Messages are never turned into trees.
+//! Their parts are byte spans of the sender's text, so that everything the broker does not own
+//! passes through unchanged.
 
 pub mod capabilities;
 pub mod characters;

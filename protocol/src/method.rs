@@ -1,7 +1,7 @@
 //! Every request and notification of the five revisions of MCP, in one table.
 //!
-//! The envelope names a message's method once; the rules then ask this table who may send it, which capability it
-//! needs, how it is routed and in which revisions it exists. Adding a method is adding a row.
+//! The envelope names a message's method once. The rules then look up the method's row: sender,
+//! capability, route and revisions. A new method is a new row.
 
 use std::fmt;
 
@@ -12,16 +12,16 @@ use Version::{V2024_11_05, V2025_06_18, V2025_11_25, V2026_07_28};
 use crate::json;
 use crate::version::Version;
 
-/// Whether a method expects an answer.
+/// Kind of a message, which decides whether its sender expects an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MessageKind {
-    /// Is answered.
+    /// Message that is answered.
     Request,
-    /// Is never answered.
+    /// Message that is never answered.
     Notification,
 }
 
-/// Who sends a method.
+/// Side that sends a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// The party that opened the connection.
@@ -32,7 +32,7 @@ pub enum Direction {
     Both,
 }
 
-/// What a server must have declared.
+/// A capability that a server must have declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ServerCapability {
     /// `tools`
@@ -62,7 +62,7 @@ pub enum ServerCapability {
 }
 
 impl ServerCapability {
-    /// The member as it is written in the documentation.
+    /// Returns the member as it is written in the documentation.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tools => "tools",
@@ -81,7 +81,7 @@ impl ServerCapability {
     }
 }
 
-/// What a client must have declared.
+/// A capability that a client must have declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClientCapability {
     /// `roots`
@@ -103,7 +103,7 @@ pub enum ClientCapability {
 }
 
 impl ClientCapability {
-    /// The member as it is written in the documentation.
+    /// Returns the member as it is written in the documentation.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Roots => "roots",
@@ -118,7 +118,7 @@ impl ClientCapability {
     }
 }
 
-/// How the broker finds who a message is for.
+/// Rule by which the broker finds the receiver of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Route {
     /// The broker answers it.
@@ -131,22 +131,22 @@ pub enum Route {
     ByUri,
     /// The backend of the prompt or resource a completion refers to.
     ByReference,
-    /// Whoever runs, or asked for, the task.
+    /// The party that runs the task, or that requested it.
     ByTask,
     /// The client whose call caused it.
     ToCaller,
     /// The peer of the request it refers to.
     Correlated,
-    /// Everybody on the other side whom it concerns.
+    /// Every peer on the other side that is concerned.
     Broadcast,
     /// Part of opening a session or a link.
     Handshake,
-    /// Nobody: the method is unknown.
+    /// No receiver: the method is unknown.
     None,
 }
 
 impl Route {
-    /// In words, for the documentation.
+    /// Returns the rule in words, for the documentation.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Local => "answered by the broker",
@@ -164,28 +164,29 @@ impl Route {
     }
 }
 
-/// What the table knows about a method.
+/// One row of the table of methods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MethodInfo {
     /// The name on the wire.
     pub name: &'static str,
     /// Request or notification.
     pub kind: MessageKind,
-    /// Who sends it.
+    /// Side that sends it.
     pub direction: Direction,
-    /// What the server must have declared.
+    /// Capability that the server must have declared.
     pub server_capability: Option<ServerCapability>,
-    /// What the client must have declared.
+    /// Capability that the client must have declared.
     pub client_capability: Option<ClientCapability>,
-    /// How it finds its way.
+    /// Rule by which its receiver is found.
     pub route: Route,
     /// First revision that has it.
     pub since: Version,
     /// Last revision that has it, when it was removed.
     pub until: Option<Version>,
-    /// Answered from memory by well-behaved peers: waits for `timeouts.control`, not `timeouts.call`.
+    /// Set for methods that well-behaved peers answer from memory: the broker waits for
+    /// `timeouts.control`, not `timeouts.call`.
     pub control: bool,
-    /// What it does.
+    /// Summary for the documentation.
     pub summary: &'static str,
 }
 
@@ -206,7 +207,7 @@ macro_rules! methods {
             /// All known methods, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The method with this name.
+            /// Returns the method with this name.
             pub fn parse(name: &str) -> Self {
                 Self::parse_bytes(name.as_bytes())
             }
@@ -285,7 +286,8 @@ methods! {
 }
 
 impl Method {
-    /// The method that a JSON string names. The text was checked before, so a name without escapes is compared as it stands.
+    /// Returns the method that a JSON string names. The text was checked before, so a name without
+    /// escapes is compared directly.
     pub(crate) fn from_json(raw: &[u8]) -> Self {
         match raw {
             [b'"', name @ .., b'"'] if !name.contains(&b'\\') => Self::parse_bytes(name),
@@ -293,26 +295,27 @@ impl Method {
         }
     }
 
-    /// The name on the wire; `unknown` for `Unknown`.
+    /// Returns the name on the wire; `unknown` for `Unknown`.
     pub fn name(self) -> &'static str {
         self.info().name
     }
 
-    /// The method's row.
+    /// Returns the method's row.
     pub fn info(self) -> &'static MethodInfo {
         &TABLE[self as usize]
     }
 
-    /// Whether the revision has this method.
-    pub fn served(&self, version: Version) -> bool {
+    /// Returns whether the revision has this method.
+    pub fn exists_in(&self, version: Version) -> bool {
         let info = self.info();
         *self != Self::Unknown
             && info.since <= version
             && info.until.is_none_or(|last| version <= last)
     }
 
-    /// Whether doing it twice does no more than doing it once, so that it may be sent again when no answer came.
-    pub fn is_repeatable(self) -> bool {
+    /// Returns whether a second request has no more effect than one, so that it may be sent again
+    /// if no answer came.
+    pub fn is_idempotent(self) -> bool {
         !matches!(
             self,
             Self::Initialize
@@ -326,12 +329,12 @@ impl Method {
         )
     }
 
-    /// Whether a server may send it.
+    /// Returns whether a server may send it.
     pub fn from_server(self) -> bool {
         self.info().direction != ClientToServer
     }
 
-    /// Whether a client may send it.
+    /// Returns whether a client may send it.
     pub fn from_client(self) -> bool {
         self.info().direction != ServerToClient
     }
@@ -343,8 +346,8 @@ impl fmt::Display for Method {
     }
 }
 
-/// The table as Markdown.
-pub fn docs() -> String {
+/// Returns the table as Markdown.
+pub fn methods_markdown() -> String {
     let mut out = String::from(
         "| method | kind | sent by | server capability | client capability | route | revisions | meaning |\n|---|---|---|---|---|---|---|---|\n",
     );

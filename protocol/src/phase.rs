@@ -1,7 +1,7 @@
-//! The phases of a session and of a link, and which steps between them exist.
+//! The phases of a session and of a link, and the steps between them.
 //!
-//! Sessions and links move through these; a step that is not listed is a bug in the broker and is reported,
-//! not carried out. Names are the label values of `mcp_phase_transitions_total`.
+//! A step that is not listed is a bug in the broker. It is reported, not carried out. Names are the
+//! label values of `mcp_phase_transitions_total`.
 
 use crate::error::{ErrorKind, Refusal};
 use crate::method::Method;
@@ -10,9 +10,9 @@ use crate::method::Method;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no way from phase {from} to {to}")]
 pub struct IllegalTransition {
-    /// Where it is.
+    /// Phase before the step.
     pub from: &'static str,
-    /// Where it should have gone.
+    /// Phase after the step.
     pub to: &'static str,
 }
 
@@ -36,7 +36,7 @@ impl SessionPhase {
     pub const ALL: [Self; 5] =
         [Self::Opening, Self::AwaitingInitialized, Self::Ready, Self::Closing, Self::Closed];
 
-    /// For logs and metrics.
+    /// Returns the name for logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
@@ -47,7 +47,7 @@ impl SessionPhase {
         }
     }
 
-    /// The next phase, if the step exists.
+    /// Returns the next phase, if the step exists.
     pub fn advance(self, to: Self) -> Result<Self, IllegalTransition> {
         let allowed = match self {
             Self::Opening => matches!(to, Self::AwaitingInitialized | Self::Closing | Self::Closed),
@@ -59,9 +59,11 @@ impl SessionPhase {
         if allowed { Ok(to) } else { Err(IllegalTransition { from: self.name(), to: to.name() }) }
     }
 
-    // MCP 2025-11-25, Lifecycle: the client SHOULD NOT send requests other than pings before the initialize answer.
-    // After it we are lenient: some clients send requests together with `notifications/initialized`.
-    /// Whether a client may send this method now.
+    // Refuses a method that a client may not send now.
+    //
+    // MCP 2025-11-25, Lifecycle: the client SHOULD NOT send requests other than pings before the
+    // initialize answer. After that answer the broker is lenient: some clients send requests
+    // together with `notifications/initialized`.
     pub fn admits(self, method: Method) -> Result<(), Refusal> {
         match self {
             Self::Opening if matches!(method, Method::Initialize | Method::Ping) => Ok(()),
@@ -73,7 +75,7 @@ impl SessionPhase {
                 Err(Refusal::new(ErrorKind::InvalidRequest, "the session is already initialized"))
             }
             Self::AwaitingInitialized | Self::Ready => Ok(()),
-            // What ends or answers running calls is still welcome.
+            // Messages that end or answer running calls are still accepted.
             Self::Closing
                 if matches!(method, Method::Ping | Method::Cancelled | Method::Progress) =>
             {
@@ -84,8 +86,10 @@ impl SessionPhase {
         }
     }
 
-    // MCP 2025-11-25, Lifecycle: before `initialized` the server SHOULD NOT send anything but pings and log messages.
-    /// Whether the broker may send this method to the client now.
+    // Returns whether the broker may send this method to the client now.
+    //
+    // MCP 2025-11-25, Lifecycle: before `initialized` the server SHOULD NOT send anything but pings
+    // and log messages.
     pub fn may_send(self, method: Method) -> bool {
         match self {
             Self::Opening | Self::AwaitingInitialized => {
@@ -125,7 +129,7 @@ impl LinkPhase {
         Self::Closed,
     ];
 
-    /// For logs and metrics.
+    /// Returns the name for logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -137,13 +141,13 @@ impl LinkPhase {
         }
     }
 
-    /// The next phase, if the step exists.
+    /// Returns the next phase, if the step exists.
     pub fn advance(self, to: Self) -> Result<Self, IllegalTransition> {
         let allowed = match self {
             Self::Idle => matches!(to, Self::Connecting | Self::Closed),
             Self::Connecting => matches!(to, Self::Initializing | Self::Backoff | Self::Closed),
             Self::Initializing => matches!(to, Self::Ready | Self::Backoff | Self::Closed),
-            // A backend that forgot our session is initialised again without a new connection.
+            // A backend that forgot its session is initialised again without a new connection.
             Self::Ready => {
                 matches!(to, Self::Initializing | Self::Backoff | Self::Idle | Self::Closed)
             }

@@ -1,7 +1,8 @@
-//! Edits applied to the sender's bytes: what is not edited stays as it was written.
+//! Edits applied to the sender's bytes: everything else stays as it was written.
 //!
-//! The rules use it to swap ids, tokens, names and URIs between the two sides of the broker. Edits may be given in any
-//! order; they must not overlap. Without an edit the same bytes are handed on, uncopied.
+//! The rules use it to swap ids, tokens, names and URIs between the two sides of the broker. Edits
+//! may be given in any order; they must not overlap. Without an edit the same bytes are returned,
+//! uncopied.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -38,8 +39,8 @@ struct NewMeta {
     members: Vec<u8>,
 }
 
-/// Puts `text` where `span` is. Where nobody else has the bytes and `text` is no longer than what it replaces, nothing behind it is
-/// moved: what is before it moves up.
+/// Puts `text` where `span` is. If the buffer is not shared and `text` is no longer than `span`,
+/// only the bytes before `span` move, towards the end.
 pub fn replace_in_place(source: Bytes, span: Span, text: &[u8]) -> Bytes {
     let Some(spare) = span.len().checked_sub(text.len()) else {
         return Splice::new(&source).replace(span, text).finish();
@@ -57,12 +58,12 @@ pub fn replace_in_place(source: Bytes, span: Span, text: &[u8]) -> Bytes {
 }
 
 impl<'a> Splice<'a> {
-    /// Starts with no edits.
+    /// Creates a splice without edits.
     pub fn new(source: &'a Bytes) -> Self {
         Self { source, edits: Vec::new(), added: Vec::new(), emptied: Vec::new(), new_meta: None }
     }
 
-    /// How long the text is that is edited.
+    /// Returns the length of the text that is edited.
     pub fn source_bytes(&self) -> usize {
         self.source.len()
     }
@@ -101,7 +102,7 @@ impl<'a> Splice<'a> {
         }
     }
 
-    /// Takes the member `key` out of the object, with its comma. At most one per object.
+    /// Removes the member `key` from the object, with its comma. At most one per object.
     pub fn remove_member(&mut self, object: Span, key: &str) -> &mut Self {
         let Some((span, only)) = member_extent(object.of(self.source), key) else {
             return self;
@@ -112,7 +113,7 @@ impl<'a> Splice<'a> {
         self.remove(span.shifted(object.start))
     }
 
-    /// Takes every member out of the object whose key is not wanted.
+    /// Removes every member of the object whose key `wanted` rejects.
     pub fn retain_members(&mut self, object: Span, wanted: impl Fn(&str) -> bool) -> &mut Self {
         let kept = with_object(object.of(self.source), |root| {
             let mut kept = b"{".to_vec();
@@ -128,8 +129,9 @@ impl<'a> Splice<'a> {
         }
     }
 
-    /// Sets a member of `_meta` in the params or result of `message`, whose frame this splice edits, making `_meta`
-    /// (and params) when there is none. Each key at most once. Error responses have no `_meta` and stay as they are.
+    /// Sets a member of `_meta` in the params or result of `message`, whose frame this splice
+    /// edits. Creates `_meta` (and params) if absent. Each key may be set once. Error responses
+    /// have no `_meta` and stay as they are.
     pub fn set_meta(&mut self, message: &Message, key: &str, value: &[u8]) -> &mut Self {
         if message.kind == Kind::Error {
             return self;
@@ -140,7 +142,7 @@ impl<'a> Splice<'a> {
                     member_value(meta.of(self.source), key).map(|span| span.shifted(meta.start));
                 self.set_member(meta, existing, key, value)
             }
-            // `_meta` of another type means nothing to anybody.
+            // A `_meta` of another type has no meaning for any peer.
             Some(meta) => {
                 let mut text = b"{".to_vec();
                 append_member(&mut text, key, value);
@@ -157,21 +159,25 @@ impl<'a> Splice<'a> {
         }
     }
 
-    /// The edited text.
+    /// Returns the edited text.
     pub fn finish(&mut self) -> Bytes {
-        if self.settle() { self.edited(0..self.source.len()).into() } else { self.source.clone() }
+        if self.collect_edits() {
+            self.edited(0..self.source.len()).into()
+        } else {
+            self.source.clone()
+        }
     }
 
-    /// Whether it would do this one edit and nothing else.
+    /// Returns whether the splice holds an edit of this span and nothing else.
     pub fn is_only(&self, span: Span) -> bool {
         let adds = self.new_meta.is_some() || !self.added.is_empty();
         matches!(&self.edits[..], [edit] if edit.span == span && !adds)
     }
 
-    /// The edited text in three pieces, one behind the other. What comes before the first edit and what comes after the last one are
-    /// not copied: to be used where much does.
-    pub fn finish_in_pieces(&mut self) -> [Bytes; 3] {
-        if !self.settle() {
+    /// Returns the edited text in three consecutive pieces. The bytes before the first edit and
+    /// after the last one are not copied, which pays off if they are many.
+    pub fn finish_vectored(&mut self) -> [Bytes; 3] {
+        if !self.collect_edits() {
             return [self.source.clone(), Bytes::new(), Bytes::new()];
         }
         let start = self.edits.first().map_or(0, |edit| edit.span.start as usize);
@@ -180,7 +186,7 @@ impl<'a> Splice<'a> {
     }
 
     /// Puts all edits in order. False: there are none.
-    fn settle(&mut self) -> bool {
+    fn collect_edits(&mut self) -> bool {
         self.settle_meta();
         self.settle_members();
         // Stable: insertions at one place stay in order, and come before a replacement that starts there.
@@ -188,13 +194,14 @@ impl<'a> Splice<'a> {
         !self.edits.is_empty()
     }
 
-    /// A part of the text in which all edits are, edited.
+    /// Returns the edited part of the text. All edits must lie in it.
     fn edited(&self, part: Range<usize>) -> Vec<u8> {
         let (added, left_out) = self
             .edits
             .iter()
             .fold((0, 0), |(added, out), edit| (added + edit.text.len(), out + edit.span.len()));
-        // Exactly: with room to spare the bytes would need a second allocation to be shared.
+        // The capacity is exact: with spare room the bytes would need a second allocation to be
+        // shared.
         let mut out = Vec::with_capacity((part.len() + added).saturating_sub(left_out));
         let mut copied = part.start;
         for edit in &self.edits {
@@ -211,9 +218,9 @@ impl<'a> Splice<'a> {
         out
     }
 
-    /// The edited message. What it says is told from the edits where they neither add anything nor reach into a part that is
-    /// read, so that nobody has to read it again; otherwise `Err` is its text. `message` is what the text says, but for
-    /// values that are replaced.
+    /// Returns the edited message without decoding it again. Its fields are derived from the edits,
+    /// unless these add something or reach into a part that is read; then `Err` holds the edited
+    /// text. `message` is the decoded text, except for values that are replaced.
     pub fn finish_message(&mut self, message: Message) -> Result<Message, Bytes> {
         let adds = self.new_meta.is_some()
             || !self.added.is_empty()
@@ -227,14 +234,15 @@ impl<'a> Splice<'a> {
         }
         let mut edited = Message { frame, ..message };
         let mut all = true;
-        edited.places().flatten().for_each(|span| match self.moved(*span) {
+        edited.spans_mut().flatten().for_each(|span| match self.moved(*span) {
             Some(moved) => *span = moved,
             None => all = false,
         });
         if all { Ok(edited) } else { Err(edited.frame) }
     }
 
-    /// Where a part is after the edits, which are sorted by now. `None`: it is not there as it was.
+    /// Returns the place of a part after the edits, which are sorted by now. `None`: an edit
+    /// changed it.
     fn moved(&self, span: Span) -> Option<Span> {
         let (mut start, mut end) = (i64::from(span.start), i64::from(span.end));
         for edit in self.edits.iter().take_while(|edit| edit.span.start < span.end) {
@@ -301,7 +309,7 @@ fn is_empty_object(text: &[u8]) -> bool {
     text[1..].iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'}')
 }
 
-/// The outermost object of a message, which may have whitespace around it.
+/// Returns the outermost object of a message, which may have whitespace around it.
 fn root_object(text: &[u8]) -> Span {
     let start = text.iter().position(|&byte| byte == b'{').unwrap_or(0);
     let end = text.iter().rposition(|&byte| byte == b'}').map_or(text.len(), |last| last + 1);
@@ -320,7 +328,7 @@ fn member_value(object: &[u8], key: &str) -> Option<Span> {
     with_object(object, |root| Some(root.get(key)?.span()))
 }
 
-/// What to cut to remove the member, and whether it is the only one.
+/// Returns the span to cut to remove the member, and whether it is the only one.
 fn member_extent(object: &[u8], key: &str) -> Option<(Span, bool)> {
     with_object(object, |root| {
         let members: Vec<_> = root.members().collect();

@@ -1,12 +1,13 @@
-//! Server-sent events, read and written.
+//! Reader and writers of server-sent events.
 //!
-//! The HTTP listener writes them, the HTTP client reads them. The parser takes bytes in any portions and never holds
-//! more than one event's limit beyond what was pushed. It differs from the HTML standard in one point: an event with
-//! only an id or a retry time is reported too, because MCP gives both a meaning.
+//! The HTTP listener writes them, the HTTP client reads them. The parser takes bytes in any
+//! portions and never holds more than one event's limit beyond the pushed bytes. It differs from
+//! the HTML standard in one point: an event with only an id or a retry time is reported too,
+//! because MCP gives both a meaning.
 
 use bytes::Bytes;
 
-/// An SSE stream that cannot be read on.
+/// An SSE stream whose rest cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
     /// One event is larger than the limit.
@@ -40,7 +41,7 @@ pub struct SseParser {
     /// Bytes pushed and not yet read; `at` is the first of them that matters.
     buffer: Vec<u8>,
     at: usize,
-    /// Where the search for the end of the line at `at` goes on.
+    /// Index at which the search for the end of the line at `at` continues.
     searched: usize,
     first_line: bool,
     /// The last line ended with CR at the very end of the buffer, so a LF may still belong to it.
@@ -55,7 +56,7 @@ pub struct SseParser {
 }
 
 impl SseParser {
-    /// A parser that refuses events larger than `event_bytes_max`.
+    /// Creates a parser that refuses events larger than `event_bytes_max`.
     pub fn new(event_bytes_max: usize) -> Self {
         Self {
             event_bytes_max,
@@ -74,7 +75,8 @@ impl SseParser {
         }
     }
 
-    /// Adds bytes of the stream. Take all events before pushing more, so that the buffer stays small.
+    /// Adds bytes of the stream. The caller takes all events before it pushes more, so that the
+    /// buffer stays small.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.failed.is_some() {
             return;
@@ -87,7 +89,7 @@ impl SseParser {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete event. After an error there are no more.
+    /// Returns the next complete event. After an error there are no more.
     pub fn next_event(&mut self) -> Result<Option<SseEvent>, SseError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -101,7 +103,7 @@ impl SseParser {
         outcome
     }
 
-    /// The id to resume after: the last one seen, unless the server has emptied it.
+    /// Returns the id to resume after: the last one seen, unless the server has emptied it.
     pub fn last_event_id(&self) -> Option<&str> {
         self.last_event_id.as_deref().filter(|id| !id.is_empty())
     }
@@ -127,7 +129,7 @@ impl SseParser {
         Ok(None)
     }
 
-    /// The range of the next whole line, without its end.
+    /// Returns the range of the next whole line, without its end.
     fn next_line(&mut self) -> Option<(usize, usize)> {
         if self.skip_line_feed && self.at < self.buffer.len() {
             self.skip_line_feed = false;
@@ -215,8 +217,9 @@ pub fn write_message(out: &mut Vec<u8>, id: Option<&str>, data: &[u8]) {
     out.push(b'\n');
 }
 
+// Appends the event that lets a client resume a stream from its start.
+//
 // MCP 2025-11-25, Transports: a stream begins with an event that has an id and empty data.
-/// Appends the event that lets a client resume a stream from its start.
 pub fn write_priming(out: &mut Vec<u8>, id: &str, retry: Option<u64>) {
     write_field(out, b"id", id.as_bytes());
     if let Some(retry) = retry {
@@ -225,7 +228,7 @@ pub fn write_priming(out: &mut Vec<u8>, id: &str, retry: Option<u64>) {
     out.extend_from_slice(b"data: \n\n");
 }
 
-/// Appends an event that says how long to wait before reconnecting.
+/// Appends an event with the time in milliseconds to wait before reconnecting.
 pub fn write_retry(out: &mut Vec<u8>, ms: u64) {
     write_field(out, b"retry", ms.to_string().as_bytes());
     out.push(b'\n');

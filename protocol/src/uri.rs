@@ -1,8 +1,14 @@
-//! Resource URIs as policy sees them: whether one climbs out of its own path, and whether it lies below a root.
+//! Resource URIs as policy reads them: whether one climbs out of its own path, and whether it lies
+//! below a root.
 //!
-//! Asked before a client's URI is sent anywhere. What decides is what the least careful reader could make of the URI: one that
-//! decodes percent signs often or never, that takes a query for a part of the path, backslashes for slashes, or characters that
-//! only look like dots for dots. Invariant: a URI is judged and never changed; what is sent on are the client's bytes.
+//! Both are checked before a client's URI is sent anywhere. The least careful reader decides:
+//!
+//! - one that decodes percent signs often or never
+//! - one that takes a query for a part of the path
+//! - one that takes backslashes for slashes
+//! - one that takes characters that look like dots for dots
+//!
+//! Invariant: a URI is judged and never changed; the client's bytes are sent on.
 
 #[cfg(test)]
 mod tests;
@@ -11,18 +17,19 @@ use std::borrow::Cow;
 
 use crate::characters;
 
-/// How often percent-encoding may be wrapped into itself. Nobody who means well needs more than once.
+/// How often percent-encoding may be wrapped into itself. Honest clients need one level.
 const ENCODINGS_MAX: usize = 8;
-/// What ends a segment for some reader. `?`, `#` and `;` end a path for some and belong to a name for others.
+/// Bytes that end a segment for some reader. `?`, `#` and `;` end a path for some and belong to a
+/// name for others.
 const SEGMENT_ENDS: &[u8] = b"/\\?#;:&=";
-/// Schemes whose readers all know queries, as these are a part of HTTP.
+/// Schemes whose readers all know queries, because queries are a part of HTTP.
 const WITH_QUERIES: [&str; 2] = ["http", "https"];
 
 /// The URI climbs out of its own path, or hides what its path is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traversal;
 
-/// Looks for `..` as a segment, however it is spelled and wherever it stands.
+/// Refuses a URI with `..` as a segment, in any spelling and at any place.
 pub fn check(uri: &str) -> Result<(), Traversal> {
     each_reading(
         uri,
@@ -31,7 +38,7 @@ pub fn check(uri: &str) -> Result<(), Traversal> {
     )
 }
 
-/// Looks for what leads away from the folder that a relative path is joined to: `..`, an absolute path, a drive.
+/// Refuses a relative path that leaves the folder it is joined to: `..`, an absolute path, a drive.
 /// Control characters are refused too, as readers disagree about where they end a name.
 pub fn check_relative(path: &str) -> Result<(), Traversal> {
     check(path)?;
@@ -49,16 +56,17 @@ pub fn check_relative(path: &str) -> Result<(), Traversal> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root {
     scheme: String,
-    /// Absent where the URI has none (`urn:a`), which is another thing than an empty one (`file:///a`).
+    /// Absent if the URI has none (`urn:a`), which differs from an empty one (`file:///a`).
     authority: Option<String>,
-    /// Without slashes at its end.
+    /// Path without slashes at its end.
     path: String,
-    /// All of the scheme lies below it (`memo://`).
+    /// True if all of the scheme lies below it (`memo://`).
     whole_scheme: bool,
 }
 
 impl Root {
-    /// An absolute URI, written plainly: without query, fragment, percent-encoding, empty segments and dot segments.
+    /// Parses an absolute URI that is written plainly: without query, fragment, percent-encoding,
+    /// empty segments and dot segments.
     pub fn parse(text: &str) -> Option<Self> {
         let plain = !text.contains(['?', '#', '%', '\\'])
             && !text.chars().any(|char| char.is_control() || char == ' ');
@@ -87,15 +95,15 @@ impl Root {
         })
     }
 
-    /// A root below which nothing lies.
-    pub fn of_nothing() -> Self {
-        // No scheme is empty.
+    /// Returns a root below which nothing lies.
+    pub fn empty() -> Self {
+        // The scheme is empty: no URI has one like it.
         Self { scheme: String::new(), authority: None, path: "..".to_owned(), whole_scheme: false }
     }
 
-    /// Whether the URI is the root or lies below it, for every reader: it begins as the root is written, and what follows stays
-    /// there.
-    pub fn holds(&self, uri: &str) -> bool {
+    /// Returns whether the URI is the root or lies below it, for every reader: it begins with the
+    /// root's text, and the rest stays below.
+    pub fn contains(&self, uri: &str) -> bool {
         if check(uri).is_err() {
             return false;
         }
@@ -116,7 +124,8 @@ impl Root {
         WITH_QUERIES.contains(&self.scheme.as_str())
     }
 
-    /// What follows the root in a URI that begins with it. Only a host is compared without case: each reader does so.
+    /// Returns the rest of a URI that begins with the root. Only the host is compared without case,
+    /// as each reader does.
     fn rest_of<'u>(&self, uri: &'u str) -> Option<&'u str> {
         let rest = uri
             .strip_prefix(self.scheme.as_str())
@@ -141,14 +150,16 @@ fn is_scheme(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
-/// Some file systems drop spaces and dots at the end of a name: `.. ` and `...` are `..` there. A plus is a space in forms. Some
-/// readers drop a percent sign that encodes nothing.
+/// Returns whether a segment leads to the parent. Some file systems drop spaces and dots at the end
+/// of a name: `.. ` and `...` are `..` there. A plus is a space in forms. Some readers drop a
+/// percent sign that encodes nothing.
 fn climbs(segment: &[u8]) -> bool {
     segment.iter().filter(|byte| **byte == b'.').count() >= 2
         && segment.iter().all(|byte| matches!(byte, b'.' | b' ' | b'+' | b'%'))
 }
 
-/// What follows a root: joined to a folder it does not start over, at the root of all files or on another drive.
+/// Refuses the rest behind a root if it starts over when it is joined to a folder: at the root of
+/// all files or on another drive.
 fn stays_below(rest: &str, has_drives: bool) -> Result<(), Traversal> {
     let is_safe = |reading: &[u8]| {
         let mut segments = reading.split(|byte| matches!(byte, b'/' | b'\\')).skip(1).peekable();
@@ -167,8 +178,9 @@ fn is_drive(segment: &[u8]) -> bool {
     matches!(segment, [letter, b':' | b'|', ..] if letter.is_ascii_alphabetic())
 }
 
-/// Shows the text as it is, and with its percent signs decoded once, twice and so on: to `is_plain` as it came out of decoding, to
-/// `is_safe` without what readers leave out. `Err`: one of these is not safe.
+/// Checks the text as it is, and with its percent signs decoded once, twice and so on. `is_plain`
+/// gets each decoded text, `is_safe` the text without characters that readers leave out. `Err`: one
+/// of these is not safe.
 fn each_reading(
     text: &str,
     is_plain: impl Fn(&[u8]) -> bool,
@@ -191,13 +203,14 @@ fn each_reading(
     Err(Traversal)
 }
 
-/// A NUL ends a name for some; bytes that begin no UTF-8 are how `.` and `/` were once smuggled, as more bytes than they need.
+/// Returns whether the text holds a NUL, which ends a name for some readers, or is not UTF-8.
+/// Overlong forms of `.` and `/` have been used to smuggle them.
 fn hides_characters(text: &[u8]) -> bool {
     let never = text.iter().any(|byte| matches!(byte, 0 | 0xc0 | 0xc1 | 0xf5..));
     never || text.windows(2).any(|pair| matches!(pair, [0xe0, 0x80..=0x9f] | [0xf0, 0x80..=0x8f]))
 }
 
-/// The text with characters that some readers drop left out, and those that some take for ASCII as what they are taken for.
+/// Replaces characters that some readers take for ASCII, and removes those that some readers drop.
 fn folded(text: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     if text.iter().all(|byte| matches!(byte, b' '..=b'~')) {
         return text;
@@ -224,7 +237,7 @@ fn folded(text: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     Cow::Owned(out.into_bytes())
 }
 
-/// `None`: there is nothing to decode.
+/// Decodes the percent signs once. `None`: there is nothing to decode.
 fn decoded_once(text: &[u8]) -> Option<Vec<u8>> {
     if !text.contains(&b'%') {
         return None;
@@ -250,14 +263,14 @@ fn decoded_once(text: &[u8]) -> Option<Vec<u8>> {
     (out.len() < text.len()).then_some(out)
 }
 
-/// The byte whose two hexadecimal digits stand behind `sign`.
+/// Returns the byte whose two hexadecimal digits stand behind `sign`.
 fn hex_at(text: &[u8], at: usize, sign: &[u8]) -> Option<u8> {
     let digits = text.get(at..)?.strip_prefix(sign)?;
     let hex = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
     u8::try_from(hex(digits.first())? * 16 + hex(digits.get(1))?).ok()
 }
 
-/// The URI with what is not ASCII decoded, once; the rest as it is.
+/// Returns the URI with encoded characters beyond ASCII decoded once, and the rest unchanged.
 fn with_letters_decoded(uri: &str) -> Cow<'_, str> {
     let bytes = uri.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -274,6 +287,6 @@ fn with_letters_decoded(uri: &str) -> Cow<'_, str> {
             }
         }
     }
-    // Text of another encoding is nothing that begins with a root.
+    // A text of another encoding does not begin with a root.
     String::from_utf8(out).map_or(Cow::Borrowed(uri), Cow::Owned)
 }

@@ -1,7 +1,8 @@
-//! The five revisions of MCP and what each of them knows.
+//! The five revisions of MCP and the features of each.
 //!
-//! Used by the handshake, the capability gates and the listeners. Revisions are ordered by release; the first four are
-//! *legacy* (a session opened by `initialize`), 2026-07-28 is *modern* (each request stands alone).
+//! Used by the handshake, the capability gates and the listeners. Revisions are ordered by release.
+//! The first four have sessions, opened by `initialize`. 2026-07-28 is stateless: each request
+//! stands alone.
 
 use std::fmt;
 
@@ -31,15 +32,15 @@ impl Version {
     ];
     /// The newest revision that is opened by `initialize`.
     pub const LATEST_WITH_SESSIONS: Self = Self::V2025_11_25;
-    /// What an HTTP request without `MCP-Protocol-Version` means (MCP 2025-11-25, Transports).
+    /// Revision of an HTTP request without `MCP-Protocol-Version` (MCP 2025-11-25, Transports).
     pub const HTTP_DEFAULT: Self = Self::V2025_03_26;
 
-    /// The revision with exactly this name.
+    /// Returns the revision with exactly this name.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }
 
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::V2024_11_05 => "2024-11-05",
@@ -50,10 +51,11 @@ impl Version {
         }
     }
 
-    // MCP 2025-11-25, Lifecycle: a supported version is echoed, anything else is answered with one we support, never
-    // with an error. A modern revision cannot be agreed on by `initialize`.
-    /// What to answer to an `initialize` that asks for `requested`.
-    pub fn answer_initialize(requested: &str) -> Self {
+    // Returns the revision to answer to an `initialize` that asks for `requested`.
+    //
+    // MCP 2025-11-25, Lifecycle: a supported version is echoed. Any other is answered with a
+    // supported one, never with an error. `initialize` cannot agree on a stateless revision.
+    pub fn negotiate(requested: &str) -> Self {
         Self::parse(requested)
             .filter(|version| version.has_sessions())
             .unwrap_or(Self::LATEST_WITH_SESSIONS)
@@ -67,82 +69,82 @@ impl Version {
         self.at_least(first) && last.at_least(self)
     }
 
-    /// Opened by `initialize`, as opposed to per-request metadata.
+    /// Returns whether `initialize` opens a session, as opposed to metadata on each request.
     pub const fn has_sessions(self) -> bool {
         Self::LATEST_WITH_SESSIONS.at_least(self)
     }
 
-    /// JSON-RPC batches may be received.
+    /// Returns whether JSON-RPC batches may be received.
     pub const fn batches(self) -> bool {
         self.between(Self::V2025_03_26, Self::V2025_03_26)
     }
 
-    /// HTTP is Streamable HTTP, not HTTP+SSE.
+    /// Returns whether HTTP is Streamable HTTP, not HTTP+SSE.
     pub const fn streamable_http(self) -> bool {
         self.at_least(Self::V2025_03_26)
     }
 
-    /// `MCP-Protocol-Version` is required on HTTP requests after the handshake.
+    /// Returns whether `MCP-Protocol-Version` is required on HTTP requests after the handshake.
     pub const fn version_header_required(self) -> bool {
         self.at_least(Self::V2025_06_18)
     }
 
-    /// A stream begins with an event that has an id and empty data.
+    /// Returns whether a stream begins with an event that has an id and empty data.
     pub const fn priming_event(self) -> bool {
         self.between(Self::V2025_11_25, Self::V2025_11_25)
     }
 
-    /// The server may close a stream's connection and be polled.
+    /// Returns whether the server may close a stream's connection, so that the client polls it.
     pub const fn polling(self) -> bool {
         self.priming_event()
     }
 
-    /// An error response may lack an id.
+    /// Returns whether an error response may lack an id.
     pub const fn error_without_id(self) -> bool {
         self.at_least(Self::V2025_11_25)
     }
 
-    /// The `completions` capability exists; before it, the method needed none.
+    /// Returns whether the `completions` capability exists. Before it, the method needed none.
     pub const fn completions_capability(self) -> bool {
         self.at_least(Self::V2025_03_26)
     }
 
-    /// Progress notifications carry a `message`.
+    /// Returns whether progress notifications carry a `message`.
     pub const fn progress_message(self) -> bool {
         self.at_least(Self::V2025_03_26)
     }
 
-    /// Audio content blocks.
+    /// Returns whether there are audio content blocks.
     pub const fn audio(self) -> bool {
         self.at_least(Self::V2025_03_26)
     }
 
-    /// Elicitation by form.
+    /// Returns whether there is elicitation by form.
     pub const fn elicitation(self) -> bool {
         self.at_least(Self::V2025_06_18)
     }
 
-    /// Elicitation by URL, and error -32042.
+    /// Returns whether there is elicitation by URL, with error -32042.
     pub const fn elicitation_url(self) -> bool {
         self.at_least(Self::V2025_11_25)
     }
 
-    /// `structuredContent`, `outputSchema` and `resource_link`.
+    /// Returns whether there are `structuredContent`, `outputSchema` and `resource_link`.
     pub const fn structured_content(self) -> bool {
         self.at_least(Self::V2025_06_18)
     }
 
-    /// Sampling requests with `tools` and with content arrays.
+    /// Returns whether sampling requests may have `tools` and content arrays.
     pub const fn sampling_tools(self) -> bool {
         self.at_least(Self::V2025_11_25)
     }
 
-    /// Tasks as part of the core protocol.
+    /// Returns whether tasks are a part of the core protocol.
     pub const fn tasks(self) -> bool {
         self.between(Self::V2025_11_25, Self::V2025_11_25)
     }
 
-    /// Icons and the longer description of implementations.
+    /// Returns whether there are icons and the longer description of implementations.
     pub const fn icons(self) -> bool {
         self.at_least(Self::V2025_11_25)
     }

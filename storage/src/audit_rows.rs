@@ -1,13 +1,15 @@
 //! Reads the rows of the audit log's chains. Both engines return them with the same columns.
 
-use crate::{AuditChain, AuditCheckpoint, AuditTruncation, ChainedAuditRecord, StoreError};
+use records::{AuditChain, AuditCheckpoint, AuditTruncation, ChainedAuditRecord};
+
+use crate::StoreError;
 
 /// A row from which a column can be read as a `T`.
 pub(crate) trait Column<T> {
     fn column(&self, name: &str) -> Result<T, StoreError>;
 }
 
-/// A row whose columns can have any of the types that the audit log has.
+/// A row whose columns can have any of the types in the audit log.
 pub(crate) trait AuditRow:
     Column<i64>
     + Column<Option<i64>>
@@ -32,7 +34,7 @@ fn read<R: Column<T>, T>(row: &R, column: &str) -> Result<T, StoreError> {
     row.column(column)
 }
 
-/// Reads a chain. A row whose chain has no row of its own is an empty chain.
+/// Reads a chain. A row without a chain row of its own is an empty chain.
 pub(crate) fn chain(row: &impl AuditRow) -> Result<AuditChain, StoreError> {
     let name: String = read(row, "name")?;
     let Some(length) = read(row, "length")? else { return Ok(AuditChain::empty(&name)) };
@@ -55,7 +57,7 @@ pub(crate) fn chain(row: &impl AuditRow) -> Result<AuditChain, StoreError> {
     Ok(AuditChain { name, length, head: read(row, "head")?, start, checkpoint })
 }
 
-/// Reads a record in its chain. `None`: the row holds a chain without records.
+/// Reads a record in its chain. Returns `None` if the row contains a chain without records.
 pub(crate) fn chained_record(
     row: &impl AuditRow,
 ) -> Result<Option<ChainedAuditRecord>, StoreError> {

@@ -1,18 +1,20 @@
-//! What the broker asks of a store of its configuration. Called by `control` only, off the path of any message, so dynamic
-//! dispatch and `async-trait` cost nothing that matters.
+//! Interface to the store of the configuration. Only `control` calls it, off the message path, so
+//! the cost of dynamic dispatch and `async-trait` does not matter.
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, TenantId};
+use records::{AdminChange, AuditRecord, BackendRecord, KeyRecord, PolicyRecord, TenantRecord};
 
-use crate::{AdminChange, AuditRecord, BackendRecord, KeyRecord, StoreError, TenantRecord};
+use crate::StoreError;
 
-/// Tenants, API keys and backends. Lists come ordered by name; a key or backend can only exist under its tenant. Every
-/// change of them makes [`ConfigStore::config_version`] grow, in the same transaction.
+/// Tenants, API keys, backends and policies. Lists are ordered by name. All but tenants can exist
+/// only under their tenant. Every change of them increases [`ConfigStore::config_version`] in the same
+/// transaction.
 #[async_trait]
 pub trait ConfigStore: Send + Sync {
-    /// Makes a change, and with it adds what the audit log tells of it: both are on disk when this returns `Ok`, or neither.
-    /// False: there was nothing to change, and nothing is told.
-    async fn change(
+    /// Makes a change and adds the audit record `told`. When this returns `Ok`, both are on disk.
+    /// Returns false if the change had no effect. Then it adds no record.
+    async fn apply(
         &self,
         change: AdminChange<'_>,
         told: Option<&AuditRecord>,
@@ -20,20 +22,25 @@ pub trait ConfigStore: Send + Sync {
 
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError>;
 
-    /// Every tenant's keys.
+    /// Returns the keys of all tenants.
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError>;
 
     async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRecord>, StoreError>;
 
-    /// Every tenant's backends.
+    /// Returns the backends of all tenants.
     async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError>;
 
-    /// Backends whose breakers are held open.
+    /// Returns the access policies of all tenants.
+    async fn policies(&self) -> Result<Vec<PolicyRecord>, StoreError>;
+
+    /// Returns the backends whose breakers are held open.
     async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError>;
 
-    /// Grows with every change of tenants, keys, backends and held breakers.
+    /// Returns a number that grows with every change of tenants, keys, backends, policies and
+    /// held breakers.
     async fn config_version(&self) -> Result<i64, StoreError>;
 
-    /// Waits for what is being written and lets go of the database. Later calls fail with [`StoreError::Unavailable`].
+    /// Waits for writes in progress and closes the database. Later calls fail with
+    /// [`StoreError::Unavailable`].
     async fn close(&self);
 }

@@ -1,28 +1,30 @@
-//! The database that is the record of everything: PostgreSQL for several replicas, SQLite for one. A write that returned is
-//! on disk, whatever happens next.
+//! The database of record: PostgreSQL for several replicas, SQLite for one. A write that returned
+//! is on disk.
 
 use async_trait::async_trait;
+use records::{WriteOp, WriteOutcome};
 
-use crate::{
-    AuditStore, ConfigStore, NodeStore, SessionStore, StoreError, TaskStore, WriteOp, WriteOutcome,
-};
+use crate::{AuditStore, ConfigStore, NodeStore, SessionStore, StoreError, TaskStore};
 
-/// All subjects of the database, and the writes that change several of them at once. A row that cannot be read is left out of
-/// what is returned, is counted, and is named in the log by its key: it must not keep the others from being served.
+/// All subjects of the database, and the writes that change several of them at once. The store
+/// skips a row that it cannot read, counts it, and logs its key, so that it can still serve the
+/// other rows.
 #[async_trait]
 pub trait DurableStore: ConfigStore + AuditStore + NodeStore + SessionStore + TaskStore {
-    /// `sqlite` or `postgres`: a metric's label.
+    /// Returns `sqlite` or `postgres`, which is a metric label.
     fn engine(&self) -> &'static str;
 
-    /// One process has it to itself: there are no other nodes, and one writer.
+    /// Returns true if one process has the store to itself. Then no other nodes exist, and one
+    /// writer.
     fn is_exclusive(&self) -> bool;
 
-    /// How many rows were left out because they could not be read, since the store was opened: a metric.
+    /// Returns the number of unreadable rows that were skipped since the store was opened. For a
+    /// metric.
     fn unreadable_rows(&self) -> u64 {
         0
     }
 
-    /// Carries out a batch in one transaction: all of it is on disk when this returns, or none of it. The outcomes are in
-    /// the order of the writes.
+    /// Carries out a batch in one transaction. When this returns, all of it is on disk, or none of
+    /// it. The outcomes are in the order of the writes.
     async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError>;
 }

@@ -1,4 +1,4 @@
-//! Why a store could not do what it was asked, in words that tell an operator what to do next.
+//! Reasons why a store could not carry out a call, with advice for the operator.
 
 use std::path::PathBuf;
 
@@ -7,17 +7,17 @@ use protocol::ids::TenantId;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error(
-        "the database can not be used: {detail}; check that its server runs, or that its path is writable, then try again"
+        "the database cannot be used: {detail}; check that its server runs, or that its path is writable, then try again"
     )]
     Unavailable { detail: String },
-    /// Only writes fail like this; after any other error of one, it was not carried out.
+    /// Only writes fail like this. After any other error of a write, the write was not carried out.
     #[error("whether the database did as it was asked is not known: {0}")]
     OutcomeUnknown(Box<StoreError>),
     #[error("the database is busy: {detail}; try again, and end other programs that hold it open")]
     Busy { detail: String },
-    /// It is there and answers, and will not do this.
+    /// The database answers, and refuses the statement.
     #[error(
-        "the database refuses what this broker asked of it: {detail}; check the rights of its user, and whether somebody changed its tables"
+        "the database refused a request of this broker: {detail}; check the rights of its user, and whether its tables were changed"
     )]
     Refused { detail: String },
     #[error("the disk that holds the database is full; free some space, then try again")]
@@ -47,7 +47,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What went wrong, whatever came of the change that was asked for.
+    /// Returns the underlying error, also if the outcome of the change is unknown.
     pub fn cause(&self) -> &Self {
         match self {
             Self::OutcomeUnknown(cause) => cause.cause(),

@@ -1,8 +1,9 @@
-//! Named places at which tests end the process: `MCP_BROKER_FAULT=NAME:N` kills it (SIGKILL) when it passes the place called
-//! NAME for the Nth time. Only in debug builds; a release build knows no such places.
+//! Named places at which tests end the process. `MCP_BROKER_FAULT=NAME:N` kills it (SIGKILL) when
+//! it passes the place called NAME for the Nth time. Release builds contain no such places.
 //!
-//! Every step of every durable write and of every hand-over has one, so that a crash can be tried at each of them and not
-//! at random only. [`passed`] lists the names a run went through when `MCP_BROKER_FAULT_LOG` names a file.
+//! Every step of a durable write and of a hand-over has one, so that tests can crash at each step
+//! and not only at random. [`hit`] lists the names that a run passed when `MCP_BROKER_FAULT_LOG`
+//! names a file.
 
 #[cfg(debug_assertions)]
 mod armed {
@@ -60,9 +61,10 @@ mod armed {
     }
 }
 
-/// Passes the place called `name`; does nothing unless a test asked for the process to end here.
+/// Passes the place called `name`. Does nothing unless a test requested the end of the process
+/// here.
 #[inline]
-pub fn passed(name: &'static str) {
+pub fn hit(name: &'static str) {
     #[cfg(debug_assertions)]
     armed::pass(name);
     #[cfg(not(debug_assertions))]

@@ -1,4 +1,5 @@
-//! A task that lives as long as its handle: clients, servers and readers of this crate leave nothing running behind.
+//! A task that ends with its handle: clients, servers and readers of this crate leave no task
+//! behind.
 
 use tokio::task::JoinHandle;
 

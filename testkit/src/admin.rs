@@ -1,4 +1,4 @@
-//! The admin API as a test's operator uses it: tenants, keys, backends, anything by path, and metrics.
+//! The admin API as a test's operator uses it: tenants, keys, backends, any path, and metrics.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::{
     http::{RawResponse, send_http1_patiently},
 };
 
-/// A replica beside the one that is asked: its admin listener and its clients' one.
+/// Addresses of a further replica: its admin listener and its clients' one.
 type ReplicaAddresses = (SocketAddr, SocketAddr);
 
 #[derive(Debug, Clone)]
@@ -28,9 +28,9 @@ impl AdminClient {
         Self { address, token: token.map(str::to_owned), others: Vec::new() }
     }
 
-    /// With replicas that must know of a change before it counts as made, and whose metrics are summed up. Tests that know
-    /// of one broker only then go on without knowing of several.
-    pub fn with_others(mut self, others: Vec<ReplicaAddresses>) -> Self {
+    /// Adds replicas that must know a change before it counts as made, and whose metrics are added
+    /// up. A test written for one broker then runs on several without a change.
+    pub fn with_replicas(mut self, others: Vec<ReplicaAddresses>) -> Self {
         self.others = others;
         self
     }
@@ -43,17 +43,17 @@ impl AdminClient {
         self.address
     }
 
-    /// The same place with another (or no) token.
+    /// Returns a client of the same address with another (or no) token.
     pub fn with_token(&self, token: Option<&str>) -> Self {
         Self { token: token.map(str::to_owned), ..self.clone() }
     }
 
-    /// Any request; JSON bodies only.
+    /// Sends any request; a body is JSON.
     pub async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> RawResponse {
         self.try_send(method, path, body).await.expect("the admin listener answers")
     }
 
-    /// The same with more headers.
+    /// Sends a request with more headers.
     pub async fn send_with(
         &self,
         method: &str,
@@ -120,7 +120,7 @@ impl AdminClient {
             let admin = self.of_other(other);
             eventually(&format!("another replica to know of {method} {path}"), || async {
                 let known = match (method, answer["key"].as_str()) {
-                    // A GET without a session is refused in another way once the key is known.
+                    // The status of a GET without a session changes once the key is known.
                     ("POST", Some(key)) => {
                         TestClient::new(other.1, "/mcp")
                             .bearer(key)
@@ -164,12 +164,12 @@ impl AdminClient {
         assert!((200..300).contains(&status), "tenant {tenant}: {status} {answer}");
     }
 
-    /// A new API key of a tenant.
+    /// Returns a new API key of a tenant.
     pub async fn create_key(&self, tenant: &str) -> String {
         self.create_key_with_id(tenant).await.1
     }
 
-    /// A new API key: its id and the key.
+    /// Returns a new API key: its id and the key.
     pub async fn create_key_with_id(&self, tenant: &str) -> (String, String) {
         let (status, answer) =
             self.post(&format!("/admin/v1/tenants/{tenant}/keys"), &json!({})).await;
@@ -193,7 +193,7 @@ impl AdminClient {
     }
 
     /// Registers a backend and insists that it is ready.
-    pub async fn ready_backend(&self, tenant: &str, backend: &str, spec: &Value) {
+    pub async fn put_ready_backend(&self, tenant: &str, backend: &str, spec: &Value) {
         let (status, answer) = self.put_backend(tenant, backend, spec).await;
         assert!((200..300).contains(&status), "backend {tenant}/{backend}: {status} {answer}");
         self.wait_backend_state(tenant, backend, "ready").await;
@@ -207,7 +207,7 @@ impl AdminClient {
         self.wait_backend(tenant, backend, wanted, |view| view["state"] == wanted).await
     }
 
-    /// At every replica; the view is the first one's.
+    /// Waits for the state at every replica; returns the view of the first one.
     pub async fn wait_backend(
         &self,
         tenant: &str,
@@ -229,13 +229,13 @@ impl AdminClient {
         views.swap_remove(0)
     }
 
-    /// The live sessions of a tenant.
+    /// Returns the live sessions of a tenant.
     pub async fn sessions(&self, tenant: &str) -> Vec<Value> {
         let (_, answer) = self.get(&format!("/admin/v1/sessions?tenant={tenant}")).await;
         items(&answer, "sessions")
     }
 
-    /// Waits until the tenant has this many.
+    /// Waits until the tenant has this many sessions.
     pub async fn wait_sessions(&self, tenant: &str, wanted: usize) {
         eventually(&format!("{wanted} sessions of {tenant}"), || async {
             let sessions = self.sessions(tenant).await.len();
@@ -244,12 +244,12 @@ impl AdminClient {
         .await;
     }
 
-    /// The exposition text.
+    /// Returns the exposition text.
     pub async fn metrics(&self) -> String {
         self.send("GET", "/metrics", None).await.text().await
     }
 
-    /// The sum of a metric's samples that carry all these labels; `None` when there is none.
+    /// Returns the sum of a metric's samples that carry all these labels; `None` if there is none.
     pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let mut text = self.metrics().await;
         for other in &self.others {
@@ -263,7 +263,7 @@ impl AdminClient {
         (!samples.is_empty()).then(|| samples.iter().sum())
     }
 
-    /// Waits until a metric (0 when absent) is as wanted.
+    /// Waits until `wanted` accepts a metric, which is 0 if absent.
     pub async fn wait_metric(
         &self,
         name: &str,
@@ -278,7 +278,8 @@ impl AdminClient {
     }
 }
 
-/// The list in an answer that is either the list itself or an object with it as `member` or `items`.
+/// Returns the list in an answer that is either the list itself or an object with it as `member` or
+/// `items`.
 pub fn items(answer: &Value, member: &str) -> Vec<Value> {
     [answer, &answer[member], &answer["items"]]
         .into_iter()

@@ -1,4 +1,4 @@
-//! A certificate authority of a test's own: files for the broker, and clients that trust it.
+//! A test's own certificate authority: files for the broker, and clients that trust it.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -20,13 +20,13 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 /// A client's connection.
 pub type ClientStream = TlsStream<TcpStream>;
 
-/// An authority and a folder for what it signs.
+/// An authority and the folder of the files it signs.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
 }
 
-/// A certificate and its key, as files and as such.
+/// A certificate and its key, as files and decoded.
 #[derive(Debug)]
 pub struct CertificateFiles {
     pub cert: PathBuf,
@@ -36,12 +36,12 @@ pub struct CertificateFiles {
 }
 
 impl CertificateFiles {
-    /// For a server of a test's own.
+    /// Returns the TLS configuration of a test's own server.
     pub fn server_config(&self) -> ServerConfig {
         self.config(WebPkiClientVerifier::no_client_auth())
     }
 
-    /// The same, for clients with a certificate of this authority only.
+    /// Returns a TLS configuration that accepts only clients with a certificate of `clients`.
     pub fn server_config_for(&self, clients: &Authority) -> ServerConfig {
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(clients.roots()), provider());
@@ -59,7 +59,7 @@ impl CertificateFiles {
             .expect("a pair")
     }
 
-    /// The certificate itself.
+    /// Returns the certificate itself.
     pub fn der(&self) -> &CertificateDer<'static> {
         &self.der
     }
@@ -94,22 +94,22 @@ impl Authority {
         Self { issuer, folder }
     }
 
-    /// The file of the authority itself.
+    /// Returns the file of the authority itself.
     pub fn ca(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }
 
-    /// A certificate for `127.0.0.1` and `localhost`.
+    /// Returns a certificate for `127.0.0.1` and `localhost`.
     pub fn server(&self, file: &str) -> CertificateFiles {
         self.sign(file, vec!["127.0.0.1".to_owned(), "localhost".to_owned()], |_| {})
     }
 
-    /// A certificate for this name and no other.
+    /// Returns a certificate for this name and no other.
     pub fn server_called(&self, file: &str, name: &str) -> CertificateFiles {
         self.sign(file, vec![name.to_owned()], |_| {})
     }
 
-    /// A client's, which names a tenant and a principal.
+    /// Returns a client's certificate, which names a tenant and a principal.
     pub fn client(&self, tenant: &str, principal: &str) -> CertificateFiles {
         let uri = format!("mcp-broker://{tenant}/{principal}");
         self.sign(&format!("{tenant}-{principal}"), Vec::new(), |params| {
@@ -150,7 +150,7 @@ impl Authority {
         roots
     }
 
-    /// A client's that ends this soon.
+    /// Returns a client's certificate that expires after this time.
     pub fn client_for(
         &self,
         tenant: &str,
@@ -164,7 +164,8 @@ impl Authority {
         })
     }
 
-    /// A list of what this authority has revoked, by serial numbers. The next one is late.
+    /// Returns a list of the revoked certificates of this authority, by serial numbers. Its time
+    /// for the next list has passed.
     pub fn revocation_list(&self, revoked: &[u64]) -> String {
         const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
         let days_ago = |days| (std::time::SystemTime::now() - DAY * days).into();
@@ -185,7 +186,7 @@ impl Authority {
         params.signed_by(&self.issuer).and_then(|list| list.pem()).expect("a list")
     }
 
-    /// A client's with this serial number.
+    /// Returns a client's certificate with this serial number.
     pub fn client_numbered(&self, tenant: &str, principal: &str, serial: u64) -> CertificateFiles {
         let uri = format!("mcp-broker://{tenant}/{principal}");
         self.sign(&format!("{tenant}-{principal}-{serial}"), Vec::new(), |params| {
@@ -194,7 +195,7 @@ impl Authority {
         })
     }
 
-    /// What a client needs that trusts this authority.
+    /// Returns the TLS configuration of a client that trusts this authority.
     pub fn trusting(
         &self,
         identity: Option<&CertificateFiles>,
@@ -216,7 +217,7 @@ impl Authority {
         config
     }
 
-    /// A TLS connection to a port of 127.0.0.1.
+    /// Returns a TLS connection to a port of 127.0.0.1.
     pub async fn connect(
         &self,
         port: u16,

@@ -1,7 +1,7 @@
-//! An authorization server: keys, tokens signed with them, metadata and a key set over HTTP. It counts what it is asked, can change its
-//! keys, and can be told to hang, to refuse, or to say nonsense.
+//! An authorization server: keys, tokens signed with them, metadata and a key set over HTTP. It
+//! counts requests, can change its keys, and can be set to hang, to refuse, or to answer nonsense.
 //!
-//! Tokens are put together by hand, so that they can be as wrong as a test likes.
+//! Tokens are put together by hand, so that they can be as wrong as a test needs.
 
 use std::{
     convert::Infallible,
@@ -32,17 +32,17 @@ use tokio::{net::TcpListener, sync::watch};
 
 use crate::{abort_on_drop::AbortOnDrop, http_server::serve};
 
-/// Whom tokens are for unless a test says otherwise.
+/// Audience of tokens unless a test sets another.
 pub const RESOURCE: &str = "https://mcp.example.com";
 const METADATA: &str = "/.well-known/oauth-authorization-server";
 const KEYS: &str = "/keys";
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
 }
 
-/// In the form of the parts of a token.
+/// Encodes a part of a token.
 pub fn encoded(text: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(text)
 }
@@ -66,12 +66,12 @@ impl SigningKey {
         Self { id: Some(id.to_owned()), algorithm, pair: Arc::new(pair) }
     }
 
-    /// RS256.
+    /// Makes a key for RS256.
     pub fn rsa(id: &str) -> Self {
         Self::new(id, "RS256", Pair::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).expect("a key")))
     }
 
-    /// ES256.
+    /// Makes a key for ES256.
     pub fn ec(id: &str) -> Self {
         Self::new(
             id,
@@ -83,7 +83,7 @@ impl SigningKey {
         )
     }
 
-    /// ES384.
+    /// Makes a key for ES384.
     pub fn ec_384(id: &str) -> Self {
         Self::new(
             id,
@@ -95,17 +95,17 @@ impl SigningKey {
         )
     }
 
-    /// EdDSA.
+    /// Makes a key for EdDSA.
     pub fn ed(id: &str) -> Self {
         Self::new(id, "EdDSA", Pair::Ed(Ed25519KeyPair::generate().expect("a key")))
     }
 
-    /// The same key without a name.
+    /// Returns the key without a name.
     pub fn unnamed(&self) -> Self {
         Self { id: None, ..self.clone() }
     }
 
-    /// The same key of RSA, whose tokens say PS256.
+    /// Returns the RSA key with PS256 as the algorithm of its tokens.
     pub fn pss(&self) -> Self {
         Self { algorithm: "PS256", ..self.clone() }
     }
@@ -114,11 +114,12 @@ impl SigningKey {
         self.algorithm
     }
 
-    /// The public half, as it stands in a key set.
+    /// Returns the public half in the form of a key set.
     pub fn public(&self) -> Value {
         let mut key = match &*self.pair {
             Pair::Rsa(pair) => {
-                // PKCS #1: a sequence of the modulus, of 256 bytes and one that says that it is positive, and of the exponent 65537.
+                // PKCS #1: a sequence of the modulus and the exponent 65537. The modulus has 256
+                // bytes and one more that marks it as positive.
                 let der = pair.public_key().as_ref().to_vec();
                 json!({"kty": "RSA", "n": encoded(&der[9..265]), "e": encoded([1, 0, 1])})
             }
@@ -137,7 +138,7 @@ impl SigningKey {
         key
     }
 
-    /// The bytes of the public half, as somebody might take them for a shared secret.
+    /// Returns the bytes of the public half, which an attacker may use as a shared secret.
     pub fn public_bytes(&self) -> Vec<u8> {
         match &*self.pair {
             Pair::Rsa(pair) => pair.public_key().as_ref().to_vec(),
@@ -146,7 +147,7 @@ impl SigningKey {
         }
     }
 
-    /// The header that belongs to the key.
+    /// Returns the header that belongs to the key.
     pub fn header(&self) -> Value {
         let mut header = json!({"alg": self.algorithm, "typ": "at+jwt"});
         if let Some(id) = &self.id {
@@ -159,12 +160,12 @@ impl SigningKey {
         self.sign_text(&self.header().to_string(), &claims.to_string())
     }
 
-    /// With a header of the test's own.
+    /// Signs the claims under a header of the test's own.
     pub fn sign_under(&self, header: &Value, claims: &Value) -> String {
         self.sign_text(&header.to_string(), &claims.to_string())
     }
 
-    /// Whatever the texts are.
+    /// Signs any texts as header and claims.
     pub fn sign_text(&self, header: &str, claims: &str) -> String {
         let signed = format!("{}.{}", encoded(header), encoded(claims));
         let random = SystemRandom::new();
@@ -186,23 +187,23 @@ impl SigningKey {
     }
 }
 
-/// How the server answers.
+/// Way in which the server answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IssuerBehavior {
     Serves,
     /// Reads and never answers.
     Hangs,
-    /// With 503.
+    /// Answers with 503.
     Refuses,
-    /// With 410.
+    /// Answers with 410.
     Gone,
-    /// With a redirect to a place where the right thing is.
+    /// Redirects to a path with the right answer.
     Redirects,
-    /// With what is no metadata and no key set.
+    /// Answers with a text that is neither metadata nor a key set.
     Garbage,
-    /// With more than anybody should read.
+    /// Answers with more bytes than a client should read.
     Oversized,
-    /// Its metadata is another issuer's.
+    /// Answers with another issuer's metadata.
     WrongIssuer,
 }
 
@@ -220,7 +221,7 @@ impl IssuerState {
     }
 }
 
-/// Ends with the value.
+/// The server, which stops when it is dropped.
 pub struct AuthorizationServer {
     state: Arc<IssuerState>,
     key: SigningKey,
@@ -228,7 +229,7 @@ pub struct AuthorizationServer {
 }
 
 impl AuthorizationServer {
-    /// With one key, which signs its tokens.
+    /// Starts a server with one key, which signs its tokens.
     pub async fn start() -> Self {
         Self::with(SigningKey::ec("one")).await
     }
@@ -250,22 +251,23 @@ impl AuthorizationServer {
         Self { state, key, _server: server }
     }
 
-    /// Its name, which is where its metadata is looked for.
+    /// Returns its name, at which its metadata is published.
     pub fn issuer(&self) -> &str {
         &self.state.url
     }
 
-    /// For `jwks_url`.
+    /// Returns the URL for `jwks_url`.
     pub fn keys_url(&self) -> String {
         format!("{}{KEYS}", self.state.url)
     }
 
-    /// A configuration that takes its tokens for a tenant, with more members of the entry.
+    /// Returns a configuration that accepts its tokens for a tenant, with more members of the
+    /// entry.
     pub fn config(&self, tenant: &str, more: Value) -> Value {
         json!({"auth": {"resource": RESOURCE, "issuers": [self.entry(tenant, more)]}})
     }
 
-    /// Its entry among issuers.
+    /// Returns the server's entry among `issuers`.
     pub fn entry(&self, tenant: &str, more: Value) -> Value {
         let mut entry = json!({"issuer": self.issuer(), "tenant": tenant});
         for (name, value) in more.as_object().into_iter().flatten() {
@@ -279,7 +281,7 @@ impl AuthorizationServer {
         &self.key
     }
 
-    /// What it publishes from now on.
+    /// Replaces the published keys.
     pub fn publish(&self, keys: &[&SigningKey]) {
         *self.state.keys() = keys.iter().map(|key| key.public()).collect();
     }
@@ -288,21 +290,21 @@ impl AuthorizationServer {
         *self.state.keys() = keys;
     }
 
-    pub fn is(&self, manner: IssuerBehavior) {
+    pub fn set_behavior(&self, manner: IssuerBehavior) {
         self.state.manner.send_replace(manner);
     }
 
-    /// How often somebody wanted its keys.
-    pub fn keys_asked(&self) -> usize {
+    /// Returns how often its keys were requested.
+    pub fn key_requests(&self) -> usize {
         self.state.keys_asked.load(Ordering::Relaxed)
     }
 
-    /// How often somebody wanted its metadata.
-    pub fn metadata_asked(&self) -> usize {
+    /// Returns how often its metadata was requested.
+    pub fn metadata_requests(&self) -> usize {
         self.state.metadata_asked.load(Ordering::Relaxed)
     }
 
-    /// Claims of a good token for an hour, with changes; `null` takes a claim out.
+    /// Returns the claims of a valid token for an hour, with changes; `null` removes a claim.
     pub fn claims(&self, subject: &str, changes: Value) -> Value {
         let mut claims = json!({"iss": self.issuer(), "sub": subject, "aud": RESOURCE, "iat": now(), "exp": now() + 3_600});
         for (name, value) in changes.as_object().into_iter().flatten() {
@@ -312,7 +314,7 @@ impl AuthorizationServer {
         claims
     }
 
-    /// A good token.
+    /// Returns a valid token.
     pub fn token(&self, subject: &str) -> String {
         self.token_with(subject, json!({}))
     }

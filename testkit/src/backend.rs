@@ -62,7 +62,7 @@ impl RecordedRequest {
         self.method() == Some(method)
     }
 
-    /// `tools/call` of this tool.
+    /// Returns whether this is a `tools/call` of this tool.
     pub fn calls(&self, tool: &str) -> bool {
         self.is("tools/call") && self.message["params"]["name"] == tool
     }
@@ -118,26 +118,28 @@ pub struct FakeBackend {
     shared: Arc<BackendShared>,
     address: SocketAddr,
     server: AbortOnDrop,
-    /// It is reached by lines over TCP.
+    /// Set when it is reached by lines over TCP.
     piped: Option<LineBridge>,
     verdict: JudgeGuard,
 }
 
 impl FakeBackend {
-    /// A backend without tools; tools, resources and prompts are declared with `listChanged` and `subscribe`.
+    /// Starts a backend without tools. It declares tools, resources and prompts with `listChanged`
+    /// and `subscribe`.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");
         Self::on_listener(listener)
     }
 
-    /// One that is reached by lines over TCP. What it does and sees is the same: its sessions are connections.
+    /// Puts the backend behind lines over TCP. Its behaviour stays the same, and each connection is
+    /// a session.
     pub async fn behind_lines(mut self) -> Self {
         self.sessions();
         self.piped = Some(LineBridge::to(self.address).await);
         self
     }
 
-    /// A backend with one tool that answers by `handler`.
+    /// Starts a backend with one tool that answers by `handler`.
     pub async fn with_tool<F, R>(name: &str, handler: F) -> Self
     where
         F: Fn(BackendCall) -> R + Send + Sync + 'static,
@@ -148,7 +150,7 @@ impl FakeBackend {
         backend
     }
 
-    /// A backend with one tool named `echo` that gives back its arguments.
+    /// Starts a backend with one tool named `echo` that returns its arguments.
     pub async fn echo() -> Self {
         let backend = Self::start().await;
         backend.list("tools", vec![tool("echo")]);
@@ -202,7 +204,7 @@ impl FakeBackend {
         format!("http://{}/mcp", self.address)
     }
 
-    /// The admin API's body for this backend.
+    /// Returns the admin API's body for this backend.
     pub fn spec(&self) -> Value {
         match &self.piped {
             Some(piped) => {
@@ -212,9 +214,9 @@ impl FakeBackend {
         }
     }
 
-    // ---- how it behaves ----
+    // ---- behaviour ----
 
-    /// The version `initialize` is answered with.
+    /// Sets the version that `initialize` is answered with.
     pub fn version(&self, version: &str) -> &Self {
         self.shared.lock().version = version.to_owned();
         self
@@ -233,44 +235,45 @@ impl FakeBackend {
         self
     }
 
-    /// Issues a session id at `initialize` and insists on it afterwards.
+    /// Issues a session id at `initialize` and requires it afterwards.
     pub fn sessions(&self) -> &Self {
         self.shared.lock().issue_sessions = true;
         self
     }
 
-    /// GET is answered 405.
+    /// Answers GET with 405.
     pub fn no_get_stream(&self) -> &Self {
         self.shared.lock().get_streams = false;
         self
     }
 
-    /// A GET that wants to resume from an event id is answered 400.
+    /// Answers a GET that resumes from an event id with 400.
     pub fn no_resumption(&self) -> &Self {
         self.shared.lock().resumable = false;
         self
     }
 
-    /// DELETE is answered 405.
+    /// Answers DELETE with 405.
     pub fn no_delete(&self) -> &Self {
         self.shared.lock().delete_allowed = false;
         self
     }
 
-    /// From now on only the envelopes of what this backend is told are judged: a client of this test says what no schema
-    /// allows, and the broker passes it on as it is. `why` is for the reader.
+    /// Restricts the judgement of messages to this backend to their envelopes from now on. A client
+    /// of this test sends content that no schema allows, and the broker passes it on unchanged.
+    /// `why` is for the reader.
     pub fn content_is_invalid_on_purpose(&self, why: &'static str) -> &Self {
         self.shared.lock().content_excused = Some(why);
         self
     }
 
-    /// Lists are given in pages of this size.
+    /// Splits lists into pages of this size.
     pub fn page_size(&self, size: usize) -> &Self {
         self.shared.lock().page_size = size;
         self
     }
 
-    /// What a list (`tools`, `resources`, `resourceTemplates`, `prompts`) holds.
+    /// Sets the items of a list (`tools`, `resources`, `resourceTemplates`, `prompts`).
     pub fn list(&self, member: &'static str, items: Vec<Value>) -> &Self {
         self.shared.lock().lists.insert(member, items);
         self
@@ -302,7 +305,7 @@ impl FakeBackend {
         self
     }
 
-    /// Every session id issued so far is unknown (404) from now on.
+    /// Makes every session id issued so far unknown (404).
     pub fn forget_sessions(&self) {
         self.shared.lock().sessions.clear();
     }
@@ -314,7 +317,8 @@ impl FakeBackend {
         state.connections.drain(..).for_each(|connection| connection.abort());
     }
 
-    /// Stops listening and cuts everything: the backend is dead. Gives the address for a successor.
+    /// Stops listening and cuts every connection: the backend is dead. Returns the address for a
+    /// successor.
     pub async fn die(self) -> SocketAddr {
         let Self { shared, address, server, verdict: _verdict, piped: _piped } = self;
         let mut server = server;
@@ -326,9 +330,9 @@ impl FakeBackend {
         address
     }
 
-    // ---- what it says unasked ----
+    // ---- messages it sends unasked ----
 
-    /// Sends a message on every open GET stream; how many there were.
+    /// Sends a message on every open GET stream; returns how many there were.
     pub async fn push(&self, message: Value) -> usize {
         self.push_where(|_| true, &exchange::event_text(None, &message.to_string())).await
     }
@@ -353,7 +357,7 @@ impl FakeBackend {
             .filter(|get| wanted(get.session.as_deref()))
             .map(|get| get.out.clone())
             .collect();
-        self.shared.judge.peer_said(None, text.as_bytes());
+        self.shared.judge.record_peer_message(None, text.as_bytes());
         let mut sent = 0;
         for out in outs {
             sent += usize::from(out.send(ReplyPart::Event(text.to_owned())).await.is_ok());
@@ -371,14 +375,14 @@ impl FakeBackend {
         drop(gets);
     }
 
-    // ---- what it saw ----
+    // ---- messages it received ----
 
-    pub fn seen(&self) -> Vec<RecordedRequest> {
+    pub fn recorded(&self) -> Vec<RecordedRequest> {
         self.shared.lock().seen.clone()
     }
 
-    /// The recorded requests of one JSON-RPC method.
-    pub fn seen_of(&self, method: &str) -> Vec<RecordedRequest> {
+    /// Returns the recorded requests of one JSON-RPC method.
+    pub fn recorded_of(&self, method: &str) -> Vec<RecordedRequest> {
         self.shared.lock().seen.iter().filter(|seen| seen.is(method)).cloned().collect()
     }
 
@@ -386,7 +390,7 @@ impl FakeBackend {
         self.shared.lock().seen.iter().filter(|seen| wanted(seen)).count()
     }
 
-    /// The first recorded request that matches, waiting for it if need be.
+    /// Returns the first recorded request that matches, and waits for one if necessary.
     pub async fn wait_for(
         &self,
         what: &str,
@@ -418,7 +422,7 @@ impl FakeBackend {
         .await;
     }
 
-    /// The session ids alive now.
+    /// Returns the session ids that are alive now.
     pub fn live_sessions(&self) -> Vec<String> {
         self.shared.lock().sessions.iter().cloned().collect()
     }
@@ -450,12 +454,12 @@ impl std::fmt::Debug for FakeBackend {
     }
 }
 
-/// A tool definition that takes anything.
+/// Returns a tool definition that accepts any arguments.
 pub fn tool(name: &str) -> Value {
     json!({"name": name, "description": format!("the tool {name}"), "inputSchema": {"type": "object"}})
 }
 
-/// A tool result with one text item.
+/// Returns a tool result with one text item.
 pub fn text(text: &str) -> Value {
     json!({"content": [{"type": "text", "text": text}]})
 }

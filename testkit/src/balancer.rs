@@ -1,9 +1,10 @@
-//! The balancer a test puts before its replicas: as dumb as they come, so that no replica can rely on seeing a client again.
+//! The balancer that a test puts in front of its replicas. It is as simple as possible, so that no
+//! replica can rely on seeing a client again.
 //!
-//! Each request goes to the next replica in turn, whatever session it names. A replica that refuses the connection is
-//! passed over, since nothing was sent to it; once a byte was sent a request is never sent again, and when its replica
-//! breaks the client's connection breaks too. Bodies pass both ways as they come. A client that goes away takes its
-//! connection to the replica with it.
+//! Each request goes to the next replica in turn, whatever session it names. The balancer skips a
+//! replica that refuses the connection, since nothing was sent to it. Once a byte was sent, a
+//! request is never sent again. If its replica breaks, the client's connection breaks too. Bodies
+//! pass both ways as they come. A client that disconnects also ends its connection to the replica.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +33,7 @@ use tokio::{
 
 use crate::abort_on_drop::AbortOnDrop;
 
-/// Headers about one connection, which end at whoever holds it.
+/// Headers about one connection, which the next peer does not get.
 const HOP_BY_HOP: [&str; 7] = [
     "connection",
     "keep-alive",
@@ -52,7 +53,7 @@ struct BalancerState {
     connections: Vec<AbortHandle>,
 }
 
-/// Listens on 127.0.0.1; gone, with every connection through it, when dropped.
+/// Listener on 127.0.0.1. Dropping it ends it and every connection through it.
 #[derive(Debug)]
 pub struct Balancer {
     state: Arc<Mutex<BalancerState>>,
@@ -73,17 +74,17 @@ impl Balancer {
         self.address
     }
 
-    /// From the next request on. Requests in flight stay where they are.
+    /// Replaces the replicas from the next request on. Requests in flight stay where they are.
     pub fn set_replicas(&self, replicas: Vec<SocketAddr>) {
         self.state.lock().replicas = replicas;
     }
 
-    /// How many requests were sent to this replica.
+    /// Returns how many requests were sent to this replica.
     pub fn sent_to(&self, replica: SocketAddr) -> u64 {
         self.state.lock().sent.get(&replica).copied().unwrap_or(0)
     }
 
-    /// How often a replica refused the connection and was passed over.
+    /// Returns how often a replica refused the connection and was skipped.
     pub fn refused(&self) -> u64 {
         self.state.lock().refused
     }
@@ -111,7 +112,8 @@ async fn serve(state: Arc<Mutex<BalancerState>>, listener: TcpListener) {
     }
 }
 
-/// An error makes the server drop the client's connection, which is what a broken replica shall look like.
+/// Forwards a request. An error makes the server drop the client's connection, as a broken replica
+/// does.
 async fn forward(
     state: Arc<Mutex<BalancerState>>,
     request: Request<Incoming>,
@@ -138,7 +140,7 @@ async fn forward(
     ))
 }
 
-/// A connection to the next replica in turn that takes one.
+/// Connects to the next replica in turn that accepts.
 async fn connect(state: &Mutex<BalancerState>) -> Option<(SocketAddr, TcpStream)> {
     let in_turn = {
         let mut state = state.lock();
@@ -161,7 +163,7 @@ async fn connect(state: &Mutex<BalancerState>) -> Option<(SocketAddr, TcpStream)
     None
 }
 
-/// HTTP/1.1 with a target that is a path, and the Host the client named.
+/// Returns the request as HTTP/1.1 with a path as its target, and the Host that the client named.
 fn for_replica(request: Request<Incoming>, replica: SocketAddr) -> Request<Incoming> {
     let (mut parts, body) = request.into_parts();
     strip_hop_by_hop(&mut parts.headers);
@@ -181,10 +183,10 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// A replica's answer, which keeps the connection it comes over for as long as somebody reads it.
+/// A replica's answer. It keeps its connection open until the answer is read or dropped.
 struct ForwardedBody {
     body: Incoming,
-    // Without it the connection would count as no longer needed.
+    // Without it the connection would count as unused.
     _sender: hyper::client::conn::http1::SendRequest<Incoming>,
     _connection: AbortOnDrop,
 }
@@ -238,10 +240,10 @@ mod tests {
                 assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
             }
         }
-        assert_eq!((one.seen().len(), two.seen().len()), (10, 10));
+        assert_eq!((one.recorded().len(), two.recorded().len()), (10, 10));
         assert_eq!((balancer.sent_to(one.address()), balancer.sent_to(two.address())), (10, 10));
         assert_eq!(
-            one.seen()[0].header("host"),
+            one.recorded()[0].header("host"),
             Some(balancer.address().to_string().as_str()),
             "the client's own Host"
         );
@@ -262,7 +264,7 @@ mod tests {
         let three = FakeBackend::start().await;
         balancer.set_replicas(vec![three.address()]);
         assert_eq!(client.post(ping()).await.status, 200);
-        assert_eq!(three.seen().len(), 1);
+        assert_eq!(three.recorded().len(), 1);
         balancer.set_replicas(Vec::new());
         assert_eq!(client.post(ping()).await.status, 502);
     }
@@ -274,7 +276,7 @@ mod tests {
         let client = TestClient::new(balancer.address(), "/mcp");
         let answer = client.try_send("POST", &client.usual_headers(), ping().into()).await;
         assert!(answer.is_err(), "{answer:?}");
-        assert_eq!((one.seen().len(), two.seen().len()), (1, 0));
+        assert_eq!((one.recorded().len(), two.recorded().len()), (1, 0));
     }
 
     #[tokio::test]
@@ -294,7 +296,7 @@ mod tests {
         });
         let client = TestClient::new(balancer.address(), "/mcp");
         let mut events = client.post_stream(ping()).await;
-        // The first event comes while the replica still waits to say the second.
+        // The first event comes while the replica still waits to send the second.
         assert_eq!(events.next_message().await.unwrap().1["params"]["progress"], 1.0);
         assert_eq!(said.load(Ordering::SeqCst), 1);
         go_on.open();
@@ -311,7 +313,7 @@ mod tests {
         one.on("ping", move |call| {
             let tell = tell.clone();
             async move {
-                call.gone().await;
+                call.client_disconnected().await;
                 tell.open();
                 Reply::Hang
             }
@@ -327,7 +329,7 @@ mod tests {
         one.wait_get_streams(1).await;
         drop(stream);
         eventually("the stream's end at the replica", || async {
-            // A sender to a stream nobody reads fails.
+            // A send to a stream without a reader fails.
             match one.push(json!({"jsonrpc": "2.0", "method": "notifications/progress"})).await {
                 0 => Ok(()),
                 open => Err(open),

@@ -1,13 +1,15 @@
 //! The real binary as a child process: its own folder, free ports, a restart on the same data.
 //!
-//! A [`BrokerBuilder`] writes a configuration file (JSON is YAML), starts the binary, waits for its `ready` line, and
-//! registers tenants and backends through the admin API. Dropping a [`TestBroker`] kills the process; a failing test
-//! prints the end of its log. What the broker said to the clients made here and to stdio
-//! backends is judged by then (see [`crate::judge`]).
+//! A [`BrokerBuilder`] writes a configuration file (JSON is YAML), starts the binary and waits for
+//! its `ready` line. Then it registers tenants and backends through the admin API. Dropping a
+//! [`TestBroker`] kills the process; a failing test prints the end of its log. By then everything
+//! that the broker sent to the clients made here and to stdio backends has been judged (see
+//! [`crate::judge`]).
 //!
-//! The variable `MCP_BROKER_TEST_ON` lets every test that does not choose its storage run on something else than SQLite,
-//! see [`crate::topology`]. On a cluster a `TestBroker` is two replicas: its clients go through a balancer without memory,
-//! its operator talks to the first replica, and what ends or starts it ends or starts both.
+//! The variable `MCP_BROKER_TEST_ON` lets every test that does not choose its storage run on
+//! another store than SQLite, see [`crate::topology`]. On a cluster a `TestBroker` is two replicas.
+//! Its clients connect through a balancer without memory, and its operator uses the first replica.
+//! A start or an end concerns both.
 
 use std::{
     net::SocketAddr,
@@ -32,10 +34,10 @@ use crate::{
     topology::{self, Topology},
 };
 
-/// How many replicas stand for one broker on [`Topology::Cluster`].
+/// Number of replicas that form one broker on [`Topology::Cluster`].
 const REPLICAS_OF_ONE: usize = 2;
 
-/// What to start.
+/// Settings of the broker to start.
 #[derive(Debug, Clone)]
 pub struct BrokerBuilder {
     binary: PathBuf,
@@ -50,8 +52,8 @@ pub struct BrokerBuilder {
 }
 
 impl BrokerBuilder {
-    /// `binary`: the path cargo gives tests of the broker crate as `CARGO_BIN_EXE_mcp-broker`; the variable
-    /// `MCP_BROKER_BIN` wins over it.
+    /// `binary`: the path that cargo gives tests of the broker crate as `CARGO_BIN_EXE_mcp-broker`.
+    /// The variable `MCP_BROKER_BIN` overrides it.
     pub fn new(binary: impl Into<PathBuf>) -> Self {
         let binary =
             std::env::var_os("MCP_BROKER_BIN").map_or_else(|| binary.into(), PathBuf::from);
@@ -59,7 +61,8 @@ impl BrokerBuilder {
             "listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"},
             "egress": {"allow": ["127.0.0.0/8"]},
         });
-        // It trusts nobody a test does not name: reading all that the system trusts takes longer than the rest of a start.
+        // The broker trusts only authorities that a test names: reading all that the system trusts
+        // takes longer than the rest of a start.
         let env = vec![("SSL_CERT_FILE".to_owned(), "/dev/null".to_owned())];
         Self {
             binary,
@@ -74,19 +77,20 @@ impl BrokerBuilder {
         }
     }
 
-    /// Started by this program, which becomes the broker.
+    /// Starts the broker through this program, which then becomes the broker.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.binary = program.into();
         self
     }
 
-    /// Merged into the configuration, member by member.
+    /// Merges a fragment into the configuration, member by member.
     pub fn config(mut self, fragment: Value) -> Self {
         merge(&mut self.config, fragment);
         self
     }
 
-    /// Registered through the admin API once the broker is ready; `start` waits until the backend is ready too.
+    /// Registers a backend through the admin API once the broker is ready; `start` waits until the
+    /// backend is ready too.
     pub fn backend(mut self, tenant: &str, name: &str, spec: Value) -> Self {
         self.backends.push((tenant.to_owned(), name.to_owned(), spec));
         self
@@ -106,13 +110,14 @@ impl BrokerBuilder {
         self.config(json!({"auth": {"admin_token": token}}))
     }
 
-    /// Whom this system trusts, as outside of tests: what its start costs is what it costs there.
-    pub fn trusting_the_system(mut self) -> Self {
+    /// Trusts the authorities of the system, as outside of tests, so that a start costs as much as
+    /// there.
+    pub fn with_system_roots(mut self) -> Self {
         self.env.retain(|(name, _)| name != "SSL_CERT_FILE");
         self
     }
 
-    /// Run by this user, who is not root. Tests that run as root can ask for that.
+    /// Runs the broker as this user, who is not root. Only tests that run as root can use it.
     pub fn as_user(mut self, user: u32) -> Self {
         self.user = Some(user);
         self
@@ -123,20 +128,20 @@ impl BrokerBuilder {
         self
     }
 
-    /// On this ground whatever the environment says.
+    /// Chooses the topology, whatever the environment sets.
     pub fn on(mut self, topology: Topology) -> Self {
         self.ground = Some(topology);
         self
     }
 
-    /// One process on the stores of the ground, and no balancer: for tests of what each process has for itself, such as
-    /// limits, links, signals and files.
-    pub fn alone(mut self) -> Self {
+    /// Runs one process without a balancer, on the stores of the topology. For tests of state that
+    /// each process has for itself, such as limits, links, signals and files.
+    pub fn single_process(mut self) -> Self {
         self.alone = true;
         self
     }
 
-    /// On a new database of this server.
+    /// Puts the broker on a new database of this server.
     pub async fn on_postgres(self, server: &PostgresServer) -> Self {
         let url = server.database().await;
         self.config(json!({"storage": {"url": url}, "node": {"secret": SECRET}}))
@@ -146,19 +151,19 @@ impl BrokerBuilder {
         self.config(json!({"storage": {"redis_url": server.url()}}))
     }
 
-    /// Several replicas of this broker.
+    /// Returns a builder of several replicas of this broker.
     pub fn cluster(self, replicas: usize) -> ClusterBuilder {
         ClusterBuilder::new(self, replicas)
     }
 
-    /// Starts and registers; panics when anything of it fails.
+    /// Starts the broker and registers everything; panics if anything fails.
     pub async fn start(self) -> TestBroker {
         let topology = if self.config["storage"]["url"].is_null() {
-            self.ground.unwrap_or_else(topology::chosen)
+            self.ground.unwrap_or_else(topology::topology_from_env)
         } else {
             Topology::Sqlite
         };
-        let topology = if self.alone { topology.of_one_process() } else { topology };
+        let topology = if self.alone { topology.single_process() } else { topology };
         let mut stores = json!({});
         let mut redis = None;
         if matches!(topology, Topology::Postgres | Topology::Cluster) {
@@ -201,7 +206,7 @@ impl BrokerBuilder {
         &self.config
     }
 
-    /// Tenant, name and body of each.
+    /// Returns tenant, name and body of each backend.
     pub(crate) fn backends(&self) -> &[(String, String, Value)] {
         &self.backends
     }
@@ -210,25 +215,26 @@ impl BrokerBuilder {
         let others =
             replicas[1..].iter().map(|replica| (replica.admin_address(), replica.http_address()));
         AdminClient::new(replicas[0].admin_address(), self.admin_token.as_deref())
-            .with_others(others.collect())
+            .with_replicas(others.collect())
     }
 
-    /// The tenants, then the backends.
+    /// Registers the tenants, then the backends.
     pub(crate) async fn register(&self, admin: &AdminClient) {
-        // Several at a time: each is waited for until it is known everywhere.
+        // Several run at a time: each waits until its change is known everywhere.
         stream::iter(&self.tenants)
             .for_each_concurrent(8, |tenant| admin.put_tenant(tenant, json!({})))
             .await;
         let ready = |(tenant, name, spec): &(String, String, Value)| {
             let (tenant, name, spec) = (tenant.clone(), name.clone(), spec.clone());
             async move {
-                admin.ready_backend(&tenant, &name, &spec).await;
+                admin.put_ready_backend(&tenant, &name, &spec).await;
             }
         };
         stream::iter(&self.backends).for_each_concurrent(8, ready).await;
     }
 
-    /// Runs the binary with these arguments to its end, for what is refused at start and for the command line.
+    /// Runs the binary with these arguments to its end, for refused starts and for the command
+    /// line.
     pub async fn run(&self, folder: &Path, arguments: &[&str]) -> CommandOutput {
         let mut command = Command::new(&self.binary);
         command
@@ -252,7 +258,7 @@ impl BrokerBuilder {
     }
 }
 
-/// How a command ended.
+/// Exit status and output of a command.
 #[derive(Debug, Clone)]
 pub struct CommandOutput {
     pub code: Option<i32>,
@@ -285,22 +291,23 @@ impl TestBroker {
         &self.replicas[0]
     }
 
-    /// Of the (first) process itself, for what must not pass through anybody else's HTTP.
+    /// Returns the address of the (first) process itself, for requests that must not pass a
+    /// balancer.
     pub fn http_address(&self) -> SocketAddr {
         self.first().http_address()
     }
 
-    /// Of the (first) process: where a message per line is spoken.
+    /// Returns the TCP address of the (first) process.
     pub fn tcp_address(&self) -> SocketAddr {
         self.first().tcp_address().expect("the test configured listen.tcp")
     }
 
-    /// Of the (first) process: where QUIC is spoken.
+    /// Returns the QUIC address of the (first) process.
     pub fn quic_address(&self) -> SocketAddr {
         self.first().quic_address().expect("the test configured listen.quic")
     }
 
-    /// A client of the TCP listener, to be connected.
+    /// Returns a client of the TCP listener, to be connected.
     pub fn duplex(&self) -> DuplexBuilder {
         DuplexClient::builder().judged_by(&self.verdict.0)
     }
@@ -309,12 +316,12 @@ impl TestBroker {
         self.first().admin_address()
     }
 
-    /// Of every process.
+    /// Returns the admin address of every process.
     pub fn admin_addresses(&self) -> Vec<SocketAddr> {
         self.replicas.iter().map(Replica::admin_address).collect()
     }
 
-    /// Where clients go.
+    /// Returns the address that clients connect to.
     fn front(&self) -> SocketAddr {
         self.balancer.as_ref().map_or_else(|| self.http_address(), Balancer::address)
     }
@@ -327,12 +334,12 @@ impl TestBroker {
         self.builder.admin_of(&self.replicas.iter().collect::<Vec<_>>())
     }
 
-    /// A client of a data-plane path, without a session yet.
+    /// Returns a client of a data-plane path, without a session yet.
     pub fn client(&self, path: &str) -> TestClient {
         TestClient::new(self.front(), path).judged_by(&self.verdict.0)
     }
 
-    /// A client of the aggregated endpoint with a session of the newest version.
+    /// Returns a client of the aggregated endpoint with a session of the newest version.
     pub async fn connected(&self, capabilities: Value) -> TestClient {
         self.client("/mcp").connected(capabilities).await
     }
@@ -341,7 +348,7 @@ impl TestBroker {
         self.first().folder()
     }
 
-    /// What stdio backends noted of what they heard and said, a file for each of their processes.
+    /// Returns the files with the traffic of stdio backends, one for each of their processes.
     pub fn traffic(&self) -> Vec<PathBuf> {
         self.replicas.iter().flat_map(Replica::traffic).collect()
     }
@@ -350,17 +357,17 @@ impl TestBroker {
         self.first().pid()
     }
 
-    /// Everything logged so far.
+    /// Returns everything logged so far.
     pub fn log(&self) -> String {
         self.replicas.iter().map(Replica::log).collect()
     }
 
-    /// Waits until this was logged.
-    pub async fn logged(&self, text: &str) {
+    /// Waits until this text was logged.
+    pub async fn wait_for_log(&self, text: &str) {
         logged(text, || self.log()).await;
     }
 
-    /// The whole command line tool against this broker's admin API.
+    /// Runs the command line tool against this broker's admin API.
     pub async fn cli(&self, arguments: &[&str]) -> CommandOutput {
         let mut builder = self
             .builder
@@ -377,26 +384,26 @@ impl TestBroker {
         self.replicas.iter().for_each(|replica| replica.signal(signal));
     }
 
-    /// SIGTERM, without waiting.
-    pub fn ask_to_end(&self) {
+    /// Sends SIGTERM, without waiting.
+    pub fn request_shutdown(&self) {
         self.signal(Signal::TERM);
     }
 
     /// Waits until the process is gone.
-    pub async fn exited(&mut self) -> ExitStatus {
+    pub async fn wait_for_exit(&mut self) -> ExitStatus {
         for replica in &mut self.replicas[1..] {
-            replica.exited().await;
+            replica.wait_for_exit().await;
         }
-        self.replicas[0].exited().await
+        self.replicas[0].wait_for_exit().await
     }
 
-    /// SIGTERM, and the exit status.
+    /// Sends SIGTERM; returns the exit status.
     pub async fn terminate(&mut self) -> ExitStatus {
-        self.ask_to_end();
-        self.exited().await
+        self.request_shutdown();
+        self.wait_for_exit().await
     }
 
-    /// SIGKILL.
+    /// Kills the process with SIGKILL.
     pub async fn kill(&mut self) {
         for replica in &mut self.replicas {
             replica.kill().await;
@@ -404,9 +411,9 @@ impl TestBroker {
     }
 
     /// Starts the binary again on the same folder (after [`Self::terminate`] or [`Self::kill`]); ports may change.
-    pub async fn start_again(&mut self) {
+    pub async fn restart(&mut self) {
         for replica in &mut self.replicas {
-            replica.start_again().await;
+            replica.restart().await;
         }
         if let Some(balancer) = &self.balancer {
             balancer.set_replicas(self.replicas.iter().map(Replica::http_address).collect());

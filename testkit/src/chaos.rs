@@ -1,8 +1,9 @@
-//! Load on replicas that are killed meanwhile, and a verdict by [`crate::history`]. Called by tests with small counts and
-//! by the `chaos` binary with large ones.
+//! Load on replicas that are killed meanwhile, and a verdict by [`crate::history`]. Tests run it
+//! with small counts and the `chaos` binary with large ones.
 //!
-//! Every choice (who is killed and when, what each client does) comes from the seed, which the verdict names: a run that
-//! failed can be made again. Times are the machine's own, so a replay is the same plan and not the same microsecond.
+//! Every choice (which replica is killed and when, the work of each client) comes from the seed,
+//! which the verdict names. A failed run can be repeated with it. Times are the machine's own, so a
+//! replay is the same plan and not the same microsecond.
 
 mod faults;
 mod load;
@@ -26,16 +27,16 @@ use crate::{
 };
 
 pub use points::{KillPointPlan, kill_at_points};
-pub use rolling::{RollingPlan, restart_one_by_one};
+pub use rolling::{RollingPlan, rolling_restart};
 
 use load::Load;
 use seed::Seed;
 
-/// How long after a fault its traces may show: a lease, a recovery, and a busy machine.
+/// Time after a fault in which its traces may show: a lease, a recovery, and a busy machine.
 const SLACK: Duration = Duration::from_secs(4);
 const LEASE: &str = "1s";
 
-/// What to do to whom.
+/// Faults, load and store of one run.
 #[derive(Debug, Clone)]
 pub struct ChaosPlan {
     pub binary: PathBuf,
@@ -44,23 +45,23 @@ pub struct ChaosPlan {
     pub replicas: usize,
     /// Tasks to be acknowledged, spread evenly over the duration.
     pub tasks: usize,
-    /// Plain calls meanwhile.
+    /// Plain calls during the run.
     pub calls: usize,
     /// Plain calls that stream numbered progress for a while.
     pub streams: usize,
     pub sessions: usize,
     pub duration: Duration,
-    /// One replica is killed this often, and started again.
+    /// Interval at which one replica is killed, and started again.
     pub kill_every: Option<Duration>,
     pub restart_postgres: bool,
     pub restart_redis: bool,
     pub flush_redis: bool,
-    /// One replica is stopped for several leases, and goes on.
+    /// Set to stop one replica for several leases and continue it.
     pub freeze: bool,
 }
 
 impl ChaosPlan {
-    /// Nothing is broken yet.
+    /// Creates a plan without faults.
     pub fn new(binary: impl Into<PathBuf>, seed: u64) -> Self {
         Self {
             binary: binary.into(),
@@ -81,33 +82,33 @@ impl ChaosPlan {
     }
 }
 
-/// What a run showed.
+/// Result of a run.
 #[derive(Debug, Clone)]
 pub struct ChaosVerdict {
     pub what: &'static str,
     pub seed: u64,
-    /// How it was broken, in words.
+    /// The faults, in words.
     pub how: String,
     pub took: Duration,
     pub report: Report,
 }
 
 impl ChaosVerdict {
-    pub fn is_kept(&self) -> bool {
+    pub fn is_passed(&self) -> bool {
         self.report.violations.is_empty()
     }
 
     /// Prints the verdict, and panics unless every promise was kept.
     #[track_caller]
-    pub fn assert_kept(&self) {
-        assert!(self.is_kept(), "{self}");
+    pub fn assert_passed(&self) {
+        assert!(self.is_passed(), "{self}");
         println!("{self}");
     }
 }
 
 impl fmt::Display for ChaosVerdict {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = if self.is_kept() { "KEPT" } else { "BROKEN" };
+        let word = if self.is_passed() { "KEPT" } else { "BROKEN" };
         let took = self.took.as_secs_f64();
         write!(
             out,
@@ -117,7 +118,8 @@ impl fmt::Display for ChaosVerdict {
     }
 }
 
-/// A broker that takes as much as the plans ask for, with the ledger as its backend `b`. Clients need a key.
+/// Returns a broker with limits large enough for the plans, and the ledger as its backend `b`.
+/// Clients need a key.
 fn builder(binary: &PathBuf, ledger: &Ledger) -> BrokerBuilder {
     BrokerBuilder::new(binary).auth_required().backend("default", "b", ledger.spec()).config(json!({
         "limits": {"sessions_per_principal": 100_000, "sessions_per_tenant": 100_000, "connections_per_address": 10_000},
@@ -126,7 +128,7 @@ fn builder(binary: &PathBuf, ledger: &Ledger) -> BrokerBuilder {
     }))
 }
 
-/// Runs the plan and checks what its clients saw.
+/// Runs the plan and checks the observations of its clients.
 pub async fn run(plan: ChaosPlan) -> ChaosVerdict {
     let began = Instant::now();
     let ledger = Ledger::start().await;
@@ -170,7 +172,7 @@ fn in_words(plan: &ChaosPlan, history: &History) -> String {
     )
 }
 
-/// The text of a tool's result.
+/// Returns the text of a tool's result.
 fn text_of(result: &Value) -> String {
     result["content"][0]["text"].as_str().map_or_else(|| result.to_string(), str::to_owned)
 }

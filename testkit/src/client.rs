@@ -1,10 +1,12 @@
 //! A raw Streamable HTTP client: every header and every byte is the test's own.
 //!
-//! [`TestClient`] is cheap to clone; clones share the session. A request is a [`Call`]: a task that reads the answer,
-//! JSON or event stream, and hands out each message as it comes. Dropping a `Call` drops its connection.
+//! [`TestClient`] is cheap to clone; clones share the session. A request is a [`Call`]: a task that
+//! reads the answer, JSON or event stream, and returns each message as it comes. Dropping a `Call`
+//! drops its connection.
 
 mod attempt;
 mod call;
+mod sending;
 
 use std::{
     net::SocketAddr,
@@ -15,8 +17,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::Request;
-use http_body_util::Full;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -29,16 +29,14 @@ use crate::{
     abort_on_drop::AbortOnDrop,
     deadline::within,
     events::EventReader,
-    http::{
-        Http2Connection, HttpVersion, RawResponse, connect_http2, post, send_http1, send_http2,
-    },
-    judge::{Judge, JudgedExchange, Recipient, Revision},
+    http::{Http2Connection, HttpVersion, RawResponse, post},
+    judge::Judge,
 };
 
 pub const ACCEPT_BOTH: &str = "application/json, text/event-stream";
 pub const LATEST: &str = "2025-11-25";
 
-/// Answers a server's request: `Ok` is a result, `Err` an error object.
+/// Answers to a server's requests: `Ok` is a result, `Err` an error object.
 pub type Answers = Arc<dyn Fn(&str, &Value) -> Result<Value, Value> + Send + Sync>;
 
 /// A message as it came, with the id of the event that carried it.
@@ -91,7 +89,7 @@ impl std::fmt::Debug for TestClient {
 }
 
 impl TestClient {
-    /// A client of `http://ADDRESS/PATH`.
+    /// Returns a client of `http://ADDRESS/PATH`.
     pub fn new(address: SocketAddr, path: &str) -> Self {
         Self {
             address,
@@ -110,7 +108,7 @@ impl TestClient {
         self
     }
 
-    /// A header sent with every request, after the usual ones.
+    /// Adds a header to every request, after the usual ones.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
@@ -129,25 +127,28 @@ impl TestClient {
         self
     }
 
-    /// Has everything this client is told judged. A client of [`crate::TestBroker`] has its broker's judge already.
+    /// Judges every message that the broker sends to this client. A client of [`crate::TestBroker`]
+    /// has its broker's judge already.
     pub fn judged_by(mut self, judge: &Judge) -> Self {
         self.judge = Some(judge.clone());
         self
     }
 
-    /// From now on only the envelopes of what this client is told are judged: a backend of this test says what no schema
-    /// allows, and the broker passes it on as it is. `why` is for the reader.
+    /// Restricts the judgement of messages to this client to their envelopes from now on. A backend
+    /// of this test sends content that no schema allows, and the broker passes it on unchanged.
+    /// `why` is for the reader.
     pub fn content_is_invalid_on_purpose(&self, why: &'static str) -> &Self {
         self.lock().content_excused = Some(why);
         self
     }
 
-    /// The same session and credentials at another address, such as that of another replica.
+    /// Returns a client of the same session and credentials at another address, such as another
+    /// replica's.
     pub fn to(&self, address: SocketAddr) -> Self {
         Self { address, ..self.clone() }
     }
 
-    /// The same place and credentials, but no session yet.
+    /// Returns a client of the same address and credentials without a session.
     pub fn fresh(&self) -> Self {
         Self { state: Arc::default(), ..self.clone() }
     }
@@ -168,89 +169,7 @@ impl TestClient {
         self.state.lock()
     }
 
-    /// Sends exactly these headers (and Host).
-    pub async fn try_send(
-        &self,
-        method: &str,
-        headers: &[(String, String)],
-        body: Bytes,
-    ) -> Result<RawResponse, String> {
-        let mut request = Request::builder().method(method);
-        match self.http {
-            HttpVersion::Http1 => {
-                request = request.uri(&self.path);
-                if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
-                    request = request.header("host", self.address.to_string());
-                }
-            }
-            HttpVersion::Http2 => {
-                request = request.uri(format!("http://{}{}", self.address, self.path))
-            }
-        }
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
-        let hearing = self.judge.as_ref().map(|judge| self.hearing(judge, headers, &body));
-        let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
-        let response = match self.http {
-            HttpVersion::Http1 => send_http1(self.address, request).await,
-            HttpVersion::Http2 => send_http2(self.http2().await?, request).await,
-        }?;
-        Ok(match hearing {
-            Some(hearing) => response.heard(hearing),
-            None => response,
-        })
-    }
-
-    fn hearing(&self, judge: &Judge, headers: &[(String, String)], body: &[u8]) -> JudgedExchange {
-        let header = |wanted: &str| {
-            headers
-                .iter()
-                .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
-                .map(|(_, value)| value.as_str())
-        };
-        let mut hearing = JudgedExchange::new(judge, Recipient::Client);
-        hearing.session = header("mcp-session-id").map(str::to_owned);
-        hearing.named = header("mcp-protocol-version").and_then(Revision::of);
-        hearing.content_excused = self.lock().content_excused;
-        let posted: Value = serde_json::from_slice(body).unwrap_or_default();
-        hearing.answers = posted
-            .get("id")
-            .filter(|id| posted["method"].is_string() && (id.is_string() || id.is_i64()))
-            .cloned();
-        judge.peer_said(hearing.session.as_deref(), body);
-        hearing
-    }
-
-    async fn http2(&self) -> Result<Http2Connection, String> {
-        if let Some((connection, _)) = &self.lock().http2 {
-            return Ok(connection.clone());
-        }
-        let (connection, task) = connect_http2(self.address).await?;
-        self.lock().http2 = Some((connection.clone(), task));
-        Ok(connection)
-    }
-
-    /// [`Self::try_send`] with a deadline, for anything that must be answered.
-    pub async fn send(
-        &self,
-        method: &str,
-        headers: &[(&str, &str)],
-        body: impl Into<Bytes>,
-    ) -> RawResponse {
-        let headers: Vec<_> =
-            headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        within(&format!("the answer to {method}"), self.try_send(method, &headers, body.into()))
-            .await
-            .expect("the broker answers")
-    }
-
-    /// A POST with exactly these headers.
-    pub async fn post_raw(&self, headers: &[(&str, &str)], body: impl Into<Bytes>) -> RawResponse {
-        self.send("POST", headers, body).await
-    }
-
-    /// The headers of a well-behaved client in this session.
+    /// Returns the headers of a well-behaved client in this session.
     pub fn usual_headers(&self) -> Vec<(String, String)> {
         let mut headers = vec![
             ("content-type".to_owned(), "application/json".to_owned()),
@@ -268,14 +187,14 @@ impl TestClient {
         headers
     }
 
-    /// A POST of this session as bytes on a socket, with `more` header lines.
+    /// Returns a POST of this session as bytes on a socket, with `more` header lines.
     pub fn post_as_text(&self, more: &str, body: &str) -> String {
         let own = self.headers_without(&["content-type", "accept"]);
         let own: String = own.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         post(&self.path, &format!("{own}{more}"), body)
     }
 
-    /// The usual headers with some replaced or added.
+    /// Returns the usual headers with some replaced or added.
     pub fn headers_with(&self, changes: &[(&str, &str)]) -> Vec<(String, String)> {
         let mut headers =
             self.headers_without(&changes.iter().map(|(name, _)| *name).collect::<Vec<_>>());
@@ -284,7 +203,7 @@ impl TestClient {
         headers
     }
 
-    /// The usual headers without some.
+    /// Returns the usual headers without some.
     pub fn headers_without(&self, names: &[&str]) -> Vec<(String, String)> {
         self.usual_headers()
             .into_iter()
@@ -292,7 +211,7 @@ impl TestClient {
             .collect()
     }
 
-    /// A request with the given (owned) headers and a deadline.
+    /// Sends a request with the given (owned) headers and a deadline.
     pub async fn send_with(
         &self,
         method: &str,
@@ -304,12 +223,12 @@ impl TestClient {
             .expect("the broker answers")
     }
 
-    /// A POST of a well-behaved client, body as given.
+    /// Sends a POST with the usual headers and this body.
     pub async fn post(&self, body: impl Into<Bytes>) -> RawResponse {
         self.send_with("POST", self.usual_headers(), body).await
     }
 
-    /// The result of `initialize`; the session id and version are kept for later requests.
+    /// Returns the result of `initialize`; the session id and version are kept for later requests.
     pub async fn initialize_only(&self, version: &str, capabilities: Value) -> Value {
         let id = self.take_id();
         let params = json!({"protocolVersion": version, "capabilities": capabilities, "clientInfo": {"name": "testkit", "version": "1"}});
@@ -333,14 +252,14 @@ impl TestClient {
         result
     }
 
-    /// `initialize` and `notifications/initialized`.
+    /// Sends `initialize` and `notifications/initialized`; returns the result of the first.
     pub async fn initialize(&self, version: &str, capabilities: Value) -> Value {
         let result = self.initialize_only(version, capabilities).await;
         self.notify("notifications/initialized", json!({})).await;
         result
     }
 
-    /// A session of the newest version with these capabilities.
+    /// Opens a session of the newest version with these capabilities.
     pub async fn connected(self, capabilities: Value) -> Self {
         self.initialize(LATEST, capabilities).await;
         self
@@ -375,7 +294,8 @@ impl TestClient {
         self.begin_raw(id, body)
     }
 
-    /// Starts a request whose body is the test's own bytes; `id` is what the response must carry.
+    /// Starts a request whose body is the test's own bytes; `id` is the id that the response must
+    /// carry.
     pub fn begin_raw(&self, id: Value, body: impl Into<Bytes>) -> Call {
         let (to_call, messages) = mpsc::channel(4096);
         let client = self.clone();
@@ -409,7 +329,7 @@ impl TestClient {
         }
     }
 
-    /// Reads a stream to its end: server requests are answered, everything is handed on.
+    /// Reads a stream to its end: answers the server's requests and passes every message on.
     async fn pump(&self, mut events: EventReader, to_call: &mpsc::Sender<CallEvent>) {
         while let Some(event) = events.advance().await {
             let item = match event.data {
@@ -454,18 +374,18 @@ impl TestClient {
         response.expect_status(202, "an error response is accepted").await;
     }
 
-    /// The whole response message to a request.
+    /// Sends a request; returns the whole response message.
     pub async fn request(&self, method: &str, params: Value) -> Value {
         self.begin(method, params).response().await.value
     }
 
-    /// The result of a request; panics on an error.
+    /// Sends a request; returns its result, and panics on an error.
     pub async fn result(&self, method: &str, params: Value) -> Value {
         let response = self.request(method, params).await;
         response.get("result").cloned().unwrap_or_else(|| panic!("{method} failed: {response}"))
     }
 
-    /// The error of a request; panics on a result.
+    /// Sends a request; returns its error, and panics on a result.
     pub async fn error(&self, method: &str, params: Value) -> Value {
         let response = self.request(method, params).await;
         response
@@ -474,7 +394,7 @@ impl TestClient {
             .unwrap_or_else(|| panic!("{method} did not fail: {response}"))
     }
 
-    /// The result of `tools/call`.
+    /// Returns the result of `tools/call`.
     pub async fn call(&self, tool: &str, arguments: Value) -> Value {
         self.result("tools/call", json!({"name": tool, "arguments": arguments})).await
     }
@@ -483,7 +403,7 @@ impl TestClient {
         self.begin("tools/call", json!({"name": tool, "arguments": arguments}))
     }
 
-    /// Every page of a list, as the items under `member`.
+    /// Reads every page of a list; returns the items under `member`.
     pub async fn list_all(&self, method: &str, member: &str) -> Vec<Value> {
         let mut items = Vec::new();
         let mut params = json!({});
@@ -503,7 +423,7 @@ impl TestClient {
         }
     }
 
-    /// The names in `tools/list`.
+    /// Returns the names in `tools/list`.
     pub async fn tool_names(&self) -> Vec<String> {
         self.list_all("tools/list", "tools")
             .await
@@ -512,7 +432,7 @@ impl TestClient {
             .collect()
     }
 
-    /// A GET for events, answered whatever its status.
+    /// Sends a GET for events; returns the answer, whatever its status.
     pub async fn get_stream_raw(&self, last_event_id: Option<&str>) -> RawResponse {
         let mut headers = self.headers_with(&[("accept", "text/event-stream")]);
         headers.retain(|(name, _)| name != "content-type");
@@ -520,22 +440,22 @@ impl TestClient {
         self.send_with("GET", headers, Bytes::new()).await
     }
 
-    /// The session's general stream.
+    /// Opens the session's general stream.
     pub async fn open_get_stream(&self) -> EventReader {
         self.get_stream_raw(None).await.events()
     }
 
-    /// Goes on where a stream broke.
+    /// Resumes a stream that broke.
     pub async fn resume(&self, last_event_id: &str) -> EventReader {
         self.get_stream_raw(Some(last_event_id)).await.events()
     }
 
-    /// The raw event stream a request is answered with.
+    /// Sends a POST; returns the raw event stream of the answer.
     pub async fn post_stream(&self, body: impl Into<Bytes>) -> EventReader {
         self.post(body).await.events()
     }
 
-    /// DELETE; its status.
+    /// Sends DELETE; returns its status.
     pub async fn delete_session(&self) -> u16 {
         self.send_with("DELETE", self.headers_without(&["content-type", "accept"]), Bytes::new())
             .await

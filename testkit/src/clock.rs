@@ -1,11 +1,12 @@
-//! A wall clock for one process: libfaketime, loaded before the program. What it calls now may be changed while it runs, as
-//! when somebody sets the clock of a machine; the time that passes (the monotonic clock) stays as it is.
+//! A wall clock for one process: libfaketime, loaded before the program. Its time may be changed
+//! while the process runs, as when an operator sets the clock of a machine. The monotonic clock
+//! stays as it is.
 
 use std::{fs, path::PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// A clock that shows something else than everybody else's.
+/// A clock with an offset from the system's.
 #[derive(Debug)]
 pub struct FakeClock {
     said: NamedTempFile,
@@ -13,7 +14,8 @@ pub struct FakeClock {
 }
 
 impl FakeClock {
-    /// By so much: `+5m`, `-1h`, or an absolute `1970-01-02 00:00:00`; `+0` is right.
+    /// Creates a clock with this offset: `+5m`, `-1h`, or an absolute `1970-01-02 00:00:00`. `+0`
+    /// is right.
     pub fn set_to(offset: &str) -> Self {
         let folders =
             fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
@@ -26,15 +28,15 @@ impl FakeClock {
         clock
     }
 
-    /// Seen by the process within a second.
+    /// Changes the offset. The process sees it within a second.
     pub fn set(&self, offset: &str) {
-        // Renamed into place: it is read at any moment.
+        // The file is renamed into place, because the process may read it at any moment.
         let next = self.said.path().with_extension("next");
         fs::write(&next, format!("{offset}\n")).expect("a temporary file");
         fs::rename(&next, self.said.path()).expect("a temporary file");
     }
 
-    /// What gives a process this clock.
+    /// Returns the environment that gives a process this clock.
     pub fn env(&self) -> Vec<(String, String)> {
         let (library, said) =
             (self.library.display().to_string(), self.said.path().display().to_string());

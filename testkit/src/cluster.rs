@@ -1,8 +1,9 @@
-//! Several replicas of the real binary on one PostgreSQL and one Redis, behind a balancer without memory.
+//! Several replicas of the real binary on one PostgreSQL and one Redis, behind a balancer without
+//! memory.
 //!
-//! Made by [`crate::BrokerBuilder::cluster`]. Whatever a test kills, freezes or cuts here is real: processes, servers,
-//! connections. Clients made here go through the balancer unless they ask for one replica, and what they are told is
-//! judged like that of a single broker.
+//! [`crate::BrokerBuilder::cluster`] makes it. A test kills, freezes and cuts real processes,
+//! servers and connections. Clients made here use the balancer unless they choose one replica. The
+//! messages they receive are judged like those of a single broker.
 
 use std::net::SocketAddr;
 
@@ -21,25 +22,26 @@ use crate::{
     servers::{PostgresServer, RedisServer},
 };
 
-/// Known to every replica, so that they believe each other.
+/// Secret of every replica, so that they trust each other.
 pub(crate) const SECRET: &str = "one-secret-of-all-replicas-of-a-test";
 
-/// What makes the replica of this number one of several.
+/// Returns the configuration that makes the replica of this number one of several.
 pub(crate) fn replica_config(number: usize) -> Value {
     json!({"listen": {"internal": "127.0.0.1:0"}, "node": {"id": format!("r{number}"), "secret": SECRET}})
 }
 
-/// Where the state of the replicas is.
+/// Store of the replicas' state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Store {
-    /// A PostgreSQL that does not wait for the disk: enough where processes die and the machine does not.
+    /// A PostgreSQL that does not wait for the disk: enough where processes die and the machine
+    /// does not.
     Postgres,
     DurablePostgres,
-    /// Beside the one replica there is.
+    /// An embedded database next to the only replica.
     Sqlite,
 }
 
-/// What to start.
+/// Settings of the cluster to start.
 #[derive(Debug, Clone)]
 pub struct ClusterBuilder {
     broker: BrokerBuilder,
@@ -64,7 +66,7 @@ impl ClusterBuilder {
         }
     }
 
-    /// How long a replica that says nothing keeps what it owns.
+    /// Sets how long a silent replica keeps the sessions it owns.
     pub fn lease(mut self, lease: &str) -> Self {
         lease.clone_into(&mut self.lease);
         self
@@ -87,13 +89,14 @@ impl ClusterBuilder {
         self
     }
 
-    /// A variable for the first life of one replica; when that ends before it is ready, the replica is started without.
+    /// Sets a variable for the first life of one replica. If that life ends before the replica is
+    /// ready, the next one starts without it.
     pub fn env_of(mut self, replica: usize, name: &str, value: &str) -> Self {
         self.env.push((replica, name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Starts everything and registers what the builder names; panics when anything of it fails.
+    /// Starts everything and registers what the builder names; panics if anything fails.
     pub async fn start(self) -> TestCluster {
         let postgres = match self.store {
             Store::Postgres => Some(PostgresServer::fast().await),
@@ -156,7 +159,7 @@ impl ClusterBuilder {
     }
 }
 
-/// Running replicas and all they need.
+/// Running replicas and the servers they need.
 pub struct TestCluster {
     broker: BrokerBuilder,
     replicas: Vec<Replica>,
@@ -182,7 +185,7 @@ impl TestCluster {
         self.postgres.as_ref().expect("the cluster is on PostgreSQL")
     }
 
-    /// For what stops or starts it.
+    /// Returns the server, to be stopped or started.
     pub fn postgres_mut(&mut self) -> &mut PostgresServer {
         self.postgres.as_mut().expect("the cluster is on PostgreSQL")
     }
@@ -191,32 +194,32 @@ impl TestCluster {
         self.redis.as_ref().expect("the cluster has a Redis")
     }
 
-    /// Rows of the replicas' database as text, past every proxy.
+    /// Runs SQL on the replicas' database, past every proxy; returns rows as text.
     pub async fn sql(&self, statements: &str) -> String {
         self.postgres().sql(&self.database, statements).await
     }
 
-    /// The proxy between a replica and PostgreSQL.
+    /// Returns the proxy between a replica and PostgreSQL.
     pub fn proxy(&self, replica: usize) -> &FaultProxy {
         self.proxies.get(replica).expect("the cluster was started behind proxies")
     }
 
-    /// A client through the balancer, without a session yet.
+    /// Returns a client through the balancer, without a session yet.
     pub fn client(&self, path: &str) -> TestClient {
         TestClient::new(self.balancer.address(), path).judged_by(&self.verdict.0)
     }
 
-    /// A client of one replica.
+    /// Returns a client of one replica.
     pub fn client_of(&self, replica: usize, path: &str) -> TestClient {
         TestClient::new(self.replicas[replica].http_address(), path).judged_by(&self.verdict.0)
     }
 
-    /// The same session, asked for at one replica.
+    /// Returns a client of the same session at one replica.
     pub fn at(&self, replica: usize, client: &TestClient) -> TestClient {
         client.to(self.replicas[replica].http_address())
     }
 
-    /// A client of the aggregated endpoint with a session of the newest version.
+    /// Returns a client of the aggregated endpoint with a session of the newest version.
     pub async fn connected(&self, capabilities: Value) -> TestClient {
         self.client("/mcp").connected(capabilities).await
     }
@@ -225,7 +228,8 @@ impl TestCluster {
         self.broker.admin_of(&[&self.replicas[replica]])
     }
 
-    /// The operator of the first living replica, whose changes count once all the living know of them.
+    /// Returns the operator of the first living replica. Its changes count once all living replicas
+    /// know them.
     pub fn operator(&self) -> AdminClient {
         let living: Vec<&Replica> = self
             .replicas
@@ -237,7 +241,7 @@ impl TestCluster {
         self.broker.admin_of(&living)
     }
 
-    /// Tells the balancer who is there.
+    /// Gives the balancer the addresses of the living replicas.
     fn rebalance(&self) {
         let living = self
             .replicas
@@ -248,7 +252,7 @@ impl TestCluster {
         self.balancer.set_replicas(living.collect());
     }
 
-    /// SIGKILL. The balancer meets a refused connection until this returns.
+    /// Kills a replica with SIGKILL. Until this returns, the balancer meets a refused connection.
     pub async fn kill(&mut self, replica: usize) {
         self.replicas[replica].kill().await;
         self.up[replica] = false;
@@ -257,7 +261,7 @@ impl TestCluster {
 
     /// Notices that a replica ended by itself.
     pub fn has_ended(&mut self, replica: usize) -> bool {
-        let ended = self.replicas[replica].ended().is_some();
+        let ended = self.replicas[replica].try_exit_status().is_some();
         if ended && self.up[replica] {
             self.up[replica] = false;
             self.rebalance();
@@ -265,8 +269,8 @@ impl TestCluster {
         ended
     }
 
-    /// SIGTERM as an orderly restart does it: the balancer stops sending to it once it says that it is not ready. Returns
-    /// whether the exit was clean.
+    /// Stops a replica with SIGTERM, as an orderly restart does: the balancer stops sending to it
+    /// once it reports that it is not ready. Returns whether the exit was clean.
     pub async fn terminate(&mut self, replica: usize) -> bool {
         let admin = self.admin(replica);
         self.replicas[replica].signal(Signal::TERM);
@@ -279,27 +283,29 @@ impl TestCluster {
         .await;
         self.up[replica] = false;
         self.rebalance();
-        self.replicas[replica].exited().await.success()
+        self.replicas[replica].wait_for_exit().await.success()
     }
 
-    /// After [`Self::kill`] or [`Self::terminate`]; its ports change.
-    pub async fn start_again(&mut self, replica: usize) {
-        self.try_start_again(replica, &[]).await.unwrap_or_else(|died| panic!("{died}"));
+    /// Starts a replica after [`Self::kill`] or [`Self::terminate`]; its ports change.
+    pub async fn restart(&mut self, replica: usize) {
+        self.try_restart(replica, &[]).await.unwrap_or_else(|died| panic!("{died}"));
     }
 
-    /// The same with these variables for this life only; what it said when it ended before it was ready.
-    pub async fn try_start_again(
+    /// Starts a replica with these variables for this life only. `Err`: its output, if it ended
+    /// before it was ready.
+    pub async fn try_restart(
         &mut self,
         replica: usize,
         env: &[(String, String)],
     ) -> Result<(), String> {
-        self.replicas[replica].try_start_again(env).await?;
+        self.replicas[replica].try_restart(env).await?;
         self.up[replica] = true;
         self.rebalance();
         Ok(())
     }
 
-    /// SIGSTOP. Connections to it stay and are not answered; the balancer sends it nothing new.
+    /// Stops a replica with SIGSTOP. Connections to it stay and are not answered; the balancer
+    /// sends it no new request.
     pub fn freeze(&mut self, replica: usize) {
         self.replicas[replica].signal(Signal::STOP);
         self.up[replica] = false;
@@ -312,20 +318,22 @@ impl TestCluster {
         self.rebalance();
     }
 
-    /// Nothing goes between this replica and PostgreSQL any more, and nobody is told.
+    /// Drops all bytes between this replica and PostgreSQL. No side gets an error.
     pub fn cut_from_postgres(&self, replica: usize) {
         let proxy = self.proxy(replica);
         proxy.hole(Direction::Upstream, true);
         proxy.hole(Direction::Downstream, true);
     }
 
-    /// Undoes [`Self::cut_from_postgres`]. What was swallowed stays lost, so connections of before are reset.
-    pub fn join_to_postgres(&self, replica: usize) {
+    /// Undoes [`Self::cut_from_postgres`]. Dropped bytes stay lost, so earlier connections are
+    /// reset.
+    pub fn reconnect_to_postgres(&self, replica: usize) {
         self.proxy(replica).heal();
         self.proxy(replica).reset();
     }
 
-    /// PostgreSQL is killed, and this standby of it takes its place at the same address: that of the proxies.
+    /// Kills PostgreSQL and puts this standby in its place at the same address: that of the
+    /// proxies.
     pub async fn fail_over_to(&mut self, standby: PostgresServer) {
         assert!(!self.proxies.is_empty(), "the cluster was started behind proxies");
         let gone = self.postgres().port();

@@ -1,4 +1,5 @@
-//! A collector of traces: takes OTLP over HTTP as protobuf, keeps the spans, and can be told to hang or to refuse.
+//! A collector of traces: receives OTLP over HTTP as protobuf, keeps the spans, and can hang or
+//! refuse.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
@@ -23,13 +24,13 @@ use crate::{abort_on_drop::AbortOnDrop, eventually, http_server::serve};
 pub struct CollectedSpan {
     pub trace: String,
     pub id: String,
-    /// Empty for a root.
+    /// Id of the parent span; empty for a root.
     pub parent: String,
     pub name: String,
     pub kind: String,
     pub failed: bool,
     pub attributes: serde_json::Map<String, Value>,
-    /// What it says of the process it comes from.
+    /// Attributes of the process that sent it.
     pub resource: serde_json::Map<String, Value>,
 }
 
@@ -46,7 +47,7 @@ impl CollectedSpan {
     }
 }
 
-/// What happens to a request.
+/// Answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CollectorBehavior {
     Accepts,
@@ -61,7 +62,7 @@ struct CollectorState {
     mood: watch::Sender<CollectorBehavior>,
 }
 
-/// Ends with the value.
+/// The collector, which stops when it is dropped.
 pub struct Collector {
     state: Arc<CollectorState>,
     address: SocketAddr,
@@ -86,12 +87,12 @@ impl Collector {
         Self { state, address, _server: server }
     }
 
-    /// For `telemetry.traces.endpoint`.
+    /// Returns the URL for `telemetry.traces.endpoint`.
     pub fn endpoint(&self) -> String {
         format!("http://{}/v1/traces", self.address)
     }
 
-    pub fn is(&self, mood: CollectorBehavior) {
+    pub fn set_behavior(&self, mood: CollectorBehavior) {
         self.state.mood.send_replace(mood);
     }
 
@@ -99,7 +100,7 @@ impl Collector {
         self.state.spans.lock().clone()
     }
 
-    /// Spans of one trace, once they are as wanted.
+    /// Returns the spans of one trace, once `wanted` accepts them.
     pub async fn trace(
         &self,
         trace: &str,

@@ -1,6 +1,8 @@
-//! Waiting with a deadline: for a future, for a state seen from outside, for a gate a test opens.
+//! Waits with a deadline: for a future, for a state seen from outside, for a gate that a test
+//! opens.
 //!
-//! Used by every test; a wait that is over its deadline panics with what it waited for.
+//! Every test uses them. A wait that exceeds its deadline panics with the name of what it waited
+//! for.
 
 use std::{fmt::Debug, future::Future, time::Duration};
 
@@ -9,19 +11,19 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// How long a test waits for anything before it fails.
+/// Longest wait of a test for anything before it fails.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How often a state that can only be asked for (a metric, a process table) is looked at.
+/// Interval at which a state is read that can only be polled (a metric, a process table).
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// The future's value, or a panic naming `what` after [`DEADLINE`].
+/// Returns the future's value, or panics with `what` after [`DEADLINE`].
 #[track_caller]
 pub fn within<F: Future>(what: &str, future: F) -> impl Future<Output = F::Output> {
     within_at_most(DEADLINE, what, future)
 }
 
-/// [`within`] a deadline of its own.
+/// Does the same as [`within`] with another deadline.
 #[track_caller]
 pub fn within_at_most<F: Future>(
     deadline: Duration,
@@ -38,7 +40,7 @@ pub fn within_at_most<F: Future>(
     }
 }
 
-/// Asks `look` again and again until it gives `Ok`; panics with its last `Err` after `deadline`.
+/// Calls `look` again and again until it returns `Ok`; panics with its last `Err` after `deadline`.
 pub async fn eventually_within<T, E: Debug, F: Future<Output = Result<T, E>>>(
     deadline: Duration,
     what: &str,
@@ -56,7 +58,7 @@ pub async fn eventually_within<T, E: Debug, F: Future<Output = Result<T, E>>>(
     }
 }
 
-/// [`eventually_within`] the usual [`DEADLINE`].
+/// Does the same as [`eventually_within`] with the usual [`DEADLINE`].
 pub async fn eventually<T, E: Debug, F: Future<Output = Result<T, E>>>(
     what: &str,
     look: impl FnMut() -> F,
@@ -64,13 +66,13 @@ pub async fn eventually<T, E: Debug, F: Future<Output = Result<T, E>>>(
     eventually_within(DEADLINE, what, look).await
 }
 
-/// Waits until this was logged: lines are written behind what they tell of.
+/// Waits until this text was logged: the broker writes a line some time after its event.
 pub(crate) async fn logged(text: &str, log: impl Fn() -> String) {
     let look = || async { if log().contains(text) { Ok(()) } else { Err(log()) } };
     eventually(text, look).await;
 }
 
-/// A door handlers wait at until the test opens it.
+/// A gate at which handlers wait until the test opens it.
 #[derive(Clone, Debug)]
 pub struct Gate(watch::Sender<bool>);
 
@@ -89,7 +91,7 @@ impl Gate {
         self.0.send_replace(true);
     }
 
-    /// Resolves once the gate is open; stays open for all who come later.
+    /// Waits until the gate is open. It stays open for later callers.
     pub async fn passed(&self) {
         let mut state = self.0.subscribe();
         let _ = state.wait_for(|open| *open).await;

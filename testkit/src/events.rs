@@ -1,7 +1,7 @@
 //! Reads `text/event-stream` bodies event by event, as the bytes came.
 //!
-//! Used by [`crate::client`] and by tests that look at one stream themselves. Events without data (priming events,
-//! `retry`) are given out too: they mean something in MCP.
+//! [`crate::client`] uses it, and so do tests that read one stream themselves. Events without data
+//! (priming events, `retry`) are returned too: they have a meaning in MCP.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::{abort_on_drop::AbortOnDrop, deadline::DEADLINE, judge::JudgedExchange};
 
-/// How the broker says that events before this place are gone.
+/// Comment by which the broker reports that events before this point are lost.
 const GAP: &str = ": events lost";
 
 /// One event. `data` is the joined data lines, `None` when there was no data field at all.
@@ -25,7 +25,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// The JSON message carried, if any.
+    /// Returns the JSON message in the event, if any.
     pub fn message(&self) -> Option<Value> {
         self.data
             .as_deref()
@@ -33,7 +33,8 @@ impl Event {
             .and_then(|data| serde_json::from_str(data).ok())
     }
 
-    /// An id and an empty data field: where a client may resume from before anything was said.
+    /// Returns whether the event has an id and empty data. A client may resume from it before any
+    /// message was sent.
     pub fn is_priming(&self) -> bool {
         self.id.is_some() && self.data.as_deref() == Some("")
     }
@@ -45,7 +46,7 @@ pub struct EventParser {
     buffer: Vec<u8>,
     started: bool,
     pub comments: usize,
-    /// Comments that say that events are missing.
+    /// Comments that report missing events.
     pub gaps: usize,
 }
 
@@ -60,7 +61,8 @@ impl EventParser {
         }
     }
 
-    /// The next whole event, if its terminating blank line has arrived. Our broker ends lines with LF or CR LF.
+    /// Returns the next whole event, if its terminating blank line has arrived. Our broker ends
+    /// lines with LF or CR LF.
     pub fn pop(&mut self) -> Option<Event> {
         loop {
             let (block, rest) = self.split_block()?;
@@ -127,7 +129,7 @@ pub struct EventReader {
     parser: EventParser,
     _connection: Option<Arc<AbortOnDrop>>,
     hearing: Option<JudgedExchange>,
-    /// The stream ended by an error instead of its end.
+    /// Set when an error ended the stream.
     pub broken: bool,
 }
 
@@ -146,24 +148,24 @@ impl EventReader {
         }
     }
 
-    /// The next event, or `None` at the end of the stream; panics after [`DEADLINE`].
+    /// Returns the next event, or `None` at the end of the stream; panics after [`DEADLINE`].
     pub async fn next(&mut self) -> Option<Event> {
         self.next_event(DEADLINE).await.unwrap_or_else(|()| panic!("no event within {DEADLINE:?}"))
     }
 
-    /// The next event within `deadline`; `Err` when it passed.
+    /// Returns the next event within `deadline`; `Err` when it passed.
     pub async fn next_event(&mut self, deadline: Duration) -> Result<Option<Event>, ()> {
         timeout(deadline, self.advance()).await.map_err(|_| ())
     }
 
-    /// Waits without a deadline of its own (for readers that live in a task).
+    /// Waits without a deadline of its own, for readers that run in a task.
     pub async fn advance(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.parser.pop() {
                 if let (Some(hearing), Some(text)) =
                     (&self.hearing, event.data.as_deref().filter(|text| !text.is_empty()))
                 {
-                    hearing.broker_said(text.as_bytes());
+                    hearing.check_broker_message(text.as_bytes());
                 }
                 return Some(event);
             }
@@ -182,7 +184,7 @@ impl EventReader {
         }
     }
 
-    /// The next event that carries a message, as `(event id, message)`.
+    /// Returns the next event that carries a message, as `(event id, message)`.
     pub async fn next_message(&mut self) -> Option<(Option<String>, Value)> {
         loop {
             let event = self.next().await?;
@@ -192,7 +194,7 @@ impl EventReader {
         }
     }
 
-    /// Reads on until a message with this method (or, for responses, `None`) comes; what comes before is dropped.
+    /// Reads until `wanted` accepts a message; earlier messages are dropped.
     pub async fn find(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
             let (_, message) =
@@ -203,7 +205,7 @@ impl EventReader {
         }
     }
 
-    /// Everything up to the end of the stream.
+    /// Reads all events up to the end of the stream.
     pub async fn rest(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(event) = self.next().await {
@@ -212,12 +214,12 @@ impl EventReader {
         events
     }
 
-    /// How often it was said that events are missing.
+    /// Returns how often the broker reported missing events.
     pub fn gaps(&self) -> usize {
         self.parser.gaps
     }
 
-    /// Comments (keep-alives) seen so far.
+    /// Returns how many comments (keep-alives) came so far.
     pub fn comments(&self) -> usize {
         self.parser.comments
     }

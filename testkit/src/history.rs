@@ -1,8 +1,10 @@
-//! What clients saw while things broke, and whether a broker that keeps its word could have shown it to them.
+//! Observations of clients during faults, and the check whether a broker that keeps its promises
+//! could have caused them.
 //!
-//! Clients note each operation with the time it began: it went well, it was refused, or nobody knows ([`Observation`]). Whoever
-//! breaks things notes that too ([`InjectedFault`]). [`History::check`] then compares with the backend's ledger. It knows nothing
-//! of how the broker works: only of what an acknowledgement is worth.
+//! Clients note each operation with the time it began: it succeeded, it was refused, or its outcome
+//! is unknown ([`Observation`]). The code that causes a fault notes it too ([`InjectedFault`]).
+//! [`History::check`] then compares with the backend's ledger. The check does not depend on how the
+//! broker works, only on the meaning of an acknowledgement.
 
 mod rules;
 #[cfg(test)]
@@ -18,10 +20,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::ledger::Effect;
 
-/// The kind of an error that leaves open whether the call was carried out.
+/// Kind of an error that leaves open whether the call was carried out.
 pub const OUTCOME_UNKNOWN: &str = "outcome_unknown";
 
-/// How a task or a call ended, as its client was told.
+/// Outcome of a task or a call, as its client received it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// The text of its result.
@@ -32,7 +34,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The status of a task that ended like this.
+    /// Returns the status of a task that ended like this.
     pub fn status(&self) -> &'static str {
         match self {
             Self::Completed(_) => "completed",
@@ -42,40 +44,40 @@ impl Outcome {
     }
 }
 
-/// What a client learnt from one operation.
+/// Observation of a client from one operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Observation {
-    /// The task that was asked for with this key exists from now on.
+    /// The task that was requested with this key exists from now on.
     Created { key: String, task: String },
-    /// There is no such task, and there will be none.
+    /// The task does not exist and never will.
     Refused { key: String, kind: String },
-    /// No answer, or one that says that nobody knows.
+    /// No answer came, or one that reports an unknown outcome.
     Lost { key: String },
-    /// `tasks/get`.
+    /// The answer to `tasks/get`.
     Status { task: String, status: String },
-    /// `tasks/result`.
+    /// The answer to `tasks/result`.
     Ended { task: String, outcome: Outcome },
-    /// The broker says that there is no such task.
+    /// The broker reports that the task does not exist.
     Absent { task: String },
-    /// The client asked for the task's end.
+    /// The client cancelled the task.
     CancelAsked { task: String },
     /// One listing of all tasks.
     Listed { tasks: Vec<String> },
-    /// What the task looks like when all is over; `None`: it still has not ended.
+    /// Outcome of the task after the run; `None`: it still has not ended.
     Finally { task: String, outcome: Option<Outcome> },
     /// A plain call; `None`: no answer.
     Called { key: String, outcome: Option<Outcome> },
-    /// A session that was open is said to be none.
+    /// The broker reports that an open session does not exist.
     SessionLost { session: String },
-    /// Something that must never be seen, in words.
+    /// Something that must never happen, in words.
     Wrong { what: String },
-    /// An event with its id, and its place among the events it was said with if that is known.
+    /// An event with its id, and its number among the sent events if that is known.
     Event { stream: String, id: String, number: Option<u64> },
-    /// The broker said that events of this stream are missing.
+    /// The broker reported that events of this stream are missing.
     Gap { stream: String },
 }
 
-/// What was done to the broker.
+/// Fault that a test caused at the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectedFault {
     Kill,
@@ -87,7 +89,7 @@ pub enum InjectedFault {
 }
 
 impl InjectedFault {
-    /// Whether calls in flight may be lost by it.
+    /// Returns whether calls in flight may be lost by it.
     const fn loses_calls(self) -> bool {
         matches!(self, Self::Kill | Self::Freeze)
     }
@@ -113,7 +115,7 @@ struct HistoryLog {
     faults: Vec<FaultInterval>,
 }
 
-/// Shared by everybody who notes.
+/// A history, shared by all tasks that note observations.
 #[derive(Debug, Clone, Default)]
 pub struct History(Arc<Mutex<HistoryLog>>);
 
@@ -122,19 +124,19 @@ impl History {
         self.0.lock()
     }
 
-    /// Notes what an operation that began then has just shown.
-    pub fn saw(&self, began: Instant, saw: Observation) {
+    /// Notes an observation of an operation that began at this time.
+    pub fn record(&self, began: Instant, saw: Observation) {
         let ended = Instant::now();
         self.notes().entries.push(Entry { began, ended, saw });
     }
 
-    /// Notes a fault that began then and is over now.
-    pub fn broke(&self, fault: InjectedFault, from: Instant) {
+    /// Notes a fault that began at this time and is over now.
+    pub fn record_fault(&self, fault: InjectedFault, from: Instant) {
         let to = Instant::now();
         self.notes().faults.push(FaultInterval { fault, from, to });
     }
 
-    /// The tasks that were acknowledged, in the order of their acknowledgement.
+    /// Returns the tasks that were acknowledged, in the order of their acknowledgement.
     pub fn acknowledged(&self) -> Vec<String> {
         let notes = self.notes();
         let created = notes.entries.iter().filter_map(|entry| match &entry.saw {
@@ -144,7 +146,7 @@ impl History {
         created.collect()
     }
 
-    /// The first calls without a result, and what came instead.
+    /// Returns the first calls without a result, and their errors.
     pub fn failed_calls(&self) -> Vec<String> {
         let notes = self.notes();
         let failed = notes.entries.iter().filter_map(|entry| match &entry.saw {
@@ -155,12 +157,13 @@ impl History {
         failed.take(rules::VIOLATIONS_SHOWN).collect()
     }
 
-    /// How many faults of this kind there were.
+    /// Returns how many faults of this kind there were.
     pub fn faults(&self, fault: InjectedFault) -> usize {
         self.notes().faults.iter().filter(|broke| broke.fault == fault).count()
     }
 
-    /// Compares with the ledger. `slack`: how long after a fault what it caused may still show.
+    /// Compares with the ledger. `slack`: time after a fault in which its consequences may still
+    /// show.
     pub fn check(&self, ledger: &[Effect], slack: Duration) -> Report {
         rules::check(&self.notes(), ledger, slack)
     }
@@ -190,7 +193,7 @@ pub struct Report {
 impl Report {
     /// Panics with the violations, if there are any.
     #[track_caller]
-    pub fn assert_kept(&self) {
+    pub fn assert_passed(&self) {
         assert!(self.violations.is_empty(), "{self}");
     }
 }

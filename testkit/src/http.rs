@@ -1,7 +1,8 @@
-//! One HTTP request over a connection of its own (HTTP/1.1 or cleartext HTTP/2), with nothing added or hidden; or as text.
+//! One HTTP request over a connection of its own (HTTP/1.1 or cleartext HTTP/2), with nothing added
+//! or hidden; or as text.
 //!
-//! Used by the clients of this crate. Dropping a [`RawResponse`] before its end closes the connection, which is how
-//! tests make a client vanish.
+//! The clients of this crate use it. Dropping a [`RawResponse`] before its end closes the
+//! connection, which is how tests make a client vanish.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -18,7 +19,7 @@ use crate::{
     judge::JudgedExchange,
 };
 
-/// Which HTTP a client speaks.
+/// HTTP version of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpVersion {
     Http1,
@@ -26,7 +27,7 @@ pub enum HttpVersion {
     Http2,
 }
 
-/// A POST as bytes on a socket, with the headers that each has to have and `more` of them, as lines.
+/// Returns a POST as bytes on a socket, with the required headers and `more` of them, as lines.
 pub fn post(path: &str, more: &str, body: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: {ACCEPT_BOTH}\r\n{more}content-length: {}\r\n\r\n{body}",
@@ -45,8 +46,8 @@ pub struct RawResponse {
 }
 
 impl RawResponse {
-    /// What this response says is the broker's word, to be judged.
-    pub(crate) fn heard(mut self, mut hearing: JudgedExchange) -> Self {
+    /// Judges this response as a message of the broker.
+    pub(crate) fn judged_by(mut self, mut hearing: JudgedExchange) -> Self {
         hearing.new_session = self.header("mcp-session-id").map(str::to_owned);
         self.hearing = Some(hearing);
         self
@@ -64,7 +65,7 @@ impl RawResponse {
         self.content_type() == "text/event-stream"
     }
 
-    /// Itself when the status is this one; else a panic that shows the body.
+    /// Returns the response if its status is this one; panics with the body otherwise.
     pub async fn expect_status(self, status: u16, what: &str) -> Self {
         if self.status == status {
             return self;
@@ -73,19 +74,19 @@ impl RawResponse {
         panic!("{what}: expected status {status}, got {got}: {}", self.text().await)
     }
 
-    /// The whole body.
+    /// Returns the whole body.
     pub async fn bytes(self) -> Bytes {
         within("the end of a response body", self.try_bytes())
             .await
             .expect("the body ended cleanly")
     }
 
-    /// The whole body, if its connection lives that long.
+    /// Returns the whole body, if its connection lives that long.
     pub async fn try_bytes(self) -> Result<Bytes, String> {
         let judged = (self.content_type() == "application/json").then_some(self.hearing).flatten();
         let bytes = self.body.collect().await.map_err(|error| error.to_string())?.to_bytes();
         if let Some(hearing) = judged {
-            hearing.broker_said(&bytes);
+            hearing.check_broker_message(&bytes);
         }
         Ok(bytes)
     }
@@ -99,7 +100,7 @@ impl RawResponse {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("not JSON ({error}): {text:?}"))
     }
 
-    /// The body as an event stream; panics when it is none.
+    /// Returns the body as an event stream; panics if it is not one.
     pub fn events(self) -> EventReader {
         assert!(
             self.is_event_stream(),
@@ -113,7 +114,7 @@ impl RawResponse {
 
 type Http1Connection = hyper::client::conn::http1::SendRequest<Full<Bytes>>;
 
-/// A cleartext HTTP/2 connection several requests share.
+/// A cleartext HTTP/2 connection that several requests share.
 pub type Http2Connection = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
 /// Opens a connection for several requests at once.
@@ -140,8 +141,9 @@ pub async fn send_http1(
     Ok(raw(response, Some(Arc::new(task))))
 }
 
-/// The same, again for as long as the connection ends before the request began to leave: a listener gives up whom it hears nothing
-/// of, and a test's own process may have had no time to speak.
+/// Sends over a new HTTP/1.1 connection, and tries again if the connection ends before any byte of
+/// the request was sent. A listener closes connections that stay silent, and a test's own process
+/// may have been too busy to send.
 pub(crate) async fn send_http1_patiently(
     address: SocketAddr,
     mut request: Request<Full<Bytes>>,

@@ -1,4 +1,5 @@
-//! A listener's HTTP connections, each request answered by a function: for peers that are no more than that.
+//! Serves a listener's HTTP connections with a function that answers each request, for simple
+//! peers.
 
 use std::convert::Infallible;
 
@@ -12,7 +13,7 @@ use hyper_util::{
 };
 use tokio::net::TcpListener;
 
-/// Serves for as long as it is polled; connections that are open then go on.
+/// Serves until it is dropped; open connections continue afterwards.
 pub(crate) async fn serve<Answering>(
     listener: TcpListener,
     answer: impl Fn(Request<Incoming>) -> Answering + Clone + Send + 'static,

@@ -1,9 +1,15 @@
-//! A backend that keeps a ledger: each side effect under the key it was asked with, in order. The truth tests compare with.
+//! A backend that keeps a ledger: each side effect under the key of its request, in order. Tests
+//! take the ledger as the truth.
 //!
-//! Its tools take `{"key": TEXT}` and, if wished, `"millis"` (how long the answer takes), `"steps"` (progress on the way)
-//! and `"hang": true` (no answer until [`Ledger::release`]). The effect counts when the call comes in, as it would for an
-//! order placed or a mail sent: who calls twice has done it twice. `write` says nothing of repeating, `put` says that
-//! repeating is harmless, `ask` asks its client before it answers.
+//! Its tools take `{"key": TEXT}` and optionally:
+//!
+//! - `"millis"`: time that the answer takes
+//! - `"steps"`: progress on the way
+//! - `"hang": true`: no answer until [`Ledger::release`]
+//!
+//! The effect counts when the call comes in, as for an order placed or a mail sent: a second call
+//! causes it twice. `write` declares nothing about repeats, `put` declares them harmless, and `ask`
+//! sends a request to its client before it answers.
 
 use std::{
     sync::Arc,
@@ -23,10 +29,10 @@ use crate::{
 pub struct Effect {
     pub key: String,
     pub tool: &'static str,
-    /// What its caller was, or will be, answered with.
+    /// The text of the answer that its caller got, or will get.
     pub result: String,
     pub began: Instant,
-    /// When the answer was ready.
+    /// Time when the answer was ready.
     pub ended: Option<Instant>,
 }
 
@@ -73,27 +79,27 @@ impl Ledger {
         &self.backend
     }
 
-    /// The admin API's body for this backend.
+    /// Returns the admin API's body for this backend.
     pub fn spec(&self) -> Value {
         self.backend.spec()
     }
 
-    /// Calls that hang are answered, now and from now on.
+    /// Answers the calls that hang, now and from now on.
     pub fn release(&self) {
         self.released.open();
     }
 
-    /// Every effect so far, in order.
+    /// Returns every effect so far, in order.
     pub fn effects(&self) -> Vec<Effect> {
         self.book.lock().clone()
     }
 
-    /// How often the effect of this key was done.
+    /// Returns how often the effect of this key happened.
     pub fn count(&self, key: &str) -> usize {
         self.book.lock().iter().filter(|effect| effect.key == key).count()
     }
 
-    /// The results given to the calls with this key.
+    /// Returns the results given to the calls with this key.
     pub fn results(&self, key: &str) -> Vec<String> {
         self.book
             .lock()
@@ -103,7 +109,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Waits until the effect of this key was done.
+    /// Waits until the effect of this key happened.
     pub async fn wait_for(&self, key: &str) {
         let wanted = |seen: &crate::RecordedRequest| {
             seen.is("tools/call") && seen.message["params"]["arguments"]["key"] == key

@@ -1,8 +1,9 @@
-//! What tests use to drive the real binary from outside: a broker process, raw clients, scriptable backends.
+//! Test kit that drives the real binary from outside: a broker process, raw clients, scriptable
+//! backends.
 //!
-//! Nothing here is linked into the product. Every wait has a deadline ([`DEADLINE`]) and waits for a state, never for a
-//! time to pass; every socket is on 127.0.0.1. The event-stream and JSON handling is written anew instead of taken from
-//! `protocol`, so that a fault there cannot hide itself.
+//! The product links nothing of it. Every wait has a deadline ([`DEADLINE`]) and waits for a state,
+//! never for a time to pass; every socket is on 127.0.0.1. Event streams and JSON are handled by
+//! code of its own instead of `protocol`, so that a fault there cannot hide itself.
 
 pub mod abort_on_drop;
 pub mod admin;

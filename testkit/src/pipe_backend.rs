@@ -1,4 +1,5 @@
-//! The scripted stdio backend behind a socket: each connection is a process of its own, and bytes are passed on as they are.
+//! The scripted stdio backend behind a socket: each connection is a process of its own, and bytes
+//! are passed on as they are.
 
 use std::{
     net::SocketAddr,
@@ -45,27 +46,27 @@ pub struct PipeBackend {
 }
 
 impl PipeBackend {
-    /// Messages as lines over TCP.
+    /// Starts a backend with messages as lines over TCP.
     pub async fn tcp(script: &StdioScript) -> Self {
         Self::start(script.clone(), PipeKind::Tcp).await
     }
 
-    /// The same behind TLS.
+    /// Starts a backend with messages as lines over TLS.
     pub async fn tls(script: &StdioScript, config: rustls::ServerConfig) -> Self {
         Self::start(script.clone(), PipeKind::Tls(TlsAcceptor::from(Arc::new(config)))).await
     }
 
-    /// A message per text frame of a WebSocket.
+    /// Starts a backend with a message per text frame of a WebSocket.
     pub async fn websocket(script: &StdioScript) -> Self {
         Self::start(script.clone(), PipeKind::WebSocket).await
     }
 
-    /// Lines on the first stream of each QUIC connection.
+    /// Starts a backend with lines on the first stream of each QUIC connection.
     pub async fn quic(script: &StdioScript, config: rustls::ServerConfig) -> Self {
         Self::over_quic(script, config, None).await
     }
 
-    /// The same, and requests on streams of their own.
+    /// Starts a QUIC backend with requests on streams of their own.
     pub async fn quic_streams(
         script: &StdioScript,
         config: rustls::ServerConfig,
@@ -154,7 +155,7 @@ impl PipeBackend {
         self.address
     }
 
-    /// The admin API's body for this backend.
+    /// Returns the admin API's body for this backend.
     pub fn spec(&self) -> Value {
         match self.kind {
             PipeKind::Tcp => {
@@ -172,23 +173,23 @@ impl PipeBackend {
         }
     }
 
-    /// What went over the streams of single requests.
+    /// Returns the counters of the streams of single requests.
     pub fn streams(&self) -> &StreamCounters {
         &self.streams
     }
 
-    /// Connections accepted so far.
+    /// Returns the number of connections accepted so far.
     pub fn accepted(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    /// Connections that have not ended.
+    /// Returns the number of connections that have not ended.
     pub fn open(&self) -> usize {
         let connections = self.connections.lock();
         connections.iter().filter(|connection| !connection.is_finished()).count()
     }
 
-    /// Ends every connection there is.
+    /// Ends every open connection.
     pub fn cut(&self) {
         self.connections.lock().drain(..).for_each(|connection| connection.abort());
     }
@@ -200,7 +201,7 @@ impl Drop for PipeBackend {
     }
 }
 
-/// What is spoken on the socket.
+/// Protocol on the socket.
 #[derive(Clone)]
 enum PipeKind {
     Tcp,
@@ -220,7 +221,7 @@ impl std::fmt::Debug for PipeKind {
     }
 }
 
-/// One connection: until either side ends.
+/// Serves one connection until either side ends.
 async fn serve(socket: TcpStream, mut command: Command, kind: PipeKind) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().expect("the scripted backend starts");
@@ -252,7 +253,7 @@ async fn serve_quic(incoming: quinn::Incoming, mut command: Command) {
     copy(tokio::io::join(reader, writer), &mut input, &mut output).await;
 }
 
-/// To the end of what comes: a child that has nothing more to say ends one half only.
+/// Copies to the end of the input: a child that has finished writing ends one half only.
 async fn copy(
     stream: impl AsyncRead + AsyncWrite,
     input: &mut ChildStdin,
@@ -268,7 +269,7 @@ async fn copy(
     select(pin!(to_child), pin!(from_child)).await;
 }
 
-/// Lines of the child as frames, and back.
+/// Sends lines of the child as frames, and frames as lines.
 async fn frames(
     socket: WebSocketStream<TcpStream>,
     input: &mut ChildStdin,

@@ -1,6 +1,7 @@
 //! Programs of this build, at a path where every user of the machine can execute them.
 //!
-//! A child with a user of its own cannot enter the home of the user that built it, which is where a build may lie.
+//! A child with a user of its own cannot enter the home of the user that built it, where a build
+//! may be.
 
 use std::{
     fs::{self, DirBuilder, Metadata, Permissions},
@@ -10,7 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The program itself where every user can execute it, else a link to it, or a copy, below the folder for temporary files.
+/// Returns the program itself if every user can execute it. Otherwise returns a link to it, or a
+/// copy, below the folder for temporary files.
 pub fn executable_by_all(program: &Path) -> PathBuf {
     let about =
         fs::metadata(program).unwrap_or_else(|error| panic!("{}: {error}", program.display()));
@@ -27,7 +29,8 @@ fn is_open(program: &Path, about: &Metadata) -> bool {
     about.mode() & 0o005 == 0o005 && program.ancestors().skip(1).all(passable)
 }
 
-/// One folder for each program, and in it one for each build of it. Test processes make the same one at the same time.
+/// Returns a path in a folder for each program and each build of it. Test processes make the same
+/// one at the same time.
 fn shared(program: &Path, about: &Metadata) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     program.hash(&mut hasher);
@@ -47,7 +50,8 @@ fn shared(program: &Path, about: &Metadata) -> io::Result<PathBuf> {
     let unfinished = all.join(format!("unfinished-{}", std::process::id()));
     fs::hard_link(program, &unfinished).or_else(|_| fs::copy(program, &unfinished).map(drop))?;
     fs::rename(&unfinished, folder(build)?.join(path.file_name().unwrap_or_default()))?;
-    // Builds that were replaced; what another process has unfinished is a file and stays.
+    // The folders belong to replaced builds. An unfinished build of another process is a file and
+    // stays.
     before.iter().for_each(|other| drop(fs::remove_dir_all(other)));
     Ok(path)
 }

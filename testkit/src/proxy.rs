@@ -1,7 +1,8 @@
-//! A TCP proxy with faults: what a bad network does to a connection, switched on and off while a test runs.
+//! A TCP proxy with faults of a bad network, which a test switches on and off while it runs.
 //!
-//! Put between the broker and a store, a backend or another broker. *Up* is from who connected towards the target, *down* is
-//! back. With no fault set, bytes pass unchanged and at once; an end of one side is passed on to the other.
+//! It stands between the broker and a store, a backend or another broker. *Up* is from the client
+//! towards the target, *down* is back. Without a fault, bytes pass unchanged and at once; an end of
+//! one side is passed on to the other.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -19,34 +20,34 @@ use tokio_util::sync::CancellationToken;
 
 use crate::abort_on_drop::AbortOnDrop;
 
-/// Read at once.
+/// Most bytes of one read.
 const CHUNK_BYTES: usize = 16 * 1024;
 /// Chunks on their way in one direction of one connection.
 const CHUNKS_HELD: usize = 256;
-/// How much time one write under a rate limit is worth.
+/// Time that one write under a rate limit represents.
 const RATE_STEP: Duration = Duration::from_millis(10);
 
-/// Which way bytes go.
+/// Direction of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Towards the target.
     Upstream,
-    /// Back to who connected.
+    /// Back to the client.
     Downstream,
 }
 
-/// What is wrong with one direction.
+/// Faults of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NetworkFault {
-    /// Each byte arrives this much later.
+    /// Delay of each byte.
     pub latency: Duration,
-    /// Bytes (and the end) are taken and never arrive.
+    /// Set to drop bytes (and the end) for good.
     pub hole: bool,
-    /// Bytes (and the end) arrive once this is over, as after a network partition.
+    /// Set to hold bytes (and the end) until it is cleared, as in a network partition.
     pub hold: bool,
-    /// Bytes in a second.
+    /// Bytes per second.
     pub rate: Option<u32>,
-    /// Each byte in a segment of its own.
+    /// Set to send each byte in a segment of its own.
     pub slice: bool,
 }
 
@@ -101,17 +102,17 @@ impl FaultProxy {
         Self { address, shared, accepting: tokio::sync::Mutex::new(Some(accepting)) }
     }
 
-    /// Where to connect.
+    /// Returns the address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where connections go from now on.
+    /// Sets the target of new connections.
     pub fn set_target(&self, target: SocketAddr) {
         self.shared.lock().target = target;
     }
 
-    /// Changes what is wrong with one direction, for open connections too.
+    /// Changes the faults of one direction, for open connections too.
     pub fn fault(&self, way: Direction, change: impl FnOnce(&mut NetworkFault)) {
         self.shared.faults(way).send_modify(change);
     }
@@ -120,7 +121,7 @@ impl FaultProxy {
         self.fault(way, |fault| fault.latency = latency);
     }
 
-    /// Swallows, until switched off; what was swallowed stays lost.
+    /// Drops bytes until switched off; dropped bytes stay lost.
     pub fn hole(&self, way: Direction, on: bool) {
         self.fault(way, |fault| fault.hole = on);
     }
@@ -138,7 +139,7 @@ impl FaultProxy {
         self.fault(way, |fault| fault.slice = on);
     }
 
-    /// Both directions work again; a cut that was not reached is off.
+    /// Removes all faults of both directions, and a cut that was not reached.
     pub fn heal(&self) {
         self.shared.up.send_replace(NetworkFault::default());
         self.shared.down.send_replace(NetworkFault::default());
@@ -146,13 +147,13 @@ impl FaultProxy {
         (state.cut_up, state.cut_down) = (None, None);
     }
 
-    /// Once: after `bytes` more in this direction, counted over all connections, the connection that carried the last of
-    /// them ends. What went before the cut does arrive.
+    /// Ends one connection: the one that carries the last of the next `bytes` in this direction,
+    /// counted over all connections. Bytes before the cut do arrive.
     pub fn cut_after(&self, way: Direction, bytes: u64) {
         *self.shared.lock().cut(way) = Some(bytes);
     }
 
-    /// How many connections [`FaultProxy::cut_after`] ended.
+    /// Returns how many connections [`FaultProxy::cut_after`] ended.
     pub fn cuts(&self) -> u64 {
         self.shared.lock().cuts
     }
@@ -162,7 +163,7 @@ impl FaultProxy {
         std::mem::take(&mut self.shared.lock().reset).cancel();
     }
 
-    /// New connections are refused; open ones live on.
+    /// Refuses new connections; open ones continue.
     pub async fn refuse(&self) {
         if let Some(mut accepting) = self.accepting.lock().await.take() {
             accepting.0.abort();
@@ -170,7 +171,7 @@ impl FaultProxy {
         }
     }
 
-    /// After [`FaultProxy::refuse`]: connections are taken again, on the same port.
+    /// Accepts connections again after [`FaultProxy::refuse`], on the same port.
     pub async fn accept_again(&self) {
         let mut accepting = self.accepting.lock().await;
         if accepting.is_none() {
@@ -179,7 +180,7 @@ impl FaultProxy {
         }
     }
 
-    /// Connections accepted so far.
+    /// Returns the number of connections accepted so far.
     pub fn connections(&self) -> u64 {
         self.shared.lock().accepted
     }
@@ -207,7 +208,8 @@ impl ProxyShared {
         }
     }
 
-    /// How many of `bytes` may still go this way, and whether the connection ends after them.
+    /// Returns how many of `bytes` may still go this way, and whether the connection ends after
+    /// them.
     fn spend(&self, way: Direction, bytes: usize) -> (usize, bool) {
         let mut state = self.lock();
         let Some(left) = state.cut(way) else { return (bytes, false) };
@@ -246,7 +248,7 @@ async fn accept(shared: Arc<ProxyShared>, listener: TcpListener) {
     }
 }
 
-/// Why bytes stop going one way, other than by an end that was passed on.
+/// Reason why bytes stop in one direction, other than an end that was passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PumpEnd {
     Cut,
@@ -282,7 +284,7 @@ async fn carry(
             ended = both => ended.err(),
         }
     };
-    // After a cut what went before it must arrive, which a reset could take back.
+    // After a cut the bytes before it must arrive, which a reset could prevent.
     if stop == Some(PumpEnd::Reset) {
         let _ = (client.set_zero_linger(), server.set_zero_linger());
     }
@@ -290,8 +292,8 @@ async fn carry(
 
 type Chunk = (Instant, Vec<u8>);
 
-/// One direction of one connection. `Ok` once an end was passed on. Reading goes on while writing waits, so that a latency
-/// takes nothing from the throughput.
+/// Carries one direction of one connection. `Ok` once an end was passed on. Reads continue while a
+/// write waits, so that a latency does not reduce the throughput.
 async fn pump(
     shared: &ProxyShared,
     way: Direction,
@@ -372,7 +374,7 @@ mod tests {
     use super::*;
     use crate::deadline::{eventually, within};
 
-    /// A server that sends back what it hears, and a proxy in front of it.
+    /// Starts a server that sends back what it receives, and a proxy in front of it.
     async fn echo() -> (AbortOnDrop, FaultProxy) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = listener.local_addr().unwrap();

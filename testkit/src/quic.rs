@@ -1,4 +1,5 @@
-//! A raw QUIC client: streams as a test wants them. The library is the one the broker uses; what goes over the streams is not.
+//! A raw QUIC client with direct access to streams. It shares the library with the broker, but not
+//! the code for messages on streams.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -22,7 +23,7 @@ use crate::{
     duplex::{QUEUE, Wire},
 };
 
-/// A connection of its own socket.
+/// A QUIC connection with a socket of its own.
 #[derive(Debug)]
 pub struct QuicPeer {
     pub endpoint: Endpoint,
@@ -30,7 +31,7 @@ pub struct QuicPeer {
 }
 
 impl QuicPeer {
-    /// Connects, or says why not.
+    /// Connects; `Err` is the reason of a failure.
     pub async fn connect(
         address: SocketAddr,
         authority: &Authority,
@@ -40,7 +41,7 @@ impl QuicPeer {
         Self::connect_with(TransportConfig::default(), address, authority, identity, protocol).await
     }
 
-    /// Of each stream it takes so many bytes before it reads.
+    /// Connects with a receive window of so many bytes for each stream.
     pub async fn connect_narrowly(
         address: SocketAddr,
         authority: &Authority,
@@ -71,8 +72,8 @@ impl QuicPeer {
         Ok(Self { endpoint, connection })
     }
 
-    /// The datagrams a client begins with, for a test to send from wherever it likes. `token`: what it shows for a proof of its
-    /// address.
+    /// Returns the first datagrams of a client, which a test can send from any address. `token`:
+    /// the proof of its address that it shows.
     pub async fn hello(
         authority: &Authority,
         protocol: &str,
@@ -88,7 +89,7 @@ impl QuicPeer {
             .connect_with(config, nobody.local_addr().expect("it is bound"), "localhost")
             .expect("a good name");
         let mut datagrams: Vec<Vec<u8>> = Vec::new();
-        // The rest of a long hello, or the same again for want of an answer.
+        // The second datagram is the rest of a long hello, or a repetition because no answer came.
         while datagrams.len() < 2 {
             let mut datagram = vec![0; 2048];
             let count =
@@ -99,14 +100,14 @@ impl QuicPeer {
         datagrams
     }
 
-    /// The first stream, on which a session lives.
+    /// Opens the first stream, which carries a session.
     pub async fn control(&self) -> Wire {
         let (writer, reader) =
             within("a stream", self.connection.open_bi()).await.expect("the connection is there");
         Wire::halves(reader, writer)
     }
 
-    /// The session's wire, with each request but the first on a stream of its own.
+    /// Returns the session's wire, with each request but the first on a stream of its own.
     pub async fn streams(&self) -> Wire {
         let Wire { out: control, incoming: mut from_control, mut tasks } = self.control().await;
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
@@ -137,7 +138,7 @@ impl QuicPeer {
         Wire { out, incoming, tasks }
     }
 
-    /// A stream for one request, which is sent and finished.
+    /// Opens a stream for one request, which is sent and finished.
     pub async fn request(&self, message: &Value) -> (SendStream, RecvStream) {
         let (mut writer, reader) =
             within("a stream", self.connection.open_bi()).await.expect("the connection is there");
@@ -149,7 +150,7 @@ impl QuicPeer {
         (writer, reader)
     }
 
-    /// Everything that comes on a stream, until its end.
+    /// Reads everything on a stream until its end.
     pub async fn lines(mut reader: RecvStream) -> Vec<Value> {
         let all = within("the end of a stream", reader.read_to_end(64 << 20))
             .await
@@ -158,24 +159,24 @@ impl QuicPeer {
         lines.map(|line| serde_json::from_slice(line).expect("a message")).collect()
     }
 
-    /// Another port, as when a client's network changes.
+    /// Moves to another port, as when a client's network changes.
     pub fn move_to_another_port(&self) {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
         self.endpoint.rebind(socket).expect("a socket like the one before");
     }
 
-    /// Ends it with a code.
+    /// Closes the connection with a code.
     pub fn close(&self, code: u32) {
         self.connection.close(VarInt::from_u32(code), b"");
     }
 
-    /// Waits for the end, and says why it ended.
+    /// Waits for the end of the connection; returns the reason.
     pub async fn ended(&self) -> String {
         within("the end of the connection", self.connection.closed()).await.to_string()
     }
 }
 
-/// What a client believes it got the last time.
+/// Token that a client shows as if from an earlier connection.
 struct OneToken(Option<&'static [u8]>);
 
 impl TokenStore for OneToken {
@@ -186,7 +187,7 @@ impl TokenStore for OneToken {
     }
 }
 
-/// A request on its stream, and what comes back on it.
+/// Sends a request on its stream; passes the answers on.
 async fn exchange(
     connection: Connection,
     text: String,

@@ -1,8 +1,8 @@
-//! The scripted stdio backend behind QUIC, with requests on streams of their own: an implementation of the binding in
-//! docs/transports.md that shares nothing with the broker's.
+//! The scripted stdio backend behind QUIC, with requests on streams of their own. It implements the
+//! binding in docs/transports.md and shares no code with the broker's implementation.
 //!
-//! What the child says goes to the stream of the request it belongs to, else to the control stream. A request whose stream is reset or
-//! stopped is cancelled at the child.
+//! A line of the child goes to the stream of its request, else to the control stream. A request
+//! whose stream is reset or stopped is cancelled at the child.
 
 use std::{
     collections::HashMap,
@@ -25,10 +25,10 @@ use tokio_util::task::TaskTracker;
 
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 const QUEUE: usize = 1024;
-/// What a client gives up a request with.
+/// Code with which a client gives up a request.
 const CANCELLED: u32 = 16;
 
-/// What went over the streams of all connections.
+/// Counters of the streams of all connections.
 #[derive(Debug, Default)]
 pub struct StreamCounters {
     requests: AtomicUsize,
@@ -38,28 +38,28 @@ pub struct StreamCounters {
 }
 
 impl StreamCounters {
-    /// Requests that came on streams of their own.
+    /// Returns the number of requests that came on streams of their own.
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 
-    /// Those of them that were given up by their client.
+    /// Returns the number of those requests that their client gave up.
     pub fn cancelled(&self) -> usize {
         self.cancelled.load(Ordering::SeqCst)
     }
 
-    /// Methods of what came on control streams.
+    /// Returns the methods of messages on control streams.
     pub fn on_control(&self) -> Vec<String> {
         self.control.lock().clone()
     }
 }
 
-/// How such a backend is.
+/// Settings of such a backend.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamOptions {
-    /// Whether it says in its answer to `initialize` that it takes streams.
+    /// Set when its answer to `initialize` announces streams.
     pub announced: bool,
-    /// Streams that may be open at a time, the control stream among them.
+    /// Streams that may be open at a time, the control stream included.
     pub streams_max: u32,
 }
 
@@ -73,15 +73,15 @@ impl Default for StreamOptions {
 struct RequestRouter {
     announced: bool,
     to_child: mpsc::Sender<String>,
-    /// By the request's id, as JSON.
+    /// Streams of open requests, by the request's id as JSON.
     open: Arc<Mutex<HashMap<String, mpsc::Sender<String>>>>,
     seen: Arc<StreamCounters>,
     requests: TaskTracker,
-    /// Nothing is answered any more. Said under the lock of `open`.
+    /// Set once no request is answered any more, under the lock of `open`.
     is_over: Arc<AtomicBool>,
 }
 
-/// One connection, to its end.
+/// Serves one connection, to its end.
 pub(crate) async fn serve(
     connection: Connection,
     mut command: Command,
@@ -119,7 +119,7 @@ pub(crate) async fn serve(
     };
     let telling = async {
         let (mut output, mut line) = (BufReader::new(output), String::new());
-        // With its end, where it has one: the last one may be without.
+        // `read_line` keeps the line end, which the last line may lack.
         while output.read_line(&mut line).await.is_ok_and(|bytes| bytes > 0) {
             let line = desk.route(std::mem::take(&mut line)).await;
             if let Some(line) = line
@@ -128,7 +128,8 @@ pub(crate) async fn serve(
                 return;
             }
         }
-        // The streams of what is not answered any more end, and what was said on them arrives before the end of all.
+        // The streams of unanswered requests end. Lines that were sent on them arrive before the
+        // connection ends.
         {
             let mut open = desk.open.lock();
             desk.is_over.store(true, Ordering::SeqCst);
@@ -153,7 +154,7 @@ pub(crate) async fn serve(
 }
 
 impl RequestRouter {
-    /// Gives a line of the child to the stream it belongs to; what belongs to none comes back.
+    /// Sends a line of the child to the stream of its request; returns a line that belongs to none.
     async fn route(&self, line: String) -> Option<String> {
         let mut message: Value = serde_json::from_str(&line).unwrap_or_default();
         let is_answer = message.get("method").is_none() && message.get("id").is_some();
@@ -168,7 +169,7 @@ impl RequestRouter {
                 _ if message["method"] == "notifications/progress" => {
                     open.get(&message["params"]["progressToken"].to_string()).cloned()
                 }
-                // What does not say to which request it belongs can belong to the only one.
+                // A message that names no request belongs to the only open one.
                 _ if open.len() == 1 => open.values().next().cloned(),
                 _ => None,
             }
@@ -182,7 +183,7 @@ impl RequestRouter {
         }
     }
 
-    /// One stream: a request, and back what belongs to it.
+    /// Serves one stream: a request, and the messages that belong to it.
     async fn request(self, mut writer: SendStream, mut reader: RecvStream) {
         let Ok(text) = reader.read_to_end(MESSAGE_BYTES_MAX).await else {
             self.seen.cancelled.fetch_add(1, Ordering::SeqCst);
@@ -194,7 +195,7 @@ impl RequestRouter {
         let (lines, mut said) = mpsc::channel(QUEUE);
         {
             let mut open = self.open.lock();
-            // It would be waited for, and nobody answers it.
+            // The request would wait for an answer that never comes.
             if self.is_over.load(Ordering::SeqCst) {
                 return;
             }

@@ -1,6 +1,8 @@
-//! One process of the real binary with its folder: started, asked to end, killed, frozen, started again on the same data.
+//! One process of the real binary with its folder: started, stopped, killed, frozen, and started
+//! again on the same data.
 //!
-//! [`crate::TestBroker`] has one of them, [`crate::TestCluster`] several. Dropping it kills the process.
+//! [`crate::TestBroker`] has one of them, [`crate::TestCluster`] several. Dropping it kills the
+//! process.
 
 use std::{
     fs::Permissions,
@@ -23,26 +25,27 @@ use crate::{
     programs::executable_by_all,
 };
 
-/// How long a debug binary may take to say it is ready.
+/// Longest time until a debug binary reports that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(20);
-/// How long a process may take to end after it was asked to.
+/// Longest time until a process ends after SIGTERM.
 pub(crate) const EXIT_WITHIN: Duration = Duration::from_secs(30);
 const FOLDER_PREFIX: &str = "mcp-broker-test-";
-/// Where stdio backends, which start in the broker's folder or in a home of their own, note what they hear and say.
+/// Folder in which stdio backends note their traffic. It is in the broker's folder, or in the home
+/// of the backend.
 const TRAFFIC: &str = "traffic";
-/// How much of the log a failing test shows.
+/// Lines of the log that a failing test shows.
 const LOG_LINES_SHOWN: usize = 80;
 
-/// What is the same for every life of the process.
+/// Settings that are the same for every life of the process.
 #[derive(Debug, Clone)]
 pub(crate) struct LaunchSpec {
     pub(crate) binary: PathBuf,
     pub(crate) env: Vec<(String, String)>,
-    /// Another user than that of the test, which is root then.
+    /// User other than that of the test, which is root then.
     pub(crate) user: Option<u32>,
 }
 
-/// A broker process, or what is left of it until it is started again.
+/// A broker process, or its folder until it is started again.
 #[derive(Debug)]
 pub struct Replica {
     folder: TempDir,
@@ -57,7 +60,7 @@ struct ReplicaProcess {
     addresses: Addresses,
 }
 
-/// The `ready` line.
+/// The addresses of the `ready` line.
 #[derive(Debug, Clone, Copy)]
 struct Addresses {
     http: SocketAddr,
@@ -68,8 +71,8 @@ struct Addresses {
 }
 
 impl Replica {
-    /// Starts with this configuration, or fails the test. A life that ends early because of `env` is followed by one without.
-    /// What the configuration says of storage has a default: SQLite.
+    /// Starts with this configuration, or fails the test. If `env` ends the first life early, the
+    /// next one starts without it. If the configuration names no storage, it is SQLite.
     pub(crate) async fn start(
         launch: &LaunchSpec,
         config: &Value,
@@ -99,7 +102,7 @@ impl Replica {
             .expect("the test owns what it made");
         for path in [folder.path(), &traffic, &file] {
             chown(path, launch.user, launch.user)
-                .expect("the test is run by root, to start a broker as somebody else");
+                .expect("the test needs root to start a broker as another user");
         }
         let mut running = ReplicaProcess::start(launch, env, folder.path()).await;
         if running.is_err() && !env.is_empty() {
@@ -117,17 +120,17 @@ impl Replica {
         self.running.addresses.admin
     }
 
-    /// Where clients reach it over TCP.
+    /// Returns the address for clients over TCP.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.running.addresses.tcp
     }
 
-    /// Where clients reach it over QUIC.
+    /// Returns the address for clients over QUIC.
     pub fn quic_address(&self) -> Option<SocketAddr> {
         self.running.addresses.quic
     }
 
-    /// Where other replicas reach it.
+    /// Returns the address for other replicas.
     pub fn internal_address(&self) -> Option<SocketAddr> {
         self.running.addresses.internal
     }
@@ -140,7 +143,7 @@ impl Replica {
         self.running.child.id()
     }
 
-    /// Everything logged so far.
+    /// Returns everything logged so far.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(
             &std::fs::read(self.folder.path().join("stderr.log")).unwrap_or_default(),
@@ -148,8 +151,8 @@ impl Replica {
         .into_owned()
     }
 
-    /// Waits until this was logged.
-    pub async fn logged(&self, text: &str) {
+    /// Waits until this text was logged.
+    pub async fn wait_for_log(&self, text: &str) {
         logged(text, || self.log()).await;
     }
 
@@ -158,17 +161,17 @@ impl Replica {
         kill_process(pid, signal).expect("the broker can be signalled");
     }
 
-    /// Its exit status, if it has ended.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    /// Returns its exit status, if it has ended.
+    pub fn try_exit_status(&mut self) -> Option<ExitStatus> {
         self.running.child.try_wait().expect("a child can be waited for")
     }
 
     /// Waits until the process is gone.
-    pub async fn exited(&mut self) -> ExitStatus {
-        self.exited_within(EXIT_WITHIN).await
+    pub async fn wait_for_exit(&mut self) -> ExitStatus {
+        self.wait_for_exit_within(EXIT_WITHIN).await
     }
 
-    pub async fn exited_within(&mut self, deadline: Duration) -> ExitStatus {
+    pub async fn wait_for_exit_within(&mut self, deadline: Duration) -> ExitStatus {
         let child = std::cell::RefCell::new(&mut self.running.child);
         eventually_within(deadline, "the broker's exit", || {
             let ended = child.borrow_mut().try_wait().expect("a child can be waited for");
@@ -177,25 +180,26 @@ impl Replica {
         .await
     }
 
-    /// SIGKILL; also ends a frozen process.
+    /// Kills the process with SIGKILL, which also ends a frozen process.
     pub async fn kill(&mut self) {
         let _ = self.running.child.kill();
-        self.exited().await;
+        self.wait_for_exit().await;
     }
 
     /// Starts the binary again on the same folder; ports change.
-    pub async fn start_again(&mut self) {
-        self.try_start_again(&[]).await.unwrap_or_else(|died| panic!("{died}"));
+    pub async fn restart(&mut self) {
+        self.try_restart(&[]).await.unwrap_or_else(|died| panic!("{died}"));
     }
 
-    /// The same with these variables for this life only; what it said when it ended before it was ready.
-    pub async fn try_start_again(&mut self, env: &[(String, String)]) -> Result<(), String> {
-        assert!(self.ended().is_some(), "the previous process must have ended");
+    /// Starts the binary with these variables for this life only. `Err`: its output, if it ended
+    /// before it was ready.
+    pub async fn try_restart(&mut self, env: &[(String, String)]) -> Result<(), String> {
+        assert!(self.try_exit_status().is_some(), "the previous process must have ended");
         self.running = ReplicaProcess::start(&self.launch, env, self.folder.path()).await?;
         Ok(())
     }
 
-    /// What stdio backends noted, a file for each process of them.
+    /// Returns the files with the traffic of stdio backends, one for each of their processes.
     pub(crate) fn traffic(&self) -> Vec<PathBuf> {
         let entries = |folder: PathBuf| {
             std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
@@ -209,14 +213,14 @@ impl Replica {
             .collect()
     }
 
-    /// Has what stdio backends noted judged.
+    /// Judges the traffic that stdio backends noted.
     pub(crate) fn replay_traffic(&self, judge: &Judge) {
         for record in self.traffic() {
             judge.replay(&std::fs::read(record).unwrap_or_default());
         }
     }
 
-    /// Kills, and shows the log if the test fails.
+    /// Kills the process, and shows the log if the test fails.
     pub(crate) fn finish(&mut self) {
         let _ = self.running.child.kill();
         let _ = self.running.child.wait();

@@ -1,8 +1,18 @@
-//! The scripted stdio backend (`stdio-backend`, the second binary of this crate), described from a test.
+//! The scripted stdio backend (`stdio-backend`, the second binary of this crate), described by a
+//! test.
 //!
-//! Its tools: `echo`, `progress` (three steps), `sample`, `elicit`, `roots` (each asks its client and tells the answer),
-//! `add_tool` (list changed), `log`, `exit` (dies mid-call), `hang`, `twice` (two answers), `stray` (a wrong id first),
-//! `garbage` (noise first), `pid`, `env`.
+//! Its tools:
+//!
+//! - `echo`, `pid`, `env`
+//! - `progress`: three steps
+//! - `sample`, `elicit`, `roots`: each sends a request to its client and returns the answer
+//! - `add_tool`: list changed
+//! - `log`
+//! - `exit`: dies mid-call
+//! - `hang`
+//! - `twice`: two answers
+//! - `stray`: a wrong id first
+//! - `garbage`: noise first
 
 use std::{
     os::unix::fs::PermissionsExt as _,
@@ -13,18 +23,19 @@ use serde_json::{Value, json};
 
 use crate::programs::executable_by_all;
 
-/// How the child shall behave; becomes the admin API's body by [`Self::spec`].
+/// Behaviour of the child; [`Self::spec`] turns it into the admin API's body.
 #[derive(Debug, Clone)]
 pub struct StdioScript {
     program: PathBuf,
     arguments: Vec<String>,
     env: Vec<(String, String)>,
-    /// What it may write beside its home.
+    /// Files outside its home that it may write.
     write: Vec<PathBuf>,
 }
 
 impl StdioScript {
-    /// `beside`: any path in the folder that holds the built binaries, such as that of the broker.
+    /// Creates a script. The argument is any path in the folder that holds the built binaries, such
+    /// as that of the broker.
     pub fn new(beside: impl AsRef<Path>) -> Self {
         let program = beside.as_ref().with_file_name("stdio-backend");
         assert!(
@@ -60,7 +71,7 @@ impl StdioScript {
         self.writes(file).option("--record-starts", file.display())
     }
 
-    /// May write this file whatever user the process has: it is made, and open to all.
+    /// Allows the child to write this file, whatever its user: the file is made, and open to all.
     fn writes(mut self, file: &Path) -> Self {
         let folder = file.parent().expect("a file lies in a folder");
         std::fs::OpenOptions::new()
@@ -85,12 +96,12 @@ impl StdioScript {
         self.flag("--ignore-sigterm")
     }
 
-    /// Goes on living after standard input was closed.
+    /// Keeps the child alive after standard input was closed.
     pub fn ignore_stdin_close(self) -> Self {
         self.flag("--ignore-stdin-close")
     }
 
-    /// A banner that is not JSON on standard output before anything else.
+    /// Writes a banner that is not JSON on standard output before anything else.
     pub fn banner(self) -> Self {
         self.flag("--banner")
     }
@@ -100,7 +111,7 @@ impl StdioScript {
         self.flag("--noisy-stderr")
     }
 
-    /// The version `initialize` is answered with.
+    /// Sets the version that `initialize` is answered with.
     pub fn version(self, version: &str) -> Self {
         self.option("--version", version)
     }
@@ -110,7 +121,8 @@ impl StdioScript {
         self.flag("--broken")
     }
 
-    /// A text by which the processes of this script are found in the process table.
+    /// Adds a text to the command line by which the processes of this script are found in the
+    /// process table.
     pub fn marker(self, marker: &str) -> Self {
         self.option("--marker", marker)
     }
@@ -120,14 +132,14 @@ impl StdioScript {
         self
     }
 
-    /// The process itself, for whoever starts it in the broker's place.
+    /// Returns the command of the process, for code that starts it in the broker's place.
     pub(crate) fn command(&self) -> tokio::process::Command {
         let mut command = tokio::process::Command::new(&self.program);
         command.args(&self.arguments).envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
 
-    /// The admin API's body for this backend.
+    /// Returns the admin API's body for this backend.
     pub fn spec(&self) -> Value {
         let env: serde_json::Map<String, Value> =
             self.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
@@ -139,7 +151,8 @@ impl StdioScript {
     }
 }
 
-/// The pids of the living processes whose command line holds `marker`. Zombies do not count as living.
+/// Returns the pids of the living processes whose command line holds `marker`. Zombies do not count
+/// as living.
 pub fn processes_with(marker: &str) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     entries
@@ -152,7 +165,7 @@ pub fn processes_with(marker: &str) -> Vec<u32> {
         .collect()
 }
 
-/// The children of a process that ended and were never waited for.
+/// Returns the number of children of a process that ended and were never waited for.
 pub fn zombies_of(parent: u32) -> usize {
     let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
     entries

@@ -1,4 +1,4 @@
-//! TLS in front of a server without: ends it and passes the bytes on.
+//! TLS in front of a server without it: terminates TLS and passes the bytes on.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -51,8 +51,8 @@ impl TlsTerminator {
         self.address
     }
 
-    /// The certificates that clients showed, one for each handshake that was completed.
-    pub fn shown(&self) -> Vec<Option<CertificateDer<'static>>> {
+    /// Returns the certificates that clients showed, one for each handshake that was completed.
+    pub fn client_certificates(&self) -> Vec<Option<CertificateDer<'static>>> {
         self.shown.lock().clone()
     }
 }

@@ -1,19 +1,21 @@
-//! What a run of the tests stands on: `MCP_BROKER_TEST_ON=sqlite|balancer|postgres|cluster`, SQLite when it is not set.
+//! Stores and processes under a run of the tests:
+//! `MCP_BROKER_TEST_ON=sqlite|balancer|postgres|cluster`, SQLite if it is not set.
 //!
-//! The same tests then show that a broker on other stores, or spread over replicas, keeps the same promises. Asked by
-//! [`crate::BrokerBuilder::start`] for tests that choose neither their storage nor, with [`crate::BrokerBuilder::on`], their
-//! ground themselves.
+//! The same tests then show that a broker on other stores, or on several replicas, keeps the same
+//! promises. [`crate::BrokerBuilder::start`] uses it for tests that choose neither their storage
+//! nor, with [`crate::BrokerBuilder::on`], their topology.
 
 use tokio::sync::OnceCell;
 
 use crate::servers::PostgresServer;
 
-/// Where the state of the brokers under test is.
+/// Processes and stores of the brokers under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topology {
     /// One process with an embedded database.
     Sqlite,
-    /// The same behind a balancer: what fails here fails for the balancer's sake.
+    /// One process with an embedded database, behind a balancer. A test that fails only here fails
+    /// because of the balancer.
     Balancer,
     /// One process with a new database of a PostgreSQL server, and a Redis of its own.
     Postgres,
@@ -22,8 +24,8 @@ pub enum Topology {
 }
 
 impl Topology {
-    /// The same stores.
-    pub(crate) fn of_one_process(self) -> Self {
+    /// Returns the topology of one process with the same stores.
+    pub(crate) fn single_process(self) -> Self {
         match self {
             Self::Sqlite | Self::Balancer => Self::Sqlite,
             Self::Postgres | Self::Cluster => Self::Postgres,
@@ -31,8 +33,8 @@ impl Topology {
     }
 }
 
-/// What the environment asks for.
-pub fn chosen() -> Topology {
+/// Returns the topology that the environment chooses.
+pub fn topology_from_env() -> Topology {
     let text = std::env::var("MCP_BROKER_TEST_ON").unwrap_or_default();
     match text.as_str() {
         "" | "sqlite" => Topology::Sqlite,
@@ -43,7 +45,7 @@ pub fn chosen() -> Topology {
     }
 }
 
-/// One server for all tests of this process. It ends with the process.
+/// Returns the server that all tests of this process share. It ends with the process.
 pub(crate) async fn shared_postgres() -> &'static PostgresServer {
     static SHARED: OnceCell<PostgresServer> = OnceCell::const_new();
     SHARED.get_or_init(PostgresServer::fast).await

@@ -1,4 +1,5 @@
-//! A bad network for one UDP client: packets are lost, doubled and overtaken, by chances that are the same in every run.
+//! A bad network for one UDP client: packets are lost, doubled and overtaken, with chances that are
+//! the same in every run.
 
 use std::net::SocketAddr;
 
@@ -9,13 +10,13 @@ use crate::abort_on_drop::AbortOnDrop;
 /// The largest payload of UDP over IPv4.
 const PACKET_BYTES: usize = 65_507;
 
-/// How many of a hundred packets, each way.
+/// Faults of packets, each in percent and in both directions.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketFaults {
     pub lost: u32,
-    pub doubled: u32,
-    /// Sent after the packet that follows them.
-    pub overtaken: u32,
+    pub duplicated: u32,
+    /// Packets that are sent after the packet that follows them.
+    pub reordered: u32,
 }
 
 /// A running proxy; gone when dropped.
@@ -57,13 +58,13 @@ impl UdpProxy {
         Self { address, _task: AbortOnDrop(task) }
     }
 
-    /// Where the client connects to.
+    /// Returns the address that the client connects to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// One direction.
+/// State of one direction.
 struct LossyDirection {
     weather: PacketFaults,
     seed: u32,
@@ -80,16 +81,16 @@ impl LossyDirection {
         (self.seed >> 16) % 100 < of_a_hundred
     }
 
-    /// What leaves when this packet comes.
+    /// Returns the packets that leave when this packet comes.
     fn carry(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
         let mut leaving = Vec::new();
-        if self.chance(self.weather.overtaken) && self.behind.is_none() {
+        if self.chance(self.weather.reordered) && self.behind.is_none() {
             self.behind = Some(packet.to_vec());
             return leaving;
         }
         if !self.chance(self.weather.lost) {
             leaving.push(packet.to_vec());
-            if self.chance(self.weather.doubled) {
+            if self.chance(self.weather.duplicated) {
                 leaving.push(packet.to_vec());
             }
         }

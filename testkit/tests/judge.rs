@@ -1,4 +1,4 @@
-//! The judge finds what it is there for.
+//! The judge finds the faults it exists for.
 
 use serde_json::{Value, json};
 use testkit::{
@@ -6,13 +6,13 @@ use testkit::{
     judge::{JudgedExchange, Recipient, Revision},
 };
 
-/// The faults in what the broker says, after a peer asked.
+/// Returns the faults in the broker's message, after a peer's message.
 fn faults(revision: Revision, toward: Recipient, asked: &Value, said: &Value) -> Vec<String> {
     let judge = Judge::default();
-    judge.peer_said(None, asked.to_string().as_bytes());
+    judge.record_peer_message(None, asked.to_string().as_bytes());
     let mut hearing = JudgedExchange::new(&judge, toward);
     hearing.named = Some(revision);
-    hearing.broker_said(said.to_string().as_bytes());
+    hearing.check_broker_message(said.to_string().as_bytes());
     judge.faults()
 }
 
@@ -118,7 +118,7 @@ fn v_03_an_error_carries_the_id_where_it_is_known() {
         let mut hearing = JudgedExchange::new(&judge, Recipient::Client);
         hearing.named = Some(Revision::V2025_06_18);
         hearing.answers = answers;
-        hearing.broker_said(said.to_string().as_bytes());
+        hearing.check_broker_message(said.to_string().as_bytes());
         judge.faults().len()
     };
     assert_eq!(judged(Some(json!(1)), error(json!(1))), 0);
@@ -157,7 +157,8 @@ async fn a_session_has_the_revision_it_agreed_on_and_its_streams_are_judged() {
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found.iter().all(|fault| fault.contains("2025-03-26")), "{found:?}");
     assert!(
-        found[0].contains("no ProgressNotification") && found[1].contains("no CallToolResult"),
+        found[0].contains("not a ProgressNotification")
+            && found[1].contains("not a CallToolResult"),
         "{found:?}"
     );
     client.content_is_invalid_on_purpose("to see that it is excused");
@@ -180,7 +181,7 @@ fn what_a_stdio_backend_noted_is_judged() {
     let found = judge.faults();
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(
-        found[0].contains("no ListRootsResult")
+        found[0].contains("not a ListRootsResult")
             && found[1].contains("2024-11-05 has no request tasks/get"),
         "{found:?}"
     );
@@ -190,5 +191,5 @@ fn what_a_stdio_backend_noted_is_judged() {
 #[should_panic(expected = "not as MCP says")]
 fn a_verdict_fails_its_test() {
     let verdict = JudgeGuard(Judge::default());
-    JudgedExchange::new(&verdict.0, Recipient::Client).broker_said(b"{}");
+    JudgedExchange::new(&verdict.0, Recipient::Client).check_broker_message(b"{}");
 }

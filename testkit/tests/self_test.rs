@@ -1,4 +1,4 @@
-//! The kit against itself: a fake client in front of a fake backend, nothing between.
+//! The kit against itself: a fake client connected directly to a fake backend.
 
 use serde_json::json;
 use testkit::{FakeBackend, Gate, HttpVersion, Reply, TestClient, backend};
@@ -108,7 +108,7 @@ async fn dropping_a_call_is_seen_by_its_handler() {
         let (entered, left) = gates.clone();
         async move {
             entered.open();
-            call.gone().await;
+            call.client_disconnected().await;
             left.open();
             Reply::Hang
         }
@@ -127,7 +127,7 @@ async fn lists_are_paged() {
     backend.list("tools", (0..7).map(|n| backend::tool(&format!("t{n}"))).collect()).page_size(3);
     let client = client(&backend).connected(json!({})).await;
     assert_eq!(client.tool_names().await.len(), 7);
-    assert_eq!(backend.seen_of("tools/list").len(), 3);
+    assert_eq!(backend.recorded_of("tools/list").len(), 3);
     assert_eq!(client.error("tools/list", json!({"cursor": "x"})).await["code"], -32602);
 }
 

@@ -1,4 +1,4 @@
-//! The scripted stdio backend, spoken to directly.
+//! The scripted stdio backend, used directly.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md: how long it is, and that its map names the folders that are there.
+//! ARCHITECTURE.md: its length, and that its map names the folders of the repository.
 
 use crate::repository::{crates, folders, read, root, rust_sources};
 
@@ -15,12 +15,13 @@ pub(crate) fn section<'p>(page: &'p str, heading: &str) -> &'p str {
     below.unwrap_or_else(|| panic!("{PAGE} has no section \"## {heading}\""))
 }
 
-/// Returns what a page has between backticks.
+/// Returns the texts of a page between backticks.
 fn code(page: &str) -> impl Iterator<Item = &str> {
     page.split('`').skip(1).step_by(2)
 }
 
-/// Returns those of `folders` that the page names neither in full nor as seen from the `src` of their crate.
+/// Returns those of `folders` that the page names neither in full nor relative to the `src` of
+/// their crate.
 fn unnamed<'f>(page: &str, folders: &'f [String]) -> Vec<&'f String> {
     let is_named = |folder: &str| {
         let short = folder.split_once("/src/").map(|(_, short)| short);

@@ -1,9 +1,9 @@
-//! Every requirement of the checklists, and everything that was promised to be tried, has a test or a reason.
+//! Every requirement of the checklists, and every promised test, has a test or a reason.
 
 use crate::repository::{crates, product, read, rust_sources};
 
-/// What was promised to be tried, by section: faults of processes and stores (F), backends (B), JSON (J), access (A), operation (O),
-/// and findings that were closed (S).
+/// Promised tests by section: faults of processes and stores (F), backends (B), JSON (J), access
+/// (A), operation (O), and findings that were closed (S).
 const PROMISED: [(&str, std::ops::RangeInclusive<u32>); 7] = [
     ("F", 1..=50),
     ("B", 1..=26),
@@ -13,7 +13,7 @@ const PROMISED: [(&str, std::ops::RangeInclusive<u32>); 7] = [
     ("O", 1..=12),
     ("S", 1..=18),
 ];
-/// What was promised to be tried under load.
+/// Promised tests under load.
 const PROMISED_UNDER_LOAD: [u32; 12] = [6, 13, 14, 15, 16, 17, 18, 19, 20, 22, 23, 26];
 
 /// Returns the text of all tests. Ids in it are in lower case and have `_` in place of `-`, as in the names of functions.
@@ -40,7 +40,7 @@ fn cited() -> String {
     cited.to_lowercase().replace('-', "_")
 }
 
-/// Returns what is wrong with a requirement, given the text of all tests and the page that names what is not covered.
+/// Returns the fault of a requirement, given the text of all tests and the page of uncovered ones.
 fn fault(id: &str, cited: &str, page: &str) -> Option<String> {
     let name = id.to_lowercase().replace('-', "_");
     let is_whole = |at: usize| {
@@ -80,7 +80,8 @@ fn every_requirement_of_authorization_is_named_by_a_test_or_told_to_be_uncovered
     assert_covered("testkit/checklist-authorization.txt");
 }
 
-/// Each promise has a row in `docs/internals/security-proofs.md`, and the row names a test, or says in words why there is none.
+/// Each promise has a row in `docs/internals/security-proofs.md`, which names a test or gives a
+/// reason why there is none.
 #[test]
 fn everything_that_was_promised_to_be_tried_has_a_test_or_a_reason() {
     let page = read("docs/internals/security-proofs.md");

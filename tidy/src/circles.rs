@@ -7,7 +7,8 @@ use crate::{
     repository::{crates, modules},
 };
 
-/// Files of which each imports every other one, by whatever way. Sorted; one file alone is none.
+/// Returns the groups of files that import each other, directly or not. Sorted; a single file is
+/// not a circle.
 pub(crate) fn circles(edges: &[Edge]) -> Vec<Vec<String>> {
     let mut imports: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for edge in edges {
@@ -32,7 +33,7 @@ pub(crate) fn circles(edges: &[Edge]) -> Vec<Vec<String>> {
 
 struct Search<'g> {
     imports: &'g BTreeMap<&'g str, BTreeSet<&'g str>>,
-    /// When a file was reached, and the earliest file on the stack that it leads back to.
+    /// Index at which a file was reached, and the lowest index on the stack that it leads back to.
     visited: BTreeMap<&'g str, (usize, usize)>,
     stack: Vec<&'g str>,
     circles: Vec<Vec<String>>,
@@ -77,10 +78,11 @@ struct Exception {
 const EXCEPTIONS: [Exception; 3] = [
     Exception { folder: "transport/src", files: 2, reason: "TCP and TLS connect each other" },
     Exception { folder: "broker/src/backends", files: 32, reason: "a backend and its links" },
-    Exception { folder: "broker/src/sessions", files: 12, reason: "a session and its tenant" },
+    Exception { folder: "broker/src/sessions", files: 8, reason: "a session and its tenant" },
 ];
 
-/// Returns the folder that a file belongs to: the file of a module belongs to the folder with the rest of the module.
+/// Returns the folder that a file belongs to. The file of a module belongs to the folder with the
+/// rest of the module.
 fn folder<'f>(file: &'f str, all: &BTreeSet<&str>) -> &'f str {
     let module = file.strip_suffix(".rs").unwrap_or(file);
     let parent = file.rsplit_once('/').map_or("", |(parent, _)| parent);
@@ -101,7 +103,7 @@ fn common<'f>(folders: &BTreeSet<&'f str>) -> &'f str {
     common
 }
 
-/// Returns what is wrong with the circles of a crate. `exceptions` are those of this crate.
+/// Returns the faults of the circles of a crate. `exceptions` are those of this crate.
 fn faults(edges: &[Edge], all: &BTreeSet<&str>, exceptions: &[&Exception]) -> Vec<String> {
     let mut faults = Vec::new();
     let mut met: BTreeMap<&str, usize> = BTreeMap::new();
@@ -156,7 +158,8 @@ mod tests {
     use super::*;
     use crate::{graph::Modules, repository::Source};
 
-    /// `a/` and `b/` import each other by way of `c.rs`; the files of `d/` import each other.
+    /// Returns modules in which `a/` and `b/` import each other through `c.rs`, and the files of
+    /// `d/` import each other.
     fn modules() -> Modules {
         Modules::read(
             "app",

@@ -1,7 +1,8 @@
-//! The import diagram of ARCHITECTURE.md: crates and the broker's folders, drawn from the parsed imports.
+//! The import diagram of ARCHITECTURE.md: crates and the broker's folders, drawn from the parsed
+//! imports.
 //!
-//! An arrow that others imply is left out, so that the layers can be seen. What lies in a circle is drawn with all arrows of
-//! the circle.
+//! An arrow that others imply is left out, so that the layers can be seen. A circle is drawn with
+//! all its arrows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use crate::{
 const BEGIN: &str = "<!-- imports -->\n";
 const END: &str = "<!-- end of imports -->";
 
-/// Which node imports which.
+/// Imported nodes of each node.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
 /// Returns everything that can be reached from each node, itself excepted unless it lies in a circle.
@@ -120,7 +121,7 @@ fn placed(page: &str, diagram: &str) -> Option<String> {
 
 #[test]
 fn the_import_diagram_is_up_to_date() {
-    // The broker itself is drawn by its folders, of which one has its name.
+    // The broker itself is drawn by its folders, one of which has its name.
     let mut crates = crates();
     crates.retain(|krate| krate != "broker");
     let mut graph = of_folders("broker", &folders("broker"), &modules("broker").edges(), &crates);

@@ -1,7 +1,8 @@
-//! Which file of a crate imports which, after re-exports are resolved: an import counts for the file that defines the name.
+//! The imports between the files of a crate, after re-exports are resolved: an import counts for
+//! the file that defines the name.
 //!
-//! Paths are written in full, with the crate in front: `broker::sessions::call`. What is outside the crate stays as it is
-//! written.
+//! Paths are written in full, with the crate in front: `broker::sessions::call`. A path outside the
+//! crate stays as it is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use crate::{
     syntax::{Contents, Import, Segments, TypeDefinition},
 };
 
-/// Re-exports of re-exports are followed this far.
+/// Longest chain of re-exports that is followed.
 const STEPS_MAX: usize = 16;
 
 #[derive(Debug)]
@@ -25,7 +26,7 @@ impl Module {
         Place { path: self.path.clone(), file: Some(self.file.clone()), importer: None }
     }
 
-    /// Something outside the crate, which is named here.
+    /// Returns the place of something outside the crate that is named here.
     fn outside(&self, segments: &[String]) -> Place {
         Place { path: segments.to_vec(), file: None, importer: Some(self.path.clone()) }
     }
@@ -38,7 +39,7 @@ pub(crate) struct Modules {
     by_path: BTreeMap<Segments, Module>,
 }
 
-/// An import as it is written, and what it comes to.
+/// An import as it is written, and the place it resolves to.
 #[derive(Debug, Clone)]
 pub(crate) struct Edge {
     pub from: Place,
@@ -49,11 +50,12 @@ pub(crate) struct Edge {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Of a module; of what is outside the crate, as it is written.
+    /// Path of a module; outside the crate, as it is written.
     pub path: Segments,
-    /// `None`: outside the crate.
+    /// File of the place. `None`: it is outside the crate.
     pub file: Option<String>,
-    /// The module of this crate that imports what is outside it. Another one may pass the name on.
+    /// The module of this crate that imports something outside it. Another module may re-export the
+    /// name.
     pub importer: Option<Segments>,
 }
 
@@ -63,7 +65,7 @@ impl Place {
     }
 }
 
-/// True for `prefix` and everything below.
+/// Returns whether the path is `prefix` or below it.
 pub(crate) fn is_below(path: &[String], prefix: &str) -> bool {
     let prefix: Vec<&str> = prefix.split("::").collect();
     path.len() >= prefix.len() && prefix.iter().zip(path).all(|(one, other)| *one == other.as_str())
@@ -82,7 +84,7 @@ impl Modules {
         modules
     }
 
-    /// `folder`: where the files of its modules are.
+    /// `folder`: folder of the files of its modules.
     fn add_file(&mut self, path: Segments, file: &str, folder: &str, files: &[Source]) {
         let source = files
             .iter()
@@ -127,7 +129,7 @@ impl Modules {
         self.by_path.values().map(|module| module.file.as_str()).collect()
     }
 
-    /// True when there is a module of this name, such as `broker::sessions`.
+    /// Returns whether there is a module of this name, such as `broker::sessions`.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.by_path.contains_key(&path.split("::").map(str::to_owned).collect::<Vec<_>>())
     }
@@ -138,8 +140,8 @@ impl Modules {
         })
     }
 
-    /// Every import and every path written in full, except for those that stay within their file, and except for the names that a
-    /// module passes on from below it.
+    /// Returns every import and every path written in full. Two kinds are left out: those that stay
+    /// within their file, and names that a module re-exports from below it.
     pub(crate) fn edges(&self) -> Vec<Edge> {
         let mut edges = Vec::new();
         for module in self.by_path.values() {
@@ -163,7 +165,8 @@ impl Modules {
         edges
     }
 
-    /// Where a path leads to that is written in `module`. `None`: to something that is not a module's, such as a variant.
+    /// Returns the place of a path that is written in `module`. `None`: it names something that is
+    /// not a module's, such as a variant.
     fn resolve(&self, module: &Module, segments: &[String], steps: usize) -> Option<Place> {
         let (first, rest) = segments.split_first()?;
         match first.as_str() {
@@ -177,14 +180,15 @@ impl Modules {
             }
             _ => match self.lookup(module, segments, steps) {
                 Some(found) => found,
-                // A name that is neither defined nor imported here is a crate, a primitive type or a parameter.
+                // A name that is neither defined nor imported here is a crate, a primitive type or
+                // a parameter.
                 None if first.starts_with(char::is_lowercase) => Some(module.outside(segments)),
                 None => None,
             },
         }
     }
 
-    /// `segments` in `module`, once the first of them is known not to lead upwards.
+    /// Resolves `segments` in `module`. The first of them does not lead upwards.
     fn descend(&self, module: &Module, segments: &[String], steps: usize) -> Option<Place> {
         match segments.first().map(String::as_str) {
             None => Some(module.place()),
@@ -200,7 +204,8 @@ impl Modules {
         }
     }
 
-    /// What the first of `segments` is in `module`, and on from there. `None`: there is nothing of this name.
+    /// Resolves the first of `segments` in `module`, and the rest from there. `None`: the name does
+    /// not exist.
     fn lookup(&self, module: &Module, segments: &[String], steps: usize) -> Option<Option<Place>> {
         let (first, rest) = segments.split_first()?;
         if let Some(child) =

@@ -1,8 +1,8 @@
-//! The rules of the house that a test can hold: how long a file is, which module imports which, what types are called, which
-//! words the prose avoids, and what the documentation names.
+//! The rules of the house that a test can check: length of files, imports, names of types, avoided
+//! words, and the contents of the documentation.
 //!
-//! The crate holds tests only. They read the sources of the repository as text or as syntax trees, so they run without the
-//! broker being built. Tests on sources in memory show how the checks fail.
+//! The crate holds tests only. They read the sources of the repository as text or as syntax trees,
+//! so they run without the broker being built. Tests on sources in memory show how the checks fail.
 
 #[cfg(test)]
 mod architecture;
@@ -22,6 +22,8 @@ mod layers;
 mod prose;
 #[cfg(test)]
 mod repository;
+#[cfg(test)]
+mod struct_sizes;
 #[cfg(test)]
 mod syntax;
 #[cfg(test)]

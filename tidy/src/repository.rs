@@ -11,7 +11,7 @@ use crate::graph::Modules;
 /// The crates that test and measure the program.
 pub(crate) const TEST_CRATES: [&str; 4] = ["testkit", "loadtest", "benches", "tidy"];
 
-/// Returns the crates that make the program: every member of the workspace that is not for tests.
+/// Returns the crates of the program: every member of the workspace that is not for tests.
 pub(crate) fn crates() -> Vec<String> {
     let manifest = read("Cargo.toml");
     let members = manifest
@@ -67,7 +67,7 @@ pub(crate) fn write(path: &str, text: &str) {
     fs::write(root().join(path), text).unwrap_or_else(|error| panic!("{path}: {error}"));
 }
 
-/// True when generated files are to be written instead of compared.
+/// Returns whether generated files are written instead of compared.
 pub(crate) fn updates() -> bool {
     std::env::var_os("UPDATE_DOCS").is_some()
 }
@@ -84,7 +84,7 @@ pub(crate) fn files(folder: &str, endings: &[&str]) -> Vec<Source> {
             let name = entry.file_name().to_string_lossy().into_owned();
             let path = format!("{folder}/{name}");
             if entry.file_type().unwrap().is_dir() {
-                // Of packages that are installed next to a manifest.
+                // These folders hold installed packages and build output.
                 if !["node_modules", "target", "__pycache__"].contains(&name.as_str()) {
                     folders.push(path);
                 }
@@ -109,7 +109,7 @@ pub(crate) fn modules(krate: &str) -> Modules {
     Modules::read(krate, krate, &rust_sources(&format!("{krate}/src")))
 }
 
-/// Returns the files of a crate of the program that are part of it, which excludes modules that are built for tests only.
+/// Returns the files of a crate of the program, without modules that are built for tests only.
 pub(crate) fn product(krate: &str) -> Vec<Source> {
     let modules = modules(krate);
     let is_part: BTreeSet<&str> = modules.files();
@@ -118,7 +118,8 @@ pub(crate) fn product(krate: &str) -> Vec<Source> {
     all.filter(|source| is_part.contains(source.path.as_str()) || programs(&source.path)).collect()
 }
 
-/// Returns every folder below the `src` of a crate of the program that holds a part of it, such as `broker/src/sessions`, sorted.
+/// Returns every folder below the `src` of a crate of the program that holds product files, sorted,
+/// such as `broker/src/sessions`.
 pub(crate) fn folders(krate: &str) -> Vec<String> {
     let root = format!("{krate}/src/");
     let mut found: BTreeSet<String> = BTreeSet::new();

@@ -1,4 +1,5 @@
-//! One Rust source in the terms of the import graph: what it imports, which paths it writes, which names and modules it defines.
+//! One Rust source in the terms of the import graph: its imports, the paths it writes, the names
+//! and modules it defines.
 //!
 //! Code that is built for tests only is left out: tests may import anything.
 
@@ -148,8 +149,8 @@ fn follows_colons(before: &[TokenTree]) -> bool {
     before.len() >= 2 && is_colons(&before[before.len() - 2..])
 }
 
-/// True for `#[cfg(test)]` and for what may only be built with a feature for tests.
-fn is_for_tests(attributes: &[Attribute]) -> bool {
+/// Returns whether the item is `#[cfg(test)]`, or may only be built with a feature for tests.
+pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
     let mentions_test = |tokens: &TokenStream| {
         fn find(tokens: TokenStream) -> bool {
             tokens.into_iter().any(|token| match token {
@@ -167,7 +168,7 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-fn attributes(item: &Item) -> &[Attribute] {
+pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
         Item::Enum(item) => &item.attrs,

@@ -1,4 +1,5 @@
-//! What types are called: no two of one crate share a name, and the glossary explains the words of the core's public types.
+//! Names of types: no two of one crate share a name, and the glossary explains the words of the
+//! core's public types.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,8 @@ use crate::{
     repository::{crates, modules},
 };
 
-/// Types that are the same thing in several places, and so have one name: crate, name, how many, what they are.
+/// Types that are the same concept in several places and share one name: crate, name, count,
+/// meaning.
 const PARALLELS: [(&str, &str, usize, &str); 2] = [
     ("transport", "ConnectOptions", 2, "how a wire connects, by wire"),
     ("transport", "Limits", 2, "the limits of a connection, by wire"),
@@ -17,7 +19,7 @@ const PARALLELS: [(&str, &str, usize, &str); 2] = [
 /// The folders whose public types the glossary explains.
 const CORE: [&str; 3] = ["broker::sessions", "broker::backends", "broker::context"];
 
-/// Words in the names of types that mean what they mean everywhere.
+/// Words in the names of types that have their general meaning.
 const GENERAL: [&str; 30] = [
     "backoff",
     "body",
@@ -64,7 +66,8 @@ fn shared(modules: &Modules) -> BTreeMap<String, Vec<String>> {
     places
 }
 
-/// Returns what is wrong with the names of a crate's types, given the parallels of this crate: name and how many.
+/// Returns the faults of the names of a crate's types, given the parallels of this crate: name and
+/// count.
 fn faults(modules: &Modules, parallels: &[(&str, usize)]) -> Vec<String> {
     let shared = shared(modules);
     let mut faults = Vec::new();
@@ -101,7 +104,7 @@ fn singular(word: &str) -> &str {
     }
 }
 
-/// Returns the words of the terms in a glossary: what its table has in its first column, in italics.
+/// Returns the words of the terms in a glossary: the italic texts in the first column of its table.
 fn terms(glossary: &str) -> BTreeSet<String> {
     let rows = glossary.lines().filter_map(|line| line.strip_prefix('|')?.split('|').next());
     let terms = rows.flat_map(|cell| cell.split('*').skip(1).step_by(2));

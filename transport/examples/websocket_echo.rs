@@ -18,7 +18,7 @@ use transport::{
     websocket::{self, Limits},
 };
 
-/// The largest message of the suites is 16 MiB.
+/// Largest message accepted. The largest message of the test suites has 16 MiB.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -1,10 +1,16 @@
-//! Ends what child processes started when the broker is killed: one process beside the broker, which is told of every process
-//! group, and kills those it was told of when its standard input ends.
+//! Kills the process groups of child processes when the broker itself is killed.
 //!
-//! The broker starts itself with [`COMMAND`], and its command line hands over to [`run`]. A child that the broker started dies with
-//! it by a signal of the kernel's own ([`crate::child_launcher`]); that signal does not reach what the child started, and a
-//! broker that is killed cannot reach it either. Invariants: a group is known from its start until nothing of it is left; while
-//! the broker lives nothing is killed here.
+//! The guardian is one process next to the broker. The broker starts it from its own program with
+//! [`COMMAND`], and the command line passes control to [`run`]. The broker reports the start and
+//! the end of every process group to the guardian. The guardian kills the groups that are left when
+//! its standard input ends.
+//!
+//! The kernel signals a child when the broker dies ([`crate::child_launcher`]). That signal does
+//! not reach the descendants of the child, and a killed broker cannot reach them either.
+//!
+//! Invariants:
+//! - The guardian knows a group from its start until no process of it is left.
+//! - The guardian kills no process while the broker lives.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, Write as _};
@@ -17,10 +23,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// The hidden command of the program that watches.
+/// Hidden command that runs the guardian.
 pub const COMMAND: &str = "guard-children";
 
-/// The broker's side. Started with the first group it is told of; started anew should it die.
+/// The broker's side of the guardian. The first watched group starts the guardian process. A later
+/// report starts it again if it has died.
 #[derive(Debug)]
 pub struct Guardian {
     program: PathBuf,
@@ -40,12 +47,12 @@ struct GuardianProcess {
 }
 
 impl Guardian {
-    /// `program` hands what follows [`COMMAND`] to [`run`].
+    /// Takes the path of a program that passes the arguments after [`COMMAND`] to [`run`].
     pub fn new(program: PathBuf) -> Arc<Self> {
         Arc::new(Self { program, state: Mutex::default() })
     }
 
-    /// The group is ended should this process be killed, for as long as the value lives.
+    /// Has the guardian kill the group if the broker is killed while the returned value exists.
     pub(crate) fn watch(self: &Arc<Self>, group: u32) -> GroupWatch {
         let mut state = self.state.lock();
         state.groups.insert(group);
@@ -59,7 +66,7 @@ impl Guardian {
         let mut state = self.state.lock();
         state.groups.remove(&group);
         if state.running.as_mut().is_some_and(|running| running.tell('-', group).is_err()) {
-            // One that is not told any more must not act on what it knows.
+            // A guardian that receives no more reports must not act on its old list of groups.
             state.running = None;
             if !state.groups.is_empty() {
                 state.running = self.start(&state.groups);
@@ -70,10 +77,11 @@ impl Guardian {
     fn start(&self, groups: &BTreeSet<u32>) -> Option<GuardianProcess> {
         let started = || {
             let (line, theirs) = UnixStream::pair()?;
-            // Whoever starts children shall not wait for it.
+            // A caller that starts a child must not wait for the guardian.
             line.set_nonblocking(true)?;
             let mut command = Command::new(&self.program);
-            // In a group of its own: what is sent to the broker's group at a terminal is not for it.
+            // The guardian has its own process group, because signals that a terminal sends to the
+            // broker's group must not reach it.
             command.arg(COMMAND).env_clear().current_dir("/").process_group(0);
             command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
             let mut running = GuardianProcess { process: command.spawn()?, line };
@@ -83,13 +91,13 @@ impl Guardian {
         match started() {
             Ok(running) => Some(running),
             Err(error) => {
-                tracing::warn!(%error, "nobody ends what child processes started, should the broker be killed");
+                tracing::warn!(%error, "what child processes started does not end when the broker is killed");
                 None
             }
         }
     }
 
-    /// The process that watches, if there is one.
+    /// Returns the process id of the guardian, or `None` if it does not run.
     pub fn pid(&self) -> Option<u32> {
         self.state.lock().running.as_ref().map(|running| running.process.id())
     }
@@ -103,13 +111,14 @@ impl GuardianProcess {
 
 impl Drop for GuardianProcess {
     fn drop(&mut self) {
-        // Before the line ends: it would kill all it knows.
+        // The kill comes before the line ends, because the end of the line makes the guardian kill
+        // all groups it knows.
         let _gone_already = self.process.kill();
         let _reaped = self.process.wait();
     }
 }
 
-/// One group. Dropped when nothing of it is left.
+/// One watched group. The owner drops it when no process of the group is left.
 #[derive(Debug)]
 pub(crate) struct GroupWatch {
     guardian: Arc<Guardian>,
@@ -122,7 +131,7 @@ impl Drop for GroupWatch {
     }
 }
 
-/// The other side: until standard input ends, then to the end of every group.
+/// Runs the guardian: reads reports until standard input ends, then kills every group left.
 pub fn run() -> ExitCode {
     let mut groups = BTreeSet::new();
     for line in io::stdin().lock().lines() {

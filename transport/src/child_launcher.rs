@@ -1,8 +1,10 @@
-//! Prepares a child process from inside and then becomes its command: limits, sandbox, no new privileges, death with the broker.
+//! Prepares a child process from inside and then becomes its command: limits, sandbox, no new
+//! privileges, death with the broker.
 //!
-//! The broker starts itself with [`arguments`] where it would start the command, and its command line hands what follows
-//! [`COMMAND`] to [`run`]. A process of one thread may do all of this with plain system calls; a fork of the broker, which has
-//! many, may not. Invariant: the command is not executed unless everything asked for is in force.
+//! The broker starts its own program with [`arguments`] in place of the command. The command line
+//! passes the arguments after [`COMMAND`] to [`run`]. The launcher has one thread, so it may do all
+//! of this with plain system calls. A fork of the broker, which has many threads, may not.
+//! Invariant: the launcher executes the command only when every requested restriction is in force.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,28 +19,30 @@ use rustix::thread::set_no_new_privs;
 
 use crate::sandbox::{self, Sandbox, SandboxError};
 
-/// The hidden command of the program that launches.
+/// Hidden command that runs the launcher.
 pub const COMMAND: &str = "exec-child";
 
-/// The command could not be found, or not be executed, as shells say it.
+/// Exit code for a command that could not be found or executed. Shells use the same code.
 const EXIT_NOT_STARTED: u8 = 127;
-/// The process could not be prepared.
+/// Exit code for a process that could not be prepared.
 const EXIT_NOT_PREPARED: u8 = 126;
 
-/// What one child process may use. Absent: what the broker itself may.
+/// Resource limits of one child process. A limit that is `None` stays as the broker has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResourceLimits {
-    /// Bytes of memory of its own (`RLIMIT_DATA`: heap, stacks of threads, private mappings), in each of its processes.
+    /// Bytes of private memory of each process (`RLIMIT_DATA`: heap, thread stacks, private
+    /// mappings).
     pub memory: Option<u64>,
-    /// Processes and threads of the user it runs as, all together (`RLIMIT_NPROC`, which does not bind root).
+    /// Processes and threads of the child's user, all together (`RLIMIT_NPROC`, which does not bind
+    /// root).
     pub processes: Option<u64>,
-    /// Descriptors open at a time, in each of its processes.
+    /// Descriptors that each process may have open at a time.
     pub open_files: Option<u64>,
-    /// Processor time of each of its processes.
+    /// Processor time of each process.
     pub cpu: Option<Duration>,
 }
 
-/// What the launcher is started with; the command and its arguments follow.
+/// Returns the arguments of the launcher. The caller appends the command and its arguments.
 pub fn arguments(
     resources: &ResourceLimits,
     sandbox: Option<&Sandbox>,
@@ -52,7 +56,7 @@ pub fn arguments(
     limit("memory", resources.memory);
     limit("processes", resources.processes);
     limit("open-files", resources.open_files);
-    // A whole second at least: zero would mean that no time is left at all.
+    // At least one whole second: a limit of zero would leave no time at all.
     limit("cpu", resources.cpu.map(|cpu| cpu.as_secs().max(1)));
     arguments.push("--".into());
     arguments
@@ -70,7 +74,7 @@ enum LaunchError {
     Sandbox(#[from] SandboxError),
 }
 
-/// Becomes the command. Returns only when that failed; standard error then says why.
+/// Becomes the command. Returns only on failure, after it has written the reason to standard error.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (mut command, name) = match prepare(arguments.into_iter()) {
         Ok(command) => command,
@@ -84,7 +88,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     EXIT_NOT_STARTED.into()
 }
 
-/// What the arguments before `--` ask for.
+/// Options parsed from the arguments before `--`.
 #[derive(Default)]
 struct LaunchOptions {
     parent: Option<u64>,
@@ -130,12 +134,13 @@ fn prepare(
     let name = arguments.next().ok_or(LaunchError::Usage("the command is missing"))?;
     let system =
         |what| move |source: rustix::io::Errno| LaunchError::System { what, source: source.into() };
-    let sandbox = sandbox.map(Sandbox::open).transpose()?;
+    let sandbox = sandbox.map(Sandbox::prepare).transpose()?;
     if let Some(sandbox) = &sandbox {
         sandbox.change_user()?;
     }
-    // The signal comes when the thread ends that started this process. The broker starts children on threads that live as
-    // long as its runtime does. A change of the user would clear it, so it is asked for after that.
+    // The kernel sends this signal when the thread that started this process ends. The broker
+    // starts children on threads that live as long as its runtime. A change of the user clears the
+    // setting, so the launcher makes it after that change.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(system("the signal at the broker's death"))?;
     if let Some(parent) = parent
@@ -144,10 +149,10 @@ fn prepare(
         return Err(LaunchError::ParentGone); // it died before the line above
     }
     set_no_new_privs(true).map_err(system("no new privileges"))?;
-    // What a crash would leave behind holds the child's credentials.
+    // A core dump would contain the child's credentials.
     limits.push((Resource::Core, 0));
     for (resource, value) in limits {
-        // A limit that is lower already stays: raising it is not what was asked for.
+        // A lower limit that is already set stays: the configuration must not raise it.
         let hard = getrlimit(resource).maximum.map_or(value, |maximum| maximum.min(value));
         setrlimit(resource, Rlimit { current: Some(hard), maximum: Some(hard) })
             .map_err(system("a limit"))?;

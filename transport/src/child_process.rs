@@ -1,9 +1,13 @@
-//! Runs a stdio backend: a child process with its own process group and cleaned environment.
+//! Runs a stdio backend: a child process with its own process group and a clean environment.
 //!
-//! Called by the stdio link. Invariants: a child and everything it forked inside its process group is gone after
-//! [`ChildProcess::close`] and after a plain drop, no zombie stays, its standard error never blocks it, and nothing of
-//! the broker's environment reaches it but the names on the allow-list. (A descendant that leaves the group with
-//! `setsid` is out of reach.)
+//! Called by the stdio link. Invariants:
+//! - After [`ChildProcess::close`] or a plain drop, the child and every process it forked inside
+//!   its process group is gone.
+//! - No zombie stays.
+//! - The child's standard error never blocks the child.
+//! - The child gets only the allow-listed variables of the broker's environment.
+//!
+//! A descendant that leaves the group with `setsid` is out of reach.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -29,42 +33,46 @@ use crate::process_group::ProcessGroup;
 use crate::sandbox::Sandbox;
 use crate::stderr_tail::StderrTail;
 
-/// Variables of the broker's own environment that a child sees unless its specification says otherwise.
+/// Variables that a child inherits from the broker unless its specification names others.
 pub const INHERITED_ENV: &[&str] =
     &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR", "SHELL"];
 
-/// How often a group that is not ours to wait for is looked at. No event tells when an orphan ends.
+/// Interval between looks at a group whose members the broker cannot wait for. No event reports the
+/// end of an orphan.
 const GROUP_POLL: Duration = Duration::from_millis(10);
-/// How long a killed group may take to vanish before we stop looking.
+/// Time that a killed group has to vanish before the broker stops looking.
 const KILLED_WAIT: Duration = Duration::from_secs(2);
-/// How long the last words on standard error are waited for after the child has ended; a grandchild may hold the pipe.
+/// Wait for the end of standard error after the child has ended. A grandchild may hold the pipe
+/// open.
 const LAST_WORDS_WAIT: Duration = Duration::from_millis(100);
 const STDERR_READ_BYTES: usize = 8 * 1024;
-/// Where the system looks for a command when the environment names no path (execvp of glibc).
+/// Folders in which the system looks for a command when the environment has no `PATH` (execvp of
+/// glibc).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// What to run.
+/// A command to run, with its environment and restrictions.
 #[derive(Clone)]
 pub struct ChildSpec {
     pub command: String,
     pub args: Vec<String>,
-    /// Set for the child; wins over an inherited variable of the same name.
+    /// Variables set for the child. They override inherited variables of the same name.
     pub env: BTreeMap<String, String>,
-    /// Names taken over from the broker's environment when set there.
+    /// Names of variables that the child inherits if the broker has them.
     pub inherit_env: Vec<String>,
     pub cwd: Option<PathBuf>,
-    /// A program that hands its arguments to [`child_launcher::run`], which prepares the process and becomes the command.
-    /// Without one the command is started as it is, and `resources` bind nobody.
+    /// Program that passes its arguments to [`child_launcher::run`], which prepares the process and
+    /// becomes the command. Without a launcher the broker starts the command directly, and
+    /// `resources` have no effect.
     pub launcher: Option<PathBuf>,
     pub resources: ResourceLimits,
-    /// What confines the child, where a launcher is there to put it in force.
+    /// Sandbox of the child. It takes effect only with a launcher.
     pub sandbox: Option<Sandbox>,
-    /// Who ends what the child started, should this process be killed.
+    /// Guardian that kills the child's process group if the broker is killed.
     pub guardian: Option<Arc<Guardian>>,
 }
 
 impl ChildSpec {
-    /// The command without arguments, with the default inherited environment.
+    /// Creates a specification without arguments, with the default inherited environment.
     pub fn new(command: impl Into<String>) -> Self {
         Self { command: command.into(), ..Self::default() }
     }
@@ -87,7 +95,7 @@ impl Default for ChildSpec {
     }
 }
 
-/// Arguments and environment often carry secrets, so only their number and names are shown.
+/// Arguments and environment often carry secrets, so the output has only their number and names.
 impl std::fmt::Debug for ChildSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ChildSpec")
@@ -101,13 +109,13 @@ impl std::fmt::Debug for ChildSpec {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildLimits {
-    /// Longest line accepted from the child's standard output.
+    /// Longest line accepted from the child's standard output, in bytes.
     pub line_bytes_max: usize,
-    /// How much of the end of the child's standard error is kept.
+    /// Bytes kept from the end of the child's standard error.
     pub stderr_bytes_max: usize,
-    /// How long the child may take to end once its standard input is closed.
+    /// Time the child has to end after its standard input is closed.
     pub stdin_close: Duration,
-    /// How long the group may take to end after SIGTERM; SIGKILL follows.
+    /// Time the group has to end after SIGTERM. SIGKILL follows.
     pub term: Duration,
 }
 
@@ -134,7 +142,8 @@ pub enum SpawnError {
     System { command: String, source: io::Error },
 }
 
-/// A running child: frames out of it, frames into it, and the process itself. Dropping `writer` closes its input.
+/// A running child: its output, its input and its process. Dropping `writer` closes the child's
+/// input.
 #[derive(Debug)]
 pub struct Child {
     pub reader: LineReader<ChildStdout>,
@@ -145,14 +154,15 @@ pub struct Child {
 /// Starts the child. Must be called inside a tokio runtime with I/O and time enabled.
 pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError> {
     let system = |source| SpawnError::System { command: spec.command.clone(), source };
-    // Checked first because the system reports a missing directory and a missing command alike.
+    // This check comes first because the system reports a missing directory and a missing command
+    // alike.
     if let Some(cwd) = spec.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
         return Err(SpawnError::WorkingDirectory {
             command: spec.command.clone(),
             cwd: cwd.clone(),
         });
     }
-    if !descriptor_reserve::is_left() {
+    if !descriptor_reserve::is_available() {
         return Err(system(io::Error::other(descriptor_reserve::NONE_LEFT)));
     }
     if spec.launcher.is_some() {
@@ -175,7 +185,7 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
         .and_then(|id| i32::try_from(id).ok())
         .and_then(Pid::from_raw)
         .ok_or_else(|| system(io::Error::other("the process has no id")))?;
-    let group = ProcessGroup::led_by(pid);
+    let group = ProcessGroup::with_leader(pid);
     let watched = spec.guardian.as_ref().map(|guardian| guardian.watch(group.id()));
     let tail = StderrTail::new(limits.stderr_bytes_max);
     let drain = tokio::spawn(drain_stderr(stderr, tail.clone()));
@@ -222,7 +232,7 @@ fn command_of(spec: &ChildSpec) -> Command {
     command
 }
 
-/// All that the child knows of the world.
+/// Returns the complete environment of the child.
 pub fn environment(spec: &ChildSpec) -> BTreeMap<OsString, OsString> {
     let inherited = spec
         .inherit_env
@@ -231,8 +241,11 @@ pub fn environment(spec: &ChildSpec) -> BTreeMap<OsString, OsString> {
     inherited.chain(spec.env.iter().map(|(name, value)| (name.into(), value.into()))).collect()
 }
 
-/// The program that the command names. Says beforehand what the launcher could only say on its standard error: that there is
-/// no such command, or that it is no program. Whether it really starts is seen when it does.
+/// Returns the path of the program that the command names.
+///
+/// Finds two errors before the start that the launcher could report on its standard error only: a
+/// missing command, and a file that is not a program. Only the start itself proves that the program
+/// runs.
 pub fn find_command(spec: &ChildSpec) -> Result<PathBuf, SpawnError> {
     let in_folder = |folder: PathBuf| match &spec.cwd {
         Some(cwd) => cwd.join(folder),
@@ -266,10 +279,10 @@ async fn drain_stderr(mut stderr: ChildStderr, tail: StderrTail) {
     }
 }
 
-/// The process side of a child: its end, its last words, and the end of everything it forked.
+/// The process side of a child: its end, the tail of its standard error, and its process group.
 #[derive(Debug)]
 pub struct ChildProcess {
-    /// `None` only while being dropped.
+    /// `None` only during the drop.
     leader: Option<tokio::process::Child>,
     group: ProcessGroup,
     watched: Option<GroupWatch>,
@@ -285,26 +298,30 @@ impl ChildProcess {
         self.group.id()
     }
 
-    /// The end of what the child wrote to its standard error, without control characters.
+    /// Returns the tail of the child's standard error, without control characters.
     pub fn stderr_tail(&self) -> String {
         self.tail.text()
     }
 
-    /// Waits for the child itself to end; what it forked may still run. Cancel-safe, may be called again.
+    /// Waits for the child itself to end. Its descendants may still run. Cancel-safe, and may be
+    /// called again.
     pub async fn wait(&mut self) -> ExitStatus {
         let status = self.leader_end().await;
         if !self.last_words_heard {
-            // So that whoever reports the end can quote the reason. Polling a finished handle again would panic.
+            // The caller can then quote the reason in its report of the end. Polling a finished
+            // handle again would panic, so the flag below records the end.
             let _ = timeout(LAST_WORDS_WAIT, &mut self.drain).await;
             self.last_words_heard = true;
         }
         status
     }
 
-    /// Ends the child and its group: waits for it to end by itself, then SIGTERM, then SIGKILL.
+    /// Ends the child and its group: waits for the child to end by itself, then sends SIGTERM, then
+    /// SIGKILL.
     ///
-    /// The caller has dropped the [`Child::writer`] before: the closed input is what asks a server to end
-    /// (MCP 2025-11-25, Lifecycle, Shutdown). Dropping the future half-way kills the group at once.
+    /// The caller must have dropped the [`Child::writer`] before: the closed input requests the end
+    /// of a server (MCP 2025-11-25, Lifecycle, Shutdown). Dropping the future early kills the group
+    /// at once.
     pub async fn close(mut self) {
         let _ = timeout(self.stdin_close, self.leader_end()).await;
         if self.group.is_gone() {
@@ -320,18 +337,19 @@ impl ChildProcess {
         }
     }
 
-    /// The leader's end, and right after it the first look at the rest of its group. Cancel-safe.
+    /// Waits for the leader to end, then looks at the rest of its group for the first time.
+    /// Cancel-safe.
     async fn leader_end(&mut self) -> ExitStatus {
         let leader = self.leader.as_mut().expect("taken in drop only");
         let status = leader.wait().await.unwrap_or_else(|error| {
             tracing::warn!(%error, "the end of a child process could not be observed");
             ExitStatus::from_raw(1 << 8)
         });
-        self.group.look();
+        self.group.refresh();
         status
     }
 
-    /// Whether every member of the group has ended before the deadline.
+    /// Returns true if every member of the group has ended before the deadline.
     async fn group_end(&mut self, deadline: Instant) -> bool {
         if timeout_at(deadline, self.leader_end()).await.is_err() {
             return false;
@@ -341,7 +359,7 @@ impl ChildProcess {
                 return false;
             }
             sleep(GROUP_POLL).await;
-            self.group.look();
+            self.group.refresh();
         }
         true
     }
@@ -362,10 +380,10 @@ impl Drop for ChildProcess {
                 let _until_it_is_gone = watched;
                 let _ = leader.wait().await;
                 let deadline = Instant::now() + KILLED_WAIT;
-                group.look();
+                group.refresh();
                 while !group.is_gone() && Instant::now() < deadline {
                     sleep(GROUP_POLL).await;
-                    group.look();
+                    group.refresh();
                 }
             });
         }

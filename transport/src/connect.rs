@@ -1,8 +1,9 @@
-//! Opens connections to backends: resolve, ask the egress policy, connect, and TLS for the HTTP client.
+//! Opens connections to backends: name resolution, egress policy, TCP, and TLS for the HTTP client.
 //!
-//! Called by the pool of `http_client` whenever it has no connection to reuse, and by the clients of the other wires. No
-//! address is connected to that the policy has not allowed at this very connect, whether it came from a name or stood in the
-//! URL; no certificate goes unverified. All of it together takes at most the connect timeout.
+//! Called by the pool of `http_client` when it has no connection to reuse, and by the clients of
+//! the other wires. Every connect checks the address against the egress policy, even when the URL
+//! contains the address itself. The client verifies every certificate. All steps together take at
+//! most the connect timeout.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -24,9 +25,9 @@ use crate::{
     connect_error::ConnectError, descriptor_reserve, egress::EgressPolicy, send_error::SendError,
 };
 
-/// Head start of one address before the next one is tried beside it (RFC 8305 recommends 250 ms).
+/// Head start of one address before the next attempt begins (RFC 8305 recommends 250 ms).
 const ADDRESS_HEAD_START: Duration = Duration::from_millis(250);
-/// Addresses of one name that are tried at all.
+/// Number of addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 8;
 
 pub(crate) type ConnectorStream = MaybeHttpsStream<TokioIo<TcpStream>>;
@@ -57,7 +58,7 @@ impl tower_service::Service<Uri> for Connector {
 }
 
 impl Connector {
-    /// A connection without TLS.
+    /// Opens a connection without TLS.
     pub(crate) async fn tcp(&self, uri: &Uri) -> Result<TcpStream, SendError> {
         let host = host_without_brackets(uri.host().unwrap_or_default());
         let connected =
@@ -87,24 +88,24 @@ impl Connector {
     }
 }
 
-/// An IPv6 address stands in brackets where a port may follow.
+/// Removes the brackets round an IPv6 address. A URL needs them because a port may follow.
 pub(crate) fn host_without_brackets(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// A TCP connection to the host, by the first of its allowed addresses that answers.
+/// Opens a TCP connection to the first allowed address of the host that answers.
 pub(crate) async fn open(
     host: &str,
     port: u16,
     egress: &EgressPolicy,
 ) -> Result<TcpStream, ConnectError> {
-    let tcp = first_of(allowed_addresses(host, port, egress).await?, connect_one).await?;
-    // Messages are written whole; waiting for more to send would only delay them.
+    let tcp = race_addresses(allowed_addresses(host, port, egress).await?, connect_one).await?;
+    // The broker writes whole messages, so waiting for more data would only delay them.
     let _ = tcp.set_nodelay(true);
     Ok(tcp)
 }
 
-/// What the host resolves to now, without what the policy refuses; in the order to try.
+/// Resolves the host and returns the addresses that the policy allows, in the order to try.
 pub(crate) async fn allowed_addresses(
     host: &str,
     port: u16,
@@ -137,7 +138,8 @@ pub(crate) async fn allowed_addresses(
     }
 }
 
-/// The resolver's order, but with the two families taking turns, so that a dead one costs one head start only.
+/// Keeps the resolver's order but alternates the address families, so that a dead family costs only
+/// one head start.
 fn alternate_families(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (same, other): (Vec<_>, Vec<_>) =
@@ -155,8 +157,9 @@ fn alternate_families(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     }
 }
 
-/// The first connection to come up; each further address starts after a head start, or when the one before has failed.
-pub(crate) async fn first_of<T, Attempt>(
+/// Returns the first connection that comes up. Each further attempt starts after a head start or
+/// when the attempt before it has failed.
+pub(crate) async fn race_addresses<T, Attempt>(
     addresses: Vec<SocketAddr>,
     attempt: impl Fn(SocketAddr) -> Attempt,
 ) -> Result<T, ConnectError>
@@ -164,7 +167,7 @@ where
     T: Send + 'static,
     Attempt: Future<Output = Result<T, ConnectError>> + Send + 'static,
 {
-    if !descriptor_reserve::is_left() {
+    if !descriptor_reserve::is_available() {
         return Err(ConnectError::Unreachable { reason: descriptor_reserve::NONE_LEFT.to_owned() });
     }
     if let [address] = addresses[..] {

@@ -1,8 +1,9 @@
-//! Where backends may live: decides for one resolved address whether the broker may connect to it.
+//! Egress policy: decides for one resolved address whether the broker may connect to it.
 //!
-//! Asked by the HTTP client's connector for every address at every connect, so a name that resolves differently later
-//! is judged anew. Order: deny list, allow list, then the default, which refuses everything that is not ordinary
-//! public unicast. An IPv6 address that stands for an IPv4 one is judged by that one.
+//! The HTTP client's connector checks every address at every connect, so the policy also covers a
+//! name that resolves differently later. The order is deny list, allow list, then the default. The
+//! default refuses every address that is not ordinary public unicast. The policy judges an IPv6
+//! address that stands for an IPv4 address by the IPv4 address.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +11,8 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
-/// A block of addresses, `10.0.0.0/8` or `fd00::/8`; a bare address is a block of one. No bit is set after the prefix.
+/// A block of addresses, such as `10.0.0.0/8` or `fd00::/8`. A bare address is a block of one. All
+/// bits after the prefix are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cidr(IpNet);
 
@@ -31,7 +33,8 @@ impl Cidr {
     }
 }
 
-/// Reads a block. The parser of `ipnet` takes host bits and leading zeros, and refuses a bare address.
+/// Parses a block. Stricter than the parser of `ipnet`, which accepts host bits and leading zeros,
+/// and refuses a bare address.
 impl FromStr for Cidr {
     type Err = CidrError;
 
@@ -70,11 +73,11 @@ impl fmt::Display for Cidr {
 pub struct EgressPolicy {
     pub allow: Vec<Cidr>,
     pub deny: Vec<Cidr>,
-    /// Whether loopback is allowed when no list mentions it.
+    /// True if loopback is allowed when no list contains it.
     pub loopback: bool,
 }
 
-/// Why an address was refused; the text is for operators and names the key to change.
+/// A refused address and the reason. The text is for operators and names the key to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("connecting to {address} is not allowed: {reason}")]
 pub struct Denied {
@@ -84,9 +87,9 @@ pub struct Denied {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeniedReason {
-    /// The operator refused this block.
+    /// The deny list of the operator contains this block.
     DenyList(Cidr),
-    /// Refused unless allowed; the text names the kind of address.
+    /// Refused by default. The text names the kind of address.
     Default(&'static str),
 }
 
@@ -102,7 +105,7 @@ impl fmt::Display for DeniedReason {
 }
 
 impl EgressPolicy {
-    /// Whether the broker may open a connection to this address.
+    /// Returns an error unless the broker may connect to this address.
     pub fn check(&self, address: IpAddr) -> Result<(), Denied> {
         let judged = embedded_v4(address).map_or(address, IpAddr::V4);
         if let Some(block) =
@@ -123,7 +126,8 @@ impl EgressPolicy {
     }
 }
 
-/// The IPv4 address that an IPv6 address stands for: mapped, compatible, NAT64 (RFC 6052) and 6to4 (RFC 3056).
+/// Returns the IPv4 address that an IPv6 address stands for: mapped, compatible, NAT64 (RFC 6052)
+/// and 6to4 (RFC 3056).
 fn embedded_v4(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(v6) = address else { return None };
     let low = Ipv4Addr::from_bits((v6.to_bits() & u128::from(u32::MAX)) as u32);
@@ -138,10 +142,11 @@ fn embedded_v4(address: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// What kind of non-public IPv4 address this is (IANA special-purpose registry), `None` for public unicast.
+/// Names the kind of a non-public IPv4 address (IANA special-purpose registry). Returns `None` for
+/// public unicast.
 fn special_v4(v4: Ipv4Addr) -> Option<&'static str> {
     Some(match v4.octets() {
-        // The two well-known metadata services; the second one lives in public space.
+        // The two well-known metadata services. The second address is in public address space.
         [169, 254, 169, 254] | [168, 63, 129, 16] => "a cloud metadata address",
         [0, 0, 0, 0] => "the unspecified address",
         [0, ..] => "in the reserved range 0.0.0.0/8",
@@ -159,7 +164,8 @@ fn special_v4(v4: Ipv4Addr) -> Option<&'static str> {
     })
 }
 
-/// The same for IPv6: outside 2000::/3 nothing is public unicast, and some blocks inside it are not either.
+/// Names the kind of a non-public IPv6 address. No address outside 2000::/3 is public unicast, and
+/// some blocks inside it are not public either.
 fn special_v6(v6: Ipv6Addr) -> Option<&'static str> {
     if v6.is_unspecified() {
         return Some("the unspecified address");

@@ -1,83 +1,94 @@
-//! What every wire has in common: a source of whole messages, a sink for them, and why either of them ends.
+//! Common interface of all wires: a source of whole messages, a sink for them, and the reasons why
+//! they end.
 //!
-//! Implemented by `lines` (pipes, TCP), `websocket` and `quic`; used by the broker's listeners and links, which therefore know
-//! no wire. Invariant: a source never yields part of a message, unless the end of the stream was that of its last message too
-//! ([`FrameSource::is_unended`]), and neither half keeps more of the peer's bytes than the limit it was made with.
+//! Implemented by `lines` (pipes, TCP), `websocket` and `quic`. The broker's listeners and links
+//! use only this interface, so they do not depend on a wire. Invariants:
+//! - A source never yields part of a message. The last message of a stream may end with the stream
+//!   itself ([`FrameSource::is_unterminated`]).
+//! - Neither half keeps more of the peer's bytes than its limit.
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{sync::Semaphore, time::timeout};
 
-/// How long a goodbye may take: to be written, and then until the peer has seen it.
+/// Time to write a goodbye, and then again the time until the peer has seen it.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The receiving half of a connection.
 pub trait FrameSource: Send {
-    /// The next whole message, never an empty one; `None` once the peer has ended in an orderly way.
+    /// Returns the next whole message, which is never empty. Returns `None` after the peer has
+    /// ended in an orderly way.
     ///
-    /// Cancel-safe. An error is said once, after that the source is at its end.
+    /// Cancel-safe. Returns an error once. After the error the source is at its end.
     fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, ReadError>> + Send;
 
-    /// Whether the message that came last had no end of its own but that of the stream, on wires where that can be. Some peers
-    /// leave it out behind their last message; one that cannot be read is what a connection that broke left of it.
-    fn is_unended(&self) -> bool {
+    /// Returns whether the last message ended with the stream instead of its own end mark. Only
+    /// some wires allow this. Some peers omit the end mark after their last message. A message that
+    /// cannot be read in this case is the rest of a broken connection.
+    fn is_unterminated(&self) -> bool {
         false
     }
 
-    /// From now on a message may have so many bytes. With `room`, one that grows beyond a few kilobytes takes a permit of it
-    /// for as long as it is incomplete, and ends the connection where there is none: for peers that nobody knows yet.
-    fn allow(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>);
+    /// Sets the size limit of a message. With `room`, a message larger than a few kilobytes takes a
+    /// permit until it is complete. If no permit is free, the connection ends. `room` is for peers
+    /// that are not authenticated yet.
+    fn set_message_limit(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>);
 
-    /// Throws away what still comes until the peer ends. For after a goodbye: closing a socket with unread bytes in it resets the
-    /// connection, and the peer would lose what it was told last. Whoever calls it sets the time limit.
+    /// Reads and discards data until the peer ends. Callers use it after a goodbye: closing a
+    /// socket with unread bytes resets the connection, and the peer would lose the last message.
+    /// The caller sets the time limit.
     fn drain(&mut self) -> impl Future<Output = ()> + Send;
 }
 
 /// The sending half of a connection.
 pub trait FrameSink: Send {
-    /// Writes all of `frames`, in order, in as few system calls as it takes, and leaves it empty (after an error too).
+    /// Writes all of `frames`, in order, in as few system calls as possible. Leaves `frames` empty,
+    /// after an error too.
     ///
-    /// Not cancel-safe: a dropped call may have written part of a frame, after which only dropping the sink is right.
+    /// Not cancel-safe: a dropped call may have written part of a frame. The caller must then drop
+    /// the sink.
     fn send_all(
         &mut self,
         frames: &mut Vec<Bytes>,
     ) -> impl Future<Output = Result<(), WriteError>> + Send;
 
-    /// Says goodbye in the wire's own way and ends this half. Takes at most about [`CLOSE_TIMEOUT`].
+    /// Sends a goodbye in the wire's own form and ends this half. Takes at most about
+    /// [`CLOSE_TIMEOUT`].
     fn close(&mut self, goodbye: CloseReason) -> impl Future<Output = ()> + Send;
 }
 
-/// Ends a connection so that the peer gets all that was sent, and the reason.
-pub async fn farewell(
+/// Ends a connection so that the peer receives all data sent, and the reason.
+pub async fn close_gracefully(
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
     goodbye: CloseReason,
 ) {
     sink.close(goodbye).await;
-    // A peer that goes on talking has had its time.
+    // A peer that still sends data after this time does not get more.
     let _ = timeout(CLOSE_TIMEOUT, source.drain()).await;
 }
 
-/// Why a connection is closed by us. Pipes and TCP have no words for it; there the last message has to say it.
+/// Reason why this side closes a connection. Pipes and TCP cannot transmit it. There the last
+/// message has to give the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CloseReason {
     /// The conversation is over.
     Done,
-    /// This process stops, or the session lives on elsewhere.
+    /// This process stops, or the session continues on another replica.
     GoingAway,
     /// The peer broke the rules of the wire.
     Protocol,
-    /// A binary message where only text is spoken.
+    /// The peer sent a binary message on a wire that accepts only text.
     NotText,
     InvalidUtf8,
-    /// Not, or no longer, allowed; or silent for too long.
+    /// The peer is not, or no longer, allowed, or was silent for too long.
     Policy,
-    /// A message over the limit.
+    /// A message exceeded the size limit.
     TooLarge,
-    /// The peer takes less than it is sent, for longer than we buffer for it.
+    /// The peer read more slowly than this side sent, and the buffer limit was reached.
     SlowReader,
-    /// No room for this connection now; later perhaps.
+    /// The limit of connections is reached. A later attempt may succeed.
     Overloaded,
 }
 
@@ -94,7 +105,8 @@ impl CloseReason {
         Self::Overloaded,
     ];
 
-    /// The status code of a WebSocket close frame (RFC 6455, 7.4.1; 1013 is registered with IANA).
+    /// Returns the status code of a WebSocket close frame (RFC 6455, 7.4.1; 1013 is registered with
+    /// IANA).
     pub fn ws_code(self) -> u16 {
         match self {
             Self::Done => 1000,
@@ -102,14 +114,15 @@ impl CloseReason {
             Self::Protocol => 1002,
             Self::NotText => 1003,
             Self::InvalidUtf8 => 1007,
-            // There is no code for a slow reader; the reason says which of the two it is.
+            // No code exists for a slow reader. The reason text distinguishes the two.
             Self::Policy | Self::SlowReader => 1008,
             Self::TooLarge => 1009,
             Self::Overloaded => 1013,
         }
     }
 
-    /// The application error code of a QUIC connection close (this project's binding, docs/transports.md).
+    /// Returns the application error code of a QUIC connection close (this project's binding,
+    /// docs/transports.md).
     pub fn quic_code(self) -> u32 {
         match self {
             Self::Done => 0,
@@ -124,7 +137,7 @@ impl CloseReason {
         }
     }
 
-    /// A few words for the peer's log; short enough for every wire.
+    /// Returns a few words for the peer's log, short enough for every wire.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -140,7 +153,7 @@ impl CloseReason {
     }
 }
 
-/// Why there is no further message.
+/// Reason why a source yields no further message.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error("a message is longer than the {limit} bytes allowed")]
@@ -156,7 +169,7 @@ pub enum ReadError {
     /// The peer closed and named a fault.
     #[error("the peer closed with code {code}: {reason:?}")]
     Closed { code: u64, reason: String },
-    /// The peer gave up this one exchange; the connection goes on.
+    /// The peer cancelled this one exchange. The connection stays open.
     #[error("the peer gave the exchange up")]
     Cancelled,
     #[error("reading failed: {0}")]
@@ -164,8 +177,8 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// What to tell the peer, where it still listens.
-    pub fn goodbye(&self) -> CloseReason {
+    /// Returns the reason to send to a peer that can still receive one.
+    pub fn close_reason(&self) -> CloseReason {
         match self {
             Self::TooLong { .. } => CloseReason::TooLarge,
             Self::NotText => CloseReason::NotText,
@@ -180,7 +193,7 @@ impl ReadError {
     }
 }
 
-/// Why frames could not be written.
+/// Reason why frames could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error("the connection is closed")]

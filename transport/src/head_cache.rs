@@ -1,18 +1,20 @@
-//! Heads of HTTP/1.1 messages that say the same: peers repeat themselves byte for byte, but for the length of a body.
+//! Recognises repeated heads of HTTP/1.1 messages. Peers often repeat a head byte for byte, except
+//! for the length of the body.
 //!
-//! Used for the requests of a client and for the responses of a server. What was read of a head counts for all that repeat it.
+//! Used for the requests of clients and the responses of servers. A parsed head counts for all
+//! messages that repeat it.
 
 use std::ops::Range;
 
-/// A head as it came.
+/// The bytes of a head that may repeat.
 #[derive(Debug)]
 pub(crate) struct HeadPattern {
     text: Box<[u8]>,
-    /// Where it says how long its body is.
+    /// Position of the body length in `text`.
     digits: Range<usize>,
 }
 
-/// A head that was said again.
+/// Lengths of a message whose head repeats the pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeadMatch {
     pub(crate) head_bytes: usize,
@@ -20,14 +22,15 @@ pub(crate) struct HeadMatch {
 }
 
 impl HeadPattern {
-    /// A head with the value of its one `Content-Length`, which is a part of it.
+    /// Stores a head. `length` is the value of its only `Content-Length` and a slice of `text`.
     pub(crate) fn new(text: &[u8], length: &[u8]) -> Self {
         let start = length.as_ptr() as usize - text.as_ptr() as usize;
         Self { text: text.into(), digits: start..start + length.len() }
     }
 
-    /// What `bytes` begin with, where it is this head with whatever length.
-    pub(crate) fn again(&self, bytes: &[u8]) -> Option<HeadMatch> {
+    /// Returns the lengths of the message at the start of `bytes` if it repeats this head, with any
+    /// body length.
+    pub(crate) fn match_prefix(&self, bytes: &[u8]) -> Option<HeadMatch> {
         let (before, behind) = (&self.text[..self.digits.start], &self.text[self.digits.end..]);
         let rest = bytes.strip_prefix(before)?;
         let (digits, rest) =
@@ -38,7 +41,7 @@ impl HeadPattern {
     }
 }
 
-/// A length: digits and nothing else.
+/// Parses a length that consists of digits only.
 pub(crate) fn number(digits: &[u8]) -> Option<usize> {
     let add =
         |number: usize, digit: &u8| number.checked_mul(10)?.checked_add(usize::from(*digit - b'0'));

@@ -1,9 +1,11 @@
-//! The broker's one HTTP client: pooled connections, HTTP/1.1 and HTTP/2, verified TLS, egress policy.
+//! The broker's only HTTP client: pooled connections, HTTP/1.1 and HTTP/2, verified TLS, egress
+//! policy.
 //!
-//! Called by HTTP links. Without TLS it speaks HTTP/1.1 by itself ([`crate::http1_client`]), which costs a fraction of what the
-//! library does. It follows no redirect, keeps no cookie, uses no proxy and decodes nothing: what the backend
-//! answered is what the caller sees. An error tells whether the request can have reached the backend, which is what
-//! decides whether it may be sent again.
+//! Called by HTTP links. For URLs without TLS it uses its own HTTP/1.1 client
+//! ([`crate::http1_client`]), which costs a fraction of the library. It follows no redirect, keeps
+//! no cookie, uses no proxy and decodes no content: the caller sees the unchanged response of the
+//! backend. Each error states whether the request may have reached the backend. The caller uses
+//! this to decide whether it may send the request again.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -29,28 +31,29 @@ use crate::http1_client::{self, BodyStreamError, Http1Body, Pool};
 use crate::peer::PeerIdentityError;
 use crate::response::HttpResponse;
 use crate::send_error::SendError;
-use crate::tls::{ClientIdentity, presenting, trust};
+use crate::tls::{ClientIdentity, trust, without_resumption};
 use crate::vectored_body::VectoredBody;
 
 /// The HTTP library refuses smaller buffers than this.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
-/// How often an HTTP/2 connection with open streams is asked whether it is alive, and how long it may take to answer.
+/// Interval between pings on an HTTP/2 connection with open streams, and the time limit for the
+/// answer.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone)]
 pub struct HttpClientConfig {
-    /// Resolving, connecting and the TLS handshake together.
+    /// Time limit for name resolution, connect and TLS handshake together.
     pub connect_timeout: Duration,
-    /// How long an unused connection is kept. Best below what servers use (often 5 s): a request that meets the
-    /// server's closing has an unknown fate.
+    /// Time an unused connection is kept. It should be shorter than the idle timeout of servers,
+    /// often 5 s: a request sent while the server closes the connection has an unknown result.
     pub idle_timeout: Duration,
     /// Unused connections kept for one scheme, host and port.
     pub idle_per_host: usize,
-    /// Trusted beside the system's certificate authorities.
+    /// Certificate authorities trusted in addition to those of the system.
     pub extra_roots: Vec<CertificateDer<'static>>,
     pub egress: Arc<EgressPolicy>,
-    /// Largest response head. At least 8 KiB are always accepted.
+    /// Largest response head, in bytes. At least 8 KiB are always accepted.
     pub head_bytes_max: usize,
 }
 
@@ -77,12 +80,12 @@ pub enum TlsSetupError {
     Peer(#[from] PeerIdentityError),
 }
 
-/// A shared client; clones use the same connections.
+/// A shared client. Clones use the same connections.
 #[derive(Clone)]
 pub struct HttpClient {
-    /// Where there is TLS.
+    /// Client for URLs with TLS.
     client: Client<Connector, Full<Bytes>>,
-    /// Where there is none.
+    /// Client for URLs without TLS.
     plain: Pool,
     connector: Connector,
     config: Arc<HttpClientConfig>,
@@ -94,7 +97,7 @@ impl std::fmt::Debug for HttpClient {
     }
 }
 
-/// The head of POSTs that differ in their bodies alone. See [`HttpClient::prepare`].
+/// Encoded head of POSTs that differ only in their bodies. See [`HttpClient::prepare`].
 #[derive(Debug, Clone)]
 pub struct PreparedPost(http1_client::PreparedHead);
 
@@ -103,8 +106,12 @@ impl HttpClient {
         Self::built(Arc::new(config), None)
     }
 
-    /// Another one with the same settings and connections of its own, which presents a certificate to servers that ask for one.
-    pub fn presenting(&self, identity: Arc<ClientIdentity>) -> Result<Self, TlsSetupError> {
+    /// Creates a client with the same settings and its own connections. It presents a certificate
+    /// to servers that request one.
+    pub fn with_client_identity(
+        &self,
+        identity: Arc<ClientIdentity>,
+    ) -> Result<Self, TlsSetupError> {
         Self::built(self.config.clone(), Some(identity))
     }
 
@@ -123,7 +130,8 @@ impl HttpClient {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(config.idle_timeout)
             .pool_max_idle_per_host(config.idle_per_host)
-            // Repeats only what was never written, for example on a pooled connection that had just been closed.
+            // Repeats only a request that was never written, for example on a pooled connection
+            // that had just been closed.
             .retry_canceled_requests(true)
             .http1_max_buf_size(head_bytes_max)
             .http2_max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
@@ -134,9 +142,10 @@ impl HttpClient {
         Ok(Self { client, plain, connector, config })
     }
 
-    /// Sends the request and waits for the response's head. The URI is absolute, as [`crate::parse_http_url`] makes it.
+    /// Sends the request and waits for the response's head. The URI must be absolute, as
+    /// [`crate::parse_http_url`] returns it.
     ///
-    /// Waits without limit for the response; the caller bounds the call as a whole.
+    /// Waits without limit for the response. The caller sets the time limit of the whole call.
     pub async fn send(
         &self,
         request: Request<Full<Bytes>>,
@@ -154,7 +163,7 @@ impl HttpClient {
                 .await?;
             return Ok(response.map(|body| ResponseBody(BodyKind::Plain(body))));
         }
-        // Boxed: those above would be moved with room for it.
+        // Boxed because the futures above would otherwise contain room for it.
         let response =
             Box::pin(self.client.request(request)).await.map_err(|error| classify(&error))?;
         let (head, body) = response.into_parts();
@@ -163,21 +172,21 @@ impl HttpClient {
 }
 
 impl HttpClient {
-    /// Writes a POST's head once, for all that follow with other bodies: names and values are not looked at again. `None` where
-    /// there is TLS, as the library writes heads by itself.
+    /// Encodes the head of a POST once for all later bodies, so names and values are not checked
+    /// again. Returns `None` for a URL with TLS, because the library encodes its own heads.
     pub fn prepare(&self, post: Request<()>) -> Option<PreparedPost> {
         let is_plain = post.uri().scheme() == Some(&Scheme::HTTP) && post.uri().host().is_some();
         is_plain.then(|| PreparedPost(http1_client::PreparedHead::new(post)))
     }
 
-    /// [`HttpClient::send`] of a POST that was prepared.
+    /// Works as [`HttpClient::send`] for a prepared POST.
     pub async fn send_prepared(
         &self,
         post: &PreparedPost,
         body: VectoredBody,
     ) -> Result<HttpResponse<ResponseBody>, SendError> {
         let response =
-            self.plain.send_prepared(&post.0, body, || self.connector.tcp(post.0.uri())).await?;
+            self.plain.send_post(&post.0, body, || self.connector.tcp(post.0.uri())).await?;
         Ok(response.map(|body| ResponseBody(BodyKind::Plain(body))))
     }
 }
@@ -189,7 +198,7 @@ fn bytes_of(mut body: Full<Bytes>) -> Bytes {
     }
 }
 
-/// The body of a response. Dropped before its end, it ends what carries it.
+/// The body of a response. Dropping it before its end closes the stream or connection below it.
 #[derive(Debug)]
 pub struct ResponseBody(BodyKind);
 
@@ -200,8 +209,8 @@ enum BodyKind {
 }
 
 impl ResponseBody {
-    /// [`read_body`], with a single copy where the length was announced.
-    pub async fn whole(self, bytes_max: usize) -> Result<Bytes, BodyError> {
+    /// Works as [`read_body`], with a single copy if the length was announced.
+    pub async fn read_whole(self, bytes_max: usize) -> Result<Bytes, BodyError> {
         match self.0 {
             BodyKind::Hyper(body) => read_body(body, bytes_max).await,
             BodyKind::Plain(body) => match body.exact_bytes().map(usize::try_from) {
@@ -247,7 +256,8 @@ impl Body for ResponseBody {
     }
 }
 
-/// Certificates are always verified, against the system's authorities and the extra ones.
+/// Builds the TLS configuration. It always verifies certificates, against the authorities of the
+/// system and the extra ones.
 fn tls_config(
     extra_roots: &[CertificateDer<'static>],
     identity: Option<Arc<ClientIdentity>>,
@@ -264,7 +274,7 @@ fn tls_config(
         .with_root_certificates(roots);
     let mut config = match identity {
         None => builder.with_no_client_auth(),
-        Some(identity) => presenting(builder.with_client_cert_resolver(identity)),
+        Some(identity) => without_resumption(builder.with_client_cert_resolver(identity)),
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
@@ -278,7 +288,7 @@ fn classify(error: &ClientError) -> SendError {
     if error.is_connect() { SendError::Connect { reason } } else { SendError::Aborted { reason } }
 }
 
-/// The outer layers only say that a request failed; the cause is at the bottom.
+/// Returns the text of the innermost error. The outer errors only report that a request failed.
 pub(crate) fn innermost_reason(error: &dyn Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
@@ -287,7 +297,7 @@ pub(crate) fn innermost_reason(error: &dyn Error) -> String {
     innermost.to_string()
 }
 
-/// Why a body could not be read whole.
+/// Reason why a body could not be read whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     #[error("the response body is larger than the {max} bytes allowed")]
@@ -296,14 +306,14 @@ pub enum BodyError {
     Aborted { reason: String },
 }
 
-/// Reads a body of at most `bytes_max` bytes; one that arrives in a single chunk is not copied.
+/// Reads a body of at most `bytes_max` bytes. A body that arrives in a single chunk is not copied.
 pub async fn read_body<B>(mut body: B, bytes_max: usize) -> Result<Bytes, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Error + 'static,
 {
     let too_large = BodyError::TooLarge { max: bytes_max };
-    // A declared length over the limit need not be read to be refused.
+    // A declared length over the limit is refused without reading the body.
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(too_large);
     }

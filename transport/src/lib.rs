@@ -1,8 +1,9 @@
-//! Whole frames over sockets and pipes: newline framing, TCP, WebSocket, QUIC and TLS, child processes, the HTTP client and the
-//! egress policy, and requests between replicas.
+//! Whole frames over sockets and pipes: newline framing, TCP, WebSocket, QUIC, TLS and child
+//! processes. Also the HTTP client, the egress policy, and requests between replicas.
 //!
-//! Used by the broker's links and listeners. This crate knows bytes, HTTP and processes; it never looks inside a frame and knows
-//! nothing of MCP, and of JSON only that a line break in it is a space. Everything it buffers has a limit that the caller names.
+//! Used by the broker's links and listeners. This crate handles bytes, HTTP and processes. It never
+//! parses a frame and does not depend on MCP. Its only rule about JSON is that a line break is a
+//! space. The caller sets a limit for everything this crate buffers.
 
 pub mod child_guardian;
 pub mod child_launcher;
@@ -42,7 +43,7 @@ pub use child_process::{
 pub use connect_error::ConnectError;
 pub use egress::{Cidr, CidrError, Denied, DeniedReason, EgressPolicy};
 pub use frame::{
-    CLOSE_TIMEOUT, CloseReason, FrameSink, FrameSource, ReadError, WriteError, farewell,
+    CLOSE_TIMEOUT, CloseReason, FrameSink, FrameSource, ReadError, WriteError, close_gracefully,
 };
 pub use http_client::{
     BodyError, HttpClient, HttpClientConfig, ResponseBody, TlsSetupError, read_body,

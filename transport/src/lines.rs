@@ -1,8 +1,8 @@
 //! Newline framing for byte streams: one message per line (MCP 2025-11-25, Transports, stdio).
 //!
-//! Used for the pipes of child processes, for TCP and for QUIC streams. Only LF ends a line; CR LF is tolerated. Reading is
-//! cancel-safe: a dropped `next` loses no bytes. A written frame is exactly one line, whatever its whitespace was. A reader that
-//! waits between two lines holds no buffer.
+//! Used for the pipes of child processes, for TCP and for QUIC streams. Only LF ends a line, and CR
+//! LF is tolerated. Reading is cancel-safe: a dropped `next` loses no bytes. A written frame is
+//! exactly one line, with any whitespace. A reader that waits between two lines holds no buffer.
 
 use std::{
     future::poll_fn,
@@ -24,7 +24,7 @@ use crate::{
     read_buffer::ReadBuffer,
 };
 
-/// Frames put into one vectored write: two slices each, well below the system's IOV_MAX of 1024.
+/// Frames in one vectored write: two slices each, well below the system's IOV_MAX of 1024.
 const FRAMES_PER_WRITE: usize = 64;
 
 /// Splits a byte stream into lines.
@@ -32,16 +32,17 @@ const FRAMES_PER_WRITE: usize = 64;
 pub struct LineReader<R> {
     reader: R,
     buffer: ReadBuffer,
-    /// Bytes at the front of `buffer` already known to hold no LF.
+    /// Number of bytes at the front of `buffer` that contain no LF.
     scanned: usize,
     line_bytes_max: usize,
     at_end: bool,
-    /// The line that was taken last had no LF.
-    is_unended: bool,
+    /// Set when the last line had no LF.
+    is_unterminated: bool,
 }
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
-    /// `line_bytes_max` counts a line without its line end. Memory held is at most about twice that.
+    /// `line_bytes_max` counts a line without its line end. The reader holds at most about twice
+    /// that in memory.
     pub fn new(reader: R, line_bytes_max: usize) -> Self {
         Self {
             reader,
@@ -49,14 +50,15 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             scanned: 0,
             line_bytes_max,
             at_end: false,
-            is_unended: false,
+            is_unterminated: false,
         }
     }
 
-    /// The next non-empty line without its line end, `None` at the end of the stream; an unterminated last line counts
-    /// ([`FrameSource::is_unended`]).
+    /// Returns the next non-empty line without its line end, or `None` at the end of the stream. An
+    /// unterminated last line counts as a line ([`FrameSource::is_unterminated`]).
     ///
-    /// Cancel-safe. After an error the place of the next line is unknown: it is said once, and the stream has ended.
+    /// Cancel-safe. After an error the start of the next line is unknown, so the reader returns the
+    /// error once and then the end of the stream.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
             if let Some(line) = self.take_line() {
@@ -71,7 +73,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             if self.at_end {
                 return Ok(None);
             }
-            // One byte more than the limit may still be a CR before the LF.
+            // The one byte over the limit may be a CR before the LF.
             if self.scanned > self.line_bytes_max.saturating_add(1) {
                 return Err(self.give_up(ReadError::TooLong { limit: self.line_bytes_max }));
             }
@@ -83,17 +85,18 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// Shares the room for lines that are not whole yet with other readers.
+    /// Shares the memory budget for incomplete lines with other readers.
     pub(crate) fn share(&mut self, room: Arc<Semaphore>) {
         self.buffer.share(room);
     }
 
-    /// Where the bytes come from, for what is not reading.
+    /// Returns the byte stream, for operations other than reading.
     pub(crate) fn get_mut(&mut self) -> &mut R {
         &mut self.reader
     }
 
-    /// A line that is complete in the buffer, or the unterminated rest once the stream has ended.
+    /// Returns a complete line from the buffer. Returns the unterminated rest if the stream has
+    /// ended.
     fn take_line(&mut self) -> Option<Bytes> {
         let bytes = self.buffer.bytes();
         let (line_bytes, end_bytes) = match memchr::memchr(b'\n', &bytes[self.scanned..]) {
@@ -106,7 +109,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         };
         let kept = line_bytes - usize::from(bytes[..line_bytes].ends_with(b"\r"));
         self.scanned = 0;
-        self.is_unended = end_bytes == 0;
+        self.is_unterminated = end_bytes == 0;
         Some(self.buffer.take(line_bytes + end_bytes, kept))
     }
 
@@ -123,18 +126,18 @@ impl<R: AsyncRead + Unpin + Send> FrameSource for LineReader<R> {
         Self::next(self).await
     }
 
-    fn is_unended(&self) -> bool {
-        self.is_unended
+    fn is_unterminated(&self) -> bool {
+        self.is_unterminated
     }
 
-    fn allow(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
+    fn set_message_limit(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
         self.line_bytes_max = message_bytes_max;
-        self.buffer.confine(room);
+        self.buffer.set_budget(room);
     }
 
     async fn drain(&mut self) {
         self.at_end = true;
-        self.buffer.confine(None);
+        self.buffer.set_budget(None);
         self.scanned = 0;
         self.buffer.drain(&mut self.reader).await;
     }
@@ -143,7 +146,7 @@ impl<R: AsyncRead + Unpin + Send> FrameSource for LineReader<R> {
 /// Writes frames as lines.
 #[derive(Debug)]
 pub struct LineWriter<W> {
-    /// `None` once it was closed: a pipe ends when it is dropped.
+    /// `None` after the close: dropping a pipe ends it.
     writer: Option<W>,
 }
 
@@ -152,9 +155,11 @@ impl<W: AsyncWrite + Unpin> LineWriter<W> {
         Self { writer: Some(writer) }
     }
 
-    /// Writes every frame followed by LF, in order, flushes, and leaves `frames` empty (after an error too).
+    /// Writes every frame followed by LF, in order, and flushes. Leaves `frames` empty, after an
+    /// error too.
     ///
-    /// Not cancel-safe: a dropped call may have written part of a frame, after which only dropping the writer is right.
+    /// Not cancel-safe: a dropped call may have written part of a frame. The caller must then drop
+    /// the writer.
     pub async fn send_all(&mut self, frames: &mut Vec<Bytes>) -> io::Result<()> {
         for frame in frames.iter_mut() {
             if let Some(line) = one_line(frame) {
@@ -183,7 +188,7 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for LineWriter<W> {
     }
 
     async fn close(&mut self, _: CloseReason) {
-        // Over TLS this writes, and a peer that reads nothing would keep us for ever.
+        // Over TLS the shutdown writes, and a peer that reads nothing would block it for ever.
         if let Some(mut writer) = self.writer.take() {
             let _ = timeout(CLOSE_TIMEOUT, writer.shutdown()).await;
         }
@@ -204,10 +209,12 @@ async fn write_all_vectored<W: AsyncWrite>(
     Ok(())
 }
 
-/// The frame with its line breaks turned into spaces, or `None` when it has none (the usual case).
+/// Returns the frame with its line breaks replaced by spaces, or `None` if it has none (the usual
+/// case).
 ///
-/// A JSON string cannot contain a raw line break, so every one found is whitespace between tokens. CR is replaced as
-/// well: peers that read text with universal newlines would end the line there.
+/// A JSON string cannot contain a raw line break, so every line break is whitespace between tokens.
+/// CR is replaced as well, because peers that read text with universal newlines would end the line
+/// there.
 pub(crate) fn one_line(frame: &Bytes) -> Option<Bytes> {
     memchr::memchr2(b'\n', b'\r', frame)?;
     let mut line = frame.to_vec();

@@ -1,6 +1,8 @@
-//! The end of a connection whose peer may still be sending: closing it at once would take the last answer away.
+//! Closes a connection whose peer may still be sending. Closing it at once could destroy the last
+//! answer.
 //!
-//! Used in the server's role by `http1_server` and [`crate::framing`] behind an answer to a request that was not read to its end.
+//! Used in the server's role by `http1_server` and [`crate::framing`], after the answer to a
+//! request that was not read to its end.
 
 use std::{
     mem::MaybeUninit,
@@ -14,14 +16,15 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// Read and thrown away at most. Most clients look for the answer only when they have sent everything.
+/// Most bytes read and discarded. Most clients look for the answer only after they have sent
+/// everything.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// A peer that sends nothing for so long has sent what it had.
+/// A peer that sends nothing for this long has no more to send.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// Reads on and throws away, within these bounds.
+/// Reads and discards data within these bounds.
 #[derive(Debug)]
 pub(crate) struct Linger {
     left: usize,
@@ -38,7 +41,7 @@ impl Linger {
         }
     }
 
-    /// Ready when the connection may be closed.
+    /// Returns ready when the connection may be closed.
     pub(crate) fn poll(
         &mut self,
         reader: &mut (impl AsyncRead + Unpin),

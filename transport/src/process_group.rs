@@ -1,7 +1,9 @@
-//! A process group whose leader we started: signals to all of it, and whether anything of it still runs.
+//! A process group whose leader is a child of this process: sends signals to the group, and checks
+//! whether a member still runs.
 //!
-//! Used by `child_process` only. Invariant: once the group was seen empty nothing is ever sent to its id again, because
-//! the system may have given it to somebody else. A group's id stays taken as long as it has a member, zombies included.
+//! Used by `child_process` only. A group's id stays taken as long as the group has a member,
+//! zombies included. Invariant: after the group was seen empty, no signal is sent to its id again,
+//! because the system may have assigned the id to another group.
 
 use std::fs;
 
@@ -14,13 +16,14 @@ use rustix::process::{
 pub(crate) struct ProcessGroup {
     id: Pid,
     is_gone: bool,
-    /// A member seen running. Looking at it again is cheap, looking for another one reads the whole process table.
+    /// A member that was running at the last look. Checking it is cheap, but a search for another
+    /// one reads the whole process table.
     witness: Option<Pid>,
 }
 
 impl ProcessGroup {
-    /// `leader` is a child of ours that was started in a group of its own.
-    pub(crate) fn led_by(leader: Pid) -> Self {
+    /// `leader` is a child of this process that was started in its own group.
+    pub(crate) fn with_leader(leader: Pid) -> Self {
         Self { id: leader, is_gone: false, witness: None }
     }
 
@@ -34,15 +37,18 @@ impl ProcessGroup {
 
     pub(crate) fn signal(&self, signal: Signal) {
         if !self.is_gone {
-            // An error means that nobody is left to receive it.
+            // An error means that no process is left to receive the signal.
             let _ = kill_process_group(self.id, signal);
         }
     }
 
-    /// Looks whether a member still runs. Only called once the leader has been waited for, or its status would be taken
-    /// from under tokio: members that became our own children (the orphans of a dead leader, where the broker is
-    /// process 1 of a container) are waited for here, as nobody else would.
-    pub(crate) fn look(&mut self) {
+    /// Checks whether a member still runs. Call it only after the wait for the leader, because it
+    /// would otherwise take the leader's status from tokio.
+    ///
+    /// It also waits for members that became children of this process. These are the orphans of a
+    /// dead leader when the broker is process 1 of a container. No other process would wait for
+    /// them.
+    pub(crate) fn refresh(&mut self) {
         if self.is_gone {
             return;
         }
@@ -51,12 +57,14 @@ impl ProcessGroup {
         self.is_gone = test_kill_process_group(self.id) == Err(Errno::SRCH) || !self.find_witness();
     }
 
-    /// Whether a member runs that is not a zombie: those are for another process to wait for, which may never happen.
+    /// Returns whether a member other than a zombie runs. A zombie that is left belongs to another
+    /// process, which may never wait for it.
     fn find_witness(&mut self) -> bool {
         if self.witness.is_some_and(|pid| self.runs_here(pid) == Some(true)) {
             return true;
         }
-        // Twice, because a process that forks and ends while the table is read can be missed together with its child.
+        // Two searches, because one search can miss a process that forks and ends meanwhile,
+        // together with its child.
         (0..2).any(|_| self.search_process_table())
     }
 
@@ -67,14 +75,16 @@ impl ProcessGroup {
             .map(|entries| entries.flatten().filter_map(numbered).collect())
             .unwrap_or_default();
         self.witness = pids.iter().copied().find(|pid| self.runs_here(*pid) == Some(true));
-        // Without a process table to look at, the answer to the signal is all there is to know.
+        // Without a readable process table, the result of the test signal decides.
         self.witness.is_some() || pids.is_empty()
     }
 
-    /// Whether the process is a member of this group and not a zombie; `None` when there is no such process.
+    /// Returns whether the process is a member of this group and not a zombie, or `None` if the
+    /// process does not exist.
     fn runs_here(&self, pid: Pid) -> Option<bool> {
         let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-        // pid (name) state parent group …, where the name may hold anything, parentheses included.
+        // pid (name) state parent group …, where the name may contain any character, parentheses
+        // included.
         let after_name = memchr::memrchr(b')', &stat)? + 1;
         let mut fields = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
         let state = fields.next()?;

@@ -1,7 +1,9 @@
-//! The header of the PROXY protocol, versions 1 and 2: how a proxy that passes bytes on says whose connection it is.
+//! Parses the header of the PROXY protocol, versions 1 and 2, in which a proxy names the address of
+//! the client.
 //!
-//! Used by the listeners for connections of proxies that the operator trusts, before TLS. The header is read to its last byte and not
-//! further. It is hostile input until then: its length is bounded, and the caller names a deadline.
+//! Used by the listeners for connections of trusted proxies, before TLS. The parser reads exactly
+//! the header. The header is untrusted input: its length is bounded, and the caller sets a
+//! deadline.
 
 use std::{
     io,
@@ -11,23 +13,24 @@ use std::{
 
 use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
 
-/// Begins a header of version 2, and nothing else.
+/// First bytes of every version 2 header. No other header begins with them.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 const V1_PREFIX: &[u8; 6] = b"PROXY ";
-/// The longest header of version 1.
+/// Longest header of version 1, in bytes.
 const V1_BYTES_MAX: usize = 107;
-/// A header of version 2, with what it tells beside addresses.
+/// Longest header of version 2, in bytes, including the fields after the addresses.
 pub const V2_BYTES_MAX: usize = 4096;
 
-/// Whose connection it is.
+/// Owner of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyHeader {
     Client(SocketAddr),
-    /// The proxy's own, such as a health check, or one whose client the proxy does not know.
+    /// The connection belongs to the proxy itself, such as a health check, or the proxy does not
+    /// know its client.
     Local,
 }
 
-/// Why a connection has no header that can be used.
+/// Reason why a connection has no usable header.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyHeaderError {
     #[error("it does not begin with a PROXY protocol header of version 1 or 2")]
@@ -40,7 +43,7 @@ pub enum ProxyHeaderError {
     Io(#[from] io::Error),
 }
 
-/// Takes the header off a connection of which nothing was read.
+/// Reads the header from a new connection.
 pub async fn read_header(
     socket: &mut TcpStream,
     limit: Duration,
@@ -58,7 +61,7 @@ async fn read(socket: &mut TcpStream) -> Result<ProxyHeader, ProxyHeaderError> {
         let taken = header.len();
         header.extend_from_slice(&seen[..count]);
         let parsed = parse(&header)?;
-        // What is not the end of the header belongs to it.
+        // While the header is incomplete, all bytes seen belong to it.
         let ours = parsed.map_or(count, |(_, bytes)| bytes - taken);
         socket.read_exact(&mut seen[..ours]).await?;
         if let Some((header, _)) = parsed {
@@ -67,7 +70,8 @@ async fn read(socket: &mut TcpStream) -> Result<ProxyHeader, ProxyHeaderError> {
     }
 }
 
-/// Whether a connection begins with a header, as far as its first bytes say. They stay on the connection.
+/// Returns whether the first bytes of a connection look like a header. The bytes stay on the
+/// connection.
 pub async fn begins_with_header(socket: &TcpStream) -> io::Result<bool> {
     let mut first = [0; SIGNATURE.len()];
     let count = socket.peek(&mut first).await?;
@@ -75,7 +79,8 @@ pub async fn begins_with_header(socket: &TcpStream) -> io::Result<bool> {
     Ok(is_v2 || first[..count].starts_with(V1_PREFIX))
 }
 
-/// The header that `bytes` begin with, and its length; `None` while it is not all there.
+/// Parses the header at the start of `bytes` and returns it with its length. Returns `None` while
+/// the header is incomplete.
 pub fn parse(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
     let begins = |prefix: &[u8]| bytes.iter().zip(prefix).all(|(byte, expected)| byte == expected);
     if begins(SIGNATURE) {
@@ -159,7 +164,7 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderErr
                 .ok_or_else(|| malformed("its addresses are cut off"))?;
             ProxyHeader::Client(SocketAddr::new(Ipv6Addr::from(*address).into(), port))
         }
-        // Unspecified, or a socket of Unix: there is no address.
+        // An unspecified family or a Unix socket has no IP address.
         (_, 0x00 | 0x31) => ProxyHeader::Local,
         _ => return Err(malformed("its addresses are not those of TCP")),
     };

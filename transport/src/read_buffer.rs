@@ -1,7 +1,8 @@
-//! The bytes between a socket and the frames in them. Shared by the framings of `lines` and `websocket`.
+//! Buffer between a socket and its frames. Shared by the framings of `lines` and `websocket`.
 //!
-//! Most connections wait most of the time, so a waiting one holds no buffer. Frames are slices of the buffer, not copies; a small
-//! one that came alone is copied, so that whoever keeps it does not keep the buffer, and the buffer is used again.
+//! Most connections wait most of the time, so a waiting connection holds no buffer. Frames are
+//! slices of the buffer, not copies. A small frame that arrived alone is copied, so that its owner
+//! does not keep the buffer alive and the buffer can be used again.
 
 use std::{
     io,
@@ -16,11 +17,11 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 
-/// Room asked for at the first read. A read that fills its room doubles the next one, up to the maximum.
+/// Room for the first read. A read that fills its room doubles the next one, up to the maximum.
 const READ_BYTES_MIN: usize = 8 * 1024;
 const READ_BYTES_MAX: usize = 64 * 1024;
 const COPIED_BYTES_MAX: usize = 4 * 1024;
-/// What every confined buffer may hold without a permit.
+/// Bytes that every confined buffer may hold without a permit.
 const FREE_BYTES: usize = 8 * 1024;
 
 #[derive(Debug)]
@@ -30,17 +31,17 @@ pub(crate) struct ReadBuffer {
     confined: Option<SharedBudget>,
 }
 
-/// A buffer that is bounded together with others, such as those of peers that nobody knows.
+/// A memory budget shared with other buffers, such as those of unauthenticated peers.
 #[derive(Debug)]
 struct SharedBudget {
     room: Arc<Semaphore>,
-    /// A permit is for so many bytes; for any number of them where there is none.
+    /// Bytes that one permit covers. With `None` one permit covers any number of bytes.
     permit_bytes: Option<usize>,
     held: Option<OwnedSemaphorePermit>,
 }
 
 impl SharedBudget {
-    /// Whether a buffer of this size may grow.
+    /// Returns whether a buffer of this size may grow, and takes the permits for it.
     fn may_grow(&mut self, bytes: usize) -> bool {
         let above = bytes.saturating_sub(FREE_BYTES);
         if above == 0 {
@@ -63,17 +64,17 @@ impl SharedBudget {
     }
 }
 
-/// Bytes that one permit of [`ReadBuffer::share`] is for.
+/// Bytes that one permit of [`ReadBuffer::share`] covers.
 pub(crate) const SHARED_PERMIT_BYTES: usize = 1024;
 
 impl ReadBuffer {
-    /// Begins with what was already read from the connection.
+    /// Starts with bytes that were already read from the connection.
     pub(crate) fn new(begun: Bytes) -> Self {
         Self { bytes: begun.into(), read_bytes: READ_BYTES_MIN, confined: None }
     }
 
-    /// Takes permits of `room` from now on, or needs none any more.
-    pub(crate) fn confine(&mut self, room: Option<&Arc<Semaphore>>) {
+    /// Sets the semaphore for permits from now on. `None` removes the bound.
+    pub(crate) fn set_budget(&mut self, room: Option<&Arc<Semaphore>>) {
         self.confined =
             room.map(|room| SharedBudget { room: room.clone(), permit_bytes: None, held: None });
     }
@@ -84,7 +85,7 @@ impl ReadBuffer {
             Some(SharedBudget { room, permit_bytes: Some(SHARED_PERMIT_BYTES), held: None });
     }
 
-    /// All that has been read and not taken.
+    /// Returns the bytes that were read and not taken.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -93,9 +94,11 @@ impl ReadBuffer {
         &mut self.bytes
     }
 
-    /// Reads once; 0 is the end. `wanted` is how many more bytes the frame needs, as far as that is known.
+    /// Reads once. Returns 0 at the end. `wanted` is the number of bytes missing from the frame, or
+    /// 0 if that is unknown.
     ///
-    /// Room grows with what has really arrived: a length that was only announced takes no memory.
+    /// The buffer grows with the bytes that have arrived. An announced length alone takes no
+    /// memory.
     pub(crate) fn poll_fill(
         &mut self,
         reader: &mut (impl AsyncRead + Unpin),
@@ -106,7 +109,7 @@ impl ReadBuffer {
         if self.confined.as_mut().is_some_and(|confined| !confined.may_grow(bytes)) {
             return Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::QuotaExceeded,
-                "there is no room for what is not finished yet",
+                "the incomplete message has no room",
             )));
         }
         // Doubling keeps the copies of a long frame linear.
@@ -126,9 +129,10 @@ impl ReadBuffer {
         Poll::Ready(Ok(count))
     }
 
-    /// Takes `count` bytes from the front and gives back the first `kept` of them.
+    /// Removes `count` bytes from the front and returns the first `kept` of them.
     pub(crate) fn take(&mut self, count: usize, kept: usize) -> Bytes {
-        // What is whole needs no room any more, and the stream of a request is not read again before its answer.
+        // A complete message needs no permits. The stream of a request is not read again before its
+        // answer, so it would not release them later.
         let left = self.bytes.len() - count;
         if let Some(confined) = self
             .confined
@@ -155,7 +159,7 @@ impl ReadBuffer {
         self.bytes = BytesMut::new();
     }
 
-    /// Reads and throws away until the peer ends, or the connection does.
+    /// Reads and discards data until the peer or the connection ends.
     pub(crate) async fn drain(&mut self, reader: &mut (impl AsyncRead + Unpin)) {
         loop {
             self.bytes.clear();

@@ -1,11 +1,12 @@
-//! A response to a request of the broker's own.
+//! Response to a request that the broker sent.
 
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode, Version, response::Parts};
 
-/// Its head is shared with all that say the same, as the responses of a server mostly do ([`crate::head_cache`]): nothing of it is
-/// copied for each. How long the body is, the body alone knows; over HTTP/1.1 without TLS no header says it.
+/// A response with a shared head. Most responses of a server have the same head, and they share it
+/// without a copy ([`crate::head_cache`]). Only the body has its length: over HTTP/1.1 without TLS
+/// the head has no `Content-Length`.
 #[derive(Debug)]
 pub struct HttpResponse<B> {
     head: Arc<Parts>,

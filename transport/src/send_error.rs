@@ -1,9 +1,10 @@
-//! Why a request got no response. Made by [`crate::http_client`], the connector below it and [`crate::peer`]; callers
-//! read from it whether the other side can have acted on the request.
+//! Reasons why a request got no response. Returned by [`crate::http_client`], its connector, and
+//! [`crate::peer`]. Callers use them to decide whether the other side may have acted on the
+//! request.
 
 use crate::{connect_error::ConnectError, egress::Denied};
 
-/// Why there is no response.
+/// Reason why a request got no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     #[error(transparent)]
@@ -21,8 +22,9 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// True when the other side cannot have acted on the request, so that sending it again is safe.
-    pub fn nothing_was_sent(&self) -> bool {
+    /// Returns true when the other side cannot have acted on the request, so that sending it again
+    /// is safe.
+    pub fn is_safe_to_retry(&self) -> bool {
         !matches!(self, Self::Aborted { .. })
     }
 }

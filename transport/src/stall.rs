@@ -1,6 +1,7 @@
-//! A connection whose peer has to keep reading: a write that gets nowhere for too long ends it.
+//! Ends a connection when a write makes no progress for too long.
 //!
-//! Used by listeners around accepted sockets. A peer that does not read must not hold buffers and descriptors for ever.
+//! Listeners wrap accepted sockets in it. A peer that does not read must not hold buffers and
+//! descriptors for ever.
 
 use std::{
     io,
@@ -14,7 +15,7 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// Wraps a connection; reads pass through, writes must make progress within the limit.
+/// Wraps a connection. Reads pass through, and writes must make progress within the limit.
 #[derive(Debug)]
 pub struct StallGuard<S> {
     inner: S,
@@ -33,17 +34,17 @@ impl<S> StallGuard<S> {
         &self.inner
     }
 
-    /// To read from, which is not guarded.
+    /// Returns the connection for reads, which are not guarded.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The connection without its guard, for example to split it.
+    /// Returns the connection without its guard, for example to split it.
     pub fn into_inner(self) -> S {
         self.inner
     }
 
-    /// What came of a write: progress stops the clock, waiting starts it.
+    /// Handles the result of a write: progress stops the timer, waiting starts it.
     fn judged<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -1,8 +1,9 @@
-//! The last bytes a child process wrote to its standard error, kept for error messages and the log.
+//! The last bytes that a child process wrote to its standard error, kept for error messages and the
+//! log.
 //!
-//! Filled by the drain task of `child_process`, read by whoever explains a failed child. Memory is bounded however much
-//! the child writes, and what is handed out holds no control characters, so a child cannot write to a terminal or forge
-//! log lines through us.
+//! The drain task of `child_process` fills it, and error reports about a failed child read it.
+//! Memory is bounded however much the child writes. The text contains no control characters, so a
+//! child cannot write to a terminal or forge log lines through the broker.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub(crate) struct StderrTail {
 struct Ring {
     bytes: VecDeque<u8>,
     bytes_max: usize,
-    /// Whether earlier bytes were dropped, so that the first character may be cut.
+    /// Set when earlier bytes were dropped, so that the first character may be incomplete.
     cut: bool,
 }
 
@@ -36,13 +37,13 @@ impl StderrTail {
         ring.bytes.extend(kept);
     }
 
-    /// The kept bytes as clean text.
+    /// Returns the kept bytes as clean text.
     pub(crate) fn text(&self) -> String {
         let (bytes, cut) = {
             let ring = self.ring.lock();
             (ring.bytes.iter().copied().collect::<Vec<u8>>(), ring.cut)
         };
-        // A cut may have gone through a character: its continuation bytes say nothing.
+        // A cut may split a character. Its continuation bytes are skipped.
         let start = if cut {
             bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count()
         } else {
@@ -52,7 +53,8 @@ impl StderrTail {
     }
 }
 
-/// Terminal colour and cursor sequences and CR vanish, line ends and tabs stay, other control characters become U+FFFD.
+/// Removes terminal colour and cursor sequences and CR. Keeps line ends and tabs. Replaces other
+/// control characters with U+FFFD.
 fn clean(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
     let mut characters = text.chars().peekable();
@@ -62,7 +64,8 @@ fn clean(text: &str) -> String {
             '\r' => {}
             '\u{1b}' if characters.peek() == Some(&'[') => {
                 characters.next();
-                // Parameters first, then one final character; anything else is not part of the sequence.
+                // A sequence has parameters, then one final character. Any other character is not
+                // part of it.
                 while characters.next_if(|c| matches!(c, ' '..='?')).is_some() {}
                 characters.next_if(|c| matches!(c, '@'..='~'));
             }

@@ -1,7 +1,7 @@
-//! TCP connections, with and without TLS: connecting, keeping them honest, and taking them apart into frames.
+//! TCP connections, with and without TLS: connecting, socket options, and splitting into frames.
 //!
-//! Used by the broker's listeners for every accepted socket and by the clients of TCP and WebSocket. A connection whose peer is
-//! gone is found by the kernel within [`DEAD_AFTER`], whether or not anything was being sent.
+//! Used by the broker's listeners for every accepted socket and by the clients of TCP and
+//! WebSocket. The kernel detects a dead peer within [`DEAD_AFTER`], even on an idle connection.
 
 use std::{
     io,
@@ -30,7 +30,7 @@ use crate::{
     tls::{ClientCertificate, ClientTls},
 };
 
-/// A peer that answers neither data nor keep-alive probes for this long is gone.
+/// Time after which a peer that answers neither data nor keep-alive probes counts as dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(30);
 const PROBE_AFTER_IDLE: Duration = Duration::from_secs(15);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
@@ -40,13 +40,13 @@ const PROBES: u32 = 3;
 #[derive(Debug)]
 pub enum Stream {
     Plain(TcpStream),
-    // Boxed: most of an idle connection's memory would otherwise be room for the TLS state it does not have.
+    // Boxed: an idle plain connection would otherwise waste most of its memory on unused TLS state.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Sets on an accepted or opened socket what every wire wants of it.
+/// Sets the socket options that every wire needs on an accepted or opened socket.
 pub fn tune(socket: &TcpStream) {
-    // Messages are written whole; waiting for more to send would only delay them.
+    // The broker writes whole messages, so waiting for more data would only delay them.
     let _ = socket.set_nodelay(true);
     let keepalive = TcpKeepalive::new()
         .with_time(PROBE_AFTER_IDLE)
@@ -58,7 +58,8 @@ pub fn tune(socket: &TcpStream) {
     let _ = socket.set_tcp_user_timeout(Some(DEAD_AFTER));
 }
 
-/// Connects to `address` (`host:port`) by the policy, with TLS where it is given. All of it takes at most `limit`.
+/// Connects to `address` (`host:port`) under the policy, with TLS if it is given. All of it takes
+/// at most `limit`.
 pub async fn connect(
     address: &str,
     egress: &EgressPolicy,
@@ -77,7 +78,7 @@ pub async fn connect(
     timeout(limit, connecting).await.unwrap_or(Err(ConnectError::Timeout))
 }
 
-/// The two parts of an address; an IPv6 address has to stand in brackets.
+/// Splits an address. An IPv6 address must have brackets.
 pub(crate) fn host_and_port(address: &str) -> Result<(&str, u16), ConnectError> {
     let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
     let parts = parts
@@ -89,7 +90,8 @@ pub(crate) fn host_and_port(address: &str) -> Result<(&str, u16), ConnectError> 
 }
 
 impl Stream {
-    /// The certificate the client presented, if it was asked for one and had one.
+    /// Returns the client's certificate, or `None` if the listener requested none or the client has
+    /// none.
     pub fn client_certificate(&self) -> Option<ClientCertificate> {
         match self {
             Self::Plain(_) => None,
@@ -103,7 +105,7 @@ impl Stream {
         matches!(self, Self::Tls(_))
     }
 
-    /// The socket itself, for its addresses and options.
+    /// Returns the socket itself, for its addresses and options.
     pub fn socket(&self) -> &TcpStream {
         match self {
             Self::Plain(socket) => socket,
@@ -111,7 +113,8 @@ impl Stream {
         }
     }
 
-    /// Halves for two tasks. Without TLS they share nothing, so that reading and writing never wait for each other.
+    /// Splits the connection for two tasks. Without TLS the halves share no lock, so reads and
+    /// writes never wait for each other.
     pub fn split(self) -> (ReadHalf, WriteHalf) {
         match self {
             Self::Plain(socket) => {
@@ -125,7 +128,8 @@ impl Stream {
         }
     }
 
-    /// One message per line, of at most so many bytes. A write that gets nowhere for `stall` ends the connection.
+    /// Frames the connection as lines of at most `line_bytes_max` bytes. A write without progress
+    /// for `stall` ends the connection.
     pub fn into_lines(
         self,
         line_bytes_max: usize,
@@ -148,7 +152,7 @@ pub enum WriteHalf {
     Tls(tokio::io::WriteHalf<TlsStream<TcpStream>>),
 }
 
-/// Reads and writes whichever of the two it is.
+/// Implements reading and writing for both variants.
 macro_rules! delegate_read {
     ($name:ident) => {
         impl AsyncRead for $name {

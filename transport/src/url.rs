@@ -1,7 +1,7 @@
-//! Checks the URL of an HTTP backend before anything is built on it.
+//! Checks the URL of an HTTP backend before the broker uses it.
 //!
-//! Called when a backend is registered or read from the configuration. What passes can be given to
-//! [`crate::HttpClient::send`] as it is: absolute, `http` or `https`, with a host and without a second meaning.
+//! Called when a backend is registered or read from the configuration. [`crate::HttpClient::send`]
+//! accepts every URL that passes: absolute, `http` or `https`, with a host and without ambiguity.
 
 use http::Uri;
 
@@ -25,7 +25,8 @@ pub enum UrlError {
     Port,
 }
 
-/// An absolute `http` or `https` URL that names a host and nothing that would be dropped silently.
+/// Parses an absolute `http` or `https` URL with a host. Rejects parts that would be dropped
+/// silently.
 pub fn parse_http_url(text: &str) -> Result<Uri, UrlError> {
     if text.is_empty() {
         return Err(UrlError::Empty);
@@ -37,7 +38,7 @@ pub fn parse_http_url(text: &str) -> Result<Uri, UrlError> {
             ),
         });
     }
-    // The parser drops fragments without a word.
+    // The parser drops fragments silently.
     if text.contains('#') {
         return Err(UrlError::Fragment);
     }
@@ -68,7 +69,7 @@ pub fn parse_http_url(text: &str) -> Result<Uri, UrlError> {
     }
 }
 
-/// The parser accepts any digits after the colon and then reports no port at all.
+/// Checks the port. The parser accepts any digits after the colon and then reports no port at all.
 fn check_port(authority: &str) -> Result<(), UrlError> {
     let after_host = match authority.rfind(']') {
         Some(bracket) => &authority[bracket + 1..],

@@ -1,10 +1,10 @@
-//! A body in a few pieces that are written as one, so that a large one is not copied to be put together.
+//! A body in a few pieces that one write sends together, so that a large body is not copied.
 
 use std::io::IoSlice;
 
 use bytes::Bytes;
 
-/// Up to three pieces, one behind the other.
+/// Up to three consecutive pieces.
 #[derive(Debug, Clone, Default)]
 pub struct VectoredBody([Bytes; 3]);
 
@@ -29,7 +29,7 @@ impl VectoredBody {
         self.len() == 0
     }
 
-    /// In one piece: copied, unless they are one.
+    /// Joins the pieces. Copies them, unless only one has bytes.
     pub fn into_bytes(self) -> Bytes {
         match self.0 {
             [whole, second, third] if second.is_empty() && third.is_empty() => whole,
@@ -37,8 +37,8 @@ impl VectoredBody {
         }
     }
 
-    /// What is behind the first `skipped` bytes.
-    pub(crate) fn behind(&self, mut skipped: usize) -> Self {
+    /// Returns the body without its first `skipped` bytes.
+    pub(crate) fn skip_bytes(&self, mut skipped: usize) -> Self {
         Self(self.0.each_ref().map(|piece| {
             let here = skipped.min(piece.len());
             skipped -= here;
@@ -46,8 +46,8 @@ impl VectoredBody {
         }))
     }
 
-    /// The same, to be written.
-    pub(crate) fn slices_behind(&self, mut skipped: usize) -> [IoSlice<'_>; 3] {
+    /// Returns the body without its first `skipped` bytes, as slices for a vectored write.
+    pub(crate) fn io_slices_after(&self, mut skipped: usize) -> [IoSlice<'_>; 3] {
         self.0.each_ref().map(|piece| {
             let here = skipped.min(piece.len());
             skipped -= here;
@@ -71,9 +71,9 @@ mod tests {
         assert_eq!((pieces.len(), pieces.is_empty()), (text.len(), false));
         for skipped in 0..=text.len() {
             let slices: Vec<u8> =
-                pieces.slices_behind(skipped).iter().flat_map(|slice| slice.to_vec()).collect();
+                pieces.io_slices_after(skipped).iter().flat_map(|slice| slice.to_vec()).collect();
             assert_eq!(slices, text[skipped..]);
-            assert_eq!(pieces.behind(skipped).into_bytes(), text[skipped..]);
+            assert_eq!(pieces.skip_bytes(skipped).into_bytes(), text[skipped..]);
         }
         let whole = Bytes::from_static(text);
         assert_eq!(

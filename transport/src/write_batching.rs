@@ -1,9 +1,10 @@
-//! An answer that waits for its turn: what came on other connections meanwhile is read first.
+//! Delays the first write after a read, so that data on other connections is read first.
 //!
-//! Used by the HTTP listener around its connections, and by `http1_server` and the client of `http1_client`, which know what they write. A write
-//! to a peer that sleeps has to wake it, which costs more than the write. Where many connections have something to do, reading and
-//! writing by turns wakes a peer for each message; reading all there is and then writing finds it awake for all but the first.
-//! Where nothing else is to be done this costs a look at the sockets.
+//! Used by the HTTP listener round its connections, by `http1_server` and by the client of
+//! `http1_client`. A write to a sleeping peer has to wake it, which costs more than the write
+//! itself. If many connections are ready, alternating reads and writes wakes a peer for each
+//! message. If the process first reads all data and then writes, the peer is awake for all writes
+//! except the first. Without other ready connections the delay costs one poll of the sockets.
 
 use std::{
     io,
@@ -16,17 +17,17 @@ use tokio::{
     task::yield_now,
 };
 
-/// Beyond this a write costs more than waking its peer, and the peer is at work the sooner for it.
+/// Larger writes cost more than waking the peer, and the peer can start earlier without a delay.
 const WAITING_BYTES_MAX: usize = 16 * 1024;
 
-/// Ready once the others had their turn, before so many bytes are written.
-pub(crate) async fn turn(bytes: usize) {
+/// Yields to other ready tasks once, unless the write has more than [`WAITING_BYTES_MAX`] bytes.
+pub(crate) async fn yield_before_write(bytes: usize) {
     if bytes <= WAITING_BYTES_MAX {
         yield_now().await;
     }
 }
 
-/// Wraps a connection: the first write after a read lets everything that is ready go first.
+/// Wraps a connection. The first write after a read yields to all ready tasks.
 #[derive(Debug)]
 pub struct WriteBatching<S> {
     inner: S,
@@ -36,9 +37,9 @@ pub struct WriteBatching<S> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum YieldState {
     Ready,
-    /// Something was read, and nothing written since: the others are first.
+    /// Data was read and not answered yet, so the next write yields first.
     YieldFirst,
-    /// They had theirs. Whatever is read meanwhile, the next write is made.
+    /// The yield is done. The next write happens even if more data is read meanwhile.
     Yielded,
 }
 
@@ -51,11 +52,12 @@ impl<S> WriteBatching<S> {
         self.inner
     }
 
-    /// Ready once the others had their turn.
-    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Returns ready after other ready tasks had their turn.
+    fn poll_yield(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.turn == YieldState::YieldFirst {
             self.turn = YieldState::Yielded;
-            // Asked once, it sees to it that this is polled again behind what is ready by then.
+            // One poll is enough: it schedules this task again behind the tasks that are ready by
+            // then.
             return pin!(yield_now()).poll(context);
         }
         self.turn = YieldState::Ready;
@@ -83,7 +85,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatching<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_turn(context));
+        ready!(self.poll_yield(context));
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 
@@ -92,7 +94,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatching<S> {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_turn(context));
+        ready!(self.poll_yield(context));
         Pin::new(&mut self.inner).poll_write_vectored(context, bytes)
     }
 

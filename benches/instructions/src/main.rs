@@ -1,7 +1,8 @@
-//! How many instructions do the steps take that every message goes through? Counted by callgrind, which says the same on a busy
-//! machine as on an idle one, and held against the figures in `figures.json`.
+//! Counts the instructions of the steps that every message passes. Callgrind counts them, with the
+//! same result on a busy machine as on an idle one. The counts are compared with `figures.json`.
 //!
-//! With `--check` a step that takes over 5 % more than its figure fails; `--accept` writes the figures anew.
+//! With `--check` a step that takes over 5 % more than its figure fails; `--accept` replaces the
+//! figures.
 
 mod steps;
 
@@ -14,14 +15,14 @@ use anyhow::{Context as _, bail, ensure};
 
 use crate::steps::{STEPS, Step};
 
-/// As in the product: the allocator is part of what a message costs.
+/// The product's allocator: it is part of the cost of a message.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const FIGURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/figures.json");
-/// With this, a step and a number the program carries the step out so many times.
+/// Argument before a step and a number: the program runs the step so many times.
 const REPEAT: &str = "--repeat";
-/// What the program needs to start cancels out between the two.
+/// Runs of a step in two counts, whose difference leaves out the start of the program.
 const FEW: u64 = 500;
 const MANY: u64 = 2500;
 const GROWTH_MAX: f64 = 1.05;
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn repeat(name: &str, count: &str) -> anyhow::Result<()> {
-    let step = STEPS.iter().find(|step| step.name == name).context("there is no such step")?;
+    let step = STEPS.iter().find(|step| step.name == name).context("unknown step")?;
     let mut carried_out = (step.prepare)();
     (0..count.parse::<u64>()?).for_each(|_| carried_out());
     Ok(())
@@ -90,7 +91,7 @@ fn accepted() -> anyhow::Result<()> {
     Ok(std::fs::write(FIGURES, text)?)
 }
 
-/// Instructions of carrying the step out once.
+/// Returns the instructions of one run of the step.
 fn count(step: &Step) -> anyhow::Result<u64> {
     let [few, many] = [FEW, MANY].map(|count| collected(step.name, count));
     Ok((many? - few?) / (MANY - FEW))

@@ -1,14 +1,9 @@
-//! The steps: reading an envelope, a call's way out (read, decided, rewritten), and an answer's way back (read, restored).
+//! The steps: reading an envelope, a call's way out (read, decided, rewritten), and an answer's way
+//! back (read, restored).
 
 use std::{collections::BTreeMap, hint::black_box, sync::Arc};
 
 use aws_lc_rs::hmac;
-use broker::rules::{
-    catalog::{BackendLists, Catalog, ListKind, TaskHost, read_page},
-    endpoint::Endpoint,
-    exposure::ResourceUris,
-    routing::{Decision, decide},
-};
 use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
@@ -19,8 +14,14 @@ use protocol::{
     splice::Splice,
     version::Version,
 };
+use rules::{
+    catalog::{BackendLists, Catalog, ListKind, TaskHost, read_page},
+    endpoint::Endpoint,
+    exposure::ResourceUris,
+    routing::{Decision, decide},
+};
 
-/// Something that is carried out many times.
+/// Code that runs many times.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) prepare: fn() -> Box<dyn FnMut()>,
@@ -53,6 +54,7 @@ fn out(bytes: usize) -> Box<dyn FnMut()> {
             &catalog.capabilities,
             Version::LATEST_WITH_SESSIONS,
             &catalog,
+            None,
         );
         let Ok(Decision::Forward(plan)) = decided else {
             panic!("a call of a known tool is forwarded")
@@ -113,7 +115,7 @@ fn backend_id() -> BackendId {
     BackendId::parse("files").expect("a good name")
 }
 
-/// Of one backend with a hundred tools.
+/// Returns the catalog of one backend with a hundred tools.
 fn catalog() -> Catalog {
     let tools: Vec<String> = (0..100)
         .map(|number| format!(r#"{{"name":"tool_{number}","inputSchema":{{}}}}"#))

@@ -1,12 +1,16 @@
-//! Room for so many at once, and a fair queue in front of it. One stands before each backend, one before all of them
-//! together ([`crate::context::Context::call_limiter`]).
+//! Limit of concurrent calls, with a fair queue in front of it. Each backend has one, and the
+//! broker has one for all calls together ([`crate::context::Context::call_limiter`]).
 //!
-//! Of the latter a part is kept for owners that hold little: a place of it goes to whoever holds less than its share of that
-//! part. So nobody who holds little has to wait for calls of others to end, however many of those hang.
+//! The limiter of all calls reserves a part of its places. A reserved place goes to an owner that
+//! holds less than its share of that part. An owner that holds little therefore does not wait for
+//! the calls of others to end, however many of them hang.
 //!
-//! Invariants: whoever finds room while nobody waits pays one atomic operation and no lock; a place is given to whoever
-//! waits and may have it before anybody who comes later; a place is free again when its [`LimiterPermit`] is dropped, whatever became
-//! of its user.
+//! Invariants:
+//!
+//! - An owner that finds a free place while the queue is empty pays one atomic operation and no
+//!   lock.
+//! - A place goes to an owner that waits and is eligible for it before it goes to a later one.
+//! - A place is free again when its [`LimiterPermit`] is dropped, whatever became of its user.
 
 use std::{
     hash::Hash,
@@ -21,18 +25,17 @@ use std::{
 
 use parking_lot::Mutex;
 use prometheus::IntGauge;
+use rules::{
+    fair_queue::{FairQueue, PushOutcome, Ticket, WaitEstimator},
+    limits::{ROOM_KEPT_FROM, ROOM_KEPT_FROM_SHARE, ROOM_KEPT_PART},
+};
 use tokio::sync::oneshot;
 
 use protocol::ids::{PrincipalId, TenantId};
 
-use crate::{
-    limits::{ROOM_KEPT_FROM, ROOM_KEPT_FROM_SHARE, ROOM_KEPT_PART},
-    rules::fair_queue::{FairQueue, PushOutcome, Ticket, WaitEstimator},
-};
-
-/// Who owns a share.
+/// The owner of a share, such as a tenant or a principal.
 pub trait ShareOwner: Clone + Eq + Hash + Unpin {
-    /// How many places it has, where that is counted.
+    /// Returns the number of places that the owner holds, if the limiter counts them.
     fn permits_held(&self) -> Option<&AtomicUsize> {
         None
     }
@@ -40,7 +43,7 @@ pub trait ShareOwner: Clone + Eq + Hash + Unpin {
 
 impl ShareOwner for PrincipalId {}
 
-/// A tenant, and how many places it has.
+/// A tenant and the number of places that it holds.
 #[derive(Debug, Clone)]
 pub struct TenantShare(Arc<(TenantId, AtomicUsize)>);
 
@@ -70,15 +73,15 @@ impl Hash for TenantShare {
     }
 }
 
-/// Whose turn it is: `O` owns a share, `M` is one of its members.
+/// A limit with its queue. `O` owns a share, `M` is a member of an owner.
 #[derive(Debug)]
 pub struct ConcurrencyLimiter<O, M> {
-    /// How many are in, and in the upper half how many wait.
+    /// Number of granted places in the lower half, and of waiting callers in the upper half.
     counts: AtomicU64,
     limit: AtomicUsize,
-    /// Of these, how many are kept for owners that hold little.
+    /// Part of `limit` that is reserved for owners below their share.
     reserved: AtomicUsize,
-    /// Of all owners there are, where something is kept.
+    /// Sum of the weights of all owners, to compute shares of the reserved part.
     weights: AtomicU64,
     queue: Mutex<WaitQueue<O, M>>,
     depth: IntGauge,
@@ -87,12 +90,12 @@ pub struct ConcurrencyLimiter<O, M> {
 
 #[derive(Debug)]
 struct WaitQueue<O, M> {
-    /// With who waits: another of the same name may have taken its turn's place in the queue since.
+    /// Waiting callers, each with its owner. Another owner of the same name may have joined since.
     fair: FairQueue<O, M, (O, oneshot::Sender<QueueSignal>)>,
     pace: WaitEstimator,
 }
 
-/// What somebody who waits is told. Nothing at all is that another got its place.
+/// The signal to a waiting caller. A dropped sender means that another caller took its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum QueueSignal {
     Granted,
@@ -102,19 +105,20 @@ enum QueueSignal {
 const ONE_WAITS: u64 = 1 << 32;
 const IN_MASK: u64 = ONE_WAITS - 1;
 
-/// Why there is no room.
+/// Reasons for which a caller gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcquireError {
-    /// As many wait as may, or somebody with more right to it got the place.
+    /// The queue is full, or a caller with a better claim took the place in the queue.
     Full { wait: Duration },
-    /// It would not be its turn in time.
+    /// The turn of the caller would come after its deadline.
     TooLate { wait: Duration },
-    /// All who waited were sent away.
+    /// The queue was drained.
     Drained,
 }
 
 impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
-    /// Room for `limit`, and for `waiting_max` in front of it. `depth` counts who waits.
+    /// Creates a limiter with `limit` places and a queue of `waiting_max`. `depth` counts the
+    /// waiting callers.
     pub fn new(limit: usize, waiting_max: usize, depth: IntGauge) -> Arc<Self> {
         let queue = WaitQueue { fair: FairQueue::new(waiting_max), pace: WaitEstimator::default() };
         Arc::new(Self {
@@ -128,8 +132,9 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         })
     }
 
-    /// The weights of all owners there are. Where there is only one nothing is kept; nor where there is so little room that the
-    /// share of the lightest is a place or two: whoever has not even one would get more than its share then.
+    /// Sets the weights of all owners. A single owner needs no reserve. A limit below
+    /// [`ROOM_KEPT_FROM`] needs [`ROOM_KEPT_FROM_SHARE`] places for the lightest share. With fewer,
+    /// an owner without a place would get more than its share.
     pub fn set_shares(&self, owners: impl Iterator<Item = u32>) {
         let (mut count, mut weights, mut least) = (0_usize, 0, u64::MAX);
         for weight in owners.map(|weight| u64::from(weight.max(1))) {
@@ -139,22 +144,22 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         let is_shared = count > 1
             && (limit >= ROOM_KEPT_FROM
                 || limit as u64 * least >= weights * ROOM_KEPT_FROM_SHARE as u64);
-        // Under the lock: whoever lines up meanwhile does so by what holds from now on.
+        // Under the lock, so that a caller that joins the queue meanwhile sees the new shares.
         let mut queue = self.queue.lock();
         self.weights.store(weights.max(1), Ordering::Relaxed);
         self.reserved.store(if is_shared { limit / ROOM_KEPT_PART } else { 0 }, Ordering::Relaxed);
-        queue.fair.favour_all(|owner, weight| {
+        queue.fair.set_prioritized_all(|owner, weight| {
             owner.permits_held().is_some() && self.is_below_share(owner, weight)
         });
         self.grant_permits(&mut queue);
     }
 
-    /// A place without waiting for it, where there is one and nobody else waits.
+    /// Takes a place if one is free and no caller waits.
     pub fn try_acquire(self: &Arc<Self>, owner: &O, weight: u32) -> Option<LimiterPermit<O, M>> {
         self.try_take(owner, weight).then(|| self.permit(owner))
     }
 
-    /// Waits for a place, for `left` at most. Cancel-safe: whoever stops waiting leaves the queue.
+    /// Waits for a place, for `left` at most. Cancel-safe: a dropped wait leaves the queue.
     pub async fn acquire(
         self: &Arc<Self>,
         owner: &O,
@@ -174,7 +179,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
     fn try_take(&self, owner: &O, weight: u32) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let open = (limit - self.reserved.load(Ordering::Relaxed).min(limit)) as u64;
-        // One that waits makes the word larger than any limit.
+        // A waiting caller makes the word larger than any limit.
         let taken = |word: u64| {
             (word < open || (word < limit as u64 && self.is_below_share(owner, weight)))
                 .then_some(word + 1)
@@ -186,7 +191,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         found
     }
 
-    /// Whether it may have a place of those that are kept.
+    /// Returns whether the owner may take a reserved place.
     fn is_below_share(&self, owner: &O, weight: u32) -> bool {
         let Some(held) = owner.permits_held() else { return true };
         let kept = self.reserved.load(Ordering::Relaxed) as u64;
@@ -200,12 +205,12 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
             || (inside < limit && self.is_below_share(owner, weight))
     }
 
-    /// Beside those who wait, as nobody of them may have it.
+    /// Takes a place past the queue, because no waiting caller may have it.
     fn try_bypass_queue(&self, queue: &mut WaitQueue<O, M>, owner: &O, weight: u32) -> bool {
         if !self.may_take(owner, weight) {
             return false;
         }
-        // Where nobody waits others come in without a lock.
+        // While the queue is empty, other callers enter without a lock.
         let limit = self.limit() as u64;
         let taken = |word: u64| (word & IN_MASK < limit).then_some(word + 1);
         let took = self.counts.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok();
@@ -223,7 +228,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         }
     }
 
-    /// `None`: there is room after all.
+    /// Joins the queue. Returns `None` if there is a free place after all.
     fn enqueue(
         self: &Arc<Self>,
         owner: &O,
@@ -232,24 +237,24 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         left: Duration,
     ) -> Result<Option<Acquire<O, M>>, AcquireError> {
         let mut queue = self.queue.lock();
-        // A place may have become free before it was known that somebody waits. Whoever waits after this may not have one that
-        // is free now: it is kept for others.
+        // A place may have become free before the counter showed a waiting caller. A caller that
+        // still waits after this may not have a free place: it is reserved for others.
         self.grant_permits(&mut queue);
         if self.try_bypass_queue(&mut queue, owner, weight) {
             return Ok(None);
         }
         let now = self.origin.elapsed();
         let ahead = queue.fair.ahead(owner, weight, member);
-        let wait = queue.pace.wait(now, ahead);
-        // A quarter to spare: what waits in vain has kept its client waiting for nothing.
+        let wait = queue.pace.estimate(now, ahead);
+        // A margin of a quarter: a wait that ends too late costs the client time for nothing.
         if ahead > 0 && wait + wait / 4 > left {
             return Err(AcquireError::TooLate { wait });
         }
         if queue.fair.is_empty() {
-            queue.pace.begins(now);
+            queue.pace.start_waiting(now);
         }
         let (tell, granted) = oneshot::channel();
-        let ticket = match queue.fair.put(owner, weight, member, (owner.clone(), tell)) {
+        let ticket = match queue.fair.push(owner, weight, member, (owner.clone(), tell)) {
             PushOutcome::Full(_) => return Err(AcquireError::Full { wait }),
             PushOutcome::QueuedEvicting(ticket, displaced) => {
                 drop(displaced); // which tells it
@@ -261,7 +266,8 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
                 ticket
             }
         };
-        // The same again: whoever left in between saw nobody wait. What it held is counted now.
+        // Again, because a permit that was released in between saw an empty queue. Its place is
+        // counted now.
         self.favour(&mut queue, owner);
         self.grant_permits(&mut queue);
         Ok(Some(Acquire {
@@ -280,7 +286,11 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
             self.depth.dec();
             add_held(&owner);
             if grant.send(QueueSignal::Granted).is_ok() {
-                queue.pace.moved(self.origin.elapsed(), self.limit(), !queue.fair.is_empty());
+                queue.pace.record_dequeue(
+                    self.origin.elapsed(),
+                    self.limit(),
+                    !queue.fair.is_empty(),
+                );
             } else {
                 remove_held(&owner);
                 self.counts.fetch_sub(1, Ordering::AcqRel); // it has just stopped waiting
@@ -289,33 +299,33 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         }
     }
 
-    /// Who may come in now.
+    /// Returns the next caller that may enter now.
     fn next(&self, queue: &mut WaitQueue<O, M>) -> Option<(O, oneshot::Sender<QueueSignal>)> {
         let (inside, limit) = (self.in_use(), self.limit());
         if inside + self.reserved.load(Ordering::Relaxed) < limit {
-            return queue.fair.take_next().map(|(_, next)| next);
+            return queue.fair.pop().map(|(_, next)| next);
         }
         if inside >= limit {
             return None;
         }
         loop {
-            let owner = queue.fair.first_favoured()?.clone();
-            // What it holds may have become more since.
+            let owner = queue.fair.first_prioritized()?.clone();
+            // The owner may hold more places by now.
             self.favour(queue, &owner);
-            if queue.fair.first_favoured() == Some(&owner) {
-                return queue.fair.take_next_favoured().map(|(_, next)| next);
+            if queue.fair.first_prioritized() == Some(&owner) {
+                return queue.fair.pop_prioritized().map(|(_, next)| next);
             }
         }
     }
 
-    /// Looks again whether an owner may have a place of those that are kept. Called whenever what it holds has changed while
-    /// somebody waits.
+    /// Recomputes whether an owner may take a reserved place. Called whenever its number of places
+    /// changes while callers wait.
     fn favour(&self, queue: &mut WaitQueue<O, M>, owner: &O) {
         if owner.permits_held().is_some()
-            && let Some((owner, weight)) = queue.fair.known(owner)
+            && let Some((owner, weight)) = queue.fair.waiting_owner(owner)
         {
             let (owner, little) = (owner.clone(), self.is_below_share(owner, weight));
-            queue.fair.favour(&owner, little);
+            queue.fair.set_prioritized(&owner, little);
         }
     }
 
@@ -330,24 +340,24 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
 
     fn cancel_wait(&self, ticket: Ticket) {
         let mut queue = self.queue.lock();
-        if queue.fair.take_away(ticket).is_some() {
+        if queue.fair.remove(ticket).is_some() {
             self.counts.fetch_sub(ONE_WAITS, Ordering::AcqRel);
             self.depth.dec();
             if queue.fair.is_empty() {
-                queue.pace.ends();
+                queue.pace.stop_waiting();
             }
         }
     }
 
-    /// Everybody who waits learns that it is in vain.
+    /// Refuses all waiting callers with [`AcquireError::Drained`].
     pub fn drain_queue(&self) {
         let mut queue = self.queue.lock();
-        while let Some((_, (_, grant))) = queue.fair.take_next() {
+        while let Some((_, (_, grant))) = queue.fair.pop() {
             self.counts.fetch_sub(ONE_WAITS, Ordering::AcqRel);
             self.depth.dec();
             let _may_be_gone = grant.send(QueueSignal::Drained);
         }
-        queue.pace.ends();
+        queue.pace.stop_waiting();
     }
 
     pub fn set_limit(&self, limit: usize) {
@@ -382,11 +392,11 @@ fn remove_held(owner: &impl ShareOwner) {
     }
 }
 
-/// A place. Free again when dropped.
+/// A granted place. It is free again when the permit is dropped.
 #[derive(Debug)]
 pub struct LimiterPermit<O: ShareOwner, M: Clone + Eq + Hash> {
     limiter: Arc<ConcurrencyLimiter<O, M>>,
-    /// Whose it is, where that is counted.
+    /// The owner, if its places are counted.
     owner: Option<O>,
 }
 
@@ -396,13 +406,13 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> Drop for LimiterPermit<O, M> {
     }
 }
 
-/// In the queue.
+/// A wait in the queue.
 struct Acquire<O: ShareOwner, M: Clone + Eq + Hash> {
     limiter: Arc<ConcurrencyLimiter<O, M>>,
     owner: O,
     ticket: Ticket,
     granted: oneshot::Receiver<QueueSignal>,
-    /// As was foreseen.
+    /// Estimated wait when the caller joined the queue.
     wait: Duration,
     over: bool,
 }
@@ -429,7 +439,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> Drop for Acquire<O, M> {
         }
         self.granted.close();
         match self.granted.try_recv() {
-            Ok(QueueSignal::Granted) => drop(self.limiter.permit(&self.owner)), // it was its turn, and nobody came
+            Ok(QueueSignal::Granted) => drop(self.limiter.permit(&self.owner)), // it was its turn, and it was gone
             Ok(QueueSignal::Drained) => {}
             Err(_) => self.limiter.cancel_wait(self.ticket),
         }
@@ -514,7 +524,7 @@ mod tests {
     async fn one_that_can_not_begin_in_time_is_refused_at_once() {
         let (gate, _) = gate(1, 100);
         let mut inside = gate.acquire(&1, 1, &0, LONG).await.unwrap();
-        // Ten in a row that each stay for a while tell the pace.
+        // Ten departures in a row with a delay teach the estimator the pace.
         for _ in 0..10 {
             let next = enter(&gate, 1, 1);
             waiting(&gate, 1).await;
@@ -549,7 +559,7 @@ mod tests {
                 held.push(gate.permit(hog));
             }
         }
-        // 20 are kept, 2 of them for each weight of one.
+        // The reserve is 20 places, 2 for each unit of weight.
         assert_eq!((gate.in_use(), held.len()), (142, 142));
         let hung: Vec<_> = [&one, &two].map(|hog| (gate.clone(), hog.clone())).into();
         let hung: Vec<_> = hung
@@ -559,7 +569,7 @@ mod tests {
         while gate.queued() != 2 {
             tokio::task::yield_now().await;
         }
-        // Whoever holds little gets a place though others wait, and though nothing ever moved.
+        // An owner that holds little gets a place although others wait and no place was released.
         let little = Duration::from_millis(1);
         for (owner, weight, part) in [(&three, 1, 2), (&four, 7, 14)] {
             for _ in 0..part {
@@ -567,7 +577,7 @@ mod tests {
             }
         }
         assert_eq!((gate.in_use(), gate.queued()), (158, 2));
-        // What becomes free of the kept part is not for those who hold more than their part of it.
+        // A released place of the reserve does not go to owners that hold their share of it.
         held.pop();
         assert_eq!((gate.in_use(), gate.queued()), (157, 2));
         held.truncate(100);
@@ -597,7 +607,8 @@ mod tests {
         };
         assert_eq!([kept(64, &[1, 1]), kept(64, &[1; 100]), kept(64, &[1])], [8, 8, 0]);
         assert_eq!([kept(20, &[1, 1, 1]), kept(20, &[5, 5, 5]), kept(7, &[1])], [2, 2, 0]);
-        // Ten tenants at ten places: one that takes turns by weight has none most of the time, and is entitled to no more.
+        // Ten tenants at ten places: the lightest has no place most of the time and is entitled to
+        // none.
         assert_eq!([kept(10, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), kept(63, &[1, 20])], [0, 0]);
     }
 
@@ -636,7 +647,7 @@ mod tests {
                     for round in 0..50 {
                         let owner = n % 7;
                         let entering = gate.acquire(&owner, owner + 1, &n, LONG);
-                        // Some give up at once.
+                        // Some callers give up at once.
                         if (n + round) % 11 == 0 {
                             let _given_up = tokio::time::timeout(Duration::ZERO, entering).await;
                             continue;

@@ -1,9 +1,19 @@
-//! What comes in is refused here when it is too much: rates by scope ([`rate_limiter`]), a process that has too much to do
-//! ([`overload`]), more at the same time than there is room for ([`concurrency_limit`]), and bytes that wait for clients who do not read ([`outbox_budget`]).
+//! Admission control: checks that refuse excess work.
 //!
-//! The order of the checks of a request: [`overload::OverloadManager::admits`], before its body is read where the wire tells what it
-//! is; the session's phase; its principal's rate, then its tenant's; and once it is known where it goes, the backend's and the
-//! tool's. Called by sessions, backends and listeners. Nothing here waits, and no check does more than look at numbers.
+//! - [`rate_limiter`] limits the rates by scope.
+//! - [`overload`] refuses new requests while the process is overloaded.
+//! - [`concurrency_limit`] limits the number of concurrent calls.
+//! - [`outbox_budget`] limits the bytes that wait for clients that do not read.
+//!
+//! Sessions, backends and listeners call the checks in this order:
+//!
+//! - [`overload::OverloadManager::admits`], before the body is read if the wire shows the kind of
+//!   request;
+//! - the phase of the session;
+//! - the rate of the principal, then that of the tenant;
+//! - after routing, the rate of the backend, then that of the tool.
+//!
+//! Nothing here waits. A check only reads numbers.
 
 pub mod concurrency_limit;
 pub mod outbox_budget;

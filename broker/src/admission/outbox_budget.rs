@@ -1,7 +1,10 @@
-//! Bytes that wait for clients who do not read, all together. A stream counts what it holds unread in steps, so that most never
-//! touch what all share; when that is used up, the stream that holds most is cut and what it held is let go.
+//! Budget of the bytes that wait for clients that do not read, over all streams of the process.
 //!
-//! Invariant: a stream's steps are given back when it is read, cut or dropped.
+//! A stream counts its unread bytes in steps, so that most streams never touch the shared counter.
+//! When the budget is used up, the broker cuts the stream with the most steps and drops its unread
+//! bytes.
+//!
+//! Invariant: the steps of a stream are returned when it is read, cut or dropped.
 
 use std::{
     collections::HashMap,
@@ -9,19 +12,18 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use rules::limits::OUTBOX_STEP_BYTES;
 
-use crate::limits::OUTBOX_STEP_BYTES;
-
-/// Whose stream it is: a number of this process's own.
+/// Number of a stream, unique within the process.
 pub type HolderId = u64;
 
-/// What all streams of the process share.
+/// The counter that all streams of the process share.
 #[derive(Debug)]
 pub struct OutboxBudget<S> {
     steps_max: usize,
     steps: AtomicUsize,
     next: AtomicU64,
-    /// Those that hold a step or more.
+    /// Streams that hold at least one step.
     holders: Mutex<HashMap<HolderId, (usize, S)>>,
 }
 
@@ -39,7 +41,9 @@ impl<S: Clone> OutboxBudget<S> {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A stream holds `bytes` unread and `held` steps so far; returns its steps from now on. `stream` is how to find it again.
+    /// Updates the steps of a stream with `bytes` unread bytes that held `held` steps. Returns its
+    /// new number of steps. `stream` creates the handle by which [`OutboxBudget::to_be_cut`]
+    /// returns it.
     pub fn settle(
         &self,
         holder: HolderId,
@@ -57,7 +61,7 @@ impl<S: Clone> OutboxBudget<S> {
         } else {
             holders.entry(holder).or_insert_with(|| (0, stream())).0 = steps;
         }
-        // Under the lock, so that no step is counted of who is not among them.
+        // Under the lock, so that the counter never includes a stream that is not in `holders`.
         if steps > held {
             self.steps.fetch_add(steps - held, Ordering::Relaxed);
         } else {
@@ -66,7 +70,7 @@ impl<S: Clone> OutboxBudget<S> {
         steps
     }
 
-    /// Who holds most, while it is too much together.
+    /// Returns the stream with the most steps while the sum is over the budget.
     pub fn to_be_cut(&self) -> Option<S> {
         if self.steps.load(Ordering::Relaxed) <= self.steps_max {
             return None;
@@ -75,7 +79,7 @@ impl<S: Clone> OutboxBudget<S> {
         holders.values().max_by_key(|(steps, _)| *steps).map(|(_, stream)| stream.clone())
     }
 
-    /// In whole steps.
+    /// Returns the counted bytes, in whole steps.
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.steps.load(Ordering::Relaxed) * OUTBOX_STEP_BYTES

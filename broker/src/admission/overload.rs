@@ -1,8 +1,14 @@
-//! When the process has too much to do, new requests are refused at once, so that those it has come to their end: too little
-//! memory is left, work that is ready waits too long for a processor, or too many requests wait for an answer.
+//! Overload protection: refuses new requests at once, so that accepted requests can end.
 //!
-//! A thread of its own watches, so that it sees a runtime that is too busy; a request looks at one number. Pings, answers,
-//! notifications, goodbyes, health and the admin API are always let through.
+//! A process is overloaded for one of three reasons:
+//!
+//! - Little memory is left.
+//! - Ready work waits too long for a processor.
+//! - Too many requests wait for an answer.
+//!
+//! A separate thread samples the process, so that it notices a busy runtime. A request only reads
+//! one number. Pings, answers, notifications, session ends, health checks and the admin API are
+//! always admitted.
 
 use std::{
     fs,
@@ -14,17 +20,17 @@ use std::{
 };
 
 use protocol::error::{ErrorKind, Refusal};
+use rules::limits::{
+    OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_RETRY, OVERLOAD_SAMPLE_INTERVAL, OVERLOAD_SAMPLES_IN_A_ROW,
+};
 
 use crate::{
     config,
-    limits::{
-        OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_RETRY, OVERLOAD_SAMPLE_INTERVAL,
-        OVERLOAD_SAMPLES_IN_A_ROW,
-    },
     metrics::{Metrics, process},
 };
 
-/// Once it refuses because of memory, it goes on until this much of the limit, in percent, is free again.
+/// Percent of the limit by which the used memory must fall below the mark before the broker admits
+/// requests again.
 const RELIEF_PERCENT: u64 = 5;
 
 const MEMORY: u8 = 1;
@@ -32,13 +38,14 @@ const QUEUE: u8 = 2;
 
 #[derive(Debug)]
 pub struct OverloadManager {
-    /// Bits of the reasons.
+    /// Bits of the current reasons: [`MEMORY`] and [`QUEUE`].
     reasons: AtomicU8,
     pending: AtomicUsize,
     pending_max: usize,
-    /// When the probe that is in the runtime's queue was put there, in nanoseconds since `started`; 0: none is.
+    /// Time at which the current probe was queued in the runtime, in nanoseconds since `started`. 0
+    /// without a probe.
     probe_sent_ns: AtomicU64,
-    /// How long the last one waited.
+    /// Time that the last probe waited.
     probe_waited_ns: AtomicU64,
     started: Instant,
     metrics: Arc<Metrics>,
@@ -57,7 +64,8 @@ impl OverloadManager {
         })
     }
 
-    /// Watches from now on. Must be called inside the runtime. Without anything to look at no thread is started.
+    /// Starts the sampling thread, unless there is nothing to sample. Must be called inside the
+    /// runtime.
     pub fn watch(self: &Arc<Self>, settings: &config::OverloadConfig) {
         let memory = MemoryLimit::find(settings);
         if memory.is_none() && settings.queue_delay.is_zero() {
@@ -68,11 +76,11 @@ impl OverloadManager {
         let watching = std::thread::Builder::new().name("overload".to_owned());
         if let Err(error) = watching.spawn(move || watch(&overload, &runtime, memory, queue_delay))
         {
-            tracing::error!(%error, "nobody watches memory and queues: no thread could be started");
+            tracing::error!(%error, "the broker does not watch memory and queues: no thread could be started");
         }
     }
 
-    /// Whether a new request may be taken up.
+    /// Returns an error if a new request must be refused, and counts the refusal.
     pub fn admits(&self) -> Result<(), Refusal> {
         let Some((reason, text)) = self.excess() else { return Ok(()) };
         self.metrics.limits.shed(reason);
@@ -81,7 +89,7 @@ impl OverloadManager {
             .retry_after(OVERLOAD_RETRY))
     }
 
-    /// Whether it would be refused.
+    /// Returns whether a new request would be refused.
     pub fn is_over(&self) -> bool {
         self.excess().is_some()
     }
@@ -95,7 +103,7 @@ impl OverloadManager {
         }
     }
 
-    /// A request is taken up, or over.
+    /// Counts a request that begins or ends.
     pub fn count_pending(&self, begun: bool) {
         if begun {
             self.pending.fetch_add(1, Ordering::Relaxed);
@@ -104,7 +112,7 @@ impl OverloadManager {
         }
     }
 
-    /// Notes whether a reason holds; what changes is told.
+    /// Sets or clears a reason. Logs and counts a change.
     fn set(&self, reason: u8, name: &'static str, holds: bool, why: &str) {
         let before = match holds {
             true => self.reasons.fetch_or(reason, Ordering::Relaxed),
@@ -125,7 +133,7 @@ impl OverloadManager {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// How long work that is ready waits, as far as can be said now; sends the next probe.
+    /// Returns the current delay of ready work, and sends the next probe.
     fn queue_delay(self: &Arc<Self>, runtime: &tokio::runtime::Handle) -> Duration {
         let now = self.since_start_ns();
         let waiting = match self.probe_sent_ns.load(Ordering::Acquire) {
@@ -135,7 +143,8 @@ impl OverloadManager {
         if self.probe_sent_ns.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             let overload = self.clone();
-            // From outside of the runtime: it goes to the queue that all of its threads take from.
+            // Spawned from outside the runtime, so that it enters the queue that all worker threads
+            // share.
             runtime.spawn(async move {
                 let sent = overload.probe_sent_ns.load(Ordering::Acquire);
                 overload
@@ -167,7 +176,7 @@ fn watch(
         if !queue_delay.is_zero() {
             let waited = overload.queue_delay(runtime);
             overload.metrics.limits.queue_delay(waited);
-            // One that is late may be the machine's fault; several in a row are ours.
+            // One late sample may be the machine's fault. Several in a row show an overload.
             late = if waited >= queue_delay {
                 (late + 1).min(OVERLOAD_SAMPLES_IN_A_ROW)
             } else {
@@ -180,12 +189,12 @@ fn watch(
     }
 }
 
-/// What may be used, and where to look how much is.
+/// The memory limit of the process, with the source of the used bytes.
 #[derive(Debug)]
 struct MemoryLimit {
     bytes: u64,
     percent: u64,
-    /// Of the cgroup, where the limit is: its other processes count too.
+    /// The cgroup that sets the limit. Its other processes count too.
     cgroup: Option<Cgroup>,
 }
 
@@ -200,7 +209,7 @@ impl MemoryLimit {
         Some(Self { bytes, percent, cgroup: Some(cgroup) })
     }
 
-    /// From here on new requests are refused.
+    /// Returns the number of used bytes from which new requests are refused.
     fn mark(&self) -> u64 {
         self.bytes / 100 * self.percent
     }
@@ -217,20 +226,21 @@ impl MemoryLimit {
     }
 }
 
-/// A memory controller's files (cgroup v2, or v1).
+/// The files of a memory controller (cgroup v2 or v1).
 #[derive(Debug)]
 struct Cgroup {
     current: String,
     stat: String,
-    /// What names in `stat` begin with.
+    /// Prefix of the names in `stat`.
     prefix: &'static str,
 }
 
-/// Limits above this are none: v1 says so with a very large number.
+/// Value from which a limit means that there is none. v1 uses a very large number for that.
 const NO_LIMIT: u64 = 1 << 60;
 
 impl Cgroup {
-    /// The tightest limit on the way from our own group up; `own` is `/proc/self/cgroup`.
+    /// Returns the tightest limit between the process's own group and the root. `own` is the text
+    /// of `/proc/self/cgroup`.
     fn find(own: &str) -> Option<(Self, u64)> {
         let (root, path, max, current, prefix) = own.lines().find_map(|line| {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -277,10 +287,10 @@ impl Cgroup {
     }
 }
 
-/// What the kernel takes back as soon as anybody needs memory: pages of files that are not still to be written. Those of files in
-/// memory (tmpfs) are none of them.
+/// Returns the bytes that the kernel can reclaim when memory is needed: clean pages of files. Pages
+/// of files in memory (tmpfs) do not count.
 fn reclaimable(stat: &str, prefix: &str) -> u64 {
-    // v1 and v2 have different names for what is being written.
+    // v1 and v2 use different names for pages that are being written.
     let of = |name: &str| {
         stat.lines().find_map(|line| {
             line.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok()
@@ -292,8 +302,11 @@ fn reclaimable(stat: &str, prefix: &str) -> u64 {
     sum(&["inactive_file", "active_file"]).saturating_sub(unwritten)
 }
 
-/// What all clients together may let pile up: as configured, else the usual, or a quarter of what may be used before new requests
-/// are refused, where that is less. What is configured and leaves nothing beside it is told.
+/// Returns the limit of the bytes that wait for all clients. Logs a warning if the configured value
+/// does not fit below the memory limit.
+///
+/// Without a configured value, the limit is [`OUTBOX_BYTES_TOTAL_DEFAULT`], or a quarter of the
+/// memory mark if that is less. Above the mark, new requests are refused.
 pub fn outbox_bytes_total(config: &config::Config) -> usize {
     let allowed = MemoryLimit::find(&config.overload).map(|limit| limit.mark());
     let (total, fits) = outbox_total_of(config.limits.outbox_bytes_total, allowed);
@@ -301,7 +314,7 @@ pub fn outbox_bytes_total(config: &config::Config) -> usize {
         tracing::warn!(
             outbox_bytes_total = total,
             allowed,
-            "limits.outbox_bytes_total does not fit below the memory limit: clients that do not read may use up all there is"
+            "limits.outbox_bytes_total does not fit below the memory limit: clients that do not read may use up all memory"
         );
     }
     total
@@ -366,7 +379,7 @@ mod tests {
         overload.watch(&settings);
         assert!(overload.admits().is_ok());
         let deadline = Instant::now() + Duration::from_secs(20);
-        // Holds the only thread of the runtime.
+        // Blocks the only thread of the runtime.
         let (busy, watched) = (overload.clone(), overload.clone());
         tokio::spawn(async move {
             while busy.admits().is_ok() && Instant::now() < deadline {

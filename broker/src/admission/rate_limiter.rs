@@ -1,8 +1,9 @@
-//! Requests per second, by tenant, principal, backend and tool, over all replicas.
+//! Rates of requests by tenant, principal, backend and tool, over all replicas.
 //!
-//! A request asks its [`SharedRateLimiter`]s, which never wait. Where replicas share a Redis, [`RateLimiter::keep`] asks it for all meters that
-//! were used, in the background; while Redis is away it is as `limits.without_redis` says. Without one each replica lets its
-//! part through, by the number of leases in the database.
+//! A request takes from its [`SharedRateLimiter`]s, which never wait. With a shared Redis,
+//! [`RateLimiter::keep`] settles all used limiters with it in the background. While Redis is
+//! unavailable, `limits.without_redis` decides. Without Redis, each replica admits its part, by the
+//! number of leases in the database.
 
 use std::{
     sync::{
@@ -14,22 +15,20 @@ use std::{
 
 use parking_lot::Mutex;
 use protocol::error::{ErrorKind, Refusal};
+use rules::{
+    gcra::Rate,
+    limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, REPLICAS_COUNT_INTERVAL},
+    shared_rate_limit::{QuotaGrant, QuotaRequest, ReplicaShare, SharedRateLimiter, SharingMode},
+};
 use tokio::sync::Notify;
 
 use crate::{
     config::RedisOutagePolicy,
-    limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, REPLICAS_COUNT_INTERVAL},
     metrics::Metrics,
     persistence::{BudgetGrant, BudgetRequest, Persistence},
-    rules::{
-        gcra::Rate,
-        shared_rate_limit::{
-            QuotaGrant, QuotaRequest, ReplicaShare, SharedRateLimiter, SharingMode,
-        },
-    },
 };
 
-/// Whose rate it is.
+/// The scope of a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RateScope {
     Tenant,
@@ -39,7 +38,7 @@ pub enum RateScope {
 }
 
 impl RateScope {
-    /// In `mcp_rate_limited_total{scope}`, and to clients.
+    /// Returns the scope as it is in `mcp_rate_limited_total{scope}` and in refusals.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tenant => "tenant",
@@ -56,7 +55,7 @@ pub struct RateLimiter {
     sharing: AtomicU8,
     replicas: AtomicU32,
     without: SharingMode,
-    /// Meters the hot store is to be asked for, each once.
+    /// Limiters to settle with the hot store, each once.
     queue: Mutex<Vec<Arc<SharedRateLimiter>>>,
     wanted: Notify,
     started: Instant,
@@ -72,7 +71,8 @@ const ALL: [SharingMode; 5] = [
 ];
 
 impl RateLimiter {
-    /// `redis`: budgets are shared there. `started`: the origin of the meters' clock.
+    /// Creates the rates. `redis`: budgets are shared through Redis. `started`: the origin of the
+    /// limiters' clock.
     pub fn new(
         redis: bool,
         without: RedisOutagePolicy,
@@ -98,7 +98,7 @@ impl RateLimiter {
         }
     }
 
-    /// The time on the meters' clock.
+    /// Returns the time on the limiters' clock.
     pub fn now(&self) -> Duration {
         self.started.elapsed()
     }
@@ -108,7 +108,7 @@ impl RateLimiter {
         ReplicaShare { sharing, replicas: self.replicas.load(Ordering::Relaxed) }
     }
 
-    /// Takes one request's worth.
+    /// Takes one request from the rate.
     pub fn take(
         &self,
         scope: RateScope,
@@ -116,8 +116,8 @@ impl RateLimiter {
         rate: Rate,
     ) -> Result<(), Refusal> {
         let shares = self.shares();
-        let taken = meter.take(rate, shares, self.now());
-        if shares.sharing != SharingMode::LocalShare && meter.to_be_asked_for() {
+        let taken = meter.try_acquire(rate, shares, self.now());
+        if shares.sharing != SharingMode::LocalShare && meter.try_enqueue() {
             self.queue.lock().push(meter.clone());
             self.wanted.notify_one();
         }
@@ -130,12 +130,12 @@ impl RateLimiter {
         })
     }
 
-    /// Gives back what [`RateLimiter::take`] took.
+    /// Returns to the rate what [`RateLimiter::take`] took.
     pub fn give_back(&self, meter: &SharedRateLimiter, rate: Rate) {
-        meter.give_back(rate, self.shares());
+        meter.refund(rate, self.shares());
     }
 
-    /// Asks the hot store for what was used, for as long as there are stores.
+    /// Settles used rates with the hot store until the stores are dropped.
     pub async fn keep(self: Arc<Self>, durable: Weak<Persistence>) {
         let asks = self.shares().sharing == SharingMode::Global;
         let mut counted: Option<Instant> = None;
@@ -159,7 +159,7 @@ impl RateLimiter {
         }
     }
 
-    /// How many there are to share with: those that hold a lease and stay.
+    /// Counts the replicas that share the rates: those with a lease that do not drain.
     async fn count_replicas(&self, durable: &Persistence) {
         let Ok(nodes) = durable.timed("nodes", durable.store.live_nodes()).await else { return };
         let living =
@@ -171,7 +171,8 @@ impl RateLimiter {
 
     async fn ask(&self, durable: &Persistence, meters: &[Arc<SharedRateLimiter>]) {
         let (shares, now) = (self.shares(), self.now());
-        let wants: Vec<QuotaRequest> = meters.iter().map(|meter| meter.want(shares, now)).collect();
+        let wants: Vec<QuotaRequest> =
+            meters.iter().map(|meter| meter.next_request(shares, now)).collect();
         let ask = |(meter, want): (&Arc<SharedRateLimiter>, &QuotaRequest)| BudgetRequest {
             name: meter.name.clone(),
             per_second: want.rate.per_second,
@@ -195,15 +196,17 @@ impl RateLimiter {
                 for ((meter, want), BudgetGrant { granted, left, wait }) in
                     meters.iter().zip(&wants).zip(got)
                 {
-                    meter.got(*want, QuotaGrant { granted, left, wait }, shares, now);
+                    meter.apply_grant(*want, QuotaGrant { granted, left, wait }, shares, now);
                 }
             }
-            None => meters.iter().zip(&wants).for_each(|(meter, want)| meter.missed(*want)),
+            None => {
+                meters.iter().zip(&wants).for_each(|(meter, want)| meter.restore_unreported(*want))
+            }
         }
         self.is_shared(answered);
     }
 
-    /// Notes whether the hot store answered; what changes is told once.
+    /// Notes whether the hot store answered. Logs only a change.
     fn is_shared(&self, answered: bool) {
         let sharing = if answered { SharingMode::Global } else { self.without };
         let before = self.sharing.swap(sharing as u8, Ordering::Relaxed);
@@ -220,7 +223,7 @@ impl RateLimiter {
     }
 }
 
-/// Nobody is told to come back at once.
+/// Rounds a wait up to at least a millisecond, so that no client retries at once.
 fn at_least_a_millisecond(wait: Duration) -> Duration {
     Duration::from_millis(
         u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX).max(1),

@@ -1,21 +1,22 @@
-//! Denials of a sign-in: the answer to the caller, and the reason for operators.
+//! Denied sign-ins: the answer for the caller and the reason for operators.
 
 use std::sync::Arc;
 
 use protocol::error::{ErrorKind, Refusal};
+use rules::sign_in_failures::SignInFailureReason;
 
-use super::tokens::TokenIssuer;
-use crate::rules::sign_in_failures::SignInFailureReason;
+use super::tokens::issuer::TokenIssuer;
 
 /// A sign-in that was denied.
 #[derive(Debug)]
 pub enum AuthError {
     Refused {
         refusal: Refusal,
-        /// `None`: its credential is good, and not for this.
+        /// Reason of the failed sign-in. `None` when the credential is valid but does not permit
+        /// the request.
         failure: Option<SignInFailureReason>,
     },
-    /// The key that its token is signed with is not known. It may be by now, or after a fetch.
+    /// The signing key of the token is unknown. A fetch of the issuer's keys may make it known.
     KeyUnknown(UnknownSigningKey),
 }
 
@@ -24,7 +25,7 @@ impl AuthError {
         Self::Refused { refusal, failure: Some(reason) }
     }
 
-    /// The answer, and why the sign-in failed.
+    /// Returns the answer for the caller and the reason of the failed sign-in.
     pub fn into_parts(self) -> (Refusal, Option<SignInFailureReason>) {
         match self {
             Self::Refused { refusal, failure } => (refusal, failure),
@@ -33,7 +34,7 @@ impl AuthError {
     }
 }
 
-/// A request whose credential could not be read.
+/// Converts the refusal of an unreadable credential.
 impl From<Refusal> for AuthError {
     fn from(refusal: Refusal) -> Self {
         let failure =
@@ -42,18 +43,18 @@ impl From<Refusal> for AuthError {
     }
 }
 
-/// A key that an issuer may have made since its keys were fetched.
+/// A signing key that the issuer may have made after the last fetch of its keys.
 #[derive(Debug)]
 pub struct UnknownSigningKey(pub(super) Arc<TokenIssuer>);
 
 impl UnknownSigningKey {
-    /// Waits for the issuer's keys, where they may be fetched now, and not for long.
-    pub async fn fetched(&self) {
-        self.0.fetched().await;
+    /// Waits a limited time for the issuer's keys, if a fetch is running or permitted now.
+    pub async fn wait_for_keys(&self) {
+        self.0.wait_for_fetch().await;
     }
 }
 
-/// The one answer to every token that is not valid, so that it tells nothing of the reason.
+/// Returns the same answer for every invalid token, so that the answer does not reveal the reason.
 pub(super) fn token_not_valid() -> Refusal {
     Refusal::new(ErrorKind::Unauthorized, "the token is not valid here")
 }

@@ -1,53 +1,90 @@
-//! Who a request is done for, and what is known of the other end of its connection.
+//! Callers of requests, and the properties of the remote end of their connections.
 
-use std::net::IpAddr;
+use std::{
+    hash::{Hash, Hasher},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use protocol::ids::{KeyId, PrincipalId, TenantId};
+use rules::access::Subject;
 
 use super::expiry::CredentialExpiry;
 
-/// The tenant of callers without a key, where those are let in. It always exists.
+/// Tenant of callers without a credential, on listeners that accept such callers. It always exists.
 pub const DEFAULT_TENANT: &str = "default";
 
-/// The principal of callers without a key.
+/// Principal of callers without a credential.
 pub const ANONYMOUS: &str = "anonymous";
 
-/// For whom a request is done. Everything the broker keeps for a client is keyed by the tenant and the principal.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// Tenant, principal and key of a request. The broker keys all client state by the tenant and the
+/// principal.
+#[derive(Debug, Clone)]
 pub struct Caller {
     pub tenant: TenantId,
     pub principal: PrincipalId,
-    /// The API key shown; none for a caller with a token or certificate, and for an anonymous one.
+    /// API key of the caller. `None` for a caller with a token or certificate, and for an anonymous
+    /// one.
     pub key: Option<KeyId>,
+    /// Attributes that access rules look at. They can differ between two requests of one caller, so
+    /// they are not a part of its identity.
+    pub subject: Arc<Subject>,
+}
+
+impl PartialEq for Caller {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.tenant, &self.principal, &self.key) == (&other.tenant, &other.principal, &other.key)
+    }
+}
+
+impl Eq for Caller {}
+
+impl Hash for Caller {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.tenant, &self.principal, &self.key).hash(state);
+    }
 }
 
 impl Caller {
-    /// A caller without a key, for listeners that let those in.
-    pub fn anonymous() -> Self {
-        let tenant = TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name");
-        Self { tenant, principal: PrincipalId::new(ANONYMOUS), key: None }
+    /// Returns a caller without groups, scopes and client.
+    pub fn new(tenant: TenantId, principal: PrincipalId, key: Option<KeyId>) -> Self {
+        let subject = Subject { key, ..Subject::of_principal(principal) };
+        Self::of_subject(tenant, subject)
     }
 
-    /// Nobody in particular: neither a key nor a token or certificate says who it is.
+    /// Returns the caller that a subject is in a tenant.
+    pub fn of_subject(tenant: TenantId, subject: Subject) -> Self {
+        let (principal, key) = (subject.principal.clone(), subject.key.clone());
+        Self { tenant, principal, key, subject: Arc::new(subject) }
+    }
+
+    /// Returns the caller without a credential, for listeners that accept one.
+    pub fn anonymous() -> Self {
+        let tenant = TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name");
+        Self::new(tenant, PrincipalId::new(ANONYMOUS), None)
+    }
+
+    /// Returns whether the caller has shown neither a key, nor a token, nor a certificate.
     pub fn is_anonymous(&self) -> bool {
         self.key.is_none() && self.principal.as_str() == ANONYMOUS
     }
 }
 
-/// The other end of a connection, before it has shown who it is.
+/// Remote end of a connection before sign-in.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RemotePeer {
-    /// `None`: not known.
+    /// `None` when the address is unknown.
     pub address: Option<IpAddr>,
-    /// It has shown a certificate of an authority that is taken, and the certificate names no principal of ours.
+    /// True if the client presented a certificate of a trusted authority that names no principal of
+    /// the broker.
     pub certificate_is_foreign: bool,
 }
 
-/// A caller, and until when it has shown who it is.
+/// A caller, and the time at which its credential expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthenticatedCaller {
     pub caller: Caller,
-    /// None: for as long as its key or certificate is good, which is known otherwise.
+    /// `None` for an API key or a certificate: the broker checks the validity of those elsewhere.
     pub until: Option<CredentialExpiry>,
 }
 
@@ -59,6 +96,6 @@ impl From<Caller> for AuthenticatedCaller {
 
 impl AuthenticatedCaller {
     pub fn is_past(&self) -> bool {
-        self.until.is_some_and(CredentialExpiry::is_past)
+        self.until.is_some_and(CredentialExpiry::is_expired)
     }
 }

@@ -1,10 +1,10 @@
-//! Until when it holds what a caller has shown.
+//! Expiry times of credentials.
 
 use std::time::{Duration, SystemTime};
 
-use crate::limits::tokens::EXPIRY_LOOK_INTERVAL;
+use rules::limits::tokens::EXPIRY_LOOK_INTERVAL;
 
-/// The end of a credential, by the clock of the wall: whoever gave it out had no other.
+/// Expiry time of a credential. It is wall-clock time, as issuers have no other clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CredentialExpiry(SystemTime);
 
@@ -13,27 +13,28 @@ impl CredentialExpiry {
         Self(at)
     }
 
-    pub fn is_past(self) -> bool {
-        self.left().is_none()
+    pub fn is_expired(self) -> bool {
+        self.remaining().is_none()
     }
 
-    /// Resolves when it is past. Looks at the clock now and then: it may be set, and a machine may sleep.
-    pub async fn passed(self) {
-        while let Some(left) = self.left() {
+    /// Resolves after the expiry time. Reads the clock at intervals, because the clock may be set
+    /// and the machine may sleep.
+    pub async fn expired(self) {
+        while let Some(left) = self.remaining() {
             tokio::time::sleep(left.min(EXPIRY_LOOK_INTERVAL)).await;
         }
     }
 
-    fn left(self) -> Option<Duration> {
+    fn remaining(self) -> Option<Duration> {
         self.0.duration_since(SystemTime::now()).ok().filter(|left| !left.is_zero())
     }
 }
 
-/// Resolves when what was shown holds no longer; never, where it has no end.
-pub async fn outlived(until: Option<CredentialExpiry>) {
+/// Resolves when the credential expires. Never resolves for a credential without an expiry time.
+pub async fn credential_expired(until: Option<CredentialExpiry>) {
     match until {
-        // Boxed: most connections have none.
-        Some(until) => Box::pin(until.passed()).await,
+        // Boxed: most connections have no expiry time.
+        Some(until) => Box::pin(until.expired()).await,
         None => std::future::pending().await,
     }
 }
@@ -46,12 +47,12 @@ mod tests {
     async fn what_is_past_is_over_at_once_and_what_has_no_end_never() {
         let now = SystemTime::now();
         assert!(
-            CredentialExpiry::new(now).is_past()
-                && !CredentialExpiry::new(now + Duration::from_secs(60)).is_past()
+            CredentialExpiry::new(now).is_expired()
+                && !CredentialExpiry::new(now + Duration::from_secs(60)).is_expired()
         );
-        outlived(Some(CredentialExpiry::new(now))).await;
-        outlived(Some(CredentialExpiry::new(now + Duration::from_millis(20)))).await;
-        let never = tokio::time::timeout(Duration::from_millis(1), outlived(None)).await;
+        credential_expired(Some(CredentialExpiry::new(now))).await;
+        credential_expired(Some(CredentialExpiry::new(now + Duration::from_millis(20)))).await;
+        let never = tokio::time::timeout(Duration::from_millis(1), credential_expired(None)).await;
         assert!(never.is_err());
     }
 }

@@ -1,6 +1,8 @@
-//! The API keys that open the data plane, as one immutable snapshot: checking a key takes no lock and asks no store.
+//! API keys of the data plane, as one immutable snapshot. The check of a key takes no lock and
+//! reads no store.
 //!
-//! Invariant: a key verifies only while its tenant is enabled, so switching a tenant off closes the door at once.
+//! Invariant: a key verifies only while its tenant is enabled. Disabling a tenant therefore takes
+//! effect at once.
 
 use std::{
     collections::HashSet,
@@ -13,34 +15,41 @@ use std::{
 use arc_swap::ArcSwap;
 use aws_lc_rs::{hmac, rand};
 use protocol::ids::{KeyId, PrincipalId, TenantId};
+use rules::maps::FastMap;
 
-use super::{caller::Caller, keys::KeysError};
-use crate::maps::FastMap;
+use super::{
+    caller::{AuthenticatedCaller, Caller},
+    expiry::CredentialExpiry,
+    keys::KeysError,
+};
 
-/// Begins every key, so that secret scanners can find leaked ones.
+/// Prefix of every key, which secret scanners can find.
 pub(super) const PREFIX: &str = "mcpb_";
 const ID_CHARS: usize = 12;
 /// 43 characters of 62 kinds carry 256 bits.
 const SECRET_CHARS: usize = 43;
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// What is known of one API key.
+/// Caller and hash of one API key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyEntry {
     pub caller: Caller,
+    /// Time after which the key is not valid. `None`: it is valid without end.
+    pub until: Option<CredentialExpiry>,
     pub hash: Vec<u8>,
 }
 
-/// All API keys and the tenants they work for.
+/// All API keys, and the enabled tenants.
 #[derive(Debug)]
 pub struct Keyring {
     hasher: hmac::Key,
     snapshot: ArcSwap<KeyringSnapshot>,
-    /// Counts the changes.
-    edition: AtomicU64,
+    /// Number of changes so far.
+    version: AtomicU64,
 }
 
-/// Which keys and tenants there were: what was found out with them holds for as long as the edition is the same.
+/// Version of the keys and tenants. A result that was derived from them stays valid while the
+/// version is the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyringVersion(u64);
 
@@ -51,37 +60,41 @@ struct KeyringSnapshot {
 }
 
 impl Keyring {
-    /// An empty ring; `hasher` is [`super::Keys::api_key`].
+    /// Returns an empty keyring. `hasher` is [`super::Keys::api_key`].
     pub fn new(hasher: hmac::Key) -> Self {
-        Self { hasher, snapshot: ArcSwap::default(), edition: AtomicU64::new(0) }
+        Self { hasher, snapshot: ArcSwap::default(), version: AtomicU64::new(0) }
     }
 
-    /// To be asked for before what is to be remembered with it.
-    pub fn edition(&self) -> KeyringVersion {
-        KeyringVersion(self.edition.load(Ordering::Acquire))
+    /// Returns the current version. A caller reads it before it derives the result that it
+    /// remembers with the version.
+    pub fn version(&self) -> KeyringVersion {
+        KeyringVersion(self.version.load(Ordering::Acquire))
     }
 
-    /// Whose key this is. `None` whatever the reason, so that a caller learns nothing from a refusal.
-    pub fn verify(&self, bearer: &str) -> Option<Caller> {
+    /// Returns the caller of an API key. Returns `None` for every reason, so that a refusal reveals
+    /// nothing.
+    pub fn verify(&self, bearer: &str) -> Option<AuthenticatedCaller> {
         let id = key_id(bearer)?;
         let snapshot = self.snapshot.load();
         let entry = snapshot.keys.get(id)?;
         // Compares in constant time.
         hmac::verify(&self.hasher, bearer.as_bytes(), &entry.hash).ok()?;
-        snapshot.enabled.contains(&entry.caller.tenant).then(|| entry.caller.clone())
+        let is_valid = snapshot.enabled.contains(&entry.caller.tenant)
+            && !entry.until.is_some_and(CredentialExpiry::is_expired);
+        is_valid.then(|| AuthenticatedCaller { caller: entry.caller.clone(), until: entry.until })
     }
 
-    /// Whether the tenant exists and is switched on; anonymous callers are bound by this too.
+    /// Returns whether the tenant exists and is enabled. The rule applies to anonymous callers too.
     pub fn is_enabled(&self, tenant: &TenantId) -> bool {
         self.snapshot.load().enabled.contains(tenant)
     }
 
-    /// Whether the key is still good.
-    pub fn is_known(&self, key: &KeyId) -> bool {
+    /// Returns whether the key still exists.
+    pub fn contains(&self, key: &KeyId) -> bool {
         self.snapshot.load().keys.contains_key(key)
     }
 
-    /// Puts a whole new ring in place. Returns the keys that verify no longer.
+    /// Replaces all keys and tenants. Returns the keys that no longer exist.
     pub fn replace(
         &self,
         keys: impl IntoIterator<Item = KeyEntry>,
@@ -93,7 +106,7 @@ impl Keyring {
             .collect();
         let next = Arc::new(KeyringSnapshot { keys, enabled: enabled.into_iter().collect() });
         let before = self.snapshot.swap(next.clone());
-        self.renew();
+        self.bump_version();
         before.keys.keys().filter(|key| !next.keys.contains_key(*key)).cloned().collect()
     }
 
@@ -111,7 +124,7 @@ impl Keyring {
         });
     }
 
-    /// Switches a tenant's keys on or off.
+    /// Enables or disables a tenant's keys.
     pub fn set_enabled(&self, tenant: &TenantId, enabled: bool) {
         self.change(|snapshot| {
             if enabled {
@@ -122,7 +135,7 @@ impl Keyring {
         });
     }
 
-    /// Forgets a tenant and its keys.
+    /// Removes a tenant and its keys.
     pub fn remove_tenant(&self, tenant: &TenantId) {
         self.change(|snapshot| {
             snapshot.enabled.remove(tenant);
@@ -130,27 +143,29 @@ impl Keyring {
         });
     }
 
-    /// Something else changed that callers are known by: nothing that was found out before is to be relied on.
-    pub fn renew(&self) {
-        self.edition.fetch_add(1, Ordering::Release);
+    /// Increments the version after any change that affects sign-in. Results of older versions are
+    /// no longer valid.
+    pub fn bump_version(&self) {
+        self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Copies, edits and publishes; changes are rare and a reader must never wait for one.
+    /// Copies, edits and publishes the snapshot. Changes are rare, and a reader must never wait for
+    /// one.
     fn change(&self, edit: impl Fn(&mut KeyringSnapshot)) {
         self.snapshot.rcu(|current| {
             let mut next = KeyringSnapshot::clone(current);
             edit(&mut next);
             next
         });
-        // Behind it: who sees the new edition sees the new keys.
-        self.renew();
+        // After the swap: a reader that sees the new version sees the new keys.
+        self.bump_version();
     }
 }
 
-/// A key that was just made. Not `Debug`: the text is the secret.
+/// A new key. Not `Debug`, because the text is the secret.
 pub struct ApiKey {
     pub id: KeyId,
-    /// `mcpb_{id}_{secret}`, to be shown once.
+    /// `mcpb_{id}_{secret}`, shown once.
     pub text: String,
     pub hash: Vec<u8>,
 }
@@ -165,21 +180,22 @@ impl ApiKey {
 
     pub fn entry(&self, tenant: TenantId, principal: PrincipalId) -> KeyEntry {
         KeyEntry {
-            caller: Caller { tenant, principal, key: Some(self.id.clone()) },
+            caller: Caller::new(tenant, principal, Some(self.id.clone())),
+            until: None,
             hash: self.hash.clone(),
         }
     }
 }
 
-/// The id inside a key, when it has the shape of one of ours. What characters the rest is of need not be looked at: whether it is
-/// the text that was given out is found out by its hash.
+/// Returns the id inside a key that has the broker's format. The function checks no characters of
+/// the secret, because the hash does that.
 fn key_id(bearer: &str) -> Option<&str> {
     let (id, secret) = bearer.strip_prefix(PREFIX)?.split_at_checked(ID_CHARS)?;
     (secret.len() == 1 + SECRET_CHARS && secret.starts_with('_')).then_some(id)
 }
 
 fn random_text(chars: usize) -> Result<String, KeysError> {
-    // The largest multiple of 62 in a byte: what lies above would make the first characters likelier.
+    // The largest multiple of 62 in a byte: larger values would make the first characters likelier.
     const EVEN: u8 = (256 / ALPHABET.len() * ALPHABET.len()) as u8;
     let mut text = String::with_capacity(chars);
     while text.len() < chars {
@@ -229,7 +245,7 @@ mod tests {
         assert!(ring.verify(&key.text).is_some());
         ring.remove(&key.id);
         assert_eq!(ring.verify(&key.text), None);
-        // The same id again, for another secret.
+        // The id of another key, with another secret.
         let entry = key.entry(tenant("acme"), PrincipalId::new("ann"));
         ring.insert(KeyEntry { hash: vec![0; entry.hash.len()], ..entry });
         assert_eq!(ring.verify(&key.text), None);
@@ -240,7 +256,7 @@ mod tests {
         let (ring, key) = ring();
         let caller = ring.verify(&key.text).unwrap();
         assert_eq!(
-            (caller.tenant.as_str(), caller.principal.as_str(), caller.key),
+            (caller.caller.tenant.as_str(), caller.caller.principal.as_str(), caller.caller.key),
             ("acme", "ann", Some(key.id))
         );
     }
@@ -308,7 +324,11 @@ mod tests {
         assert!(ring.verify(&key.text).is_some());
         ring.remove_tenant(&tenant("acme"));
         ring.set_enabled(&tenant("acme"), true);
-        assert_eq!(ring.verify(&key.text), None, "a tenant made anew does not inherit keys");
+        assert_eq!(
+            ring.verify(&key.text),
+            None,
+            "a new tenant of the same name does not inherit keys"
+        );
     }
 
     #[test]
@@ -318,7 +338,7 @@ mod tests {
         ring.insert(other.entry(tenant("acme"), PrincipalId::new("bob")));
         ring.remove(&key.id);
         assert_eq!(ring.verify(&key.text), None);
-        assert_eq!(ring.verify(&other.text).unwrap().principal.as_str(), "bob");
+        assert_eq!(ring.verify(&other.text).unwrap().caller.principal.as_str(), "bob");
     }
 
     #[test]
@@ -328,7 +348,7 @@ mod tests {
             [key.entry(tenant("umbrella"), PrincipalId::new("eve"))],
             [tenant("umbrella")],
         );
-        assert_eq!(ring.verify(&key.text).unwrap().tenant.as_str(), "umbrella");
+        assert_eq!(ring.verify(&key.text).unwrap().caller.tenant.as_str(), "umbrella");
         ring.replace([], [tenant("umbrella")]);
         assert_eq!(ring.verify(&key.text), None);
     }

@@ -1,7 +1,9 @@
-//! Every key of the broker, derived from one root secret, so that there is one thing to keep and to back up.
+//! All keys of the broker, derived from one root secret. Operators store and back up that secret
+//! only.
 //!
-//! The root is `node.secret` where configured, else 32 random bytes in `secret.key` beside the database, made at the first
-//! start. Read after the database is locked, so two brokers never make two roots. None of these types shows its bytes.
+//! The root is `node.secret` if it is configured. Otherwise it is 32 random bytes in `secret.key`
+//! next to the database, created at the first start. The broker reads the file after it locks the
+//! database, so two brokers never create two roots. None of these types shows its bytes.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -20,11 +22,11 @@ use super::signing::SigningKey;
 use crate::config::{Config, DatabaseConfig};
 
 const ROOT_BYTES: usize = 32;
-/// Its name beside an SQLite database.
+/// Name of the secret file next to an SQLite database.
 pub const ROOT_FILE: &str = "secret.key";
-/// Tells one derivation of the root from another product's or a later format's.
+/// Separates these derivations from those of other products and of later formats.
 const SALT: &[u8] = b"mcp-broker root 1";
-/// First byte of sealed data; a later key or cipher takes the next number.
+/// First byte of sealed data. A later key or cipher takes the next number.
 const SEAL_VERSION: u8 = 1;
 
 #[derive(Debug, thiserror::Error)]
@@ -33,16 +35,16 @@ pub enum KeysError {
     File { path: PathBuf, source: io::Error },
     #[error("secret file {} holds {found} bytes instead of {ROOT_BYTES}; restore it from a copy", path.display())]
     Damaged { path: PathBuf, found: usize },
-    #[error("node.secret is needed beside a PostgreSQL database, the same on every replica")]
+    #[error("a PostgreSQL database needs node.secret, the same on every replica")]
     NotShared,
     #[error("the operating system gives no random numbers")]
     NoRandomness,
 }
 
-/// What a sealed text was not opened for: another root secret, another place than it was sealed for, or changed bytes.
+/// The sealed text does not open: the root secret or the place differs, or the bytes changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "stored settings can not be opened with this broker's secret; restore the node.secret or secret.key they were stored with"
+    "stored settings cannot be opened with this broker's secret; restore the node.secret or secret.key they were stored with"
 )]
 pub struct SealError;
 
@@ -55,16 +57,18 @@ pub struct Keys {
     pub api_key: hmac::Key,
     /// Seals credentials at rest.
     pub seal: SealKey,
-    /// What is kept in Redis is signed with it.
+    /// Signs the values that the broker stores in Redis.
     pub redis: Arc<[u8; 32]>,
-    /// What replicas prove themselves to each other with.
+    /// Authenticates replicas to each other.
     pub peer: [u8; 32],
-    /// Signs what is said of the audit log.
+    /// Signs checkpoints and truncations of the audit log.
     pub audit: SigningKey,
-    /// By it clients over QUIC learn that a process that began anew does not know them.
+    /// Secret of the QUIC listener. Its stateless resets end connections that an earlier process
+    /// had.
     pub quic: [u8; 32],
-    /// The root was made just now: whatever is stored already was sealed with another one.
-    pub made_now: bool,
+    /// Set when the root was created at this start. Data that was sealed earlier does not open with
+    /// it.
+    pub newly_created: bool,
 }
 
 impl std::fmt::Debug for Keys {
@@ -94,11 +98,12 @@ impl Keys {
             peer: derive("replicas"),
             audit: SigningKey::new(&derive("audit log")),
             quic: derive("quic"),
-            made_now: false,
+            newly_created: false,
         }
     }
 
-    /// From the configured secret or the file beside the database, which is made when absent.
+    /// Loads the root from the configured secret, or from the file next to the database. Creates a
+    /// missing file.
     pub fn load(config: &Config) -> Result<Self, KeysError> {
         if let Some(secret) = &config.node.secret {
             return Ok(Self::from_root(secret.expose().as_bytes()));
@@ -108,20 +113,21 @@ impl Keys {
             Some(root) => (root, false),
             None => (create_root(&path)?, true),
         };
-        Ok(Self { made_now, ..Self::from_root(&root) })
+        Ok(Self { newly_created: made_now, ..Self::from_root(&root) })
     }
 
-    /// Takes back a root made just now, for a start that is refused because the real one is missing: the next start must
-    /// see that it is missing, too.
-    pub fn take_back(&self, config: &Config) {
-        let Some(path) = root_path(config).filter(|_| self.made_now) else { return };
+    /// Deletes a root that this start created, after the start was refused because the real root is
+    /// missing. The next start must find it missing too.
+    pub fn remove_new_root(&self, config: &Config) {
+        let Some(path) = root_path(config).filter(|_| self.newly_created) else { return };
         if fs::remove_file(&path).is_err() {
             tracing::warn!(path = %path.display(), "remove this secret file, it opens nothing that is stored");
         }
     }
 }
 
-/// Beside the database, which is then this process's own.
+/// Returns the path next to an SQLite database, which one process owns. Returns `None` for
+/// PostgreSQL.
 fn root_path(config: &Config) -> Option<PathBuf> {
     match &config.storage.database {
         DatabaseConfig::Sqlite(path) => Some(path.with_file_name(ROOT_FILE)),
@@ -140,7 +146,8 @@ fn read_root(path: &Path) -> Result<Option<[u8; ROOT_BYTES]>, KeysError> {
     }
 }
 
-/// Written whole under another name first: a crash leaves either no secret or all of it, on disk before it is used.
+/// Creates the root. The file is written and synced under another name first, so a crash leaves no
+/// file or the whole file.
 fn create_root(path: &Path) -> Result<[u8; ROOT_BYTES], KeysError> {
     let mut root = [0; ROOT_BYTES];
     rand::fill(&mut root).map_err(|_| KeysError::NoRandomness)?;
@@ -159,7 +166,7 @@ fn create_root(path: &Path) -> Result<[u8; ROOT_BYTES], KeysError> {
     write().map(|()| root).map_err(|source| KeysError::File { path: path.to_owned(), source })
 }
 
-/// Seals texts for one place each. Clones share the key.
+/// Seals each text for one place. Clones share the key.
 #[derive(Clone)]
 pub struct SealKey(Arc<RandomizedNonceKey>);
 
@@ -168,7 +175,8 @@ impl SealKey {
         Self(Arc::new(RandomizedNonceKey::new(&AES_256_GCM, key).expect("AES-256 takes 32 bytes")))
     }
 
-    /// `place` is authenticated with the text: sealed bytes moved to another row do not open.
+    /// Seals a text. The cipher authenticates `place` with the text: sealed bytes in another row do
+    /// not open.
     pub fn seal(&self, place: &str, text: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut body = text.to_vec();
         let nonce = self

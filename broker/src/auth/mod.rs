@@ -1,9 +1,12 @@
-//! Who is calling, and the secrets that prove it. Listeners ask the [`Keyring`], which `control` fills from the store, and
-//! [`TokenVerifier`], which fetch their keys by themselves.
+//! Authentication of callers, and the secrets for it. Listeners call the [`Keyring`], which
+//! `control` fills from the store. They also call the [`TokenVerifier`], which fetches the issuers'
+//! keys by itself.
 //!
-//! Invariants: what is stored or kept in memory of an API key is a keyed hash; the key itself exists only in the answer that
-//! showed it once, and with its owner. Of a token nothing is stored, and no more is kept. No token's principal is the principal of
-//! an API key or of a certificate.
+//! Invariants:
+//! - The broker stores and remembers an API key as a keyed hash only. The key itself appears once,
+//!   in the answer that created it.
+//! - The broker stores nothing of a token, and remembers a keyed hash of it only.
+//! - The principals of tokens differ from those of API keys and of certificates.
 
 mod auth_error;
 mod caller;
@@ -18,10 +21,10 @@ mod tokens;
 pub use self::{
     auth_error::{AuthError, UnknownSigningKey},
     caller::{ANONYMOUS, AuthenticatedCaller, Caller, DEFAULT_TENANT, RemotePeer},
-    expiry::{CredentialExpiry, outlived},
+    expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
-    principal_names::{is_printable, reserved},
+    principal_names::{is_printable, reserved_reason},
     signing::SigningKey,
     tokens::{KeyFetcher, TokenVerifier},
 };

@@ -1,21 +1,23 @@
-//! Names of principals: which ones are reserved, and which characters a name may hold.
+//! Names of principals: the reserved ones, and the permitted characters.
 //!
-//! Used where a principal comes in: with a token, with a certificate, and at the creation of an API key.
+//! Used where a principal enters the broker: with a token, with a certificate, and at the creation
+//! of an API key.
 
 use protocol::characters;
 
 use super::caller::ANONYMOUS;
 
-/// Tells if a name looks the same to a reader and to the broker: it holds neither control characters nor unseen ones, and no white
-/// space stands around it.
+/// Returns whether a name looks the same to a reader and to the broker. Such a name has no control
+/// characters, no invisible characters, and no surrounding white space.
 pub fn is_printable(name: &str) -> bool {
     name.trim() == name
         && !name.chars().any(|char| char.is_control() || characters::is_unseen(char))
 }
 
-/// The reason for which neither an API key nor a certificate speaks for a principal. `None`: both can. A name that a reader takes
-/// for a reserved one is reserved too: in another letter case, or with white space around it.
-pub fn reserved(principal: &str) -> Option<&'static str> {
+/// Returns the reason why API keys and certificates cannot name a principal, or `None` if they can.
+/// A name that looks reserved is reserved too: in another letter case, or with surrounding white
+/// space.
+pub fn reserved_reason(principal: &str) -> Option<&'static str> {
     let shown = principal.trim().to_lowercase();
     if shown == ANONYMOUS {
         return Some("is the principal of callers without a credential");
@@ -23,8 +25,9 @@ pub fn reserved(principal: &str) -> Option<&'static str> {
     is_of_token(&shown).then_some("is named as the principals of tokens are")
 }
 
-/// Tells if a principal is named as those of tokens are: by their issuer, a space and their name there. As no URL holds a space, no
-/// two issuers have a principal in common. API keys and certificates do not speak for such.
+/// Returns whether a principal has the form of a token's principal: issuer, space, name. A URL
+/// holds no space, so two issuers share no principal. API keys and certificates cannot name such a
+/// principal.
 fn is_of_token(principal: &str) -> bool {
     let is_url = |text: &str| text.starts_with("https://") || text.starts_with("http://");
     principal.split_once(char::is_whitespace).is_some_and(|(issuer, _)| is_url(issuer))
@@ -70,7 +73,7 @@ mod tests {
     #[test]
     fn s11_names_of_others_are_reserved() {
         for name in [ANONYMOUS, "https://login.example.com ann", "http://127.0.0.1:1 x"] {
-            assert!(reserved(name).is_some(), "{name}");
+            assert!(reserved_reason(name).is_some(), "{name}");
         }
         for name in [
             "Anonymous",
@@ -80,10 +83,10 @@ mod tests {
             "HTTPS://login.example.com ann",
             "https://a.example\u{a0}ann",
         ] {
-            assert!(reserved(name).is_some(), "{name:?}");
+            assert!(reserved_reason(name).is_some(), "{name:?}");
         }
         for name in ["ann", "anonymous2", "https://a.example", "a https://b.example c"] {
-            assert_eq!(reserved(name), None, "{name}");
+            assert_eq!(reserved_reason(name), None, "{name}");
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Signatures with a key of the root secret, for texts that are read again later or elsewhere.
+//! Signatures with a key derived from the root secret, for texts that are verified later or
+//! elsewhere.
 
 use std::sync::Arc;
 
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 
-/// An Ed25519 key pair. Clones share it; it never shows its private half.
+/// An Ed25519 key pair. Clones share it. `Debug` never shows the private half.
 #[derive(Clone)]
 pub struct SigningKey(Arc<Ed25519KeyPair>);
 
@@ -25,11 +26,11 @@ impl SigningKey {
         self.0.sign(text.as_bytes()).as_ref().to_vec()
     }
 
-    pub fn has_signed(&self, text: &str, signature: &[u8]) -> bool {
+    pub fn verify(&self, text: &str, signature: &[u8]) -> bool {
         UnparsedPublicKey::new(&ED25519, self.public()).verify(text.as_bytes(), signature).is_ok()
     }
 
-    /// The half that everybody may know.
+    /// Returns the public half.
     pub fn public(&self) -> &[u8] {
         self.0.public_key().as_ref()
     }
@@ -43,9 +44,9 @@ mod tests {
     fn s15_a_signature_holds_for_its_text_and_key_only() {
         let key = SigningKey::new(&[7; 32]);
         let signature = key.sign("text");
-        assert!(key.has_signed("text", &signature));
-        assert!(!key.has_signed("texts", &signature));
-        assert!(!key.has_signed("text", &signature[..63]) && !key.has_signed("text", b""));
-        assert!(!SigningKey::new(&[8; 32]).has_signed("text", &signature));
+        assert!(key.verify("text", &signature));
+        assert!(!key.verify("texts", &signature));
+        assert!(!key.verify("text", &signature[..63]) && !key.verify("text", b""));
+        assert!(!SigningKey::new(&[8; 32]).verify("text", &signature));
     }
 }

@@ -1,6 +1,7 @@
-//! Digests by which a token that was verified is known again, without the token itself being kept. Used by [`super::TokenVerifier`].
+//! Digests of verified tokens, by which [`super::TokenVerifier`] recognizes a token without storing
+//! it.
 //!
-//! Invariant: the key of the digests is drawn for this process and never leaves it.
+//! Invariant: the key of the digests is random for this process and never leaves it.
 
 use std::fmt;
 
@@ -11,7 +12,7 @@ const BYTES: usize = 32;
 /// The HMAC-SHA-256 of a secret.
 pub(super) type TokenDigest = [u8; BYTES];
 
-/// Makes the digests.
+/// Computes the digests.
 pub(super) struct TokenDigester(hmac::Key);
 
 impl fmt::Debug for TokenDigester {
@@ -27,8 +28,10 @@ impl Default for TokenDigester {
 }
 
 impl TokenDigester {
-    /// HMAC-SHA-256 (RFC 2104) under the key of this process. As long as SHA-256 resists, a text with the digest of another text
-    /// cannot be found. A caller cannot compute a digest either, so the time of a lookup tells nothing about the remembered ones.
+    /// Returns the HMAC-SHA-256 (RFC 2104) of a text under the key of this process. As long as
+    /// SHA-256 resists, an attacker cannot find a text with the digest of another text. A caller
+    /// cannot compute a digest either, so the time of a lookup reveals nothing about the remembered
+    /// ones.
     pub(super) fn digest(&self, text: &str) -> TokenDigest {
         let mut digest = [0; BYTES];
         digest.copy_from_slice(hmac::sign(&self.0, text.as_bytes()).as_ref());

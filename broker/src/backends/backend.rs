@@ -18,6 +18,13 @@ use protocol::{
     ids::{BackendId, TenantId},
     stateless::tool_headers::ParamHeader,
 };
+use rules::{
+    catalog::BackendLists,
+    gcra::Rate,
+    limits::{LATENCY_WEIGHT, TOOLS_METERED_MAX},
+    link_sharing::{LinkScope, WireKind},
+    shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
+};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -34,27 +41,20 @@ use crate::{
         spec::{BackendSpec, TenantLimits, TransportSpec},
     },
     context::Context,
-    limits::{LATENCY_WEIGHT, TOOLS_METERED_MAX},
-    rules::{
-        catalog::BackendLists,
-        gcra::Rate,
-        link_sharing::{LinkScope, WireKind},
-        shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
-    },
     sandbox::ConfinementLevel,
     telemetry::redaction::Redactor,
     views::BackendStatus,
 };
 
-/// Where a backend stands.
+/// Reachability of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackendState {
-    /// Not reached yet, not given up either.
+    /// Not reached yet. The current attempt is not over.
     Connecting,
     Ready,
-    /// Serving its last good lists; it cannot be reached now.
+    /// Unreachable now. The broker serves its last good lists.
     Degraded,
-    /// Never reached so far.
+    /// Unreachable since it was registered.
     Failed,
 }
 
@@ -69,7 +69,7 @@ impl BackendState {
     }
 }
 
-/// Deadlines that hold for one backend.
+/// Effective deadlines of one backend.
 #[derive(Debug, Clone, Copy)]
 pub struct EffectiveTimeouts {
     pub call: Duration,
@@ -87,13 +87,13 @@ pub struct Backend {
     /// Its last good lists.
     pub lists: ArcSwapOption<BackendLists>,
     pub stop: CancellationToken,
-    /// In which era of MCP it lives.
+    /// The eras of MCP that the backend supports, as far as known.
     pub era: EraCache,
-    /// Arguments its tools want repeated in headers, by tool.
+    /// Arguments that its tools want repeated in headers, by tool.
     param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
-    /// What requests have to keep to before they are sent.
+    /// Rules for requests, checked before they are sent.
     pub policy: Arc<Policy>,
-    /// Keeps the secrets of its settings out of what operators are told.
+    /// Removes the secrets of the settings from messages for operators.
     pub redactor: Redactor,
     refresh: Notify,
     state: watch::Sender<BackendState>,
@@ -101,31 +101,32 @@ pub struct Backend {
     links: Mutex<HashMap<LinkScope, Arc<Link>>>,
     latency_us: AtomicU64,
     meter: Arc<SharedRateLimiter>,
-    /// By the backend's own names.
+    /// Rates of its tools, by the backend's own names.
     tools: Mutex<RateLimiterMap<String>>,
-    /// What stands between calls and the backend.
+    /// Admission of calls: breaker, concurrency limit and budget of retries.
     pub(super) admission: BackendAdmission,
 }
 
 #[derive(Debug, Default)]
 struct Status {
     last_error: Option<String>,
-    /// How a child process ended by itself, since the backend was ready last.
+    /// The unexpected end of a child process since the backend was ready last.
     child_end: Option<String>,
-    /// The log says already that it cannot be reached.
+    /// Set when the log has a line about the current outage.
     down_logged: bool,
-    /// What the wire turned out to be.
+    /// The kind of wire, once a connection has shown it.
     wire: Option<WireKind>,
     open_links: usize,
-    /// Of the link that failed last: attempts in a row, and when the next one may begin.
+    /// Consecutive failures of the link that failed last. `next_attempt` is the time of its next
+    /// attempt.
     failed_attempts: u32,
     next_attempt: Option<Instant>,
-    /// What confines its children, once one was to start.
+    /// The confinement of its children, known since the first start.
     sandbox: Option<ConfinementLevel>,
 }
 
 impl Status {
-    /// What a call came to, and why, where a child process is the reason.
+    /// Returns the last error, with the end of a child process if one ended.
     fn last_error_shown(&self) -> Option<String> {
         match (&self.last_error, &self.child_end) {
             (Some(error), Some(end)) => Some(format!("{error}; {end}")),
@@ -169,7 +170,7 @@ impl Backend {
         })
     }
 
-    /// How large a message of it may be.
+    /// Returns the largest size of a message of this backend.
     pub fn message_bytes(&self) -> usize {
         let wire = match &self.spec.transport {
             TransportSpec::Http { .. } => MessageWire::Http,
@@ -194,7 +195,8 @@ impl Backend {
         }
     }
 
-    /// Takes one request's worth of the backend's rate, and of the tool's. `tenant`: what its tenant's record says.
+    /// Takes one request from the rate of the backend, and from that of the tool. `tenant` holds
+    /// the limits of the tenant's record.
     pub fn take_budget(&self, tenant: &TenantLimits, tool: Option<&str>) -> Result<(), Refusal> {
         let (own, common, rates) =
             (&self.spec.limits, &self.shared.config.limits, &self.shared.rates);
@@ -218,11 +220,12 @@ impl Backend {
             return Ok(());
         };
         let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
-        let meter = self.tools.lock().of(&tool.to_owned(), rates.now(), name);
+        let meter = self.tools.lock().get_or_insert(&tool.to_owned(), rates.now(), name);
         rates.take(RateScope::Tool, &meter, rate)
     }
 
-    /// The arguments a tool wants repeated in headers (MCP 2026-07-28, Streamable HTTP).
+    /// Returns the arguments that a tool wants repeated in headers (MCP 2026-07-28, Streamable
+    /// HTTP).
     pub fn param_headers(&self, tool: &str) -> Vec<ParamHeader> {
         self.param_headers.load().get(tool).cloned().unwrap_or_default()
     }
@@ -231,7 +234,7 @@ impl Backend {
         self.param_headers.store(Arc::new(by_tool));
     }
 
-    /// Lists may have changed.
+    /// Requests a refresh of the lists.
     pub fn refresh(&self) {
         self.refresh.notify_one();
     }
@@ -240,11 +243,11 @@ impl Backend {
         self.refresh.notified().await;
     }
 
-    /// A failure in the client's terms; what really happened is for operators, here and in the log.
+    /// Translates a failure for the client. The full cause goes to the log and to operators.
     pub fn refusal(&self, failure: &Failure) -> Refusal {
-        let told = self.redactor.redacted(failure);
+        let told = self.redactor.redact(failure);
         let leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
-        // Of a backend that is down the log has said so; each further attempt is no news.
+        // The log already has a line about an outage. Further attempts are not news.
         if leaving || self.state() != BackendState::Ready {
             tracing::debug!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
         } else {
@@ -256,7 +259,8 @@ impl Backend {
         failure.refusal(&self.id)
     }
 
-    /// How often a link failed to open, and how long it waits; nothing, once one is open.
+    /// Stores the number of failed attempts to open a link and the time of the next one. Both are
+    /// reset once a link is open.
     pub fn note_attempts(&self, failed: u32, next: Option<Instant>) {
         let mut status = self.status.lock();
         (status.failed_attempts, status.next_attempt) = (failed, next);
@@ -274,7 +278,7 @@ impl Backend {
         self.latency_us.store(mean, Ordering::Relaxed);
     }
 
-    /// What an answer takes, with some to spare; nothing while none is known.
+    /// Returns twice the mean latency, or zero while no latency is known.
     pub fn expected_latency(&self) -> Duration {
         Duration::from_micros(self.latency_us.load(Ordering::Relaxed).saturating_mul(2))
     }
@@ -287,14 +291,14 @@ impl Backend {
         self.state.send_replace(state);
     }
 
-    /// The backend cannot be reached. Said once for each time it goes down, however often it is tried meanwhile.
+    /// Marks the backend as unreachable. Logs only the first failure of an outage.
     pub fn set_unreachable(&self, state: BackendState, refusal: &Refusal) {
         let mut status = self.status.lock();
         let told = std::mem::replace(&mut status.down_logged, true);
         let cause = status.last_error.clone().unwrap_or_else(|| refusal.to_string());
         drop(status);
         if !told {
-            tracing::warn!(tenant = %self.tenant, backend = %self.id, state = state.name(), cause, "backend can not be reached");
+            tracing::warn!(tenant = %self.tenant, backend = %self.id, state = state.name(), cause, "backend cannot be reached");
         }
         self.era.set_settled(true);
         self.set_state(state);
@@ -304,7 +308,7 @@ impl Backend {
         *self.state.borrow()
     }
 
-    /// Reaches for the backend now; one that was given up counts as not tried yet.
+    /// Reconnects now. A failed backend returns to [`BackendState::Connecting`].
     pub fn reconnect(&self) {
         self.era.forget();
         self.state.send_if_modified(|state| {
@@ -317,13 +321,13 @@ impl Backend {
         self.refresh();
     }
 
-    /// It has not been reached once, so nothing is known of what it offers.
+    /// Returns whether the backend was never reached, so that its lists are unknown.
     pub fn is_never_reached(&self) -> bool {
         self.lists.load().is_none()
     }
 
-    /// Waits until the first attempt to reach the backend is over, and for a client with a session until it is known what the
-    /// backend offers in sessions.
+    /// Waits until the first attempt to reach the backend is over. For a client with a session, it
+    /// also waits until the lists of the backend's sessions are known.
     pub async fn wait_first_attempt_for(&self, era: Era, within: Duration) {
         if era == Era::Sessions {
             self.era.want_sessions();
@@ -345,12 +349,12 @@ impl Backend {
         .await;
     }
 
-    /// What confines the child that starts now.
+    /// Stores the confinement of a child that starts now.
     pub(super) fn note_sandbox(&self, level: ConfinementLevel) {
         self.status.lock().sandbox = Some(level);
     }
 
-    /// A child process ended by itself. `how` is told to operators as it is.
+    /// Stores the unexpected end of a child process. Operators see `how` unchanged.
     pub(super) fn note_child_end(&self, how: String) {
         self.status.lock().child_end = Some(how);
     }
@@ -393,7 +397,7 @@ impl Backend {
         }
     }
 
-    /// Whether it is the HTTP server at this URL.
+    /// Returns whether this is the HTTP backend at `url`.
     pub fn has_url(&self, url: &str) -> bool {
         matches!(&self.spec.transport, TransportSpec::Http { url: own } if own == url)
     }

@@ -1,8 +1,8 @@
-//! What stands between calls and one backend: its breaker, the room it has, and its budget of retries. Asked before a call
-//! goes, told how it went.
+//! Admission of calls to one backend: its breaker, its concurrency limit and its budget of retries.
+//! A call passes it before it is sent, and reports its outcome.
 //!
-//! Invariant: what our own side refused, and what a backend answered, is no failure of that backend; the end of one
-//! connection is one failure, however many calls went down with it.
+//! Invariant: a refusal of the broker and an error answer do not count as failures of the backend.
+//! The end of one connection is one failure, however many calls it ends.
 
 use std::{
     sync::{
@@ -18,6 +18,13 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::PrincipalId,
 };
+use records::SessionKey;
+use rules::{
+    adaptive_concurrency::AdaptiveLimit,
+    breaker::{Breaker, BreakerSettings, CircuitOpen, CircuitState, OpenReason},
+    limits::{PROBE_ANSWER_MAX, SILENCE_SUSPECTED, SUSPICION_INTERVAL},
+    retries,
+};
 use tokio::sync::{Notify, watch};
 
 use super::{
@@ -28,54 +35,48 @@ use crate::{
     admission::concurrency_limit::{AcquireError, ConcurrencyLimiter, LimiterPermit, TenantShare},
     config::{Config, spec::BackendSpec},
     context::Context,
-    limits::{PROBE_ANSWER_MAX, SILENCE_SUSPECTED, SUSPICION_INTERVAL},
     metrics::{Metrics, RetryOutcome},
-    persistence::SessionKey,
-    rules::{
-        adaptive_concurrency::AdaptiveLimit,
-        breaker::{Breaker, BreakerSettings, CircuitOpen, CircuitState, OpenReason},
-        retries,
-    },
     views::BreakerStatus,
 };
 
-/// Of one backend.
+/// The admission state of one backend.
 #[derive(Debug)]
 pub struct BackendAdmission {
     breaker: Breaker,
-    /// The breaker has opened, is to be probed sooner, or somebody suspects that the backend is not there.
+    /// Notified when the breaker opens, when a probe is wanted sooner, or when a client suspects an
+    /// outage.
     probe_wanted: Notify,
     suspected: AtomicBool,
-    /// From when on it may be suspected again, on the clock of the process.
+    /// Time before which the backend is not suspected again, in milliseconds of the process clock.
     trusted_until_ms: AtomicU64,
-    /// Probes so far.
+    /// Number of probes so far.
     probes: watch::Sender<u64>,
     limiter: Arc<ConcurrencyLimiter<PrincipalId, SessionKey>>,
     adaptive: Option<Mutex<AdaptiveLimit>>,
     retries: Option<retries::RetryBudget>,
-    /// The state that metrics and log know of.
+    /// The last state that went to the metrics and the log.
     reported_state: Mutex<CircuitState>,
     label: String,
     metrics: Arc<Metrics>,
 }
 
-/// Room for one call: at its backend, and in the broker.
+/// Permission for one call, by the limits of its backend and of the broker.
 #[derive(Debug)]
 pub struct Permit {
     _backend_permit: LimiterPermit<PrincipalId, SessionKey>,
     _broker_permit: LimiterPermit<TenantShare, PrincipalId>,
 }
 
-/// Why a backend is to be looked at.
+/// Reason for a probe of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProbeReason {
-    /// Its breaker is open, and half open now.
+    /// The breaker was open and is half open now.
     HalfOpen,
-    /// Clients gave up waiting for it.
+    /// Clients gave up waiting for the backend.
     Suspicion,
 }
 
-/// For whom a call is.
+/// The owner of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct CallOwner<'a> {
     /// The share of its tenant in the limiter of all calls.
@@ -93,10 +94,10 @@ impl BackendAdmission {
         let queued = own.calls_queued.unwrap_or(common.calls_queued_per_backend);
         let adapts = own.adaptive_concurrency.unwrap_or(common.adaptive_concurrency);
         let metrics = shared.metrics.clone();
-        let label = metrics.protection.label(id);
-        metrics.protection.breaker_moved(&label, None, Some(CircuitState::Closed));
+        let label = metrics.resilience.label(id);
+        metrics.resilience.breaker_transition(&label, None, Some(CircuitState::Closed));
         if adapts {
-            metrics.protection.calls_max(&label, max);
+            metrics.resilience.calls_max(&label, max);
         }
         Self {
             breaker: Breaker::new(settings(spec, config)),
@@ -120,7 +121,7 @@ impl BackendAdmission {
 impl Drop for BackendAdmission {
     fn drop(&mut self) {
         let told = *self.reported_state.lock();
-        self.metrics.protection.breaker_moved(&self.label, Some(told), None);
+        self.metrics.resilience.breaker_transition(&self.label, Some(told), None);
     }
 }
 
@@ -138,7 +139,7 @@ fn settings(spec: &BackendSpec, config: &Config) -> BreakerSettings {
 }
 
 impl Backend {
-    /// Whether calls go to it now. One load of one atomic while all is well.
+    /// Returns an error if the breaker is open. Loads one atomic while the breaker is closed.
     pub fn check_breaker(&self) -> Result<(), Refusal> {
         self.admission
             .breaker
@@ -149,10 +150,10 @@ impl Backend {
     fn breaker_refusal(&self, rest: CircuitOpen) -> Refusal {
         let why = match rest.reason {
             OpenReason::Failures => {
-                "has failed several times in a row and is left alone until a probe finds it well"
+                "has failed several times in a row and gets no calls until a probe succeeds"
             }
-            OpenReason::Ratio => "fails too often and is left alone until a probe finds it well",
-            OpenReason::Operator => "is left alone because an operator wants it so",
+            OpenReason::Ratio => "fails too often and gets no calls until a probe succeeds",
+            OpenReason::Operator => "gets no calls because an operator opened its breaker",
         };
         let refusal =
             Refusal::new(ErrorKind::BackendUnavailable, format!("backend {} {why}", self.id))
@@ -163,14 +164,14 @@ impl Backend {
         }
     }
 
-    /// Waits for room for one call, which is of no use after `due`.
+    /// Waits for permission for one call, which is of no use after `due`.
     pub async fn acquire_permit(
         &self,
         caller: CallOwner<'_>,
         due: Instant,
     ) -> Result<Permit, Refusal> {
         let CallOwner { share, weight, principal, .. } = caller;
-        // First at the backend: whoever waits for one that is slow keeps nobody else out.
+        // First at the backend: a call that waits for a slow backend keeps no other call out.
         let there = match self.admission.limiter.try_acquire(principal, 1) {
             Some(there) => match self.shared.call_limiter.try_acquire(share, weight) {
                 Some(here) => return Ok(Permit { _backend_permit: there, _broker_permit: here }),
@@ -178,11 +179,12 @@ impl Backend {
             },
             None => None,
         };
-        // Boxed, as it is rare: every call would have room for the wait.
+        // Boxed, because a wait is rare and would enlarge the future of every call.
         Box::pin(self.wait_for_permit(there, caller, due)).await
     }
 
-    /// The same, where there is no room yet; at the backend there may be.
+    /// Waits for a permit when at least one limit is full. `there` is the permit of the backend, if
+    /// it had a free one.
     async fn wait_for_permit(
         &self,
         there: Option<LimiterPermit<PrincipalId, SessionKey>>,
@@ -190,7 +192,7 @@ impl Backend {
         due: Instant,
     ) -> Result<Permit, Refusal> {
         let left = || due.saturating_duration_since(Instant::now());
-        // What begins too late for an answer takes the place of what does not.
+        // A call that begins too late for an answer would take the place of a useful one.
         let needed = self.expected_latency().min(left() / 2);
         let CallOwner { share, weight, principal, session } = caller;
         let there = match there {
@@ -210,7 +212,7 @@ impl Backend {
             .acquire(share, weight, principal, left().saturating_sub(needed))
             .await;
         let here = here.map_err(|crowded| {
-            self.shared.metrics.protection.crowded_out("broker");
+            self.shared.metrics.resilience.queue_timeout("broker");
             overloaded("the broker".to_owned(), crowded)
         })?;
         if left() < needed {
@@ -225,11 +227,11 @@ impl Backend {
         {
             return at_rest;
         }
-        self.shared.metrics.protection.crowded_out("backend");
+        self.shared.metrics.resilience.queue_timeout("backend");
         overloaded(format!("backend {}", self.id), crowded)
     }
 
-    /// An answer to a request that went out, or that there is none.
+    /// Reports the outcome of a sent request to the breaker.
     pub fn record_result(
         &self,
         connection: &Connection,
@@ -238,9 +240,9 @@ impl Backend {
         over_at: Instant,
     ) {
         match answer {
-            Ok(_) => self.admission.breaker.succeeded(self.shared.uptime_at(over_at)),
+            Ok(_) => self.admission.breaker.record_success(self.shared.uptime_at(over_at)),
             Err(failure) if !failure.is_the_backends() => {}
-            // The calls of a connection that ends fail together.
+            // The calls of a connection that ends fail together and count once.
             Err(Failure::Lost(_))
                 if matches!(connection.wire(), WireSender::Pipe(_)) && !connection.count_loss() => {
             }
@@ -248,21 +250,23 @@ impl Backend {
         }
     }
 
-    /// How long a call of those that take room took. Of tasks nothing is learnt: they take none, and last as long as they do.
+    /// Reports the duration of a call that held a permit to the adaptive limit. Tasks hold none and
+    /// last as long as their work, so they are not reported.
     pub fn record_call_duration(&self, answer: &Result<Message, Failure>, took: Duration) {
         if answer.as_ref().err().is_none_or(Failure::is_the_backends) {
             self.adapt_limit(took, answer.is_err());
         }
     }
 
-    /// A call got no answer in the time that was left for it when it was sent.
+    /// Reports a call that got no answer within its time.
     pub fn record_timeout(&self, after: Duration) {
         self.record_failure(after);
         self.adapt_limit(after, true);
     }
 
-    /// A client gave up a call that was with the backend for so long and of which nothing was heard. That alone says nothing of
-    /// the backend; where nobody else heard of it either, the broker asks it.
+    /// Reports a call that its client cancelled after `after` without a sign of the backend. That
+    /// alone is not a failure. If no other call had an answer meanwhile, the broker probes the
+    /// backend.
     pub fn record_abandoned(&self, after: Duration) {
         let now = self.shared.uptime();
         let trusted_until =
@@ -276,7 +280,7 @@ impl Backend {
         }
     }
 
-    /// Whether anybody got an answer of it since.
+    /// Returns whether any call got an answer after `since`.
     pub(super) fn answered_since(&self, since: Duration) -> bool {
         self.admission.breaker.last_success() > since
     }
@@ -289,12 +293,12 @@ impl Backend {
         self.admission.suspected.store(false, Ordering::Relaxed);
     }
 
-    /// A connection to it did not come about, or it gave a call no answer for so long.
+    /// Reports a connection that was not established, or a call without an answer for `after`.
     pub fn record_failure(&self, after: Duration) {
         let now = self.shared.uptime();
         let is_leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
         if !is_leaving
-            && self.admission.breaker.failed(now, now.saturating_sub(after), rand::random())
+            && self.admission.breaker.record_failure(now, now.saturating_sub(after), rand::random())
         {
             self.report_breaker_state();
             self.admission.probe_wanted.notify_one();
@@ -312,22 +316,22 @@ impl Backend {
         );
         if let Some(limit) = limit {
             self.admission.limiter.set_limit(limit);
-            self.admission.metrics.protection.calls_max(&self.admission.label, limit);
+            self.admission.metrics.resilience.calls_max(&self.admission.label, limit);
         }
     }
 
-    /// A call begins, which earns a share of a retry.
+    /// Credits the start of a call, which earns a part of a retry.
     pub fn earn_retry(&self) {
         if let Some(budget) = &self.admission.retries {
-            budget.earn();
+            budget.deposit();
         }
     }
 
-    /// Whether a call that may be sent again is.
+    /// Returns whether the budget permits a retry, and takes it from the budget.
     pub fn spend_retry(&self) -> bool {
         let Some(budget) = &self.admission.retries else { return false };
-        let spent = budget.spend();
-        self.admission.metrics.protection.retry(if spent {
+        let spent = budget.withdraw();
+        self.admission.metrics.resilience.retry(if spent {
             RetryOutcome::Sent
         } else {
             RetryOutcome::OverBudget
@@ -335,7 +339,8 @@ impl Backend {
         spent
     }
 
-    /// An operator's word: `open` until told otherwise, or closed, from where on it goes by the rules.
+    /// Sets the breaker for an operator. `open` holds it open until the operator closes it. A
+    /// closed breaker follows its rules again.
     pub fn set_breaker(self: &Arc<Self>, open: bool) {
         let changed = if open {
             self.admission.breaker.hold_open()
@@ -353,7 +358,7 @@ impl Backend {
         }
     }
 
-    /// Resolves when there is a reason to look at the backend.
+    /// Waits until there is a reason to probe the backend.
     pub(super) async fn wait_for_probe(&self) -> ProbeReason {
         loop {
             match self.admission.breaker.probe_at() {
@@ -377,7 +382,7 @@ impl Backend {
         }
     }
 
-    /// An open breaker is probed now; resolves when it is known what came of that.
+    /// Starts a probe if the breaker is open. Resolves when the outcome of the probe is known.
     pub async fn probe_breaker(&self) {
         let mut probes = self.admission.probes.subscribe();
         if self.admission.breaker.probe_now(self.shared.uptime()) {
@@ -390,9 +395,9 @@ impl Backend {
                 .await;
     }
 
-    /// What came of the probe.
+    /// Stores the outcome of a probe.
     pub(super) fn record_probe(self: &Arc<Self>, well: bool) {
-        let to = self.admission.breaker.probed(well, self.shared.uptime(), rand::random());
+        let to = self.admission.breaker.finish_probe(well, self.shared.uptime(), rand::random());
         self.report_breaker_state();
         self.admission.probes.send_modify(|count| *count += 1);
         self.clear_suspicion();
@@ -401,7 +406,7 @@ impl Backend {
         }
     }
 
-    /// Nothing waits any longer than it must: neither the lists, nor links that were told to.
+    /// Ends the back-off of all links and refreshes the lists.
     fn on_recovered(self: &Arc<Self>) {
         for link in self.links() {
             self.shared.running.spawn(async move { link.shorten_backoff().await });
@@ -409,7 +414,7 @@ impl Backend {
         self.refresh();
     }
 
-    /// Tells metrics and log of a new state.
+    /// Reports a new state of the breaker to the metrics and the log.
     fn report_breaker_state(&self) {
         let mut told = self.admission.reported_state.lock();
         let state = self.admission.breaker.state();
@@ -417,7 +422,7 @@ impl Backend {
         if before == state {
             return;
         }
-        self.admission.metrics.protection.breaker_moved(
+        self.admission.metrics.resilience.breaker_transition(
             &self.admission.label,
             Some(before),
             Some(state),
@@ -429,30 +434,30 @@ impl Backend {
                 let why = self
                     .admission
                     .breaker
-                    .resting(self.shared.uptime())
+                    .open_details(self.shared.uptime())
                     .map(|rest| rest.reason.name());
-                tracing::warn!(%tenant, %backend, why, "breaker open: the backend gets no calls until a probe finds it well");
+                tracing::warn!(%tenant, %backend, why, "breaker open: the backend gets no calls until a probe succeeds");
             }
             (_, CircuitState::Closed) => {
-                tracing::info!(%tenant, %backend, "breaker closed: the backend is well again")
+                tracing::info!(%tenant, %backend, "breaker closed: the backend works again")
             }
             _ => tracing::debug!(%tenant, %backend, state = state.name(), "breaker"),
         }
     }
 
     pub fn breaker_status(&self) -> BreakerStatus {
-        let rest = self.admission.breaker.resting(self.shared.uptime());
+        let rest = self.admission.breaker.open_details(self.shared.uptime());
         BreakerStatus {
             state: self.admission.breaker.state().name().to_owned(),
             reason: rest.map(|rest| rest.reason.name().to_owned()),
-            failures_in_a_row: self.admission.breaker.streak(),
+            failures_in_a_row: self.admission.breaker.consecutive_failures(),
             next_probe_ms: rest
                 .and_then(|rest| rest.retry_after)
                 .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
         }
     }
 
-    /// Calls that are with the backend, that wait for it, and how many it gets at the same time.
+    /// Returns the number of calls in flight, of queued calls, and the current limit.
     pub fn call_counts(&self) -> (usize, usize, usize) {
         (
             self.admission.limiter.in_use(),
@@ -473,6 +478,6 @@ fn overloaded(who: String, crowded: AcquireError) -> Refusal {
     Refusal::new(ErrorKind::Overloaded, text).retry_after(wait.clamp(RETRY_MIN, RETRY_MAX))
 }
 
-/// What a client is told to wait, whatever is foreseen.
+/// Bounds of the `retryAfterMs` in a refusal, whatever the estimated wait.
 const RETRY_MIN: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(30);

@@ -1,7 +1,7 @@
-//! Keeps one backend's lists: connects, fetches every page, publishes, waits for a reason to do it again.
+//! Fetches and publishes the lists of one backend, and refreshes them when they may have changed.
 //!
-//! Runs in the background for as long as the backend is registered, on a link of its own. Nobody waits for it: a backend
-//! that is slow or gone leaves its last good lists in the catalog, marked stale.
+//! Runs in the background while the backend is registered, on a link of its own. No client waits
+//! for it: the lists of a slow or unreachable backend stay in the catalog and are marked stale.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,6 +21,13 @@ use protocol::{
         tool_headers::{BadAnnotation, ParamHeader, param_headers},
     },
 };
+use rules::{
+    catalog::{self, BackendLists, CatalogEntry, ListKind, SkippedEntry, TaskHost},
+    limits::{
+        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX,
+        LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN,
+    },
+};
 
 use super::{
     backend::{Backend, BackendState},
@@ -30,15 +37,8 @@ use super::{
     },
     prober,
 };
-use crate::{
-    limits::{
-        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX,
-        LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN,
-    },
-    rules::catalog::{self, BackendLists, CatalogEntry, ListKind, SkippedEntry, TaskHost},
-};
 
-/// Runs until the backend is removed. `publish`: puts its lists into its tenant's catalog.
+/// Runs until the backend is removed. `publish` puts the lists into the catalog of the tenant.
 pub async fn run(backend: Arc<Backend>, publish: impl Fn() + Send + Sync) {
     let link = backend.catalog_link();
     let work = async {
@@ -67,7 +67,7 @@ pub async fn run(backend: Arc<Backend>, publish: impl Fn() + Send + Sync) {
     link.close().await;
 }
 
-/// One connection's worth: fetch, publish, and again whenever the backend says so.
+/// Fetches and publishes the lists over one connection, until the connection ends.
 async fn run_connection(
     publish: &(impl Fn() + Sync),
     backend: &Arc<Backend>,
@@ -85,7 +85,7 @@ async fn run_connection(
         store_lists(publish, backend, lists);
         tokio::select! {
             () = backend.era.asked_for_sessions(), if may_know_sessions => {
-                connection.close_forgotten(); // and is opened anew
+                connection.close_forgotten(); // and is opened again
                 return Ok(());
             }
             () = backend.refresh_requested() => {}
@@ -99,14 +99,15 @@ async fn run_connection(
                 return Err(silent);
             }
         }
-        // Changes come in bursts: wait for the end of one, and never fetch faster than the limit.
+        // Changes come in bursts. Wait for the end of one, and never fetch faster than the limit.
         let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
         tokio::time::sleep(pause).await;
         let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await;
     }
 }
 
-/// Resolves when the lists are older than their backend says they may be kept (MCP 2026-07-28, Caching).
+/// Waits until the lists are older than the time to live that the backend gave (MCP 2026-07-28,
+/// Caching).
 async fn lists_expired(kept_for: Option<Duration>) {
     match kept_for {
         Some(kept_for) => tokio::time::sleep(kept_for.max(LIST_TTL_MIN)).await,
@@ -114,8 +115,8 @@ async fn lists_expired(kept_for: Option<Duration>) {
     }
 }
 
-/// Pings the backend from time to time; resolves when it no longer answers (MCP 2025-11-25, Ping). One that is busy is
-/// there, unless it stays so.
+/// Pings the backend at an interval. Resolves when it no longer answers (MCP 2025-11-25, Ping). One
+/// busy answer is permitted, a second one in a row is not.
 async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
     let mut was_busy = false;
     loop {
@@ -156,13 +157,13 @@ fn mark_unreachable(publish: impl Fn(), backend: &Arc<Backend>, refusal: &Refusa
     backend.set_unreachable(state, refusal);
 }
 
-/// A backend's lists, and how long they may be kept. `None`: until the backend says that they changed.
+/// The lists of a backend, with their time to live. `None`: until the backend announces a change.
 struct FetchedLists {
     lists: BackendLists,
     ttl: Option<Duration>,
 }
 
-/// Fetches everything the backend offers.
+/// Fetches all lists that the backend offers.
 async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<FetchedLists, Refusal> {
     let unavailable = || {
         Refusal::new(
@@ -193,7 +194,8 @@ async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Fetched
     Ok(FetchedLists { lists, ttl: kept_for })
 }
 
-/// Learns anew which arguments the backend's tools want repeated in headers: it did not accept those it got.
+/// Fetches the tools again for the arguments that they want repeated in headers. Called after the
+/// backend rejected the headers of a request.
 pub(super) async fn refresh_tools(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -206,8 +208,8 @@ pub(super) async fn refresh_tools(
     Ok(())
 }
 
-/// Notes what each tool wants repeated in headers. Over HTTP a tool that asks for it wrongly cannot be called, so it is not
-/// offered (MCP 2026-07-28, Streamable HTTP).
+/// Stores the arguments that each tool wants repeated in headers. Over HTTP, a tool with an invalid
+/// annotation is not callable and is left out (MCP 2026-07-28, Streamable HTTP).
 fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEntry>) {
     if !matches!(connection.wire(), WireSender::Http(_)) {
         return;
@@ -221,7 +223,7 @@ fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEnt
         }
         Err(_) if connection.modern().is_none() => true, // clients of earlier revisions call it
         Err(why) => {
-            tracing::warn!(backend = %link.backend.id, tool = ?tool.key, %why, "a tool can not be called and is left out of the catalog");
+            tracing::warn!(backend = %link.backend.id, tool = ?tool.key, %why, "a tool cannot be called and is left out of the catalog");
             false
         }
     });
@@ -238,7 +240,7 @@ fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation
     document.root().get("inputSchema").map_or(Ok(Vec::new()), |schema| param_headers(schema.raw()))
 }
 
-/// Who carries out calls that are to be tasks.
+/// Returns the side that runs calls as tasks.
 fn task_host(link: &Link, connection: &Connection) -> TaskHost {
     let has_tasks =
         connection.negotiated().is_some_and(|agreed| agreed.capabilities.tasks_tools_call);
@@ -266,8 +268,8 @@ fn method(kind: ListKind) -> Method {
     }
 }
 
-/// Every page of one list. The backend's cursors are given back as they came (MCP 2025-11-25, Pagination); an endless or
-/// circular list ends at the limits.
+/// Fetches every page of one list. Cursors of the backend are returned unchanged (MCP 2025-11-25,
+/// Pagination). The limits end an endless or circular list.
 async fn fetch_list(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
@@ -295,7 +297,7 @@ async fn fetch_list(
         let Some(page) = read_answer(kind, backend, host, &answer)? else {
             return Ok((entries, kept_for));
         };
-        warn_of_left_out(backend, kind, &page.left_out);
+        warn_of_left_out(backend, kind, &page.skipped);
         entries.extend(page.entries);
         let bytes: usize = entries.iter().map(|entry: &CatalogEntry| entry.native.len()).sum();
         if entries.len() > LIST_ENTRIES_MAX || bytes > LIST_BYTES_MAX {
@@ -306,7 +308,7 @@ async fn fetch_list(
         match page.next_cursor {
             None => return Ok((entries, kept_for)),
             Some(next) if !seen.insert(next.clone()) => {
-                tracing::warn!(backend = %backend.id, list = kind.member(), "the list gives a cursor again and was cut");
+                tracing::warn!(backend = %backend.id, list = kind.member(), "the list repeats a cursor and was cut");
                 return Ok((entries, kept_for));
             }
             next => cursor = next,
@@ -316,7 +318,7 @@ async fn fetch_list(
     Ok((entries, kept_for))
 }
 
-/// Keeps what fits the limits.
+/// Keeps the entries that fit the limits.
 fn cut(entries: &mut Vec<CatalogEntry>) {
     let mut bytes = 0;
     let fitting = entries.iter().take(LIST_ENTRIES_MAX).take_while(|entry| {
@@ -329,14 +331,14 @@ fn cut(entries: &mut Vec<CatalogEntry>) {
 
 fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]) {
     for one in left_out.iter().take(LEFT_OUT_LOGGED_MAX) {
-        tracing::warn!(backend = %backend.id, list = kind.member(), key = ?one.key, why = one.why, "an entry is left out of the catalog");
+        tracing::warn!(backend = %backend.id, list = kind.member(), key = ?one.key, why = one.reason, "an entry is left out of the catalog");
     }
     if left_out.len() > LEFT_OUT_LOGGED_MAX {
         tracing::warn!(backend = %backend.id, list = kind.member(), count = left_out.len(), "many entries are left out of the catalog");
     }
 }
 
-/// `None`: the backend does not have this list after all.
+/// Reads one page. Returns `None` if the backend does not have this list after all.
 fn read_answer(
     kind: ListKind,
     backend: &Backend,
@@ -349,7 +351,7 @@ fn read_answer(
         }
         return Ok(None);
     };
-    let told = downgrade::tools_result(result).filter(|_| {
+    let told = downgrade::downgrade_tools_result(result).filter(|_| {
         kind == ListKind::Tools
             && backend.era.known().is_some_and(|known| known != EraSupport::Sessions)
     });

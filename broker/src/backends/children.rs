@@ -1,5 +1,7 @@
-//! How many child processes each tenant has: a place is taken before one is started and free when nothing of it is left. And who
-//! ends what they started, should the broker be killed.
+//! Number of child processes of each tenant. A child has a permit from before its start until all
+//! of its processes have ended.
+//!
+//! [`Children`] also holds the guardian, which ends the children if the broker is killed.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,7 +9,7 @@ use parking_lot::Mutex;
 use protocol::ids::TenantId;
 use transport::child_guardian::Guardian;
 
-/// This very program, also when its file was replaced meanwhile.
+/// Path of the running program, even after its file was replaced.
 pub const PROGRAM: &str = "/proc/self/exe";
 
 #[derive(Debug, Clone)]
@@ -28,7 +30,7 @@ pub struct ChildLimitReached {
     max: usize,
 }
 
-/// One child's place.
+/// Permit for one child process.
 #[derive(Debug)]
 pub struct ChildPermit {
     children: Children,

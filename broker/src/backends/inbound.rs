@@ -1,8 +1,13 @@
-//! A message from a backend, on its way to the client it belongs to.
+//! Routing of messages from a backend to the client that they belong to.
 //!
-//! An answer goes to whoever waits for its wire id. Everything else needs an owner: the call on whose stream it came, the
-//! call it names, or the one session behind the link. What has no owner is refused (requests) or dropped and counted
-//! (notifications); it never goes to somebody who merely happens to be there.
+//! An answer goes to the request that waits for its wire id. Any other message needs an owner:
+//!
+//! - the call on whose stream it came;
+//! - the call that it names;
+//! - the only session behind the link.
+//!
+//! A request without an owner is refused. A notification without an owner is dropped and counted.
+//! The broker never sends either to an unrelated client.
 
 use std::{fmt, sync::Arc};
 
@@ -16,43 +21,48 @@ use protocol::{
     stateless::{inputs::required_capability, request::capability_required},
     version::Version,
 };
-
-use super::{
-    asker::Asker,
-    link::{Era, Link, connection::Connection},
-};
-use crate::rules::{
+use rules::{
     event_log::EventKind,
     link_sharing::LinkScope,
     log_level::{self, LogLevel},
 };
 
-/// Receives what a backend sends that is not an answer. Sessions, calls and runs of tasks implement it.
+use super::{
+    asker::Asker,
+    link::{Era, Link, connection::Connection},
+};
+
+/// Receives messages of a backend that are not answers. Sessions, calls and runs of tasks implement
+/// it.
 pub trait Inbound: fmt::Debug + Send + Sync {
-    /// Sends a request of the backend to the client. The answer goes back over `connection`, or an `Err` does.
+    /// Sends a request of the backend to the client. The answer goes back over `connection`, or an
+    /// `Err` does.
     fn need_input(
         self: Arc<Self>,
         connection: &Arc<Connection>,
         question: &Message,
     ) -> Result<(), Refusal>;
 
-    /// Withdraws a question, because its answer is not needed any more. `number`: as the connection noted it.
+    /// Withdraws a question, because its answer is not needed any more. `number` is the one that
+    /// the connection assigned.
     fn withdraw(&self, number: u64, why: &str);
 
     /// Sends a notification of the backend to the client.
     fn receive(&self, kind: EventKind, message: &Message);
 
-    /// Tells the client that an elicitation is complete. Returns false if the client was not asked for it.
+    /// Reports to the client that an elicitation is complete. Returns false if the client was not
+    /// asked for it.
     fn complete_elicitation(&self, id: &str, message: &Message) -> bool;
 
     /// Returns the lowest level of the log messages that the client wants.
     fn log_level(&self) -> Option<LogLevel>;
 
-    /// Returns the era that the client lives in.
+    /// Returns the era of the client.
     fn client_era(&self) -> Era;
 }
 
-/// Takes one message of a backend. `origin` is the call on whose stream it came, where the wire tells.
+/// Takes one message of a backend. `origin` is the call on whose stream it came, if the wire shows
+/// it.
 pub fn receive(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
@@ -61,7 +71,8 @@ pub fn receive(
 ) {
     match message.kind {
         Kind::Result => {
-            // Before whoever waits for the answer runs: the backend's next message may be about the task it has just made.
+            // First, before the waiter for the answer runs: the next message may be about the task
+            // that the backend has just created.
             task_created(link, connection, &message);
             connection.deliver_answer(message);
         }
@@ -81,7 +92,7 @@ pub fn receive(
     }
 }
 
-/// Whoever waits for the answer may be a task to which the backend made one of its own.
+/// Reports the id of a backend's task to the task run that waits for this answer.
 pub(super) fn task_created(link: &Arc<Link>, connection: &Connection, answer: &Message) {
     if answer.kind != Kind::Result {
         return;
@@ -109,11 +120,11 @@ fn recipient(
         return link.asker_by_task(&backend_task).map(as_inbound);
     }
     match &link.scope {
-        // Nothing says whose it is, and guessing could show it to another user of the tenant.
+        // Nothing names the owner. A guess could show the message to another user of the tenant.
         LinkScope::Catalog | LinkScope::Tenant => None,
-        // One client is behind it, through calls and through tasks.
+        // One client is behind the link, through calls and through tasks.
         LinkScope::Session(_) | LinkScope::Task(_) => {
-            // Several requests that know nothing of each other may go over it.
+            // Unrelated requests may share the link.
             if link.has_stateless_clients() {
                 return connection.pending().only_asker().map(as_inbound);
             }
@@ -146,13 +157,15 @@ fn request(
         connection.send_later(catalog_answer(message.method, &id));
         return;
     }
-    // First what was declared on this connection, which is never more than what the clients behind it can do.
+    // First the declaration of this connection, which never exceeds the capabilities of its
+    // clients.
     let version =
         connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
     let asked = link.declared.permits(message, version).and_then(|()| {
         match recipient(link, connection, message, origin) {
             Some(recipient) => recipient.need_input(connection, message),
-            // Who has no session cannot be asked now, for which an elicitation has an answer.
+            // A client without a session cannot be asked now. An elicitation has an answer for
+            // that.
             None if message.method == Method::ElicitationCreate && link.has_stateless_clients() => {
                 connection.send_later(handshake::success(&id, br#"{"action":"cancel"}"#));
                 Ok(())
@@ -169,7 +182,8 @@ fn request(
     }
 }
 
-/// What a backend needs before it answers the request of `asker`: asked of that client and of nobody else.
+/// Sends a question to the client of `asker`, and to no other client. The backend needs the answer
+/// before it answers the request.
 pub fn need_input(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
@@ -177,7 +191,8 @@ pub fn need_input(
     asker: &Arc<dyn Asker>,
 ) {
     if let Err(refusal) = asker.clone().need_input(connection, question) {
-        // A request that stands alone is told what it would have to declare (MCP 2026-07-28, Basic: Error Codes).
+        // A stateless request gets the capability that it would have to declare (MCP 2026-07-28,
+        // Basic: Error Codes).
         let declares_itself = asker.client_era() == Era::Stateless;
         let refusal = match required_capability(question)
             .filter(|_| declares_itself && is_undeclared(&refusal))
@@ -194,7 +209,8 @@ fn is_undeclared(refusal: &Refusal) -> bool {
     matches!(refusal.kind, ErrorKind::CapabilityMissing | ErrorKind::InvalidParams)
 }
 
-/// The catalog's link declares every capability, so that a backend shows all it has; nobody is behind it to be asked.
+/// Answers a request on the catalog's link. It declares every capability, so that a backend shows
+/// all it has, but no client is behind it.
 fn catalog_answer(method: Method, id: &RequestId) -> Bytes {
     match method {
         Method::RootsList => handshake::success(id, br#"{"roots":[]}"#),
@@ -227,7 +243,8 @@ fn notification(
     }
 }
 
-/// Progress names its call by our own token (MCP 2025-11-25, Progress: only for tokens of active requests).
+/// Forwards progress, which names its call by the broker's token (MCP 2025-11-25, Progress: only
+/// for tokens of active requests).
 fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
     let fields = &message.fields;
     let token = message
@@ -239,7 +256,7 @@ fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
         .bytes(fields.progress)
         .and_then(|text| std::str::from_utf8(text).ok())
         .and_then(|text| text.parse::<f64>().ok());
-    // A task keeps the token of the call that made it until it is over (MCP 2025-11-25, Tasks).
+    // A task keeps the token of the call that created it until it is over (MCP 2025-11-25, Tasks).
     match connection
         .pending()
         .asker_by_wire_id(wire_id)
@@ -255,7 +272,7 @@ fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
     }
 }
 
-/// The backend withdraws a question it asked a client.
+/// Withdraws a question that the backend cancelled.
 fn cancelled(connection: &Arc<Connection>, message: &Message) {
     let Some(span) = message.fields.request_id else { return };
     let backend_id = RequestId::from_raw(span.slice(&message.frame));
@@ -264,7 +281,8 @@ fn cancelled(connection: &Arc<Connection>, message: &Message) {
     }
 }
 
-/// A log message goes to the call it came with, or to the sessions behind the link, each through its own filter.
+/// Forwards a log message to the call that it came with, or to the sessions behind the link. Each
+/// session applies its own filter.
 fn log_message(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
@@ -295,7 +313,7 @@ fn task_status(link: &Arc<Link>, message: &Message) {
     }
 }
 
-/// Only the client that was asked hears that its elicitation is complete (MCP 2025-11-25, Elicitation).
+/// Forwards the end of an elicitation to the client that was asked (MCP 2025-11-25, Elicitation).
 fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Arc<dyn Asker>>) {
     let Some(id) = message.text(message.fields.elicitation_id) else { return };
     let is_taken = origin

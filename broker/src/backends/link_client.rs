@@ -7,26 +7,27 @@ use std::{
 
 use bytes::Bytes;
 use protocol::ids::BackendId;
+use rules::event_log::Topic;
 
 use super::{inbound::Inbound, link::BackendSession};
-use crate::rules::event_log::Topic;
 
-/// Receives through a link what belongs to no request.
+/// Receives messages of a link that belong to no request.
 pub trait LinkClient: Inbound {
-    /// Sends a notification about `topic` to the client, unless the same waits already.
+    /// Sends a notification about `topic` to the client, unless an equal one is queued already.
     fn deliver(&self, topic: Topic, frame: Bytes);
 
-    /// Returns the client's name of a resource of this backend. It is borrowed where both names are the same.
+    /// Returns the client's name of a resource of this backend. It is borrowed if both names are
+    /// equal.
     fn exposed_uri<'u>(&self, backend: &BackendId, uri: &'u str) -> Cow<'u, str>;
 
-    /// Subscribes again to what the client listens to at the backend, over another link.
+    /// Subscribes again to the client's resources of the backend, over another link.
     fn resubscribe(self: Arc<Self>, backend: BackendId);
 
     /// Notes the session that the link has at the backend.
     fn note_backend_session(&self, backend: &BackendId, session: Option<BackendSession>);
 }
 
-/// True when both are one client.
+/// Returns whether both are one client.
 pub(super) fn is_same(one: &Weak<dyn LinkClient>, other: &Arc<impl LinkClient + 'static>) -> bool {
     std::ptr::addr_eq(one.as_ptr(), Arc::as_ptr(other))
 }

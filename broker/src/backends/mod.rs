@@ -1,7 +1,11 @@
-//! Backends and the links to them. A request passes their policy, their admission and a link on its way to a backend.
+//! Backends and the links to them. A request passes the policy, the admission and a link of its
+//! backend.
 //!
-//! Nothing here knows a session. The sender of a request is an [`Asker`](asker::Asker), the user of a link a
-//! [`LinkClient`](link_client::LinkClient), and the recipient of what a backend sends an [`Inbound`](inbound::Inbound).
+//! Nothing here knows a session. Three traits connect it to the rest:
+//!
+//! - An [`Asker`](asker::Asker) sends a request.
+//! - A [`LinkClient`](link_client::LinkClient) uses a link.
+//! - An [`Inbound`](inbound::Inbound) receives the messages of a backend.
 
 pub mod asker;
 pub mod backend;

@@ -1,9 +1,10 @@
-//! What requests have to keep to before they go to one backend: below its roots, and fitting its tools' schemas.
+//! Rules for requests to one backend: resources must be below its roots, and arguments must match
+//! the schemas of its tools.
 //!
-//! Kept by [`super::backend::Backend`], asked by the session once it is decided where a request goes, and again before a stored
-//! subscription is restored. Next to nothing is found out at once; the rest is an [`ArgumentsCheck`], which a validation thread
-//! carries out before the request is sent. A tool's schema is compiled when the tool is first called, and again when the
-//! backend's lists were fetched again or others needed its room.
+//! [`super::backend::Backend`] owns the policy. Sessions check it after routing, and again before a
+//! stored subscription is restored. Cheap checks run inline. The rest is an [`ArgumentsCheck`],
+//! which a validation thread runs before the request is sent. The schema of a tool is compiled at
+//! its first call. It is compiled again after the lists were fetched again or the cache evicted it.
 
 use std::{
     collections::{BTreeMap, hash_map::RandomState},
@@ -21,6 +22,18 @@ use protocol::{
     method::Method,
     uri::{self, Root},
 };
+use rules::{
+    arguments::{self, ArgumentValidator, SchemaError},
+    catalog::{BackendLists, ListKind},
+    limits::{
+        COMPLETION_DEPTH_MAX,
+        arguments::{
+            ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, DUPLICATES_BYTES_AT_ONCE_MAX,
+            SCHEMA_COMPILE_WAIT, SCHEMAS_UNUSED_TOLD_MAX,
+        },
+    },
+    routing::Named,
+};
 
 use super::{
     resources::BackendResources,
@@ -30,18 +43,6 @@ use super::{
 use crate::{
     config::{AuditLevel, spec::BackendSpec},
     context::Context,
-    limits::{
-        COMPLETION_DEPTH_MAX,
-        arguments::{
-            ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, DUPLICATES_BYTES_AT_ONCE_MAX,
-            SCHEMA_COMPILE_WAIT, SCHEMAS_UNUSED_TOLD_MAX,
-        },
-    },
-    rules::{
-        arguments::{self, ArgumentValidator, SchemaError},
-        catalog::{BackendLists, ListKind},
-        routing::Named,
-    },
 };
 
 #[derive(Debug)]
@@ -51,28 +52,28 @@ pub struct Policy {
     roots: Vec<Root>,
     validate_arguments: bool,
     validate_timeout: Duration,
-    /// The audit log keeps the arguments of calls.
+    /// True if the audit log stores the arguments of calls.
     audits_arguments: bool,
-    /// By which members are told apart; nobody outside knows its key.
+    /// Hasher of member names. Its key is secret to this process.
     hasher: RandomState,
     resources: Arc<BackendResources>,
     tools: Mutex<Tools>,
 }
 
-/// The tools as they are listed now.
+/// The tools of the current lists.
 #[derive(Debug, Default)]
 struct Tools {
     lists: Weak<BackendLists>,
     schemas: Option<SchemaSetId>,
-    /// Why the schemas of some are not used.
+    /// Reasons for which schemas are not used, by tool.
     unused: BTreeMap<String, String>,
 }
 
-/// What is still to be found out of a request's arguments.
+/// The part of the check that needs a validation thread.
 #[derive(Debug)]
 pub struct ArgumentsCheck {
     policy: Arc<Policy>,
-    /// The tool whose schema they are held to, as it is listed.
+    /// The tool whose schema applies, in its lists.
     tool: Option<(String, Arc<BackendLists>)>,
     arguments: Option<Bytes>,
 }
@@ -88,12 +89,13 @@ impl Policy {
         Arc::new(Self {
             tenant: tenant.clone(),
             backend: backend.clone(),
-            // What is no root was refused when the backend was registered; from an older build it keeps everybody out.
+            // The registration refuses invalid roots. One that an older build stored permits no
+            // resource.
             roots: spec
                 .resources
                 .roots
                 .iter()
-                .map(|root| Root::parse(root).unwrap_or_else(Root::of_nothing))
+                .map(|root| Root::parse(root).unwrap_or_else(Root::empty))
                 .collect(),
             validate_arguments: spec.tools.validate_arguments,
             validate_timeout: spec.tools.validate_timeout(),
@@ -104,9 +106,9 @@ impl Policy {
         })
     }
 
-    /// Whether a client may name this resource of the backend.
+    /// Returns an error if the resource is not below the roots of the backend.
     pub fn admits_resource(&self, uri: &str) -> Result<(), Refusal> {
-        if self.roots.is_empty() || self.roots.iter().any(|root| root.holds(uri)) {
+        if self.roots.is_empty() || self.roots.iter().any(|root| root.contains(uri)) {
             return Ok(());
         }
         Err(Refusal::new(
@@ -115,7 +117,8 @@ impl Policy {
         ))
     }
 
-    /// What a client has typed so far ends up in the template's place, and lies below the roots there.
+    /// Checks the values of a completion, which the backend inserts into a template. They must not
+    /// lead out of the roots.
     fn admits_completion(&self, message: &Message) -> Result<(), Refusal> {
         let Some(params) = message.bytes(message.params).filter(|_| !self.roots.is_empty()) else {
             return Ok(());
@@ -132,7 +135,7 @@ impl Policy {
                 "the value of a template's variable does not lead out of its folder",
             )
         };
-        // Each of them, as a member may stand there twice.
+        // All of them, because a member may occur twice.
         for member in document
             .root()
             .members()
@@ -143,7 +146,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Whether the request may go to the backend, as far as that is known at once.
+    /// Checks a request inline. Returns the rest of the check, if it needs a validation thread.
     pub fn admits(
         self: &Arc<Self>,
         names: &Named,
@@ -190,7 +193,7 @@ impl Policy {
         }))
     }
 
-    /// `None`: it takes more than is done at once.
+    /// Checks arguments inline. Returns `None` if they need a validation thread.
     fn check_inline(
         &self,
         checker: &ArgumentValidator,
@@ -201,12 +204,12 @@ impl Policy {
             return None;
         }
         match arguments.map_or(Ok(()), |text| arguments::refuse_duplicates(text, &self.hasher)) {
-            Ok(()) => checker.check_at_once(arguments),
+            Ok(()) => checker.try_validate_inline(arguments),
             Err(refusal) => Some(Err(refusal)),
         }
     }
 
-    /// Arguments that no schema is for: the audit log keeps them.
+    /// Checks arguments without a schema for duplicate members, if the audit log stores them.
     fn check_duplicates(
         self: &Arc<Self>,
         arguments: Option<Bytes>,
@@ -222,7 +225,7 @@ impl Policy {
         }
     }
 
-    /// Under which the schemas of these lists are kept. Those of earlier lists are forgotten.
+    /// Returns the key of the schemas of these lists. Drops the schemas of earlier lists.
     fn schema_set(&self, lists: &Arc<BackendLists>) -> SchemaSetId {
         let mut tools = self.tools.lock();
         match tools.schemas {
@@ -248,7 +251,7 @@ impl Policy {
         if let Some(known) = self.resources.schema_cache.get(owner, tool) {
             return known; // another call of it was first
         }
-        // A tool that is not listed is the backend's to refuse; it must not fill the table either.
+        // The backend refuses a tool that is not listed. Such a tool must not fill the cache.
         let entry = lists.entries(ListKind::Tools).iter().find(|entry| entry.key == tool)?;
         let compiled =
             entry.input_schema().map(|schema| ArgumentValidator::compile(&schema)).transpose();
@@ -268,7 +271,7 @@ impl Policy {
         schema
     }
 
-    /// Tools whose arguments are not checked though they should be, each with the reason.
+    /// Returns the tools whose schemas are not used, each with the reason.
     pub fn unused_schemas(&self) -> BTreeMap<String, String> {
         self.tools.lock().unused.clone()
     }
@@ -292,7 +295,7 @@ impl Drop for Policy {
 }
 
 impl ArgumentsCheck {
-    /// Finds it out. Until then, the request has not been sent.
+    /// Runs the check. The request must not be sent before.
     pub async fn run(self) -> Result<(), Refusal> {
         let Self { policy, tool, arguments } = self;
         let checker = match tool {
@@ -302,7 +305,7 @@ impl ArgumentsCheck {
         match &checker {
             None if !policy.audits_arguments => return Ok(()),
             None => {}
-            // Its schema had to be compiled first.
+            // The schema had to be compiled first.
             Some(checker) => {
                 if let Some(verdict) = policy.check_inline(checker, arguments.as_deref()) {
                     return verdict;
@@ -312,13 +315,13 @@ impl ArgumentsCheck {
         let (within, held) = (policy.validate_timeout, policy.clone());
         let work = move |allowance: &arguments::ValidationBudget| {
             let text = arguments.as_deref();
-            // What is too large to be held to a schema is refused for that.
+            // Arguments that are too large for a schema are refused for their size.
             if let Some(text) =
                 text.filter(|text| checker.is_none() || text.len() <= ARGUMENT_BYTES_MAX)
             {
                 arguments::refuse_duplicates(text, &held.hasher)?;
             }
-            checker.map_or(Ok(()), |checker| checker.check(text, allowance))
+            checker.map_or(Ok(()), |checker| checker.validate(text, allowance))
         };
         policy
             .resources
@@ -363,7 +366,7 @@ fn validation_refusal(why: ValidationFailure, within: Duration) -> Refusal {
     }
 }
 
-/// Shows every string in a value, as deep as it is.
+/// Calls `check` with every string in a value, at any depth.
 fn each_text(
     value: &json::Value<'_>,
     check: &impl Fn(&str) -> Result<(), uri::Traversal>,

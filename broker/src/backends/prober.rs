@@ -1,31 +1,32 @@
-//! Probes a backend whose breaker is open, and one of which nothing is heard while its clients give up, over the link its lists
-//! come by. One of these runs for each backend, beside [`super::catalog_refresh`], which owns that link.
+//! Probes of a backend whose breaker is open, or that is silent while its clients give up. They use
+//! the link of the catalog. One prober runs for each backend, alongside [`super::catalog_refresh`],
+//! which owns that link.
 //!
-//! Any answer will do: a backend that says no is there. One that was started anew and forgot the session is too. What clients do
-//! makes the broker look, no more: only what it finds itself counts.
+//! Any answer proves that the backend is there: an error, or a forgotten session after a restart.
+//! Clients can only cause a probe. Only the result of the probe counts for the breaker.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use protocol::{error::Refusal, method::Method};
+use rules::limits::PROBE_ANSWER_MAX;
 
 use super::{
     backend::Backend,
     backend_admission::ProbeReason,
     link::{Link, connection::Failure},
 };
-use crate::limits::PROBE_ANSWER_MAX;
 
-/// Between two looks at a backend that was found silent.
+/// Interval between two probes of a silent backend.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// What a probe found.
+/// The outcome of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProbeOutcome {
     Healthy,
-    /// It gave no answer.
+    /// The backend gave no answer.
     NoAnswer,
-    /// There is no connection to it, which the link has noted.
+    /// The connection failed. The link has counted that.
     Disconnected,
 }
 
@@ -42,8 +43,8 @@ pub(super) async fn run(backend: &Arc<Backend>, link: &Arc<Link>) {
     }
 }
 
-/// A backend that is there is left alone for a while. One that is not is looked at until somebody hears of it, or its breaker
-/// opens.
+/// Probes a suspected backend. A healthy one is not suspected again for a while. A silent one is
+/// probed until any call gets an answer, or its breaker opens.
 async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
     let begun = backend.shared.uptime();
     loop {
@@ -63,7 +64,7 @@ async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
     backend.clear_suspicion();
 }
 
-/// A breaker must not wait for ever for the outcome of a probe that died.
+/// Turns a panic into a failed probe, so that the breaker does not wait forever.
 async fn catch_panic(probe: impl Future<Output = ProbeOutcome>) -> ProbeOutcome {
     AssertUnwindSafe(probe).catch_unwind().await.unwrap_or_else(|_told_by_the_panic_hook| {
         tracing::error!("a probe of a backend failed inside the broker");
@@ -95,7 +96,7 @@ async fn probe(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
 
 async fn ask(backend: &Backend, link: &Arc<Link>) -> Result<Result<(), Failure>, Refusal> {
     if link.live().is_none() {
-        // Nobody else asks this often: the link's own patience is not needed.
+        // No other caller connects this often, so the back-off of the link is not needed.
         link.clear_backoff();
     }
     let connection = link.connection().await?;

@@ -1,4 +1,5 @@
-//! What the backends of one process share, above the context of the process. It is made once, and each backend holds it.
+//! Resources that all backends of the process share. They are created once, and each backend holds
+//! them.
 
 use super::{
     children::Children, link::TlsClients, schema_cache::SchemaCache,
@@ -7,11 +8,11 @@ use super::{
 
 #[derive(Debug, Default)]
 pub struct BackendResources {
-    /// Whom links trust, and what they present.
+    /// TLS clients with authorities and client certificates.
     pub tls_clients: TlsClients,
-    /// Child processes, counted.
+    /// Child processes with their limits.
     pub children: Children,
-    /// Holds arguments to schemas.
+    /// Threads that validate arguments.
     pub validation_pool: ValidationPool,
     /// Compiled schemas of tools.
     pub schema_cache: SchemaCache,

@@ -1,8 +1,10 @@
-//! Compiled schemas of tools, of all tenants, within one bound.
+//! Cache of compiled schemas of tools, of all tenants, within one limit.
 //!
-//! [`super::policy`] asks for them. Over the bound those go that were not used for longest, of the tenant that has most: one that has
-//! many makes no other one compile again. Invariant: what is here together takes no more than
-//! [`SCHEMAS_COMPILED_BYTES_MAX`], as counted before schemas are compiled.
+//! [`super::policy`] reads it. Beyond the limit, it evicts the least recently used schemas of the
+//! tenant with the most bytes. So a tenant with many schemas does not evict those of others.
+//!
+//! Invariant: the cache holds at most [`SCHEMAS_COMPILED_BYTES_MAX`], estimated before schemas are
+//! compiled.
 
 use std::{
     collections::HashMap,
@@ -14,16 +16,15 @@ use std::{
 
 use parking_lot::Mutex;
 use protocol::ids::TenantId;
+use rules::{arguments::ArgumentValidator, limits::arguments::SCHEMAS_COMPILED_BYTES_MAX};
 
-use crate::{limits::arguments::SCHEMAS_COMPILED_BYTES_MAX, rules::arguments::ArgumentValidator};
-
-/// What a tool takes here whose schema is not used.
+/// Bytes that count for a tool whose schema is not used.
 const UNUSED_BYTES: usize = 256;
 
-/// The schema of a tool. `None`: it has none that is used.
+/// The schema of a tool. `None`: the tool has no usable schema.
 pub type CompiledSchema = Option<Arc<ArgumentValidator>>;
 
-/// Whose schemas they are: the tools of one backend, as they were listed once.
+/// Key of a set of schemas: the tools of one version of a backend's lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SchemaSetId(u64);
 
@@ -37,7 +38,7 @@ pub struct SchemaCache {
 struct SchemaTable {
     sets: HashMap<SchemaSetId, HashMap<String, CachedSchema>>,
     bytes: usize,
-    /// How often something was used.
+    /// Number of uses, as a clock for the eviction.
     uses: u64,
 }
 
@@ -54,7 +55,7 @@ impl SchemaCache {
         SchemaSetId(self.next_set_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// `None`: it has to be compiled.
+    /// Returns the schema of a tool. `None`: it must be compiled first.
     pub fn get(&self, owner: SchemaSetId, tool: &str) -> Option<CompiledSchema> {
         let mut table = self.table.lock();
         table.uses += 1;
@@ -82,7 +83,7 @@ impl SchemaCache {
         table.evict(SCHEMAS_COMPILED_BYTES_MAX);
     }
 
-    /// The backend has other lists, or is gone.
+    /// Removes a set, because the backend has new lists or was removed.
     pub fn remove_set(&self, owner: SchemaSetId) {
         let mut table = self.table.lock();
         let kept = table.sets.remove(&owner).unwrap_or_default();
@@ -138,7 +139,7 @@ mod tests {
         TenantId::parse(name).unwrap()
     }
 
-    /// A schema that counts as so many bytes at least.
+    /// Compiles a schema that counts at least `bytes`.
     fn schema(bytes: usize) -> CompiledSchema {
         let properties: serde_json::Map<_, _> =
             (0..bytes / 600).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();

@@ -1,8 +1,10 @@
-//! Who on a link listens to which resource: one backend subscription per URI, however many sessions ask.
+//! Subscriptions of a link to resources: one subscription at the backend per URI, however many
+//! sessions subscribe.
 //!
-//! What is wanted (somebody listens) and what the backend was told (on which connection) are kept side by side, and one
-//! function, [`Subscriptions::reconcile`], makes the second follow the first. Everything else only changes what is wanted. A new
-//! connection was told nothing, so it gets them all again, with one `updated` each, because nobody knows what was missed.
+//! The table stores the wanted state (the listeners) and the actual state (the connection with the
+//! subscription). Only [`Subscriptions::reconcile`] changes the actual state. All other functions
+//! change the wanted state. A new connection gets all subscriptions again. Its listeners get an
+//! `updated`, because updates may have been missed.
 
 use std::{
     borrow::Cow,
@@ -19,24 +21,24 @@ use protocol::{
     method::Method,
     splice::Splice,
 };
+use rules::event_log::Topic;
 
 use super::{
     link::{Link, connection::Connection},
     link_client::{LinkClient, is_same},
 };
-use crate::rules::event_log::Topic;
 
 #[derive(Debug, Default)]
 pub struct Subscriptions {
     by_uri: Mutex<HashMap<String, Subscription>>,
-    /// Held while the backend is told, so that what it is told about one URI cannot be overtaken.
+    /// Held during a request to the backend, so that requests about one URI stay in order.
     uri_locks: UriLocks,
 }
 
 #[derive(Debug, Default)]
 struct Subscription {
     listeners: Vec<Weak<dyn LinkClient>>,
-    /// The connection on which the backend was told of it.
+    /// The connection on which the backend has the subscription.
     subscribed_on: Option<Weak<Connection>>,
 }
 
@@ -58,7 +60,7 @@ impl Subscription {
     }
 }
 
-/// What the backend has to be told about one URI.
+/// The request that the backend needs for one URI.
 enum SubscriptionChange {
     Nothing,
     Subscribe { again: bool },
@@ -66,7 +68,7 @@ enum SubscriptionChange {
 }
 
 impl Subscriptions {
-    /// A session wants to hear of `uri`, from the next [`Subscriptions::reconcile`] on.
+    /// Adds a listener to `uri`. Takes effect with the next [`Subscriptions::reconcile`].
     pub fn add_listener<Client: LinkClient + 'static>(&self, client: &Arc<Client>, uri: &str) {
         let mut by_uri = self.lock();
         let subscription = by_uri.entry(uri.to_owned()).or_default();
@@ -76,20 +78,21 @@ impl Subscriptions {
         }
     }
 
-    /// A session has heard enough of `uri`.
+    /// Removes a listener from `uri`.
     pub fn remove_listener(&self, client: &Arc<impl LinkClient + 'static>, uri: &str) {
         if let Some(subscription) = self.lock().get_mut(uri) {
             subscription.remove_listener(client);
         }
     }
 
-    /// Whether the session listens to `uri` and the backend knows of it, or will with its next connection.
+    /// Returns whether the session listens to `uri` and the backend has the subscription, or gets
+    /// it on its next connection.
     pub fn is_subscribed(&self, client: &Arc<impl LinkClient + 'static>, uri: &str) -> bool {
         let held = |one: &Subscription| one.subscribed_on.is_some() && one.has_listener(client);
         self.lock().get(uri).is_some_and(held)
     }
 
-    /// A session is over.
+    /// Removes a client whose session has ended.
     pub fn drop_client(&self, link: &Arc<Link>, client: &Arc<impl LinkClient + 'static>) {
         let mut left = Vec::new();
         for (uri, subscription) in self.lock().iter_mut() {
@@ -110,8 +113,8 @@ impl Subscriptions {
         });
     }
 
-    /// Tells the backend what has changed about one URI. Without a connection there is nothing to tell: a new one begins
-    /// with [`Subscriptions::restore`].
+    /// Sends the request that the backend needs for one URI. Without a connection nothing is sent:
+    /// a new one begins with [`Subscriptions::restore`].
     pub async fn reconcile(&self, link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
         let _order = self.uri_locks.lock_uri(uri).await;
         let connection = link.live();
@@ -125,7 +128,7 @@ impl Subscriptions {
             },
             SubscriptionChange::Subscribe { again } => {
                 let Some(connection) = connection else { return Ok(()) };
-                // Noted before the answer: the first `updated` may come before it.
+                // Stored before the answer, because the first `updated` may come before it.
                 self.note_subscribed(uri, Some(Arc::downgrade(&connection)));
                 let told = send_request(link, &connection, Method::ResourcesSubscribe, uri).await;
                 if told.is_err() {
@@ -138,7 +141,7 @@ impl Subscriptions {
         }
     }
 
-    /// Puts every subscription back on a new connection, one after the other, without holding anybody up.
+    /// Restores every subscription on a new connection, one after the other, in the background.
     pub async fn restore(&self, link: &Arc<Link>, connection: &Arc<Connection>) {
         let uris: Vec<String> = self.lock().keys().cloned().collect();
         if uris.is_empty() {
@@ -158,7 +161,8 @@ impl Subscriptions {
         });
     }
 
-    /// The backend says that a resource changed; it may be a part of the one subscribed to (MCP 2025-11-25, Resources).
+    /// Forwards an `updated` of the backend. It may name a part of a subscribed resource (MCP
+    /// 2025-11-25, Resources).
     pub fn on_updated(&self, link: &Arc<Link>, message: &Message) {
         let Some(uri) = message.text(message.fields.uri) else { return };
         let mut listeners = self.listeners(&uri);
@@ -184,7 +188,7 @@ impl Subscriptions {
         }
     }
 
-    /// Every URI somebody listens to, with the number of listeners.
+    /// Returns every URI with listeners, with their number.
     pub fn counts(&self) -> Vec<(String, usize)> {
         let count = |one: &Subscription| {
             one.listeners.iter().filter(|listener| listener.strong_count() > 0).count()
@@ -196,7 +200,7 @@ impl Subscriptions {
             .collect()
     }
 
-    /// Nobody listens to anything.
+    /// Returns whether there are no listeners.
     pub fn is_empty(&self) -> bool {
         !self.lock().values().any(Subscription::is_wanted)
     }
@@ -227,7 +231,7 @@ impl Subscriptions {
         }
     }
 
-    /// Tells one session that it may have missed something.
+    /// Sends an `updated` to one session, because updates may have been missed.
     pub fn notify_gap(&self, link: &Link, client: &dyn LinkClient, uri: &str) {
         let shown = client.exposed_uri(&link.backend.id, uri);
         let params = format!("{{\"uri\":{}}}", json::quote(&shown));
@@ -235,7 +239,7 @@ impl Subscriptions {
         client.deliver(Topic::Resource(shown.into_owned()), frame);
     }
 
-    /// Tells everybody that something may have been missed.
+    /// Sends an `updated` to all listeners, because updates may have been missed.
     pub fn notify_gaps(&self, link: &Link) {
         let uris: Vec<String> = self.lock().keys().cloned().collect();
         uris.iter().for_each(|uri| self.notify_listeners(link, uri));
@@ -259,10 +263,10 @@ impl Subscriptions {
     }
 }
 
-/// How many URIs the backend can be told about at once.
+/// Number of URI locks.
 const TELLING_PLACES: usize = 64;
 
-/// One lock per URI, from a fixed number of them: a URI the backend is slow about holds up few others.
+/// One lock per URI, from a fixed number of locks. A slow request about one URI delays few others.
 #[derive(Debug)]
 struct UriLocks([tokio::sync::Mutex<()>; TELLING_PLACES]);
 

@@ -1,9 +1,11 @@
-//! Threads that hold arguments to schemas, and the queue before them.
+//! Threads that validate arguments against schemas, with their queue.
 //!
-//! Arguments and schemas are strangers', and work on them never yields: it has threads of its own, which give way to all others of the
-//! process. A tenant has half of them at most (one, if there are but two) and a bounded part of the queue; tenants take
-//! turns. Invariants: who waits is answered in its time, whatever the threads do; work that nobody waits for any more is told so, by
-//! [`ValidationBudget::given_up`], and ends by itself.
+//! Arguments and schemas come from strangers, and their validation never yields. It therefore has
+//! threads of its own, with a low priority. One tenant uses at most half of the threads, and a
+//! bounded part of the queue. Tenants take turns.
+//!
+//! Invariants: a request gets its outcome within its time, whatever the threads do. Abandoned work
+//! sees that in [`ValidationBudget::cancelled`] and ends by itself.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,32 +21,31 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use protocol::ids::TenantId;
-use tokio::sync::oneshot;
-
-use crate::{
+use rules::{
+    arguments::ValidationBudget,
     limits::arguments::{
         ARGUMENT_STEPS_MAX, VALIDATION_NICENESS, VALIDATION_THREADS_MAX, VALIDATIONS_QUEUED_MAX,
         VALIDATIONS_QUEUED_PER_TENANT_MAX,
     },
-    rules::arguments::ValidationBudget,
 };
+use tokio::sync::oneshot;
 
-/// Frames of the validator for arguments as deep as they may be, in a build that is not optimised.
+/// Stack of the validator at the deepest permitted arguments, in a build without optimisation.
 const STACK_BYTES: usize = 16 * 1024 * 1024;
 const THREADS_MIN: usize = 2;
 
-/// Why there is no outcome.
+/// Reasons for which a validation has no outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValidationFailure {
-    /// The time was over before the work was.
+    /// The time was over before the work.
     TimedOut,
-    /// As much waits as may.
+    /// The queue is full.
     QueueFull,
     /// The work failed inside the broker.
     Failed,
 }
 
-/// Ends its threads when it is dropped.
+/// Pool of validation threads. They end when it is dropped.
 #[derive(Debug)]
 pub struct ValidationPool {
     queue: Arc<JobQueue>,
@@ -56,20 +57,20 @@ struct JobQueue {
     state: Mutex<JobQueueState>,
     ready: Condvar,
     threads: usize,
-    /// Of these, one tenant has so many at once.
+    /// Threads that one tenant may use at the same time.
     share: usize,
 }
 
 #[derive(Debug, Default)]
 struct JobQueueState {
     tenants: HashMap<TenantId, TenantJobs>,
-    /// Those for whom something waits, the next one first.
+    /// Tenants with queued jobs, the next one first.
     rotation: VecDeque<TenantId>,
     waiting: usize,
     closed: bool,
 }
 
-/// What waits for one tenant, and how much of it is under way.
+/// Queued jobs of one tenant, and the number of running ones.
 #[derive(Debug, Default)]
 struct TenantJobs {
     jobs: VecDeque<ValidationJob>,
@@ -87,7 +88,7 @@ impl fmt::Debug for ValidationJob {
     }
 }
 
-/// Nobody waits any more once it is dropped.
+/// Cancels a job when it is dropped.
 struct CancelOnDrop(Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {
@@ -110,7 +111,7 @@ impl Drop for ValidationPool {
 }
 
 impl ValidationPool {
-    /// So many threads, within bounds. They are started when there is something to do.
+    /// Creates a pool with this many threads, within bounds. They start with the first job.
     fn with_threads(threads: usize) -> Self {
         let threads = threads.clamp(THREADS_MIN, VALIDATION_THREADS_MAX);
         let queue = JobQueue {
@@ -122,7 +123,7 @@ impl ValidationPool {
         Self { queue: Arc::new(queue), started: OnceLock::new() }
     }
 
-    /// Carries `work` out on a validation thread. The wait for a thread is part of the time.
+    /// Runs `work` on a validation thread. The wait for a thread counts towards `within`.
     pub async fn run<T: Send + 'static>(
         &self,
         tenant: &TenantId,
@@ -131,7 +132,7 @@ impl ValidationPool {
     ) -> Result<T, ValidationFailure> {
         let (done, outcome) = oneshot::channel();
         let given_up = Arc::new(AtomicBool::new(false));
-        let allowance = ValidationBudget { steps: ARGUMENT_STEPS_MAX, given_up: given_up.clone() };
+        let allowance = ValidationBudget { steps: ARGUMENT_STEPS_MAX, cancelled: given_up.clone() };
         let work = Box::new(move || {
             let _nobody_waits = done.send(work(&allowance));
         });
@@ -160,7 +161,7 @@ impl JobQueue {
     fn add(&self, tenant: &TenantId, job: ValidationJob) -> Result<(), ValidationFailure> {
         let mut state = self.state.lock();
         let line = state.tenants.entry(tenant.clone()).or_default();
-        // What was given up takes no place.
+        // Cancelled jobs take no place in the queue.
         let before = line.jobs.len();
         if before >= VALIDATIONS_QUEUED_PER_TENANT_MAX {
             line.jobs.retain(|job| !job.cancelled.load(Ordering::Relaxed));
@@ -184,7 +185,7 @@ impl JobQueue {
         Ok(())
     }
 
-    /// The life of one thread.
+    /// Runs jobs on one thread until the queue is closed.
     fn run_worker(&self) {
         if let Err(error) = rustix::process::nice(VALIDATION_NICENESS) {
             tracing::debug!(%error, "a validation thread has the priority of all others");
@@ -199,7 +200,7 @@ impl JobQueue {
         }
     }
 
-    /// Waits for work. `None`: there will be none.
+    /// Waits for a job. Returns `None` once the queue is closed.
     fn next(&self) -> Option<(TenantId, ValidationJob)> {
         let mut state = self.state.lock();
         loop {
@@ -222,13 +223,13 @@ impl JobQueue {
             }
         }
         drop(state);
-        // Another thread may wait as this tenant had its share.
+        // Another thread may wait because this tenant had its share.
         self.ready.notify_one();
     }
 }
 
 impl JobQueueState {
-    /// The next one of the first tenant that has less than its share.
+    /// Takes the next job of the first tenant that is below its share.
     fn next_job(&mut self, share: usize) -> Option<(TenantId, ValidationJob)> {
         let at = self
             .rotation
@@ -258,7 +259,7 @@ mod tests {
         TenantId::parse(name).unwrap()
     }
 
-    /// Holds a thread until it is let go, or nobody waits for it any more.
+    /// Blocks a thread until it is released or its job is cancelled.
     fn hold(
         validation: &Arc<ValidationPool>,
         name: &'static str,
@@ -269,7 +270,7 @@ mod tests {
         let held = tokio::spawn(async move {
             let work = move |allowance: &ValidationBudget| {
                 begun.send(()).unwrap();
-                while !allowance.given_up.load(Ordering::Relaxed) {
+                while !allowance.cancelled.load(Ordering::Relaxed) {
                     thread::yield_now();
                 }
             };
@@ -342,7 +343,7 @@ mod tests {
     async fn s02_who_is_late_is_told_so_and_its_work_is_given_up() {
         let validation = Arc::new(ValidationPool::with_threads(2));
         let (has_begun, held) = hold(&validation, "a", Duration::from_millis(1));
-        // It waits in the queue or on its thread: both are part of its time.
+        // The job waits in the queue or on its thread. Both count towards its time.
         assert_eq!(held.await.unwrap(), Err(ValidationFailure::TimedOut));
         drop(has_begun);
         assert_eq!(

@@ -1,7 +1,8 @@
-//! Sessions that are in the store but not here: taken up where their owner is gone, and given up where they are another's.
+//! Adoption of sessions that are in the store but not here. A session without a live owner is
+//! adopted. A session of another owner is left to it.
 //!
-//! One attempt at a time for each session; whoever comes meanwhile waits for it. An attempt that took the row is carried to
-//! its end whatever becomes of the request that caused it.
+//! Each session has one attempt at a time, and other requests wait for it. An attempt that took the
+//! row runs to its end, even if its request is dropped.
 
 #[cfg(test)]
 mod tests;
@@ -15,36 +16,39 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::SessionId,
 };
-use storage::{
+use records::{
     NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
-    SubscriptionRecord, WriteOp, fault_point,
+    SubscriptionRecord, WriteOp,
 };
+use rules::{
+    endpoint::Endpoint,
+    limits::{END_RETRY_FIRST, END_RETRY_MAX},
+};
+use storage::fault_point;
 
 use super::Broker;
 use crate::{
     auth::Caller,
-    limits::{END_RETRY_FIRST, END_RETRY_MAX},
-    rules::endpoint::Endpoint,
     sessions::{
-        session::{ClaimedSession, Session, SessionParams, record},
+        session::{ClaimedSession, Session, SessionParams, list_changes, record},
         tenant::Tenant,
     },
 };
 
-/// Where a session is that was not found here.
+/// Location of a session that was not found here.
 #[derive(Debug)]
 pub enum AdoptionOutcome {
-    /// Here, from now on.
+    /// The session is here from now on.
     Local(Arc<Session>),
-    /// With a process whose lease runs.
+    /// A process with a running lease owns the session.
     Remote(NodeRecord),
-    /// Nowhere, says the record: it ended, never was, or is somebody else's.
+    /// The record does not have it: it ended, never existed, or belongs to another caller.
     Absent,
-    /// Not to be had here, whatever the record says.
+    /// This process cannot serve it, whatever the record holds.
     Unusable,
 }
 
-/// A row that is ours.
+/// A row that this process owns.
 struct ClaimedRow {
     record: SessionRecord,
     epoch: i64,
@@ -53,7 +57,7 @@ struct ClaimedRow {
 }
 
 impl Broker {
-    /// Looks for a session that is not here, and makes it ours if its owner is gone.
+    /// Looks for a session that is not here, and adopts it if it has no live owner.
     pub async fn adopt(
         self: &Arc<Self>,
         id: &SessionId,
@@ -65,7 +69,8 @@ impl Broker {
         }
         let (broker, id, caller, endpoint) =
             (self.clone(), id.clone(), caller.clone(), endpoint.clone());
-        // A task of its own: a client that gives up must not leave a row that is ours and a session that is nowhere.
+        // The adoption runs in a task of its own. A client that gives up must not leave an owned
+        // row without a session.
         let adopting =
             self.shared.running.spawn(async move { broker.adopt_once(id, caller, endpoint).await });
         adopting.await.unwrap_or_else(|_| {
@@ -73,11 +78,11 @@ impl Broker {
         })
     }
 
-    /// Waits while a session is being taken up: each of its requests may be about a backend that is only just being reached,
-    /// and not only the one that caused it.
-    pub async fn taken_up(&self, session: &Session) {
+    /// Waits while a session is being adopted. Each of its requests may need a backend that is only
+    /// just being reached, not only the request that caused the adoption.
+    pub async fn wait_until_adopted(&self, session: &Session) {
         if session.has_unchecked_lists() {
-            let place = self.adopting.place(&session.key);
+            let place = self.adoption_locks.place(&session.key);
             let _over = place.lock().await;
         }
     }
@@ -89,14 +94,14 @@ impl Broker {
         endpoint: Endpoint,
     ) -> Result<AdoptionOutcome, Refusal> {
         let key = record::session_key(&id);
-        let place = self.adopting.place(&key);
+        let place = self.adoption_locks.place(&key);
         let _only_one = place.lock().await;
-        match self.session_here(&id, &caller, &endpoint) {
-            Ok(Some(session)) => return Ok(AdoptionOutcome::Local(session)), // somebody was faster
+        match self.local_session(&id, &caller, &endpoint) {
+            Ok(Some(session)) => return Ok(AdoptionOutcome::Local(session)), // another request was faster
             Ok(None) => {}
             Err(_) => return Ok(AdoptionOutcome::Unusable),
         }
-        if self.ending.contains(&key) {
+        if self.ending_sessions.contains(&key) {
             return Ok(AdoptionOutcome::Unusable);
         }
         if self.draining() {
@@ -112,7 +117,7 @@ impl Broker {
         let claim = durable
             .timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle))
             .await;
-        let taken = match claim.inspect_err(|_| self.doubt_later(key, &seat))? {
+        let taken = match claim.inspect_err(|_| self.recheck_later(key, &seat))? {
             SessionClaimOutcome::OwnedElsewhere(owner) => {
                 return Ok(AdoptionOutcome::Remote(owner));
             }
@@ -121,18 +126,18 @@ impl Broker {
                 ClaimedRow { record, epoch, created_at_us, subscriptions }
             }
         };
-        fault_point::passed("session.claimed");
+        fault_point::hit("session.claimed");
         let stored = match record::decode(&taken.record, &durable.seal) {
             Ok(stored) => stored,
             Err(error) => {
                 self.shared.metrics.session_unreadable();
                 tracing::warn!(session = key.digest(), %error, "a stored session is left alone");
-                self.let_go(taken).await;
+                self.release_claim(taken).await;
                 return Ok(AdoptionOutcome::Unusable);
             }
         };
         let Some(tenant) = self.tenant(&caller.tenant) else {
-            self.let_go(taken).await;
+            self.release_claim(taken).await;
             return Ok(AdoptionOutcome::Unusable);
         };
         let claimed = ClaimedSession {
@@ -144,11 +149,12 @@ impl Broker {
             owner: node,
         };
         let caller = Caller { key: taken.record.api_key, ..caller };
-        let Some(session) = self.take_up(id, tenant, (caller, endpoint), claimed).await else {
+        let Some(session) = self.restore_session(id, tenant, (caller, endpoint), claimed).await
+        else {
             return Ok(AdoptionOutcome::Unusable);
         };
         if !session.is_owned_by(&self.shared.durable.node()) {
-            self.take_out(&session);
+            self.remove_session(&session);
             session.abandon("the lease was lost while it was taken up");
             return Err(Refusal::new(
                 ErrorKind::SessionElsewhere,
@@ -158,9 +164,10 @@ impl Broker {
         Ok(AdoptionOutcome::Local(session))
     }
 
-    /// A claim failed, but the row may be ours since: nobody else could take it, and nobody would ever sweep it.
-    fn doubt_later(self: &Arc<Self>, key: SessionKey, seat: &SessionIdentity) {
-        if !self.adopting.doubts(key) {
+    /// Settles later whether this process owns a row after a failed claim. No other process could
+    /// take such a row, and the sweeper would not remove it.
+    fn recheck_later(self: &Arc<Self>, key: SessionKey, seat: &SessionIdentity) {
+        if !self.adoption_locks.doubts(key) {
             return; // looked after already, or there are too many
         }
         let (broker, seat) = (self.clone(), seat.clone());
@@ -169,17 +176,17 @@ impl Broker {
             while begun.elapsed() < END_RETRY_MAX && !broker.draining() {
                 tokio::time::sleep(pause).await;
                 pause *= 2;
-                if broker.give_back(key, &seat).await.is_ok() {
+                if broker.release_row(key, &seat).await.is_ok() {
                     break;
                 }
             }
-            broker.adopting.no_doubt(&key);
+            broker.adoption_locks.no_doubt(&key);
         });
     }
 
-    /// Lets go of a row that is ours without a session here.
-    async fn give_back(&self, key: SessionKey, seat: &SessionIdentity) -> Result<(), Refusal> {
-        let place = self.adopting.place(&key);
+    /// Releases a row that this process owns without a session.
+    async fn release_row(&self, key: SessionKey, seat: &SessionIdentity) -> Result<(), Refusal> {
+        let place = self.adoption_locks.place(&key);
         let _only_one = place.lock().await;
         if self.all_sessions().iter().any(|session| session.key == key) {
             return Ok(()); // its client came again
@@ -190,28 +197,29 @@ impl Broker {
             .await?;
         if let SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } = claim
         {
-            self.let_go(ClaimedRow { record, epoch, created_at_us, subscriptions }).await;
+            self.release_claim(ClaimedRow { record, epoch, created_at_us, subscriptions }).await;
         }
         Ok(())
     }
 
-    /// Not for this process: whoever can read it and knows its tenant may take it.
-    async fn let_go(&self, taken: ClaimedRow) {
+    /// Releases a row that this process cannot use. Another process that can read it and knows its
+    /// tenant may take it.
+    async fn release_claim(&self, taken: ClaimedRow) {
         let SessionRecord { key, state, links, .. } = taken.record;
         let release =
             WriteOp::ReleaseSession { key, epoch: taken.epoch, idle: Duration::ZERO, state, links };
         let _stays_ours_until_we_end = self.shared.durable.write(release).await;
     }
 
-    /// Brings a session that is ours to life. `None`: it may live no longer, and is ended.
-    async fn take_up(
+    /// Starts an adopted session. `None` if its key or tenant is gone; the session is then ended.
+    async fn restore_session(
         self: &Arc<Self>,
         id: SessionId,
         tenant: Arc<Tenant>,
         (caller, endpoint): (Caller, Endpoint),
         claimed: ClaimedSession,
     ) -> Option<Arc<Session>> {
-        let revoked = caller.key.as_ref().is_some_and(|key| !self.keyring.is_known(key));
+        let revoked = caller.key.as_ref().is_some_and(|key| !self.keyring.contains(key));
         let transport = claimed.transport();
         let seat = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::restore(id, seat, claimed, self.shared.clone());
@@ -223,9 +231,9 @@ impl Broker {
         self.shared.metrics.session_adopted();
         tracing::info!(session = %session.digest, tenant = %tenant.id, epoch = session.epoch(), "session adopted");
         session.activate();
-        // See `Broker::taken_up`.
-        self.lists_settled(&tenant, &session.endpoint).await;
-        session.compare_lists();
+        // [`Broker::taken_up`] waits for this.
+        self.wait_for_lists(&tenant, &session.endpoint).await;
+        list_changes::compare_lists(&session);
         Some(session)
     }
 }

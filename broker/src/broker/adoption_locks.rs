@@ -1,4 +1,4 @@
-//! The locks under which it is decided where a session goes, one per session, and the rows that may be this process's in doubt.
+//! Locks of adoption, one per session, and rows in doubt that this process may own.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -6,31 +6,32 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use storage::SessionKey;
+use records::SessionKey;
 
-/// Who is at which session.
+/// Locks by session. The holder of a lock decides where its session goes.
 #[derive(Debug, Default)]
 pub(super) struct AdoptionLocks {
     places: Mutex<SessionLocks>,
-    /// Rows that may be ours though nobody was told.
+    /// Rows that this process may own without having the session.
     doubtful: Mutex<HashSet<SessionKey>>,
 }
 
 #[derive(Debug, Default)]
 struct SessionLocks {
     by_key: HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>,
-    /// From this many on it is looked which of them are in use.
+    /// Size at which unused locks are removed.
     look_at: usize,
 }
 
-/// So many places are kept without a look.
+/// Smallest size at which unused locks are removed.
 const PLACES_MIN: usize = 64;
 
-/// Rows in doubt that are looked after at once; of more than these the rest stays with this process until it ends.
+/// Most rows in doubt that are settled at once. A row beyond that stays with this process until it
+/// ends.
 const DOUBTS_MAX: usize = 1_000;
 
 impl AdoptionLocks {
-    /// False: somebody looks after it already, or there is no room.
+    /// Notes a row in doubt. Returns false if it is noted already, or if the set is full.
     pub(super) fn doubts(&self, key: SessionKey) -> bool {
         let mut doubtful = self.doubtful.lock();
         doubtful.len() < DOUBTS_MAX && doubtful.insert(key)
@@ -40,13 +41,14 @@ impl AdoptionLocks {
         self.doubtful.lock().remove(key);
     }
 
-    /// Whoever holds this place's lock decides where the session goes.
+    /// Returns the lock of a session. Its holder decides where the session goes.
     pub(super) fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<()>> {
         let mut places = self.places.lock();
         if let Some(place) = places.by_key.get(key).and_then(Weak::upgrade) {
             return place;
         }
-        // When they have doubled, so that each place is looked at a few times at most.
+        // The size must double before the next removal, so that each lock is checked a few times at
+        // most.
         if places.by_key.len() >= places.look_at {
             places.by_key.retain(|_, place| place.strong_count() > 0);
             places.look_at = (2 * places.by_key.len()).max(PLACES_MIN);

@@ -1,6 +1,8 @@
-//! Going away: each session is given away as soon as no call of it is in flight, so that its client finds it elsewhere, or
-//! here after a restart. So is each task, unless its call was sent and may not be sent again: that may finish. What is still
-//! busy when the grace is over is given away all the same.
+//! Drain of the broker.
+//!
+//! Each session is released as soon as no call of it is in flight. Its client finds it elsewhere,
+//! or here after a restart. Each task is released too, unless its call was sent and may not be sent
+//! again. Such a call may finish. After the grace period everything that is still busy is released.
 
 use std::{
     sync::Arc,
@@ -8,34 +10,34 @@ use std::{
 };
 
 use futures_util::{StreamExt, future, stream};
-use storage::SessionKey;
+use records::SessionKey;
+use rules::limits::{CLOSE_WAIT, RELEASED_AT_ONCE};
 
 use super::Broker;
-use crate::{
-    limits::{CLOSE_WAIT, RELEASED_AT_ONCE},
-    sessions::session::{ReleaseOutcome, Session},
-};
+use crate::sessions::session::{ReleaseOutcome, Session, SessionRelease};
 
-/// The part of the grace in which calls of tasks may finish that could as well be sent again elsewhere.
+/// Divisor of the grace period. In that part of it calls of tasks may finish that could be sent
+/// again elsewhere.
 const FINISHING_SHARE: u32 = 20;
-/// How often it is looked whether a busy session has come to rest.
+/// Interval of the check whether a busy session can be released.
 const REST_POLL: Duration = Duration::from_millis(20);
 
 impl Broker {
-    /// Gives one session away, if nothing of it is in flight or it must go now.
+    /// Releases one session, if nothing of it is in flight or if `forced`.
     pub async fn release(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> ReleaseOutcome {
         let (broker, session) = (self.clone(), session.clone());
-        // A task of its own: what is begun is finished, whoever waits for it.
+        // The release runs in a task of its own, so that it is completed even if the caller is
+        // dropped.
         let releasing = self.shared.running.spawn(async move {
-            let place = broker.adopting.place(&session.key);
+            let place = broker.adoption_locks.place(&session.key);
             let _only_one = place.lock().await;
-            if session.ends_with_connection() {
+            if session.transport.ends_with_connection() {
                 return broker.end_here(&session, forced).await;
             }
-            let released = session.release(forced).await;
+            let released = SessionRelease::new(&session, forced).release().await;
             if released == ReleaseOutcome::Done {
-                broker.shared.durable.hot.forget_owner(&session.key).await;
-                broker.take_out(&session);
+                broker.shared.durable.hot.remove_owner_hint(&session.key).await;
+                broker.remove_session(&session);
             }
             released
         });
@@ -45,23 +47,25 @@ impl Broker {
     /// Ends a session whose client could not find it elsewhere, on the same terms.
     async fn end_here(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> ReleaseOutcome {
         const WHY: &str = "the broker goes away";
-        let released = session.quiesce_and_end(WHY, forced).await;
+        let released = SessionRelease::new(session, forced).quiesce_and_end(WHY).await;
         if released == ReleaseOutcome::Done {
             self.close_session(session, WHY);
         }
         released
     }
 
-    /// Waits while a session is being given away: before that is done nobody else can take it.
-    pub async fn release_settled(&self, session: &SessionKey) {
-        let place = self.adopting.place(session);
+    /// Waits while a session is being released. No replica can take it before that is done.
+    pub async fn wait_for_release(&self, session: &SessionKey) {
+        let place = self.adoption_locks.place(session);
         let _over = place.lock().await;
     }
 
-    /// Gives the sessions away, busy ones when the grace is over, then says goodbye to backends. `true` when no call was cut.
+    /// Releases the sessions, busy ones after the grace period, then closes the backends. Returns
+    /// true if no call was cut.
     pub async fn finish_drain(self: &Arc<Self>, grace: Duration) -> bool {
         let begun = Instant::now();
-        // Beside the sessions: of those there may be thousands, and each takes its time.
+        // Tasks are handed off alongside the sessions. There may be thousands of sessions, and each
+        // takes its time.
         let handing_over = async {
             loop {
                 self.tasks.hand_off(begun.elapsed() >= grace / FINISHING_SHARE);
@@ -101,7 +105,7 @@ impl Broker {
         clean
     }
 
-    /// TaskManager that still run are left to whoever claims them.
+    /// Releases the tasks that still run, for other replicas to claim.
     async fn give_up_tasks(&self) {
         self.tasks.release_all();
         let released = async {
@@ -112,7 +116,7 @@ impl Broker {
         let _in_time = tokio::time::timeout(CLOSE_WAIT, released).await;
     }
 
-    /// Returns how many are left, because they are busy.
+    /// Releases all sessions. Returns how many stay because they are busy.
     async fn release_all(self: &Arc<Self>, forced: bool) -> usize {
         let all = self.all_sessions();
         let released = stream::iter(&all)

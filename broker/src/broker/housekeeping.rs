@@ -1,5 +1,8 @@
-//! Once a second: idle sessions, unanswered questions, links nobody uses, what sessions have to be written behind, and among
-//! whom the room of the broker is shared.
+//! Housekeeping, once a second:
+//!
+//! - idle sessions, unanswered questions and unused links;
+//! - state of sessions that is written behind;
+//! - shares of the tenants in the room for calls.
 
 use std::{
     sync::{
@@ -9,11 +12,12 @@ use std::{
     time::Instant,
 };
 
+use rules::limits::{FLUSHED_AT_ONCE, REAPER_INTERVAL};
+
 use super::Broker;
 use crate::{
     backends::backend::Backend,
-    limits::{FLUSHED_AT_ONCE, REAPER_INTERVAL},
-    sessions::session::Session,
+    sessions::session::{Session, SessionPersister, expiry},
 };
 
 pub(super) async fn reap(broker: Weak<Broker>) {
@@ -25,10 +29,10 @@ pub(super) async fn reap(broker: Weak<Broker>) {
         let now = Instant::now();
         for session in broker.all_sessions() {
             if session.is_leaving() {
-                broker.take_out(&session); // by whoever learned that it is another's
+                broker.remove_session(&session); // by the task that learned of the other owner
                 continue;
             }
-            session.tick(now);
+            expiry::expire(&session, now);
             broker.close_if_idle(&session);
         }
         broker.stateless.tick(now);
@@ -43,17 +47,20 @@ pub(super) async fn reap(broker: Weak<Broker>) {
             };
             tenant.backends().into_iter().map(state)
         });
-        broker.shared.metrics.observed.backends(states);
-        broker.share_room();
+        broker.shared.metrics.observability.backends(states);
+        broker.recompute_shares();
         write_behind(&broker, &writing);
     }
 }
 
-/// One round at a time: a store that is slow gets no second one on top.
+/// Starts one round at a time, so that a slow store does not get a second one.
 fn write_behind(broker: &Arc<Broker>, writing: &Arc<AtomicBool>) {
     let idle = broker.shared.config.session.idle;
-    let unstored: Vec<_> =
-        broker.all_sessions().into_iter().filter(|session| session.is_dirty(idle)).collect();
+    let unstored: Vec<_> = broker
+        .all_sessions()
+        .into_iter()
+        .filter(|session| SessionPersister::new(session).is_dirty(idle))
+        .collect();
     if unstored.is_empty() || writing.swap(true, Ordering::Acquire) {
         return;
     }
@@ -66,7 +73,10 @@ fn write_behind(broker: &Arc<Broker>, writing: &Arc<AtomicBool>) {
 
 async fn store_all(sessions: &[Arc<Session>]) {
     for some in sessions.chunks(FLUSHED_AT_ONCE) {
-        let stored = futures_util::future::join_all(some.iter().map(Session::flush)).await;
+        let stored = futures_util::future::join_all(
+            some.iter().map(|session| SessionPersister::new(session).flush()),
+        )
+        .await;
         if let Some(refusal) = stored.into_iter().find_map(Result::err) {
             tracing::debug!(%refusal, sessions = sessions.len(), "what sessions have to store waits");
             return; // the next round tries again

@@ -1,13 +1,14 @@
-//! Which sessions are this process's own, as far as its lease and other replicas decide about that.
+//! Ownership of this process's sessions, as its lease and other replicas decide it.
 //!
-//! Called by `control` when the lease was lost and taken anew, and when somebody asks for a session's end on another replica.
+//! Called by `control` when the lease was lost and reclaimed, and when another replica asks for a
+//! session's end.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
 };
 
-use storage::SessionKey;
+use records::SessionKey;
 
 use super::Broker;
 
@@ -16,8 +17,8 @@ impl Broker {
         self.all_sessions().iter().map(|session| session.key).collect()
     }
 
-    /// These are ours still, under these epochs.
-    pub fn reclaimed_sessions(&self, sessions: &[(SessionKey, i64)]) {
+    /// Keeps these sessions, under these epochs.
+    pub fn apply_reclaimed(&self, sessions: &[(SessionKey, i64)]) {
         let (kept, node): (HashMap<_, _>, _) =
             (sessions.iter().copied().collect(), self.shared.durable.node());
         for session in self.all_sessions() {
@@ -27,21 +28,21 @@ impl Broker {
         }
     }
 
-    /// These have another owner by now: their clients are served there.
-    pub fn lost_sessions(&self, sessions: &HashSet<SessionKey>) {
+    /// Abandons these sessions, because they have another owner now.
+    pub fn drop_lost_sessions(&self, sessions: &HashSet<SessionKey>) {
         let node = self.shared.durable.node();
         for session in self.all_sessions() {
             if sessions.contains(&session.key) && !session.confirm_ownership(None, &node) {
-                self.take_out(&session);
+                self.remove_session(&session);
                 session.abandon("the lease was lost");
             }
         }
     }
 
-    /// Somebody asked these to end, through the store.
-    pub fn end_asked(self: &Arc<Self>, sessions: &[SessionKey]) {
+    /// Ends the sessions whose end was asked for through the store.
+    pub fn end_requested(self: &Arc<Self>, sessions: &[SessionKey]) {
         let mut unknown: HashSet<SessionKey> =
-            sessions.iter().copied().filter(|key| !self.ending.contains(key)).collect();
+            sessions.iter().copied().filter(|key| !self.ending_sessions.contains(key)).collect();
         for session in self.all_sessions() {
             if sessions.contains(&session.key) {
                 unknown.remove(&session.key);

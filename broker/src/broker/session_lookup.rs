@@ -1,14 +1,16 @@
-//! Where a session is, for listeners: what [`crate::session_location`] wants to know of this process and of the stores, told to it.
+//! Location of sessions for listeners: the sources of [`crate::session_location`] in this process
+//! and in the stores.
 
 use std::sync::Arc;
 
 use protocol::{error::Refusal, ids::SessionId};
-use storage::{NodeRecord, OwnerHint, SessionKey};
+use records::{NodeRecord, SessionKey};
+use rules::endpoint::Endpoint;
+use storage::OwnerHint;
 
 use super::{Broker, adoption::AdoptionOutcome};
 use crate::{
     auth::Caller,
-    rules::endpoint::Endpoint,
     session_location::{
         self, ClaimOutcome, ForwardFailure, LookupOutcome, LookupSources, PeerLookupOutcome,
         SessionOwner, no_session, trace,
@@ -34,19 +36,19 @@ impl<'a> ReplicaLookup<'a> {
         Self { broker, lookup: session_location::OwnerLookup::new(context, lease) }
     }
 
-    /// Returns where to send the request next. After [`LookupOutcome::Remote`], call [`ReplicaLookup::note_failure`] and look
-    /// again.
+    /// Returns where to send the request next. After [`LookupOutcome::Remote`], call
+    /// [`ReplicaLookup::note_failure`] and look again.
     pub async fn next(&mut self) -> Result<LookupOutcome, Refusal> {
         self.lookup.next().await
     }
 
-    /// True when there is time to look again for a session that was here and has left.
+    /// Returns whether there is time to look again for a session that was here and has left.
     pub fn may_retry(&mut self) -> bool {
         self.lookup.may_go_on()
     }
 
-    /// Notes that the owner did not serve the request. An owner that names this replica is left out: what is here is looked up
-    /// here.
+    /// Notes that the owner did not serve the request. If it named this replica, that name is
+    /// ignored: the lookup checks this replica itself.
     pub fn note_failure(&mut self, owner: &SessionOwner, failure: ForwardFailure) {
         let own = self.broker.shared.durable.node();
         let failure = match failure {
@@ -58,13 +60,14 @@ impl<'a> ReplicaLookup<'a> {
         self.lookup.missed(owner, failure);
     }
 
-    /// True when this replica could take the session over, so that an owner whose lease has lapsed leaves it alone.
+    /// Returns whether this replica could take the session over. An owner with a lapsed lease then
+    /// does not serve it.
     pub fn asserts_lease(&self) -> bool {
         holds_lease(self.broker) && !self.lookup.insists()
     }
 }
 
-/// True when this replica could take a session over.
+/// Returns whether this replica could take a session over.
 pub fn holds_lease(broker: &Broker) -> bool {
     let durable = &broker.shared.durable;
     durable.is_shared() && durable.lease.is_held()
@@ -80,10 +83,10 @@ pub async fn lookup_for_peer(
     session_location::inside(&LookupContext::new(broker, id, caller, endpoint)).await
 }
 
-/// Replicas that take what one that drains does not, in no particular order.
+/// Returns replicas that accept sessions and do not drain, in random order.
 pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
     let durable = &broker.shared.durable;
-    // A store that cannot be asked knows of nobody.
+    // If the store fails, no replica is known.
     let nodes = durable.timed("nodes", durable.store.live_nodes()).await.unwrap_or_default();
     let own = durable.node();
     let mut others: Vec<SessionOwner> = nodes
@@ -97,7 +100,7 @@ pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
     others
 }
 
-/// The replica of this name, which may be one that drains.
+/// Returns the replica of this name, which may be draining.
 pub async fn find_replica(broker: &Arc<Broker>, name: &str) -> Option<SessionOwner> {
     let durable = &broker.shared.durable;
     let nodes = durable.timed("nodes", durable.store.live_nodes()).await.unwrap_or_default();
@@ -108,7 +111,7 @@ fn owner(node: NodeRecord) -> Option<SessionOwner> {
     Some(SessionOwner { node: node.node.as_str().to_owned(), address: node.address? })
 }
 
-/// Whose session, at which endpoint.
+/// A session's id, with the caller and endpoint of the request.
 struct LookupContext<'a> {
     broker: &'a Arc<Broker>,
     id: SessionId,
@@ -121,12 +124,13 @@ impl<'a> LookupContext<'a> {
         Self { broker, id: SessionId::new(id), caller, endpoint }
     }
 
-    /// The record said so a moment ago.
+    /// Returns whether the record did not have the session a moment ago.
     fn is_absent(&self) -> bool {
         self.broker.placement.absent.has(&trace(&self.id, self.caller, self.endpoint))
     }
 
-    /// Made when it is needed: a session that is here needs none.
+    /// Returns the session's key. It is computed on demand, because a session that is here needs
+    /// none.
     fn key(&self) -> SessionKey {
         record::session_key(&self.id)
     }
@@ -136,7 +140,7 @@ impl LookupSources for LookupContext<'_> {
     type Session = Arc<Session>;
 
     fn here(&self) -> Result<Option<Arc<Session>>, Refusal> {
-        match self.broker.session_here(&self.id, self.caller, self.endpoint)? {
+        match self.broker.local_session(&self.id, self.caller, self.endpoint)? {
             None if !Session::is_valid_id(&self.id) => Err(no_session()),
             session => Ok(session),
         }
@@ -163,7 +167,7 @@ impl LookupSources for LookupContext<'_> {
             return None;
         }
         let (key, durable) = (self.key(), &self.broker.shared.durable);
-        let OwnerHint { node, address } = durable.hot.owner(&key).await?;
+        let OwnerHint { node, address } = durable.hot.owner_hint(&key).await?;
         let is_own = node == durable.node().as_str() || durable.address() == Some(&address);
         (!is_own).then_some(SessionOwner { node, address })
     }
@@ -190,7 +194,7 @@ impl LookupSources for LookupContext<'_> {
     }
 
     async fn replicas(&self) -> Vec<SessionOwner> {
-        self.broker.release_settled(&self.key()).await;
+        self.broker.wait_for_release(&self.key()).await;
         other_replicas(self.broker).await
     }
 

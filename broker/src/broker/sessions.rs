@@ -1,4 +1,5 @@
-//! Sessions by id: how they are opened, found and ended. What ends is taken out of the store too, before a client is told so.
+//! Sessions by id: how they are opened, found and ended. A session that ends leaves the store
+//! before its client gets the answer.
 
 use std::{sync::Arc, time::Instant};
 
@@ -12,29 +13,34 @@ use protocol::{
     ids::SessionId,
     version::Version,
 };
-use storage::{AdminChange, SessionKey, WriteOp, WriteOutcome};
+use records::{AdminChange, SessionKey, WriteOp, WriteOutcome};
+use rules::{
+    access::Subject,
+    client_transport::Transport,
+    endpoint::Endpoint,
+    endpoint_info::EndpointInfo,
+    limits::{
+        CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_FIRST, END_RETRY_MAX,
+        FIRST_CATALOG_WAIT,
+    },
+};
 
 use super::{Broker, unknown_backend};
 use crate::{
     auth::Caller,
     backends::{backend::BackendState, link::Era},
-    limits::{
-        CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_FIRST, END_RETRY_MAX,
-        FIRST_CATALOG_WAIT,
-    },
     metrics::Side,
-    rules::{client_transport::Transport, endpoint::Endpoint, endpoint_info::EndpointInfo},
     session_location::no_session,
     sessions::{
-        session::{Agreement, Session, SessionParams},
+        session::{Agreement, Session, SessionParams, SessionPersister},
         tenant::Tenant,
     },
 };
 
 impl Broker {
-    /// A session that lives in this process. An error if it is not the caller's own at this endpoint, which to the caller is
-    /// as good as none.
-    pub fn session_here(
+    /// Returns a session of this process. Returns an error if it belongs to another caller or
+    /// endpoint, as for a missing session.
+    pub fn local_session(
         &self,
         id: &SessionId,
         caller: &Caller,
@@ -49,10 +55,15 @@ impl Broker {
         let is_own = session.caller.tenant == caller.tenant
             && session.caller.principal == caller.principal
             && session.endpoint == *endpoint;
-        if is_own { Ok(Some(session)) } else { Err(no_session()) }
+        if !is_own {
+            return Err(no_session());
+        }
+        session.set_subject(&caller.subject);
+        Ok(Some(session))
     }
 
-    /// Performs the server's half of the handshake: the new session and the result of `initialize`.
+    /// Performs the server's half of the handshake. Returns the new session and the result of
+    /// `initialize`.
     pub async fn open_session(
         self: &Arc<Self>,
         caller: Caller,
@@ -73,9 +84,9 @@ impl Broker {
             .tenant(&caller.tenant)
             .ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
         tenant.take_budget(&caller.principal)?;
-        let offer = self.offer(&tenant, &endpoint, Era::Sessions).await?;
-        let version = Version::answer_initialize(&params.requested);
-        let offer = offer.known_in(version);
+        let offer = self.offer(&tenant, &endpoint, Era::Sessions, &caller.subject).await?;
+        let version = Version::negotiate(&params.requested_version);
+        let offer = offer.restricted_to(version);
         let reader = Translator { version, strict: self.shared.config.compat.strict };
         let server_info =
             reader.server_info(&offer.server_info).map_or(offer.server_info, Bytes::from);
@@ -95,20 +106,20 @@ impl Broker {
         let seat = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::open(seat, agreement, self.shared.clone());
         let unclaimed = UnclaimedSession(Some((self.clone(), session.clone())));
-        // Findable first: whoever removes the tenant or drains from here on sees it.
+        // The session is registered first, so that a drain or a removal of the tenant finds it.
         self.sessions.insert(session.id.clone(), session.clone());
         let admitted = tenant
             .open_session(&session)
             .and_then(|()| self.admits_sessions())
-            .and_then(|()| self.still_admits(&session));
+            .and_then(|()| self.recheck_admission(&session));
         if let Err(refusal) = admitted {
-            unclaimed.claimed();
+            unclaimed.disarm();
             self.forget_session(&session, "refused");
             return Err(refusal);
         }
-        // An error may come though it was stored.
-        session.store_new().await?;
-        // Stored under a name that lapsed meanwhile, it may have been missed by the reclaiming.
+        // An error is possible although the session was stored.
+        SessionPersister::new(&session).store_new().await?;
+        // The name may have lapsed during the write, so that the reclaim missed the session.
         if session.is_leaving() || !session.is_owned_by(&self.shared.durable.node()) {
             self.admits_sessions()?;
             return Err(Refusal::new(
@@ -116,7 +127,7 @@ impl Broker {
                 "the session could not be kept, try again",
             ));
         }
-        unclaimed.claimed();
+        unclaimed.disarm();
         self.shared.metrics.version_negotiated(version, Side::Client);
         tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
         Ok((session, result))
@@ -132,21 +143,22 @@ impl Broker {
         Ok(())
     }
 
-    /// The client was let in a while ago. Whoever takes its key or disables the tenant from here on finds the session.
-    fn still_admits(&self, session: &Session) -> Result<(), Refusal> {
-        let is_revoked = session.caller.key.as_ref().is_some_and(|key| !self.keyring.is_known(key));
+    /// Checks the key and the tenant again. A later revocation of either finds the session.
+    fn recheck_admission(&self, session: &Session) -> Result<(), Refusal> {
+        let is_revoked = session.caller.key.as_ref().is_some_and(|key| !self.keyring.contains(key));
         if is_revoked || !session.tenant.enabled() {
             return Err(Refusal::new(ErrorKind::Unauthorized, "the key or the tenant is gone"));
         }
         Ok(())
     }
 
-    /// What the endpoint can do, once its backends have had their first chance to say so.
+    /// Returns the endpoint's offer, once each backend has had a first attempt to connect.
     pub(super) async fn offer(
         &self,
         tenant: &Tenant,
         endpoint: &Endpoint,
         era: Era,
+        subject: &Subject,
     ) -> Result<EndpointInfo, Refusal> {
         match endpoint {
             Endpoint::Aggregated => {
@@ -157,10 +169,14 @@ impl Broker {
                         .map(|backend| backend.wait_first_attempt_for(era, FIRST_CATALOG_WAIT)),
                 )
                 .await;
-                Ok(EndpointInfo::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
+                let catalog = tenant.visible_catalog(subject);
+                Ok(EndpointInfo::aggregated(&catalog, self.shared.task_settings().enabled))
             }
             Endpoint::Single(id) => {
-                let backend = tenant.backend(id).ok_or_else(|| unknown_backend(id))?;
+                let backend = tenant
+                    .backend(id)
+                    .filter(|_| tenant.may_use_backend(subject, id))
+                    .ok_or_else(|| unknown_backend(id))?;
                 if backend.state() == BackendState::Failed {
                     backend.reconnect();
                 }
@@ -169,7 +185,7 @@ impl Broker {
                 let down = || {
                     Refusal::new(
                         ErrorKind::BackendUnavailable,
-                        format!("backend {id} can not be reached"),
+                        format!("backend {id} cannot be reached"),
                     )
                 };
                 let lists = lists.ok_or_else(down)?;
@@ -178,8 +194,8 @@ impl Broker {
         }
     }
 
-    /// Waits until the endpoint's lists are what its backends have for a session, within reason.
-    pub(super) async fn lists_settled(&self, tenant: &Tenant, endpoint: &Endpoint) {
+    /// Waits until the endpoint's lists are those of its backends, for a limited time.
+    pub(super) async fn wait_for_lists(&self, tenant: &Tenant, endpoint: &Endpoint) {
         let backends = match endpoint {
             Endpoint::Aggregated => tenant.backends(),
             Endpoint::Single(id) => tenant.backend(id).into_iter().collect(),
@@ -192,10 +208,11 @@ impl Broker {
         .await;
     }
 
-    /// Ends a session for its client, who hears of it once it is stored.
+    /// Ends a session for its client, which gets the answer after the end is stored.
     pub async fn delete_session(self: &Arc<Self>, session: &Arc<Session>) -> Result<(), Refusal> {
         let (ending, session) = (EndingSession::begin(self, session.key), session.clone());
-        // A task of its own: a client that hangs up must not leave a session that is stored no more.
+        // The end runs in a task of its own, so that a client that hangs up does not leave a
+        // session without its row.
         let deleting = self.shared.running.spawn(async move {
             ending.broker.store_end(&session).await?;
             ending.broker.forget_session(&session, "ended by its client");
@@ -206,7 +223,7 @@ impl Broker {
         })
     }
 
-    /// Ends a session at once; the store follows.
+    /// Ends a session at once. The store follows.
     pub fn close_session(self: &Arc<Self>, session: &Arc<Session>, why: &str) {
         if !session.has_client {
             return session.end(why); // nothing of it is stored
@@ -216,7 +233,7 @@ impl Broker {
         ending.store_later(session);
     }
 
-    /// Ends a session that nobody was heard of for the configured time.
+    /// Ends a session whose client has sent nothing for the configured time.
     pub(super) fn close_if_idle(self: &Arc<Self>, session: &Arc<Session>) {
         let limit = self.shared.config.session.idle;
         if session.idle_for() <= limit {
@@ -224,19 +241,19 @@ impl Broker {
         }
         let ending = EndingSession::begin(self, session.key);
         if session.end_if_idle(limit) {
-            self.take_out(session);
+            self.remove_session(session);
             ending.store_later(session);
         }
     }
 
-    /// Ends a session here.
+    /// Ends a session in this process.
     fn forget_session(&self, session: &Arc<Session>, why: &str) {
-        self.take_out(session);
+        self.remove_session(session);
         session.end(why);
     }
 
-    /// Its id leads here no longer, unless it has been taken up anew meanwhile.
-    pub(super) fn take_out(&self, session: &Arc<Session>) {
+    /// Removes a session from the table, unless its id has been adopted again meanwhile.
+    pub(super) fn remove_session(&self, session: &Arc<Session>) {
         self.sessions.remove_if(&session.id, |_, known| Arc::ptr_eq(known, session));
     }
 
@@ -250,12 +267,13 @@ impl Broker {
         Ok(())
     }
 
-    /// Ends a session in the store that is not, or no longer, ours under an epoch we know: gone already, another's, who is
-    /// asked to end it, or ours again without our knowing.
+    /// Ends a session in the store if this process does not know its epoch. There are three cases:
+    /// the row is gone, another process owns it and is asked to end it, or this process owns it
+    /// under another epoch.
     async fn end_stored(&self, key: &SessionKey) -> Result<(), Refusal> {
         let durable = &self.shared.durable;
         if !durable
-            .timed("ask_session_end", durable.store.change(AdminChange::EndSession(key), None))
+            .timed("ask_session_end", durable.store.apply(AdminChange::EndSession(key), None))
             .await?
         {
             return Ok(());
@@ -265,13 +283,14 @@ impl Broker {
             .await?;
         let Some(row) = rows.into_iter().find(|row| row.record.key == *key) else { return Ok(()) };
         if row.owner.is_some_and(|owner| owner.node == durable.node()) {
-            // Fenced: whoever took it was asked.
+            // If the write is fenced, the new owner was asked to end it.
             durable.write(WriteOp::EndSession { key: *key, epoch: row.epoch }).await?;
         }
         Ok(())
     }
 
-    /// Somebody asked for the end of these, which are ours in the store and not here.
+    /// Ends sessions in the store that this process owns but does not have. An operator asked for
+    /// it.
     pub(super) fn end_unknown(self: &Arc<Self>, sessions: Vec<SessionKey>) {
         let broker = self.clone();
         self.shared.running.spawn(async move {
@@ -292,7 +311,8 @@ impl Broker {
     }
 }
 
-/// A session that is over, but may be in the store: it is not to be found there while this lives.
+/// A session that is over, but may still be in the store. It cannot be adopted until this is
+/// dropped.
 struct EndingSession {
     broker: Arc<Broker>,
     key: SessionKey,
@@ -300,11 +320,12 @@ struct EndingSession {
 
 impl EndingSession {
     fn begin(broker: &Arc<Broker>, key: SessionKey) -> Self {
-        broker.ending.insert(key);
+        broker.ending_sessions.insert(key);
         Self { broker: broker.clone(), key }
     }
 
-    /// Takes the session out of the store, however long that takes within reason: its client must not find it again.
+    /// Removes the session from the store, with retries for a limited time. Its client must not
+    /// find it again.
     fn store_later(self, session: &Arc<Session>) {
         let session = session.clone();
         let running = &self.broker.shared.running;
@@ -324,16 +345,16 @@ impl EndingSession {
 
 impl Drop for EndingSession {
     fn drop(&mut self) {
-        self.broker.ending.remove(&self.key);
+        self.broker.ending_sessions.remove(&self.key);
     }
 }
 
-/// A session whose client does not know its id yet. Dropped with it, when that client hangs up or is refused, the session
-/// ends: it would be in the way for as long as it may be idle.
+/// A session whose client does not know its id yet. If the client hangs up or is refused, the drop
+/// ends the session, which would otherwise stay until it is idle.
 struct UnclaimedSession(Option<(Arc<Broker>, Arc<Session>)>);
 
 impl UnclaimedSession {
-    fn claimed(mut self) {
+    fn disarm(mut self) {
         self.0 = None;
     }
 }
@@ -346,7 +367,7 @@ impl Drop for UnclaimedSession {
     }
 }
 
-/// A peer's text where people read it.
+/// Returns a peer's text in a form that is safe to display.
 fn display(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(DISPLAY_CHARS_MAX).collect()
 }

@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
-
-use crate::rules::sign_in_failures::SignInFailures;
+use rules::sign_in_failures::SignInFailures;
 
 /// The failures of the last minute.
 #[derive(Debug)]

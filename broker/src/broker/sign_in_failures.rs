@@ -1,7 +1,8 @@
-//! Failed sign-ins: each is counted, and told in the log and in the audit log. An address that fails too often is answered with
-//! 429. Called by every listener, after the credential was judged.
+//! Failed sign-ins. Each is counted, and reported in the log and in the audit log. An address that
+//! fails too often gets 429. Every listener calls this after the check of the credential.
 //!
-//! Invariant: a good credential never gets here, so it works from an address whose other sign-ins fail.
+//! Invariant: a good credential never gets here, so it works from an address whose other sign-ins
+//! fail.
 
 use std::{
     net::IpAddr,
@@ -10,12 +11,14 @@ use std::{
 };
 
 use protocol::error::{ErrorKind, Refusal};
+use rules::{
+    limits::sign_ins::SIGN_IN_CLOSE_INTERVAL,
+    sign_in_failures::{FailureReport, Plane, SignInFailureReason},
+};
 
 use super::Broker;
 use crate::{
     auth::{AuthError, RemotePeer},
-    limits::sign_ins::SIGN_IN_CLOSE_INTERVAL,
-    rules::sign_in_failures::{FailureReport, Plane, SignInFailureReason},
     telemetry::audit,
 };
 
@@ -38,7 +41,7 @@ impl Broker {
         }
     }
 
-    /// Counts a failure, and tells of it. `Some`: the address has failed too often, and is told to wait so long.
+    /// Counts and reports a failure. Returns `Some` wait if the address has failed too often.
     pub fn sign_in_failed(
         &self,
         plane: Plane,
@@ -48,15 +51,15 @@ impl Broker {
         let metrics = &self.shared.metrics;
         metrics.tokens.sign_in_failed(plane, reason);
         let per_minute = self.shared.config.limits.sign_in_failures_per_minute;
-        let judged = self.sign_ins.lock().note(
-            self.sign_ins.started.elapsed(),
+        let judged = self.failed_sign_ins.lock().record(
+            self.failed_sign_ins.started.elapsed(),
             address,
             plane,
             reason,
             per_minute,
         );
         if let Some(report) = judged.report {
-            self.tell(&report);
+            self.log_report(&report);
         }
         if judged.wait.is_some() {
             metrics.rate_limited("sign_in_failures");
@@ -64,13 +67,13 @@ impl Broker {
         judged.wait
     }
 
-    /// Tells now what would be told at the end of each minute.
-    pub fn tell_sign_in_failures(&self) {
-        let reports = self.sign_ins.lock().close_all(self.sign_ins.started.elapsed());
-        reports.iter().for_each(|report| self.tell(report));
+    /// Reports now the failures that would be reported at the end of each minute.
+    pub fn report_sign_in_failures(&self) {
+        let reports = self.failed_sign_ins.lock().drain_all(self.failed_sign_ins.started.elapsed());
+        reports.iter().for_each(|report| self.log_report(report));
     }
 
-    fn tell(&self, report: &FailureReport) {
+    fn log_report(&self, report: &FailureReport) {
         let FailureReport { series, count, logged_after } = report;
         let (plane, reason) = (series.plane.name(), series.reason.name());
         let address = series.address.map(tracing::field::display);
@@ -83,13 +86,14 @@ impl Broker {
     }
 }
 
-/// Tells of failures whose minute is over, for as long as the broker lives.
-pub(super) async fn close(broker: Weak<Broker>) {
+/// Reports the failures of each minute that is over, until the broker is dropped.
+pub(super) async fn run_reports(broker: Weak<Broker>) {
     let mut tick = tokio::time::interval(SIGN_IN_CLOSE_INTERVAL);
     loop {
         tick.tick().await;
         let Some(broker) = broker.upgrade() else { return };
-        let reports = broker.sign_ins.lock().close(broker.sign_ins.started.elapsed());
-        reports.iter().for_each(|report| Arc::as_ref(&broker).tell(report));
+        let reports =
+            broker.failed_sign_ins.lock().drain_expired(broker.failed_sign_ins.started.elapsed());
+        reports.iter().for_each(|report| Arc::as_ref(&broker).log_report(report));
     }
 }

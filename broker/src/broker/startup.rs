@@ -1,4 +1,4 @@
-//! Starts a broker: its clients of other services, its tables, and its housekeeping.
+//! Start of a broker: its HTTP clients, its tables, and its housekeeping.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::{
 };
 
 impl Broker {
-    /// Starts the broker's own housekeeping; must be called inside the runtime.
+    /// Starts the broker and its housekeeping. Must be called inside the runtime.
     pub fn new(parts: BrokerParts) -> Result<Arc<Broker>, TlsSetupError> {
         let http = HttpClient::new(HttpClientConfig {
             connect_timeout: parts.config.timeouts.connect,
@@ -40,7 +40,8 @@ impl Broker {
         let node = NodeSettings::fresh_name(&parts.config.node.id);
         let durable = Persistence::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
         let placement = SessionLocator::new(&parts.keys.peer)?;
-        // The operator says where the collector is, so no policy for backends applies.
+        // The operator configures the collector's address, so the policy for backends does not
+        // apply.
         let everywhere = EgressPolicy {
             allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(),
             ..EgressPolicy::default()
@@ -49,7 +50,7 @@ impl Broker {
             egress: Arc::new(everywhere),
             ..HttpClientConfig::default()
         })?;
-        // And where the issuers are.
+        // This client also serves the issuers, whose addresses the operator configures too.
         let fetcher = KeyFetcher::new(to_collector.clone(), http.clone());
         let tokens = TokenVerifier::new(
             &parts.config.auth,
@@ -82,16 +83,17 @@ impl Broker {
             export: tokio::sync::Mutex::new(export),
             keyring: parts.keyring,
             tokens,
-            sign_ins: SignInFailureLog::default(),
+            failed_sign_ins: SignInFailureLog::default(),
             tenants: SharedMap::default(),
+            policies: SharedMap::default(),
             sessions: SharedMap::default(),
-            ending: DashSet::new(),
-            adopting: AdoptionLocks::default(),
+            ending_sessions: DashSet::new(),
+            adoption_locks: AdoptionLocks::default(),
         });
         let tenants = Arc::downgrade(&broker);
         broker.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
-        tokio::spawn(sign_in_failures::close(Arc::downgrade(&broker)));
+        tokio::spawn(sign_in_failures::run_reports(Arc::downgrade(&broker)));
         tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
         tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
         broker.shared.overload.watch(&broker.shared.config.overload);
@@ -101,7 +103,7 @@ impl Broker {
 
 #[cfg(test)]
 impl Broker {
-    /// With nothing but the tenant `default`, and everything as it is where nobody says otherwise.
+    /// Starts a broker with the tenant `default` alone and the default configuration.
     pub fn over(stores: Stores) -> Arc<Self> {
         let keys = Keys::from_root(b"root");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));

@@ -1,19 +1,15 @@
-//! Who asks without a session, and what an endpoint offers them.
+//! Stateless callers, and the offer of an endpoint to them.
 
 use std::sync::Arc;
 
 use protocol::error::{ErrorKind, Refusal};
+use rules::{client_transport::Transport, endpoint::Endpoint, endpoint_info::EndpointInfo};
 
 use super::Broker;
-use crate::{
-    auth::Caller,
-    backends::link::Era,
-    rules::{client_transport::Transport, endpoint::Endpoint, endpoint_info::EndpointInfo},
-    sessions::stateless::StatelessClient,
-};
+use crate::{auth::Caller, backends::link::Era, sessions::stateless::StatelessClient};
 
 impl Broker {
-    /// A caller without a session.
+    /// Returns a caller without a session.
     pub fn visitor(
         &self,
         caller: Caller,
@@ -35,23 +31,26 @@ impl Broker {
         })
     }
 
-    /// A caller that came in a while ago, and asks again on the same connection.
-    pub fn readmit(&self, caller: &Caller) -> Result<Caller, Refusal> {
-        if caller.key.as_ref().is_some_and(|key| !self.keyring.is_known(key)) {
+    /// Admits a caller again that sends another request on the same connection.
+    pub fn readmit_caller(&self, caller: &Caller) -> Result<Caller, Refusal> {
+        if caller.key.as_ref().is_some_and(|key| !self.keyring.contains(key)) {
             return Err(Refusal::new(ErrorKind::Unauthorized, "the key is gone"));
         }
         self.admit(caller.clone())
     }
 
-    /// What the endpoint offers such a caller, made anew when the catalog changed.
+    /// Returns the endpoint's offer to such a caller. It is rebuilt when the catalog has changed.
     pub async fn offer_to(&self, visitor: &StatelessClient) -> Result<Arc<EndpointInfo>, Refusal> {
         let (modern, tenant) = (&self.stateless, &visitor.tenant);
-        if let Some(offer) = modern.offer(tenant, &visitor.endpoint) {
+        if let Some(offer) = modern.offer(visitor) {
             return Ok(offer);
         }
-        // Before the offer: what changes meanwhile makes it old at once.
-        let catalog = tenant.catalog();
-        let offer = Arc::new(self.offer(tenant, &visitor.endpoint, Era::Stateless).await?);
+        // The catalog is read before the offer, so that a change in between makes the offer
+        // outdated at once.
+        let catalog = visitor.visible_catalog();
+        let offer = Arc::new(
+            self.offer(tenant, &visitor.endpoint, Era::Stateless, &visitor.caller.subject).await?,
+        );
         modern.note_offer(tenant, &visitor.endpoint, &catalog, &offer);
         Ok(offer)
     }

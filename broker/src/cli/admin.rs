@@ -1,4 +1,5 @@
-//! The operator's commands: each one request to the admin API, and its answer as a table or as JSON.
+//! Commands for operators. Each sends requests to the admin API and prints the answer as a table or
+//! as JSON.
 
 use std::env;
 
@@ -13,7 +14,8 @@ use super::{
     audit,
     bodies::{backend_body, tenant_body},
     client::{AdminClient, ClientError, escape, with_query},
-    output::{CommandOutput, list, said},
+    output::{CommandOutput, render, render_list},
+    policy,
     table::{self, Column},
 };
 
@@ -155,24 +157,28 @@ pub(super) async fn run(
         AdminCommand::Backend(command) => backend(client, command).await,
         AdminCommand::Tenant(command) => tenant(client, command).await,
         AdminCommand::Key(command) => key(client, command).await,
+        AdminCommand::Policy(command) => policy::policy(client, command).await,
         AdminCommand::Session(command) => session(client, command).await,
         AdminCommand::Task(command) => task(client, command).await,
         AdminCommand::Audit(command) => audit::audit(client, command).await,
         AdminCommand::Subscription(SubscriptionCommand::List { of, output }) => {
             let path = with_query("subscriptions", &[("tenant", of.name())]);
-            Ok(list(
-                client.ask(Method::GET, &path, None).await?,
+            Ok(render_list(
+                client.request(Method::GET, &path, None).await?,
                 "subscriptions",
                 SUBSCRIPTIONS,
                 &output,
             ))
         }
-        AdminCommand::Node(NodeCommand::List(output)) => {
-            Ok(list(client.ask(Method::GET, "nodes", None).await?, "nodes", NODES, &output))
-        }
+        AdminCommand::Node(NodeCommand::List(output)) => Ok(render_list(
+            client.request(Method::GET, "nodes", None).await?,
+            "nodes",
+            NODES,
+            &output,
+        )),
         AdminCommand::Drain(output) => {
-            let answer = client.ask(Method::POST, "drain", None).await?;
-            Ok(said(&answer, &output, |_| "draining\n".to_owned()))
+            let answer = client.request(Method::POST, "drain", None).await?;
+            Ok(render(&answer, &output, |_| "draining\n".to_owned()))
         }
     }
 }
@@ -186,8 +192,8 @@ async fn backend(
             let body = backend_body(&add, |name| env::var(name).ok())?;
             let wait = if add.no_wait { "?wait=false" } else { "" };
             let path = format!("tenants/{}/backends/{}{wait}", add.of.tenant, add.name);
-            let answer = client.ask(Method::PUT, &path, Some(&body)).await?;
-            let mut said = said(&answer, &add.output, |answer| table::facts(answer, BACKEND));
+            let answer = client.request(Method::PUT, &path, Some(&body)).await?;
+            let mut said = render(&answer, &add.output, |answer| table::facts(answer, BACKEND));
             if answer["state"] == "failed" {
                 said.note =
                     "registered, but it could not be reached; the broker keeps trying".to_owned();
@@ -195,27 +201,33 @@ async fn backend(
             Ok(said)
         }
         BackendCommand::List { of, output } => {
-            let answer =
-                client.ask(Method::GET, &format!("tenants/{}/backends", of.tenant), None).await?;
-            Ok(list(answer, "backends", BACKENDS, &output))
+            let answer = client
+                .request(Method::GET, &format!("tenants/{}/backends", of.tenant), None)
+                .await?;
+            Ok(render_list(answer, "backends", BACKENDS, &output))
         }
         BackendCommand::Show { name, of, output } => {
             let answer = client
-                .ask(Method::GET, &format!("tenants/{}/backends/{name}", of.tenant), None)
+                .request(Method::GET, &format!("tenants/{}/backends/{name}", of.tenant), None)
                 .await?;
-            Ok(said(&answer, &output, |answer| table::facts(answer, BACKEND)))
+            Ok(render(&answer, &output, |answer| table::facts(answer, BACKEND)))
         }
         BackendCommand::Probe { name, of, output } => {
             let answer = client
-                .ask(Method::POST, &format!("tenants/{}/backends/{name}/probe", of.tenant), None)
+                .request(
+                    Method::POST,
+                    &format!("tenants/{}/backends/{name}/probe", of.tenant),
+                    None,
+                )
                 .await?;
-            Ok(said(&answer, &output, |answer| table::facts(answer, BACKEND)))
+            Ok(render(&answer, &output, |answer| table::facts(answer, BACKEND)))
         }
         BackendCommand::Breaker { name, state, of, output } => {
             let path = format!("tenants/{}/backends/{name}/breaker", of.tenant);
-            let answer =
-                client.ask(Method::POST, &path, Some(&json!({ "state": state.name() }))).await?;
-            Ok(said(&answer, &output, |answer| table::facts(answer, BACKEND)))
+            let answer = client
+                .request(Method::POST, &path, Some(&json!({ "state": state.name() })))
+                .await?;
+            Ok(render(&answer, &output, |answer| table::facts(answer, BACKEND)))
         }
         BackendCommand::Remove { name, of, output } => {
             remove(
@@ -236,13 +248,16 @@ async fn tenant(
     match command {
         TenantCommand::Add(add) => {
             let answer = client
-                .ask(Method::PUT, &format!("tenants/{}", add.name), Some(&tenant_body(&add)))
+                .request(Method::PUT, &format!("tenants/{}", add.name), Some(&tenant_body(&add)))
                 .await?;
-            Ok(said(&answer, &add.output, |answer| table::facts(answer, TENANTS)))
+            Ok(render(&answer, &add.output, |answer| table::facts(answer, TENANTS)))
         }
-        TenantCommand::List(output) => {
-            Ok(list(client.ask(Method::GET, "tenants", None).await?, "tenants", TENANTS, &output))
-        }
+        TenantCommand::List(output) => Ok(render_list(
+            client.request(Method::GET, "tenants", None).await?,
+            "tenants",
+            TENANTS,
+            &output,
+        )),
         TenantCommand::Remove { name, output } => {
             remove(client, &format!("tenants/{name}"), name.as_str(), &output).await
         }
@@ -251,22 +266,31 @@ async fn tenant(
 
 async fn key(client: &AdminClient, command: KeyCommand) -> Result<CommandOutput, ClientError> {
     match command {
-        KeyCommand::Create { of, name, principal, output } => {
-            let given = [("name", name), ("principal", principal)];
-            let body: Map<String, Value> = given
+        KeyCommand::Create { of, name, principal, groups, scopes, labels, expires_in, output } => {
+            let given = [("name", name), ("principal", principal), ("expires_in", expires_in)];
+            let mut body: Map<String, Value> = given
                 .into_iter()
                 .filter_map(|(key, value)| Some((key.to_owned(), value?.into())))
                 .collect();
+            for (key, values) in [("groups", groups), ("scopes", scopes)] {
+                if !values.is_empty() {
+                    body.insert(key.to_owned(), values.into());
+                }
+            }
+            if !labels.is_empty() {
+                let labels = labels.into_iter().map(|(name, value)| (name, value.into()));
+                body.insert("labels".to_owned(), Value::Object(labels.collect()));
+            }
             let answer = client
-                .ask(Method::POST, &format!("tenants/{}/keys", of.tenant), Some(&body.into()))
+                .request(Method::POST, &format!("tenants/{}/keys", of.tenant), Some(&body.into()))
                 .await?;
-            let said = said(&answer, &output, |answer| table::facts(answer, KEY));
+            let said = render(&answer, &output, |answer| table::facts(answer, KEY));
             Ok(CommandOutput { note: "keep the key, it is not shown again".to_owned(), ..said })
         }
         KeyCommand::List { of, output } => {
             let answer =
-                client.ask(Method::GET, &format!("tenants/{}/keys", of.tenant), None).await?;
-            Ok(list(answer, "keys", KEYS, &output))
+                client.request(Method::GET, &format!("tenants/{}/keys", of.tenant), None).await?;
+            Ok(render_list(answer, "keys", KEYS, &output))
         }
         KeyCommand::Revoke { id, of, output } => {
             remove(client, &format!("tenants/{}/keys/{}", of.tenant, escape(&id)), &id, &output)
@@ -282,14 +306,14 @@ async fn session(
     match command {
         SessionCommand::List { of, output } => {
             let answer = client
-                .ask(Method::GET, &with_query("sessions", &[("tenant", of.name())]), None)
+                .request(Method::GET, &with_query("sessions", &[("tenant", of.name())]), None)
                 .await?;
-            Ok(list(answer, "sessions", SESSIONS, &output))
+            Ok(render_list(answer, "sessions", SESSIONS, &output))
         }
         SessionCommand::Show { id, output } => {
             let answer =
-                client.ask(Method::GET, &format!("sessions/{}", escape(&id)), None).await?;
-            Ok(said(&answer, &output, |answer| table::facts(answer, SESSION)))
+                client.request(Method::GET, &format!("sessions/{}", escape(&id)), None).await?;
+            Ok(render(&answer, &output, |answer| table::facts(answer, SESSION)))
         }
         SessionCommand::End { id, output } => {
             remove(client, &format!("sessions/{}", escape(&id)), &id, &output).await
@@ -301,10 +325,16 @@ async fn task(client: &AdminClient, command: TaskCommand) -> Result<CommandOutpu
     match command {
         TaskCommand::List { of, status, output } => {
             let path = with_query("tasks", &[("tenant", of.name()), ("status", status.as_deref())]);
-            Ok(list(client.ask(Method::GET, &path, None).await?, "tasks", TASKS, &output))
+            Ok(render_list(
+                client.request(Method::GET, &path, None).await?,
+                "tasks",
+                TASKS,
+                &output,
+            ))
         }
         TaskCommand::Show { id, output } => {
-            let answer = client.ask(Method::GET, &format!("tasks/{}", escape(&id)), None).await?;
+            let answer =
+                client.request(Method::GET, &format!("tasks/{}", escape(&id)), None).await?;
             let people = |answer: &Value| {
                 format!(
                     "{}\n{}",
@@ -312,12 +342,13 @@ async fn task(client: &AdminClient, command: TaskCommand) -> Result<CommandOutpu
                     table::rows(&answer["history"], HISTORY)
                 )
             };
-            Ok(said(&answer, &output, people))
+            Ok(render(&answer, &output, people))
         }
         TaskCommand::Cancel { id, output } => {
-            let answer =
-                client.ask(Method::POST, &format!("tasks/{}/cancel", escape(&id)), None).await?;
-            Ok(said(&answer, &output, |answer| table::facts(answer, TASK)))
+            let answer = client
+                .request(Method::POST, &format!("tasks/{}/cancel", escape(&id)), None)
+                .await?;
+            Ok(render(&answer, &output, |answer| table::facts(answer, TASK)))
         }
     }
 }
@@ -328,14 +359,14 @@ impl TenantFilter {
     }
 }
 
-async fn remove(
+pub(super) async fn remove(
     client: &AdminClient,
     path: &str,
     name: &str,
     output: &OutputOptions,
 ) -> Result<CommandOutput, ClientError> {
-    client.ask(Method::DELETE, path, None).await?;
-    Ok(said(&json!({ "removed": name }), output, |_| format!("removed {}\n", table::clean(name))))
+    client.request(Method::DELETE, path, None).await?;
+    Ok(render(&json!({ "removed": name }), output, |_| format!("removed {}\n", table::clean(name))))
 }
 
 #[cfg(test)]

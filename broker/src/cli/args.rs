@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
+pub(super) use super::key_args::{KeyCommand, PolicyCommand};
+
 const ENVIRONMENT: &str = "Environment:
   MCP_BROKER_ADMIN_URL    where the admin API listens [default: http://127.0.0.1:9090]
   MCP_BROKER_ADMIN_TOKEN  its admin token, where one is configured";
@@ -58,22 +60,25 @@ pub(super) enum AdminCommand {
     /// Manage the API keys of a tenant
     #[command(subcommand)]
     Key(KeyCommand),
-    /// See and end client sessions
+    /// Show, store and check the access policy of a tenant
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// List, show and end client sessions
     #[command(subcommand)]
     Session(SessionCommand),
-    /// See and cancel tasks
+    /// List, show and cancel tasks
     #[command(subcommand)]
     Task(TaskCommand),
-    /// See who listens to which resources
+    /// See which sessions are subscribed to which resources
     #[command(subcommand)]
     Subscription(SubscriptionCommand),
-    /// Read the audit log: who did what
+    /// Read the audit log: records of operators' changes and clients' requests
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// See the replicas that share the database
+    /// List the replicas that share the database
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Stop taking new work, finish what is under way, then end the broker
+    /// Stop taking new work, finish the work in progress, then end the broker
     Drain(OutputOptions),
 }
 
@@ -92,7 +97,7 @@ pub(super) struct TenantArg {
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct TenantFilter {
-    /// Only this tenant's
+    /// Only this tenant
     #[arg(long, value_name = "NAME", value_parser = TenantId::parse)]
     pub(super) tenant: Option<TenantId>,
 }
@@ -117,7 +122,7 @@ pub(super) enum BackendCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
-    /// Connect to a backend anew, or read its lists anew, and probe one whose breaker is open
+    /// Connect to a backend or read its lists again, and probe one whose breaker is open
     Probe {
         #[arg(value_parser = BackendId::parse)]
         name: BackendId,
@@ -126,11 +131,12 @@ pub(super) enum BackendCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
-    /// Hold the circuit breaker of a backend open, on every replica, or let go of it
+    /// Hold the circuit breaker of a backend open on every replica, or release it
     Breaker {
         #[arg(value_parser = BackendId::parse)]
         name: BackendId,
-        /// Open: it gets no calls until closed; closed: it gets calls, and its breakers open by their rules
+        /// Open: it gets no calls until closed; closed: it gets calls, and its breakers open by
+        /// their rules
         #[arg(value_enum)]
         state: BreakerState,
         #[command(flatten)]
@@ -156,7 +162,7 @@ pub(super) struct BackendAdd {
     pub(super) name: BackendId,
     #[command(flatten)]
     pub(super) of: TenantArg,
-    /// A Streamable HTTP server, or with ws:// or wss:// a WebSocket
+    /// URL of a Streamable HTTP server, or with ws:// or wss:// of a WebSocket server
     #[arg(long)]
     pub(super) url: Option<String>,
     /// The whole body for the admin API, as JSON; - for standard input
@@ -171,31 +177,31 @@ pub(super) struct BackendAdd {
     /// The program's working directory
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["url", "spec"])]
     pub(super) cwd: Option<String>,
-    /// A file or folder that the program may read and execute, beside those of its sandbox
+    /// A file or folder that the program may read and execute, in addition to those of its sandbox
     #[arg(long, value_name = "PATH", conflicts_with_all = ["url", "spec"])]
     pub(super) read: Vec<String>,
     /// A file or folder that the program may change too
     #[arg(long, value_name = "PATH", conflicts_with_all = ["url", "spec"])]
     pub(super) write: Vec<String>,
-    /// The program opens no sockets of the internet protocols
+    /// Forbid the program to open sockets of the internet protocols
     #[arg(long, conflicts_with_all = ["url", "spec"])]
     pub(super) no_network: bool,
-    /// A file with the bearer token the server wants
+    /// A file with the bearer token for the server
     #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "spec"])]
     pub(super) bearer_file: Option<PathBuf>,
-    /// A further request header the server wants: NAME:VALUE
+    /// A further request header for the server: NAME:VALUE
     #[arg(long, value_name = "NAME:VALUE", conflicts_with_all = ["command", "spec"])]
     pub(super) header: Vec<String>,
-    /// Who shares a link to the server
+    /// Which sessions share a link to the server
     #[arg(long, value_enum)]
     pub(super) links: Option<Links>,
-    /// In which era of MCP the server is spoken to
+    /// The era of MCP that the broker uses with the server
     #[arg(long, value_enum)]
     pub(super) protocol: Option<Protocol>,
-    /// How long a call may take, such as 30s
+    /// Deadline of a call, such as 30s
     #[arg(long, value_name = "DURATION")]
     pub(super) call_timeout: Option<String>,
-    /// How long the handshake may take
+    /// Deadline of the handshake
     #[arg(long, value_name = "DURATION")]
     pub(super) initialize_timeout: Option<String>,
     /// A limit by its name in the body, such as requests_per_second=20 or burst_per_tool=5
@@ -210,7 +216,7 @@ pub(super) struct BackendAdd {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum Protocol {
-    /// It is asked which one it speaks
+    /// The broker detects it
     Auto,
     /// A revision with initialize, up to 2025-11-25
     Legacy,
@@ -220,11 +226,11 @@ pub(super) enum Protocol {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum Links {
-    /// Shared where that is safe
+    /// Shared links where that is safe
     Auto,
-    /// One for the whole tenant
+    /// One link for the whole tenant
     Shared,
-    /// One per session
+    /// One link per session
     PerSession,
 }
 
@@ -245,7 +251,7 @@ impl BreakerState {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantCommand {
-    /// Make a tenant, or replace its settings
+    /// Create a tenant, or replace its settings
     Add(TenantAdd),
     /// List all tenants
     List(OutputOptions),
@@ -262,10 +268,10 @@ pub(super) enum TenantCommand {
 pub(super) struct TenantAdd {
     #[arg(value_parser = TenantId::parse)]
     pub(super) name: TenantId,
-    /// Refuse its requests for now
+    /// Refuse the tenant's requests for now
     #[arg(long)]
     pub(super) disabled: bool,
-    /// Its share of a busy broker, 1 to 1000
+    /// Share of the tenant in a busy broker, 1 to 1000
     #[arg(long)]
     pub(super) weight: Option<u32>,
     /// 0 for no limit
@@ -284,51 +290,19 @@ pub(super) struct TenantAdd {
     pub(super) output: OutputOptions,
 }
 
-#[derive(Debug, Subcommand)]
-pub(super) enum KeyCommand {
-    /// Make an API key; it is shown this once
-    Create {
-        #[command(flatten)]
-        of: TenantArg,
-        /// What you call it
-        #[arg(long)]
-        name: Option<String>,
-        /// Whom it speaks for; several keys may speak for one
-        #[arg(long)]
-        principal: Option<String>,
-        #[command(flatten)]
-        output: OutputOptions,
-    },
-    /// List the API keys of a tenant
-    List {
-        #[command(flatten)]
-        of: TenantArg,
-        #[command(flatten)]
-        output: OutputOptions,
-    },
-    /// Revoke an API key
-    Revoke {
-        id: String,
-        #[command(flatten)]
-        of: TenantArg,
-        #[command(flatten)]
-        output: OutputOptions,
-    },
-}
-
-/// Which records of the audit log.
+/// Filter for records of the audit log.
 #[derive(Debug, Args)]
 pub(super) struct AuditFilter {
-    /// Only this tenant's, which may be gone by now
+    /// Only this tenant, even if it no longer exists
     #[arg(long)]
     pub(super) tenant: Option<String>,
-    /// admin (what operators changed) or call (what clients asked for)
+    /// admin (changes by operators) or call (requests by clients)
     #[arg(long)]
     pub(super) kind: Option<String>,
-    /// From a time such as 2026-01-31T12:00:00Z on, or how long ago, such as 24h
+    /// Start time such as 2026-01-31T12:00:00Z, or an age such as 24h
     #[arg(long, value_name = "TIME")]
     pub(super) since: Option<String>,
-    /// Before a time, written like that of --since
+    /// End time (exclusive), in the format of --since
     #[arg(long, value_name = "TIME")]
     pub(super) until: Option<String>,
 }
@@ -339,18 +313,20 @@ pub(super) enum AuditCommand {
     List {
         #[command(flatten)]
         filter: AuditFilter,
-        /// Begin after the record of this number
+        /// Begin after the record with this number
         #[arg(long, value_name = "NUMBER")]
         after: Option<i64>,
-        /// At most so many records
+        /// Maximum number of records
         #[arg(long, value_name = "COUNT")]
         limit: Option<u32>,
         #[command(flatten)]
         output: OutputOptions,
     },
-    /// Verify the chains of the audit log and their checkpoints; exit code 1 names the first record that does not fit
+    /// Verify the chains of the audit log and their checkpoints; exit code 1 names the first
+    /// mismatching record
     Verify {
-        /// A file with checkpoints from outside of the database: audit.checkpoint_file, or the broker's log
+        /// A file with checkpoints from outside the database: audit.checkpoint_file, or the
+        /// broker's log
         #[arg(long, value_name = "FILE")]
         checkpoint: Option<PathBuf>,
         #[command(flatten)]
@@ -360,7 +336,7 @@ pub(super) enum AuditCommand {
     Export {
         #[command(flatten)]
         filter: AuditFilter,
-        /// Begin after the record of this number
+        /// Begin after the record with this number
         #[arg(long, value_name = "NUMBER")]
         after: Option<i64>,
     },
@@ -381,7 +357,7 @@ pub(super) enum SessionCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
-    /// End a session, on whichever replica it is
+    /// End a session on any replica
     End {
         id: String,
         #[command(flatten)]
@@ -395,7 +371,7 @@ pub(super) enum TaskCommand {
     List {
         #[command(flatten)]
         of: TenantFilter,
-        /// Only those in this status, such as working
+        /// Only tasks with this status, such as working
         #[arg(long)]
         status: Option<String>,
         #[command(flatten)]
@@ -417,7 +393,7 @@ pub(super) enum TaskCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SubscriptionCommand {
-    /// List resources that sessions are subscribed to
+    /// List the resources that sessions are subscribed to
     List {
         #[command(flatten)]
         of: TenantFilter,

@@ -1,4 +1,4 @@
-//! The audit log on the command line: a table of a few records, or all of them as JSON lines.
+//! The audit log on the command line: a table of some records, or all records as JSON lines.
 
 use std::io::{self, Write as _};
 
@@ -9,7 +9,7 @@ use super::{
     args::{AuditCommand, AuditFilter},
     audit_verify,
     client::{AdminClient, ClientError, with_query},
-    output::{CommandOutput, list},
+    output::{CommandOutput, render_list},
     table::Column,
 };
 
@@ -24,7 +24,7 @@ const RECORDS: &[Column] = &[
     ("outcome", "outcome"),
     ("request", "request_id"),
 ];
-/// Records asked for at once by an export.
+/// Number of records per request of an export.
 const PAGE: &str = "1000";
 
 pub(super) async fn audit(
@@ -34,20 +34,25 @@ pub(super) async fn audit(
     match command {
         AuditCommand::List { filter, after, limit, output } => {
             let path = path(&filter, after, limit.map(|limit| limit.to_string()).as_deref());
-            Ok(list(client.ask(Method::GET, &path, None).await?, "records", RECORDS, &output))
+            Ok(render_list(
+                client.request(Method::GET, &path, None).await?,
+                "records",
+                RECORDS,
+                &output,
+            ))
         }
         AuditCommand::Verify { checkpoint, output } => {
             audit_verify::verify(client, checkpoint.as_deref(), &output).await
         }
         AuditCommand::Export { filter, mut after } => loop {
-            let page = client.ask(Method::GET, &path(&filter, after, Some(PAGE)), None).await?;
+            let page = client.request(Method::GET, &path(&filter, after, Some(PAGE)), None).await?;
             let lines: String = page["records"]
                 .as_array()
                 .into_iter()
                 .flatten()
                 .map(|record| format!("{record}\n"))
                 .collect();
-            // Whoever closed the pipe does not want the rest.
+            // A closed pipe ends the export.
             let unwanted = io::stdout().lock().write_all(lines.as_bytes()).is_err();
             after = page["next"].as_i64();
             if unwanted || after.is_none() {

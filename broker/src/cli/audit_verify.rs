@@ -1,5 +1,5 @@
-//! `mcp-broker audit verify`: has the broker verify every chain of the audit log, a page at a time, and compares them with
-//! checkpoints that were kept outside of the database.
+//! `mcp-broker audit verify`: requests the verification of every chain of the audit log, page by
+//! page. Compares the chains with checkpoints that were stored outside the database.
 
 use std::{
     collections::BTreeMap, fs::File, io::BufRead as _, io::BufReader, io::Write as _, path::Path,
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     args::OutputOptions,
     client::{AdminClient, ClientError, with_query},
-    output::{CommandOutput, said},
+    output::{CommandOutput, render},
     table::{self, Column},
 };
 
@@ -22,14 +22,15 @@ const CHAINS: &[Column] = &[
     ("covered", "covered"),
     ("last", "last"),
 ];
-/// Records, or chains, asked for at once.
+/// Number of records, or of chains, per request.
 const PAGE: i64 = 1_000;
-/// Checkpoints of a file that are kept: of each chain the newest. A file that holds more is of a longer time.
+/// Largest number of checkpoints to keep from a file. From a longer file, every second checkpoint
+/// of each chain is dropped.
 const CHECKPOINTS_MAX: usize = 100_000;
-/// How a checkpoint begins in a line of text.
+/// First characters of a checkpoint in a line of text.
 const BEGINNING: &str = "{\"tenant\":";
 
-/// Checkpoints by tenant (empty: none) and count.
+/// Checkpoints by tenant (empty: no tenant) and count.
 type KeptCheckpoints = BTreeMap<String, BTreeMap<i64, Value>>;
 
 pub(super) async fn verify(
@@ -42,7 +43,7 @@ pub(super) async fn verify(
         (Vec::new(), Vec::new(), None::<String>, 0);
     loop {
         let asked = [("after", after.as_deref()), ("limit", Some(&*PAGE.to_string()))];
-        let page = client.ask(Method::GET, &with_query("audit/chains", &asked), None).await?;
+        let page = client.request(Method::GET, &with_query("audit/chains", &asked), None).await?;
         unchained_until = page["unchained_until"].as_i64().unwrap_or(unchained_until);
         for chain in page["chains"].as_array().into_iter().flatten() {
             let tenant = chain["tenant"].as_str();
@@ -60,16 +61,16 @@ pub(super) async fn verify(
             break;
         }
     }
-    // Checkpoints are left of chains that are gone.
+    // The remaining checkpoints are of chains that no longer exist.
     for (tenant, checkpoints) in kept {
         let tenant = Some(tenant).filter(|tenant| !tenant.is_empty());
         let found = verify_chain(client, tenant.as_deref(), checkpoints).await?;
         misfits.extend(found.misfit.map(|misfit| json!({"tenant": tenant, "number": misfit["number"], "detail": misfit["detail"]})));
     }
-    told(rows, misfits, unchained_until, output)
+    render_report(rows, misfits, unchained_until, output)
 }
 
-fn told(
+fn render_report(
     rows: Vec<Value>,
     misfits: Vec<Value>,
     unchained_until: i64,
@@ -79,7 +80,7 @@ fn told(
     let verdict = if misfits.is_empty() { "ok" } else { "misfit" };
     let summary = format!("ok: {records} records in {} chains\n", rows.len());
     let answer = json!({"verdict": verdict, "records": records, "unchained_until": unchained_until, "chains": rows, "misfits": misfits});
-    let mut said = said(&answer, output, |answer| table::rows(&answer["chains"], CHAINS));
+    let mut said = render(&answer, output, |answer| table::rows(&answer["chains"], CHAINS));
     let Some(first) =
         misfits.iter().min_by_key(|misfit| misfit["number"].as_i64().unwrap_or(i64::MAX))
     else {
@@ -112,7 +113,7 @@ fn sentence(misfit: &Value, count: usize) -> String {
     format!("{which}: {detail}{more}")
 }
 
-/// What came out of one chain.
+/// Result of one chain.
 struct ChainReport {
     records: u64,
     last: Option<i64>,
@@ -127,7 +128,8 @@ async fn verify_chain(
     let (mut found, mut after, mut position) =
         (ChainReport { records: 0, last: None, misfit: None }, None::<String>, 0);
     loop {
-        // A page ends at the next checkpoint, so that the first one that does not fit is found. The last one is sent to the end.
+        // A page ends at the next checkpoint, so that the first mismatch is found. The last
+        // checkpoint is sent to the end of the chain.
         let next =
             checkpoints.range(position + 1..).next().or_else(|| checkpoints.last_key_value());
         let limit = next.map_or(PAGE, |(count, _)| (count - position).clamp(1, PAGE)).to_string();
@@ -138,7 +140,7 @@ async fn verify_chain(
             ("limit", Some(&*limit)),
             ("checkpoint", checkpoint.as_deref()),
         ];
-        let page = client.ask(Method::GET, &with_query("audit/verify", &asked), None).await?;
+        let page = client.request(Method::GET, &with_query("audit/verify", &asked), None).await?;
         found.records += page["records"].as_u64().unwrap_or_default();
         found.last = page["last"].as_i64().or(found.last);
         found.misfit = Some(page["misfit"].clone()).filter(|misfit| !misfit.is_null());
@@ -150,7 +152,8 @@ async fn verify_chain(
     }
 }
 
-/// Lines of the checkpoint file, or of the broker's log in either format. Other lines are passed over.
+/// Reads checkpoints from the checkpoint file, or from the broker's log in either format. Skips
+/// other lines.
 fn read_checkpoints(path: &Path) -> Result<KeptCheckpoints, ClientError> {
     let unusable = |reason: String| ClientError::Usage(format!("{}: {reason}", path.display()));
     let (mut kept, mut count) = (KeptCheckpoints::new(), 0);
@@ -176,7 +179,7 @@ fn read_checkpoints(path: &Path) -> Result<KeptCheckpoints, ClientError> {
     }
 }
 
-/// Every second one but the last, which says most.
+/// Drops every second checkpoint of a chain, but keeps the last one, which covers the most.
 fn forget_half(chain: &mut BTreeMap<i64, Value>) -> usize {
     let (before, last) = (chain.len(), chain.last_key_value().map(|(count, _)| *count));
     let mut is_kept = false;

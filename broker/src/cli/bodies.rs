@@ -1,9 +1,6 @@
-//! Bodies for the admin API, made of what was said on the command line.
+//! Bodies for the admin API, built from command-line arguments.
 
-use std::{
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::{io::Read, path::Path};
 
 use serde_json::{Map, Value, json};
 
@@ -32,7 +29,7 @@ pub(super) fn tenant_body(add: &TenantAdd) -> Value {
     body
 }
 
-/// The body of the request; `own` looks a variable up in this shell's environment.
+/// Returns the body of the request. `own` reads a variable of this shell's environment.
 pub(super) fn backend_body(
     add: &BackendAdd,
     own: impl Fn(&str) -> Option<String>,
@@ -131,7 +128,7 @@ fn credentials(add: &BackendAdd) -> Result<Map<String, Value>, ClientError> {
     Ok(credentials)
 }
 
-fn read_file(file: &PathBuf) -> Result<String, ClientError> {
+pub(super) fn read_file(file: &Path) -> Result<String, ClientError> {
     let read = || {
         if file == Path::new("-") {
             let mut text = String::new();

@@ -1,4 +1,5 @@
-//! Asks the admin API of a running broker. Used by the command line only; trusts the operator about the address.
+//! Client of a running broker's admin API. Used by the command line only, so it connects to any
+//! address that the operator names.
 
 use std::{env, sync::Arc, time::Duration};
 
@@ -11,7 +12,7 @@ use transport::{EgressPolicy, HttpClient, HttpClientConfig, read_body};
 const URL: &str = "MCP_BROKER_ADMIN_URL";
 const TOKEN: &str = "MCP_BROKER_ADMIN_TOKEN";
 const URL_DEFAULT: &str = "http://127.0.0.1:9090";
-/// Registering a backend waits for its handshake, which may itself take half a minute.
+/// Registration of a backend waits for its handshake, which may itself take half a minute.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
@@ -25,7 +26,7 @@ pub(super) enum ClientError {
         "{url} answered {status}, but not like a broker's admin API; set {URL} to its admin listener"
     )]
     Foreign { url: String, status: u16 },
-    /// The broker's own words.
+    /// Detail of the broker's answer.
     #[error("{detail}")]
     Refused { detail: String },
     #[error("{0}")]
@@ -62,7 +63,7 @@ impl AdminClient {
             idle_timeout: Duration::from_secs(5),
             idle_per_host: 1,
             extra_roots: Vec::new(),
-            // The operator says where to; the policy is for addresses that come from elsewhere.
+            // The operator chooses the address. The policy is for addresses from other sources.
             egress: Arc::new(EgressPolicy { allow: any, deny: Vec::new(), loopback: true }),
             head_bytes_max: 64 * 1024,
         });
@@ -74,8 +75,9 @@ impl AdminClient {
         })
     }
 
-    /// `path` begins after `/admin/v1/`. An answer without a body is `null`.
-    pub(super) async fn ask(
+    /// Sends a request. `path` begins after `/admin/v1/`. Returns `null` for an answer without a
+    /// body.
+    pub(super) async fn request(
         &self,
         method: Method,
         path: &str,
@@ -124,7 +126,7 @@ impl AdminClient {
     }
 }
 
-/// A path with those parameters that have a value.
+/// Returns a path with the parameters that have a value.
 pub(super) fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
     let given =
         parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape((*value)?))));
@@ -132,7 +134,7 @@ pub(super) fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> Str
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
-/// RFC 3986, section 2.3: everything but unreserved characters is percent-encoded.
+/// Percent-encodes everything but unreserved characters (RFC 3986, section 2.3).
 pub(super) fn escape(text: &str) -> String {
     let escaped = text.bytes().map(|byte| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {

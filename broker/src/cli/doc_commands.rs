@@ -1,4 +1,5 @@
-//! The commands of the documentation are commands of this program. Built for tests only.
+//! Checks that the commands in the documentation are commands of this program. Built for tests
+//! only.
 
 use std::fs;
 
@@ -15,7 +16,8 @@ const PAGES: [&str; 6] = [
     "docs/security.md",
 ];
 
-/// A line of shell in words: quotes, no expansion, up to what ends a command.
+/// Splits a line of shell into words, with quotes but without expansion. Stops at the end of the
+/// command.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![];
     let mut word: Option<String> = None;

@@ -1,7 +1,8 @@
-//! The command line. `main` calls [`main`]; each command is a call into the part of the broker that does it, and the
-//! commands for operators are calls to the admin API of a running broker.
+//! The command line. `main` calls [`main`]. A command calls the part of the broker that implements
+//! it. The commands for operators call the admin API of a running broker.
 //!
-//! Exit codes: 0 done, 1 refused by the broker, 64 wrong usage, 69 the broker cannot be reached, 70 internal fault.
+//! Exit codes: 0 success, 1 refused by the broker, 64 wrong usage, 69 broker unreachable, 70
+//! internal error.
 
 mod admin;
 mod args;
@@ -11,7 +12,9 @@ mod bodies;
 mod client;
 #[cfg(test)]
 mod doc_commands;
+mod key_args;
 mod output;
+mod policy;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -35,9 +38,10 @@ const EXIT_USAGE: u8 = 64;
 const EXIT_UNREACHABLE: u8 = 69;
 const EXIT_INTERNAL: u8 = 70;
 
-/// Runs the command this process was started with.
+/// Runs the command from the arguments of this process.
 pub fn main() -> ExitCode {
-    // Before anything else: what follows is a child's command line, and this process is about to become the child.
+    // First of all: these arguments are a child's command line, and this process is about to become
+    // the child.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == child_launcher::COMMAND => return child_launcher::run(arguments),
@@ -47,7 +51,8 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are asked for; everything else is wrong usage. A closed terminal changes neither.
+            // Help and version were requested. Everything else is wrong usage. A closed terminal
+            // changes neither.
             let _ = error.print();
             return if error.use_stderr() { EXIT_USAGE.into() } else { ExitCode::SUCCESS };
         }
@@ -75,7 +80,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Asks the admin API and shows the answer.
+/// Calls the admin API and prints the answer.
 fn administer(command: args::AdminCommand) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -111,7 +116,7 @@ impl ClientError {
     }
 }
 
-/// To standard output. Whoever closed it does not want the rest: no reason to fail.
+/// Prints to standard output. A closed pipe is not an error.
 fn print(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! What a command of operators says: the broker's answer as JSON, or told to people.
+//! Output of a command for operators: the broker's answer as JSON, or as a table.
 
 use serde_json::Value;
 
@@ -7,22 +7,22 @@ use super::{
     table::{self, Column},
 };
 
-/// What to tell: the answer, and a remark beside it.
+/// Output of a command: the answer for standard output, and a note for standard error.
 pub(super) struct CommandOutput {
     pub(super) out: String,
     pub(super) note: String,
 }
 
-pub(super) fn list(
+pub(super) fn render_list(
     answer: Value,
     member: &str,
     columns: &[Column],
     output: &OutputOptions,
 ) -> CommandOutput {
-    said(&answer, output, |answer| table::rows(&answer[member], columns))
+    render(&answer, output, |answer| table::rows(&answer[member], columns))
 }
 
-pub(super) fn said(
+pub(super) fn render(
     answer: &Value,
     output: &OutputOptions,
     people: impl FnOnce(&Value) -> String,

@@ -1,12 +1,12 @@
-//! Answers as people read them. Names in an answer may come from clients and servers nobody vouches for, so what could
-//! move a terminal's cursor is replaced before it is shown.
+//! Answers as tables. Names in an answer may come from untrusted clients and servers. The module
+//! therefore replaces characters that could control a terminal.
 
 use serde_json::Value;
 
-/// A column: its heading and the member it shows; a dot leads into an object.
+/// A column: its heading and its member. A dot in the member selects a member of an object.
 pub(super) type Column = (&'static str, &'static str);
 
-/// Rows under headings, as wide as they need to be.
+/// Returns rows under headings, with columns as wide as their cells.
 pub(super) fn rows(list: &Value, columns: &[Column]) -> String {
     let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
     if items.is_empty() {
@@ -34,7 +34,7 @@ pub(super) fn rows(list: &Value, columns: &[Column]) -> String {
     text
 }
 
-/// One thing, a line per member that has a value.
+/// Returns one item with a line for each member that has a value.
 pub(super) fn facts(item: &Value, columns: &[Column]) -> String {
     let shown: Vec<(&str, String)> =
         columns.iter().map(|(heading, member)| (*heading, cell(item, member))).collect();
@@ -69,9 +69,9 @@ fn cell(item: &Value, member: &str) -> String {
     }
 }
 
-/// One line, whatever it held.
+/// Returns the text as one line without control characters.
 pub(super) fn clean(text: &str) -> String {
-    // Control characters, and those that turn the direction of the text around.
+    // Control characters, and characters that reverse the direction of the text.
     let odd = |char: char| {
         char.is_control()
             || matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

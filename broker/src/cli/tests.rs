@@ -1,4 +1,4 @@
-//! The operator's commands against a real admin listener, from the command line's words to what is printed.
+//! Tests of the operator's commands against a real admin listener, from arguments to output.
 
 use std::net::SocketAddr;
 
@@ -100,13 +100,13 @@ async fn an_operators_day() {
 async fn refusals_are_the_brokers_words() {
     let broker = Broker::start("", None).await;
     for (line, expected) in [
-        ("backend show nine", "there is no backend nine"),
-        ("backend list --tenant ghost", "there is no tenant ghost"),
-        ("session end ../x%3F", "there is no session ../x%3F"),
-        ("session show nobody", "there is no session nobody"),
-        ("task show none", "there is no task none"),
-        ("task cancel none", "there is no task none"),
-        ("task list --status lost", "\"lost\" is no task status"),
+        ("backend show nine", "backend nine does not exist"),
+        ("backend list --tenant ghost", "tenant ghost does not exist"),
+        ("session end ../x%3F", "session ../x%3F does not exist"),
+        ("session show none", "session none does not exist"),
+        ("task show none", "task none does not exist"),
+        ("task cancel none", "task none does not exist"),
+        ("task list --status lost", "\"lost\" is not a task status"),
         ("tenant add acme --weight 0", "weight is 0"),
         ("backend add one --url http://10.0.0.1/", "transport.url leads to a refused address"),
     ] {
@@ -155,7 +155,7 @@ async fn a_stopped_broker_answers_no_more() {
     let broker = Broker::start("", None).await;
     broker.run("tenant list").await.unwrap();
     broker.stop.cancel();
-    // The connection at hand may still carry an answer or two while the listener closes.
+    // The open connection may still carry an answer or two while the listener closes.
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
     while broker.run("tenant list").await.is_ok() {
         assert!(tokio::time::Instant::now() < deadline, "the listener is still there");

@@ -1,5 +1,5 @@
-//! What the broker presents to a backend that asks for a certificate: `tls` of a backend's body, and which files backends that were
-//! made through the admin API may name.
+//! Client certificates that the broker presents to backends: `tls` of a backend's body. Also checks
+//! which files a backend from the admin API may name.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,17 +13,19 @@ const PATH: &str = "tls";
 const CERT: &str = "client_cert";
 const KEY: &str = "client_key";
 const FILE_ALLOWED: &str = "the absolute path of a PEM file, without ..";
-/// Longest path of the system.
+/// Longest path of the operating system, in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Checks what the types cannot say.
+/// Checks the rules that the types do not express.
 pub(super) fn check(tls: &BackendTls, transport: &TransportSpec, faults: &mut Vec<FieldError>) {
     let named = [(CERT, &tls.client_cert), (KEY, &tls.client_key)];
     for (name, path) in &named {
         match path {
-            Some(path) if !is_plain(path) => {
-                faults.push(FieldError::new(join(PATH, name), "is no absolute path", FILE_ALLOWED))
-            }
+            Some(path) if !is_plain(path) => faults.push(FieldError::new(
+                join(PATH, name),
+                "is not an absolute path",
+                FILE_ALLOWED,
+            )),
             None if named.iter().any(|(_, other)| other.is_some()) => {
                 faults.push(FieldError::new(
                     join(PATH, name),
@@ -35,7 +37,7 @@ pub(super) fn check(tls: &BackendTls, transport: &TransportSpec, faults: &mut Ve
         }
     }
     if tls.identity().is_some() && !transport.has_tls() {
-        let wrong = "is given, but there is no TLS with this backend";
+        let wrong = "is given, but the connection to this backend has no TLS";
         faults.push(FieldError::new(
             PATH,
             wrong,
@@ -44,7 +46,8 @@ pub(super) fn check(tls: &BackendTls, transport: &TransportSpec, faults: &mut Ve
     }
 }
 
-/// It says where the file is without a look at the disk.
+/// Returns whether the path is absolute and normal, so that its folder is known without a look at
+/// the disk.
 fn is_plain(path: &Path) -> bool {
     let text = path.as_os_str().as_encoded_bytes();
     path.is_absolute()
@@ -53,14 +56,15 @@ fn is_plain(path: &Path) -> bool {
         && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
 }
 
-/// An entry of `tls.client_cert_folders`.
+/// Parses an entry of `tls.client_cert_folders`.
 pub(super) fn folder(text: &str) -> Option<PathBuf> {
     Some(PathBuf::from(text)).filter(|path| is_plain(path))
 }
 
 impl TlsConfig {
-    /// Why a backend that was made through the admin API must not name these files: whoever makes it may be a tenant's operator, and
-    /// could have any key of this machine presented to a server of their own.
+    /// Checks the files that a backend from the admin API names. Its author may be a tenant's
+    /// operator, who could otherwise have any key of this machine presented to a server of their
+    /// own.
     pub fn check_stored(&self, tls: &BackendTls) -> Result<(), FieldError> {
         let in_folder = |path: &PathBuf| {
             is_plain(path) && self.client_cert_folders.iter().any(|folder| path.starts_with(folder))
@@ -78,7 +82,7 @@ impl TlsConfig {
         Ok(())
     }
 
-    /// Whether the files are there and belong together.
+    /// Checks that the files exist and belong together.
     pub fn check_files(tls: &BackendTls) -> Result<(), FieldError> {
         let Some(files) = tls.identity() else { return Ok(()) };
         files.check().map_err(|error| {
@@ -131,7 +135,7 @@ mod tests {
             json!({"type": "stdio", "command": "c"}),
         ] {
             assert!(
-                faults(transport.clone(), both.clone())[0].contains("there is no TLS"),
+                faults(transport.clone(), both.clone())[0].contains("has no TLS"),
                 "{transport}"
             );
         }
@@ -146,7 +150,7 @@ mod tests {
         for path in ["c.pem", "", "/a/../c.pem", "/a\0"] {
             assert!(
                 faults(https.clone(), json!({"client_cert": path, "client_key": "/k"}))[0]
-                    .contains("no absolute path"),
+                    .contains("not an absolute path"),
                 "{path:?}"
             );
         }

@@ -2,10 +2,10 @@
 //!
 //! The type is the grammar. serde and utoipa derive from the same struct and the same attributes:
 //! utoipa makes the schema that the admin API publishes, serde makes the value. serde stops at the
-//! first fault. A walk along the schema comes before it, and names every fault.
+//! first fault. The walk along the schema runs before serde and reports every fault.
 //!
-//! Invariants: a body with a fault is never read. A fault does not show a text that may be a
-//! secret. A member that is `null` is absent.
+//! Invariants: a body with a fault is never returned as its type. A fault does not show a text that
+//! may be a secret. A member that is `null` is absent.
 
 use std::{collections::BTreeMap, marker::PhantomData};
 
@@ -21,18 +21,18 @@ use utoipa::{
 };
 
 use super::{
-    config_reader::wrong,
+    config_reader::invalid_value,
     field_error::{FieldError, describe, join, unknown},
     units::WrittenUnit,
 };
 
-/// The member that says which variant a map is.
+/// Member that names the variant of a map.
 const TAG: &str = "type";
 
 /// Reads bodies of one type, by the schema that utoipa derives for it.
 pub struct BodySchema<T> {
     root: RefOr<Schema>,
-    /// The schemas that others refer to, by name.
+    /// Schemas that other schemas refer to, by name.
     components: BTreeMap<String, RefOr<Schema>>,
     body: PhantomData<fn() -> T>,
 }
@@ -97,7 +97,7 @@ impl<'s> Walk<'s> {
             }
             (Some(Schema::Object(object)), value) => scalar_problem(object, value),
             (Some(Schema::Array(_)), value) => Some(mismatch(value)),
-            // No body has another kind of schema. serde refuses what does not fit.
+            // Bodies use no other kind of schema. serde rejects a value that does not fit.
             _ => None,
         };
         if let Some(problem) = refused {
@@ -159,7 +159,7 @@ impl<'s> Walk<'s> {
             let branch = tag.and_then(|tag| tags.iter().find(|(known, _)| *known == tag));
             let Some((_, branch)) = branch else {
                 let problem = match tag {
-                    Some(_) => format!("is no known {}", kind_of_thing(path)),
+                    Some(_) => format!("is not a known {}", kind_of_thing(path)),
                     None => "is missing or no text".to_owned(),
                 };
                 return self.faults.push(FieldError::new(join(path, TAG), problem, names(&tags)));
@@ -186,7 +186,7 @@ impl<'s> Walk<'s> {
         branches.iter().filter_map(|branch| Some((tag(branch)?, branch))).collect()
     }
 
-    /// True when a value of this type can stand there.
+    /// Returns whether the schema accepts the type of this value.
     fn takes(&self, schema: &'s RefOr<Schema>, value: &Value) -> bool {
         match self.resolve(schema) {
             Some(Schema::Object(object)) => types(object).iter().any(|kind| match kind {
@@ -215,7 +215,7 @@ impl<'s> Walk<'s> {
         self.faults.push(FieldError::new(path, problem, allowed));
     }
 
-    /// Returns what can be written there.
+    /// Returns the values that the schema accepts, as text.
     fn alternatives(&self, schema: &'s RefOr<Schema>) -> Vec<String> {
         match self.resolve(schema) {
             Some(Schema::Object(object)) => self.object_alternatives(object),
@@ -269,7 +269,7 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// Returns what a tag tells apart, by the path of its map.
+/// Returns the name of the choice that a tag makes, from the path of its map.
 fn kind_of_thing(path: &str) -> &str {
     let name = path.rsplit('.').next().unwrap_or_default();
     if name.bytes().all(|byte| byte.is_ascii_digit()) { "variant" } else { name }
@@ -302,18 +302,18 @@ fn scalar_problem(object: &Object, value: &Value) -> Option<String> {
         Type::Boolean if value.is_boolean() => None,
         Type::Integer if value.is_number() => {
             let fits = |count| !is_int32(object) || u32::try_from(count).is_ok();
-            (!value.as_u64().is_some_and(fits)).then(|| wrong(value))
+            (!value.as_u64().is_some_and(fits)).then(|| invalid_value(value))
         }
         Type::Number if value.is_number() => {
             let is_above = |share| object.minimum.as_ref().is_none_or(|min| share >= number(min));
             let is_below = |share| object.maximum.as_ref().is_none_or(|max| share <= number(max));
             let fits = value.as_f64().is_some_and(|share| is_above(share) && is_below(share));
-            (!fits).then(|| wrong(value))
+            (!fits).then(|| invalid_value(value))
         }
         Type::String => {
             let Some(text) = value.as_str() else { return Some(mismatch(value)) };
             match &object.enum_values {
-                Some(known) => (!known.contains(value)).then(|| wrong(value)),
+                Some(known) => (!known.contains(value)).then(|| invalid_value(value)),
                 None => WrittenUnit::of(object)?.problem(text),
             }
         }
@@ -334,7 +334,7 @@ fn number(number: &utoipa::Number) -> f64 {
     }
 }
 
-/// Returns what the value is. Does not show it, as it may be a secret.
+/// Returns the type of the value as text. Does not show the value, as it may be a secret.
 fn mismatch(value: &Value) -> String {
     format!("is {}", describe(value))
 }
@@ -367,7 +367,7 @@ mod tests {
         keeps_warm: Option<Duration>,
         labels: BTreeMap<String, String>,
         parts: Vec<Part>,
-        /// Its schema lets more through than its type.
+        /// Schema that accepts more values than the type.
         #[schema(value_type = u32)]
         level: u8,
     }
@@ -395,14 +395,14 @@ mod tests {
         assert_eq!(
             read(body).unwrap_err(),
             [
-                "sise: is no known key, perhaps `size` was meant; allowed: size, keeps_warm, labels, parts, level".to_owned(),
+                "sise: is not a known key, perhaps `size` was meant; allowed: size, keeps_warm, labels, parts, level".to_owned(),
                 "size: is -1; allowed: a whole number".to_owned(),
                 "keeps_warm: \"long\" is not a duration; allowed is a whole number with one unit: 250ms, 30s, 5m or 2h; allowed: a duration, such as 250ms, 30s or 5m".to_owned(),
                 "labels.a: is a number; allowed: text (in quotes)".to_owned(),
                 "labels.b: is empty; allowed: text (in quotes)".to_owned(),
                 "parts.0.fits: is missing; allowed: true or false".to_owned(),
-                "parts.1.type: is no known variant; allowed: lid, handle".to_owned(),
-                "parts.2.fits: is no known key; allowed: count, type".to_owned(),
+                "parts.1.type: is not a known variant; allowed: lid, handle".to_owned(),
+                "parts.2.fits: is not a known key; allowed: count, type".to_owned(),
                 "parts.2.count: is text; allowed: a whole number".to_owned(),
                 "parts.3.type: is missing or no text; allowed: lid, handle".to_owned(),
                 format!("parts.4: is a number; allowed: {part}"),

@@ -1,12 +1,14 @@
-//! Commands that stdio backends may run, and the variables that may be set for each (`stdio.commands`).
+//! Commands that stdio backends may run, and the variables that may be set for each
+//! (`stdio.commands`).
 //!
-//! A variable can choose the program as much as a command can, in ways that no list of forbidden names ends. Invariant: with
-//! `stdio.commands`, a variable is set only where the operator named it for that command.
+//! A variable can select the program as a command can, in too many ways for a list of forbidden
+//! names. Invariant: with `stdio.commands`, a variable is set only if the operator permitted it for
+//! that command.
 
 use serde_json::Value;
 
 use super::{
-    config_reader::{ConfigReader, InvalidReason, text, wrong},
+    config_reader::{ConfigReader, InvalidReason, invalid_value, text},
     field_error::{FieldError, describe, join},
     spec::TransportSpec,
 };
@@ -17,14 +19,15 @@ const VARIABLES_MAX: usize = 256;
 /// One entry of `stdio.commands`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedCommand {
-    /// The command as it is written, or a folder with a `/` at its end.
+    /// Command as written, or a folder that ends with `/`.
     command: String,
     /// Names of variables that may be set for it.
     env: Vec<String>,
 }
 
 impl AllowedCommand {
-    /// Whether it allows this command: the very same, or a program directly in the folder.
+    /// Returns whether the entry permits this command. The command is equal to the entry, or a
+    /// program directly in its folder.
     fn permits(&self, command: &str) -> bool {
         let listed = self.command.as_str();
         let in_folder =
@@ -49,8 +52,10 @@ impl AllowedCommand {
             command => (command, None),
         };
         let is_command = |text: &&str| !text.trim().is_empty() && !text.contains('\0');
-        let command =
-            text(command).filter(is_command).ok_or_else(|| in_entry(wrong(command)))?.to_owned();
+        let command = text(command)
+            .filter(is_command)
+            .ok_or_else(|| in_entry(invalid_value(command)))?
+            .to_owned();
         let env = env.map_or(Ok(Vec::new()), |env| variables(env).map_err(in_entry))?;
         Ok(Self { command, env })
     }
@@ -68,11 +73,13 @@ fn variables(value: &Value) -> Result<Vec<String>, InvalidReason> {
     let name = |value: &Value| text(value).filter(is_name).map(str::to_owned);
     names
         .iter()
-        .map(|value| name(value).ok_or_else(|| format!("names a variable that {}", wrong(value))))
+        .map(|value| {
+            name(value).ok_or_else(|| format!("names a variable that {}", invalid_value(value)))
+        })
         .collect()
 }
 
-/// Why this backend's command, or a variable of it, is not allowed.
+/// Checks that this backend's command and its variables are permitted.
 pub(super) fn check(
     allowed: &[AllowedCommand],
     transport: &TransportSpec,
@@ -109,7 +116,7 @@ impl ConfigReader<'_> {
             let entries = value
                 .as_array()
                 .filter(|entries| entries.len() <= COMMANDS_MAX)
-                .ok_or_else(|| wrong(value))?;
+                .ok_or_else(|| invalid_value(value))?;
             entries.iter().map(AllowedCommand::read).collect()
         })
     }

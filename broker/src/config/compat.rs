@@ -1,4 +1,4 @@
-//! Which revisions of MCP clients may speak, and what those of 2026-07-28 are told about keeping lists.
+//! Protocol revisions that clients may use, and the cache hints for lists of 2026-07-28 clients.
 //! Read with the rest by [`super::validation`].
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use protocol::{
 
 use super::{
     config_key::{ConfigKey, DAY, KeyKind, key},
-    config_reader::{ConfigReader, wrong},
+    config_reader::{ConfigReader, invalid_value},
 };
 
 /// The keys of the section `compat`.
@@ -19,41 +19,41 @@ pub(super) const COMPAT: &[ConfigKey] = &[
         "eras",
         KeyKind::Choice(&["both", "legacy", "modern"]),
         "both",
-        "Which clients are served. `legacy`: those that open a session with `initialize` (2024-11-05 to 2025-11-25); `modern`: those whose requests stand alone (2026-07-28).",
+        "Which clients the broker serves. `legacy`: clients that open a session with `initialize` (2024-11-05 to 2025-11-25). `modern`: clients without a session (2026-07-28).",
     ),
     key(
         "list_ttl",
         KeyKind::Duration { min: Duration::ZERO, max: DAY },
         "0s",
-        "How long clients of 2026-07-28 may keep a list without asking again (`ttlMs`). They hear of changes only where they listen for them.",
+        "How long a client of 2026-07-28 can keep a list without a new request (`ttlMs`). The broker announces changes only to clients that listen for them.",
     ),
     key(
         "list_scope",
         KeyKind::Choice(&["private", "public"]),
         "private",
-        "Who may share a kept list (`cacheScope`). `public` only where every caller may see the same.",
+        "Which clients can share a kept list (`cacheScope`). Use `public` only where every caller may see the same list.",
     ),
     key(
         "strict",
         KeyKind::Bool,
         "false",
-        "Leave out of what clients are told the members that their revision does not know, such as `title`, `icons`, `outputSchema` and `structuredContent` (which is told as text). Needed only for clients that refuse unknown members, which MCP does not ask of them.",
+        "Removes the members that the client's revision does not have, such as `title`, `icons`, `outputSchema` and `structuredContent` (which the broker sends as text). Only clients that refuse unknown members need it; MCP does not require them to refuse.",
     ),
 ];
 
-/// What is served to clients of which kind.
+/// Supported revisions and their options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompatConfig {
     pub eras: Eras,
-    /// How long clients may keep a list. They are told of changes only where they listen for them.
+    /// Time for which clients may keep a list. Only clients that listen for changes learn of them.
     pub list_ttl: Duration,
-    /// The lists are the same for every caller.
+    /// True if the lists are the same for every caller.
     pub lists_are_public: bool,
-    /// Clients get no members that their revision does not know.
+    /// True if clients get no members that their revision does not define.
     pub strict: bool,
 }
 
-/// Revisions that are opened by `initialize`, and the one whose requests stand alone.
+/// Supported revisions: those with `initialize`, and the stateless one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eras {
     Both,
@@ -66,13 +66,13 @@ impl Eras {
         self != Eras::Stateless
     }
 
-    pub fn has_modern(self) -> bool {
+    pub fn has_stateless(self) -> bool {
         self != Eras::Sessions
     }
 }
 
 impl CompatConfig {
-    /// What clients may speak, oldest first.
+    /// Returns the revisions that clients may use, oldest first.
     pub fn versions(&self) -> &'static [Version] {
         const LEGACY: usize = Version::ALL.len() - 1;
         match self.eras {
@@ -96,12 +96,12 @@ impl ConfigReader<'_> {
             Some("both") => Ok(Eras::Both),
             Some("legacy") => Ok(Eras::Sessions),
             Some("modern") => Ok(Eras::Stateless),
-            _ => Err(wrong(value)),
+            _ => Err(invalid_value(value)),
         });
         let lists_are_public = self.value("compat.list_scope", |value, _| match value.as_str() {
             Some("private") => Ok(false),
             Some("public") => Ok(true),
-            _ => Err(wrong(value)),
+            _ => Err(invalid_value(value)),
         });
         CompatConfig {
             eras,

@@ -1,5 +1,5 @@
-//! What a configuration key is: its kind, range and default, and how keys are looked up. The keys themselves stand in
-//! [`super::key_table`] and in the files of their sections.
+//! Properties of a configuration key: kind, range and default, and the lookup of keys. The keys
+//! themselves are in [`super::key_table`] and in the files of their sections.
 
 use std::time::Duration;
 
@@ -8,13 +8,15 @@ use super::{
     units::{format_duration, format_size},
 };
 
-/// All that can be written in a configuration.
+/// All sections and keys of a configuration.
 pub(super) struct KeyTable {
     pub(super) sections: &'static [KeySection],
-    /// Keys and whole sections of the broker's documented surface that this build cannot honour: answered, never ignored.
+    /// Documented keys and sections that this build does not support. Their use is an error, never
+    /// ignored.
     pub(super) unavailable: &'static [&'static str],
-    /// Two spellings of one setting: an environment variable for one replaces the other in the file.
-    pub(super) twins: &'static [(&'static str, &'static str)],
+    /// Two spellings of one setting. An environment variable for one replaces the other in the
+    /// file.
+    pub(super) aliases: &'static [(&'static str, &'static str)],
 }
 
 impl KeyTable {
@@ -22,7 +24,7 @@ impl KeyTable {
         self.sections.iter().find(|section| section.name == name)
     }
 
-    /// By its dotted path.
+    /// Returns the key at a dotted path.
     pub(super) fn find(&self, path: &str) -> Option<&'static ConfigKey> {
         let (section_name, key_name) = path.split_once('.')?;
         self.section(section_name)?.keys.iter().find(|key| key.name == key_name)
@@ -34,9 +36,9 @@ impl KeyTable {
         })
     }
 
-    /// The other spelling of a setting.
-    pub(super) fn twin(&self, path: &str) -> Option<&'static str> {
-        self.twins.iter().find_map(|(one, other)| {
+    /// Returns the other spelling of a setting.
+    pub(super) fn alias(&self, path: &str) -> Option<&'static str> {
+        self.aliases.iter().find_map(|(one, other)| {
             if *one == path { Some(*other) } else { (*other == path).then_some(*one) }
         })
     }
@@ -55,12 +57,12 @@ pub(super) struct ConfigKey {
     pub(super) doc: &'static str,
 }
 
-/// What stands in the place of an absent key.
+/// Default of an absent key.
 #[derive(Clone, Copy)]
 pub(super) enum KeyDefault {
-    /// As it would be written in the file.
+    /// Value as written in the file.
     Value(&'static str),
-    /// No value; the text is one that could be written.
+    /// No value. The example is a valid value.
     None { example: &'static str },
 }
 
@@ -84,25 +86,25 @@ pub(super) enum KeyKind {
     NodeId,
     /// A host name or an IP address, and a port.
     HostPort,
-    /// May hold a password: never shown.
+    /// May hold a password, so the broker never shows it.
     StorageUrl,
-    /// May hold a password: never shown.
+    /// May hold a password, so the broker never shows it.
     RedisUrl,
     LogFilter,
-    /// Never shown, never logged; the number is the least length in bytes.
+    /// Never shown and never logged. The number is the minimum length in bytes.
     Secret {
         bytes_min: usize,
     },
-    /// A file.
+    /// Path of a file.
     Path,
-    /// A file that holds a secret.
+    /// Path of a file that holds a secret.
     SecretFile {
         bytes_min: usize,
     },
     Origins,
     Hosts,
     Networks,
-    /// A share of a whole, in hundredths at least.
+    /// A share from the minimum, in percent, to one.
     Ratio {
         percent_min: u32,
     },
@@ -110,24 +112,25 @@ pub(super) enum KeyKind {
     Deadlines,
     /// A map from the name of a profile to its sizes by wire.
     MessageProfiles,
-    /// The name of one.
+    /// Name of a profile.
     MessageProfile,
     Commands,
-    /// Absolute paths.
+    /// List of absolute paths.
     Folders,
     /// An absolute path.
     Folder,
-    /// First and last number of users.
+    /// First and last user id.
     UserRange,
     HttpUrl,
-    /// Of tenants and principals.
+    /// List of tenants and principals.
     Callers,
-    /// A list of maps.
+    /// List of maps.
     Issuers,
 }
 
 impl KeyKind {
-    /// Whether an environment variable's text is taken as it is, rather than read as a YAML value.
+    /// Returns whether the text of an environment variable is the value itself. Otherwise it is
+    /// parsed as a YAML value.
     pub(super) fn is_text(self) -> bool {
         !matches!(
             self,
@@ -196,13 +199,13 @@ pub(super) const KIB: usize = 1 << 10;
 pub(super) const MIB: usize = 1 << 20;
 pub(super) const GIB: usize = 1 << 30;
 
-/// Bounds of every deadline, here and in a backend's own `timeouts`.
+/// Shortest and longest deadline, here and in a backend's own `timeouts`.
 pub(super) const DEADLINE_MIN: Duration = MS;
 pub(super) const DEADLINE_MAX: Duration = HOUR;
 pub(super) const DEADLINE: KeyKind = KeyKind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
-/// The end of a call, however often its deadline was renewed.
+/// Range of the total time of a call, which renewed deadlines do not extend.
 pub(super) const CALL_MAX: KeyKind = KeyKind::Duration { min: DEADLINE_MIN, max: DAY };
-/// Bounds of every count of things held in memory.
+/// Upper bound of counts of things held in memory.
 pub(super) const COUNT_MAX: u64 = 1_000_000;
 pub(super) const COUNT: KeyKind = KeyKind::Count { min: 1, max: COUNT_MAX };
 
@@ -224,7 +227,7 @@ pub(super) const fn optional_key(
     ConfigKey { name, kind, default: KeyDefault::None { example }, doc }
 }
 
-/// Fits into a header: visible ASCII, no spaces.
+/// Returns whether the text fits into a header: visible ASCII, no spaces.
 pub(super) fn is_secret(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= SECRET_BYTES_MAX

@@ -1,8 +1,9 @@
-//! Values out of what was written ([`super::raw_config`]), each by its key: absent ones are the key's default. Used by
-//! [`super::validation`] and by the files that read sections of their own.
+//! Reads the values of [`super::raw_config`] by their keys, with the defaults of absent keys. Used
+//! by [`super::validation`] and by the files that read sections of their own.
 //!
-//! Invariants: every fault is collected, none ends the reading; a value that is refused is replaced by its default only
-//! to go on looking, as a configuration with faults is never handed out.
+//! Invariants: every fault is collected, and no fault stops the reading. A refused value is
+//! replaced by its default for further checks only, as a configuration with faults is never
+//! returned.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -17,7 +18,7 @@ use super::{
     units::{parse_duration, parse_size},
 };
 
-/// Why a value is not accepted; what is allowed comes from the table.
+/// Reason why a value is not accepted. The permitted values come from the table.
 pub(super) type InvalidReason = String;
 
 pub(super) struct ConfigReader<'r> {
@@ -26,7 +27,7 @@ pub(super) struct ConfigReader<'r> {
 }
 
 impl ConfigReader<'_> {
-    /// A secret given as text or as a file, not both.
+    /// Reads a secret from a text or a file, but not both.
     pub(super) fn secret(&mut self, path: &str, file_path: &str) -> Option<Secret> {
         let inline = self.optional(path, |value, kind| match (text(value), kind) {
             (Some(text), KeyKind::Secret { bytes_min }) => secret_of(text, bytes_min),
@@ -37,22 +38,22 @@ impl ConfigReader<'_> {
             _ => Err(format!("is {}", describe(value))),
         });
         if self.raw.value(path).is_some() && self.raw.value(file_path).is_some() {
-            self.fault(file_path, &format!("stands beside {path}"), "one of the two");
+            self.report(file_path, &format!("is set together with {path}"), "one of the two");
         }
         inline.or(file)
     }
 
-    pub(super) fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
-        self.faults.push(FieldError::new(self.raw.named(path), wrong, allowed));
+    pub(super) fn report(&mut self, path: &str, wrong: &str, allowed: &str) {
+        self.faults.push(FieldError::new(self.raw.source_name(path), wrong, allowed));
     }
 
-    /// The same, in the place of a value.
-    pub(super) fn fault_in<T>(&mut self, path: &str, wrong: &str, allowed: &str) -> Option<T> {
-        self.fault(path, wrong, allowed);
+    /// Adds a fault and returns `None` in the place of a value.
+    pub(super) fn report_none<T>(&mut self, path: &str, wrong: &str, allowed: &str) -> Option<T> {
+        self.report(path, wrong, allowed);
         None
     }
 
-    /// The value of a key with a default.
+    /// Reads a key with a default.
     pub(super) fn value<T>(
         &mut self,
         path: &str,
@@ -61,7 +62,7 @@ impl ConfigReader<'_> {
         self.optional(path, &parse).unwrap_or_else(|| self.default(path, parse))
     }
 
-    /// What an absent key means.
+    /// Returns the default of an absent key.
     pub(super) fn default<T>(
         &self,
         path: &str,
@@ -75,7 +76,7 @@ impl ConfigReader<'_> {
             .expect("defaults are valid, which a test checks")
     }
 
-    /// The value of a key that was written; a fault when it is refused.
+    /// Reads a key that was written. Adds a fault when the value is refused.
     pub(super) fn optional<T>(
         &mut self,
         path: &str,
@@ -83,7 +84,7 @@ impl ConfigReader<'_> {
     ) -> Option<T> {
         let key = self.raw.key(path);
         let parsed = parse(self.raw.value(path)?, key.kind);
-        parsed.map_err(|wrong| self.fault(path, &wrong, &key.kind.allowed())).ok()
+        parsed.map_err(|wrong| self.report(path, &wrong, &key.kind.allowed())).ok()
     }
 
     pub(super) fn address(&mut self, path: &str) -> SocketAddr {
@@ -91,7 +92,7 @@ impl ConfigReader<'_> {
     }
 
     pub(super) fn bool(&mut self, path: &str) -> bool {
-        self.value(path, |value, _| value.as_bool().ok_or_else(|| wrong(value)))
+        self.value(path, |value, _| value.as_bool().ok_or_else(|| invalid_value(value)))
     }
 
     pub(super) fn count(&mut self, path: &str) -> u32 {
@@ -108,13 +109,13 @@ impl ConfigReader<'_> {
 
     pub(super) fn list<T>(&mut self, path: &str, parse: fn(&str) -> Option<T>) -> Vec<T> {
         self.value(path, |value, _| {
-            let entries = value.as_array().ok_or_else(|| wrong(value))?;
+            let entries = value.as_array().ok_or_else(|| invalid_value(value))?;
             entries
                 .iter()
                 .map(|entry| {
                     text(entry)
                         .and_then(parse)
-                        .ok_or_else(|| format!("has an entry that {}", wrong(entry)))
+                        .ok_or_else(|| format!("has an entry that {}", invalid_value(entry)))
                 })
                 .collect()
         })
@@ -125,7 +126,7 @@ impl ConfigReader<'_> {
     }
 }
 
-/// A default as it would come out of the file.
+/// Returns a default as the value that the file would hold.
 fn as_value(kind: KeyKind, text: &str) -> Value {
     if kind.is_text() {
         return Value::String(text.to_owned());
@@ -140,18 +141,18 @@ pub(super) fn text(value: &Value) -> Option<&str> {
 pub(super) fn size(value: &Value, kind: KeyKind) -> Result<usize, InvalidReason> {
     let KeyKind::Size { min, max } = kind else { unreachable!("the key is read as a size") };
     let size = match value {
-        Value::String(text) => parse_size(text).map_err(|_| wrong(value))?,
-        // Plain bytes need no unit and no quotes.
+        Value::String(text) => parse_size(text).map_err(|_| invalid_value(value))?,
+        // A plain number of bytes needs neither a unit nor quotes.
         value => value
             .as_u64()
             .and_then(|bytes| usize::try_from(bytes).ok())
-            .ok_or_else(|| wrong(value))?,
+            .ok_or_else(|| invalid_value(value))?,
     };
-    if (min..=max).contains(&size) { Ok(size) } else { Err(wrong(value)) }
+    if (min..=max).contains(&size) { Ok(size) } else { Err(invalid_value(value)) }
 }
 
-/// Shows a value that is no secret.
-pub(super) fn wrong(value: &Value) -> InvalidReason {
+/// Shows a value that is not a secret.
+pub(super) fn invalid_value(value: &Value) -> InvalidReason {
     const SHOWN_CHARS_MAX: usize = 60;
     match value {
         Value::String(text) if text.is_empty() => "is empty".to_owned(),
@@ -165,14 +166,14 @@ pub(super) fn wrong(value: &Value) -> InvalidReason {
 }
 
 pub(super) fn address(value: &Value, _: KeyKind) -> Result<SocketAddr, InvalidReason> {
-    text(value).and_then(|text| text.parse().ok()).ok_or_else(|| wrong(value))
+    text(value).and_then(|text| text.parse().ok()).ok_or_else(|| invalid_value(value))
 }
 
 pub(super) fn path(value: &Value, _: KeyKind) -> Result<PathBuf, InvalidReason> {
     text(value)
         .filter(|text| !text.is_empty() && !text.contains('\0'))
         .map(PathBuf::from)
-        .ok_or_else(|| wrong(value))
+        .ok_or_else(|| invalid_value(value))
 }
 
 pub(super) fn count(value: &Value, kind: KeyKind) -> Result<u32, InvalidReason> {
@@ -180,7 +181,7 @@ pub(super) fn count(value: &Value, kind: KeyKind) -> Result<u32, InvalidReason> 
         unreachable!("a count is read from a key of that kind")
     };
     let count = value.as_u64().filter(|count| (min..=max).contains(count));
-    count.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| wrong(value))
+    count.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| invalid_value(value))
 }
 
 pub(super) fn duration(value: &Value, kind: KeyKind) -> Result<Duration, InvalidReason> {
@@ -188,7 +189,7 @@ pub(super) fn duration(value: &Value, kind: KeyKind) -> Result<Duration, Invalid
         unreachable!("a duration is read from a key of that kind")
     };
     let duration = text(value).and_then(|text| parse_duration(text).ok());
-    duration.filter(|duration| (min..=max).contains(duration)).ok_or_else(|| wrong(value))
+    duration.filter(|duration| (min..=max).contains(duration)).ok_or_else(|| invalid_value(value))
 }
 
 pub(super) fn host(text: &str) -> Option<String> {
@@ -202,18 +203,20 @@ pub(super) fn host(text: &str) -> Option<String> {
 pub(super) fn read_secret_file(path: &str, bytes_min: usize) -> Result<Secret, InvalidReason> {
     use std::io::Read as _;
     let file = std::fs::File::open(path)
-        .map_err(|error| format!("\"{path}\" can not be read ({error})"))?;
+        .map_err(|error| format!("\"{path}\" cannot be read ({error})"))?;
     let mut content = String::new();
-    // One byte over the limit tells that the file is too long; a device must not be read to its end.
+    // One byte over the limit shows that the file is too long. A device must not be read to its
+    // end.
     let bytes_max = SECRET_BYTES_MAX as u64 + 3;
     file.take(bytes_max)
         .read_to_string(&mut content)
-        .map_err(|error| format!("\"{path}\" can not be read ({error})"))?;
+        .map_err(|error| format!("\"{path}\" cannot be read ({error})"))?;
     let secret = content.trim_end_matches(['\r', '\n']);
     secret_of(secret, bytes_min).map_err(|wrong| format!("\"{path}\": its text {wrong}"))
 }
 
-/// Says nothing of the text but its length, and that only of one that is too short to be kept.
+/// Checks a secret. The fault shows the length of a text that is too short, and nothing else of any
+/// text.
 fn secret_of(text: &str, bytes_min: usize) -> Result<Secret, InvalidReason> {
     match text.len() {
         length if length < bytes_min => Err(format!("is too short to be a secret, with {length} of at least {bytes_min} bytes")),

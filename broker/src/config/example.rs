@@ -1,5 +1,6 @@
-//! The table of keys for people: the commented configuration of `mcp-broker config-example`, and the reference in
-//! `docs/configuration.md`. Tests hold both to the table.
+//! Documentation from the table of keys: the commented configuration of `mcp-broker
+//! config-example`, and the reference in `docs/configuration.md`. Tests compare both with the
+//! table.
 
 use std::fmt::Write as _;
 
@@ -12,9 +13,9 @@ use super::{
 const LINE_CHARS_MAX: usize = 100;
 
 const HEAD: &str = "\
-# Configuration of mcp-broker: every key with its default. An absent key means its default, an unknown one is an error.
+# Configuration of mcp-broker: every key with its default. An absent key has its default; an unknown key is an error.
 # Durations are whole numbers with a unit (250ms, 30s, 5m, 2h), and so are sizes (512, 64KiB, 16MiB).
-# Each key can be set by an environment variable too, which wins: limits.burst is MCP_BROKER__LIMITS__BURST.
+# An environment variable can also set each key and overrides the file: limits.burst is MCP_BROKER__LIMITS__BURST.
 # `mcp-broker check-config FILE` names every fault of a file.
 ";
 
@@ -30,7 +31,7 @@ tenants: {}
 #    timeouts: {call: 20s, control: 5s, call_max: 10m, methods: {resources/read: 10s}}
 
 # Backends, by name; same bodies as PUT /admin/v1/tenants/{tenant}/backends/{backend}. They are read-only in the admin API.
-# A name alone belongs to tenant `default`, TENANT/NAME to the one named.
+# A plain NAME belongs to tenant `default`, and TENANT/NAME to that tenant.
 backends: {}
 #  files:
 #    transport: {type: stdio, command: npx, args: [\"-y\", \"@modelcontextprotocol/server-filesystem\", /srv/files]}
@@ -48,7 +49,7 @@ backends: {}
 #    tools: {validate_arguments: true, validate_timeout: 100ms}
 ";
 
-/// What `auth.issuers` may hold, beside the key.
+/// Example entries of `auth.issuers`, without the key.
 const ISSUERS: &str = "  #  - issuer: https://login.example.com
   #    jwks_url: https://login.example.com/keys
   #    audiences: [\"https://mcp.example.com/mcp\"]
@@ -63,7 +64,7 @@ const ISSUERS: &str = "  #  - issuer: https://login.example.com
   #    tenants: [acme, umbrella]
 ";
 
-/// A commented YAML file that says every default.
+/// Returns a commented YAML file with every default.
 pub fn yaml() -> String {
     let mut out = HEAD.to_owned();
     for section in TABLE.sections {
@@ -95,21 +96,23 @@ pub fn yaml() -> String {
     out
 }
 
-/// The reference, as Markdown.
+/// Returns the reference as Markdown.
 pub fn markdown() -> String {
-    let mut out = "# Configuration\n\nThis page is generated from the table the broker reads its configuration with; \
-        `mcp-broker config-example` prints the same as a YAML file to start from.\n\n"
+    let mut out = "# Configuration\n\n\
+        This page is generated from the table of configuration keys. `mcp-broker config-example` prints the same keys as a YAML \
+        file.\n\n"
         .to_owned();
     out.push_str(
-        "`mcp-broker serve --config FILE` reads a YAML file of the sections below; without a file every key has its default. \
-         Every key can also be set by the environment variable named beside it, which wins over the file. An unknown key, in the \
-         file or in the environment, is an error, and so is a value out of range: the broker does not start (exit code 64) and \
-         names each fault, as `mcp-broker check-config FILE` does.\n\n\
+        "`mcp-broker serve --config FILE` reads a YAML file with the sections below. Without a file, every key has its default. \
+         An environment variable can set each key: the tables name it, and it overrides the file. The broker does not start (exit \
+         code 64) if the file or the environment has an unknown key or a value out of range. It reports each fault, as \
+         `mcp-broker check-config FILE` does.\n\n\
          Durations are a whole number with one unit (`250ms`, `30s`, `5m`, `2h`), sizes a whole number of bytes or of a unit \
-         (`512`, `64KiB`, `16MiB`, `1GiB`). Relative paths start at the working directory. Secrets can be kept in files \
-         (`..._file`): one line, whose end is not part of the secret.\n\n\
-         SIGHUP reads the file again. `tenants`, `backends` and `telemetry.log` follow it, and so do the files of `tls`, read anew; for any other key the log says that a \
-         restart is needed. When the file has a fault nothing changes, and the log names it.\n",
+         (`512`, `64KiB`, `16MiB`, `1GiB`). Relative paths start at the working directory. A file can hold a secret (`..._file`): \
+         one line, whose end is not part of the secret.\n\n\
+         SIGHUP reads the file again. The broker applies `tenants`, `backends`, `telemetry.log` and the files of `tls`. If another \
+         key changed, the log states that a restart is needed. If the file has a fault, nothing changes and the log names the \
+         fault.\n",
     );
     for section in TABLE.sections {
         section_markdown(&mut out, section);
@@ -118,24 +121,26 @@ pub fn markdown() -> String {
     let _ = write!(
         out,
         "\n## `auth.issuers`\n\n\
-         Authorization servers, as [security.md](security.md#tokens-of-an-authorization-server) explains. All that an entry may say:\n\n\
+         [security.md](security.md#tokens-of-an-authorization-server) describes authorization servers. An entry has these members:\n\n\
          ```yaml\nauth:\n  resource: https://mcp.example.com\n  issuers:\n{issuers}```\n"
     );
     let bodies = BODIES.trim();
     let _ = write!(
         out,
         "\n## `tenants` and `backends`\n\n\
-         Entries that live beside those made through the admin API, and can not be changed there. Their bodies are those of the \
-         admin API; the token of a backend can also be read from a file (`credentials.bearer_file`). `MCP_BROKER__TENANTS` and \
-         `MCP_BROKER__BACKENDS` hold a whole map, as YAML or JSON, that replaces the file's.\n\n```yaml\n{bodies}\n```\n\n\
+         These entries exist together with those of the admin API, which cannot change them. They have the same bodies, and a tenant \
+         can have a `policy` ([access](access.md)). A file can \
+         hold the token of a backend (`credentials.bearer_file`). `MCP_BROKER__TENANTS` and `MCP_BROKER__BACKENDS` each hold a \
+         whole map, as YAML or JSON, which replaces the map of the file.\n\n```yaml\n{bodies}\n```\n\n\
          ## Listeners that others can reach\n\n\
-         The broker does not start with `listen.http`, `listen.tcp` or `listen.quic` on an address that is not loopback while `auth.required` is false, nor with \
-         `listen.admin` on one without `auth.admin_token`, unless `auth.allow_anonymous_public` is true.\n"
+         The broker does not start with `listen.http`, `listen.tcp` or `listen.quic` on an address that is not loopback while \
+         `auth.required` is false. It does not start with `listen.admin` on such an address without `auth.admin_token`. \
+         `auth.allow_anonymous_public: true` allows both.\n"
     );
     out
 }
 
-/// [`ISSUERS`] as they would be written.
+/// Returns [`ISSUERS`] without the comment signs.
 fn issuers() -> String {
     ISSUERS.lines().map(|line| format!("{}\n", line.replacen('#', " ", 1))).collect()
 }
@@ -160,7 +165,7 @@ fn section_markdown(out: &mut String, section: &KeySection) {
     }
 }
 
-/// A comment, broken into lines.
+/// Appends a comment, broken into lines.
 fn comment(out: &mut String, indent: &str, text: &str) {
     let mut line = format!("{indent}#");
     for word in text.split_whitespace() {
@@ -179,7 +184,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, load_from};
 
-    /// Everything but the node's name, half of which is drawn by lot.
+    /// Returns everything but the node's name, half of which is random.
     fn shown(mut config: Config) -> String {
         config.node.id.clear();
         format!("{config:#?}")
@@ -211,8 +216,8 @@ mod tests {
                 .filter(|_| name.ends_with("_file"));
             file.map(|(_, path)| path.as_str())
         };
-        // Some keys are for brokers that have others.
-        let beside = |name: &str| match name {
+        // Some keys require other keys.
+        let comment = |name: &str| match name {
             "redis_url" | "redis_url_file" => {
                 "  url: postgres://db/x\nnode: {secret: 0123456789abcdef}\n"
             }
@@ -235,7 +240,7 @@ mod tests {
                     section.name,
                     key.name,
                     in_file(key.name).unwrap_or(example),
-                    beside(key.name)
+                    comment(key.name)
                 );
                 load_from(&text, []).unwrap_or_else(|faults| panic!("{text}: {faults}"));
                 tried += 1;
@@ -312,7 +317,7 @@ mod tests {
         }
     }
 
-    /// Run with `UPDATE_DOCS=1` to write the page anew.
+    /// Run with `UPDATE_DOCS=1` to write the page again.
     #[test]
     fn the_reference_page_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");

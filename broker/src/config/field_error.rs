@@ -1,20 +1,21 @@
-//! What is wrong with a configuration or with the body of an admin request: where, what, and what is allowed instead.
-//! Made by the other files of this folder; printed one per line by `check-config` and shown as the field at fault by the
-//! admin API.
+//! Faults of a configuration or of the body of an admin request: path, problem, and permitted
+//! values. The other files of this folder create them. `check-config` prints one per line, and the
+//! admin API shows the field at fault.
 //!
-//! Invariant: a fault never holds the value of a secret, and is one line however odd the input was.
+//! Invariant: a fault never holds the value of a secret, and is always one line.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// One fault.
+/// A fault of one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldError {
-    /// Dotted path of the key, such as `limits.burst` or `transport.url`; empty for the document as a whole.
+    /// Dotted path of the key, such as `limits.burst` or `transport.url`. Empty for the document as
+    /// a whole.
     pub path: String,
-    pub wrong: String,
-    /// What would be accepted; empty where `wrong` says it already.
+    pub problem: String,
+    /// Permitted values. Empty when `problem` already contains them.
     pub allowed: String,
 }
 
@@ -24,17 +25,17 @@ impl FieldError {
         wrong: impl Into<String>,
         allowed: impl Into<String>,
     ) -> Self {
-        Self { path: path.into(), wrong: wrong.into(), allowed: allowed.into() }
+        Self { path: path.into(), problem: wrong.into(), allowed: allowed.into() }
     }
 
-    /// The same fault of a value that stands inside of another one.
-    pub(crate) fn under(mut self, parent: &str) -> Self {
+    /// Prefixes the path of a fault with the path of the enclosing value.
+    pub(crate) fn nested_in(mut self, parent: &str) -> Self {
         self.path = join(parent, &self.path);
         self
     }
 }
 
-/// A member's path.
+/// Returns the path of a member.
 pub(super) fn join(parent: &str, name: &str) -> String {
     match (parent, name) {
         ("", name) => name.to_owned(),
@@ -46,7 +47,7 @@ pub(super) fn join(parent: &str, name: &str) -> String {
 impl fmt::Display for FieldError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = if self.path.is_empty() { "document" } else { &self.path };
-        write!(out, "{}: {}", OneLine(path), OneLine(&self.wrong))?;
+        write!(out, "{}: {}", OneLine(path), OneLine(&self.problem))?;
         if !self.allowed.is_empty() {
             write!(out, "; allowed: {}", OneLine(&self.allowed))?;
         }
@@ -54,12 +55,12 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Every fault of one configuration; never empty.
+/// All faults of one configuration. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct FieldErrors(pub Vec<FieldError>);
 
-/// Control characters of a peer or of a file must not reach a terminal or start a second line.
+/// Text without control characters, which must not reach a terminal or start a second line.
 struct OneLine<'a>(&'a str);
 
 impl fmt::Display for OneLine<'_> {
@@ -69,11 +70,11 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// The entry of `known` that a mistyped name most likely meant.
+/// Returns the known name that is most similar to a mistyped one.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    /// Beyond two slips of the finger a suggestion is a guess.
+    /// Largest distance of a suggestion. Names with a larger distance are unlikely to be meant.
     const SLIPS_MAX: usize = 2;
-    // The distance below is quadratic: a name nobody could have meant is not measured.
+    // The distance below is quadratic, so a very long name is not measured.
     if name.len() > 64 {
         return None;
     }
@@ -84,7 +85,7 @@ pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// Insertions, deletions and replacements between two names.
+/// Returns the number of insertions, deletions and replacements between two names.
 fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();
@@ -115,12 +116,12 @@ pub(super) fn unknown<'a>(
     let shown: String = name.chars().take(64).collect();
     FieldError::new(
         join(parent, &shown),
-        format!("is no known key{hint}"),
+        format!("is not a known key{hint}"),
         known.collect::<Vec<_>>().join(", "),
     )
 }
 
-/// What a value is, without showing it: it may be a secret.
+/// Returns the type of a value as text. Does not show the value, as it may be a secret.
 pub(super) fn describe(value: &Value) -> &'static str {
     match value {
         Value::Null => "empty",
@@ -141,7 +142,7 @@ mod tests {
         let fault = FieldError::new("limits.burst", "is \"a\nb\u{1b}[31m\"", "a whole number");
         assert_eq!(fault.to_string(), "limits.burst: is \"a b [31m\"; allowed: a whole number");
         assert_eq!(
-            FieldError::new("", "is empty", "").under("backends.x").to_string(),
+            FieldError::new("", "is empty", "").nested_in("backends.x").to_string(),
             "backends.x: is empty"
         );
     }

@@ -1,13 +1,17 @@
-//! Authorization servers whose tokens are taken, and the public URL that tokens are for: `auth.resource` and `auth.issuers`.
-//! Read with the rest by [`super::validation`], used by `auth::tokens`.
+//! Authorization servers whose tokens are accepted, and the public URL that is their audience:
+//! `auth.resource` and `auth.issuers`. Read with the rest by [`super::validation`], used by
+//! `auth::tokens`.
 //!
-//! Invariant: no algorithm with a shared secret can be configured, nor `none`, and nothing is fetched without TLS but over loopback.
+//! Invariants:
+//! - Neither an algorithm with a shared secret nor `none` can be configured.
+//! - Fetches use TLS, except over loopback.
 
 use std::{sync::LazyLock, time::Duration};
 
 use http::Uri;
 use jsonwebtoken::Algorithm;
 use protocol::ids::TenantId;
+use rules::limits::tokens::{ISSUERS_MAX, KEY_SET_AGE_MAX};
 use serde::Deserialize;
 use serde_json::Value;
 use transport::parse_http_url;
@@ -16,34 +20,34 @@ use utoipa::ToSchema;
 use super::{
     body_schema::BodySchema,
     config_key::KeyKind,
-    config_reader::{ConfigReader, InvalidReason, text, wrong},
+    config_reader::{ConfigReader, InvalidReason, invalid_value, text},
     field_error::{FieldError, join},
     range::check_duration,
     spec::optional_duration,
     units::DurationText,
 };
-use crate::limits::tokens::{ISSUERS_MAX, KEY_SET_AGE_MAX};
 
 static ENTRY: LazyLock<BodySchema<IssuerEntry>> = LazyLock::new(BodySchema::new);
 
 const URL_ALLOWED: &str = "an https URL, or an http one of this machine";
 const RESOURCE_ALLOWED: &str = "an https URL without path, such as https://mcp.example.com";
-/// The longest issuer, which stands in the name of every principal of it.
+/// Longest issuer in bytes. It is part of the name of every principal of that issuer.
 const ISSUER_BYTES_MAX: usize = 256;
-/// The longest claim's name, audience or scope.
+/// Longest name of a claim, audience or scope, in bytes.
 const WORD_BYTES_MAX: usize = 512;
-/// The longest list of them.
+/// Largest number of audiences or scopes.
 const WORDS_MAX: usize = 64;
-/// The longest list of tenants that a claim may name.
+/// Largest number of tenants that a claim may name.
 const TENANTS_MAX: usize = 10_000;
 
-/// The one type of a token that can be demanded (RFC 9068, 2.1).
+/// The only token type that can be required (RFC 9068, 2.1).
 const ACCESS_TOKEN_TYPE: &str = "at+jwt";
-/// How long keys may be believed. A fetch that fails is tried again within the shortest time.
+/// Range of the time for which keys are trusted. Retries of a failed fetch start within the
+/// minimum.
 const KEYS_AGE: KeyKind =
     KeyKind::Duration { min: Duration::from_secs(10), max: Duration::from_secs(30 * 24 * 3_600) };
 
-/// What tokens may be signed with, by its name in them.
+/// Algorithms of token signatures, by their names in tokens.
 const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("RS256", Algorithm::RS256),
     ("RS384", Algorithm::RS384),
@@ -56,45 +60,48 @@ const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("EdDSA", Algorithm::EdDSA),
 ];
 
-/// An algorithm by its name in a token. Those with a shared secret are none, and `none` is none.
+/// Returns an algorithm by its name in a token. Returns `None` for algorithms with a shared secret
+/// and for `none`.
 pub fn algorithm(name: &str) -> Option<Algorithm> {
     ALGORITHMS.iter().find(|(known, _)| *known == name).map(|(_, algorithm)| *algorithm)
 }
 
-/// An authorization server whose tokens are taken.
+/// An authorization server whose tokens are accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuerConfig {
-    /// As it stands in `iss`, to the letter.
+    /// Issuer exactly as in `iss`.
     pub issuer: String,
-    /// Where its keys are; absent, its metadata says it.
+    /// URL of the keys. `None`: the metadata contains it.
     pub jwks_url: Option<Uri>,
-    /// Time for which its keys are believed since they were last fetched.
+    /// Time for which keys are trusted after the last fetch.
     pub keys_max_age: Duration,
-    /// Whom its tokens may be for. Empty: the resource, and every endpoint below it.
+    /// Accepted audiences. Empty: the resource, and every endpoint below it.
     pub audiences: Vec<String>,
     pub algorithms: Vec<Algorithm>,
-    /// Tokens must say that they are access tokens: `typ` is `at+jwt`.
+    /// True if tokens must be marked as access tokens: `typ` is `at+jwt`.
     pub requires_access_token_type: bool,
     pub tenant: TenantMapping,
-    /// The claim that says who it is.
+    /// Claim that names the principal.
     pub principal_claim: String,
-    /// What each token must be good for.
+    /// Claim with the groups that access rules look at. Dots lead into objects.
+    pub groups_claim: Option<String>,
+    /// Scopes that each token must have.
     pub scopes: Vec<String>,
 }
 
-/// Which tenant a token is for.
+/// Mapping from a token to its tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenantMapping {
     Fixed(TenantId),
     Claim {
         name: String,
-        /// The tenants it may name. Empty: each that is served.
+        /// Tenants that the claim may name. Empty: every enabled tenant.
         tenants: Vec<TenantId>,
     },
 }
 
 impl ConfigReader<'_> {
-    /// The public URL, without a slash at its end.
+    /// Reads the public URL, without a slash at its end.
     pub(super) fn resource(&mut self) -> Option<String> {
         self.optional("auth.resource", |value, _| resource(value))
     }
@@ -105,23 +112,23 @@ impl ConfigReader<'_> {
         let Some(written) = raw.value(PATH) else { return Vec::new() };
         let allowed = self.raw.key(PATH).kind.allowed();
         let Some(entries) = written.as_array() else {
-            self.fault(PATH, &wrong(written), &allowed);
+            self.report(PATH, &invalid_value(written), &allowed);
             return Vec::new();
         };
         if entries.len() > ISSUERS_MAX {
-            self.fault(PATH, "has too many entries", &format!("at most {ISSUERS_MAX}"));
+            self.report(PATH, "has too many entries", &format!("at most {ISSUERS_MAX}"));
         }
         if !entries.is_empty() && resource.is_none() && self.raw.value("auth.resource").is_none() {
-            self.fault("auth.resource", "is missing beside auth.issuers", RESOURCE_ALLOWED);
+            self.report("auth.resource", "is missing, but auth.issuers needs it", RESOURCE_ALLOWED);
         }
-        let named = self.raw.named(PATH);
+        let named = self.raw.source_name(PATH);
         let mut issuers: Vec<IssuerConfig> = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             let path = join(&named, &at.to_string());
             let issuer = IssuerReader { path: path.clone(), faults: &mut self.faults }.read(entry);
             if let Some(issuer) = issuer {
                 if issuers.iter().any(|known| known.issuer == issuer.issuer) {
-                    self.fault(&join(&path, "issuer"), "is listed twice", "each issuer once");
+                    self.report(&join(&path, "issuer"), "is listed twice", "each issuer once");
                 }
                 issuers.push(issuer);
             }
@@ -131,8 +138,8 @@ impl ConfigReader<'_> {
 }
 
 fn resource(value: &Value) -> Result<String, InvalidReason> {
-    let url = text(value).ok_or_else(|| wrong(value))?;
-    let uri = parse_http_url(url).map_err(|error| format!("is no usable URL: {error}"))?;
+    let url = text(value).ok_or_else(|| invalid_value(value))?;
+    let uri = parse_http_url(url).map_err(|error| format!("is not a usable URL: {error}"))?;
     if !is_private(&uri) {
         return Err("is reached without TLS".to_owned());
     }
@@ -142,19 +149,19 @@ fn resource(value: &Value) -> Result<String, InvalidReason> {
     Ok(url.trim_end_matches('/').to_owned())
 }
 
-/// Nobody on the way can read or change what is said there.
+/// Returns whether the connection to this URL is private: TLS, or loopback.
 pub fn is_private(uri: &Uri) -> bool {
     uri.scheme_str() == Some("https") || is_loopback(uri)
 }
 
-/// On this machine.
+/// Returns whether the URL is on this machine.
 pub fn is_loopback(uri: &Uri) -> bool {
     let host = uri.host().unwrap_or_default();
     let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// An entry of `auth.issuers`, as it is written.
+/// An entry of `auth.issuers`, as written.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct IssuerEntry {
@@ -171,21 +178,30 @@ struct IssuerEntry {
     tenants: Option<Vec<String>>,
     principal_claim: Option<String>,
     scopes: Option<Vec<String>>,
+    claims: Option<IssuerClaims>,
 }
 
-/// Checks one entry of the list.
+/// Claims that access rules look at.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+struct IssuerClaims {
+    groups: Option<String>,
+}
+
+/// Reader of one entry of the list.
 struct IssuerReader<'f> {
     path: String,
     faults: &'f mut Vec<FieldError>,
 }
 
 impl IssuerReader<'_> {
-    /// Returns `None` after a fault that leaves nothing to go on with. The configuration is refused anyway.
+    /// Returns `None` after a fault that prevents further checks. The configuration is refused
+    /// anyway.
     fn read(mut self, entry: &Value) -> Option<IssuerConfig> {
         let entry = match ENTRY.read(entry) {
             Ok(entry) => entry,
             Err(faults) => {
-                self.faults.extend(faults.into_iter().map(|fault| fault.under(&self.path)));
+                self.faults.extend(faults.into_iter().map(|fault| fault.nested_in(&self.path)));
                 return None;
             }
         };
@@ -203,7 +219,10 @@ impl IssuerReader<'_> {
         let principal_claim = self
             .claim("principal_claim", entry.principal_claim)
             .unwrap_or_else(|| "sub".to_owned());
+        let groups_claim =
+            self.claim("claims.groups", entry.claims.and_then(|claims| claims.groups));
         Some(IssuerConfig {
+            groups_claim,
             issuer: Some(entry.issuer).filter(|_| is_issuer)?,
             jwks_url,
             keys_max_age: entry.keys_max_age.unwrap_or(KEY_SET_AGE_MAX),
@@ -237,7 +256,7 @@ impl IssuerReader<'_> {
         match parse_http_url(url) {
             Ok(uri) if is_private(&uri) => return Some(uri),
             Ok(_) => self.fault(name, "is reached without TLS", URL_ALLOWED),
-            Err(error) => self.fault(name, &format!("is no usable URL: {error}"), URL_ALLOWED),
+            Err(error) => self.fault(name, &format!("is not a usable URL: {error}"), URL_ALLOWED),
         }
         None
     }
@@ -256,7 +275,7 @@ impl IssuerReader<'_> {
         {
             self.fault(
                 name,
-                "has an entry that can not be one, or too many",
+                "has an entry that cannot be one, or too many",
                 &format!("at most {WORDS_MAX} texts, none of them empty"),
             );
         }
@@ -276,7 +295,7 @@ impl IssuerReader<'_> {
     fn claim(&mut self, name: &'static str, claim: Option<String>) -> Option<String> {
         let claim = claim?;
         if claim.is_empty() || claim.len() > WORD_BYTES_MAX {
-            self.fault(name, "is no name of a claim", "the name of a member of the token");
+            self.fault(name, "is not the name of a claim", "the name of a member of the token");
         }
         Some(claim)
     }
@@ -286,14 +305,16 @@ impl IssuerReader<'_> {
         let tenants = self.tenants(entry.tenants.as_deref(), claim.is_some());
         match (&entry.tenant, claim) {
             (Some(_), Some(_)) => {
-                self.fault("tenant_claim", "stands beside tenant", "one of the two")
+                self.fault("tenant_claim", "is set together with tenant", "one of the two")
             }
             (None, Some(name)) => return Some(TenantMapping::Claim { name, tenants }),
             (Some(name), None) => match TenantId::parse(name) {
                 Ok(tenant) => return Some(TenantMapping::Fixed(tenant)),
-                Err(_) => {
-                    self.fault("tenant", "is no name for a tenant", super::validation::NAME_ALLOWED)
-                }
+                Err(_) => self.fault(
+                    "tenant",
+                    "is not a name for a tenant",
+                    super::validation::NAME_ALLOWED,
+                ),
             },
             (None, None) => {
                 let allowed = "the name of a tenant, or tenant_claim: the claim that names it";
@@ -303,14 +324,14 @@ impl IssuerReader<'_> {
         None
     }
 
-    /// The tenants that `tenant_claim` may name.
+    /// Reads the tenants that `tenant_claim` may name.
     fn tenants(&mut self, names: Option<&[String]>, beside_claim: bool) -> Vec<TenantId> {
         let Some(names) = names else { return Vec::new() };
         if !beside_claim {
             self.fault(
                 "tenants",
-                "stands without tenant_claim",
-                "a list of tenants beside tenant_claim",
+                "is set without tenant_claim",
+                "a list of tenants, with tenant_claim",
             );
         }
         let tenants: Vec<TenantId> =
@@ -330,7 +351,7 @@ impl IssuerReader<'_> {
     }
 }
 
-/// RFC 6749, 3.3.
+/// Returns whether the word is a scope token (RFC 6749, 3.3).
 fn is_scope(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
 }
@@ -410,11 +431,14 @@ mod tests {
             (&format!("{{{url}}}"), "auth.issuers.0.tenant: is missing, and so is tenant_claim"),
             (
                 &format!("{{{url}, tenant: acme, tenant_claim: org}}"),
-                "auth.issuers.0.tenant_claim: stands beside tenant",
+                "auth.issuers.0.tenant_claim: is set together with tenant",
             ),
-            (&format!("{{{url}, tenant: Acme}}"), "auth.issuers.0.tenant: is no name for a tenant"),
+            (
+                &format!("{{{url}, tenant: Acme}}"),
+                "auth.issuers.0.tenant: is not a name for a tenant",
+            ),
             (&format!("{{{url}, tenant: 1}}"), "auth.issuers.0.tenant: is a number"),
-            (&format!("{{{url}, tenant: acme, key: x}}"), "auth.issuers.0.key: is no known key"),
+            (&format!("{{{url}, tenant: acme, key: x}}"), "auth.issuers.0.key: is not a known key"),
             (
                 &format!("{{{url}, tenant: acme, algorithms: [HS256]}}"),
                 "auth.issuers.0.algorithms: names none",
@@ -448,7 +472,7 @@ mod tests {
                 "auth.issuers.0.issuer: is reached without TLS",
             ),
             ("{issuer: 'https://a.example?x', tenant: acme}", "auth.issuers.0.issuer: has a query"),
-            ("{issuer: 'a.example', tenant: acme}", "auth.issuers.0.issuer: is no usable URL"),
+            ("{issuer: 'a.example', tenant: acme}", "auth.issuers.0.issuer: is not a usable URL"),
             (
                 &format!("{{{url}, tenant: acme}}, {{{url}, tenant: b}}"),
                 "auth.issuers.1.issuer: is listed twice",
@@ -456,7 +480,7 @@ mod tests {
             ("acme", "auth.issuers.0: is text"),
             (
                 &format!("{{{url}, tenant: acme, tenants: [acme]}}"),
-                "auth.issuers.0.tenants: stands without tenant_claim",
+                "auth.issuers.0.tenants: is set without tenant_claim",
             ),
             (
                 &format!("{{{url}, tenant_claim: org, tenants: []}}"),
@@ -483,7 +507,7 @@ mod tests {
         }
         assert_fault(
             &format!("auth: {{issuers: [{{{url}, tenant: acme}}]}}"),
-            "auth.resource: is missing beside auth.issuers",
+            "auth.resource: is missing, but auth.issuers needs it",
         );
         assert_fault("auth: {issuers: 7}", "auth.issuers: is 7");
         for resource in [

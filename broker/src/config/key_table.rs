@@ -1,9 +1,10 @@
-//! The table of configuration keys: name, kind, range, default and what it is for, with the tables of the files that read
-//! their own sections. The reader ([`super::raw_config`], [`super::validation`]), `config-example` and `docs/configuration.md`
-//! ([`super::example`]) all follow it.
+//! Table of configuration keys: name, kind, range, default and purpose. It includes the tables of
+//! the files that read their own sections. The reader ([`super::raw_config`],
+//! [`super::validation`]), `config-example` and `docs/configuration.md` ([`super::example`]) all
+//! use it.
 //!
-//! Invariant: a key that a future build will know and this one does not is listed in [`super::config_key::KeyTable::unavailable`], so that it is
-//! answered and never ignored.
+//! Invariant: keys that are planned but not supported yet are in
+//! [`super::config_key::KeyTable::unavailable`]. The reader reports them and never ignores them.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use super::{
 pub(super) static TABLE: KeyTable = KeyTable {
     sections: SECTIONS,
     unavailable: &["errors"],
-    twins: &[
+    aliases: &[
         ("node.secret", "node.secret_file"),
         ("storage.url", "storage.url_file"),
         ("storage.redis_url", "storage.redis_url_file"),
@@ -31,58 +32,59 @@ pub(super) static TABLE: KeyTable = KeyTable {
     ],
 };
 
-/// The sections that hold single values. `tenants` and `backends` are maps of bodies, see [`super::spec_parser`].
+/// Sections that hold single values. `tenants` and `backends` are maps of bodies, see
+/// [`super::spec_parser`].
 const SECTIONS: &[KeySection] = &[
     KeySection {
         name: "listen",
-        doc: "Where the broker listens. Port 0 takes a free one; the `ready` line tells which.",
+        doc: "Addresses that the broker listens on. Port 0 selects a free port; the `ready` line shows it.",
         keys: LISTEN,
     },
     KeySection {
         name: "tls",
-        doc: "TLS 1.2 and 1.3 on `listen.http`, `listen.admin` and `listen.tcp`, TLS 1.3 on `listen.quic`. With a certificate the first three take connections with and without TLS, unless told otherwise. SIGHUP reads the files anew; connections there are go on.",
+        doc: "TLS 1.2 and 1.3 on `listen.http`, `listen.admin` and `listen.tcp`; TLS 1.3 on `listen.quic`. With a certificate, the first three accept connections with and without TLS by default. SIGHUP reads the files again; open connections continue.",
         keys: TLS,
     },
-    KeySection { name: "node", doc: "This process.", keys: NODE },
+    KeySection { name: "node", doc: "Identity of this process.", keys: NODE },
     KeySection {
         name: "storage",
-        doc: "Where everything that outlives the process is kept: tenants, keys, backends, sessions, tasks and event streams.",
+        doc: "Durable state: tenants, keys, backends, sessions, tasks and event streams.",
         keys: STORAGE,
     },
-    KeySection { name: "auth", doc: "Who may come in.", keys: AUTH },
+    KeySection { name: "auth", doc: "Authentication of clients and operators.", keys: AUTH },
     KeySection {
         name: "limits",
-        doc: "Limits, and defaults for tenants that set none of their own.",
+        doc: "Limits, and the defaults for tenants without limits of their own.",
         keys: LIMITS,
     },
     KeySection {
         name: "overload",
-        doc: "When new requests are refused (`overloaded`), so that those there are go on. Health and the admin API always answer.",
+        doc: "When the broker refuses new requests (`overloaded`), so that accepted ones can finish. Health endpoints and the admin API always answer.",
         keys: OVERLOAD,
     },
     KeySection { name: "timeouts", doc: "Deadlines.", keys: TIMEOUTS },
     KeySection {
         name: "breaker",
-        doc: "When a backend that fails is left alone. Failures are connections that do not come about or end, answers that do not come in time or are not MCP, and HTTP statuses of 500 and above; not errors that the backend answers with. Calls are refused then (`backend_unavailable`), until a probe finds the backend well. A backend's own body may set each of these.",
+        doc: "Circuit breaker of each backend. These are failures: a connection that fails or ends, a late answer, an answer that is not MCP, and an HTTP status of 500 or above. An error that the backend returns is not a failure. While the breaker is open, the broker refuses calls (`backend_unavailable`), until a probe succeeds. The body of a backend can set each of these keys.",
         keys: resilience::BREAKER,
     },
     KeySection {
         name: "retries",
-        doc: "Calls that failed and are sent again: those the backend did not look at, and those that do no harm twice (the tool says `readOnlyHint` or `idempotentHint`, or the method only reads).",
+        doc: "Calls that the broker sends again after a failure. It repeats a call that the backend did not process. It also repeats a call that is safe to repeat: the tool has `readOnlyHint` or `idempotentHint`, or the method only reads.",
         keys: resilience::RETRIES,
     },
     KeySection { name: "session", doc: "Sessions of clients.", keys: SESSION },
     KeySection {
         name: "tasks",
-        doc: "Calls that are carried out as tasks: because clients ask for it (2025-11-25), or as the broker finds it better for clients that declare the extension of tasks (2026-07-28).",
+        doc: "Calls that run as tasks: at the request of a client (2025-11-25), or by decision of the broker for clients that declare the extension of tasks (2026-07-28).",
         keys: TASKS,
     },
     KeySection {
         name: "events",
-        doc: "Event streams (SSE), and the log they are resumed from.",
+        doc: "Event streams (SSE), and the log that clients resume them from.",
         keys: EVENTS,
     },
-    KeySection { name: "compat", doc: "Revisions of MCP that clients may speak.", keys: COMPAT },
+    KeySection { name: "compat", doc: "Revisions of MCP that clients can use.", keys: COMPAT },
     KeySection {
         name: "telemetry",
         doc: "Logs, metrics and traces.",
@@ -90,17 +92,17 @@ const SECTIONS: &[KeySection] = &[
     },
     KeySection {
         name: "audit",
-        doc: "The audit log: who did what, in the database.",
+        doc: "The audit log in the database: actions of operators and, if configured, requests of clients.",
         keys: observability::AUDIT,
     },
     KeySection {
         name: "egress",
-        doc: "Where backends that are reached over the network may live. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while the listeners of clients are loopback addresses and `auth.required` is false.",
+        doc: "Addresses of backends that the broker reaches over the network. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while the listeners of clients are loopback addresses and `auth.required` is false.",
         keys: EGRESS,
     },
     KeySection {
         name: "stdio",
-        doc: "Backends that are child processes. What a backend says in `transport.limits` goes before what stands here.",
+        doc: "Backends that are child processes. `transport.limits` of a backend overrides these keys.",
         keys: stdio::KEYS,
     },
     KeySection {
@@ -122,25 +124,25 @@ const LISTEN: &[ConfigKey] = &[
         "tcp",
         KeyKind::Address,
         "127.0.0.1:8081",
-        "Data plane over plain TCP: a message per line, a session per connection. Absent: none.",
+        "Data plane over TCP: one message per line, one session per connection. Absent: no listener.",
     ),
     optional_key(
         "quic",
         KeyKind::Address,
         "127.0.0.1:8082",
-        "Data plane over QUIC, which needs a certificate (`tls`): a session per connection, a stream per request where a client likes. Absent: none.",
+        "Data plane over QUIC, which needs a certificate (`tls`): one session per connection. A client can open a stream for each request. Absent: no listener.",
     ),
     optional_key(
         "internal",
         KeyKind::Address,
         "10.0.0.5:7400",
-        "Other replicas, which pass on requests of sessions that live here. Only those with the same `node.secret` get in. Absent: none.",
+        "Address for other replicas, which forward requests of sessions that this replica owns. The broker accepts only replicas with the same `node.secret`. Absent: no listener.",
     ),
     key(
         "reuse_port",
         KeyKind::Bool,
         "false",
-        "Share `http`, `admin` and `tcp` with another process of the same user that does so too, such as the next version of this one (SO_REUSEPORT). One that drains takes no new connections then, and loses none.",
+        "Shares `http`, `admin` and `tcp` with another process of the same user that also sets this key (SO_REUSEPORT), such as the next version. A draining process then takes no new connections and loses none.",
     ),
     trusted_proxies::TRUSTED,
     trusted_proxies::FORWARDED_HEADER,
@@ -154,44 +156,49 @@ const TLS: &[ConfigKey] = &[
         "cert_file",
         KeyKind::Path,
         "/etc/mcp-broker/tls.crt",
-        "Certificate of the listeners and what leads to its authority, PEM.",
+        "PEM file with the certificate of the listeners and the chain to its authority.",
     ),
-    optional_key("key_file", KeyKind::Path, "/etc/mcp-broker/tls.key", "Its private key, PEM."),
+    optional_key(
+        "key_file",
+        KeyKind::Path,
+        "/etc/mcp-broker/tls.key",
+        "PEM file with the private key of the certificate.",
+    ),
     key(
         "self_signed",
         KeyKind::Bool,
         "false",
-        "Make a certificate for `localhost` and the addresses of the listeners at each start. For development: nobody can verify it.",
+        "Creates a certificate for `localhost` and the addresses of the listeners at each start. For development: clients cannot verify it.",
     ),
     optional_key(
         "client_ca_file",
         KeyKind::Path,
         "/etc/mcp-broker/clients.pem",
-        "Authorities of clients' certificates, PEM.",
+        "PEM file with the authorities of client certificates.",
     ),
     optional_key(
         "client_crl_file",
         KeyKind::Path,
         "/etc/mcp-broker/revoked.pem",
-        "Revocation lists of those authorities, PEM, one of each: with this file certificates of an authority without a list are refused, and a list stays good when its next one is late. Read anew with the certificates.",
+        "PEM file with one revocation list of each of those authorities. The broker then refuses certificates of an authority without a list. A list stays valid when the next one is late. SIGHUP reads the file again.",
     ),
     key(
         "client_auth",
         KeyKind::Choice(&["none", "optional", "required"]),
         "none",
-        "Whether clients show a certificate, on the listeners of clients. It names tenant and principal. `required` closes connections without one.",
+        "Whether the listeners of clients request a certificate. A certificate names tenant and principal. `required` closes connections without one.",
     ),
     key(
         "require_https",
         KeyKind::Bool,
         "false",
-        "Close connections without TLS, of clients and of operators.",
+        "Closes connections without TLS, of clients and of operators.",
     ),
     key(
         "client_cert_folders",
         KeyKind::Folders,
         "[]",
-        "Folders with certificates and keys that backends made through the admin API may present (`tls.client_cert` and `tls.client_key` of a backend). Those of this file may name any.",
+        "Folders whose certificates and keys a backend of the admin API can use (`tls.client_cert` and `tls.client_key` of a backend). A backend of this file can use any path.",
     ),
 ];
 
@@ -206,13 +213,13 @@ const NODE: &[ConfigKey] = &[
         "advertise",
         KeyKind::HostPort,
         "broker-1.internal:7400",
-        "Where other replicas reach `listen.internal`. Absent: the address it is bound to, which must then be one and not all of the machine's.",
+        "Address at which other replicas reach `listen.internal`. Absent: the address that the listener is bound to, which must then be a single address, not a wildcard.",
     ),
     optional_key(
         "secret",
         KeyKind::Secret { bytes_min: 16 },
         "\"at-least-16-characters\"",
-        "Root of the keys that seal credentials and hash API keys, and by which replicas know each other: all that share a database have the same. Absent: created once, in `secret.key` beside an SQLite database. Changing it invalidates every API key and stored credential.",
+        "Root secret. The keys that seal credentials, hash API keys and authenticate replicas follow from it. All processes with the same database need the same secret. Absent: created once, in `secret.key` next to an SQLite database. A change invalidates every API key and stored credential.",
     ),
     optional_key(
         "secret_file",
@@ -227,7 +234,7 @@ const STORAGE: &[ConfigKey] = &[
         "url",
         KeyKind::StorageUrl,
         "sqlite:./data/mcp-broker.db",
-        "Database. SQLite serves one process; a relative path starts at the working directory, and missing folders are created. PostgreSQL serves several replicas, which share `node.secret`; `?sslmode=verify-full&sslrootcert=FILE` in its URL verifies the server.",
+        "URL of the database. SQLite serves one process; a relative path starts at the working directory, and the broker creates missing folders. PostgreSQL serves several replicas, which share `node.secret`; `?sslmode=verify-full&sslrootcert=FILE` in its URL verifies the server.",
     ),
     optional_key(
         "url_file",
@@ -239,7 +246,7 @@ const STORAGE: &[ConfigKey] = &[
         "redis_url",
         KeyKind::RedisUrl,
         "redis://127.0.0.1:6379",
-        "Redis, beside PostgreSQL: keeps event streams, tells replicas of changes at once, and has request rates hold over all of them. It is never the only place of anything that must not be lost. A password stands in the URL (`redis://:PASSWORD@HOST`); `rediss://` is TLS, verified by the authorities of the system (`SSL_CERT_FILE`).",
+        "Redis, in addition to PostgreSQL. It holds event streams, notifies replicas of changes at once and shares request rates between them. Data that must not be lost is never in Redis alone. The URL can hold a password (`redis://:PASSWORD@HOST`). `rediss://` uses TLS with the authorities of the system (`SSL_CERT_FILE`).",
     ),
     optional_key(
         "redis_url_file",
@@ -251,7 +258,7 @@ const STORAGE: &[ConfigKey] = &[
         "migrate_on_start",
         KeyKind::Bool,
         "true",
-        "Bring the schema up to date at start. When false, `mcp-broker migrate` must have been run.",
+        "Updates the schema at start. When false, `mcp-broker migrate` must run before the start.",
     ),
 ];
 
@@ -260,13 +267,13 @@ const AUTH: &[ConfigKey] = &[
         "required",
         KeyKind::Bool,
         "false",
-        "Clients must show an API key, a token or a certificate. When false, clients without one are tenant `default`.",
+        "Requires an API key, a token or a certificate from each client. When false, clients without one belong to tenant `default`.",
     ),
     optional_key(
         "admin_token",
         KeyKind::Secret { bytes_min: 16 },
         "\"a-long-random-text\"",
-        "Bearer token of the admin API. Absent: the admin API is open, which is accepted on loopback only.",
+        "Bearer token of the admin API. Absent: the admin API is open. The broker then starts only if `listen.admin` is loopback or `auth.allow_anonymous_public` is true.",
     ),
     optional_key(
         "admin_token_file",
@@ -278,31 +285,31 @@ const AUTH: &[ConfigKey] = &[
         "allow_anonymous_public",
         KeyKind::Bool,
         "false",
-        "Start although a listener of clients is not loopback and `auth.required` is false, or `listen.admin` is not loopback and has no token. Everybody who reaches the port then has full use of it.",
+        "Allows listeners of clients that are not loopback while `auth.required` is false. Also allows a `listen.admin` that is not loopback without a token. Everyone who reaches such a port has full use of it.",
     ),
     key(
         "allowed_origins",
         KeyKind::Origins,
         "[]",
-        "Origins of browser pages that may call the listeners of clients, beside loopback ones. The admin listener takes none of them.",
+        "Origins of browser pages that can call the listeners of clients, in addition to loopback origins. The admin listener accepts none of them.",
     ),
     key(
         "allowed_hosts",
         KeyKind::Hosts,
         "[]",
-        "Host names a loopback listener answers to, beside loopback ones.",
+        "Host names that a loopback listener accepts, in addition to loopback names.",
     ),
     optional_key(
         "resource",
         KeyKind::HttpUrl,
         "https://mcp.example.com",
-        "The broker's public URL, without a path: what tokens of `auth.issuers` are for, and what clients are told to ask for. Needed with issuers.",
+        "Public URL of the broker, without a path. Tokens of `auth.issuers` are for this URL, and clients request tokens for it. Required with `auth.issuers`.",
     ),
     key(
         "issuers",
         KeyKind::Issuers,
         "[]",
-        "Authorization servers whose access tokens (JWT) are taken beside API keys. `issuer` is what stands in `iss`, to the letter. `jwks_url` is where its keys are; absent: where its metadata says. `keys_max_age` is how long they are believed while they cannot be fetched again (`24h`, from `10s` to `720h`). `audiences` are whom tokens may be for; absent: `auth.resource` and every endpoint below it. `algorithms` are what tokens may be signed with; absent: all but those with a shared secret. `require_typ: at+jwt` refuses tokens that do not say that they are access tokens. `tenant` names the tenant, or `tenant_claim` the claim that does; `tenants` lists the tenants that the claim may name, absent: every tenant. `principal_claim` is the claim that says who it is (`sub`). `scopes` are what each token must be good for.",
+        "Authorization servers whose access tokens (JWT) the broker accepts in addition to API keys. `issuer` must equal the claim `iss` exactly. `jwks_url` is the address of its keys; absent: the address in its metadata. `keys_max_age` is how long the broker uses keys that it cannot fetch again (`24h`, from `10s` to `720h`). `audiences` are the accepted audiences; absent: `auth.resource` and every endpoint below it. `algorithms` are the accepted signature algorithms; absent: all except those with a shared secret. `require_typ: at+jwt` refuses tokens that are not marked as access tokens. `tenant` names the tenant, or `tenant_claim` names the claim that holds it. `tenants` lists the tenants that the claim can name; absent: every tenant. `principal_claim` is the claim that names the principal (`sub`). `scopes` are the scopes that each token needs. `claims.groups` is the claim with the groups that access rules look at; dots lead into objects, such as `realm_access.roles`.",
     ),
 ];
 
@@ -311,60 +318,70 @@ const TIMEOUTS: &[ConfigKey] = &[
         "call",
         DEADLINE,
         "30s",
-        "Answer of a backend to tools/call, resources/read, prompts/get and other calls; progress and questions to the client renew it, up to `timeouts.call_max`.",
+        "Wait for a backend's answer to tools/call, resources/read, prompts/get and other calls. Progress and questions to the client renew it, up to `timeouts.call_max`.",
     ),
-    key("call_max", CALL_MAX, "1h", "End of every call, however often its deadline was renewed."),
+    key("call_max", CALL_MAX, "1h", "Longest duration of a call, whatever renews its deadline."),
     key(
         "methods",
         KeyKind::Deadlines,
         "{}",
-        "Deadlines by method, which come before `call` and `control`. A tenant's come before these, and a backend's before both; a backend's may be by tool too.",
+        "Deadlines by method, which override `call` and `control`. Deadlines of a tenant override these, and deadlines of a backend override both. A backend can also set deadlines by tool.",
     ),
-    key("control", DEADLINE, "5s", "Answer of a backend to lists, ping and other small requests."),
-    key("initialize", DEADLINE, "30s", "The whole handshake with a backend."),
+    key(
+        "control",
+        DEADLINE,
+        "5s",
+        "Wait for a backend's answer to lists, ping and other small requests.",
+    ),
+    key("initialize", DEADLINE, "30s", "Duration of the whole handshake with a backend."),
     key(
         "request_read",
         DEADLINE,
         "30s",
-        "Arrival of a whole HTTP request head, and of a whole body.",
+        "Wait for a whole HTTP request head, and for a whole body.",
     ),
-    key("connect", DEADLINE, "5s", "Connection to a backend, TLS included."),
+    key("connect", DEADLINE, "5s", "Wait for a connection to a backend, including TLS."),
     key(
         "handshake",
         DEADLINE,
         "10s",
-        "From the opening of a client's connection to the end of its TLS handshake, and of a TCP or WebSocket connection to the answer to its `initialize`.",
+        "Wait from the opening of a client's connection to the end of its TLS handshake. On TCP and WebSocket also: to the answer to `initialize`.",
     ),
     key(
         "websocket_ping",
         KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
         "30s",
-        "Time between two pings of a client that came by WebSocket.",
+        "Interval between two pings to a WebSocket client.",
     ),
     key(
         "websocket_idle",
         KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
         "5m",
-        "A client that came by WebSocket and of which nothing is heard for this long, not even a pong, is disconnected.",
+        "The broker disconnects a WebSocket client that sends nothing for this long, not even a pong.",
     ),
     key(
         "quic_idle",
         KeyKind::Duration { min: SECOND, max: HOUR },
         "5m",
-        "A QUIC connection, of a client or a backend, of which nothing is heard for this long, not even a keep-alive, ends.",
+        "A QUIC connection of a client or a backend ends when the peer sends nothing for this long, not even a keep-alive.",
     ),
-    key("client_request", DEADLINE, "5m", "Answer of a client to sampling, elicitation or roots."),
+    key(
+        "client_request",
+        DEADLINE,
+        "5m",
+        "Wait for a client's answer to sampling, elicitation or roots.",
+    ),
     key(
         "ping_interval",
         KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
         "30s",
-        "Time between two pings of a backend; one that leaves a ping unanswered for `timeouts.control` is connected to anew.",
+        "Interval between two pings to a backend. The broker reconnects to a backend that leaves a ping unanswered for `timeouts.control`.",
     ),
     optional_key(
         "idle_session",
         IDLE,
         "30m",
-        "Another name for `session.idle`; give one of the two.",
+        "Another name for `session.idle`. Set only one of the two.",
     ),
 ];
 
@@ -376,19 +393,19 @@ const SESSION: &[ConfigKey] = &[
         "lease",
         KeyKind::Duration { min: Duration::from_millis(200), max: Duration::from_secs(60) },
         "2s",
-        "How long a replica that is not heard of keeps its sessions and tasks before others take them over. Without effect on SQLite.",
+        "How long a replica that does not renew its lease keeps its sessions and tasks before others take them over. No effect on SQLite.",
     ),
     key(
         "resume",
         KeyKind::Duration { min: Duration::ZERO, max: HOUR },
         "2m",
-        "How long a session whose WebSocket broke off waits for its client to come back.",
+        "How long a session waits for its client after its WebSocket connection broke.",
     ),
     key(
         "idle",
         IDLE,
         "30m",
-        "A session without requests, calls in flight and open streams ends after this time.",
+        "A session ends after this time without requests, calls in flight and open streams.",
     ),
 ];
 
@@ -397,42 +414,42 @@ const EVENTS: &[ConfigKey] = &[
         "log",
         KeyKind::Choice(&["store", "memory", "off"]),
         "store",
-        "Where events are kept for Last-Event-ID. `store`: in Redis or the database, so that every replica can resume a stream, after a restart too; `memory`: with the process that sent them; `off`: nowhere.",
+        "Where the broker keeps events for Last-Event-ID. `store`: in Redis or the database; every replica can resume a stream, also after a restart. `memory`: in the process that sent them. `off`: nowhere.",
     ),
     key(
         "retain",
         KeyKind::Duration { min: Duration::ZERO, max: DAY },
         "5m",
-        "How long an event can be asked for again with Last-Event-ID.",
+        "How long the broker keeps an event for Last-Event-ID.",
     ),
     key("stream_events", COUNT, "1000", "Events kept per stream."),
     key(
         "stream_bytes",
         KeyKind::Size { min: KIB, max: 1024 * MIB },
         "8MiB",
-        "Bytes kept per stream; the newest event is kept even when it alone is larger.",
+        "Bytes kept per stream. The broker keeps the newest event even if it alone is larger.",
     ),
     key(
         "keepalive",
         KeyKind::Duration { min: Duration::from_millis(10), max: HOUR },
         "15s",
-        "A comment is sent on a stream that was silent for this time.",
+        "The broker sends a comment on a stream that is silent for this time.",
     ),
     key(
         "retry",
         KeyKind::Duration { min: MS, max: HOUR },
         "1s",
-        "Wait that clients are told to keep before they reconnect to a stream the broker ended.",
+        "Wait before a client reconnects to a stream that the broker ended; the broker sends it as `retry`.",
     ),
 ];
 
 const EGRESS: &[ConfigKey] = &[
-    key("allow", KeyKind::Networks, "[]", "Networks that are allowed beside public ones."),
+    key("allow", KeyKind::Networks, "[]", "Networks that are allowed in addition to public ones."),
     key(
         "deny",
         KeyKind::Networks,
         "[]",
-        "Networks that are refused, whatever `egress.allow` says.",
+        "Networks that are refused, even if `egress.allow` contains them.",
     ),
 ];
 
@@ -441,19 +458,20 @@ const SHUTDOWN: &[ConfigKey] = &[
         "grace",
         KeyKind::Duration { min: Duration::ZERO, max: HOUR },
         "25s",
-        "How long calls in flight may take to finish. A second signal ends at once.",
+        "How long calls in flight can take to finish. A second signal ends the process at once.",
     ),
     key(
         "readiness_delay",
         KeyKind::Duration { min: Duration::ZERO, max: HOUR },
         "0s",
-        "How long connections are taken, at least, after readiness went off. Behind a balancer: longer than it takes to notice. Counts into no other time.",
+        "Least time that the broker still accepts connections after readiness turns false. Behind a load balancer, set it longer than the balancer takes to notice. It is not part of any other time.",
     ),
 ];
 
-/// Path, default, what is allowed and meaning of every key of some sections, for the page of limits.
+/// Returns path, default, permitted values and meaning of every key of some sections, for the page
+/// of limits.
 #[cfg(test)]
-pub(crate) fn documented(sections: &[&str]) -> Vec<[String; 4]> {
+pub(crate) fn documented_keys(sections: &[&str]) -> Vec<[String; 4]> {
     use super::config_key::KeyDefault;
     let row = |section: &KeySection, key: &ConfigKey| {
         let default = match key.default {
@@ -482,7 +500,7 @@ mod tests {
                 assert!(paths.insert(path));
             }
         }
-        for (one, other) in TABLE.twins {
+        for (one, other) in TABLE.aliases {
             assert!(TABLE.find(one).is_some() && TABLE.find(other).is_some(), "{one}, {other}");
         }
     }

@@ -1,17 +1,17 @@
-//! The sections `limits` and `overload`: their keys and what is made of them.
+//! The sections `limits` and `overload`: their keys and their checked values.
 
 use std::time::Duration;
 
 use super::{
     config_key::{COUNT, COUNT_MAX, ConfigKey, KeyKind, key, optional_key},
-    config_reader::{ConfigReader, size, wrong},
+    config_reader::{ConfigReader, invalid_value, size},
     message_sizes::MessageSizes,
 };
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
-/// 0 is unlimited.
+/// Range of rates. 0 is unlimited.
 pub(super) const RATE: KeyKind = KeyKind::Count { min: 0, max: COUNT_MAX };
 
 pub(super) const LIMITS: &[ConfigKey] = &[
@@ -25,38 +25,38 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "message_profile",
         KeyKind::MessageProfile,
         "standard",
-        "How large messages may be on each wire, by the name of a profile; bodies of tenants (for what their clients send) and of backends (for what these send) may name others. `standard`: `limits.message_bytes` everywhere; `1MB`: 1MiB everywhere; `ws-64k`: 64KiB over WebSocket; or one of `limits.message_profiles`. None lets more through than `limits.message_bytes`.",
+        "Profile of the largest message on each wire. A tenant can name another profile for messages of its clients, and a backend for its own messages. `standard`: `limits.message_bytes` on every wire; `1MB`: 1MiB on every wire; `ws-64k`: 64KiB over WebSocket; or a name of `limits.message_profiles`. No profile allows more than `limits.message_bytes`.",
     ),
     key(
         "message_profiles",
         KeyKind::MessageProfiles,
         "{}",
-        "Further profiles: the largest message by wire, and for the wires that are not named `default`, or else `limits.message_bytes`. HTTP+SSE counts as HTTP.",
+        "Further profiles: the largest message by wire. A wire without an entry takes `default`, or else `limits.message_bytes`. HTTP+SSE counts as HTTP.",
     ),
     key("connections", COUNT, "10000", "Open connections of clients, on each listener."),
     key(
         "connections_per_address",
         COUNT,
         "1000",
-        "Open connections from one IP address (of IPv6: from one /64), on each listener. Connections of `listen.trusted_proxies` are not counted, unless their PROXY protocol header names the client.",
+        "Open connections from one IP address (IPv6: one /64), on each listener. Connections of `listen.trusted_proxies` do not count, unless their PROXY protocol header names the client.",
     ),
     key(
         "connections_per_second_per_address",
         RATE,
         "1000",
-        "Sustained new connections from one IP address (of IPv6: from one /64), on each listener; 0 is unlimited. Further ones are closed at once.",
+        "Sustained new connections per second from one IP address (IPv6: one /64), on each listener. The broker closes further ones at once. 0 is unlimited.",
     ),
     key(
         "connection_burst_per_address",
         COUNT,
         "2000",
-        "New connections from one IP address above that rate before one is closed.",
+        "New connections from one IP address above that rate before the broker closes one.",
     ),
     key(
         "sign_in_failures_per_minute",
         RATE,
         "60",
-        "Failed sign-ins of one IP address (of IPv6: of one /64) in a minute, on all listeners of one replica, before further ones are answered with 429; 0 is unlimited. A good credential is always taken. Missing credentials and expired tokens do not count.",
+        "Failed sign-ins per minute of one IP address (IPv6: one /64), on all listeners of one replica. The broker answers further ones with 429. 0 is unlimited. The broker always accepts a valid credential. Missing credentials and expired tokens do not count.",
     ),
     key(
         "connections_per_tenant",
@@ -69,7 +69,7 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "sessions_per_principal",
         COUNT,
         "1000",
-        "Open sessions of one principal, whichever of its keys they were opened with.",
+        "Open sessions of one principal, with all its keys together.",
     ),
     key(
         "calls_in_flight_per_session",
@@ -87,77 +87,82 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "calls_in_flight_per_backend",
         COUNT,
         "1000",
-        "Calls one backend works on at the same time; further ones wait, in turns of principals and of their sessions. A backend's body may set its own.",
+        "Calls that one backend processes at the same time. Further calls wait, in turns of principals and of their sessions. The body of a backend can set its own limit.",
     ),
     key(
         "calls_queued_per_backend",
         COUNT,
         "1000",
-        "Calls that wait for one backend; what finds no room is refused.",
+        "Calls that wait for one backend. The broker refuses a call that gets no place.",
     ),
     key(
         "calls_in_flight",
         COUNT,
         "20000",
-        "Calls of all tenants that are with backends at the same time; further ones wait, in turns of tenants by their weight.",
+        "Calls of all tenants that backends process at the same time. Further calls wait, in turns of tenants by their weight.",
     ),
     key(
         "calls_queued",
         COUNT,
         "20000",
-        "Calls of all tenants that wait for that; what finds no room is refused.",
+        "Calls of all tenants that wait for `limits.calls_in_flight`. The broker refuses a call that gets no place.",
     ),
     key(
         "adaptive_concurrency",
         KeyKind::Bool,
         "false",
-        "Let fewer calls go to a backend at the same time while it is slower than it can be, and more again when it is not.",
+        "Sends fewer concurrent calls to a backend while it answers more slowly than it can, and more again when it recovers.",
     ),
     key(
         "requests_per_second",
         RATE,
         "0",
-        "Sustained requests and notifications of one tenant, over all replicas; 0 is unlimited, here and in the other rates.",
+        "Sustained requests and notifications per second of one tenant, over all replicas. 0 is unlimited, here and in the other rates.",
     ),
     key(
         "burst",
         COUNT,
         "100",
-        "Requests of one tenant above the sustained rate before it is refused; without effect while the rate is unlimited.",
+        "Requests of one tenant above the sustained rate before the broker refuses one. No effect while the rate is unlimited.",
     ),
     key(
         "requests_per_second_per_principal",
         RATE,
         "0",
-        "Sustained requests of one principal, whichever keys and sessions it uses.",
+        "Sustained requests per second of one principal, with all its keys and sessions together.",
     ),
     key("burst_per_principal", COUNT, "100", "Requests of one principal above that rate."),
     key(
         "requests_per_second_per_backend",
         RATE,
         "0",
-        "Sustained requests of one tenant to one of its backends.",
+        "Sustained requests per second of one tenant to one of its backends.",
     ),
     key("burst_per_backend", COUNT, "100", "Requests to one backend above that rate."),
-    key("requests_per_second_per_tool", RATE, "0", "Sustained calls of one tool by one tenant."),
+    key(
+        "requests_per_second_per_tool",
+        RATE,
+        "0",
+        "Sustained calls per second of one tool by one tenant.",
+    ),
     key("burst_per_tool", COUNT, "100", "Calls of one tool above that rate."),
     key(
         "without_redis",
         KeyKind::Choice(&["local_share", "unlimited", "refuse"]),
         "local_share",
-        "What becomes of the rates while the configured Redis is away. `local_share`: each replica lets its part of them through; `unlimited`: all; `refuse`: nothing that has a rate. Without a configured Redis it is the local share always.",
+        "Rates while the configured Redis is unavailable. `local_share`: each replica admits its share; `unlimited`: each replica admits every request; `refuse`: each replica refuses every request that has a rate. If no Redis is configured, the local share always applies.",
     ),
     key(
         "outbox_bytes",
         KeyKind::Size { min: KIB, max: 4 * GIB },
         "16MiB",
-        "What may wait for one client that does not read, where the connection is the session (TCP, WebSocket); one that lets more pile up is disconnected.",
+        "Bytes that wait for one client that does not read, where the connection is the session (TCP, WebSocket). Beyond it, the broker closes the connection.",
     ),
     optional_key(
         "outbox_bytes_total",
         KeyKind::Size { min: MIB, max: 1024 * GIB },
         "1GiB",
-        "What may wait for all clients of the process together, on whichever wire; over it, the client for which most waits is disconnected. What waits for one client counts in steps of 256KiB. Absent: `1GiB`, or a quarter of the memory at which new requests are refused, where that is less. It has to be less than that memory.",
+        "Bytes that wait for all clients of the process together, on every wire. Beyond it, the broker disconnects the client with the most waiting bytes. The bytes of one client count in steps of 256KiB. Absent: `1GiB`, or a quarter of the memory at which the broker refuses new requests, if that is less. The value must be less than that memory.",
     ),
 ];
 
@@ -166,36 +171,37 @@ pub(super) const OVERLOAD: &[ConfigKey] = &[
         "memory_bytes",
         KeyKind::Size { min: 16 * MIB, max: 1024 * GIB },
         "2GiB",
-        "Memory the process may use. Absent: the limit of its cgroup; without one, memory is not looked at.",
+        "Memory that the process can use. Absent: the limit of its cgroup. Without such a limit, the broker does not check memory.",
     ),
     key(
         "memory_percent",
         KeyKind::Count { min: 10, max: 100 },
         "90",
-        "Above this share of it new requests are refused until it is five points below.",
+        "Percentage of that memory above which the broker refuses new requests, until the use is five points below it.",
     ),
     key(
         "queue_delay",
         KeyKind::Duration { min: Duration::ZERO, max: Duration::from_secs(60) },
         "1s",
-        "New requests are refused while work that is ready has waited for a processor this long, four times in a row; `0s` is never.",
+        "Time that ready work waits for a processor. The broker refuses new requests after four such waits in a row. `0s` disables the check.",
     ),
     key(
         "requests_pending",
         COUNT,
         "50000",
-        "Requests of all clients that wait for an answer; further ones are refused.",
+        "Requests of all clients that wait for an answer. The broker refuses further ones.",
     ),
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     pub message_bytes: usize,
-    /// The same by wire, for all, and for tenants and backends that have others.
+    /// Message sizes by wire: the default, and those of tenants and backends with a profile of
+    /// their own.
     pub message_sizes: MessageSizes,
     pub connections: usize,
     pub connections_per_address: usize,
-    /// 0: no limit, like in every rate below.
+    /// 0: no limit, as in every rate below.
     pub connections_per_second_per_address: u32,
     pub sign_in_failures_per_minute: u32,
     pub connection_burst_per_address: u32,
@@ -206,7 +212,7 @@ pub struct Limits {
     pub calls_in_flight_per_tenant: usize,
     pub calls_in_flight_per_backend: usize,
     pub calls_queued_per_backend: usize,
-    /// Of all tenants together.
+    /// Calls of all tenants together.
     pub calls_in_flight: usize,
     pub calls_queued: usize,
     pub adaptive_concurrency: bool,
@@ -219,14 +225,13 @@ pub struct Limits {
     pub requests_per_second_per_tool: u32,
     pub burst_per_tool: u32,
     pub without_redis: RedisOutagePolicy,
-    /// What may wait for one client that does not read its connection.
+    /// Bytes that may wait for one client that does not read its connection.
     pub outbox_bytes: usize,
-    /// The same for all together.
-    /// `None`: as the memory allows.
+    /// Bytes that may wait for all clients together. `None`: the limit depends on the memory.
     pub outbox_bytes_total: Option<usize>,
 }
 
-/// What becomes of rates while Redis is away.
+/// Decision about rates while Redis is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RedisOutagePolicy {
     LocalShare,
@@ -234,13 +239,13 @@ pub enum RedisOutagePolicy {
     Refuse,
 }
 
-/// When the broker refuses new requests to go on with those it has.
+/// Thresholds at which the broker refuses new requests to protect the running ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverloadConfig {
-    /// `None`: what the cgroup allows.
+    /// `None`: the limit of the cgroup.
     pub memory_bytes: Option<usize>,
     pub memory_percent: u32,
-    /// Zero: not looked at.
+    /// Zero: not checked.
     pub queue_delay: Duration,
     pub requests_pending: usize,
 }
@@ -279,14 +284,14 @@ impl ConfigReader<'_> {
                 Some("local_share") => Ok(RedisOutagePolicy::LocalShare),
                 Some("unlimited") => Ok(RedisOutagePolicy::Unlimited),
                 Some("refuse") => Ok(RedisOutagePolicy::Refuse),
-                _ => Err(wrong(value)),
+                _ => Err(invalid_value(value)),
             }),
             outbox_bytes: self.size("limits.outbox_bytes"),
             outbox_bytes_total: self.optional("limits.outbox_bytes_total", size),
         }
     }
 
-    /// What may wait for clients has to leave something for everything else.
+    /// Checks that the bytes that wait for clients leave memory for everything else.
     pub(super) fn memory(&mut self, limits: &Limits, overload: &OverloadConfig) {
         let (Some(total), Some(memory)) = (limits.outbox_bytes_total, overload.memory_bytes) else {
             return;
@@ -296,7 +301,7 @@ impl ConfigReader<'_> {
             let allowed = format!(
                 "less than overload.memory_percent of overload.memory_bytes, which is {refuses_from} bytes"
             );
-            self.fault(
+            self.report(
                 "limits.outbox_bytes_total",
                 "does not fit below the memory limit",
                 &allowed,

@@ -1,11 +1,11 @@
-//! The text of a log filter, read. Called when the configuration is checked and by [`crate::telemetry`], so that what was
-//! accepted is what is used.
+//! Parser of log filters. Both the configuration check and [`crate::telemetry`] call it, so an
+//! accepted filter is also the filter in use.
 
 use tracing_subscriber::EnvFilter;
 
-/// The filter, or what is wrong; that continues "telemetry.log …".
+/// Returns the filter, or an error text that continues "telemetry.log …".
 pub fn parse_log_filter(text: &str) -> Result<EnvFilter, String> {
-    EnvFilter::builder().parse(text).map_err(|error| format!("is no log filter: {error}"))
+    EnvFilter::builder().parse(text).map_err(|error| format!("is not a log filter: {error}"))
 }
 
 #[cfg(test)]
@@ -19,7 +19,7 @@ mod tests {
         }
         for text in ["broker=loud", "=", "a=b=c"] {
             assert!(
-                parse_log_filter(text).unwrap_err().starts_with("is no log filter: "),
+                parse_log_filter(text).unwrap_err().starts_with("is not a log filter: "),
                 "{text}"
             );
         }

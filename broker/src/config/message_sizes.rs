@@ -1,10 +1,11 @@
-//! Profiles of message sizes: how large a message may be on each wire, under a name. One is chosen for all (`limits`), and others
-//! for a tenant or a backend in their bodies.
+//! Profiles of message sizes: named limits of the message size on each wire. `limits` selects the
+//! profile for all. The bodies of tenants and backends may select others.
 //!
-//! Invariant: no profile lets through more than `limits.message_bytes`, which is what listeners are made for.
+//! Invariant: no profile permits more than `limits.message_bytes`, the limit of the listeners.
 
 use std::collections::BTreeMap;
 
+use rules::client_transport::Transport;
 use serde_json::Value;
 
 use super::{
@@ -15,9 +16,8 @@ use super::{
     units::{format_size, parse_size},
     validation::DEFAULT_TENANT,
 };
-use crate::rules::client_transport::Transport;
 
-/// What carries a message. HTTP+SSE of 2024-11-05 counts as HTTP.
+/// Transport of a message. HTTP+SSE of 2024-11-05 counts as HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MessageWire {
     Http,
@@ -40,7 +40,7 @@ impl MessageWire {
         }
     }
 
-    /// The wire of a client's messages.
+    /// Returns the wire of a client's messages.
     pub fn of_client(transport: Transport) -> Self {
         match transport {
             Transport::Http | Transport::HttpSse => Self::Http,
@@ -51,9 +51,9 @@ impl MessageWire {
     }
 }
 
-/// `limits.message_bytes` on every wire.
+/// Profile with `limits.message_bytes` on every wire.
 const STANDARD: &str = "standard";
-/// Of which there are some for everybody.
+/// Profiles that exist in every configuration: name, size on all wires, size on WebSockets.
 const BUILT_IN: [(&str, Option<usize>, Option<usize>); 3] =
     [(STANDARD, None, None), ("1MB", Some(MIB), None), ("ws-64k", None, Some(64 * KIB))];
 const DEFAULT: &str = "default";
@@ -67,7 +67,7 @@ struct MessageSizeProfile {
     by_wire: BTreeMap<MessageWire, usize>,
 }
 
-/// Every profile there is, and the one for all.
+/// All profiles, and the selected default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageSizes {
     max: usize,
@@ -76,8 +76,8 @@ pub struct MessageSizes {
 }
 
 impl MessageSizes {
-    /// The largest message on this wire where `own` was chosen, or what holds for all. One that was chosen and is gone from the
-    /// configuration holds nobody to more than what holds for all.
+    /// Returns the largest message on this wire for the profile `own`, or for the default without
+    /// one. A profile that is no longer configured counts as the default.
     pub fn of(&self, own: Option<&str>, wire: MessageWire) -> usize {
         let profile =
             own.and_then(|own| self.profiles.get(own)).or_else(|| self.profiles.get(&self.chosen));
@@ -93,12 +93,12 @@ impl MessageSizes {
         self.profiles.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether the profile that a tenant's or a backend's body names is there.
+    /// Checks that the profile of a tenant's or a backend's body exists.
     pub fn check(&self, own: Option<&str>) -> Result<(), FieldError> {
         match own {
             Some(name) if !self.knows(name) => Err(FieldError::new(
                 "limits.message_profile",
-                format!("is {name}, which is no profile"),
+                format!("is {name}, which is not a profile"),
                 format!("one of {}", self.names()),
             )),
             _ => Ok(()),
@@ -124,16 +124,16 @@ impl ConfigReader<'_> {
         });
         let sizes = MessageSizes { max, profiles, chosen };
         if !sizes.knows(&sizes.chosen) {
-            self.fault(
+            self.report(
                 "limits.message_profile",
-                "is no profile",
+                "is not a profile",
                 &format!("one of {}", sizes.names()),
             );
         }
         sizes
     }
 
-    /// Those that tenants and backends of the file have chosen.
+    /// Checks the profiles that tenants and backends of the file have selected.
     pub(super) fn profiles(&mut self, config: &Config) {
         let sizes = &config.limits.message_sizes;
         let tenants = config
@@ -151,7 +151,7 @@ impl ConfigReader<'_> {
         let wrong: Vec<FieldError> = tenants
             .chain(backends)
             .filter_map(|(path, own)| {
-                sizes.check(own.as_deref()).err().map(|fault| fault.under(&path))
+                sizes.check(own.as_deref()).err().map(|fault| fault.nested_in(&path))
             })
             .collect();
         self.faults.extend(wrong);
@@ -173,7 +173,7 @@ fn profile(name: &str, value: &Value, max: usize) -> Result<MessageSizeProfile, 
         ));
     }
     if !is_profile_name(name) {
-        return Err(format!("names {name:?}, which is no name for a profile"));
+        return Err(format!("names {name:?}, which is not a name for a profile"));
     }
     let sizes =
         value.as_object().ok_or_else(|| format!("has for {name} what is {}", describe(value)))?;
@@ -194,13 +194,13 @@ fn profile(name: &str, value: &Value, max: usize) -> Result<MessageSizeProfile, 
         match MessageWire::ALL.into_iter().find(|known| known.name() == wire) {
             Some(wire) => drop(profile.by_wire.insert(wire, size)),
             None if wire == DEFAULT => profile.all = Some(size),
-            None => return Err(format!("has for {name} a size of {wire:?}, which is no wire")),
+            None => return Err(format!("has for {name} a size of {wire:?}, which is not a wire")),
         }
     }
     Ok(profile)
 }
 
-/// Whether a text may name a profile, of whatever configuration.
+/// Returns whether the text is a valid profile name, in any configuration.
 pub(super) fn is_profile_name(name: &str) -> bool {
     let is_plain =
         |character: char| character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-');
@@ -251,21 +251,21 @@ mod tests {
         for (limits, told) in [
             (
                 "{message_profile: tiny}",
-                "limits.message_profile: is no profile; allowed: one of 1MB, standard, ws-64k",
+                "limits.message_profile: is not a profile; allowed: one of 1MB, standard, ws-64k",
             ),
             (
                 "{message_profiles: {a: {default: 17MiB}}}",
                 "has for a.default no size from 1KiB to limits.message_bytes, 16MiB",
             ),
             ("{message_profiles: {a: {default: 1}}}", "has for a.default no size"),
-            ("{message_profiles: {a: {carrier: 1MiB}}}", "which is no wire"),
+            ("{message_profiles: {a: {carrier: 1MiB}}}", "which is not a wire"),
             ("{message_profiles: {1MB: {default: 2MiB}}}", "is there already"),
-            ("{message_profiles: {'a b': {}}}", "no name for a profile"),
+            ("{message_profiles: {'a b': {}}}", "not a name for a profile"),
             ("{message_profiles: [a]}", "limits.message_profiles: is a list"),
             ("{message_profiles: {a: 1}}", "has for a what is"),
             (
                 "{}\ntenants: {acme: {limits: {message_profile: tiny}}}",
-                "tenants.acme.limits.message_profile: is tiny, which is no profile",
+                "tenants.acme.limits.message_profile: is tiny, which is not a profile",
             ),
         ] {
             let faults = load_from(&format!("limits: {limits}"), []).unwrap_err().to_string();

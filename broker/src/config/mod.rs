@@ -1,8 +1,12 @@
-//! Configuration, checked. What the rest of the broker reads; it can only be built valid, by [`load`].
+//! Checked configuration of the broker. Only [`load`] and [`load_from`] create it, so it is always
+//! valid.
 //!
-//! `keys` is the table of every key; `raw` reads the YAML file and the environment, [`validation`] turns that into these
-//! types and reports every fault at once, [`spec`] holds the bodies shared with the admin API (tenants and backends) and
-//! `spec_parser` checks them, after `body_schema` read their shape; [`example`] prints the table for people.
+//! - `key_table` lists every key.
+//! - `raw_config` reads the YAML file and the environment.
+//! - [`validation`] converts the result into these types and reports every fault at once.
+//! - [`spec`] holds the bodies that the admin API shares: tenants and backends.
+//! - `spec_parser` checks those bodies after `body_schema` has read their shape.
+//! - [`example`] prints the table for people.
 
 mod backend_tls;
 mod body_schema;
@@ -28,6 +32,7 @@ pub mod spec;
 mod spec_limits;
 mod spec_parser;
 pub mod stdio;
+mod transport_spec;
 mod trusted_proxies;
 pub mod units;
 pub mod validation;
@@ -44,13 +49,14 @@ use std::{
 pub use body_schema::BodySchema;
 pub use compat::{CompatConfig, Eras};
 use protocol::ids::{BackendId, TenantId};
+use rules::access::PolicyDocument;
 use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
 
 pub use field_error::{FieldError, FieldErrors};
 pub use issuers::{IssuerConfig, TenantMapping};
 #[cfg(test)]
-pub(crate) use key_table::documented;
+pub(crate) use key_table::documented_keys;
 pub use limits::{Limits, OverloadConfig, RedisOutagePolicy};
 pub use message_sizes::{MessageSizes, MessageWire};
 pub use observability::{AuditConfig, AuditLevel, RATIO_WHOLE, TraceConfig};
@@ -58,10 +64,10 @@ pub use resilience::{BreakerConfig, RetryConfig};
 pub use stdio::{StdioConfig, StdioLimits};
 pub use trusted_proxies::{ForwardedHeader, TrustedProxyConfig};
 
-/// Reads the file, if there is one, and the environment of this process.
+/// Loads the configuration from the file, if given, and from the environment of this process.
 pub fn load(file: Option<&Path>) -> Result<Config, FieldErrors> {
     let text = file.map(read_file).transpose().map_err(|fault| FieldErrors(vec![fault]))?;
-    // A variable that is not Unicode cannot be one of ours: their names and values are.
+    // A variable that is not Unicode cannot be one of the broker's.
     let environment = std::env::vars_os().filter_map(|(name, value)| {
         Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
     });
@@ -70,19 +76,20 @@ pub fn load(file: Option<&Path>) -> Result<Config, FieldErrors> {
     Ok(config)
 }
 
-/// The same from what is given: YAML text and environment variables.
+/// Loads the configuration from YAML text and environment variables.
 pub fn load_from(
     text: &str,
     environment: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Config, FieldErrors> {
     let mut faults = Vec::new();
     let raw = raw_config::RawConfig::read(&key_table::TABLE, text, environment, &mut faults);
-    validation::check(&raw, faults)
+    validation::validate(&raw, faults)
 }
 
-/// The sections that differ and are followed by a restart only; a reload follows `tenants`, `backends` and `telemetry.log`.
-pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
-    // A name drawn by lot differs at every reading; the secret does not.
+/// Returns the changed sections that require a restart. A reload applies `tenants`, `backends` and
+/// `telemetry.log`.
+pub fn sections_needing_restart(running: &Config, next: &Config) -> Vec<&'static str> {
+    // A random node name differs at every reading. The secret does not.
     let telemetry =
         TelemetryConfig { log: running.telemetry.log.clone(), ..next.telemetry.clone() };
     let differs = [
@@ -114,7 +121,7 @@ pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
 }
 
 impl Default for Config {
-    /// What an empty file means.
+    /// Returns the configuration of an empty file.
     fn default() -> Self {
         load_from("", []).expect("the defaults are valid, which a test checks")
     }
@@ -124,7 +131,7 @@ fn read_file(path: &Path) -> Result<String, FieldError> {
     let unreadable = |error: std::io::Error| {
         FieldError::new(
             path.display().to_string(),
-            format!("can not be read: {error}"),
+            format!("cannot be read: {error}"),
             "a readable YAML file",
         )
     };
@@ -165,8 +172,11 @@ pub struct Config {
     pub egress: Arc<EgressPolicy>,
     pub stdio: StdioConfig,
     pub tenants: Vec<(TenantId, TenantSpec)>,
+    /// Access policies of declared tenants.
+    pub policies: Vec<(TenantId, PolicyDocument)>,
     pub backends: Vec<DeclaredBackend>,
-    /// The file of the configuration, and those that it reads secrets from.
+    /// Files that hold secrets or may hold them: the configuration file, and the secret files that
+    /// it names.
     pub private_files: Vec<PathBuf>,
 }
 
@@ -183,19 +193,19 @@ pub struct ListenConfig {
     /// Data plane: Streamable HTTP.
     pub http: SocketAddr,
     pub admin: SocketAddr,
-    /// Data plane: a message per line, a session per connection.
+    /// Data plane over TCP: one message per line, one session per connection.
     pub tcp: Option<SocketAddr>,
     /// Data plane over QUIC.
     pub quic: Option<SocketAddr>,
-    /// Other replicas, about sessions that live here.
+    /// Listener for other replicas, about sessions that this replica owns.
     pub internal: Option<SocketAddr>,
-    /// Another process may listen at the same addresses, and takes over when this one drains.
+    /// True if another process may listen on the same addresses, to take over when this one drains.
     pub reuse_port: bool,
     pub proxies: TrustedProxyConfig,
 }
 
 impl ListenConfig {
-    /// The listeners of clients, by their keys.
+    /// Returns the client listeners by their keys.
     pub fn data(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> + use<> {
         let tcp = self.tcp.map(|address| ("listen.tcp", address));
         [("listen.http", self.http)]
@@ -205,30 +215,30 @@ impl ListenConfig {
     }
 }
 
-/// TLS on the listeners of clients and operators.
+/// TLS on the listeners for clients and operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Absent: no listener speaks TLS.
+    /// `None`: no listener uses TLS.
     pub certificate: Option<Certificate>,
     pub client_auth: ClientAuth,
-    /// Connections without TLS are closed.
+    /// True if connections without TLS are closed.
     pub require_https: bool,
-    /// Where the certificates are that stored backends may present.
+    /// Folders with the certificates that stored backends may present.
     pub client_cert_folders: Vec<PathBuf>,
 }
 
-/// What the listeners present.
+/// Certificate of the listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Certificate {
     Files {
         cert: PathBuf,
         key: PathBuf,
     },
-    /// Made at start, for development.
+    /// Generated at start, for development.
     SelfSigned,
 }
 
-/// Whether clients present a certificate, which authorities are believed, and what those have revoked.
+/// Rules for client certificates: whether they are required, trusted authorities, and revocations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientAuth {
     None,
@@ -239,9 +249,9 @@ pub enum ClientAuth {
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
     pub id: String,
-    /// Where other replicas reach `listen.internal`, where that is not the address it is bound to.
+    /// Address of `listen.internal` for other replicas. `None`: the bound address.
     pub advertise: Option<String>,
-    /// Root of every derived key; generated beside an SQLite database when absent.
+    /// Root of every derived key. When absent, it is generated next to an SQLite database.
     pub secret: Option<Secret>,
 }
 
@@ -253,12 +263,12 @@ pub struct StorageConfig {
     pub migrate_on_start: bool,
 }
 
-/// The record of everything that outlives the process.
+/// Database of all state that outlives the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DatabaseConfig {
-    /// A file that one process uses.
+    /// File that only one process uses.
     Sqlite(PathBuf),
-    /// The URL of a server that replicas share; it may hold a password.
+    /// URL of a server that replicas share. It may hold a password.
     Postgres(Secret),
 }
 
@@ -267,61 +277,63 @@ pub struct AuthConfig {
     pub required: bool,
     pub admin_token: Option<Secret>,
     pub allow_anonymous_public: bool,
-    /// Origins beside loopback ones that a browser page may have.
+    /// Browser origins that are permitted in addition to loopback ones.
     pub allowed_origins: Vec<String>,
-    /// Host names beside loopback ones that a loopback listener answers to.
+    /// Host names that a loopback listener accepts in addition to loopback ones.
     pub allowed_hosts: Vec<String>,
-    /// The broker's public URL, which tokens are for. There is one where there are issuers.
+    /// Public URL of the broker, which is the audience of tokens. Always set when there are
+    /// issuers.
     pub resource: Option<String>,
-    /// Authorization servers whose tokens are taken.
+    /// Authorization servers whose tokens are accepted.
     pub issuers: Vec<IssuerConfig>,
 }
 
-/// Defaults for every tenant; a tenant record may lower or raise its own.
+/// Default timeouts of all tenants. A tenant's record may lower or raise its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
     pub call: Duration,
-    /// End of every call.
+    /// Maximum total time of a call.
     pub call_max: Duration,
-    /// By method; before `call` and `control`.
+    /// Timeouts by method. They have precedence over `call` and `control`.
     pub methods: BTreeMap<String, Duration>,
     pub control: Duration,
     pub initialize: Duration,
-    /// A whole HTTP request head, and a whole request body.
+    /// Time for an entire HTTP request head, and for an entire request body.
     pub request_read: Duration,
     pub connect: Duration,
-    /// From the first byte of a client's connection to its `initialize`, where the connection is the session.
+    /// Time from the first byte of a client's connection to its `initialize`, where the connection
+    /// is the session.
     pub handshake: Duration,
-    /// How often the client of a WebSocket is asked whether it is there.
+    /// Interval of pings to the client of a WebSocket.
     pub websocket_ping: Duration,
-    /// How long nothing at all may be heard of it.
+    /// Time without any data after which a WebSocket is closed.
     pub websocket_idle: Duration,
-    /// The same of a QUIC connection, of a client or a backend.
+    /// Time without any data after which a QUIC connection is closed, of a client or a backend.
     pub quic_idle: Duration,
-    /// How long a client may take to answer sampling, elicitation or roots.
+    /// Time for a client to answer sampling, elicitation or roots requests.
     pub client_request: Duration,
-    /// How often a backend is asked whether it still answers.
+    /// Interval of pings to a backend.
     pub ping_interval: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionConfig {
-    /// How long a replica that is not heard of keeps what it owns.
+    /// Time for which a replica keeps its sessions and tasks without renewing its lease.
     pub lease: Duration,
     pub idle: Duration,
-    /// How long a session waits for its client whose WebSocket broke off.
+    /// Time for which a session waits for its client after its WebSocket closed unexpectedly.
     pub resume: Duration,
 }
 
-/// Calls that are carried out as tasks.
+/// Calls that run as tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskConfig {
     pub enabled: bool,
-    /// When the client names none.
+    /// Time to live for a task without one from the client.
     pub ttl: Duration,
     pub ttl_max: Duration,
     pub poll_interval: Duration,
-    /// Long calls become tasks of clients that take such an answer.
+    /// True if long calls become tasks, for clients that accept such an answer.
     pub promote: bool,
     pub promote_after: Duration,
     pub running_per_tenant: usize,
@@ -331,31 +343,31 @@ pub struct TaskConfig {
 }
 
 impl TaskConfig {
-    /// How long a call may take before it becomes a task, if it ever does by itself.
-    pub fn promotes_after(&self) -> Option<Duration> {
+    /// Returns the time after which a call becomes a task, if promotion is on.
+    pub fn promotion_delay(&self) -> Option<Duration> {
         self.promote.then_some(self.promote_after)
     }
 }
 
-/// Event streams (SSE) and the log they are resumed from.
+/// Event streams (SSE), and the log for their resumption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventConfig {
     pub log: EventLogStorage,
-    /// Zero when [`EventLogStorage::Off`].
+    /// Zero with [`EventLogStorage::Off`].
     pub retain: Duration,
     pub stream_events: usize,
     pub stream_bytes: usize,
     pub keepalive: Duration,
-    /// `retry` told to clients before a deliberate disconnect.
+    /// `retry` that clients get before a deliberate disconnect.
     pub retry: Duration,
 }
 
-/// Where events are kept to be asked for again.
+/// Storage of events for resumption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventLogStorage {
-    /// Where every replica finds them.
+    /// The database, which every replica reads.
     Store,
-    /// With the process that sent them.
+    /// The memory of the process that sent the events.
     Memory,
     Off,
 }
@@ -377,11 +389,11 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShutdownConfig {
     pub grace: Duration,
-    /// How long connections are still taken after readiness went off.
+    /// Time for which listeners still accept connections after readiness turned off.
     pub readiness_delay: Duration,
 }
 
-/// A value that never shows in `Debug` output.
+/// A value that `Debug` output never shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<str>);
 
@@ -408,10 +420,10 @@ mod tests {
     #[test]
     fn a_reload_tells_what_only_a_restart_follows() {
         let (running, same) = (Config::default(), Config::default());
-        assert_eq!(needs_restart(&running, &same), [""; 0]);
+        assert_eq!(sections_needing_restart(&running, &same), [""; 0]);
         let text = "limits: {burst: 7}\negress: {allow: [10.0.0.0/8]}\ntelemetry: {log: debug}\ntenants: {a: {}}\ntasks: {ttl: 2h}";
         assert_eq!(
-            needs_restart(&running, &load_from(text, []).unwrap()),
+            sections_needing_restart(&running, &load_from(text, []).unwrap()),
             ["limits", "tasks", "egress"]
         );
     }

@@ -1,4 +1,5 @@
-//! What is told of the broker's work: the log, metrics, traces and the audit log. Read with the rest by [`super::validation`].
+//! Observability of the broker: the log, metrics, traces and the audit log. Read with the rest by
+//! [`super::validation`].
 
 use std::{path::PathBuf, time::Duration};
 
@@ -8,7 +9,7 @@ use serde_json::Value;
 use super::{
     LogFormat, TelemetryConfig,
     config_key::{COUNT_MAX, ConfigKey, KeyKind, key, optional_key},
-    config_reader::{ConfigReader, InvalidReason, path, text, wrong},
+    config_reader::{ConfigReader, InvalidReason, invalid_value, path, text},
     log_filter::parse_log_filter,
 };
 
@@ -16,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 const HOUR: Duration = Duration::from_secs(3_600);
 const YEARS_10: Duration = Duration::from_secs(10 * 366 * 86_400);
-/// Parts a ratio is counted in.
+/// Number of parts in a whole ratio.
 pub const RATIO_WHOLE: u32 = 1_000_000;
 
 pub(super) const TELEMETRY: &[ConfigKey] = &[
@@ -24,7 +25,7 @@ pub(super) const TELEMETRY: &[ConfigKey] = &[
         "log",
         KeyKind::LogFilter,
         "info",
-        "What is logged, to standard error. Followed by a reload (SIGHUP).",
+        "Level or filter of the log, which goes to standard error. SIGHUP applies a new value.",
     ),
     key(
         "log_format",
@@ -36,31 +37,31 @@ pub(super) const TELEMETRY: &[ConfigKey] = &[
         "tenant_labels",
         KeyKind::Bool,
         "false",
-        "Count requests by tenant too (`mcp_tenant_requests_total`).",
+        "Also counts requests by tenant (`mcp_tenant_requests_total`).",
     ),
     optional_key(
         "traces.endpoint",
         KeyKind::HttpUrl,
         "http://127.0.0.1:4318/v1/traces",
-        "Where spans are sent to: OpenTelemetry's OTLP over HTTP with protobuf. Absent: no traces, and trace context is not touched.",
+        "Address that the broker sends spans to: OpenTelemetry's OTLP over HTTP with protobuf. Absent: no traces, and the broker does not change trace context.",
     ),
     key(
         "traces.ratio",
         KeyKind::Ratio { percent_min: 0 },
         "1",
-        "The share of traces that is sampled, by lot. Requests that fail are exported whatever the lot said.",
+        "Share of traces that the broker samples, at random. It always exports requests that fail.",
     ),
     key(
         "traces.trusted",
         KeyKind::Callers,
         "[]",
-        "Callers whose own decision about sampling is followed: TENANT, TENANT/PRINCIPAL, or * for everybody. Of others only the trace's id is taken.",
+        "Callers whose own sampling decision the broker follows: TENANT, TENANT/PRINCIPAL, or * for every caller. From other callers, the broker takes only the trace id.",
     ),
     key(
         "traces.queue_spans",
         KeyKind::Count { min: 1, max: COUNT_MAX },
         "8192",
-        "Spans that wait for the collector; further ones are dropped and counted.",
+        "Spans that wait for the collector. The broker drops and counts further ones.",
     ),
 ];
 
@@ -69,29 +70,29 @@ pub(super) const AUDIT: &[ConfigKey] = &[
         "calls",
         KeyKind::Choice(&["off", "metadata", "arguments"]),
         "off",
-        "What is recorded of clients' requests. `off`: nothing; `metadata`: who asked what of which backend, and a digest of the arguments; `arguments`: the arguments too, up to 16 KiB, without values whose names announce a secret. Changes of operators are always recorded.",
+        "What the broker records of clients' requests. `off`: nothing. `metadata`: caller, request, backend and a digest of the arguments. `arguments`: the arguments too, up to 16 KiB, without values whose names indicate a secret. The broker always records changes by operators.",
     ),
     key(
         "retain",
         KeyKind::Duration { min: HOUR, max: YEARS_10 },
         "2160h",
-        "How long a record is kept. A longer time takes effect at the next start, a shorter one seven days after it; the audit log records the change.",
+        "How long the broker keeps a record. A longer time takes effect at the next start, a shorter one seven days after that start. The audit log records the change.",
     ),
     key(
         "checkpoint_interval",
         KeyKind::Duration { min: SECOND, max: DAY },
         "1m",
-        "How often the newest records are signed. A checkpoint goes into the database and, as a line at `info`, into the log.",
+        "Interval at which the broker signs the newest records. It writes each checkpoint to the database and, at level `info`, to the log.",
     ),
     optional_key(
         "checkpoint_file",
         KeyKind::Path,
         "/var/log/mcp-broker/audit-checkpoints.jsonl",
-        "A file that checkpoints are appended to, one JSON object per line. Keep it where the database's owner cannot write.",
+        "File that the broker appends checkpoints to, one JSON object per line. Keep it where the owner of the database cannot write.",
     ),
 ];
 
-/// Where spans go.
+/// Export of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceConfig {
     pub endpoint: Option<String>,
@@ -101,7 +102,7 @@ pub struct TraceConfig {
     pub queue_spans: usize,
 }
 
-/// What is recorded of clients' requests.
+/// Content of audit records about clients' requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuditLevel {
     Off,
@@ -120,14 +121,15 @@ pub struct AuditConfig {
 impl ConfigReader<'_> {
     pub(super) fn telemetry(&mut self) -> TelemetryConfig {
         let log = self.value("telemetry.log", |value, _| {
-            let filter =
-                text(value).filter(|text| !text.trim().is_empty()).ok_or_else(|| wrong(value))?;
+            let filter = text(value)
+                .filter(|text| !text.trim().is_empty())
+                .ok_or_else(|| invalid_value(value))?;
             parse_log_filter(filter).map(|_| filter.to_owned())
         });
         let log_format = self.value("telemetry.log_format", |value, _| match value.as_str() {
             Some("text") => Ok(LogFormat::Text),
             Some("json") => Ok(LogFormat::Json),
-            _ => Err(wrong(value)),
+            _ => Err(invalid_value(value)),
         });
         let traces = TraceConfig {
             endpoint: self.optional("telemetry.traces.endpoint", endpoint),
@@ -145,11 +147,11 @@ impl ConfigReader<'_> {
 
     pub(super) fn audit(&mut self) -> AuditConfig {
         let calls = self.value("audit.calls", |value, _| match value.as_str() {
-            // What a reader of YAML 1.1 makes of `off`.
+            // YAML 1.1 reads `off` as false.
             Some("off") => Ok(AuditLevel::Off),
             Some("metadata") => Ok(AuditLevel::Metadata),
             Some("arguments") => Ok(AuditLevel::Arguments),
-            _ => Err(wrong(value)),
+            _ => Err(invalid_value(value)),
         });
         AuditConfig {
             calls,
@@ -161,16 +163,17 @@ impl ConfigReader<'_> {
 }
 
 fn endpoint(value: &Value, _: KeyKind) -> Result<String, InvalidReason> {
-    let url = text(value).ok_or_else(|| wrong(value))?;
-    // It may hold a token: a fault does not show it.
+    let url = text(value).ok_or_else(|| invalid_value(value))?;
+    // The URL may hold a token, so a fault does not show it.
     transport::url::parse_http_url(url)
         .map(|_| url.to_owned())
-        .map_err(|_| "is no http or https URL".to_owned())
+        .map_err(|_| "is not an http or https URL".to_owned())
 }
 
 fn ratio(value: &Value, _: KeyKind) -> Result<u32, InvalidReason> {
     let number = value.as_f64().or_else(|| text(value)?.parse().ok());
-    let share = number.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| wrong(value))?;
+    let share =
+        number.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| invalid_value(value))?;
     Ok((share * f64::from(RATIO_WHOLE)).round() as u32)
 }
 
@@ -230,15 +233,15 @@ mod tests {
         for (text, path) in [
             (
                 "telemetry: {traces: {endpoint: 'ftp://c'}}",
-                "telemetry.traces.endpoint: is no http or https URL",
+                "telemetry.traces.endpoint: is not an http or https URL",
             ),
             (
                 "telemetry: {traces: {ratio: 1.5}}",
                 "telemetry.traces.ratio: is 1.5; allowed: a number from 0 to 1",
             ),
             ("telemetry: {traces: {trusted: [/x]}}", "telemetry.traces.trusted: has an entry"),
-            ("telemetry: {traces: {sampler: x}}", "telemetry.traces.sampler: is no known key"),
-            ("telemetry: {traces: 5}", "telemetry.traces: is no known key"),
+            ("telemetry: {traces: {sampler: x}}", "telemetry.traces.sampler: is not a known key"),
+            ("telemetry: {traces: 5}", "telemetry.traces: is not a known key"),
             ("audit: {calls: all}", "audit.calls: is \"all\"; allowed: off, metadata, arguments"),
             ("audit: {retain: 1m}", "audit.retain: is \"1m\""),
             ("audit: {checkpoint_interval: 10ms}", "audit.checkpoint_interval: is \"10ms\""),

@@ -1,9 +1,13 @@
-//! What a backend's requests must keep to before they are sent: the resources clients may name, and whether arguments are
-//! held to the schemas of their tools. Part of a backend's body; read by [`super::spec_parser`], kept by `backends::policy`.
+//! Checks of requests before they are sent to a backend: the resources that clients may name, and
+//! the validation of arguments against tool schemas. Part of a backend's body. Read by
+//! [`super::spec_parser`], applied by `backends::policy`.
 
 use std::time::Duration;
 
 use protocol::uri::Root;
+use rules::limits::arguments::{
+    VALIDATE_TIMEOUT_DEFAULT, VALIDATE_TIMEOUT_MAX, VALIDATE_TIMEOUT_MIN,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -11,33 +15,32 @@ use super::{
     field_error::FieldError,
     units::{DurationText, format_duration},
 };
-use crate::limits::arguments::{
-    VALIDATE_TIMEOUT_DEFAULT, VALIDATE_TIMEOUT_MAX, VALIDATE_TIMEOUT_MIN,
-};
 
 const ROOTS_MAX: usize = 64;
 const ROOTS_PATH: &str = "resources.roots";
 const TIMEOUT_PATH: &str = "tools.validate_timeout";
 const ROOT_ALLOWED: &str = "an absolute URI without query, fragment, percent signs, empty segments and dot segments, such as file:///srv/files";
 
-/// Which resources of the backend clients may name.
+/// Resources of the backend that clients may name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResourceRules {
-    /// URIs below which the resources lie; others are refused. A client's URI begins as the root is written. Empty: any.
+    /// URIs below which the resources are; requests for others are refused. A client's URI must
+    /// begin exactly like the root. Empty: any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(example = json!(["file:///srv/files"]))]
     pub roots: Vec<String>,
 }
 
-/// What is asked of calls of the backend's tools.
+/// Checks of calls of the backend's tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ToolRules {
-    /// Arguments that do not fit the tool's inputSchema are refused and not sent.
+    /// Refuse arguments that do not match the tool's inputSchema, without sending the call.
     #[serde(skip_serializing_if = "is_false")]
     pub validate_arguments: bool,
-    /// How long that may take, the wait for a thread included, 1ms to 10s. Arguments that take longer are refused. Absent: 100ms.
+    /// Time limit of that check, including the wait for a thread, 1ms to 10s. Arguments that take
+    /// longer are refused. Absent: 100ms.
     #[serde(with = "super::spec::optional_duration", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = DurationText)]
     pub validate_timeout: Option<Duration>,
@@ -54,7 +57,7 @@ impl ToolRules {
         *self == Self::default()
     }
 
-    /// As it is in force.
+    /// Returns the timeout in force.
     pub fn validate_timeout(&self) -> Duration {
         self.validate_timeout.unwrap_or(VALIDATE_TIMEOUT_DEFAULT)
     }
@@ -69,7 +72,7 @@ fn timeout_allowed() -> String {
     format!("a duration from {min} to {max}, such as 100ms")
 }
 
-/// Checks what the types cannot say.
+/// Checks the rules that the types do not express.
 pub(super) fn check_resources(rules: &ResourceRules, faults: &mut Vec<FieldError>) {
     if rules.roots.len() > ROOTS_MAX {
         faults.push(FieldError::new(
@@ -79,7 +82,7 @@ pub(super) fn check_resources(rules: &ResourceRules, faults: &mut Vec<FieldError
         ));
     }
     for (at, _) in rules.roots.iter().enumerate().filter(|(_, root)| Root::parse(root).is_none()) {
-        faults.push(FieldError::new(format!("{ROOTS_PATH}.{at}"), "is no root", ROOT_ALLOWED));
+        faults.push(FieldError::new(format!("{ROOTS_PATH}.{at}"), "is not a root", ROOT_ALLOWED));
     }
 }
 
@@ -91,7 +94,7 @@ pub(super) fn with_ranges(mut faults: Vec<FieldError>) -> Vec<FieldError> {
     faults
 }
 
-/// The same of tools.
+/// Checks the rules for tools that the types do not express.
 pub(super) fn check_tools(rules: &ToolRules, faults: &mut Vec<FieldError>) {
     let Some(timeout) = rules.validate_timeout else { return };
     if !(VALIDATE_TIMEOUT_MIN..=VALIDATE_TIMEOUT_MAX).contains(&timeout) {

@@ -1,10 +1,11 @@
-//! Holds values of bodies to the ranges of keys: what a body may say is what the configuration file may say.
+//! Checks values of bodies against the ranges of keys, so that bodies and the configuration file
+//! permit the same values.
 
 use std::time::Duration;
 
 use super::{config_key::KeyKind, field_error::FieldError};
 
-/// Adds a fault when the count is there and out of the range.
+/// Adds a fault when the count is present and out of the range.
 pub(super) fn check_count(
     path: impl Into<String>,
     count: Option<u64>,
@@ -19,7 +20,7 @@ pub(super) fn check_count(
     }
 }
 
-/// Adds a fault when the duration is there and out of the range.
+/// Adds a fault when the duration is present and out of the range.
 pub(super) fn check_duration(
     path: impl Into<String>,
     duration: Option<Duration>,
@@ -34,7 +35,7 @@ pub(super) fn check_duration(
     }
 }
 
-/// Adds a fault when the size is there and out of the range.
+/// Adds a fault when the size is present and out of the range.
 pub(super) fn check_size(
     path: impl Into<String>,
     size: Option<usize>,

@@ -1,9 +1,9 @@
-//! The configuration as it was written: a tree of YAML values with the environment laid over it. Read by
-//! [`super::validation`], which knows what each key means.
+//! The configuration as written: a tree of YAML values, overlaid with the environment. Read by
+//! [`super::validation`], which defines the meaning of each key.
 //!
-//! The tree is kept instead of deriving `Deserialize` on a mirror of the sections because serde stops at the first
-//! fault, and whoever mends a configuration wants all of them. Unknown keys are as strictly refused as with
-//! `deny_unknown_fields`; the difference is that every one of them is named.
+//! A tree replaces a `Deserialize` mirror of the sections, because serde stops at the first fault
+//! and an operator needs all of them. Unknown keys are refused as strictly as with
+//! `deny_unknown_fields`, and every one is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +14,24 @@ use super::{
     field_error::{FieldError, describe, join, nearest, not_available, unknown},
 };
 
-/// A configuration file larger than this is something else.
+/// Largest configuration file. A larger one is a mistake.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
 const ENV_PREFIX: &str = "MCP_BROKER__";
 /// Maps of bodies: known sections without keys of their own.
 const MAPS: [&str; 2] = ["tenants", "backends"];
 
-/// What was written, by section; every section is an object and every key in it is known.
+/// Values by section. Every section is an object, and every key in it is known.
 pub(super) struct RawConfig {
-    /// What can be written.
+    /// Known sections and keys.
     table: &'static KeyTable,
     sections: Map<String, Value>,
-    /// The environment variable a value came from, by dotted path.
+    /// Environment variables of values, by dotted path.
     origins: BTreeMap<String, String>,
 }
 
 impl RawConfig {
-    /// Reads the file's text and lays the environment over it. Faults are added to `faults`; what they are about is left out.
+    /// Parses the file's text and overlays the environment. Adds faults to `faults`, and leaves out
+    /// the faulty values.
     pub(super) fn read(
         table: &'static KeyTable,
         text: &str,
@@ -52,14 +53,14 @@ impl RawConfig {
         raw
     }
 
-    /// The key at a dotted path.
+    /// Returns the key at a dotted path.
     pub(super) fn key(&self, path: &str) -> &'static ConfigKey {
         self.table
             .find(path)
             .expect("every key that is read stands in the table, which a test checks")
     }
 
-    /// Every key, with its dotted path.
+    /// Returns every key with its dotted path.
     pub(super) fn keys(&self) -> impl Iterator<Item = (String, &'static ConfigKey)> {
         self.table
             .sections
@@ -67,7 +68,7 @@ impl RawConfig {
             .flat_map(|section| section.keys.iter().map(|key| (join(section.name, key.name), key)))
     }
 
-    /// The value at a dotted path; absent and `null` are the same.
+    /// Returns the value at a dotted path. Absent and `null` are the same.
     pub(super) fn value(&self, path: &str) -> Option<&Value> {
         let (section, key) = path.split_once('.')?;
         self.sections.get(section)?.get(key).filter(|value| !value.is_null())
@@ -77,13 +78,13 @@ impl RawConfig {
         self.table.sections.iter().map(|section| section.name).chain(MAPS)
     }
 
-    /// A whole section.
+    /// Returns a section.
     pub(super) fn map(&self, section: &str) -> Option<&Map<String, Value>> {
         self.sections.get(section)?.as_object()
     }
 
-    /// How a fault names the key: with the variable that set it, where one did.
-    pub(super) fn named(&self, path: &str) -> String {
+    /// Returns the name of a key for a fault, with the variable that set it, if any.
+    pub(super) fn source_name(&self, path: &str) -> String {
         match self.origins.get(path) {
             Some(variable) => format!("{path} ({variable})"),
             None => path.to_owned(),
@@ -167,7 +168,7 @@ impl RawConfig {
                 }
                 _ => Err(FieldError::new(
                     variable,
-                    "is no map",
+                    "is not a map",
                     "a YAML or JSON map, which replaces the file's",
                 )),
             };
@@ -198,7 +199,7 @@ impl RawConfig {
         };
         // A variable that is set and empty must not be read as an absent key.
         let value = if value.is_null() { Value::String(text.to_owned()) } else { value };
-        self.drop_twin(&path);
+        self.drop_alias(&path);
         if let Some(members) = self
             .sections
             .entry(section)
@@ -211,9 +212,10 @@ impl RawConfig {
         Ok(())
     }
 
-    /// The environment decides against the file: the file's other spelling of the same setting is taken out.
-    fn drop_twin(&mut self, path: &str) {
-        let twin = self.table.twin(path);
+    /// Removes the other spelling of a setting from the file's values, because the environment has
+    /// precedence.
+    fn drop_alias(&mut self, path: &str) {
+        let twin = self.table.alias(path);
         let Some((section, key)) = twin
             .filter(|twin| !self.origins.contains_key(*twin))
             .and_then(|twin| twin.split_once('.'))
@@ -226,7 +228,7 @@ impl RawConfig {
     }
 }
 
-/// The environment variable of a key.
+/// Returns the environment variable of a key.
 pub(super) fn variable_name(section: &str, key: &str) -> String {
     format!(
         "{ENV_PREFIX}{}__{}",
@@ -235,7 +237,7 @@ pub(super) fn variable_name(section: &str, key: &str) -> String {
     )
 }
 
-/// A group of keys within a section, written as a map: `traces: {ratio: 1}` is `traces.ratio: 1`.
+/// Flattens a group of keys within a section: `traces: {ratio: 1}` is `traces.ratio: 1`.
 fn flatten(section: &KeySection, members: &mut Map<String, Value>) {
     let groups =
         section.keys.iter().filter_map(|key| key.name.split_once('.')).map(|(group, _)| group);
@@ -297,14 +299,14 @@ mod tests {
         assert_eq!(faults.len(), 3, "{faults:?}");
         assert!(
             faults.iter().any(|fault| fault.starts_with(
-                "limits.brust: is no known key, perhaps `burst` was meant; allowed: message_bytes, "
+                "limits.brust: is not a known key, perhaps `burst` was meant; allowed: message_bytes, "
             )),
             "{faults:?}"
         );
         assert!(
             faults
                 .iter()
-                .any(|fault| fault.starts_with("lisen: is no known key, perhaps `listen`")),
+                .any(|fault| fault.starts_with("lisen: is not a known key, perhaps `listen`")),
             "{faults:?}"
         );
     }
@@ -367,7 +369,7 @@ mod tests {
             raw.value("egress.allow").unwrap().is_array()
                 && raw.map("tenants").unwrap().contains_key("acme")
         );
-        assert_eq!(raw.named("limits.burst"), "limits.burst (MCP_BROKER__LIMITS__BURST)");
+        assert_eq!(raw.source_name("limits.burst"), "limits.burst (MCP_BROKER__LIMITS__BURST)");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What makes this process one of several: its name and address, the stores it shares, the limits of what it keeps there.
-//! Read with the rest by [`super::validation`].
+//! Settings of one process among replicas: its name and address, the shared stores, and the limits
+//! of stored data. Read with the rest by [`super::validation`].
 //!
 //! Invariant: a URL of a store may hold a password, so no fault shows one.
 
@@ -8,7 +8,7 @@ use std::{path::PathBuf, time::Duration};
 use super::{
     Config, DatabaseConfig, NodeConfig, Secret, StorageConfig, TaskConfig,
     config_key::{COUNT, ConfigKey, DAY, GIB, HOUR, KIB, KeyKind, MIB, SECOND, key},
-    config_reader::{ConfigReader, InvalidReason, host, read_secret_file, text, wrong},
+    config_reader::{ConfigReader, InvalidReason, host, invalid_value, read_secret_file, text},
     field_error::describe,
 };
 
@@ -16,36 +16,36 @@ const TASK_TTL: KeyKind = KeyKind::Duration { min: SECOND, max: DAY.saturating_m
 
 /// The keys of the section `tasks`.
 pub(super) const TASKS: &[ConfigKey] = &[
-    key("enabled", KeyKind::Bool, "true", "Offer tasks to clients."),
+    key("enabled", KeyKind::Bool, "true", "Offers tasks to clients."),
     key(
         "ttl",
         TASK_TTL,
         "1h",
-        "How long a task and its result are kept, counted from its creation, when its client asks for no time.",
+        "How long the broker keeps a task and its result after its creation, when the client requests no time.",
     ),
     key(
         "ttl_max",
         TASK_TTL,
         "24h",
-        "The longest time a client gets; one that asks for more, or for ever, gets this.",
+        "Longest time that a client gets. A client that requests more, or an unlimited time, gets this time.",
     ),
     key(
         "poll_interval",
         KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
         "1s",
-        "How often clients are told to ask for a task's status.",
+        "Interval at which clients should poll the status of a task.",
     ),
     key(
         "promote",
         KeyKind::Bool,
         "true",
-        "Answer long calls of clients that declare the extension of tasks (2026-07-28) with a task, from which they fetch what comes of it.",
+        "Answers long calls of clients that declare the extension of tasks (2026-07-28) with a task. The client fetches the result from the task.",
     ),
     key(
         "promote_after",
         KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
         "10s",
-        "How long a call may take before it is such a task. Calls of which the backend makes a task are at once. It then counts among the tasks and no longer in `limits.calls_in_flight_per_tenant`; its places in `limits.calls_in_flight` and at the backend it keeps.",
+        "How long a call can take before it becomes such a task. A call for which the backend creates a task becomes one at once. The call then counts among the tasks and no longer in `limits.calls_in_flight_per_tenant`. It keeps its places in `limits.calls_in_flight` and at the backend.",
     ),
     key("running_per_tenant", COUNT, "1000", "Unfinished tasks of one tenant."),
     key("stored_per_tenant", COUNT, "100000", "Tasks of one tenant, finished ones included."),
@@ -53,13 +53,13 @@ pub(super) const TASKS: &[ConfigKey] = &[
         "bytes_per_tenant",
         KeyKind::Size { min: MIB, max: 1024 * GIB },
         "1GiB",
-        "Bytes that the requests and results of one tenant's tasks may take together.",
+        "Bytes of the requests and results of all tasks of one tenant.",
     ),
     key(
         "result_bytes",
         KeyKind::Size { min: KIB, max: 256 * MIB },
         "16MiB",
-        "Largest result of a task; a larger one makes the task fail.",
+        "Largest result of a task. A task with a larger result fails.",
     ),
 ];
 
@@ -69,10 +69,10 @@ impl ConfigReader<'_> {
             text(value)
                 .filter(|text| is_node_id(text))
                 .map(str::to_owned)
-                .ok_or_else(|| wrong(value))
+                .ok_or_else(|| invalid_value(value))
         });
         let advertise = self.optional("node.advertise", |value, _| {
-            text(value).and_then(host_port).ok_or_else(|| wrong(value))
+            text(value).and_then(host_port).ok_or_else(|| invalid_value(value))
         });
         NodeConfig {
             id: id.unwrap_or_else(generated_node_id),
@@ -106,10 +106,10 @@ impl ConfigReader<'_> {
             result_bytes: self.size("tasks.result_bytes"),
         };
         if tasks.ttl > tasks.ttl_max {
-            self.fault("tasks.ttl", "is longer than tasks.ttl_max", "a time up to tasks.ttl_max");
+            self.report("tasks.ttl", "is longer than tasks.ttl_max", "a time up to tasks.ttl_max");
         }
         if tasks.result_bytes > tasks.bytes_per_tenant {
-            self.fault(
+            self.report(
                 "tasks.result_bytes",
                 "is more than tasks.bytes_per_tenant",
                 "a size up to tasks.bytes_per_tenant",
@@ -118,23 +118,23 @@ impl ConfigReader<'_> {
         tasks
     }
 
-    /// Settings that only make sense together.
+    /// Checks settings that depend on each other.
     pub(super) fn replicas(&mut self, config: &Config) {
         if matches!(config.storage.database, DatabaseConfig::Postgres(_))
             && config.node.secret.is_none()
         {
             let wrong = "names a PostgreSQL database and node.secret is not set: replicas could not read what others stored";
-            self.fault(
+            self.report(
                 "storage.url",
                 wrong,
-                "node.secret or node.secret_file beside it, the same on every replica",
+                "also node.secret or node.secret_file, the same on every replica",
             );
         }
         if matches!(config.storage.database, DatabaseConfig::Sqlite(_))
             && config.storage.redis_url.is_some()
         {
-            let wrong = "stands beside an SQLite database: Redis is for what replicas tell each other, and SQLite serves one process";
-            self.fault(
+            let wrong = "is set together with an SQLite database: Redis connects replicas, and SQLite serves one process";
+            self.report(
                 "storage.redis_url",
                 wrong,
                 "leaving it out, or a postgres:// database in storage.url",
@@ -143,26 +143,26 @@ impl ConfigReader<'_> {
         match config.listen.internal {
             Some(address) if address.ip().is_unspecified() && config.node.advertise.is_none() => {
                 let wrong = format!(
-                    "{address} is no address that others can be told, and node.advertise is not set"
+                    "{address} is not an address that other replicas can reach, and node.advertise is not set"
                 );
-                self.fault(
+                self.report(
                     "listen.internal",
                     &wrong,
-                    "one address of this machine, or node.advertise beside it",
+                    "one address of this machine, or also node.advertise",
                 );
             }
             None if config.node.advertise.is_some() => {
-                self.fault(
+                self.report(
                     "node.advertise",
                     "leads nowhere: listen.internal is not set",
-                    "listen.internal beside it, or leaving it out",
+                    "also listen.internal, or leaving it out",
                 );
             }
             _ => {}
         }
     }
 
-    /// A URL given as text or in a file, not both.
+    /// Reads a URL from a text or a file, but not both.
     fn url<T>(
         &mut self,
         path: &str,
@@ -181,7 +181,7 @@ impl ConfigReader<'_> {
             _ => Err(format!("is {}", describe(value))),
         });
         if self.raw.value(path).is_some() && self.raw.value(file_path).is_some() {
-            self.fault(file_path, &format!("stands beside {path}"), "one of the two");
+            self.report(file_path, &format!("is set together with {path}"), "one of the two");
         }
         inline.or(file)
     }
@@ -196,7 +196,7 @@ fn database(url: &str) -> Result<DatabaseConfig, InvalidReason> {
         url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://"))
     {
         if rest.is_empty() || !is_plain(rest) {
-            return Err("is no usable postgres: URL".to_owned());
+            return Err("is not a usable postgres: URL".to_owned());
         }
         return Ok(DatabaseConfig::Postgres(Secret::new(url)));
     }
@@ -219,11 +219,11 @@ fn redis_url(url: &str) -> Result<Secret, InvalidReason> {
         .find_map(|scheme| url.strip_prefix(scheme));
     match rest.filter(|rest| !rest.is_empty() && is_plain(rest)) {
         Some(_) => Ok(Secret::new(url)),
-        None => Err("is no usable Redis URL".to_owned()),
+        None => Err("is not a usable Redis URL".to_owned()),
     }
 }
 
-/// What may stand in a URL: other characters are percent-encoded.
+/// Returns whether the text has only characters of a URL. Other characters must be percent-encoded.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -312,7 +312,7 @@ mod tests {
             "storage: {url: 'postgres://u:hush@db/x'}",
             "storage.url: names a PostgreSQL database and node.secret is not set",
         );
-        let wrong = "storage.redis_url: stands beside an SQLite database";
+        let wrong = "storage.redis_url: is set together with an SQLite database";
         assert_fault("storage: {redis_url: 'redis://:hush@redis'}", wrong);
         let both = format!(
             "storage: {{url: 'postgres://db/x', redis_url: 'rediss://:hush@redis:6379/0'}}\n{SECRET}"
@@ -322,7 +322,7 @@ mod tests {
         for url in ["http://hush", "redis://", "redis:hush", "redis://a hush"] {
             assert_fault(
                 &format!("storage: {{url: 'postgres://db/x', redis_url: '{url}'}}\n{SECRET}"),
-                "storage.redis_url: is no usable",
+                "storage.redis_url: is not a usable",
             );
         }
     }
@@ -351,11 +351,11 @@ mod tests {
         assert_fault(&format!("storage: {{url_file: '{wrong}'}}"), "storage.url_file: ");
         assert_fault(
             &format!("storage: {{url: 'sqlite:a.db', url_file: '{database}'}}\n{SECRET}"),
-            "storage.url_file: stands beside",
+            "storage.url_file: is set together with",
         );
         assert_fault(
             "storage: {url_file: /does/not/exist}",
-            "storage.url_file: \"/does/not/exist\" can not be read",
+            "storage.url_file: \"/does/not/exist\" cannot be read",
         );
     }
 
@@ -367,7 +367,7 @@ mod tests {
         );
         assert_fault(
             "listen: {internal: '0.0.0.0:7400'}",
-            "listen.internal: 0.0.0.0:7400 is no address that others can be told",
+            "listen.internal: 0.0.0.0:7400 is not an address that other replicas can reach",
         );
         assert_fault(
             "listen: {internal: '127.0.0.1:8080'}",

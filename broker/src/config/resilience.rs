@@ -1,5 +1,6 @@
-//! What keeps clients and backends from hurting one another: breakers, retries, deadlines by method and tool, and how much
-//! a backend gets at once. Some of the table of keys, read from the configuration by [`super::validation`], and from bodies by [`super::spec_parser`].
+//! Protection of clients and backends from each other: breakers, retries, deadlines by method and
+//! tool, and the concurrency of a backend. A part of the table of keys. [`super::validation`] reads
+//! it from the configuration, [`super::spec_parser`] from bodies.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,7 +10,7 @@ use super::{
     config_key::{
         CALL_MAX, COUNT, ConfigKey, DEADLINE, DEADLINE_MAX, DEADLINE_MIN, HOUR, KeyKind, key,
     },
-    config_reader::{ConfigReader, wrong},
+    config_reader::{ConfigReader, invalid_value},
     field_error::{FieldError, describe, join},
     range::{check_count, check_duration},
     spec::{BackendSpec, BackendTimeouts, TenantSpec, TenantTimeouts},
@@ -18,21 +19,21 @@ use super::{
 
 /// The keys of the section `breaker`.
 pub(super) const BREAKER: &[ConfigKey] = &[
-    key("enabled", KeyKind::Bool, "true", "Whether breakers open by themselves."),
-    key("failures", COUNT, "5", "Failures in a row that open it."),
+    key("enabled", KeyKind::Bool, "true", "Whether breakers open automatically."),
+    key("failures", COUNT, "5", "Consecutive failures that open the breaker."),
     key(
         "error_ratio",
         ERROR_RATIO,
         "0.5",
-        "Share of failures among the calls of the window that opens it.",
+        "Share of failures among the calls of the window that opens the breaker.",
     ),
-    key("requests", COUNT, "20", "Calls in the window before that share counts."),
-    key("window", WINDOW, "10s", "The time of which failures are counted."),
+    key("requests", COUNT, "20", "Calls in the window before `breaker.error_ratio` applies."),
+    key("window", WINDOW, "10s", "Time over which the broker counts failures."),
     key(
         "probe_after",
         WINDOW,
         "1s",
-        "Wait for the first probe, at most; half of it at least. The wait doubles with every probe that fails.",
+        "Longest wait before the first probe; the shortest wait is half of it. The wait doubles after each failed probe.",
     ),
     key("probe_max", WINDOW, "3s", "Longest wait between two probes."),
 ];
@@ -42,21 +43,21 @@ const ERROR_RATIO: KeyKind = KeyKind::Ratio { percent_min: 1 };
 
 /// The keys of the section `retries`.
 pub(super) const RETRIES: &[ConfigKey] = &[
-    key("enabled", KeyKind::Bool, "true", "Whether calls are sent again."),
+    key("enabled", KeyKind::Bool, "true", "Whether the broker sends calls again."),
     key(
         "budget",
         KeyKind::Ratio { percent_min: 0 },
         "0.1",
-        "Retries per call of one backend; a few are saved up.",
+        "Retries per call of one backend. The broker saves up a few.",
     ),
 ];
 
-/// Tools, or methods, one body may name.
+/// Largest number of tools, or of methods, in one body.
 const NAMED_MAX: usize = 1_000;
-/// Of a tool.
+/// Longest name of a tool, in bytes.
 const NAME_BYTES_MAX: usize = 1_024;
 
-/// When breakers open, and when they are probed.
+/// Conditions under which breakers open, and the probes of open ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BreakerConfig {
     pub enabled: bool,
@@ -68,11 +69,11 @@ pub struct BreakerConfig {
     pub probe_max: Duration,
 }
 
-/// Calls that are sent again.
+/// Retries of calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryConfig {
     pub enabled: bool,
-    /// Retries per call.
+    /// Retries per call of one backend.
     pub budget: Ratio,
 }
 
@@ -88,7 +89,7 @@ impl ConfigReader<'_> {
             probe_max: self.duration("breaker.probe_max"),
         };
         if breaker.probe_max < breaker.probe_after {
-            self.fault(
+            self.report(
                 "breaker.probe_max",
                 "is shorter than breaker.probe_after",
                 "a time from breaker.probe_after on",
@@ -110,7 +111,7 @@ impl ConfigReader<'_> {
                 .as_f64()
                 .filter(|share| *share * 100.0 >= f64::from(percent_min))
                 .and_then(Ratio::new)
-                .ok_or_else(|| wrong(value))
+                .ok_or_else(|| invalid_value(value))
         })
     }
 
@@ -120,13 +121,14 @@ impl ConfigReader<'_> {
             let mut deadlines = BTreeMap::new();
             for (method, value) in entries {
                 if !is_method(method) {
-                    return Err(format!("names {method:?}, which is no method of clients"));
+                    return Err(format!("names {method:?}, which is not a method of clients"));
                 }
                 let deadline =
                     value.as_str().and_then(|text| parse_duration(text).ok()).filter(is_deadline);
                 deadlines.insert(
                     method.clone(),
-                    deadline.ok_or_else(|| format!("has for {method} what {}", wrong(value)))?,
+                    deadline
+                        .ok_or_else(|| format!("has for {method} what {}", invalid_value(value)))?,
                 );
             }
             Ok(deadlines)
@@ -134,7 +136,7 @@ impl ConfigReader<'_> {
     }
 }
 
-/// Checks what the types cannot say.
+/// Checks the rules of a backend that the types do not express.
 pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     let BackendTimeouts { call, control, initialize, call_max, methods, tools } = &spec.timeouts;
     check_deadlines(
@@ -170,7 +172,7 @@ pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     }
 }
 
-/// The same of a tenant.
+/// Checks the rules of a tenant that the types do not express.
 pub(super) fn check_tenant(spec: &TenantSpec, faults: &mut Vec<FieldError>) {
     let TenantTimeouts { call, control, call_max, methods } = &spec.timeouts;
     check_deadlines(&[("call", *call), ("control", *control)], *call_max, methods, faults);

@@ -1,5 +1,6 @@
-//! How child processes are confined: the keys `stdio.sandbox`, `stdio.uid_range` and `stdio.homes`, and what one backend says
-//! of its own children (`sandbox`). Read with the rest by [`super::stdio`] and [`super::spec_parser`].
+//! Confinement of child processes: the keys `stdio.sandbox`, `stdio.uid_range` and `stdio.homes`,
+//! and the rules of one backend for its children (`sandbox`). Read with the rest by
+//! [`super::stdio`] and [`super::spec_parser`].
 
 use std::{
     ops::RangeInclusive,
@@ -12,15 +13,15 @@ use utoipa::ToSchema;
 
 use super::{
     config_key::KeyKind,
-    config_reader::{ConfigReader, InvalidReason, text, wrong},
+    config_reader::{ConfigReader, InvalidReason, invalid_value, text},
     field_error::{FieldError, join},
     spec::TransportSpec,
 };
 
 pub(super) const MODES: &[&str] = &["auto", "uid", "landlock", "off"];
-/// Below this are users of the system and of people.
+/// Smallest user id for children. Smaller ids belong to the system.
 pub(super) const USER_MIN: u32 = 1_000;
-/// The last number that is a user; the one above it means none.
+/// Largest user id. The next number means no user.
 pub(super) const USER_MAX: u32 = u32::MAX - 1;
 
 const PATH: &str = "sandbox";
@@ -30,16 +31,16 @@ const PATHS_ALLOWED: &str = "an absolute path without .., such as /srv/files";
 /// `stdio.sandbox`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxMode {
-    /// Users and Landlock, where the host offers them; one of the two at least.
+    /// Users and Landlock, if the host supports them. At least one is required.
     Auto,
-    /// A user for each tenant.
+    /// One user per tenant.
     Uid,
     Landlock,
-    /// Children have the user of the broker, and all its rights.
+    /// Children run as the broker's user, with all its rights.
     Off,
 }
 
-/// What the children of one backend may reach beside the default.
+/// Access of one backend's children, in addition to the default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxRules {
@@ -51,7 +52,7 @@ pub struct SandboxRules {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(example = json!(["/srv/files"]))]
     pub write: Vec<String>,
-    /// Whether sockets of the internet protocols may be opened.
+    /// True if sockets of the internet protocols may be opened.
     #[serde(skip_serializing_if = "is_true")]
     pub network: bool,
 }
@@ -79,7 +80,7 @@ impl ConfigReader<'_> {
             Some("uid") => Ok(SandboxMode::Uid),
             Some("landlock") => Ok(SandboxMode::Landlock),
             Some("off") => Ok(SandboxMode::Off),
-            _ => Err(wrong(value)),
+            _ => Err(invalid_value(value)),
         })
     }
 
@@ -89,7 +90,10 @@ impl ConfigReader<'_> {
 
     pub(super) fn homes(&mut self) -> Option<PathBuf> {
         self.optional("stdio.homes", |value, _| {
-            text(value).filter(|text| is_path(text)).map(PathBuf::from).ok_or_else(|| wrong(value))
+            text(value)
+                .filter(|text| is_path(text))
+                .map(PathBuf::from)
+                .ok_or_else(|| invalid_value(value))
         })
     }
 }
@@ -101,10 +105,10 @@ fn user_range(value: &Value, _: KeyKind) -> Result<RangeInclusive<u32>, InvalidR
     };
     let range =
         parsed().filter(|(first, last)| (USER_MIN..=*last).contains(first) && *last <= USER_MAX);
-    range.map(|(first, last)| first..=last).ok_or_else(|| wrong(value))
+    range.map(|(first, last)| first..=last).ok_or_else(|| invalid_value(value))
 }
 
-/// Checks what the types cannot say.
+/// Checks the rules that the types do not express.
 pub(super) fn check(rules: &SandboxRules, transport: &TransportSpec, faults: &mut Vec<FieldError>) {
     if !rules.is_empty() && !matches!(transport, TransportSpec::Stdio { .. }) {
         let wrong =

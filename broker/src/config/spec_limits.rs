@@ -9,23 +9,23 @@ use super::{
     spec::{BackendLimits, TenantLimits},
 };
 
-/// Tools of one backend with a rate of their own.
+/// Largest number of tools with a rate of their own, per backend.
 const TOOLS_MAX: usize = 1_000;
 const PATH: &str = "limits";
 const PROFILE: &str = "message_profile";
 
-/// Whether there is such a profile depends on the configuration in force.
+/// Checks the form of a profile's name. Its existence depends on the configuration in force.
 fn check_profile(name: Option<&str>, faults: &mut Vec<FieldError>) {
     if name.is_some_and(|name| !is_profile_name(name)) {
         faults.push(FieldError::new(
             join(PATH, PROFILE),
-            "is no name for a profile",
+            "is not a name for a profile",
             "1 to 64 characters of A-Z a-z 0-9 . _ -",
         ));
     }
 }
 
-/// Checks what the types cannot say.
+/// Checks the rules that the types do not express.
 pub(super) fn check_tenant(limits: &TenantLimits, faults: &mut Vec<FieldError>) {
     check_profile(limits.message_profile.as_deref(), faults);
     check_rate(PATH, "", limits.requests_per_second, limits.burst, faults);
@@ -135,7 +135,7 @@ mod tests {
         for (limits, fault) in [
             (json!({"burst": 0}), "limits.burst: is 0"),
             (json!({"tools": {"a": {"burst": 0}}}), "limits.tools.a.burst: is 0"),
-            (json!({"tools": {"a": {"rate": 0}}}), "limits.tools.a.rate: is no known key"),
+            (json!({"tools": {"a": {"rate": 0}}}), "limits.tools.a.rate: is not a known key"),
             (
                 json!({"tools": 5}),
                 "limits.tools: is a number; allowed: a map from name to a map with requests_per_second, burst",

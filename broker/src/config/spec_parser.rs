@@ -1,7 +1,9 @@
-//! The bodies of tenants and backends, read and checked: for the configuration file and for the admin API, so that both
-//! accept the same and say the same. Every fault is reported, with the path of its field.
+//! Parses and checks the bodies of tenants and backends. The configuration file and the admin API
+//! both use it, so both accept the same bodies and report the same faults. Every fault has the path
+//! of its field.
 //!
-//! [`BodySchema`] reads the shape. The checks after it find what the types cannot say.
+//! [`BodySchema`] reads the shape. The checks after it find the faults that the types do not
+//! express.
 
 use std::sync::LazyLock;
 
@@ -26,13 +28,14 @@ static BACKEND: LazyLock<BodySchema<BackendSpec>> = LazyLock::new(BodySchema::ne
 static TENANT: LazyLock<BodySchema<TenantSpec>> = LazyLock::new(BodySchema::new);
 
 const WEIGHT: KeyKind = KeyKind::Count { min: 1, max: 1_000 };
-/// Arguments, and likewise environment variables, of one child process.
+/// Largest number of arguments, and of environment variables, of one child process.
 const PROCESS_TEXTS_MAX: usize = 256;
-/// Headers the configuration of one backend may add.
+/// Largest number of configured headers per backend.
 const HEADERS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 32 * 1024;
 
-/// Headers the broker writes itself: a configured one would break the transport or speak for a client.
+/// Headers that the broker writes itself. A configured one would break the transport or impersonate
+/// a client.
 const OWN_HEADERS: [&str; 18] = [
     "accept",
     "accept-encoding",
@@ -66,7 +69,7 @@ pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<FieldError>> {
     validate_tenant_spec(&spec).map(|()| spec)
 }
 
-/// Checks what the types cannot say.
+/// Checks the rules that the types do not express.
 pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<FieldError>> {
     let mut faults = Vec::new();
     check_transport(&spec.transport, &mut faults);
@@ -80,7 +83,7 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<FieldError>> 
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-/// Checks what the types cannot say.
+/// Checks the rules that the types do not express.
 pub fn validate_tenant_spec(spec: &TenantSpec) -> Result<(), Vec<FieldError>> {
     let mut faults = Vec::new();
     check_count("weight", Some(spec.weight.into()), WEIGHT, &mut faults);
@@ -108,26 +111,26 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<FieldError>) {
         }
         TransportSpec::Tcp { address, tls } => {
             if split_host_port(address).is_none() {
-                fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
+                fault("transport.address".into(), "is not a host and port", ADDRESS_ALLOWED);
             }
             let server_name =
                 tls.as_ref().and_then(TcpTls::settings).and_then(|settings| settings.server_name);
             if server_name.is_some_and(|name| !is_server_name(&name)) {
                 fault(
                     "transport.tls.server_name".into(),
-                    "is no name of a server",
+                    "is not the name of a server",
                     SERVER_NAME_ALLOWED,
                 );
             }
         }
         TransportSpec::Quic { address, server_name, .. } => {
             if split_host_port(address).is_none() {
-                fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
+                fault("transport.address".into(), "is not a host and port", ADDRESS_ALLOWED);
             }
             if server_name.as_ref().is_some_and(|name| !is_server_name(name)) {
                 fault(
                     "transport.server_name".into(),
-                    "is no name of a server",
+                    "is not the name of a server",
                     SERVER_NAME_ALLOWED,
                 );
             }
@@ -140,7 +143,9 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<FieldError>) {
             Some(Err(error)) => {
                 fault("transport.url".into(), &error.to_string(), WEBSOCKET_ALLOWED)
             }
-            None => fault("transport.url".into(), "is no URL of a WebSocket", WEBSOCKET_ALLOWED),
+            None => {
+                fault("transport.url".into(), "is not the URL of a WebSocket", WEBSOCKET_ALLOWED)
+            }
         },
         TransportSpec::Stdio { command, args, env, cwd, .. } => {
             if !is_process_text(command) || command.trim().is_empty() {
@@ -191,7 +196,7 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<FieldError>) {
             }) {
                 fault(
                     "transport.cwd".into(),
-                    "is no absolute path",
+                    "is not an absolute path",
                     "an absolute path, such as /srv/tools",
                 );
             }
@@ -243,7 +248,7 @@ fn check_credentials(
         let Ok(parsed) = http::HeaderName::from_bytes(name.as_bytes()) else {
             faults.push(FieldError::new(
                 "credentials.headers",
-                "has a name that is no header name",
+                "has a name that is not a header name",
                 "names such as x-api-key",
             ));
             continue;
@@ -259,7 +264,7 @@ fn check_credentials(
         if parsed == http::header::AUTHORIZATION && credentials.bearer.is_some() {
             faults.push(FieldError::new(
                 &path,
-                "stands beside credentials.bearer, which is the same header",
+                "is set together with credentials.bearer, which is the same header",
                 "one of the two",
             ));
         }
@@ -345,12 +350,12 @@ mod tests {
         assert_fault(json!({"transport": {"type": "http", "url": "ftp://x"}}), "transport.url: ");
         assert_fault(
             json!({"transport": {"type": "http", "url": "http://a.example/", "command": "x"}}),
-            "transport.command: is no known key",
+            "transport.command: is not a known key",
         );
         for address in ["", "a", ":1", "a:0", "http://a:1"] {
             assert_fault(
                 json!({"transport": {"type": "tcp", "address": address}}),
-                "transport.address: is no host and port; allowed: HOST:PORT",
+                "transport.address: is not a host and port; allowed: HOST:PORT",
             );
         }
         assert_fault(json!({"transport": {"type": "tcp"}}), "transport.address: is missing");
@@ -363,10 +368,10 @@ mod tests {
             tcp(json!("yes")),
             "transport.tls: is text; allowed: true, false or a map with server_name",
         );
-        assert_fault(tcp(json!({"name": "x"})), "transport.tls.name: is no known key");
+        assert_fault(tcp(json!({"name": "x"})), "transport.tls.name: is not a known key");
         assert_fault(
             tcp(json!({"server_name": "a b"})),
-            "transport.tls.server_name: is no name of a server",
+            "transport.tls.server_name: is not the name of a server",
         );
         for url in ["", "http://a/", "ws://", "ws://u:p@a/", "wss://a/#f", "wsx://a/", "ws:a"] {
             assert_fault(
@@ -377,23 +382,23 @@ mod tests {
         assert_fault(json!({"transport": {"type": "quic"}}), "transport.address: is missing");
         assert_fault(
             json!({"transport": {"type": "quic", "address": "a"}}),
-            "transport.address: is no host and port",
+            "transport.address: is not a host and port",
         );
         assert_fault(
             json!({"transport": {"type": "quic", "address": "a:1", "server_name": ""}}),
-            "transport.server_name: is no name",
+            "transport.server_name: is not the name",
         );
         assert_fault(
             json!({"transport": {"type": "carrier-pigeon"}}),
-            "transport.type: is no known transport",
+            "transport.type: is not a known transport",
         );
         assert_fault(
             json!({"transport": http, "breaker": {"failure": 1}}),
-            "breaker.failure: is no known key, perhaps `failures`",
+            "breaker.failure: is not a known key, perhaps `failures`",
         );
         assert_fault(
             json!({"transport": http, "link": "auto"}),
-            "link: is no known key, perhaps `links`",
+            "link: is not a known key, perhaps `links`",
         );
         assert_fault(json!({"transport": http, "links": "some"}), "links: ");
         assert_fault(json!({"transport": http, "protocol": "2026-07-28"}), "protocol: ");
@@ -429,7 +434,7 @@ mod tests {
         assert_fault(stdio(json!({"args": vec!["a"; 300]})), "transport.args: has too many");
         assert_fault(stdio(json!({"env": {"A=B": "x"}})), "transport.env: has a name");
         assert_fault(stdio(json!({"env": {"A": 5}})), "transport.env.A: is a number");
-        assert_fault(stdio(json!({"cwd": "relative"})), "transport.cwd: is no absolute path");
+        assert_fault(stdio(json!({"cwd": "relative"})), "transport.cwd: is not an absolute path");
         let mut with_credentials = stdio(json!({}));
         with_credentials["credentials"] = json!({"bearer": "x"});
         assert_fault(with_credentials, "credentials: are HTTP headers");
@@ -450,7 +455,7 @@ mod tests {
         );
         assert_fault(
             with(json!({"bearer": "b", "headers": {"Authorization": "Basic x"}})),
-            "credentials.headers.authorization: stands beside",
+            "credentials.headers.authorization: is set together with",
         );
         let shown =
             faults_of(with(json!({"bearer": "hush hush", "headers": {"x-key": "hush\nhush"}})))
@@ -535,7 +540,7 @@ mod tests {
         #[test]
         fn a_body_is_read_or_every_fault_of_its_shape_is_named(body in any_value()) {
             for faults in [parse_backend_spec(&body).err(), parse_tenant_spec(&body).err()].into_iter().flatten() {
-                assert!(!faults.is_empty() && faults.iter().all(|fault| !fault.wrong.contains("is not accepted")), "{body}: {faults:?}");
+                assert!(!faults.is_empty() && faults.iter().all(|fault| !fault.problem.contains("is not accepted")), "{body}: {faults:?}");
             }
         }
     }

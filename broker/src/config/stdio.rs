@@ -1,7 +1,9 @@
-//! Child processes: what one backend says of its own (`transport.limits`), what holds for all (section `stdio`), and which
-//! commands may be run at all. Read with the rest by [`super::validation`] and [`super::spec_parser`].
+//! Child processes: the limits of one backend (`transport.limits`), the limits of all (section
+//! `stdio`), and the permitted commands. Read with the rest by [`super::validation`] and
+//! [`super::spec_parser`].
 //!
-//! Invariant: a command the operator did not list is refused where it is registered and again where it would be started.
+//! Invariant: a command that the operator did not list is refused at registration and again before
+//! each start.
 
 use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -21,98 +23,94 @@ use super::{
     units::{DurationText, SizeText},
 };
 
-/// Where the limits of one backend stand in its body.
+/// Path of a backend's limits in its body.
 const PATH: &str = "transport.limits";
-/// Below this hardly any interpreter starts.
+/// Minimum memory. Few interpreters start with less.
 const MEMORY_MIN: usize = 16 << 20;
 const MEMORY: KeyKind = KeyKind::Size { min: MEMORY_MIN, max: 1024 << 30 };
-/// A process that may open fewer cannot start.
+/// Range of open files. A process with fewer cannot start.
 const OPEN_FILES: KeyKind = KeyKind::Count { min: 16, max: COUNT_MAX };
 const CHILD_TIME: KeyKind = KeyKind::Duration { min: SECOND, max: LIFETIME_MAX };
 
-/// The keys of the section.
+/// Keys of the section `stdio`.
 pub(super) const KEYS: &[ConfigKey] = &[
     optional_key(
         "commands",
         KeyKind::Commands,
         "[\"npx\", {\"command\": \"/opt/mcp/\", \"env\": [\"LOG_LEVEL\"]}]",
-        "Commands that may be run, as they are written in `transport.command`; an entry that ends with `/` allows the programs in that folder. A backend may then set only the variables that `env` names for its command. Absent: any command, and any variable.",
+        "Commands that the broker can run, as written in `transport.command`. An entry that ends with `/` allows the programs in that folder. A backend can then set only the variables that `env` names for its command. Absent: any command and any variable.",
     ),
     key(
         "sandbox",
         KeyKind::Choice(sandbox::MODES),
         "auto",
-        "How children are confined. `uid`: a user for each tenant. `landlock`: rules of the kernel for files and connections. `auto`: both where the host offers them, and one of them at least; a backend is refused elsewhere. `off`: not at all, so a child can read the secrets of the broker.",
+        "How the broker confines children. `uid`: one user for each tenant. `landlock`: kernel rules for files and connections. `auto`: both where the host offers them; the broker refuses the backend if the host offers neither. `off`: no confinement, so a child can read the secrets of the broker.",
     ),
     key(
         "uid_range",
         KeyKind::UserRange,
         "200000-265535",
-        "Users, and groups of the same numbers, that the children of tenants run as. Nothing else on the host may use them. Two brokers on one host need ranges of their own.",
+        "User ids, and equal group ids, of the children of tenants. Nothing else on the host may use them. Two brokers on one host need separate ranges.",
     ),
     optional_key(
         "homes",
         KeyKind::Folder,
         "/var/lib/mcp-broker/homes",
-        "Folder with a home for the children of each tenant. Absent: `homes` beside an SQLite database, else `.mcp-broker/homes` in the home of the broker.",
+        "Folder with a home for the children of each tenant. Absent: `homes` next to an SQLite database, else `.mcp-broker/homes` in the home of the broker.",
     ),
     key("children_per_tenant", COUNT, "256", "Child processes of one tenant's backends."),
-    key(
-        "memory",
-        MEMORY,
-        "4GiB",
-        "Memory of its own that each process of a child may have (RLIMIT_DATA).",
-    ),
-    key("open_files", OPEN_FILES, "1024", "Descriptors each process of a child may have open."),
+    key("memory", MEMORY, "4GiB", "Private memory of each process of a child (RLIMIT_DATA)."),
+    key("open_files", OPEN_FILES, "1024", "Open descriptors of each process of a child."),
     optional_key(
         "processes",
         COUNT,
         "512",
-        "Processes and threads of the child's user, above which a child can start no more (RLIMIT_NPROC). It counts everything that user runs: where `sandbox` gives tenants users, all children of the tenant, else all that the broker's user runs. It does not bind root. Absent: no limit.",
+        "Processes and threads of the child's user. Beyond it, a child cannot start more (RLIMIT_NPROC). It counts everything that the user runs. If `sandbox` gives each tenant a user, these are all children of the tenant; otherwise it is everything of the broker's user. It does not bind root. Absent: no limit.",
     ),
     optional_key(
         "cpu",
         CHILD_TIME,
         "1h",
-        "Processor time of each process of a child, which is then killed. Absent: no limit.",
+        "Processor time of each process of a child. The kernel kills a process that exceeds it. Absent: no limit.",
     ),
     optional_key(
         "idle",
         CHILD_TIME,
         "30m",
-        "A child of sessions that was asked nothing for this long is ended, and what it knew of them is lost; the next request starts another. Absent: it lives as long as those who use it.",
+        "The broker ends a child of sessions that got no request for this long. The child loses its state of those sessions; the next request starts another child. Absent: the child lives as long as the sessions that use it.",
     ),
     optional_key(
         "lifetime",
         CHILD_TIME,
         "12h",
-        "A child of sessions that lives for this long is ended as soon as no request waits for it; the next request starts another. Absent: no limit.",
+        "The broker ends a child of sessions that lived for this long, as soon as no request waits for it. The next request starts another child. Absent: no limit.",
     ),
 ];
 
-/// Limits of one backend's child processes; an absent one takes the configuration's default.
+/// Limits of one backend's child processes. An absent one has the configuration's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StdioLimits {
-    /// Memory of its own, in each of its processes.
+    /// Private memory of each process.
     #[serde(with = "optional_size", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<SizeText>)]
     pub memory: Option<usize>,
-    /// Processes and threads of the user its children run as, all together; does not bind root.
+    /// Processes and threads of the children's user, all together. Does not apply to root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
-    /// Open descriptors, in each of its processes.
+    /// Open descriptors of each process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_files: Option<u32>,
-    /// Processor time, of each of its processes.
+    /// Processor time of each process.
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = DurationText)]
     pub cpu: Option<Duration>,
-    /// A child nobody asked anything for this long is ended; the next request starts another.
+    /// Time without a request after which a child is ended. The next request starts another.
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = DurationText)]
     pub idle: Option<Duration>,
-    /// A child that lives for this long is ended as soon as no request waits for it; the next request starts another.
+    /// Age at which a child is ended as soon as no request waits for it. The next request starts
+    /// another.
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = DurationText)]
     pub lifetime: Option<Duration>,
@@ -124,21 +122,21 @@ impl StdioLimits {
     }
 }
 
-/// The section `stdio`.
+/// Settings of the section `stdio`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StdioConfig {
-    /// What may be run; everything, when absent.
+    /// Permitted commands. `None`: every command.
     pub commands: Option<Vec<AllowedCommand>>,
     pub sandbox: SandboxMode,
-    /// Users of children, a tenant each.
+    /// User ids for children, one per tenant.
     pub uid_range: RangeInclusive<u32>,
-    /// Where homes of children are, if the operator says so.
+    /// Folder of the children's homes, if configured.
     pub homes: Option<PathBuf>,
     pub children_per_tenant: usize,
     pub defaults: StdioLimits,
 }
 
-/// What holds for the children of one backend.
+/// Limits in force for the children of one backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectiveChildLimits {
     pub resources: ResourceLimits,
@@ -147,7 +145,7 @@ pub struct EffectiveChildLimits {
 }
 
 impl StdioConfig {
-    pub fn rules(&self, own: &StdioLimits) -> EffectiveChildLimits {
+    pub fn effective_limits(&self, own: &StdioLimits) -> EffectiveChildLimits {
         let common = &self.defaults;
         EffectiveChildLimits {
             resources: ResourceLimits {
@@ -161,7 +159,7 @@ impl StdioConfig {
         }
     }
 
-    /// Why this backend's command must not be run.
+    /// Checks that this backend's command is permitted.
     pub fn check(&self, transport: &TransportSpec) -> Result<(), FieldError> {
         self.commands.as_ref().map_or(Ok(()), |allowed| commands::check(allowed, transport))
     }
@@ -188,7 +186,7 @@ impl ConfigReader<'_> {
     }
 }
 
-/// Checks what the types cannot say.
+/// Checks the rules that the types do not express.
 pub(super) fn check_limits(limits: &StdioLimits, faults: &mut Vec<FieldError>) {
     let StdioLimits { memory, processes, open_files, cpu, idle, lifetime } = limits;
     check_size(join(PATH, "memory"), *memory, MEMORY, faults);
@@ -199,10 +197,10 @@ pub(super) fn check_limits(limits: &StdioLimits, faults: &mut Vec<FieldError>) {
     }
 }
 
-/// Longest time a child may be given.
+/// Longest lifetime of a child.
 const LIFETIME_MAX: Duration = Duration::from_secs(DEADLINE_MAX.as_secs() * 24 * 30);
 
-/// Sizes as text: `512MiB`.
+/// Serializes sizes as text: `512MiB`.
 mod optional_size {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
@@ -236,7 +234,7 @@ mod optional_size {
     }
 }
 
-/// A child with these settings and no others.
+/// Returns a child with this command and no other settings.
 pub fn child(command: String, args: Vec<String>) -> TransportSpec {
     TransportSpec::Stdio {
         command,
@@ -261,7 +259,7 @@ mod tests {
         let all = stdio("stdio: {memory: 1GiB, open_files: 64, lifetime: 1h}");
         let own =
             StdioLimits { memory: Some(MEMORY_MIN), processes: Some(5), ..StdioLimits::default() };
-        let rules = all.rules(&own);
+        let rules = all.effective_limits(&own);
         assert_eq!(
             rules.resources,
             ResourceLimits {

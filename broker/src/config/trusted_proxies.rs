@@ -1,13 +1,15 @@
-//! Proxies and balancers in front of the listeners: which are believed, and how they tell whose connection or request it is.
+//! Trusted proxies and balancers in front of the listeners, and the ways in which they report the
+//! client's address.
 
 use transport::Cidr;
 
 use super::{
     config_key::{ConfigKey, KeyKind, key},
-    config_reader::{ConfigReader, text, wrong},
+    config_reader::{ConfigReader, invalid_value, text},
 };
 
-/// In front of all listeners; a listener takes PROXY protocol headers where its own key says so.
+/// Proxies in front of all listeners. A listener reads PROXY protocol headers only if its own key
+/// permits it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedProxyConfig {
     pub trusted: Vec<Cidr>,
@@ -17,7 +19,8 @@ pub struct TrustedProxyConfig {
     pub tcp: bool,
 }
 
-/// The header that the proxies write. The other one is the client's own, and means nothing.
+/// Header that the proxies write. The broker ignores the other one, because it comes from the
+/// client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForwardedHeader {
     XForwardedFor,
@@ -28,19 +31,19 @@ pub(super) const TRUSTED: ConfigKey = key(
     "trusted_proxies",
     KeyKind::Networks,
     "[]",
-    "Networks of the proxies and balancers in front. They are believed about the address of a client, which is what counts for audit and for limits per address. Nothing else should have an address in them.",
+    "Networks of the proxies and load balancers in front of the broker. The broker accepts the client address that they send, and uses it for audit and for limits per address. These networks must contain nothing else.",
 );
 pub(super) const FORWARDED_HEADER: ConfigKey = key(
     "forwarded_header",
     KeyKind::Choice(&["x-forwarded-for", "forwarded"]),
     "x-forwarded-for",
-    "The header in which `trusted_proxies` name the client of an HTTP request. The client is the rightmost address in it that is not a trusted proxy.",
+    "HTTP header in which `trusted_proxies` name the client of a request. The client is the rightmost address in it that is not a trusted proxy.",
 );
 pub(super) const PROTOCOL_HTTP: ConfigKey = key(
     "proxy_protocol.http",
     KeyKind::Bool,
     "false",
-    "Connections of `trusted_proxies` to `http` begin with a PROXY protocol header, version 1 or 2, before TLS. One without is closed, and so is one of another address that has one.",
+    "Requires a PROXY protocol header, version 1 or 2, on each connection of `trusted_proxies` to `http`, before TLS. The broker closes a connection without one. It also closes a connection with one from another address.",
 );
 pub(super) const PROTOCOL_ADMIN: ConfigKey =
     key("proxy_protocol.admin", KeyKind::Bool, "false", "The same for `admin`.");
@@ -52,12 +55,12 @@ pub(super) fn read(reading: &mut ConfigReader<'_>) -> TrustedProxyConfig {
     let forwarded_header = reading.value("listen.forwarded_header", |value, _| match text(value) {
         Some("x-forwarded-for") => Ok(ForwardedHeader::XForwardedFor),
         Some("forwarded") => Ok(ForwardedHeader::Forwarded),
-        _ => Err(wrong(value)),
+        _ => Err(invalid_value(value)),
     });
     let mut takes = |key: &str| {
         let takes = reading.bool(key);
         if takes && trusted.is_empty() && reading.faults.is_empty() {
-            reading.fault(
+            reading.report(
                 key,
                 "is true, and no proxy is trusted that could send such a header",
                 "true with listen.trusted_proxies",

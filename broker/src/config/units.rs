@@ -1,8 +1,9 @@
-//! Durations and sizes as people write them: `250ms`, `30s`, `16MiB`. Used by the configuration file, the admin API's
-//! bodies and the generated documentation.
+//! Durations and sizes in written form: `250ms`, `30s`, `16MiB`. Used by the configuration file,
+//! the admin API's bodies and the generated documentation.
 //!
-//! Invariant: what [`format_duration`] and [`format_size`] print, [`parse_duration`] and [`parse_size`] read back to the
-//! same value. Only whole numbers with one unit are read, so that a value has one spelling people can compare.
+//! Invariant: [`parse_duration`] and [`parse_size`] read the output of [`format_duration`] and
+//! [`format_size`] back to the same value. They accept only whole numbers with one unit, so that
+//! written values are easy to compare.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use utoipa::{
     },
 };
 
-/// A text that is no duration or no size; the message says what is.
+/// A text that is not a duration or a size. The message names the accepted form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     #[error(
@@ -29,9 +30,9 @@ pub enum UnitError {
     TooLarge { found: String },
 }
 
-/// Milliseconds in each unit, largest first: the formatter takes the first that divides.
+/// Milliseconds of each unit, largest first. The formatter uses the first unit that divides.
 const DURATION_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
-/// Bytes in each unit, largest first.
+/// Bytes of each unit, largest first.
 const SIZE_UNITS: [(&str, u64); 4] =
     [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
@@ -47,7 +48,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     }
 }
 
-/// The shortest exact spelling; anything below a millisecond is dropped, as no setting has it.
+/// Returns the shortest exact form. Drops fractions of a millisecond, which no setting has.
 pub fn format_duration(duration: Duration) -> String {
     let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if ms == 0 {
@@ -58,7 +59,8 @@ pub fn format_duration(duration: Duration) -> String {
     format!("{}{unit}", ms / factor)
 }
 
-/// Reads `512`, `64KiB`, `16MiB` or `1GiB`. Decimal units (`MB`) are refused: people disagree about what they mean.
+/// Reads `512`, `64KiB`, `16MiB` or `1GiB`. Refuses decimal units (`MB`), because their meaning is
+/// ambiguous.
 pub fn parse_size(text: &str) -> Result<usize, UnitError> {
     let fault = || UnitError::Size { found: shown(text) };
     let (number, unit) = split(text);
@@ -75,7 +77,7 @@ pub fn parse_size(text: &str) -> Result<usize, UnitError> {
     }
 }
 
-/// The shortest exact spelling.
+/// Returns the shortest exact form.
 pub fn format_size(bytes: usize) -> String {
     let bytes = bytes as u64;
     match SIZE_UNITS.iter().find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor)) {
@@ -84,7 +86,7 @@ pub fn format_size(bytes: usize) -> String {
     }
 }
 
-/// What is written as text with a unit. A schema tells it by its pattern.
+/// Kind of a value with a unit. Schemas mark it by its pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WrittenUnit {
     Duration,
@@ -125,7 +127,7 @@ impl WrittenUnit {
     }
 }
 
-/// The schema of a duration that may be absent.
+/// Schema of a duration that may be absent.
 pub struct DurationText;
 
 impl PartialSchema for DurationText {
@@ -138,7 +140,7 @@ impl PartialSchema for DurationText {
 
 impl ToSchema for DurationText {}
 
-/// The schema of a size: a number of bytes, or a text with a unit.
+/// Schema of a size: a number of bytes, or a text with a unit.
 pub struct SizeText;
 
 impl PartialSchema for SizeText {
@@ -153,14 +155,14 @@ impl PartialSchema for SizeText {
 
 impl ToSchema for SizeText {}
 
-/// A share of a whole, to a millionth: settings are compared.
+/// A share of a whole, in millionths, so that settings can be compared exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ratio(u32);
 
 const MILLIONTHS: f64 = 1_000_000.0;
 
 impl Ratio {
-    /// From nothing to one.
+    /// Accepts shares from zero to one.
     pub fn new(share: f64) -> Option<Self> {
         (0.0..=1.0).contains(&share).then(|| Self((share * MILLIONTHS).round() as u32))
     }
@@ -199,13 +201,13 @@ fn product(digits: &str, factor: u64) -> ScaledNumber {
     }
 }
 
-/// Leading ASCII digits, and the rest.
+/// Splits a text into its leading ASCII digits and the rest.
 fn split(text: &str) -> (&str, &str) {
     let end = text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     text.split_at(end)
 }
 
-/// The faulty text as it may stand in a message: never longer than a line.
+/// Returns the start of a faulty text for a message of one line.
 fn shown(text: &str) -> String {
     const SHOWN_CHARS_MAX: usize = 40;
     if text.chars().count() <= SHOWN_CHARS_MAX {

@@ -1,17 +1,20 @@
-//! From what was written ([`super::raw_config`]) to the types the broker runs on ([`super::Config`]), by the table of keys
-//! ([`super::key_table`]), section by section. Called by [`super::load`].
+//! Converts [`super::raw_config`] into the types that the broker runs on ([`super::Config`]).
+//! Follows the table of keys ([`super::key_table`]), section by section. Called by [`super::load`].
 
 use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, TenantId};
+use rules::access::{Policy, PolicyDocument, PolicyFault};
 use serde_json::Value;
 use transport::egress::EgressPolicy;
 
 use super::{
-    AuthConfig, Certificate, ClientAuth, Config, DeclaredBackend, EventConfig, EventLogStorage,
-    ListenConfig, SessionConfig, ShutdownConfig, StdioConfig, Timeouts, TlsConfig,
+    AuthConfig, BodySchema, Certificate, ClientAuth, Config, DeclaredBackend, EventConfig,
+    EventLogStorage, ListenConfig, SessionConfig, ShutdownConfig, StdioConfig, Timeouts, TlsConfig,
     config_key::KeyKind,
-    config_reader::{ConfigReader, address, duration, host, path, read_secret_file, text, wrong},
+    config_reader::{
+        ConfigReader, address, duration, host, invalid_value, path, read_secret_file, text,
+    },
     field_error::{describe, join},
     raw_config::RawConfig,
     spec::TenantSpec,
@@ -23,11 +26,11 @@ pub use super::{
     },
 };
 
-/// The tenant that always exists.
+/// Tenant that always exists.
 pub const DEFAULT_TENANT: &str = "default";
 
-/// Turns what was written into a configuration; `faults` are those found before.
-pub(super) fn check(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Config, FieldErrors> {
+/// Converts the raw values into a configuration. `faults` are the faults found so far.
+pub(super) fn validate(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Config, FieldErrors> {
     let mut reading = ConfigReader { raw, faults };
     let (http, admin) = (reading.address("listen.http"), reading.address("listen.admin"));
     let listen = ListenConfig {
@@ -65,6 +68,7 @@ pub(super) fn check(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Config, 
             grace: reading.duration("shutdown.grace"),
             readiness_delay: reading.duration("shutdown.readiness_delay"),
         },
+        policies: reading.policies(),
         tenants: reading.tenants(),
         backends: reading.backends(&egress, &stdio),
         private_files: private_files(raw),
@@ -77,7 +81,7 @@ pub(super) fn check(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Config, 
     if config.listen.quic.is_some() && config.tls.certificate.is_none() && reading.faults.is_empty()
     {
         let allowed = "tls.cert_file and tls.key_file, or tls.self_signed: true";
-        reading.fault("listen.quic", "needs a certificate: QUIC is never without TLS", allowed);
+        reading.report("listen.quic", "needs a certificate: QUIC is never without TLS", allowed);
     }
     reading.colliding_listeners(&config.listen);
     reading.memory(&config.limits, &config.overload);
@@ -86,7 +90,7 @@ pub(super) fn check(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Config, 
     if reading.faults.is_empty() { Ok(config) } else { Err(FieldErrors(reading.faults)) }
 }
 
-/// Files with secrets that the configuration names, certificates' keys among them.
+/// Returns the files with secrets that the configuration names, including the keys of certificates.
 fn private_files(raw: &RawConfig) -> Vec<PathBuf> {
     let named = raw.keys().filter(|(path, key)| {
         matches!(key.kind, KeyKind::SecretFile { .. }) || path == "tls.key_file"
@@ -118,20 +122,20 @@ impl ConfigReader<'_> {
             (self.bool("tls.self_signed"), self.bool("tls.require_https"));
         let certificate = match (cert, key) {
             (Some(cert), Some(key)) => Some(Certificate::Files { cert, key }),
-            (Some(_), None) => self.fault_in(
+            (Some(_), None) => self.report_none(
                 "tls.key_file",
-                "is missing beside tls.cert_file",
+                "is missing, but tls.cert_file needs it",
                 "the path of a PEM file",
             ),
-            (None, Some(_)) => self.fault_in(
+            (None, Some(_)) => self.report_none(
                 "tls.cert_file",
-                "is missing beside tls.key_file",
+                "is missing, but tls.key_file needs it",
                 "the path of a PEM file",
             ),
             (None, None) => self_signed.then_some(Certificate::SelfSigned),
         };
         if self_signed && matches!(certificate, Some(Certificate::Files { .. })) {
-            self.fault("tls.self_signed", "stands beside tls.cert_file", "one of the two");
+            self.report("tls.self_signed", "is set together with tls.cert_file", "one of the two");
         }
         let client_auth = self.client_auth();
         if certificate.is_none() && self.faults.is_empty() {
@@ -140,7 +144,7 @@ impl ConfigReader<'_> {
                 ("tls.client_auth", client_auth != ClientAuth::None),
             ] {
                 if asked {
-                    self.fault(
+                    self.report(
                         key,
                         "needs a certificate for the listeners",
                         "tls.cert_file and tls.key_file, or tls.self_signed: true",
@@ -157,12 +161,12 @@ impl ConfigReader<'_> {
             ["tls.client_ca_file", "tls.client_crl_file"].map(|name| self.optional(name, path));
         let wanted = self.value("tls.client_auth", |value, _| match text(value) {
             Some(choice @ ("none" | "optional" | "required")) => Ok(choice.to_owned()),
-            _ => Err(wrong(value)),
+            _ => Err(invalid_value(value)),
         });
         match (wanted.as_str(), ca) {
             ("optional", Some(ca)) => return ClientAuth::Optional { ca, crl },
             ("required", Some(ca)) => return ClientAuth::Required { ca, crl },
-            ("optional" | "required", None) => self.fault(
+            ("optional" | "required", None) => self.report(
                 "tls.client_ca_file",
                 "is missing: tls.client_auth asks for certificates",
                 "the path of a PEM file of authorities",
@@ -172,7 +176,7 @@ impl ConfigReader<'_> {
                     .iter()
                     .filter(|(_, path)| path.is_some())
                 {
-                    self.fault(
+                    self.report(
                         name,
                         "is given, but tls.client_auth is none",
                         "tls.client_auth: optional or required",
@@ -201,14 +205,14 @@ impl ConfigReader<'_> {
         }
     }
 
-    /// `session.idle` and `timeouts.idle_session` are one setting with two names.
+    /// Reads `session.idle` and `timeouts.idle_session`, which are two names of one setting.
     fn session(&mut self) -> SessionConfig {
         const NAMES: [&str; 2] = ["session.idle", "timeouts.idle_session"];
         let [idle, other] = NAMES.map(|name| self.optional(name, duration));
         if let (Some(idle), Some(other)) = (idle, other)
             && idle != other
         {
-            self.fault(
+            self.report(
                 NAMES[1],
                 "differs from session.idle, which is the same setting",
                 "one of the two, or the same value in both",
@@ -226,7 +230,7 @@ impl ConfigReader<'_> {
             Some("store") => Ok(EventLogStorage::Store),
             Some("memory") => Ok(EventLogStorage::Memory),
             Some("off") => Ok(EventLogStorage::Off),
-            _ => Err(wrong(value)),
+            _ => Err(invalid_value(value)),
         });
         let retain = self.duration("events.retain");
         EventConfig {
@@ -239,20 +243,50 @@ impl ConfigReader<'_> {
         }
     }
 
+    /// Reads the access policies of tenants and runs their tests. Backends may be stored, so their
+    /// names are not checked here.
+    fn policies(&mut self) -> Vec<(TenantId, PolicyDocument)> {
+        let mut policies = Vec::new();
+        for (name, body) in self.raw.map("tenants").into_iter().flatten() {
+            let Some(body) = body.get("policy").filter(|policy| !policy.is_null()) else {
+                continue;
+            };
+            let path = join(&join("tenants", name), "policy");
+            let read = BodySchema::<PolicyDocument>::new().read(body).and_then(|document| {
+                let field = |fault: PolicyFault| FieldError::new(fault.path, fault.problem, "");
+                match Policy::compile(&document, None) {
+                    Ok(_) => Ok(document),
+                    Err(faults) => Err(faults.into_iter().map(field).collect()),
+                }
+            });
+            match (TenantId::parse(name), read) {
+                (Ok(id), Ok(document)) => policies.push((id, document)),
+                (_, Err(faults)) => {
+                    self.faults.extend(faults.into_iter().map(|fault| fault.nested_in(&path)))
+                }
+                (Err(_), Ok(_)) => {} // `tenants` reports the name
+            }
+        }
+        policies
+    }
+
     fn tenants(&mut self) -> Vec<(TenantId, TenantSpec)> {
         let mut tenants = Vec::new();
         for (name, body) in self.raw.map("tenants").into_iter().flatten() {
             let path = join("tenants", name);
             let id = TenantId::parse(name);
             if id.is_err() {
-                self.fault(&path, "is no name for a tenant", NAME_ALLOWED);
+                self.report(&path, "is not a name for a tenant", NAME_ALLOWED);
             }
+            let mut body = body.clone();
+            // `policies` reads this member.
+            body.as_object_mut().map(|body| body.remove("policy"));
             let parsed =
-                if body.is_null() { Ok(TenantSpec::default()) } else { parse_tenant_spec(body) };
+                if body.is_null() { Ok(TenantSpec::default()) } else { parse_tenant_spec(&body) };
             match (id, parsed) {
                 (Ok(id), Ok(spec)) => tenants.push((id, spec)),
                 (_, Err(faults)) => {
-                    self.faults.extend(faults.into_iter().map(|fault| fault.under(&path)))
+                    self.faults.extend(faults.into_iter().map(|fault| fault.nested_in(&path)))
                 }
                 (Err(_), Ok(_)) => {}
             }
@@ -260,8 +294,8 @@ impl ConfigReader<'_> {
         tenants
     }
 
-    /// Keys are `backend` for the default tenant, or `tenant/backend`. Whether the tenant exists is known when the stored
-    /// ones are.
+    /// Reads the backends. Keys are `backend` for the default tenant, or `tenant/backend`. The
+    /// existence of the tenant is checked later, with the stored tenants.
     fn backends(&mut self, egress: &EgressPolicy, stdio: &StdioConfig) -> Vec<DeclaredBackend> {
         let mut backends: Vec<DeclaredBackend> = Vec::new();
         let mut seen = BTreeSet::new();
@@ -270,36 +304,36 @@ impl ConfigReader<'_> {
             let (tenant, backend) = name.split_once('/').unwrap_or((DEFAULT_TENANT, name));
             let ids = TenantId::parse(tenant).ok().zip(BackendId::parse(backend).ok());
             if ids.is_none() {
-                self.fault(
+                self.report(
                     &path,
-                    "is no name for a backend",
+                    "is not a name for a backend",
                     &format!("BACKEND or TENANT/BACKEND, each of {NAME_ALLOWED}"),
                 );
             }
             let parsed = with_secret_files(body).and_then(|body| parse_backend_spec(&body));
             let spec = parsed
                 .map_err(|faults| {
-                    self.faults.extend(faults.into_iter().map(|fault| fault.under(&path)))
+                    self.faults.extend(faults.into_iter().map(|fault| fault.nested_in(&path)))
                 })
                 .ok();
-            // A name is resolved and judged at every connect; an address can be judged right now.
+            // A name is resolved and checked at every connect. An IP address can be checked now.
             let address = spec.as_ref().and_then(|spec| spec.transport.address());
             if let Some((Err(denied), field)) =
                 address.map(|(address, field)| (egress.check(address), field))
             {
                 let wrong = format!("leads to a refused address: {denied}");
-                self.fault(
+                self.report(
                     &join(&path, field),
                     &wrong,
                     "a public address, or one of a network in egress.allow",
                 );
             }
             if let Some(Err(fault)) = spec.as_ref().map(|spec| stdio.check(&spec.transport)) {
-                self.faults.push(fault.under(&path));
+                self.faults.push(fault.nested_in(&path));
             }
             let Some((tenant, backend)) = ids else { continue };
             if !seen.insert((tenant.clone(), backend.clone())) {
-                self.fault(
+                self.report(
                     &path,
                     "is declared twice, once without its tenant's name",
                     "each backend once",
@@ -310,7 +344,8 @@ impl ConfigReader<'_> {
         backends
     }
 
-    /// Whoever opens a port to others without asking who they are has to say so.
+    /// Rejects a listener that outside clients reach without authentication, unless the operator
+    /// permits it explicitly.
     fn public_listeners(&mut self, config: &Config) {
         if config.auth.allow_anonymous_public {
             return;
@@ -320,14 +355,14 @@ impl ConfigReader<'_> {
             .data()
             .filter(|(_, address)| !address.ip().is_loopback() && !config.auth.required)
         {
-            self.fault(
+            self.report(
                 key,
                 &format!("{address} is reachable from outside and auth.required is false"),
                 "a loopback address, or auth.required: true, or auth.allow_anonymous_public: true",
             );
         }
         if !config.listen.admin.ip().is_loopback() && config.auth.admin_token.is_none() {
-            self.fault(
+            self.report(
                 "listen.admin",
                 &format!(
                     "{} is reachable from outside and auth.admin_token is not set",
@@ -338,7 +373,7 @@ impl ConfigReader<'_> {
         }
     }
 
-    /// Two listeners on one place: the second could not be bound.
+    /// Finds two listeners on one address: the second could not be bound.
     fn colliding_listeners(&mut self, listen: &ListenConfig) {
         let internal = listen.internal.map(|address| ("listen.internal", address));
         let all: Vec<_> =
@@ -347,14 +382,14 @@ impl ConfigReader<'_> {
             let same = |other: &SocketAddr| {
                 one.ip() == other.ip() || covers(*one, *other) || covers(*other, *one)
             };
-            // QUIC is UDP, whose ports are its own.
+            // QUIC uses UDP, whose ports are separate.
             let others = all[..at].iter().filter(|_| *key != "listen.quic");
             let taken = others
                 .clone()
                 .filter(|(other, _)| *other != "listen.quic")
                 .find(|(_, other)| one.port() != 0 && one.port() == other.port() && same(other));
             if let Some((before, other)) = taken {
-                self.fault(
+                self.report(
                     key,
                     &format!("{one} is taken by {before} ({other})"),
                     "another port, or 0 for any free one",
@@ -364,7 +399,7 @@ impl ConfigReader<'_> {
     }
 }
 
-/// Whether binding the first takes the second's address too.
+/// Returns whether binding the first address also takes the second.
 fn covers(all: SocketAddr, one: SocketAddr) -> bool {
     all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
 }
@@ -372,7 +407,7 @@ fn covers(all: SocketAddr, one: SocketAddr) -> bool {
 pub(super) const NAME_ALLOWED: &str =
     "1 to 32 characters of a-z 0-9 and -, neither first nor last a -";
 
-/// `scheme://host` or `scheme://host:port`, as browsers send it.
+/// Parses `scheme://host` or `scheme://host:port`, as browsers send it.
 fn origin(text: &str) -> Option<String> {
     let uri: http::Uri = text.parse().ok()?;
     let scheme = uri.scheme_str().filter(|scheme| ["http", "https"].contains(scheme))?;
@@ -382,8 +417,8 @@ fn origin(text: &str) -> Option<String> {
     written.eq_ignore_ascii_case(text).then(|| text.to_ascii_lowercase())
 }
 
-/// In the configuration file a backend's token may be kept in a file: `credentials.bearer_file`. Not so in the admin
-/// API, whose callers must not make the broker read files.
+/// Reads `credentials.bearer_file` of a backend in the configuration file. The admin API refuses
+/// it, because its callers must not make the broker read files.
 fn with_secret_files(body: &Value) -> Result<Value, Vec<FieldError>> {
     const PATH: &str = "credentials.bearer_file";
     let mut body = body.clone();
@@ -396,7 +431,7 @@ fn with_secret_files(body: &Value) -> Result<Value, Vec<FieldError>> {
     let fault = |wrong: &str, allowed: &str| Err(vec![FieldError::new(PATH, wrong, allowed)]);
     let allowed = KeyKind::SecretFile { bytes_min: 1 }.allowed();
     if credentials.get("bearer").is_some_and(|bearer| !bearer.is_null()) {
-        return fault("stands beside credentials.bearer", "one of the two");
+        return fault("is set together with credentials.bearer", "one of the two");
     }
     let Some(file) = file.as_str() else {
         return fault(&format!("is {}", describe(&file)), &allowed);
@@ -436,6 +471,20 @@ mod tests {
             faults.iter().any(|fault| fault.starts_with(start)),
             "{text}\nno fault starts with {start:?} in {faults:#?}"
         );
+    }
+
+    #[test]
+    fn a_declared_policy_is_checked_with_its_tests() {
+        for (policy, start) in [
+            ("{rules: [{id: a b, effect: deny}]}", "tenants.acme.policy.rules[0].id"),
+            ("{rules: [{id: a, effect: maybe}]}", "tenants.acme.policy.rules.0.effect"),
+            (
+                "{tests: [{as: {}, method: tools/call, object: b/x, expect: deny}]}",
+                "tenants.acme.policy.tests[0]: expects deny, the policy decides allow",
+            ),
+        ] {
+            assert_fault(&format!("tenants: {{acme: {{policy: {policy}}}}}"), start);
+        }
     }
 
     #[test]
@@ -534,7 +583,7 @@ mod tests {
 
     #[test]
     fn every_key_of_the_table_is_read() {
-        // A list is not a value of any key but three, which take no map: a key that nobody reads would pass.
+        // No key accepts this map. A key that no code reads would report no fault.
         for section in TABLE.sections {
             for key in section.keys {
                 assert_fault(
@@ -575,7 +624,7 @@ mod tests {
         );
         assert_fault("listen: {http: 8080}", "listen.http: is 8080; ");
         assert_fault("auth: {required: yes}", "auth.required: is \"yes\"; allowed: true or false");
-        assert_fault("telemetry: {log: 'broker=loud'}", "telemetry.log: is no log filter");
+        assert_fault("telemetry: {log: 'broker=loud'}", "telemetry.log: is not a log filter");
         assert_fault(
             "telemetry: {log_format: xml}",
             "telemetry.log_format: is \"xml\"; allowed: text, json",
@@ -639,7 +688,7 @@ mod tests {
             ("{key_file: k.pem}", "tls.cert_file: is missing"),
             (
                 "{cert_file: c.pem, key_file: k.pem, self_signed: true}",
-                "tls.self_signed: stands beside",
+                "tls.self_signed: is set together with",
             ),
             ("{self_signed: true, client_auth: required}", "tls.client_ca_file: is missing"),
             ("{self_signed: true, client_ca_file: ca.pem}", "tls.client_ca_file: is given, but"),
@@ -708,11 +757,11 @@ mod tests {
         );
         assert_fault(
             &format!("auth: {{admin_token: x, admin_token_file: '{file}'}}"),
-            "auth.admin_token_file: stands beside auth.admin_token",
+            "auth.admin_token_file: is set together with auth.admin_token",
         );
         assert_fault(
             "auth: {admin_token_file: /does/not/exist}",
-            "auth.admin_token_file: \"/does/not/exist\" can not be read",
+            "auth.admin_token_file: \"/does/not/exist\" cannot be read",
         );
         assert_fault(
             &format!("auth: {{admin_token_file: '{}'}}", folder.path().display()),
@@ -765,7 +814,7 @@ mod tests {
 
     #[test]
     fn faults_of_declared_entries_have_their_path() {
-        assert_fault("tenants: {Acme: {}}", "tenants.Acme: is no name for a tenant");
+        assert_fault("tenants: {Acme: {}}", "tenants.Acme: is not a name for a tenant");
         assert_fault("tenants: {acme: {weight: 0}}", "tenants.acme.weight: is 0");
         assert_fault("tenants: [a]", "tenants: is a list");
         assert_fault(
@@ -778,14 +827,14 @@ mod tests {
         );
         assert_fault(
             "backends: {a__b: {transport: {type: stdio, command: x}}}",
-            "backends.a__b: is no name for a backend",
+            "backends.a__b: is not a name for a backend",
         );
         assert_fault("backends: {a: }", "backends.a: is empty");
         let both = "backends: {a: {transport: {type: stdio, command: x}}, default/a: {transport: {type: stdio, command: x}}}";
         assert_fault(both, "backends.default/a: is declared twice");
         assert_fault(
             "backends: {a: {transport: {type: http, url: 'http://a.example/'}, credentials: {bearer_file: /none}}}",
-            "backends.a.credentials.bearer_file: \"/none\" can not be read",
+            "backends.a.credentials.bearer_file: \"/none\" cannot be read",
         );
     }
 

@@ -1,5 +1,7 @@
-//! The audit log as operators see it, and what they do themselves, recorded before they hear that it is done: a change of what
-//! is stored in the transaction of that change, everything else after it.
+//! The audit log for operators, and the records of their own actions.
+//!
+//! A record is on disk before the operator gets the answer. A change of stored data is recorded in
+//! the transaction of that change, and every other action after it.
 
 use std::{
     sync::{
@@ -12,19 +14,18 @@ use std::{
 use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
-use storage::AdminChange;
+use records::{AdminChange, AuditFilter, AuditKind, AuditRecord};
 
 use super::{Control, ControlError};
 use crate::{
-    persistence::{AuditFilter, AuditKind, AuditRecord},
     telemetry::{audit, request::RequestName},
     views::AuditEntry,
 };
 
-/// What an operator asks for, as it came in.
+/// An operator's request, as it came in.
 #[derive(Debug, Clone)]
 pub struct AuditedAction {
-    /// `admin`, or `configuration` for what a changed file brought.
+    /// `admin`, or `configuration` for a change by a reloaded file.
     pub who: &'static str,
     pub action: String,
     pub target: Option<String>,
@@ -33,17 +34,17 @@ pub struct AuditedAction {
     pub request: RequestName,
 }
 
-/// Who has to answer for a change: what is asked for, and whether the audit log knows of it by now. The default is nobody, for
-/// changes that the broker makes by itself.
+/// Author of a change: the request, and whether the audit log contains it already. The default has
+/// no request, for changes by the broker itself.
 #[derive(Clone, Default)]
 pub struct Author(Option<Arc<AuditedChange>>);
 
 struct AuditedChange {
     asked: AuditedAction,
     begun: Instant,
-    /// Of the body as far as it was read, and its length.
+    /// Digest of the body as far as it was read, and its length.
     body: Mutex<(digest::Context, usize)>,
-    is_told: AtomicBool,
+    is_recorded: AtomicBool,
 }
 
 impl Author {
@@ -53,11 +54,11 @@ impl Author {
             asked,
             begun: Instant::now(),
             body,
-            is_told: AtomicBool::new(false),
+            is_recorded: AtomicBool::new(false),
         })))
     }
 
-    /// Further bytes of what was asked for.
+    /// Adds further bytes of the request's body.
     pub fn read(&self, bytes: &[u8]) {
         if let Some(deed) = &self.0 {
             let mut body = deed.body.lock();
@@ -66,7 +67,8 @@ impl Author {
         }
     }
 
-    /// What the audit log holds of it; `error`: why it was refused. `None`: nobody asked.
+    /// Returns the record for the audit log, with the reason `error` of a refusal. Returns `None`
+    /// without a request.
     fn record(&self, node: &str, error: Option<String>) -> Option<AuditRecord> {
         let deed = self.0.as_ref()?;
         let now = jiff::Timestamp::now();
@@ -101,28 +103,31 @@ impl Author {
     }
 
     fn is_told(&self) -> bool {
-        self.0.as_ref().is_some_and(|deed| deed.is_told.load(Ordering::Acquire))
+        self.0.as_ref().is_some_and(|deed| deed.is_recorded.load(Ordering::Acquire))
     }
 }
 
 impl Control {
-    /// Makes a change of what is stored, and tells of it in the same transaction. False: there was nothing to change.
+    /// Commits a change of stored data together with its audit record. Returns false if nothing was
+    /// changed.
     pub(super) async fn commit(
         &self,
         change: AdminChange<'_>,
         author: &Author,
     ) -> Result<bool, ControlError> {
         let record = author.record(self.durable().node().as_str(), None);
-        let made = self.ask(change.name(), self.store().change(change, record.as_ref())).await?;
+        let made =
+            self.query_store(change.name(), self.store().apply(change, record.as_ref())).await?;
         if let Some(deed) = author.0.as_ref().filter(|_| made) {
-            deed.is_told.store(true, Ordering::Release);
-            self.metrics.observed.audit("stored", 1);
+            deed.is_recorded.store(true, Ordering::Release);
+            self.metrics.observability.audit("stored", 1);
         }
         Ok(made)
     }
 
-    /// What was asked for is over; `error`: it was refused. Tells what no transaction told. On disk when this returns; while the
-    /// database takes nothing, as soon as it takes something again.
+    /// Records the end of a request, unless a transaction recorded it already. `error` is the
+    /// reason of a refusal. The record is on disk when this returns. While the database rejects
+    /// writes, it is written later.
     pub async fn record(&self, author: &Author, error: Option<String>) {
         if author.is_told() {
             return;
@@ -134,7 +139,7 @@ impl Control {
         }
     }
 
-    /// The configuration file was read again, and what it declares is in force.
+    /// Records that the configuration file was reloaded and is in force.
     pub async fn record_reload(&self, tenants: usize, backends: usize) {
         let asked = AuditedAction {
             who: "configuration",
@@ -147,15 +152,17 @@ impl Control {
         self.record(&Author::of(asked), None).await;
     }
 
-    /// A page of the audit log, oldest first, and after which number the next one begins.
+    /// Returns a page of the audit log, oldest first, and the number after which the next page
+    /// begins.
     pub async fn audit(
         &self,
         filter: &AuditFilter,
         after: Option<i64>,
         limit: u32,
     ) -> Result<(Vec<AuditEntry>, Option<i64>), ControlError> {
-        let stored = self.ask("audit", self.store().audit(filter, after, limit)).await?;
-        let entry = |stored: storage::StoredAuditRecord| {
+        let stored =
+            self.query_store("audit", self.store().audit_records(filter, after, limit)).await?;
+        let entry = |stored: records::StoredAuditRecord| {
             let mut entry: AuditEntry = serde_json::from_str(&stored.record.body).ok()?;
             entry.number = stored.number;
             Some(entry)

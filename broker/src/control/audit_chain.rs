@@ -1,14 +1,15 @@
-//! Judges chains of the audit log: whether records follow one another, and whether a chain is what was signed about it.
+//! Verifies chains of the audit log: the links between records, and the signatures about a chain.
 //!
-//! Used before anything is signed, and by those who verify the log. Pure: rows come in, the first one that does not fit goes out.
+//! Used before each signature, and by operators who verify the log. Pure functions: they take rows
+//! and return the first mismatch.
 
-use storage::{AuditChain, AuditChainPage, AuditCheckpoint, AuditTruncation, ChainedAuditRecord};
+use records::{AuditChain, AuditChainPage, AuditCheckpoint, AuditTruncation, ChainedAuditRecord};
 
-/// A place in a chain, with all before it verified.
+/// A position in a chain. All records up to it are verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChainPosition {
     pub position: i64,
-    /// Number of the record at this place; 0 where it is not known.
+    /// Number of the record at this position. 0 if it is unknown.
     pub number: i64,
     pub hash: Vec<u8>,
 }
@@ -26,7 +27,7 @@ impl ChainMismatch {
         Self { number: Some(number).filter(|number| *number > 0), detail }
     }
 
-    /// Of what is signed about a chain.
+    /// Returns a mismatch of a text about a chain that the broker's key did not sign.
     pub(super) fn unsigned(what: &str) -> Self {
         Self { number: None, detail: format!("{what} was not signed with this broker's secret") }
     }
@@ -41,7 +42,7 @@ impl ChainPosition {
         Self { position: checkpoint.count, number: 0, hash: checkpoint.head.clone() }
     }
 
-    /// Moves on to the next record, if that is what the link holds.
+    /// Advances to the next record if the link fits.
     pub(super) fn follow(&mut self, link: &ChainedAuditRecord) -> Result<(), ChainMismatch> {
         let expected = self.position + 1;
         if link.position != expected {
@@ -61,7 +62,7 @@ impl ChainPosition {
         Ok(())
     }
 
-    /// Compares the record at this place with a checkpoint for it.
+    /// Compares the record at this position with a checkpoint for it.
     fn agrees_with(&self, checkpoint: &AuditCheckpoint) -> Result<(), ChainMismatch> {
         if checkpoint.count != self.position || checkpoint.head == self.hash {
             return Ok(());
@@ -73,7 +74,7 @@ impl ChainPosition {
         Err(ChainMismatch::new(self.number, detail))
     }
 
-    /// The chain ends at this place.
+    /// Checks that the chain ends at this position.
     fn ends(
         &self,
         chain: &AuditChain,
@@ -100,8 +101,8 @@ impl ChainPosition {
     }
 }
 
-/// Follows a page of a chain from a place on. `is_last`: the chain must end with it.
-pub(super) fn inspect(
+/// Verifies a page of a chain from a position on. With `is_last`, the chain must end with the page.
+pub(super) fn verify_page(
     mut place: ChainPosition,
     page: &AuditChainPage,
     is_last: bool,
@@ -111,7 +112,7 @@ pub(super) fn inspect(
         checkpoints.iter().try_for_each(|checkpoint| place.agrees_with(checkpoint))
     };
     agrees(&place)?;
-    for link in &page.links {
+    for link in &page.records {
         place.follow(link)?;
         agrees(&place)?;
     }
@@ -128,7 +129,7 @@ fn moment(at_us: i64) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use storage::AUDIT_GENESIS;
+    use records::AUDIT_GENESIS;
 
     use super::*;
 
@@ -150,26 +151,26 @@ mod tests {
             (chain.length, chain.head) = (position, link.hash.clone());
             links.push(link);
         }
-        AuditChainPage { chain, links }
+        AuditChainPage { chain, records: links }
     }
 
     fn judged(
         page: &AuditChainPage,
         checkpoints: &[&AuditCheckpoint],
     ) -> Result<ChainPosition, ChainMismatch> {
-        inspect(ChainPosition::after_cut(&page.chain.start), page, true, checkpoints)
+        verify_page(ChainPosition::after_cut(&page.chain.start), page, true, checkpoints)
     }
 
     fn checkpoint(page: &AuditChainPage, count: usize) -> AuditCheckpoint {
         AuditCheckpoint {
             count: count as i64,
-            head: page.links[count - 1].hash.clone(),
+            head: page.records[count - 1].hash.clone(),
             at_us: 1,
             signature: Vec::new(),
         }
     }
 
-    /// What may be edited of a record by hand.
+    /// Edits that an attacker could make in a record.
     const EDITS: [fn(&mut ChainedAuditRecord); 8] = [
         |link| link.number += 1,
         |link| link.position += 1,
@@ -185,23 +186,23 @@ mod tests {
         #[test]
         fn s15_an_edited_record_is_named(count in 1..12_i64, at in 0..12_usize, edit in 0..8_usize) {
             let mut page = chained(count);
-            let at = at % page.links.len();
-            EDITS[edit](&mut page.links[at]);
+            let at = at % page.records.len();
+            EDITS[edit](&mut page.records[at]);
             let misfit = judged(&page, &[]).unwrap_err();
-            // Of the last one's hash, the head tells.
-            prop_assert_eq!(misfit.number, Some(page.links[at].number), "{}", misfit.detail);
+            // The head of the chain reveals a change of the last hash.
+            prop_assert_eq!(misfit.number, Some(page.records[at].number), "{}", misfit.detail);
         }
 
         #[test]
         fn s15_removed_and_swapped_records_are_found(count in 2..12_i64, at in 0..12_usize) {
             let mut removed = chained(count);
-            let at = at % (removed.links.len() - 1);
-            removed.links.remove(at);
-            prop_assert_eq!(judged(&removed, &[]).unwrap_err().number, Some(removed.links[at].number));
+            let at = at % (removed.records.len() - 1);
+            removed.records.remove(at);
+            prop_assert_eq!(judged(&removed, &[]).unwrap_err().number, Some(removed.records[at].number));
             let mut swapped = chained(count);
-            let (one, other) = (swapped.links[at].body.clone(), swapped.links[at + 1].body.clone());
-            (swapped.links[at].body, swapped.links[at + 1].body) = (other, one);
-            prop_assert_eq!(judged(&swapped, &[]).unwrap_err().number, Some(swapped.links[at].number));
+            let (one, other) = (swapped.records[at].body.clone(), swapped.records[at + 1].body.clone());
+            (swapped.records[at].body, swapped.records[at + 1].body) = (other, one);
+            prop_assert_eq!(judged(&swapped, &[]).unwrap_err().number, Some(swapped.records[at].number));
         }
     }
 
@@ -211,23 +212,23 @@ mod tests {
         let signed = checkpoint(&whole, 8);
         assert_eq!(judged(&whole, &[&signed]).unwrap().position, 9);
         let mut cut = whole.clone();
-        cut.links.truncate(5);
+        cut.records.truncate(5);
         assert_eq!(judged(&cut, &[]).unwrap_err().number, Some(15));
-        // With the head moved back, only the checkpoint knows.
-        (cut.chain.length, cut.chain.head) = (5, cut.links[4].hash.clone());
+        // The head was moved back, so only the checkpoint reveals the removal.
+        (cut.chain.length, cut.chain.head) = (5, cut.records[4].hash.clone());
         assert!(judged(&cut, &[]).is_ok());
         let misfit = judged(&cut, &[&signed]).unwrap_err();
         assert!(misfit.number == Some(15) && misfit.detail.contains("counts 8"), "{misfit:?}");
-        let emptied = AuditChainPage { chain: AuditChain::empty("acme"), links: Vec::new() };
+        let emptied = AuditChainPage { chain: AuditChain::empty("acme"), records: Vec::new() };
         assert_eq!(judged(&emptied, &[&signed]).unwrap_err().number, None);
     }
 
     #[test]
     fn s15_a_chain_that_was_computed_again_is_not_what_was_signed() {
         let (whole, mut other) = (chained(6), chained(6));
-        other.links[2].body = b"{}".to_vec();
+        other.records[2].body = b"{}".to_vec();
         let mut hash = AUDIT_GENESIS.to_vec();
-        for link in &mut other.links {
+        for link in &mut other.records {
             link.hash = link.hash_after(&hash).to_vec();
             hash.clone_from(&link.hash);
         }
@@ -246,17 +247,19 @@ mod tests {
         let pages = [(0..4, false), (4..10, true)];
         let mut place = ChainPosition::after_cut(&whole.chain.start);
         for (range, is_last) in pages {
-            let page =
-                AuditChainPage { chain: whole.chain.clone(), links: whole.links[range].to_vec() };
-            place = inspect(place, &page, is_last, &[]).unwrap();
+            let page = AuditChainPage {
+                chain: whole.chain.clone(),
+                records: whole.records[range].to_vec(),
+            };
+            place = verify_page(place, &page, is_last, &[]).unwrap();
         }
         assert_eq!((place.position, place.number), (10, 30));
         let beyond = AuditChainPage {
             chain: AuditChain { length: 9, ..whole.chain.clone() },
-            links: Vec::new(),
+            records: Vec::new(),
         };
         assert!(
-            inspect(place, &beyond, true, &[]).is_err(),
+            verify_page(place, &beyond, true, &[]).is_err(),
             "a record after the head does not belong there"
         );
     }

@@ -1,8 +1,9 @@
-//! Keeps the audit log: signs checkpoints of its chains, publishes them outside of the database, and removes what is older than
-//! the retention.
+//! Maintains the audit log: signs checkpoints of its chains, publishes them outside the database,
+//! and removes records older than the retention.
 //!
-//! Invariant: before a place of a chain is signed, every record since the last signed place was read and follows from it. A chain
-//! that was edited gets no further checkpoint, and nothing of it is removed: the last checkpoint stays as the evidence.
+//! Invariant: before a position of a chain is signed, every record since the last signed position
+//! was read and verified. An edited chain gets no further checkpoint and no removal: the last
+//! checkpoint stays as evidence.
 
 use std::{
     fs::OpenOptions,
@@ -13,27 +14,29 @@ use std::{
     time::Duration,
 };
 
-use storage::{AuditChain, AuditCheckpoint, StoreError};
+use records::{AuditChain, AuditCheckpoint};
+use rules::limits::{
+    AUDIT_CHAINS_AT_ONCE, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_PAGE_ROWS, SWEEP_INTERVAL,
+    SWEEP_ROUNDS_MAX,
+};
+use storage::StoreError;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     Control,
-    audit_chain::{ChainMismatch, inspect},
+    audit_chain::{ChainMismatch, verify_page},
     audit_seal::{AuditSeal, tenant},
     validation::now_us,
 };
-use crate::limits::{
-    AUDIT_CHAINS_AT_ONCE, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_PAGE_ROWS, SWEEP_INTERVAL,
-    SWEEP_ROUNDS_MAX,
-};
 
 impl Control {
-    /// Starts what keeps the audit log. Must be called inside the runtime, after [`Control::load`].
-    pub fn keep_audit(self: &Arc<Self>) {
-        tokio::spawn(keep(Arc::downgrade(self)));
+    /// Starts the maintenance of the audit log. Must be called inside the runtime, after
+    /// [`Control::load`].
+    pub fn start_audit_maintenance(self: &Arc<Self>) {
+        tokio::spawn(run_maintenance(Arc::downgrade(self)));
     }
 
-    /// Signs what is stored of the audit log by now. Called last, when nothing is added any more.
+    /// Signs the stored audit log. Called last, when no more records are added.
     pub(super) async fn seal_audit(&self) {
         let sealing = async {
             self.durable().audit.flush().await;
@@ -48,15 +51,20 @@ impl Control {
         AuditSeal(&self.keys.audit)
     }
 
-    /// Signs the chains with at least so many records that no checkpoint covers. An error of the store is in the log already.
+    /// Signs the chains with at least `by` records that no checkpoint covers. An error of the store
+    /// is already in the log.
     async fn checkpoint_audit(&self, by: i64) {
         let _turn = self.keeping_audit.lock().await;
         let mut after = None::<String>;
         loop {
             let Ok(chains) = self
-                .ask(
+                .query_store(
                     "audit_chains_ahead",
-                    self.store().audit_chains_ahead(by, after.as_deref(), AUDIT_CHAINS_AT_ONCE),
+                    self.store().audit_chains_to_checkpoint(
+                        by,
+                        after.as_deref(),
+                        AUDIT_CHAINS_AT_ONCE,
+                    ),
                 )
                 .await
             else {
@@ -76,18 +84,19 @@ impl Control {
             let name = chain.name.clone();
             match self.checkpoint_of(chain).await? {
                 Ok(checkpoint) => made.push((name, checkpoint)),
-                Err(misfit) => self.tell_of_misfit(&name, &misfit),
+                Err(misfit) => self.log_mismatch(&name, &misfit),
             }
         }
-        let taken =
-            self.ask("put_audit_checkpoints", self.store().put_audit_checkpoints(&made)).await?;
+        let taken = self
+            .query_store("put_audit_checkpoints", self.store().put_audit_checkpoints(&made))
+            .await?;
         made.retain(|(name, _)| taken.contains(name));
-        self.metrics.observed.audit_checkpoints("signed", made.len());
+        self.metrics.observability.audit_checkpoints("signed", made.len());
         self.publish(&made).await;
         Ok(())
     }
 
-    /// Reads on from the last signed place, and signs the place it comes to.
+    /// Reads on from the last signed position, and signs the position that it reaches.
     async fn checkpoint_of(
         &self,
         chain: AuditChain,
@@ -98,13 +107,13 @@ impl Control {
         };
         for _ in 0..SWEEP_ROUNDS_MAX {
             let page = self
-                .ask(
+                .query_store(
                     "audit_links",
-                    self.store().audit_links(&chain.name, place.position, AUDIT_PAGE_ROWS),
+                    self.store().audit_chain_page(&chain.name, place.position, AUDIT_PAGE_ROWS),
                 )
                 .await?;
-            let is_last = page.links.len() < AUDIT_PAGE_ROWS as usize;
-            place = match inspect(place, &page, is_last, &[]) {
+            let is_last = page.records.len() < AUDIT_PAGE_ROWS as usize;
+            place = match verify_page(place, &page, is_last, &[]) {
                 Ok(place) => place,
                 Err(misfit) => return Ok(Err(misfit)),
             };
@@ -115,8 +124,8 @@ impl Control {
         Ok(Ok(self.audit_seal().signed_checkpoint(&chain.name, &place, now_us())))
     }
 
-    pub(super) fn tell_of_misfit(&self, name: &str, misfit: &ChainMismatch) {
-        self.metrics.observed.audit_checkpoints("refused", 1);
+    pub(super) fn log_mismatch(&self, name: &str, misfit: &ChainMismatch) {
+        self.metrics.observability.audit_checkpoints("refused", 1);
         let (number, detail) = (misfit.number.unwrap_or_default(), &misfit.detail);
         tracing::error!(
             tenant = tenant(name),
@@ -126,7 +135,8 @@ impl Control {
         );
     }
 
-    /// Puts checkpoints where an owner of the database cannot change them: into the log, and into the file if there is one.
+    /// Publishes checkpoints where an owner of the database cannot change them: in the log, and in
+    /// the file, if any.
     async fn publish(&self, made: &[(String, AuditCheckpoint)]) {
         let lines: Vec<String> = made
             .iter()
@@ -146,13 +156,13 @@ impl Control {
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)));
         if let Err(error) = written {
-            self.metrics.observed.audit_checkpoints("unwritten", made.len());
+            self.metrics.observability.audit_checkpoints("unwritten", made.len());
             tracing::error!(path = shown, %error, "audit.checkpoint_file could not be written: these checkpoints are in the log only");
         }
     }
 }
 
-/// Opened for each writing, so that the file may be moved away at any time.
+/// Appends lines. Opens the file for each write, so that it may be moved away at any time.
 fn append(path: &Path, lines: &[String]) -> io::Result<()> {
     let mut file =
         OpenOptions::new().append(true).create(true).mode(0o600).open(PathBuf::from(path))?;
@@ -160,8 +170,9 @@ fn append(path: &Path, lines: &[String]) -> io::Result<()> {
     file.sync_data()
 }
 
-/// For as long as the process lives. Each step is finished before the next one begins.
-async fn keep(control: Weak<Control>) {
+/// Runs the maintenance for the life of the process. Each step completes before the next one
+/// begins.
+async fn run_maintenance(control: Weak<Control>) {
     let Some((interval, many)) = control.upgrade().map(|control| {
         (control.config.audit.checkpoint_interval, control.durable().audit.unsigned())
     }) else {
@@ -174,7 +185,8 @@ async fn keep(control: Weak<Control>) {
             Checkpoints(i64),
             Trimming,
         }
-        // Cancel-safe: moments are kept here, and a notification that comes meanwhile is kept by its source.
+        // Cancel-safe: the deadlines are kept here, and the source keeps a notification that comes
+        // meanwhile.
         let due = tokio::select! { biased;
             () = sleep_until(sign_at) => MaintenanceStep::Checkpoints(1),
             () = many.notified() => MaintenanceStep::Checkpoints(AUDIT_CHECKPOINT_ROWS),
@@ -188,15 +200,15 @@ async fn keep(control: Weak<Control>) {
             }
             MaintenanceStep::Trimming => {
                 is_declared = is_declared || control.declare_retention().await.is_ok();
-                // An error is in the log and counted already; what was not done is done next time.
+                // An error is already logged and counted. The next turn tries again.
                 let _later = control.trim_audit().await;
-                trim_at = Instant::now() + by_lot(SWEEP_INTERVAL);
+                trim_at = Instant::now() + jittered(SWEEP_INTERVAL);
             }
         }
     }
 }
 
-/// So that replicas started together do not stay together.
-fn by_lot(interval: Duration) -> Duration {
+/// Returns a random interval, so that replicas that started together do not stay together.
+fn jittered(interval: Duration) -> Duration {
     interval.mul_f64(rand::random_range(0.5..1.5))
 }

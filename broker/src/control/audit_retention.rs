@@ -1,46 +1,49 @@
-//! How long the audit log is kept: agreed on in the database, signed, and told in the log itself.
+//! Retention of the audit log. The term is stored in the database, signed, and recorded in the log
+//! itself.
 //!
-//! `audit.retain` is what this process wishes. All replicas remove by what is in the database ([`AuditRetention`]).
+//! `audit.retain` is the term that this process requests. All replicas remove records by the term
+//! in the database ([`AuditRetention`]).
 
 use std::time::Duration;
 
-use storage::{AdminChange, AuditRetentionTerms, AuditTruncation, StoreError};
+use records::{AdminChange, AuditRetentionTerms, AuditTruncation};
+use rules::{
+    audit_retention::AuditRetention,
+    limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
+};
+use storage::StoreError;
 
 use super::{
     AuditedAction, Author, Control, ControlError, audit_chain::ChainPosition, audit_seal::tenant,
     validation::now_us,
 };
-use crate::{
-    config::units::format_duration,
-    limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
-    rules::audit_retention::AuditRetention,
-    telemetry::request::RequestName,
-};
+use crate::{config::units::format_duration, telemetry::request::RequestName};
 
 impl Control {
-    /// Brings `audit.retain` into the database, once after a start. A change of it is recorded with it.
+    /// Stores `audit.retain` in the database, once after a start. A change is recorded in the same
+    /// transaction.
     pub(super) async fn declare_retention(&self) -> Result<(), ControlError> {
         let (configured, now) = (self.config.audit.retain, now_us());
-        let stored = self.ask("audit_terms", self.store().audit_terms()).await?;
+        let stored = self.query_store("audit_terms", self.store().audit_terms()).await?;
         let known = stored.as_ref().and_then(|terms| self.retention(terms));
         let log_is_empty = match &stored {
             Some(_) => false,
             None => self.audit_is_empty().await?,
         };
         let next = match &known {
-            Some(known) => known.declared(configured, now),
-            None => Some(AuditRetention::first(configured, now, log_is_empty)),
+            Some(known) => known.reconfigure(configured, now),
+            None => Some(AuditRetention::initial(configured, now, log_is_empty)),
         };
         let Some(next) = next else { return Ok(()) };
         let text = serde_json::to_string(&next).map_err(|_| ControlError::Internal)?;
         let terms = self
             .audit_seal()
             .signed_terms(stored.as_ref().map_or(1, |terms| terms.version.saturating_add(1)), text);
-        // Of a log that begins there is nothing to tell.
+        // The first term of an empty log needs no record.
         let author = if log_is_empty {
             Author::default()
         } else {
-            Author::of(asked(known.as_ref(), &next, now))
+            Author::of(retention_change(known.as_ref(), &next, now))
         };
         match self.commit(AdminChange::PutAuditTerms(&terms), &author).await? {
             true => Ok(()),
@@ -51,25 +54,27 @@ impl Control {
     }
 
     async fn audit_is_empty(&self) -> Result<bool, StoreError> {
-        let chains = self.ask("audit_chains", self.store().audit_chains(None, 1)).await?;
-        let outside = self.ask("audit_outside", self.store().audit_outside()).await?;
+        let chains = self.query_store("audit_chains", self.store().audit_chains(None, 1)).await?;
+        let outside = self.query_store("audit_outside", self.store().unchained_audit()).await?;
         Ok(chains.is_empty() && outside.until == 0)
     }
 
-    /// Removes what is older than the retention that is in force, from the beginning of each chain.
+    /// Removes records older than the retention in force, from the beginning of each chain.
     pub(super) async fn trim_audit(&self) -> Result<(), StoreError> {
         let _turn = self.keeping_audit.lock().await;
         let now = now_us();
-        let terms = self.ask("audit_terms", self.store().audit_terms()).await?;
+        let terms = self.query_store("audit_terms", self.store().audit_terms()).await?;
         let Some(retain) = terms
             .and_then(|terms| self.retention(&terms))
-            .and_then(|retention| retention.in_force(now))
+            .and_then(|retention| retention.effective(now))
         else {
             return Ok(());
         };
         let before = now.saturating_sub(i64::try_from(retain.as_micros()).unwrap_or(i64::MAX));
         for _ in 0..SWEEP_ROUNDS_MAX {
-            let gone = self.ask("trim_audit", self.store().trim_audit(before, SWEEP_ROWS)).await?;
+            let gone = self
+                .query_store("trim_audit", self.store().trim_unchained_audit(before, SWEEP_ROWS))
+                .await?;
             self.metrics.expired("audit", gone);
             if gone < u64::from(SWEEP_ROWS) {
                 break;
@@ -77,9 +82,9 @@ impl Control {
         }
         for _ in 0..SWEEP_ROUNDS_MAX {
             let chains = self
-                .ask(
+                .query_store(
                     "audit_chains_older",
-                    self.store().audit_chains_older(before, AUDIT_CHAINS_AT_ONCE),
+                    self.store().audit_chains_to_truncate(before, AUDIT_CHAINS_AT_ONCE),
                 )
                 .await?;
             let mut removed = 0;
@@ -95,22 +100,26 @@ impl Control {
     }
 
     async fn cut_audit_chain(&self, name: &str, before_us: i64) -> Result<u64, StoreError> {
-        let page = self.ask("audit_links", self.store().audit_links(name, 0, SWEEP_ROWS)).await?;
+        let page = self
+            .query_store("audit_links", self.store().audit_chain_page(name, 0, SWEEP_ROWS))
+            .await?;
         let followed =
             self.audit_seal().beginning(&page.chain).and_then(|mut place: ChainPosition| {
-                let mut old = page.links.iter().take_while(|link| link.at_us < before_us);
+                let mut old = page.records.iter().take_while(|link| link.at_us < before_us);
                 old.try_for_each(|link| place.follow(link)).map(|()| place)
             });
         let place = match followed {
             Ok(place) if place.position > page.chain.start.position => place,
             Ok(_) => return Ok(0),
             Err(misfit) => {
-                self.tell_of_misfit(name, &misfit);
+                self.log_mismatch(name, &misfit);
                 return Ok(0);
             }
         };
         let cut: AuditTruncation = self.audit_seal().signed_cut(name, &place, before_us);
-        let gone = self.ask("cut_audit_chain", self.store().cut_audit_chain(name, &cut)).await?;
+        let gone = self
+            .query_store("cut_audit_chain", self.store().truncate_audit_chain(name, &cut))
+            .await?;
         if gone > 0 {
             tracing::info!(
                 tenant = tenant(name),
@@ -122,7 +131,8 @@ impl Control {
         Ok(gone)
     }
 
-    /// `None`: the terms are not this broker's; nothing is removed by them.
+    /// Returns the retention, or `None` if this broker did not sign the terms. Unsigned terms
+    /// remove nothing.
     pub(super) fn retention(&self, terms: &AuditRetentionTerms) -> Option<AuditRetention> {
         let retention = self
             .audit_seal()
@@ -138,17 +148,21 @@ impl Control {
     }
 }
 
-/// What the record of a change says.
-fn asked(known: Option<&AuditRetention>, next: &AuditRetention, now_us: i64) -> AuditedAction {
+/// Returns the audited action for a change of the retention.
+fn retention_change(
+    known: Option<&AuditRetention>,
+    next: &AuditRetention,
+    now_us: i64,
+) -> AuditedAction {
     let time =
         |time: Option<Duration>| time.map_or_else(|| "unlimited".to_owned(), format_duration);
-    let before = time(known.and_then(|known| known.in_force(now_us)));
-    let target = match next.announced(now_us) {
+    let before = time(known.and_then(|known| known.effective(now_us)));
+    let target = match next.pending_reduction(now_us) {
         Some((announced, from_us)) => {
             let from = jiff::Timestamp::from_microsecond(from_us).unwrap_or_default();
             format!("{before} to {}, from {from} on", format_duration(announced))
         }
-        None => format!("{before} to {}", time(next.in_force(now_us))),
+        None => format!("{before} to {}", time(next.effective(now_us))),
     };
     tracing::warn!(change = target, "the retention of the audit log changes");
     AuditedAction {
@@ -163,7 +177,8 @@ fn asked(known: Option<&AuditRetention>, next: &AuditRetention, now_us: i64) -> 
 
 #[cfg(test)]
 mod tests {
-    use storage::{AuditFilter, AuditKind, AuditRecord, AuditStore as _, SqliteStore};
+    use records::{AuditFilter, AuditKind, AuditRecord};
+    use storage::{AuditStore as _, SqliteStore};
 
     use super::super::{Verdict, tests::Rig};
     use super::*;
@@ -191,9 +206,10 @@ mod tests {
         Rig::on(stores, folder, yaml).await.unwrap()
     }
 
-    /// Ids of the records that are left.
+    /// Returns the ids of the remaining records.
     async fn left(control: &Control) -> Vec<u8> {
-        let stored = control.store().audit(&AuditFilter::default(), None, 100).await.unwrap();
+        let stored =
+            control.store().audit_records(&AuditFilter::default(), None, 100).await.unwrap();
         stored
             .iter()
             .filter(|stored| stored.record.kind == AuditKind::Call)
@@ -275,8 +291,8 @@ mod tests {
         assert!(told[0].target.as_deref().unwrap().starts_with("720h to 1h, from "), "{told:?}");
         // The delay is over.
         let declared = now_us() - 8 * 24 * HOUR_US;
-        let shortened = AuditRetention::first(Duration::from_secs(720 * 3_600), 0, true)
-            .declared(Duration::from_secs(3_600), declared);
+        let shortened = AuditRetention::initial(Duration::from_secs(720 * 3_600), 0, true)
+            .reconfigure(Duration::from_secs(3_600), declared);
         put_terms(&after.control, 3, &shortened.unwrap()).await;
         after.control.trim_audit().await.unwrap();
         assert!(left(&after.control).await.is_empty());
@@ -292,7 +308,7 @@ mod tests {
         let control = &rig.control;
         store.append_audit(&[record(1, 2, None)]).await.unwrap();
         let text =
-            serde_json::to_string(&AuditRetention::first(Duration::from_secs(3_600), 0, true))
+            serde_json::to_string(&AuditRetention::initial(Duration::from_secs(3_600), 0, true))
                 .unwrap();
         let forged = AuditRetentionTerms { version: 1, terms: text, signature: vec![0; 64] };
         assert!(
@@ -301,7 +317,7 @@ mod tests {
         control.trim_audit().await.unwrap();
         assert_eq!(left(control).await, [1]);
         assert!(verified(control, None).await.misfit.unwrap().detail.contains("retention"));
-        // The next start begins again: nothing is removed before the delay is over.
+        // The next start begins the delay again: nothing is removed before it is over.
         control.declare_retention().await.unwrap();
         control.trim_audit().await.unwrap();
         assert_eq!(left(control).await, [1]);

@@ -1,13 +1,14 @@
-//! What the broker signs about the audit log: checkpoints, what the retention removed, and how long records are kept.
+//! Signatures about the audit log: checkpoints, removals by the retention, and the retention terms.
 //!
-//! A signed text is a JSON array that begins with what it is, so that no signature is good for two purposes. The public key is in
-//! every published checkpoint: anybody who kept that key can check one without the broker.
+//! A signed text is a JSON array that begins with its kind, so no signature is valid for two
+//! purposes. Every published checkpoint contains the public key. An operator who stored that key
+//! can verify a checkpoint without the broker.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use serde::{Deserialize, Serialize};
-use storage::{
+use records::{
     AUDIT_HASH_BYTES, AuditChain, AuditCheckpoint, AuditRetentionTerms, AuditTruncation,
 };
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::audit_chain::{ChainMismatch, ChainPosition};
@@ -18,20 +19,21 @@ const HASH_KIND: &str = "sha256:";
 /// A checkpoint as it is published: in the log, in the checkpoint file, and by the admin API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CheckpointView {
-    /// Whose chain; `null`: that of records without a tenant.
+    /// Tenant of the chain; `null`: the chain of records without a tenant.
     pub tenant: Option<String>,
-    /// So many records were added to the chain.
+    /// Number of records that were ever added to the chain.
     pub count: i64,
-    /// Hash of the last of them.
+    /// Hash of the last of these records.
     pub head: String,
     pub at: String,
-    /// Ed25519, of the JSON array `["mcp-broker audit checkpoint 1", tenant, count, head, at]` without spaces.
+    /// Ed25519 signature of the JSON array `["mcp-broker audit checkpoint 1", tenant, count, head,
+    /// at]` without spaces.
     pub signature: String,
-    /// The public key.
+    /// Public key of the signature.
     pub key: String,
 }
 
-/// The key, and the texts it signs.
+/// Signing key, with the texts that it signs.
 pub(super) struct AuditSeal<'k>(pub(super) &'k SigningKey);
 
 impl AuditSeal<'_> {
@@ -73,7 +75,7 @@ impl AuditSeal<'_> {
     }
 
     pub(super) fn checks_terms(&self, terms: &AuditRetentionTerms) -> bool {
-        self.0.has_signed(&terms_text(terms.version, &terms.terms), &terms.signature)
+        self.0.verify(&terms_text(terms.version, &terms.terms), &terms.signature)
     }
 
     pub(super) fn checks_checkpoint(
@@ -81,21 +83,21 @@ impl AuditSeal<'_> {
         name: &str,
         checkpoint: &AuditCheckpoint,
     ) -> Result<(), ChainMismatch> {
-        let signed = self.0.has_signed(&checkpoint_text(name, checkpoint), &checkpoint.signature);
+        let signed = self.0.verify(&checkpoint_text(name, checkpoint), &checkpoint.signature);
         signed.then_some(()).ok_or_else(|| ChainMismatch::unsigned("the checkpoint"))
     }
 
-    /// Where a chain begins, by what was signed about it.
+    /// Returns the first position of a chain, from the signed removal.
     pub(super) fn beginning(&self, chain: &AuditChain) -> Result<ChainPosition, ChainMismatch> {
         let cut = &chain.start;
         let signed = *cut == AuditTruncation::none()
-            || self.0.has_signed(&cut_text(&chain.name, cut), &cut.signature);
+            || self.0.verify(&cut_text(&chain.name, cut), &cut.signature);
         signed
             .then(|| ChainPosition::after_cut(cut))
             .ok_or_else(|| ChainMismatch::unsigned("the beginning of the chain"))
     }
 
-    /// The last place that was signed: records up to there need not be read again.
+    /// Returns the last signed position. Records up to it need no further check.
     pub(super) fn last_signed(&self, chain: &AuditChain) -> Result<ChainPosition, ChainMismatch> {
         let beginning = self.beginning(chain)?;
         let Some(checkpoint) = &chain.checkpoint else { return Ok(beginning) };
@@ -120,7 +122,7 @@ impl AuditSeal<'_> {
 }
 
 impl CheckpointView {
-    /// The checkpoint in the store's terms. `None`: a value cannot be read.
+    /// Converts the checkpoint into the store's type. Returns `None` if a value cannot be parsed.
     pub(super) fn to_stored(&self) -> Option<AuditCheckpoint> {
         Some(AuditCheckpoint {
             count: self.count,
@@ -131,7 +133,7 @@ impl CheckpointView {
     }
 }
 
-/// The tenant of a chain.
+/// Returns the tenant of a chain.
 pub(super) fn tenant(name: &str) -> Option<String> {
     Some(name.to_owned()).filter(|name| !name.is_empty())
 }

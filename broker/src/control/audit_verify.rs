@@ -1,59 +1,59 @@
-//! Verifies the audit log for operators, a page of one chain at a time.
+//! Verification of the audit log for operators, one page of a chain at a time.
 
+use records::{AuditChain, UnchainedAudit};
 use serde::{Deserialize, Serialize};
-use storage::{AuditChain, UnchainedAudit};
 use utoipa::ToSchema;
 
 use super::{
     Control, ControlError,
-    audit_chain::{ChainMismatch, ChainPosition, inspect},
+    audit_chain::{ChainMismatch, ChainPosition, verify_page},
     audit_seal::{CheckpointView, hash_bytes, hash_text, tenant},
 };
 use crate::config::FieldError;
 
-/// A chain of the audit log: the records of a tenant, or those without one.
+/// A chain of the audit log: the records of a tenant, or those without a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChainView {
-    /// Whose records; `null`: those without a tenant.
+    /// Tenant of the records; `null`: records without a tenant.
     pub tenant: Option<String>,
-    /// Records that were ever added.
+    /// Number of records that were ever added.
     pub count: i64,
-    /// Records that the retention removed.
+    /// Number of records that the retention removed.
     pub removed: i64,
-    /// Records that the newest checkpoint covers.
+    /// Number of records that the newest checkpoint covers.
     pub covered: i64,
 }
 
-/// The chains of the audit log.
+/// Chains of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChainList {
     pub chains: Vec<ChainView>,
     /// Records up to this number are older than the chains, and nothing protects them.
     pub unchained_until: i64,
-    /// What to send as `after` for the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// What was found out about a page of a chain.
+/// Result of the verification of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Verdict {
-    /// Records of this page that fit.
+    /// Number of valid records on this page.
     pub records: usize,
-    /// Number of the last of them.
+    /// Number of the last valid record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<i64>,
-    /// The first record that does not fit. The chain is not read any further then.
+    /// The first invalid record, if any. The verification stops there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub misfit: Option<MisfitView>,
-    /// What to send as `after` for the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MisfitView {
-    /// Number of the record. Absent where the chain has no record that could be named.
+    /// Number of the record. Absent if the chain has no such record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<i64>,
     pub detail: String,
@@ -71,20 +71,23 @@ impl ChainView {
 }
 
 impl Control {
-    /// The chains in the order of their names. That of records without a tenant is called by an empty name, and is first.
+    /// Returns the chains, ordered by name. The chain of records without a tenant has an empty name
+    /// and is first.
     pub async fn audit_chains(
         &self,
         after: Option<&str>,
         limit: u32,
     ) -> Result<ChainList, ControlError> {
-        let mut chains = self.ask("audit_chains", self.store().audit_chains(after, limit)).await?;
+        let mut chains =
+            self.query_store("audit_chains", self.store().audit_chains(after, limit)).await?;
         let next =
             chains.last().filter(|_| chains.len() >= limit as usize).map(|last| last.name.clone());
-        // Records that belong to no chain are told of with this one, also while it is empty.
+        // This chain is also the place of the records outside every chain, so it is listed even if
+        // it is empty.
         if after.is_none() && chains.first().is_none_or(|first| !first.name.is_empty()) {
             chains.insert(0, AuditChain::empty(""));
         }
-        let outside = self.ask("audit_outside", self.store().audit_outside()).await?;
+        let outside = self.query_store("audit_outside", self.store().unchained_audit()).await?;
         Ok(ChainList {
             next,
             chains: chains.iter().map(ChainView::new).collect(),
@@ -92,7 +95,8 @@ impl Control {
         })
     }
 
-    /// Verifies up to `limit` records of a chain from where the page before ended. `kept`: a checkpoint from outside the database.
+    /// Verifies up to `limit` records of a chain, from the end of the page before. `kept` is a
+    /// checkpoint from outside the database.
     pub async fn verify_audit(
         &self,
         of: Option<&str>,
@@ -113,9 +117,9 @@ impl Control {
             })
             .transpose()?;
         let page = self
-            .ask(
+            .query_store(
                 "audit_links",
-                self.store().audit_links(
+                self.store().audit_chain_page(
                     name,
                     after.as_ref().map_or(0, |place| place.position),
                     limit,
@@ -129,21 +133,23 @@ impl Control {
             checkpoints
                 .iter()
                 .try_for_each(|checkpoint| seal.checks_checkpoint(name, checkpoint))?;
-            // The retention may have removed what the page before ended with.
+            // The retention may have removed the last record of the page before.
             let place = after
                 .clone()
                 .filter(|place| place.position >= beginning.position)
                 .unwrap_or(beginning);
-            inspect(place, &page, page.links.len() < limit as usize, &checkpoints)
+            verify_page(place, &page, page.records.len() < limit as usize, &checkpoints)
         };
-        let is_last = page.links.len() < limit as usize;
+        let is_last = page.records.len() < limit as usize;
         let judged = match judge() {
-            Ok(place) if is_last && name.is_empty() => self.judge_the_rest().await?.map(|()| place),
+            Ok(place) if is_last && name.is_empty() => {
+                self.verify_unchained().await?.map(|()| place)
+            }
             judged => judged,
         };
         Ok(match judged {
             Ok(place) => Verdict {
-                records: page.links.len(),
+                records: page.records.len(),
                 last: Some(place.number).filter(|number| *number > 0),
                 misfit: None,
                 next: (!is_last).then(|| write_place(&place)),
@@ -157,17 +163,18 @@ impl Control {
         })
     }
 
-    /// What belongs to no chain: records that were put in beside them, and the retention.
-    async fn judge_the_rest(&self) -> Result<Result<(), ChainMismatch>, ControlError> {
-        let UnchainedAudit { stray, .. } =
-            self.ask("audit_outside", self.store().audit_outside()).await?;
+    /// Checks the data outside the chains: inserted records without a chain, and the retention
+    /// terms.
+    async fn verify_unchained(&self) -> Result<Result<(), ChainMismatch>, ControlError> {
+        let UnchainedAudit { first_unchained: stray, .. } =
+            self.query_store("audit_outside", self.store().unchained_audit()).await?;
         if stray.is_some() {
             return Ok(Err(ChainMismatch {
                 number: stray,
                 detail: "it belongs to no chain".to_owned(),
             }));
         }
-        let terms = self.ask("audit_terms", self.store().audit_terms()).await?;
+        let terms = self.query_store("audit_terms", self.store().audit_terms()).await?;
         let is_known = terms.as_ref().is_none_or(|terms| self.retention(terms).is_some());
         Ok(is_known.then_some(()).ok_or_else(|| ChainMismatch::unsigned("the stored retention")))
     }
@@ -177,7 +184,7 @@ fn invalid(field: &'static str, wrong: &str) -> ControlError {
     ControlError::Invalid(FieldError::new(field, wrong, ""))
 }
 
-/// `POSITION.NUMBER.HASH`
+/// Formats a position as `POSITION.NUMBER.HASH`.
 fn write_place(place: &ChainPosition) -> String {
     format!("{}.{}.{}", place.position, place.number, hash_text(&place.hash))
 }

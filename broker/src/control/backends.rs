@@ -1,9 +1,9 @@
-//! Backends that operators register: looked at, put, removed, probed.
+//! Operations on backends: list, show, register, remove and probe.
 
 use std::sync::Arc;
 
 use protocol::ids::{BackendId, TenantId};
-use storage::{AdminChange, BackendRecord};
+use records::{AdminChange, BackendRecord};
 
 use super::{
     Author, BACKENDS_PER_TENANT_MAX, BackendView, Control, ControlError, Preconditions, PutOutcome,
@@ -15,7 +15,7 @@ use crate::config::spec::BackendSpec;
 
 impl Control {
     pub fn backends(&self, tenant: &TenantId) -> Result<Vec<BackendView>, ControlError> {
-        self.knows(tenant)?;
+        self.check_tenant(tenant)?;
         let registry = self.registry.load();
         Ok(registry
             .backends_of(tenant)
@@ -33,10 +33,10 @@ impl Control {
             .backends
             .get(&(tenant.clone(), backend.clone()))
             .ok_or_else(|| no_backend(backend))?;
-        Ok(self.backend_shown(tenant, backend, entry))
+        Ok(self.tagged_backend(tenant, backend, entry))
     }
 
-    fn backend_shown(
+    fn tagged_backend(
         &self,
         tenant: &TenantId,
         backend: &BackendId,
@@ -45,7 +45,7 @@ impl Control {
         Tagged { view: self.backend_view(tenant, backend, entry), tag: self.tag(entry) }
     }
 
-    /// Registers a backend. With `wait` the answer comes once it is connected or has failed to.
+    /// Registers a backend. With `wait`, returns after the connection is open or has failed.
     pub async fn put_backend(
         self: &Arc<Self>,
         tenant: TenantId,
@@ -64,7 +64,7 @@ impl Control {
             .message_sizes
             .check(spec.limits.message_profile.as_deref())
             .map_err(ControlError::Invalid)?;
-        // A child is started, then spoken to; a server is connected to first.
+        // A child is started before its handshake, and a server is connected to first.
         let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize)
             + self.config.timeouts.connect;
         let (owner, name) = (tenant.clone(), backend.clone());
@@ -73,9 +73,9 @@ impl Control {
         });
         let (entry, created) = stored.await?;
         if wait {
-            self.broker.settled(&tenant, &backend, within).await;
+            self.broker.wait_for_backend(&tenant, &backend, within).await;
         }
-        Ok(PutOutcome { shown: self.backend_shown(&tenant, &backend, &entry), created })
+        Ok(PutOutcome { entry: self.tagged_backend(&tenant, &backend, &entry), created })
     }
 
     async fn store_backend(
@@ -111,7 +111,8 @@ impl Control {
         self.commit(AdminChange::PutBackend(&record), author).await?;
         let created = old.is_none();
         if created {
-            // One of this name may have been declared, or removed by another replica just now.
+            // The registry may already have an entry of this name: a declared one, or one that
+            // another replica has just removed.
             self.forget_breakers(&tenant, Some(&backend));
         }
         self.broker.put_backend(&tenant, &backend, entry.spec.clone());
@@ -149,7 +150,7 @@ impl Control {
         .await
     }
 
-    /// Connects anew or refreshes, and tells how it went.
+    /// Reconnects or refreshes the lists, and returns the result.
     pub async fn probe_backend(
         &self,
         tenant: &TenantId,
@@ -157,7 +158,7 @@ impl Control {
     ) -> Result<BackendView, ControlError> {
         self.backend(tenant, backend)?;
         if self.broker.probe(tenant, backend).await {
-            self.broker.settled(tenant, backend, self.config.timeouts.initialize).await;
+            self.broker.wait_for_backend(tenant, backend, self.config.timeouts.initialize).await;
         }
         Ok(self.backend(tenant, backend)?.view)
     }

@@ -1,13 +1,16 @@
-//! Breakers that operators hold open: stored, so that every replica keeps to it, those that start later too.
+//! Breakers that operators hold open. They are stored, so that every replica holds them open,
+//! including replicas that start later.
 //!
-//! Everything else of a breaker is each replica's own. Invariant: who is in `held` is held here, whatever became of the backend
-//! meanwhile; whoever brings backends into force calls [`Control::keep_breakers`] after it.
+//! All other state of a breaker belongs to one replica. Invariant: the breakers of all backends in
+//! `held` are open here, even after a backend changes. Code that activates backends calls
+//! [`Control::reapply_breakers`] afterwards.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use parking_lot::MutexGuard;
 use protocol::ids::{BackendId, TenantId};
-use storage::{AdminChange, StoreError};
+use records::AdminChange;
+use storage::StoreError;
 
 use super::{Author, BackendView, Control, ControlError, validation::no_backend};
 
@@ -15,7 +18,8 @@ use super::{Author, BackendView, Control, ControlError, validation::no_backend};
 pub(super) type HeldBreakers = BTreeSet<(TenantId, BackendId)>;
 
 impl Control {
-    /// Holds the breaker of a backend open on every replica, or lets go of it and closes that of this replica.
+    /// Holds the breaker of a backend open on every replica. Or releases it, and closes the breaker
+    /// of this replica.
     pub async fn set_breaker(
         self: &Arc<Self>,
         tenant: TenantId,
@@ -46,29 +50,34 @@ impl Control {
         .await
     }
 
-    /// What the store holds by now.
+    /// Returns the breakers that the store holds open.
     pub(super) async fn read_breakers(&self) -> Result<HeldBreakers, StoreError> {
-        Ok(self.ask("held_breakers", self.store().held_breakers()).await?.into_iter().collect())
+        Ok(self
+            .query_store("held_breakers", self.store().held_breakers())
+            .await?
+            .into_iter()
+            .collect())
     }
 
-    /// Brings what was read into force: who is held no longer goes by the rules again.
-    pub(super) fn take_over_breakers(&self, held: HeldBreakers) {
+    /// Applies the stored state. A breaker that is no longer held follows its rules again.
+    pub(super) fn apply_breakers(&self, held: HeldBreakers) {
         let before = std::mem::replace(&mut *self.held(), held.clone());
         for (tenant, backend) in before.difference(&held) {
             self.broker.set_breaker(tenant, backend, false);
         }
-        self.keep_breakers();
+        self.reapply_breakers();
     }
 
-    /// Backends that were made anew are held as those before them were.
-    pub(super) fn keep_breakers(&self) {
+    /// Opens the held breakers again, because new backend objects start with closed ones.
+    pub(super) fn reapply_breakers(&self) {
         let held = self.held().clone();
         for (tenant, backend) in &held {
             self.broker.set_breaker(tenant, backend, true);
         }
     }
 
-    /// Of a backend that is removed, or of all of a tenant. The store forgets them with it.
+    /// Forgets the breaker of a removed backend, or all breakers of a removed tenant. The store
+    /// removes them in the same change.
     pub(super) fn forget_breakers(&self, tenant: &TenantId, backend: Option<&BackendId>) {
         self.held().retain(|(owner, name)| {
             owner != tenant || backend.is_some_and(|backend| backend != name)

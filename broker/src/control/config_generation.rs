@@ -1,5 +1,5 @@
-//! Which reading of the configuration file is in force, and why the last other one is not. Told by `serve`, shown to
-//! operators.
+//! Generation of the configuration in force, and the faults of the last refused reload. Updated by
+//! `serve`, shown to operators.
 
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
@@ -7,19 +7,19 @@ use utoipa::ToSchema;
 
 use crate::{control::now_us, metrics::Metrics};
 
-/// Faults that are shown; the log names every one.
+/// Maximum number of faults in the view. The log contains every fault.
 const FAULTS_SHOWN_MAX: usize = 20;
 
-/// The configuration of this process.
+/// Configuration of this process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConfigurationView {
-    /// 1 after the start, and one more for each reload that came into force.
+    /// 1 after the start, plus one for each applied reload.
     pub generation: u64,
-    /// When it came into force.
+    /// Time at which the generation was applied.
     pub since: String,
-    /// Sections that differ in the file and wait for a restart.
+    /// Sections that changed in the file and require a restart.
     pub needs_restart: Vec<String>,
-    /// The last attempt to follow the file, where that was refused: nothing of it is in force.
+    /// The last reload, if it was refused: nothing of it is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusedReload>,
 }
@@ -27,7 +27,7 @@ pub struct ConfigurationView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RefusedReload {
     pub at: String,
-    /// What is wrong, a line each.
+    /// Faults of the file, one per line.
     pub faults: Vec<String>,
 }
 
@@ -50,16 +50,16 @@ impl ConfigGeneration {
         self.lock().clone()
     }
 
-    pub fn taken(&self, needs_restart: &[&str], metrics: &Metrics) -> u64 {
+    pub fn record_reload(&self, needs_restart: &[&str], metrics: &Metrics) -> u64 {
         let mut view = self.lock();
         let generation = view.generation + 1;
         let needs_restart = needs_restart.iter().map(|section| (*section).to_owned()).collect();
         *view = ConfigurationView { generation, since: now(), needs_restart, refused: None };
-        metrics.reloads.taken(generation);
+        metrics.reloads.reloaded(generation);
         generation
     }
 
-    pub fn refused(&self, why: &str, metrics: &Metrics) {
+    pub fn record_refusal(&self, why: &str, metrics: &Metrics) {
         let faults = why.lines().take(FAULTS_SHOWN_MAX).map(str::to_owned).collect();
         self.lock().refused = Some(RefusedReload { at: now(), faults });
         metrics.reloads.refused();

@@ -1,26 +1,27 @@
-//! What operators see and end of the things that replicas share: nodes, sessions, subscriptions and tasks.
+//! Nodes, sessions, subscriptions and tasks of all replicas: views for operators, and commands to
+//! end them.
 //!
-//! The database is asked first, so that every replica shows the same. A session that is here is shown as it is right now,
-//! and one that is not stored yet is shown too. Without the database there is not an answer, rather than half of one.
+//! Every view reads the database first, so that every replica shows the same. A local session
+//! appears with its current state, even if it is not stored yet. Without the database, a view
+//! returns an error and no partial data.
 
 use std::collections::BTreeMap;
 
 use protocol::ids::{TaskId, TenantId};
-use storage::{
-    AdminChange, NodeRecord, StoredSession, StoredTask, TaskListPosition, TaskStatus, Wakeup,
-};
+use records::{AdminChange, NodeRecord, StoredSession, StoredTask, TaskListPosition, TaskStatus};
+use rules::limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS};
+use storage::Wakeup;
 
 use super::{Author, Control, ControlError, now_us, resource_views::moment};
 use crate::{
-    limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS},
     sessions::session::record::client_info,
     views::{NodeView, SessionView, SubscriptionView, TaskChange, TaskShown, TaskView},
 };
 
 impl Control {
-    /// The replicas whose leases run.
+    /// Returns the replicas with a valid lease.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, ControlError> {
-        let nodes = self.ask("nodes", self.store().live_nodes()).await?;
+        let nodes = self.query_store("nodes", self.store().live_nodes()).await?;
         let own = self.durable().node();
         let view = |node: NodeRecord| NodeView {
             is_this: node.node == own,
@@ -35,7 +36,7 @@ impl Control {
         Ok(nodes.into_iter().map(view).collect())
     }
 
-    /// Sessions of all replicas, oldest first.
+    /// Returns the sessions of all replicas, oldest first.
     pub async fn sessions(
         &self,
         tenant: Option<&TenantId>,
@@ -45,7 +46,7 @@ impl Control {
         let (mut views, mut after) = (Vec::new(), None);
         loop {
             let page = self
-                .ask(
+                .query_store(
                     "sessions",
                     self.store().list_sessions(tenant, after.as_ref(), ADMIN_PAGE_ROWS),
                 )
@@ -67,7 +68,7 @@ impl Control {
 
     pub async fn session(&self, digest: &str) -> Result<SessionView, ControlError> {
         let stored =
-            self.ask("sessions_by_digest", self.store().sessions_by_digest(digest)).await?;
+            self.query_store("sessions_by_digest", self.store().sessions_by_digest(digest)).await?;
         let live = self.broker.session(digest);
         match (stored.first(), live) {
             (Some(stored), live) => Ok(self.session_view(stored, live)),
@@ -78,16 +79,18 @@ impl Control {
         }
     }
 
-    /// Ends a session wherever it is: its owner is told at once, or with its next renewal of the lease.
+    /// Ends a session on any replica. The owner learns of it at once, or with the next renewal of
+    /// its lease.
     pub async fn end_session(&self, digest: &str, author: &Author) -> Result<(), ControlError> {
         let mut found = false;
-        // First what is told of: it is ended here only once the record of it is on disk, where there is one to be written.
+        // The stored sessions come first: a session ends here only after its audit record is on
+        // disk, if one is written.
         for stored in
-            self.ask("sessions_by_digest", self.store().sessions_by_digest(digest)).await?
+            self.query_store("sessions_by_digest", self.store().sessions_by_digest(digest)).await?
         {
             let key = stored.record.key;
             found |= self.commit(AdminChange::EndSession(&key), author).await?;
-            self.durable().hot.wake(Wakeup::SessionEnd(key));
+            self.durable().hot.publish(Wakeup::SessionEnd(key));
             tracing::info!(session = digest, "an operator asked for the session's end");
         }
         found |= self.broker.end_session(digest);
@@ -100,7 +103,8 @@ impl Control {
 
     fn session_view(&self, stored: &StoredSession, live: Option<SessionView>) -> SessionView {
         let record = &stored.record;
-        // A lapsed lease owns nothing: whoever is asked for the session next takes it.
+        // A lapsed lease owns nothing: the replica that gets the next request of the session takes
+        // it over.
         let owner = stored
             .owner
             .as_ref()
@@ -112,11 +116,11 @@ impl Control {
         let (client_name, client_version) = client_info(record).unwrap_or_default();
         SessionView {
             id: record.key.digest(),
-            tenant: record.seat.tenant.to_string(),
-            principal: record.seat.principal.to_string(),
+            tenant: record.identity.tenant.to_string(),
+            principal: record.identity.principal.to_string(),
             transport: record.transport.clone(),
             endpoint: record
-                .seat
+                .identity
                 .endpoint
                 .as_ref()
                 .map_or_else(|| "aggregated".to_owned(), ToString::to_string),
@@ -134,13 +138,14 @@ impl Control {
         }
     }
 
-    /// Resources somebody listens to, on whichever replica.
+    /// Returns the resources with subscribers on any replica.
     pub async fn subscriptions(
         &self,
         tenant: Option<&TenantId>,
     ) -> Result<Vec<SubscriptionView>, ControlError> {
-        let counts =
-            self.ask("subscription_counts", self.store().subscription_counts(tenant)).await?;
+        let counts = self
+            .query_store("subscription_counts", self.store().subscription_counts(tenant))
+            .await?;
         let stored = counts.into_iter().map(|count| SubscriptionView {
             tenant: count.tenant.to_string(),
             backend: count.backend.to_string(),
@@ -151,13 +156,13 @@ impl Control {
         for view in stored.chain(self.broker.subscriptions(tenant)) {
             let name = (view.tenant.clone(), view.backend.clone(), view.uri.clone());
             let known = views.entry(name).or_insert_with(|| view.clone());
-            // What is here is among what is stored, but for what is being stored right now.
+            // The stored count includes local sessions, except those whose storage is in progress.
             known.sessions = known.sessions.max(view.sessions);
         }
         Ok(views.into_values().collect())
     }
 
-    /// Tasks of all replicas, oldest first.
+    /// Returns the tasks of all replicas, oldest first.
     pub async fn tasks(
         &self,
         tenant: Option<&TenantId>,
@@ -166,7 +171,7 @@ impl Control {
         let (mut views, mut after) = (Vec::new(), None);
         loop {
             let page = self
-                .ask(
+                .query_store(
                     "tasks",
                     self.store().list_tasks(tenant, status, after.as_ref(), ADMIN_PAGE_ROWS),
                 )
@@ -183,14 +188,14 @@ impl Control {
         Ok(views)
     }
 
-    /// One task with its history.
+    /// Returns one task with its history.
     pub async fn task(&self, id: &str) -> Result<TaskShown, ControlError> {
         let task = TaskId::new(id);
-        let stored = self.ask("task", self.store().task(&task)).await?;
+        let stored = self.query_store("task", self.store().task(&task)).await?;
         let stored =
             stored.ok_or_else(|| ControlError::NotFound { what: "task", name: id.to_owned() })?;
-        let history = self.ask("transitions", self.store().task_transitions(&task)).await?;
-        let change = |step: &storage::TaskTransition| TaskChange {
+        let history = self.query_store("transitions", self.store().task_transitions(&task)).await?;
+        let change = |step: &records::TaskTransition| TaskChange {
             to: step.to.name().to_owned(),
             at: moment(step.at_us),
             epoch: step.epoch,

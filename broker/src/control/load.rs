@@ -1,52 +1,55 @@
-//! Start-up: brings what is stored and what the configuration file declares into force, together.
+//! Start-up: activates the stored entries together with the entries of the configuration file.
 //!
-//! Invariant: no name is in both. A broker that would have to choose refuses to start and says which name it is. The one
-//! exception is the tenant `default`, which the store holds from the first start on: untouched, it yields to a declaration.
+//! Invariant: no name occurs in both. The broker refuses to start with such a name, and reports it.
+//! The only exception is the tenant `default`, which the store contains from the first start on. An
+//! unchanged one yields to a declaration.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use protocol::ids::{BackendId, KeyId, TenantId};
-use storage::{AdminChange, BackendRecord, KeyRecord, StoreError, TenantRecord};
+use records::{AdminChange, BackendRecord, KeyRecord, PolicyRecord, TenantRecord};
+use storage::StoreError;
 
 use super::{
-    Control, now_us,
-    registry::{self, Backends, DECLARED, EntryOrigin, Registry, RegistryEntry, Tenants},
+    Control,
+    key_attributes::key_entry,
+    now_us,
+    policies::{closed_policy, stored_policy},
+    registry::{self, Backends, DECLARED, EntryOrigin, Policies, Registry, RegistryEntry, Tenants},
     validation::client_files,
 };
 use crate::{
-    auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError, reserved},
+    auth::{Caller, DEFAULT_TENANT, SealError, reserved_reason},
     config::{
         Config, DeclaredBackend, FieldError,
         spec::{BackendSpec, TenantSpec},
     },
 };
 
-/// Why stored and declared entries could not be brought into force.
+/// Reason why stored and declared entries cannot be activated.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(
-        "the database holds keys and backends, but the secret.key they were stored with is missing; restore it beside the database"
+        "the database holds keys and backends, but the secret.key they were stored with is missing; restore it next to the database"
     )]
     SecretMissing,
     #[error("backend {tenant}/{backend}: {source}")]
     Sealed { tenant: TenantId, backend: BackendId, source: SealError },
-    #[error(
-        "stored settings of {what} can not be read: {detail}; they may come from a newer build"
-    )]
+    #[error("stored settings of {what} cannot be read: {detail}; they may come from a newer build")]
     Settings { what: String, detail: String },
     #[error("{what} is both stored and declared in the configuration file; remove one of the two")]
     Twice { what: String },
     #[error(
-        "backends.{tenant}.{backend} of the configuration file: there is no tenant {tenant}; declare it under tenants"
+        "backends.{tenant}.{backend} of the configuration file: tenant {tenant} does not exist; declare it under tenants"
     )]
     NoTenant { tenant: TenantId, backend: BackendId },
     #[error("backend {tenant}/{backend}: {fault}")]
     Refused { tenant: TenantId, backend: BackendId, fault: FieldError },
 }
 
-/// Whether the certificates that declared backends are to be shown can be used.
+/// Checks that the client certificates of declared backends are usable.
 pub(super) async fn check_client_files(config: &Config) -> Result<(), LoadError> {
     for DeclaredBackend { tenant, backend, spec } in &config.backends {
         let refused =
@@ -56,7 +59,7 @@ pub(super) async fn check_client_files(config: &Config) -> Result<(), LoadError>
     Ok(())
 }
 
-/// How much was loaded.
+/// Number of loaded entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadSummary {
     pub tenants: usize,
@@ -65,11 +68,11 @@ pub struct LoadSummary {
 }
 
 impl Control {
-    /// Called once, before any listener opens.
+    /// Loads all entries. Called once, before any listener opens.
     pub async fn load(&self) -> Result<LoadSummary, LoadError> {
         let _turn = self.changing.lock().await;
-        // Without a deadline of ours: there may be a lot to read, and nobody waits for an answer. The version comes first, so
-        // that what changes meanwhile is read again.
+        // Without a deadline: there may be many rows, and no request waits for them. The version is
+        // read first, so that later changes are read again.
         let version =
             if self.durable().is_shared() { self.store().config_version().await? } else { 0 };
         let (tenants, keys, backends) = (
@@ -77,18 +80,19 @@ impl Control {
             self.store().keys().await?,
             self.store().backends().await?,
         );
-        if self.keys.made_now && !(keys.is_empty() && backends.is_empty()) {
-            self.keys.take_back(&self.config);
+        if self.keys.newly_created && !(keys.is_empty() && backends.is_empty()) {
+            self.keys.remove_new_root(&self.config);
             return Err(LoadError::SecretMissing);
         }
         let tenants = self.load_tenants(tenants).await?;
         let backends = self.load_backends(&tenants, backends)?;
+        let policies = self.load_policies(&tenants, self.store().policies().await?)?;
         check_client_files(&self.config).await?;
         let held = self.store().held_breakers().await?.into_iter().collect();
         let loaded =
             LoadSummary { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
-        self.apply(Registry { tenants, backends }, keys);
-        self.take_over_breakers(held);
+        self.apply(Registry { tenants, backends, policies }, keys);
+        self.apply_breakers(held);
         self.applied.store(version, Ordering::Release);
         self.loaded.store(true, Ordering::Release);
         Ok(loaded)
@@ -105,14 +109,14 @@ impl Control {
                 Some(record) if !is_untouched_default(&record) => {
                     return Err(LoadError::Twice { what: format!("tenant {tenant}") });
                 }
-                // The row its keys belong to.
+                // The row that the keys of the declared tenant belong to.
                 Some(_) => {
                     let record = tenant_record(tenant, DECLARED.to_owned(), now);
-                    self.store().change(AdminChange::PutTenant(&record), None).await?;
+                    self.store().apply(AdminChange::PutTenant(&record), None).await?;
                 }
                 None => {
                     let record = tenant_record(tenant, DECLARED.to_owned(), now);
-                    self.store().change(AdminChange::AddTenant(&record), None).await?;
+                    self.store().apply(AdminChange::AddTenant(&record), None).await?;
                 }
             }
             tenants.insert(tenant.clone(), RegistryEntry::declared(spec.clone(), now));
@@ -124,10 +128,11 @@ impl Control {
                 tenant_record(&default, registry::tenant_settings(&TenantSpec::default()), now);
             let change = match stored.contains_key(&default) {
                 true => AdminChange::PutTenant(&record),
-                // Another replica may have made it at the same time, or an operator may have changed it since: it stays.
+                // Another replica may have created the tenant at the same time, or an operator may
+                // have changed it since: it stays.
                 false => AdminChange::AddTenant(&record),
             };
-            self.store().change(change, None).await?;
+            self.store().apply(change, None).await?;
             stored.insert(default, record);
         }
         for (tenant, record) in stored {
@@ -136,7 +141,7 @@ impl Control {
             }
             match stored_tenant(&record) {
                 Ok(entry) => drop(tenants.insert(tenant, entry.into())),
-                Err(error) => self.leave_out(&error),
+                Err(error) => self.skip_unreadable(&error),
             }
         }
         Ok(tenants)
@@ -149,18 +154,18 @@ impl Control {
     ) -> Result<Backends, LoadError> {
         let mut backends = Backends::new();
         let mut unreadable = Vec::new();
-        // Those of a tenant that was left out wait for it to be mended.
+        // Backends of a skipped tenant wait until its row is repaired.
         for record in records.into_iter().filter(|record| tenants.contains_key(&record.tenant)) {
             match self.stored_backend(&record) {
                 Ok(entry) => drop(backends.insert((record.tenant, record.backend), entry.into())),
                 Err(error) => unreadable.push(error),
             }
         }
-        // When none opens it is the secret that is wrong, and not the rows.
+        // If no backend opens, the secret is wrong and not the rows.
         let is_sealed = |error: &LoadError| matches!(error, LoadError::Sealed { .. });
         match unreadable.iter().position(is_sealed) {
             Some(first) if backends.is_empty() => return Err(unreadable.swap_remove(first)),
-            _ => unreadable.iter().for_each(|error| self.leave_out(error)),
+            _ => unreadable.iter().for_each(|error| self.skip_unreadable(error)),
         }
         for declared in &self.config.backends {
             let (tenant, backend) = (declared.tenant.clone(), declared.backend.clone());
@@ -178,8 +183,8 @@ impl Control {
         Ok(backends)
     }
 
-    /// One row that cannot be read does not keep the rest from being served.
-    fn leave_out(&self, error: &LoadError) {
+    /// Skips an unreadable row, so that the broker still serves the others.
+    fn skip_unreadable(&self, error: &LoadError) {
         self.metrics.row_unreadable();
         tracing::error!(%error, "left out: everything else is served");
     }
@@ -202,7 +207,7 @@ impl Control {
             })?;
         let refused =
             |fault| LoadError::Refused { tenant: tenant.clone(), backend: backend.clone(), fault };
-        // What may be named can have changed since.
+        // The permitted files may have changed since the backend was stored.
         self.config.tls.check_stored(&spec.tls).map_err(refused)?;
         Ok(RegistryEntry {
             spec,
@@ -212,7 +217,30 @@ impl Control {
         })
     }
 
+    fn load_policies(
+        &self,
+        tenants: &Tenants,
+        records: Vec<PolicyRecord>,
+    ) -> Result<Policies, LoadError> {
+        let mut policies = Policies::new();
+        for record in records.into_iter().filter(|record| tenants.contains_key(&record.tenant)) {
+            let entry = stored_policy(&record).unwrap_or_else(|error| {
+                self.skip_unreadable(&error);
+                closed_policy(&record)
+            });
+            policies.insert(record.tenant, entry.into());
+        }
+        for (tenant, document) in &self.config.policies {
+            let entry = RegistryEntry::declared(document.clone(), now_us());
+            if policies.insert(tenant.clone(), entry).is_some() {
+                return Err(LoadError::Twice { what: format!("policy of tenant {tenant}") });
+            }
+        }
+        Ok(policies)
+    }
+
     fn apply(&self, registry: Registry, keys: Vec<KeyRecord>) {
+        self.apply_policies(&Registry::default(), &registry);
         for (tenant, entry) in &registry.tenants {
             self.broker.put_tenant(tenant, entry.spec.clone());
         }
@@ -223,28 +251,21 @@ impl Control {
         self.registry.store(registry.into());
     }
 
-    /// Returns the keys that are good no longer.
+    /// Replaces the keys. Returns the keys that no longer exist.
     pub(super) fn replace_keys(&self, registry: &Registry, keys: Vec<KeyRecord>) -> Vec<KeyId> {
-        // A row may be older than the check at creation, or written by other hands.
+        // A row may be older than the check at creation, or another program may have written it.
         let usable = |record: &KeyRecord| {
-            let Some(reason) = reserved(record.principal.as_str()) else { return true };
+            let Some(reason) = reserved_reason(record.principal.as_str()) else { return true };
             tracing::warn!(tenant = %record.tenant, key = %record.key, reason, "a stored API key is not taken: its principal is reserved");
             false
         };
-        let keys = keys.into_iter().filter(usable).map(|record| KeyEntry {
-            caller: Caller {
-                tenant: record.tenant,
-                principal: record.principal,
-                key: Some(record.key),
-            },
-            hash: record.hash,
-        });
+        let keys = keys.into_iter().filter(usable).map(key_entry);
         let enabled = registry.tenants.iter().filter(|(_, entry)| entry.spec.enabled);
         self.keyring.replace(keys, enabled.map(|(tenant, _)| tenant.clone()))
     }
 }
 
-/// Without the parser's own words, which may repeat a credential.
+/// Returns the position of an error, without the parser's text, which may repeat a credential.
 fn place_of(error: &serde_json::Error) -> String {
     format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column())
         .to_lowercase()
@@ -261,7 +282,8 @@ fn is_untouched_default(record: &TenantRecord) -> bool {
 
 pub(super) fn stored_tenant(record: &TenantRecord) -> Result<RegistryEntry<TenantSpec>, LoadError> {
     let spec = if record.settings == DECLARED {
-        // Switched off rather than dropped: its keys and backends are somebody's, and a mended file brings it back.
+        // Disabled and not dropped: its keys and backends are still stored, and a repaired file
+        // enables it again.
         TenantSpec { enabled: false, ..TenantSpec::default() }
     } else {
         serde_json::from_str(&record.settings).map_err(|error| LoadError::Settings {

@@ -1,9 +1,14 @@
-//! Every change an operator makes: checked, committed to the store, then applied to the running broker.
+//! Changes by operators: each is checked, committed to the store, and then applied to the running
+//! broker.
 //!
-//! The admin API calls this, and start-up through [`Control::load`]. Invariants: what was acknowledged is on disk; changes
-//! happen one at a time and in the order they were stored; once begun, a change is finished even when the caller who asked
-//! for it is gone, so the store and the running broker never disagree. Entries of the configuration file live beside the
-//! stored ones and can only be changed there.
+//! The admin API calls this module, and start-up calls [`Control::load`]. Invariants:
+//! - An acknowledged change is on disk.
+//! - Changes run one at a time, in the order of their storage.
+//! - A started change completes even if its client disconnects, so the store and the running broker
+//!   never differ.
+//!
+//! Entries of the configuration file exist alongside the stored ones. They can only be changed in
+//! the file.
 
 mod audit;
 mod audit_chain;
@@ -14,8 +19,10 @@ mod audit_verify;
 mod backends;
 mod breakers;
 mod config_generation;
+mod key_attributes;
 mod live;
 mod load;
+mod policies;
 mod preconditions;
 mod registry;
 mod reload;
@@ -25,15 +32,20 @@ mod store_sync;
 pub(crate) mod tests;
 mod validation;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicI64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
-use storage::{AdminChange, DurableStore, KeyRecord, StoreError, TenantRecord, Wakeup};
+use records::{AdminChange, KeyRecord, TenantRecord};
+use rules::{access::PolicyFault, limits::LEASE_LOST_READY};
+use storage::{DurableStore, StoreError, Wakeup};
 use tokio::sync::Notify;
 
 pub use self::{
@@ -41,7 +53,9 @@ pub use self::{
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
     config_generation::{ConfigGeneration, ConfigurationView},
+    key_attributes::KeyAttributes,
     load::{LoadError, LoadSummary},
+    policies::{PolicyCheck, PolicyCheckView, PolicyView},
     preconditions::Preconditions,
     reload::ReloadSummary,
     resource_views::{
@@ -49,6 +63,7 @@ pub use self::{
     },
 };
 use self::{
+    key_attributes::key_entry,
     registry::{EntryOrigin, Registry, RegistryEntry},
     validation::{check_label, check_principal, no_tenant, now_us, refuse_declared, refuse_more},
 };
@@ -59,7 +74,6 @@ use crate::{
         Config, FieldError,
         spec::{TenantSpec, TransportSpec},
     },
-    limits::LEASE_LOST_READY,
     metrics::Metrics,
     persistence::Persistence,
 };
@@ -69,10 +83,10 @@ pub const KEYS_PER_TENANT_MAX: usize = 1_000;
 pub const BACKENDS_PER_TENANT_MAX: usize = 500;
 const NAME_CHARS_MAX: usize = 128;
 
-/// Why a change or a question was refused.
+/// Reason why a change or a query was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    #[error("there is no {what} {name}")]
+    #[error("{what} {name} does not exist")]
     NotFound { what: &'static str, name: String },
     #[error("{what} {name} comes from the configuration file; change it there")]
     Declared { what: &'static str, name: String },
@@ -82,10 +96,12 @@ pub enum ControlError {
     Changed { what: &'static str, exists: bool },
     #[error("there are {max} {what} already, and no more are allowed")]
     TooMany { what: &'static str, max: usize },
-    #[error("{} {}{}{}", .0.path, .0.wrong, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
+    #[error("{} {}{}{}", .0.path, .0.problem, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
     Invalid(FieldError),
-    #[error("{} {}; allowed: {}", .0.path, .0.wrong, .0.allowed)]
+    #[error("{} {}; allowed: {}", .0.path, .0.problem, .0.allowed)]
     Reserved(FieldError),
+    #[error("{} {}", .0.first().map_or("", |fault| &fault.path), .0.first().map_or("", |fault| &fault.problem))]
+    Policy(Vec<PolicyFault>),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the operating system gives no random numbers")]
@@ -94,7 +110,7 @@ pub enum ControlError {
     Internal,
 }
 
-/// What [`Control`] works with.
+/// Components that [`Control`] uses.
 pub struct ControlParts {
     pub broker: Arc<Broker>,
     pub keyring: Arc<Keyring>,
@@ -103,60 +119,63 @@ pub struct ControlParts {
     pub metrics: Arc<Metrics>,
 }
 
-/// The operator's hand on the broker.
+/// Entry point of all changes by operators.
 pub struct Control {
     pub broker: Arc<Broker>,
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
-    /// Which reading of the configuration file is in force.
+    /// Generation of the configuration in force.
     pub generation: ConfigGeneration,
     keyring: Arc<Keyring>,
     keys: Keys,
-    /// Tenants and backends as they are in force.
+    /// Tenants and backends in force.
     registry: ArcSwap<Registry>,
     /// Held while one change is stored and applied.
     changing: tokio::sync::Mutex<()>,
     loaded: AtomicBool,
-    /// The version of the store's entries that is in force, or an older one.
+    /// Version of the store's entries in force, or an older one.
     applied: AtomicI64,
-    /// Told when another version is in the store.
+    /// Notified when the store has another version.
     changed: Arc<Notify>,
-    /// Held while checkpoints of the audit log are signed, or records removed.
+    /// Held while checkpoints of the audit log are signed, or records are removed.
     keeping_audit: tokio::sync::Mutex<()>,
-    /// Backends whose breakers operators hold open. Locked for a look.
+    /// Backends whose breakers operators hold open. Locked only briefly.
     held: Mutex<breakers::HeldBreakers>,
 }
 
-/// Whether new work is welcome, and why not.
+/// Readiness for new work, or the reason against it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
     Ready,
     Starting,
     Draining,
-    /// The database is out of reach for longer than this process can be sure of what it owns.
+    /// The database has been unreachable for so long that this process may have lost its leases.
     StoreUnavailable,
 }
 
-/// What a `put` did.
+/// Result of a `put`.
 pub struct PutOutcome<View> {
-    pub shown: Tagged<View>,
-    /// False: it was there and was replaced.
+    pub entry: Tagged<View>,
+    /// False if the entry replaced an existing one.
     pub created: bool,
 }
 
-/// An entry as it is shown, and the tag that names the very settings that are shown.
+/// View of an entry, and the entity tag of exactly these settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tagged<View> {
     pub view: View,
     pub tag: String,
 }
 
-/// What is asked of a new API key.
+/// Settings of a new API key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewKey {
     pub name: Option<String>,
-    /// Whom the key speaks for; several keys may speak for one principal. The key's own id when absent.
+    /// Principal of the key. Several keys may have the same principal. `None`: the key's own id.
     pub principal: Option<String>,
+    pub attributes: KeyAttributes,
+    /// Time until the key expires. `None`: never.
+    pub expires_in: Option<Duration>,
 }
 
 impl Control {
@@ -179,7 +198,8 @@ impl Control {
         })
     }
 
-    /// Whether new work is welcome: everything was loaded, no drain has begun, and what is committed is this process's own.
+    /// Returns whether the broker accepts new work: it is loaded, does not drain, and owns the
+    /// state that it commits.
     pub fn readiness(&self) -> Readiness {
         if self.broker.draining() {
             Readiness::Draining
@@ -200,7 +220,7 @@ impl Control {
         &*self.broker.shared.durable.store
     }
 
-    async fn ask<T>(
+    async fn query_store<T>(
         &self,
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
@@ -220,10 +240,10 @@ impl Control {
     pub fn tenant(&self, tenant: &TenantId) -> Result<Tagged<TenantView>, ControlError> {
         let registry = self.registry.load();
         let entry = registry.tenants.get(tenant).ok_or_else(|| no_tenant(tenant))?;
-        Ok(self.tenant_shown(tenant, entry))
+        Ok(self.tagged_tenant(tenant, entry))
     }
 
-    fn tenant_shown(
+    fn tagged_tenant(
         &self,
         tenant: &TenantId,
         entry: &RegistryEntry<TenantSpec>,
@@ -231,8 +251,8 @@ impl Control {
         Tagged { view: TenantView::new(tenant, entry), tag: self.tag(entry) }
     }
 
-    /// Whether there is such a tenant.
-    pub fn knows(&self, tenant: &TenantId) -> Result<(), ControlError> {
+    /// Returns an error unless the tenant exists.
+    pub fn check_tenant(&self, tenant: &TenantId) -> Result<(), ControlError> {
         if self.registry.load().tenants.contains_key(tenant) {
             Ok(())
         } else {
@@ -266,10 +286,10 @@ impl Control {
                 updated_at_us: entry.updated_at_us,
             };
             control.commit(AdminChange::PutTenant(&record), &author).await?;
-            let (shown, created) = (control.tenant_shown(&tenant, &entry), old.is_none());
+            let (shown, created) = (control.tagged_tenant(&tenant, &entry), old.is_none());
             control.apply_tenant(&tenant, entry);
             tracing::info!(%tenant, created, "tenant stored");
-            Ok(PutOutcome { shown, created })
+            Ok(PutOutcome { entry: shown, created })
         })
         .await
     }
@@ -296,7 +316,7 @@ impl Control {
                 .backends_of(&tenant)
                 .filter(|(_, entry)| entry.origin == EntryOrigin::Declared);
             if let Some((backend, _)) = declared.next() {
-                // Its next start would be refused: a declared backend without its tenant.
+                // The next start would be refused, because a declared backend would have no tenant.
                 return Err(ControlError::Declared {
                     what: "backend",
                     name: format!("{backend} of this tenant"),
@@ -316,16 +336,16 @@ impl Control {
     }
 
     pub async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyView>, ControlError> {
-        self.knows(tenant)?;
+        self.check_tenant(tenant)?;
         Ok(self
-            .ask("keys_of", self.store().keys_of(tenant))
+            .query_store("keys_of", self.store().keys_of(tenant))
             .await?
             .iter()
             .map(KeyView::new)
             .collect())
     }
 
-    /// Makes a key; the answer is the only place that ever shows it.
+    /// Creates a key. Only this answer ever contains it.
     pub async fn create_key(
         self: &Arc<Self>,
         tenant: TenantId,
@@ -334,16 +354,23 @@ impl Control {
     ) -> Result<KeyShown, ControlError> {
         check_label("name", wanted.name.as_deref())?;
         check_principal(wanted.principal.as_deref())?;
+        wanted.attributes.check().map_err(ControlError::Invalid)?;
         self.change(|control| async move {
-            control.knows(&tenant)?;
+            control.check_tenant(&tenant)?;
             refuse_more(
                 true,
-                control.ask("keys_of", control.store().keys_of(&tenant)).await?.len(),
+                control.query_store("keys_of", control.store().keys_of(&tenant)).await?.len(),
                 "keys of this tenant",
                 KEYS_PER_TENANT_MAX,
             )?;
             let key =
                 ApiKey::mint(&control.keys.api_key).map_err(|_| ControlError::NoRandomness)?;
+            let now = now_us();
+            let lifetime = |life: Duration| i64::try_from(life.as_micros()).unwrap_or(i64::MAX);
+            let attributes = KeyAttributes {
+                expires_at_us: wanted.expires_in.map(|life| now.saturating_add(lifetime(life))),
+                ..wanted.attributes
+            };
             let record = KeyRecord {
                 key: key.id.clone(),
                 tenant: tenant.clone(),
@@ -352,10 +379,11 @@ impl Control {
                 ),
                 name: wanted.name.unwrap_or_default(),
                 hash: key.hash.clone(),
-                created_at_us: now_us(),
+                attributes: attributes.to_json(),
+                created_at_us: now,
             };
             control.commit(AdminChange::PutKey(&record), &author).await?;
-            control.keyring.insert(key.entry(tenant.clone(), record.principal.clone()));
+            control.keyring.insert(key_entry(record.clone()));
             tracing::info!(%tenant, key = %key.id, principal = %record.principal, "key created");
             Ok(KeyShown { info: KeyView::new(&record), key: key.text })
         })
@@ -369,7 +397,7 @@ impl Control {
         author: Author,
     ) -> Result<(), ControlError> {
         self.change(|control| async move {
-            control.knows(&tenant)?;
+            control.check_tenant(&tenant)?;
             if !control.commit(AdminChange::DeleteKey(&tenant, &key), &author).await? {
                 return Err(ControlError::NotFound { what: "key", name: key.as_str().to_owned() });
             }
@@ -381,16 +409,17 @@ impl Control {
         .await
     }
 
-    /// Waits for a change under way and closes the store. Called last, when nobody is served any more.
+    /// Waits for a running change and closes the store. Called last, when no client is served any
+    /// more.
     pub async fn close(&self) {
         let _turn = self.changing.lock().await;
-        self.broker.end_traces().await;
-        self.broker.tell_sign_in_failures();
+        self.broker.shutdown_traces().await;
+        self.broker.report_sign_in_failures();
         self.seal_audit().await;
         self.durable().close().await;
     }
 
-    /// Runs one change on a task of its own: a client that hangs up must not stop it half way.
+    /// Runs one change in a task of its own, so that a client that disconnects cannot interrupt it.
     async fn change<T, Work>(
         self: &Arc<Self>,
         change: impl FnOnce(Arc<Self>) -> Work,
@@ -404,13 +433,13 @@ impl Control {
             let _turn = control.changing.lock().await;
             let is_shared = control.durable().is_shared();
             if is_shared {
-                // What another replica changed a moment ago is to be known to this change.
-                control.take_over_changes().await?;
+                // This change must see the changes that another replica has just made.
+                control.apply_store_changes().await?;
             }
             let done = work.await;
-            control.keep_breakers();
+            control.reapply_breakers();
             if is_shared {
-                control.durable().hot.wake(Wakeup::Config);
+                control.durable().hot.publish(Wakeup::Config);
             }
             done
         });
@@ -421,7 +450,8 @@ impl Control {
     }
 
     fn apply_tenant(&self, tenant: &TenantId, entry: Arc<RegistryEntry<TenantSpec>>) {
-        // A tenant's door is shut before its rooms are closed, and opened after they are ready.
+        // Keys are disabled before the tenant's sessions end, and enabled after the tenant is
+        // ready.
         if !entry.spec.enabled {
             self.keyring.set_enabled(tenant, false);
         }
@@ -442,13 +472,13 @@ impl Control {
         });
     }
 
-    /// Names are resolved and judged at every connect; an address can be judged right now.
+    /// Checks an IP address now. Host names are resolved and checked at every connect.
     fn check_egress(&self, transport: &TransportSpec) -> Result<(), ControlError> {
         let Some((address, field)) = transport.address() else { return Ok(()) };
         self.config.egress.check(address).map_err(|denied| {
             ControlError::Invalid(FieldError {
                 path: field.to_owned(),
-                wrong: format!("leads to a refused address: {denied}"),
+                problem: format!("leads to a refused address: {denied}"),
                 allowed: String::new(),
             })
         })

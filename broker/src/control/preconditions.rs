@@ -1,6 +1,7 @@
-//! Under which condition a change is made: entity tags, which name an entry's settings.
+//! Preconditions of changes: entity tags, which identify an entry's settings.
 //!
-//! A tag is a keyed hash of the settings, so it is the same on every replica, tells nobody a secret, and changes with them.
+//! A tag is a keyed hash of the settings. It is the same on every replica, reveals no secret, and
+//! changes with the settings.
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -8,10 +9,10 @@ use serde::Serialize;
 
 use super::{Control, ControlError, registry::RegistryEntry};
 
-/// Bytes of a hash that are shown.
+/// Number of bytes of the hash in a tag.
 const TAG_BYTES: usize = 16;
 
-/// The tags of `If-Match` and `If-None-Match`, with their quotes; `*` is any.
+/// Tags of `If-Match` and `If-None-Match`, with their quotes. `*` matches every tag.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preconditions {
     pub matching: Option<Vec<String>>,
@@ -19,7 +20,7 @@ pub struct Preconditions {
 }
 
 impl Preconditions {
-    /// `tag`: of the entry as it is; `None`: there is none.
+    /// Checks the conditions. `tag` belongs to the current entry; `None`: the entry does not exist.
     pub(super) fn holds(&self, what: &'static str, tag: Option<&str>) -> Result<(), ControlError> {
         let names = |tags: &[String]| {
             tag.is_some_and(|tag| tags.iter().any(|one| one == "*" || one == tag))

@@ -1,24 +1,27 @@
-//! Tenants and backends in force, whoever declared them, as one snapshot; and how their settings look in the store.
+//! Tenants and backends in force from both sources, as one snapshot, and the stored form of their
+//! settings.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use protocol::ids::{BackendId, TenantId};
+
+use rules::access::PolicyDocument;
 
 use crate::{
     auth::{SealError, SealKey},
     config::spec::{BackendSpec, TenantSpec},
 };
 
-/// Settings of a stored tenant that only exists to hold the keys of one from the configuration file. Not JSON, so it can
-/// not be mistaken for somebody's settings.
+/// Settings of a stored tenant that only holds the keys of a tenant from the configuration file.
+/// Not JSON, so no real settings are equal to it.
 pub(super) const DECLARED: &str = "declared in the configuration file";
 
-/// Who an entry belongs to.
+/// Source of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EntryOrigin {
-    /// Made through the admin API, kept in the store.
+    /// Created through the admin API and stored.
     Stored,
-    /// Written in the configuration file.
+    /// Declared in the configuration file.
     Declared,
 }
 
@@ -40,7 +43,7 @@ pub(super) struct RegistryEntry<Spec> {
 }
 
 impl<Spec> RegistryEntry<Spec> {
-    /// An entry stored now; a replaced one keeps its birthday.
+    /// Returns an entry that is stored now. A replaced entry keeps its creation time.
     pub(super) fn stored(spec: Spec, created_at_us: Option<i64>, now_us: i64) -> Arc<Self> {
         Arc::new(Self {
             spec,
@@ -61,13 +64,15 @@ impl<Spec> RegistryEntry<Spec> {
 }
 
 pub(super) type Tenants = BTreeMap<TenantId, Arc<RegistryEntry<TenantSpec>>>;
+pub(super) type Policies = BTreeMap<TenantId, Arc<RegistryEntry<PolicyDocument>>>;
 pub(super) type Backends = BTreeMap<(TenantId, BackendId), Arc<RegistryEntry<BackendSpec>>>;
 
-/// Cheap to copy: a change publishes a new one.
+/// Cheap to clone. A change publishes a new one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Registry {
     pub(super) tenants: Tenants,
     pub(super) backends: Backends,
+    pub(super) policies: Policies,
 }
 
 impl Registry {
@@ -81,6 +86,7 @@ impl Registry {
 
     pub(super) fn remove_tenant(&mut self, tenant: &TenantId) {
         self.tenants.remove(tenant);
+        self.policies.remove(tenant);
         self.backends.retain(|(owner, _), _| owner != tenant);
     }
 }
@@ -89,7 +95,7 @@ pub(super) fn tenant_settings(spec: &TenantSpec) -> String {
     serde_json::to_string(spec).expect("a tenant's settings are plain values")
 }
 
-/// Sealed for this very backend: settings moved to another row of the store do not open.
+/// Seals the settings for one backend. Settings in another row of the store do not open.
 pub(super) fn seal_backend(
     seal: &SealKey,
     tenant: &TenantId,
@@ -111,6 +117,6 @@ pub(super) fn open_backend(
 }
 
 fn place(tenant: &TenantId, backend: &BackendId) -> String {
-    // Neither name can hold a slash.
+    // A slash is invalid in both names.
     format!("backend/{tenant}/{backend}")
 }

@@ -1,12 +1,14 @@
-//! A changed configuration file: brings the tenants and backends it declares into force while the broker runs.
+//! Reload of the configuration file: applies its tenants and backends while the broker runs.
 //!
-//! Invariant: all of it or nothing. Everything that can be refused is refused before the first change, by the rules of
-//! start-up ([`super::load`]); what is not declared any more ends as a restart would end it.
+//! Invariant: a reload applies everything or nothing. It checks everything before the first change,
+//! by the rules of start-up ([`super::load`]). An entry that is no longer declared ends as at a
+//! restart.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use protocol::ids::TenantId;
-use storage::{AdminChange, TenantRecord, Wakeup};
+use records::{AdminChange, TenantRecord};
+use storage::Wakeup;
 
 use super::{
     Control, LoadError,
@@ -19,7 +21,7 @@ use crate::{
     config::{Config, spec::TenantSpec},
 };
 
-/// How much a reload changed.
+/// Number of entries that a reload changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReloadSummary {
     pub tenants: usize,
@@ -27,11 +29,11 @@ pub struct ReloadSummary {
 }
 
 impl Control {
-    /// Only `next.tenants` and `next.backends` are looked at.
+    /// Applies the tenants and backends of `next`. Ignores its other sections.
     pub async fn reload(&self, next: &Config) -> Result<ReloadSummary, LoadError> {
         let _turn = self.changing.lock().await;
         let records = self
-            .ask("tenants", self.store().tenants())
+            .query_store("tenants", self.store().tenants())
             .await?
             .into_iter()
             .map(|record| (record.tenant.clone(), record))
@@ -41,14 +43,15 @@ impl Control {
         let registry = next_registry(&old, &records, next)?;
         self.store_declared(&records, &registry).await?;
         if self.durable().is_shared() {
-            self.durable().hot.wake(Wakeup::Config);
+            self.durable().hot.publish(Wakeup::Config);
         }
         let reloaded = self.apply_difference(&old, registry);
-        self.keep_breakers();
+        self.reapply_breakers();
         Ok(reloaded)
     }
 
-    /// The rows that keys of declared tenants belong to, and that of the default tenant once it is declared no longer.
+    /// Stores the rows that keys of declared tenants belong to. Also stores the default tenant when
+    /// it is no longer declared.
     async fn store_declared(
         &self,
         records: &BTreeMap<TenantId, TenantRecord>,
@@ -68,15 +71,19 @@ impl Control {
             let (created_at_us, updated_at_us) = (entry.created_at_us, entry.updated_at_us);
             let record =
                 TenantRecord { tenant: tenant.clone(), settings, created_at_us, updated_at_us };
-            self.ask("put_tenant", self.store().change(AdminChange::PutTenant(&record), None))
-                .await?;
+            self.query_store(
+                "put_tenant",
+                self.store().apply(AdminChange::PutTenant(&record), None),
+            )
+            .await?;
         }
         Ok(())
     }
 
-    /// Brings `next` into force where it differs from `old`, in the order in which the admin API's changes are made.
+    /// Applies the differences between `old` and `next`, in the order of the admin API's changes.
     pub(super) fn apply_difference(&self, old: &Registry, next: Registry) -> ReloadSummary {
         let mut reloaded = ReloadSummary::default();
+        self.apply_policies(old, &next);
         for tenant in old.tenants.keys().filter(|tenant| !next.tenants.contains_key(*tenant)) {
             self.keyring.remove_tenant(tenant);
             self.broker.remove_tenant(tenant);
@@ -122,7 +129,8 @@ fn next_registry(
                 continue;
             }
             EntryOrigin::Declared if tenant.as_str() == DEFAULT_TENANT => TenantSpec::default(),
-            // Its keys and backends are somebody's: switched off, not dropped, until it is declared again.
+            // Disabled and not dropped until it is declared again, because its keys and backends
+            // are still stored.
             EntryOrigin::Declared => TenantSpec { enabled: false, ..TenantSpec::default() },
         };
         next.tenants
@@ -163,6 +171,19 @@ fn next_registry(
             return Err(LoadError::Twice { what: format!("backend {}/{}", name.0, name.1) });
         }
         next.backends.insert(name, entry);
+    }
+    let stored = old.policies.iter().filter(|(_, entry)| entry.origin == EntryOrigin::Stored);
+    next.policies = stored.map(|(tenant, entry)| (tenant.clone(), Arc::clone(entry))).collect();
+    for (tenant, document) in &config.policies {
+        let unchanged = old
+            .policies
+            .get(tenant)
+            .filter(|entry| entry.origin == EntryOrigin::Declared && entry.spec == *document);
+        let entry =
+            unchanged.map_or_else(|| RegistryEntry::declared(document.clone(), now), Arc::clone);
+        if next.policies.insert(tenant.clone(), entry).is_some() {
+            return Err(LoadError::Twice { what: format!("policy of tenant {tenant}") });
+        }
     }
     Ok(next)
 }
@@ -253,7 +274,10 @@ mod tests {
                 format!("tenants: {{new: {{}}}}\nbackends: {{mine: {BODY}}}"),
                 "both stored and declared",
             ),
-            (format!("tenants: {{new: {{}}}}\nbackends: {{nobody/x: {BODY}}}"), "no tenant nobody"),
+            (
+                format!("tenants: {{new: {{}}}}\nbackends: {{ghost/x: {BODY}}}"),
+                "tenant ghost does not exist",
+            ),
             ("tenants: {new: {}, stored: {}}".to_owned(), "both stored and declared"),
         ] {
             let refused = reload(&control, &yaml).await.unwrap_err();

@@ -1,19 +1,24 @@
-//! What the admin API shows of tenants, keys and backends. Invariant: nothing here can hold a secret, save
-//! [`KeyShown::key`], which exists for the one answer that shows a key to its owner.
+//! Views of tenants, keys and backends for the admin API.
+//!
+//! Invariant: only [`KeyShown::key`] can hold a secret, in the one answer that shows a key to its
+//! owner.
 
 use std::collections::BTreeMap;
 
 use protocol::ids::{BackendId, TenantId};
+use records::KeyRecord;
+use rules::link_sharing::LinkSharing;
 use serde::{Deserialize, Serialize};
-use storage::KeyRecord;
 use utoipa::ToSchema;
 
-use super::registry::{EntryOrigin, RegistryEntry};
+use super::{
+    key_attributes::KeyAttributes,
+    registry::{EntryOrigin, RegistryEntry},
+};
 use crate::{
     config::spec::{
-        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls, LinkSharing,
-        ProtocolChoice, ResourceRules, TenantLimits, TenantSpec, TenantTimeouts, ToolRules,
-        TransportSpec,
+        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls, ProtocolChoice,
+        ResourceRules, TenantLimits, TenantSpec, TenantTimeouts, ToolRules, TransportSpec,
     },
     telemetry::redaction,
     views::BackendStatus,
@@ -36,31 +41,40 @@ pub struct TenantView {
     pub updated_at: Option<String>,
 }
 
-/// An API key, without the key.
+/// An API key, without its secret text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct KeyView {
     pub id: String,
-    /// Whom the key speaks for.
+    /// Principal of the key.
     pub principal: String,
     pub name: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Absent: the key does not expire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
     pub created_at: String,
 }
 
-/// A key that was just made.
+/// A key that was just created.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct KeyShown {
     #[serde(flatten)]
     pub info: KeyView,
-    /// The key itself. Shown this once.
+    /// The key itself. Only this answer contains it.
     pub key: String,
 }
 
-/// A backend: how it does, and how it was registered.
+/// Status and settings of a backend.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BackendView {
     #[serde(flatten)]
     pub status: BackendStatus,
-    /// Who tells: state, breaker, links and calls are those of this replica; each has its own.
+    /// Name of the replica that answers. State, breaker, links and calls are its own.
     #[serde(default)]
     pub replica: String,
     pub settings: BackendSettings,
@@ -72,11 +86,11 @@ pub struct BackendView {
     pub updated_at: Option<String>,
 }
 
-/// How a backend was registered. Values that may be secret are masked.
+/// Settings of a backend. Values that may be secret are masked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BackendSettings {
     pub transport: TransportSpec,
-    /// Paths: what stands in the files is told nobody.
+    /// Paths of the certificate files. The contents of the files are never shown.
     #[serde(default, skip_serializing_if = "BackendTls::is_empty")]
     pub tls: BackendTls,
     pub links: LinkSharing,
@@ -93,7 +107,7 @@ pub struct BackendSettings {
     pub tools: ToolRules,
 }
 
-/// Which credentials are set.
+/// Configured credentials, without their values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CredentialsView {
     pub bearer: bool,
@@ -120,10 +134,16 @@ impl TenantView {
 
 impl KeyView {
     pub(super) fn new(record: &KeyRecord) -> Self {
+        let attributes: KeyAttributes =
+            serde_json::from_str(&record.attributes).unwrap_or_default();
         Self {
             id: record.key.as_str().to_owned(),
             principal: record.principal.as_str().to_owned(),
             name: record.name.clone(),
+            groups: attributes.groups,
+            scopes: attributes.scopes,
+            labels: attributes.labels,
+            expires_at: attributes.expires_at_us.map(moment),
             created_at: moment(record.created_at_us),
         }
     }
@@ -164,7 +184,7 @@ impl BackendView {
     }
 }
 
-/// Registered, but the broker does not run it: its tenant is switched off.
+/// Returns the status of a registered backend that does not run because its tenant is disabled.
 fn disabled(tenant: &TenantId, backend: &BackendId) -> BackendStatus {
     BackendStatus {
         tenant: tenant.as_str().to_owned(),
@@ -192,7 +212,7 @@ fn disabled(tenant: &TenantId, backend: &BackendId) -> BackendStatus {
     }
 }
 
-/// Entries of the configuration file have no history: the file has.
+/// Returns source and times of an entry. Entries of the configuration file have no times.
 fn history<Spec>(entry: &RegistryEntry<Spec>) -> (String, Option<String>, Option<String>) {
     let stored = entry.origin == EntryOrigin::Stored;
     let times = stored.then(|| (moment(entry.created_at_us), moment(entry.updated_at_us))).unzip();

@@ -1,8 +1,10 @@
-//! Changes that other replicas made: read from the store and brought into force as if they had been asked for here.
+//! Applies the changes of other replicas, as if they had been requested here.
 //!
-//! A word of another replica, or a renewal that tells a new version, is the reason to look; what is in the store decides.
-//! Invariants: reading and applying is one turn among this replica's own changes, so whoever writes last wins on every
-//! replica; a row that cannot be read leaves what is in force for it.
+//! A message of another replica, or a renewal with a new version, triggers a read of the store.
+//! Only the store's contents decide. Invariants:
+//! - Reading and applying take one turn among this replica's own changes, so the last write wins on
+//!   every replica.
+//! - For an unreadable row, the entry in force stays.
 
 #[cfg(test)]
 mod tests;
@@ -13,52 +15,54 @@ use std::{
 };
 
 use protocol::ids::TenantId;
-use storage::{AdminChange, BackendRecord, SessionKey, StoreError, TenantRecord, Wakeup};
+use records::{AdminChange, BackendRecord, PolicyRecord, SessionKey, TenantRecord};
+use rules::limits::CONFIG_READ_INTERVAL_MIN;
+use storage::{StoreError, Wakeup};
 use tokio::{sync::broadcast::error::RecvError, time::sleep};
 
 use super::{
     Control, LoadError,
     load::{stored_tenant, tenant_record},
     now_us,
+    policies::stored_policy,
     registry::{DECLARED, EntryOrigin, Registry, RegistryEntry},
 };
-use crate::{
-    limits::CONFIG_READ_INTERVAL_MIN,
-    persistence::node::{LeaseObserver, OwnedRecords, ReclaimedRecords},
-};
+use crate::persistence::node::{LeaseObserver, OwnedRecords, ReclaimedRecords};
 
 impl Control {
-    /// Follows what other replicas do, for as long as the process lives. Must be called inside the runtime.
-    pub fn follow(self: &Arc<Self>) {
+    /// Follows the changes of other replicas, for the life of the process. Must be called inside
+    /// the runtime.
+    pub fn start_store_sync(self: &Arc<Self>) {
         tokio::spawn(listen(Arc::downgrade(self)));
         tokio::spawn(read_changes(Arc::downgrade(self)));
     }
 
-    /// Brings into force what the store holds by now.
+    /// Applies the current contents of the store.
     pub async fn refresh(&self) -> Result<(), StoreError> {
         if !self.loaded.load(Ordering::Acquire) {
             return Ok(()); // it will be loaded
         }
         let _turn = self.changing.lock().await;
-        self.take_over_changes().await
+        self.apply_store_changes().await
     }
 
-    /// Called with the turn taken.
-    pub(super) async fn take_over_changes(&self) -> Result<(), StoreError> {
-        // First, so that a change that comes between is seen next time.
-        let version = self.ask("config_version", self.store().config_version()).await?;
+    /// Applies the changes in the store. The caller holds the lock `changing`.
+    pub(super) async fn apply_store_changes(&self) -> Result<(), StoreError> {
+        // Read first, so that a change in between is read next time.
+        let version = self.query_store("config_version", self.store().config_version()).await?;
         if version == self.applied.load(Ordering::Acquire) {
             return Ok(());
         }
-        let tenants = self.ask("tenants", self.store().tenants()).await?;
-        let keys = self.ask("keys", self.store().keys()).await?;
-        let backends = self.ask("backends", self.store().backends()).await?;
+        let tenants = self.query_store("tenants", self.store().tenants()).await?;
+        let keys = self.query_store("keys", self.store().keys()).await?;
+        let backends = self.query_store("backends", self.store().backends()).await?;
+        let policies = self.query_store("policies", self.store().policies()).await?;
         let held = self.read_breakers().await?;
         let old = self.registry.load_full();
         self.restore_declared(&old, &tenants).await?;
-        let next = self.as_stored(&old, tenants, backends);
+        let next = self.as_stored(&old, tenants, backends, policies);
         let changed = self.apply_difference(&old, next);
-        self.take_over_breakers(held);
+        self.apply_breakers(held);
         let revoked = self.replace_keys(&self.registry.load(), keys);
         for key in &revoked {
             self.broker.end_sessions_of_key(key);
@@ -75,7 +79,8 @@ impl Control {
         Ok(())
     }
 
-    /// The rows that keys of declared tenants belong to: a replica that does not declare them may have removed one.
+    /// Stores the rows again that keys of declared tenants belong to. A replica that does not
+    /// declare the tenants may have removed one.
     async fn restore_declared(
         &self,
         old: &Registry,
@@ -87,18 +92,22 @@ impl Control {
         });
         for (tenant, _) in declared {
             let record = tenant_record(tenant, DECLARED.to_owned(), now_us());
-            self.ask("add_tenant", self.store().change(AdminChange::AddTenant(&record), None))
-                .await?;
+            self.query_store(
+                "add_tenant",
+                self.store().apply(AdminChange::AddTenant(&record), None),
+            )
+            .await?;
         }
         Ok(())
     }
 
-    /// What is declared here, and beside it what the store holds.
+    /// Returns a registry of the locally declared entries and the stored ones.
     fn as_stored(
         &self,
         old: &Registry,
         tenants: Vec<TenantRecord>,
         backends: Vec<BackendRecord>,
+        policies: Vec<PolicyRecord>,
     ) -> Registry {
         let mut next = old.clone();
         next.tenants.retain(|_, entry| entry.origin == EntryOrigin::Declared);
@@ -110,7 +119,7 @@ impl Control {
                 }
                 continue;
             }
-            let entry = readable(stored_tenant(&record), old.tenants.get(&record.tenant));
+            let entry = entry_or_previous(stored_tenant(&record), old.tenants.get(&record.tenant));
             next.tenants.extend(entry.map(|entry| (record.tenant, entry)));
         }
         for record in backends {
@@ -119,20 +128,32 @@ impl Control {
                 tracing::warn!(tenant = %name.0, backend = %name.1, "stored by another replica and declared here: the configuration file decides");
                 continue;
             }
-            // Its tenant may have been made after the tenants were read: then the next reading shows both.
+            // Its tenant may have been created after the tenants were read. The next read shows
+            // both.
             if !next.tenants.contains_key(&name.0) {
                 continue;
             }
-            let entry = readable(self.stored_backend(&record), old.backends.get(&name));
+            let entry = entry_or_previous(self.stored_backend(&record), old.backends.get(&name));
             next.backends.extend(entry.map(|entry| (name, entry)));
         }
         next.backends.retain(|(tenant, _), _| next.tenants.contains_key(tenant));
+        next.policies.retain(|_, entry| entry.origin == EntryOrigin::Declared);
+        for record in policies {
+            if next.policies.contains_key(&record.tenant)
+                || !next.tenants.contains_key(&record.tenant)
+            {
+                continue;
+            }
+            let entry = entry_or_previous(stored_policy(&record), old.policies.get(&record.tenant));
+            next.policies.extend(entry.map(|entry| (record.tenant, entry)));
+        }
         next
     }
 }
 
-/// What was read; the same value as before if nothing differs; and what is in force if it cannot be read.
-fn readable<Spec: PartialEq>(
+/// Returns the entry that was read, or the entry in force if it is equal or if the row is
+/// unreadable.
+fn entry_or_previous<Spec: PartialEq>(
     read: Result<RegistryEntry<Spec>, LoadError>,
     before: Option<&Arc<RegistryEntry<Spec>>>,
 ) -> Option<Arc<RegistryEntry<Spec>>> {
@@ -141,15 +162,15 @@ fn readable<Spec: PartialEq>(
             before.filter(|before| ***before == entry).map_or_else(|| Arc::new(entry), Arc::clone),
         ),
         Err(error) => {
-            tracing::error!(%error, "what another replica stored can not be used: what was in force stays");
+            tracing::error!(%error, "what another replica stored cannot be used: what was in force stays");
             before.cloned()
         }
     }
 }
 
-/// Hears what is told to all replicas.
+/// Receives the wake-ups that the hot store sends to all replicas.
 async fn listen(control: Weak<Control>) {
-    let Some(mut words) = control.upgrade().map(|control| control.durable().hot.wakes()) else {
+    let Some(mut words) = control.upgrade().map(|control| control.durable().hot.subscribe()) else {
         return;
     };
     loop {
@@ -159,7 +180,8 @@ async fn listen(control: Weak<Control>) {
             Ok(Wakeup::Config) if control.durable().is_shared() => control.changed.notify_one(),
             Ok(Wakeup::SessionEnd(session)) => control.asked_to_end(vec![session]),
             Ok(_) => {}
-            // What was missed may have been about us. Sessions that are to end are told by the next renewal too.
+            // The missed messages may have concerned this replica. Sessions to end are also
+            // reported by the next renewal.
             Err(RecvError::Lagged(_)) => control.changed.notify_one(),
             Err(RecvError::Closed) => return,
         }
@@ -185,17 +207,17 @@ impl LeaseObserver for Control {
     }
 
     fn reclaimed(&self, reclaimed: ReclaimedRecords) {
-        self.broker.reclaimed_sessions(&reclaimed.sessions);
+        self.broker.apply_reclaimed(&reclaimed.sessions);
         self.broker.tasks.resume_reclaimed(reclaimed.tasks);
     }
 
     fn lost(&self, lost: OwnedRecords) {
-        self.broker.lost_sessions(&lost.sessions);
+        self.broker.drop_lost_sessions(&lost.sessions);
         self.broker.tasks.stop_lost(&lost.tasks);
     }
 
     fn asked_to_end(&self, sessions: Vec<SessionKey>) {
-        self.broker.end_asked(&sessions);
+        self.broker.end_requested(&sessions);
     }
 
     fn config_version(&self, version: i64) {

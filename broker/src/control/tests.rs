@@ -1,4 +1,5 @@
-//! Changes and start-up against a real store in a folder of its own and a real broker without listeners.
+//! Tests of changes and start-up, with a real store in a folder of its own and a real broker
+//! without listeners.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use crate::{
     persistence::Stores,
 };
 
-/// A control as start-up makes it. The folder is the broker's whole memory.
+/// A control as start-up creates it. The folder holds all its state.
 pub(crate) struct Rig {
     pub(crate) control: Arc<Control>,
     pub(crate) keyring: Arc<Keyring>,
@@ -32,7 +33,7 @@ impl Rig {
         Self::on(stores, folder, yaml).await
     }
 
-    /// One of several on the same stores.
+    /// Returns one of several controls on the same stores.
     pub(crate) async fn on(stores: Stores, folder: &Path, yaml: &str) -> Result<Self, LoadError> {
         let mut config = config::load_from(yaml, []).expect("the test's configuration is valid");
         config.storage.database = DatabaseConfig::Sqlite(folder.join("broker.db"));
@@ -86,7 +87,7 @@ fn backend(name: &str) -> BackendId {
     BackendId::parse(name).unwrap()
 }
 
-/// Nothing listens there.
+/// Returns a backend with an address that has no listener.
 fn nowhere() -> BackendSpec {
     let body = json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp?k=canary"}, "credentials": {"bearer": "canary"}});
     parse_backend_spec(&body).unwrap()
@@ -127,9 +128,10 @@ async fn tenants_keys_and_backends_survive_a_restart() {
             .unwrap()
             .created
     );
-    let wanted = NewKey { name: Some("laptop".into()), principal: Some("ann".into()) };
+    let wanted =
+        NewKey { name: Some("laptop".into()), principal: Some("ann".into()), ..NewKey::default() };
     let shown = rig.control.create_key(tenant("acme"), wanted, Author::default()).await.unwrap();
-    assert_eq!(rig.keyring.verify(&shown.key).unwrap().principal.as_str(), "ann");
+    assert_eq!(rig.keyring.verify(&shown.key).unwrap().caller.principal.as_str(), "ann");
     assert!(
         rig.control
             .put_backend(
@@ -158,7 +160,7 @@ async fn tenants_keys_and_backends_survive_a_restart() {
             rig.control.keys_of(&tenant("acme")).await.unwrap()
         )
     );
-    assert_eq!(rig.keyring.verify(&shown.key).unwrap().tenant, tenant("acme"));
+    assert_eq!(rig.keyring.verify(&shown.key).unwrap().caller.tenant, tenant("acme"));
     assert_eq!(rig.control.backends(&tenant("acme")).unwrap().len(), 1);
     assert!(
         rig.control.broker.backend(&tenant("acme"), &backend("one")).is_some(),
@@ -182,7 +184,7 @@ async fn no_secret_is_shown_and_none_is_on_disk() {
         )
         .await
         .unwrap();
-    let shown = serde_json::to_string(&put.shown.view).unwrap();
+    let shown = serde_json::to_string(&put.entry.view).unwrap();
     assert!(
         shown.contains("http://127.0.0.1:9/mcp?k=***") && shown.contains("\"bearer\":true"),
         "{shown}"
@@ -331,7 +333,7 @@ async fn what_is_missing_is_named() {
             .unwrap_err(),
     ];
     for refusal in refusals {
-        assert_eq!(refusal.to_string(), "there is no tenant ghost");
+        assert_eq!(refusal.to_string(), "tenant ghost does not exist");
     }
     assert_eq!(
         rig.control
@@ -344,11 +346,11 @@ async fn what_is_missing_is_named() {
             .await
             .unwrap_err()
             .to_string(),
-        "there is no backend one"
+        "backend one does not exist"
     );
     assert_eq!(
         rig.control.probe_backend(&tenant("default"), &one).await.unwrap_err().to_string(),
-        "there is no backend one"
+        "backend one does not exist"
     );
 }
 
@@ -357,7 +359,7 @@ async fn labels_of_keys_are_one_short_line() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     for text in ["", "two\nlines", &"x".repeat(129)] {
-        let wanted = NewKey { name: None, principal: Some(text.into()) };
+        let wanted = NewKey { name: None, principal: Some(text.into()), ..NewKey::default() };
         let refusal = rig
             .control
             .create_key(tenant("default"), wanted, Author::default())
@@ -381,7 +383,11 @@ async fn s11_labels_of_keys_are_what_a_reader_sees() {
         {
             let refusal = rig
                 .control
-                .create_key(tenant("default"), NewKey { name, principal }, Author::default())
+                .create_key(
+                    tenant("default"),
+                    NewKey { name, principal, ..NewKey::default() },
+                    Author::default(),
+                )
                 .await
                 .err()
                 .unwrap();
@@ -392,7 +398,7 @@ async fn s11_labels_of_keys_are_what_a_reader_sees() {
         }
     }
     for principal in ["Anonymous", "ANONYMOUS", "HTTPS://login.example.com ann"] {
-        let wanted = NewKey { name: None, principal: Some(principal.into()) };
+        let wanted = NewKey { name: None, principal: Some(principal.into()), ..NewKey::default() };
         let refusal = rig
             .control
             .create_key(tenant("default"), wanted, Author::default())
@@ -582,7 +588,7 @@ async fn a_change_is_finished_when_its_caller_is_gone() {
     ));
     assert!(futures_util::poll!(&mut asked).is_pending());
     drop(asked);
-    // Changes happen in order: when the next one is done, so is the abandoned one.
+    // Changes run in order: when the next one is done, the abandoned one is done too.
     rig.control
         .put_tenant(
             tenant("umbrella"),

@@ -1,10 +1,10 @@
-//! What a change of an operator is held to before it is stored.
+//! Checks of an operator's change before it is stored.
 
 use protocol::ids::{BackendId, TenantId};
 
 use super::{ControlError, NAME_CHARS_MAX, registry::EntryOrigin};
 use crate::{
-    auth::{is_printable, reserved},
+    auth::{is_printable, reserved_reason},
     config::{FieldError, TlsConfig, spec::BackendSpec},
 };
 
@@ -36,7 +36,7 @@ pub(super) fn no_backend(backend: &BackendId) -> ControlError {
     ControlError::NotFound { what: "backend", name: backend.as_str().to_owned() }
 }
 
-/// A text people gave something: shown in tables and logs, so it is one line, and every reader sees all of it.
+/// Checks a name for display in tables and logs: one line, without invisible characters.
 pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlError> {
     let fits = |text: &str| {
         !text.is_empty() && text.chars().count() <= NAME_CHARS_MAX && is_printable(text)
@@ -48,22 +48,23 @@ pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlE
     let allowed = format!(
         "1 to {NAME_CHARS_MAX} letters, digits, spaces and signs that are seen, on one line"
     );
-    Err(ControlError::Invalid(FieldError { path: path.into(), wrong, allowed }))
+    Err(ControlError::Invalid(FieldError { path: path.into(), problem: wrong, allowed }))
 }
 
-/// The principal of an API key: not one that callers without a key, or callers with tokens, already have.
+/// Checks the principal of an API key. It must not be a principal of anonymous callers or of
+/// tokens.
 pub(super) fn check_principal(principal: Option<&str>) -> Result<(), ControlError> {
     check_label("principal", principal)?;
-    let Some(wrong) = principal.and_then(reserved) else { return Ok(()) };
+    let Some(wrong) = principal.and_then(reserved_reason) else { return Ok(()) };
     let allowed = "a name other than \"anonymous\", in any letter case, that does not begin with a URL and a space".into();
     Err(ControlError::Reserved(FieldError {
         path: "principal".into(),
-        wrong: wrong.into(),
+        problem: wrong.into(),
         allowed,
     }))
 }
 
-/// Whether the certificate that is to be presented to a backend can be used.
+/// Checks that the client certificate for a backend is usable.
 pub(super) async fn client_files(spec: &BackendSpec) -> Result<(), FieldError> {
     let tls = spec.tls.clone();
     let checked = tokio::task::spawn_blocking(move || TlsConfig::check_files(&tls)).await;

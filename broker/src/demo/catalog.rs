@@ -1,4 +1,5 @@
-//! What the demo backend offers: its lists, its resources' texts, its prompt and the completions.
+//! Catalog of the demo backend: its lists, the texts of its resources, its prompt and the
+//! completions.
 
 use serde_json::{Value, json};
 
@@ -60,7 +61,7 @@ pub(super) fn resource_templates() -> Value {
 
 pub(super) fn prompts() -> Value {
     json!([{
-        "name": "greet", "title": "Greet somebody", "description": "Asks the model for a greeting.",
+        "name": "greet", "title": "Greet a person", "description": "Asks the model for a greeting.",
         "arguments": [
             { "name": "name", "description": "Whom to greet.", "required": true },
             { "name": "style", "description": "formal, friendly or pirate." }
@@ -68,7 +69,7 @@ pub(super) fn prompts() -> Value {
     }])
 }
 
-/// The text of a resource, `None` when there is no such one.
+/// Returns the text of a resource, or `None` if it does not exist.
 pub(super) fn resource_text(uri: &str, count: u64) -> Option<String> {
     match uri {
         ABOUT => Some(ABOUT_TEXT.to_owned()),
@@ -82,7 +83,7 @@ pub(super) fn resource_text(uri: &str, count: u64) -> Option<String> {
 
 pub(super) fn prompt(name: &str, arguments: &Value) -> Result<Value, RpcError> {
     if name != "greet" {
-        return Err(RpcError::invalid(format!("there is no prompt {name}")));
+        return Err(RpcError::invalid(format!("unknown prompt {name}")));
     }
     let whom = arguments["name"]
         .as_str()
@@ -94,7 +95,7 @@ pub(super) fn prompt(name: &str, arguments: &Value) -> Result<Value, RpcError> {
     )
 }
 
-/// Completes the prompt's arguments and the template's name; anything else has no completions.
+/// Completes the prompt's arguments and the template's name. Other arguments have no completions.
 pub(super) fn complete(reference: &Value, argument: &Value) -> Value {
     let known: &[&str] =
         match (reference["name"].as_str(), reference["uri"].as_str(), argument["name"].as_str()) {

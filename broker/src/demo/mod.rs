@@ -1,8 +1,11 @@
-//! The bundled demo backend: a small MCP server on standard input and output, run as a child process by `mcp-broker demo`.
+//! The bundled demo backend: a small MCP server on standard input and output, run as a child
+//! process by `mcp-broker demo`.
 //!
-//! It speaks MCP 2025-11-25 and 2025-06-18 and has one of everything a newcomer would try: tools, progress, log messages,
-//! cancellation, elicitation, resources with a subscription, a prompt with completion. It knows nothing of the broker.
-//! Invariant: every request gets exactly one answer, save a cancelled one, which gets none.
+//! It supports MCP 2025-11-25 and 2025-06-18, and has one feature of each kind: tools, progress,
+//! log messages, cancellation, elicitation, resources with a subscription, a prompt with
+//! completion. It uses nothing of the broker.
+//!
+//! Invariant: every request gets exactly one answer, except a cancelled one, which gets none.
 
 mod catalog;
 mod session;
@@ -22,9 +25,9 @@ use transport::{LineReader, LineWriter, ReadError};
 use self::session::{DemoSession, RpcError};
 
 const LINE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Messages on their way out; a full queue makes the sender wait.
+/// Maximum number of outgoing messages. A full queue makes the sender wait.
 const OUTBOX_MESSAGES_MAX: usize = 64;
-/// Newest first: the one offered to a client that asks for another.
+/// Newest first. The first one is offered to a client that requests another.
 const VERSIONS: [&str; 2] = ["2025-11-25", "2025-06-18"];
 
 /// Serves this process's standard streams until the input ends.
@@ -37,7 +40,7 @@ pub fn run() -> ExitCode {
         }
     };
     let served = runtime.block_on(serve(tokio::io::stdin(), tokio::io::stdout()));
-    // Standard input is read on a thread that nobody can interrupt.
+    // The thread that reads standard input cannot be interrupted.
     runtime.shutdown_background();
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -67,7 +70,7 @@ async fn serve(
     calls.close();
     calls.wait().await;
     drop(session);
-    // Ends when the last sender is gone; a writer that failed has nobody left to tell.
+    // Ends when the last sender is dropped. A failed writer cannot report its error.
     let _ = writer.await;
     ended
 }
@@ -83,7 +86,8 @@ async fn write(
     Ok(())
 }
 
-/// One line of input. Requests are answered in order, save tool calls, which run beside each other.
+/// Handles one line of input. Requests are answered in order, except tool calls, which run
+/// concurrently.
 async fn receive(session: &Arc<DemoSession>, calls: &TaskTracker, line: &[u8]) {
     let message = match serde_json::from_slice::<Value>(line) {
         Ok(message) if message.is_object() => message,
@@ -98,7 +102,7 @@ async fn receive(session: &Arc<DemoSession>, calls: &TaskTracker, line: &[u8]) {
         (Some("tools/call"), Some(id)) => {
             let (session, id, params) =
                 (Arc::clone(session), id.clone(), message["params"].clone());
-            // Registered before the next line is read, which may be its cancellation.
+            // Registered before the next line is read, which may cancel it.
             let cancelled = session.begin(&id);
             calls.spawn(async move {
                 let answer = tokio::select! { biased;
@@ -122,7 +126,7 @@ async fn receive(session: &Arc<DemoSession>, calls: &TaskTracker, line: &[u8]) {
     }
 }
 
-/// Everything but tool calls: answered from what is known, without waiting.
+/// Answers every request except tool calls, without waiting.
 fn request(session: &DemoSession, method: &str, params: &Value) -> Result<Value, RpcError> {
     match method {
         "initialize" => Ok(initialize(session, params)),
@@ -139,7 +143,7 @@ fn request(session: &DemoSession, method: &str, params: &Value) -> Result<Value,
         "prompts/get" => catalog::prompt(text(params, "name")?, &params["arguments"]),
         "completion/complete" => Ok(catalog::complete(&params["ref"], &params["argument"])),
         "logging/setLevel" => session.set_level(text(params, "level")?),
-        _ => Err(RpcError::new(-32601, format!("there is no method {method}"))),
+        _ => Err(RpcError::new(-32601, format!("unknown method {method}"))),
     }
 }
 
@@ -162,7 +166,7 @@ fn initialize(session: &DemoSession, params: &Value) -> Value {
     })
 }
 
-/// The lists are short: there is no second page, so any cursor is a made-up one.
+/// Returns the only page of a list. The demo gives out no cursor, so any cursor is invalid.
 fn one_page(params: &Value, member: &str, list: Value) -> Result<Value, RpcError> {
     match params.get("cursor") {
         None => Ok(json!({ member: list })),

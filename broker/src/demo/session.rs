@@ -1,5 +1,5 @@
-//! What the demo backend remembers of its one client, and the way back to it. Shared by the reader and by running calls;
-//! the lock is never held across an await.
+//! State of the demo backend's one client, and the queue of messages to it. Shared by the reader
+//! and by running calls. The lock is never held across an await.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-/// A JSON-RPC error to answer with.
+/// Error of a JSON-RPC answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RpcError {
     code: i64,
@@ -29,7 +29,7 @@ impl RpcError {
         Self::new(-32602, message)
     }
 
-    /// MCP 2025-11-25, Resources, Error Handling.
+    /// Returns the error for an unknown resource (MCP 2025-11-25, Resources, Error Handling).
     pub(super) fn unknown_resource(uri: &str) -> Self {
         Self { data: Some(json!({ "uri": uri })), ..Self::new(-32002, "resource not found") }
     }
@@ -50,16 +50,16 @@ pub(super) struct DemoSession {
 
 #[derive(Default)]
 pub(super) struct DemoState {
-    /// The value of `demo://counter`.
+    /// Value of `demo://counter`.
     pub(super) count: u64,
     pub(super) subscriptions: HashSet<String>,
-    /// The client can show a form to its user.
+    /// True if the client can show a form to its user.
     pub(super) asks_forms: bool,
     /// Index into [`LEVELS`] of the least severe message to send.
     level: usize,
-    /// Calls under way, by their id's JSON text: `1` is not `"1"`.
+    /// Running calls, by the JSON text of their ids: `1` is not `"1"`.
     running: HashMap<String, CancellationToken>,
-    /// Our own requests that wait for the client.
+    /// Own requests that wait for the client.
     asked: HashMap<String, oneshot::Sender<Value>>,
     asked_count: u64,
 }
@@ -69,7 +69,7 @@ impl DemoSession {
         Self { outbox, state: Mutex::default() }
     }
 
-    /// A client that is gone hears nothing more; that is all there is to know.
+    /// Sends a message. Drops it if the client has disconnected.
     pub(super) async fn send(&self, message: Value) {
         let _ = self.outbox.send(message).await;
     }
@@ -105,7 +105,8 @@ impl DemoSession {
         Ok(json!({}))
     }
 
-    /// Sends a request of our own and waits for its answer; `None` when the client is gone.
+    /// Sends a request to the client and waits for its answer. Returns `None` when the client has
+    /// disconnected.
     pub(super) async fn ask(&self, method: &str, params: Value) -> Option<Value> {
         let (reply, answer) = oneshot::channel();
         let id = self.locked(|state| {
@@ -114,13 +115,13 @@ impl DemoSession {
             state.asked.insert(id.to_string(), reply);
             id
         });
-        // Also when this call is cancelled while it waits.
+        // Also removes the entry when this call is cancelled while it waits.
         let _forget = PendingRequestGuard { session: self, id: id.to_string() };
         self.send(json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })).await;
         answer.await.ok()
     }
 
-    /// The client answered one of our requests; an answer to nothing is ignored.
+    /// Completes an own request with the client's answer. Ignores an answer without a request.
     pub(super) fn answered(&self, id: &Value, message: &Value) {
         if let Some(reply) = self.locked(|state| state.asked.remove(&id.to_string())) {
             let _ = reply.send(message.clone());
@@ -148,7 +149,8 @@ impl DemoSession {
     }
 
     pub(super) fn locked<T>(&self, use_state: impl FnOnce(&mut DemoState) -> T) -> T {
-        // A panic while it was held cannot have left it half changed: no step of ours panics between two changes.
+        // A panic under the lock cannot leave the state half changed: no step panics between two
+        // changes.
         use_state(&mut self.state.lock())
     }
 }

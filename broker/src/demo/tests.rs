@@ -1,4 +1,4 @@
-//! The demo backend over a pipe in memory, as a client sees it.
+//! Tests of the demo backend over a pipe in memory, from a client's view.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl Client {
         serde_json::from_str(&line.unwrap().expect("the server still talks")).unwrap()
     }
 
-    /// The answer must be the next thing the server says.
+    /// Sends a request. The next message of the server must be its answer.
     async fn ask(&mut self, method: &str, params: Value) -> Value {
         self.send(json!({"jsonrpc": "2.0", "id": method, "method": method, "params": params}))
             .await;
@@ -170,7 +170,7 @@ async fn a_subscriber_hears_of_the_counter() {
     assert_eq!(
         client.call("increment", json!({})).await["structuredContent"]["count"],
         1,
-        "and nobody is told"
+        "and no client is told"
     );
     client.ask("resources/subscribe", json!({"uri": "demo://counter"})).await;
     client.send(json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "increment", "arguments": {"by": 4}}})).await;

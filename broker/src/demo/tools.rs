@@ -1,5 +1,5 @@
-//! What the demo backend's tools do. Wrong arguments are the tool's own error, which a model can read and mend
-//! (MCP 2025-11-25, Tools, Error Handling); an unknown tool is an error of the protocol.
+//! Tools of the demo backend. Wrong arguments are the tool's own error, which a model can read and
+//! correct (MCP 2025-11-25, Tools, Error Handling). An unknown tool is a protocol error.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const COUNTDOWN_FROM_MAX: u64 = 100;
 const PAUSE_MS: u64 = 200;
 const PAUSE_MS_MAX: u64 = 10_000;
 
-/// Why a tool did not do it, in words for a model.
+/// Reason of a tool's failure, in words for a model.
 type ToolFailure = String;
 
 pub(super) async fn call(session: &DemoSession, params: &Value) -> Result<Value, RpcError> {
@@ -28,7 +28,7 @@ pub(super) async fn call(session: &DemoSession, params: &Value) -> Result<Value,
         }
         Some("ask") => ask(session, arguments).await,
         Some("increment") => increment(session, arguments).await,
-        Some(other) => return Err(RpcError::invalid(format!("there is no tool {other}"))),
+        Some(other) => return Err(RpcError::invalid(format!("unknown tool {other}"))),
         None => return Err(RpcError::invalid("name is missing or not a text")),
     };
     Ok(done.unwrap_or_else(
@@ -40,7 +40,7 @@ fn said(text: impl Into<String>) -> Value {
     json!({ "content": [{ "type": "text", "text": text.into() }] })
 }
 
-/// Structured, and the same as text for clients that know no better.
+/// Returns structured content, and the same as text for clients that do not support it.
 fn structured(value: Value) -> Value {
     json!({ "content": [{ "type": "text", "text": value.to_string() }], "structuredContent": value })
 }
@@ -77,7 +77,7 @@ async fn countdown(
                 json!({ "progressToken": token, "progress": done, "total": from, "message": left });
             session.notify("notifications/progress", progress).await;
         }
-        // Cancelled here, as a rule: whoever runs this drops it.
+        // Usually cancelled here, when the caller drops this future.
         tokio::time::sleep(pause).await;
     }
     Ok(said("lift-off"))
@@ -86,7 +86,7 @@ async fn countdown(
 async fn ask(session: &DemoSession, arguments: &Value) -> Result<Value, ToolFailure> {
     let question = arguments["question"].as_str().unwrap_or("What is your favourite colour?");
     if !session.locked(|state| state.asks_forms) {
-        return Err("this client can not ask its user: it has no elicitation capability".to_owned());
+        return Err("this client cannot ask its user: it has no elicitation capability".to_owned());
     }
     let schema = json!({ "type": "object", "properties": { "answer": { "type": "string", "title": "Answer" } }, "required": ["answer"] });
     let answer = session

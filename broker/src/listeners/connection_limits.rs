@@ -1,4 +1,4 @@
-//! How many connections a listener takes, in all and from one address, and how many new ones of one address in a second.
+//! Connection limits of a listener: in total, per address, and new ones per address and second.
 
 use std::{
     collections::HashMap,
@@ -11,6 +11,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use rules::{
+    client_network::client_network,
+    limits::ADDRESSES_METERED_MAX,
+    local_rate_limit::{KeyedRateLimiter, per_second},
+};
 use tokio::{
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -21,36 +26,29 @@ use super::{
     handoff_listener::HandoffListener,
     trusted_proxies::{ClientAddress, ProxyProtocol},
 };
-use crate::{
-    config::Limits,
-    limits::ADDRESSES_METERED_MAX,
-    metrics::Metrics,
-    rules::{
-        client_network::client_network,
-        local_rate_limit::{KeyedRateLimiter, per_second},
-    },
-};
+use crate::{config::Limits, metrics::Metrics};
 
-/// Wait while no connection can be accepted: no descriptor is left, and others have to end first.
+/// Pause while no connection can be accepted because no descriptor is left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// The places of one listener.
+/// Limits of one listener.
 #[derive(Debug)]
 pub(super) struct ConnectionLimiter {
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     addresses: AddressCounts,
-    newcomers: ConnectionRateLimiter,
+    connection_rates: ConnectionRateLimiter,
     proxies: ProxyProtocol,
-    /// The connection accepted last has a descriptor of the reserve.
-    scarce: AtomicBool,
-    told_of_reserve: Once,
+    /// Set when the last accepted connection uses a descriptor of the reserve.
+    on_reserve: AtomicBool,
+    reserve_logged: Once,
 }
 
-/// One connection's place. Dropped with it.
+/// Permit of one connection, released on drop.
 #[derive(Debug)]
 pub(super) struct ListenerPermit {
     _permit: OwnedSemaphorePermit,
-    /// Among those of its address. `None`: a trusted proxy has it, whose connections are of many clients.
+    /// Slot among the connections of its address. `None` for a trusted proxy, whose connections
+    /// belong to many clients.
     place: Option<AddressSlot>,
 }
 
@@ -58,26 +56,26 @@ impl ConnectionLimiter {
     pub(super) fn new(limits: &Limits, proxies: ProxyProtocol) -> Self {
         Self {
             proxies,
-            room: Arc::new(Semaphore::new(limits.connections)),
+            permits: Arc::new(Semaphore::new(limits.connections)),
             addresses: AddressCounts::new(limits.connections_per_address),
-            newcomers: ConnectionRateLimiter::new(limits),
-            scarce: AtomicBool::new(false),
-            told_of_reserve: Once::new(),
+            connection_rates: ConnectionRateLimiter::new(limits),
+            on_reserve: AtomicBool::new(false),
+            reserve_logged: Once::new(),
         }
     }
 
-    /// A place for a connection that is there already; `None` when there is none for it.
+    /// Returns a permit for an established connection, or `None` at a limit.
     pub(super) fn admit(&self, address: IpAddr, metrics: &Metrics) -> Option<ListenerPermit> {
-        let Ok(permit) = self.room.clone().try_acquire_owned() else {
+        let Ok(permit) = self.permits.clone().try_acquire_owned() else {
             metrics.rate_limited("connections");
             return None;
         };
-        let place = self.let_in(address, metrics)?;
+        let place = self.admit_address(address, metrics)?;
         Some(ListenerPermit { _permit: permit, place: Some(place) })
     }
 
-    /// Whose connection it is that was accepted, which takes the client's place where a trusted proxy names it. `None`: it does not
-    /// come in.
+    /// Returns the client of an accepted connection. The connection takes a slot of the client's
+    /// address if a trusted proxy names it. Returns `None` if the connection is refused.
     pub(super) async fn identify(
         &self,
         socket: &mut TcpStream,
@@ -87,51 +85,52 @@ impl ConnectionLimiter {
     ) -> Option<ClientAddress> {
         let client = self.proxies.client(socket, peer).await.ok()?;
         if admitted.place.is_none() && !self.proxies.proxies().trusts(client.address()) {
-            admitted.place = Some(self.let_in(client.address(), metrics)?);
+            admitted.place = Some(self.admit_address(client.address(), metrics)?);
         }
         Some(client)
     }
 
-    /// As far as its address goes.
-    fn let_in(&self, address: IpAddr, metrics: &Metrics) -> Option<AddressSlot> {
+    /// Takes a slot of the address, or returns `None` at one of its limits.
+    fn admit_address(&self, address: IpAddr, metrics: &Metrics) -> Option<AddressSlot> {
         let address = client_network(address);
-        if !self.newcomers.take(address) {
+        if !self.connection_rates.take(address) {
             metrics.rate_limited("connections_per_second_per_address");
             return None;
         }
-        let place = self.addresses.enter(address);
+        let place = self.addresses.acquire(address);
         if place.is_none() {
             metrics.rate_limited("connections_per_address");
         }
         place
     }
 
-    /// The next connection that is taken. Cancel-safe.
+    /// Accepts the next admitted connection. Cancel-safe.
     ///
-    /// At the limit of all nothing is accepted: newcomers wait in the kernel's queue until somebody leaves. So they do while
-    /// only the reserve of file descriptors is left. One more of an address that has its share, or comes too often, is closed.
+    /// At the total limit nothing is accepted: new connections wait in the kernel's queue until
+    /// another one ends. The same applies while only the reserve of file descriptors is left. A
+    /// connection over a limit of its address is closed.
     pub(super) async fn accept(
         &self,
         listener: &HandoffListener,
         metrics: &Metrics,
     ) -> (TcpStream, SocketAddr, ListenerPermit) {
         loop {
-            let Ok(permit) = self.room.clone().acquire_owned().await else {
+            let Ok(permit) = self.permits.clone().acquire_owned().await else {
                 return std::future::pending().await;
             };
-            self.descriptor_left(metrics).await;
+            self.wait_for_descriptor(metrics).await;
             match listener.accept().await {
                 Ok((socket, peer)) => {
                     let place = match self.proxies.proxies().trusts(peer.ip()) {
                         true => None,
-                        false => match self.let_in(peer.ip(), metrics) {
+                        false => match self.admit_address(peer.ip(), metrics) {
                             None => continue,
                             place => place,
                         },
                     };
-                    // It stays; the reserve has room for it.
-                    if descriptor_reserve::is_of_reserve(&socket) {
-                        self.scarce.store(true, Ordering::Relaxed);
+                    // The connection stays, because the reserve has room for it.
+                    if descriptor_reserve::is_reserved(&socket) {
+                        self.on_reserve.store(true, Ordering::Relaxed);
                     }
                     return (socket, peer, ListenerPermit { _permit: permit, place });
                 }
@@ -143,29 +142,29 @@ impl ConnectionLimiter {
         }
     }
 
-    /// Waits until a further connection would not be of the reserve.
-    async fn descriptor_left(&self, metrics: &Metrics) {
-        if !self.scarce.load(Ordering::Relaxed) {
+    /// Waits until the next connection would not use the reserve.
+    async fn wait_for_descriptor(&self, metrics: &Metrics) {
+        if !self.on_reserve.load(Ordering::Relaxed) {
             return;
         }
-        if !descriptor_reserve::is_left() {
+        if !descriptor_reserve::is_available() {
             metrics.rate_limited("descriptors");
-            // Once: under a flood it happens again with every connection that ends.
-            self.told_of_reserve.call_once(|| {
+            // Logged once: under a flood it happens again with every connection that ends.
+            self.reserve_logged.call_once(|| {
                 tracing::warn!("only the reserve of file descriptors is left: no connection is accepted until others end");
             });
         }
-        while !descriptor_reserve::is_left() {
+        while !descriptor_reserve::is_available() {
             tokio::time::sleep(ACCEPT_RETRY).await;
         }
-        self.scarce.store(false, Ordering::Relaxed);
+        self.on_reserve.store(false, Ordering::Relaxed);
     }
 }
 
-/// New connections per second, by client address.
+/// Limits new connections per second, by client address.
 #[derive(Debug)]
 struct ConnectionRateLimiter {
-    /// `None`: there is no limit.
+    /// `None`: no limit.
     rates: Option<Mutex<KeyedRateLimiter<IpAddr>>>,
     started: Instant,
 }
@@ -187,7 +186,7 @@ impl ConnectionRateLimiter {
     }
 }
 
-/// Connections per client address.
+/// Number of open connections by client address.
 #[derive(Debug, Clone)]
 struct AddressCounts {
     max: usize,
@@ -199,7 +198,7 @@ impl AddressCounts {
         Self { max, open: Arc::default() }
     }
 
-    fn enter(&self, address: IpAddr) -> Option<AddressSlot> {
+    fn acquire(&self, address: IpAddr) -> Option<AddressSlot> {
         let mut open = self.open.lock();
         let count = open.entry(address).or_insert(0);
         if *count >= self.max {
@@ -210,7 +209,7 @@ impl AddressCounts {
     }
 }
 
-/// One connection's place; leaving gives it back.
+/// Slot of one connection, released on drop.
 #[derive(Debug)]
 struct AddressSlot {
     addresses: AddressCounts,

@@ -1,5 +1,5 @@
-//! A socket that listens, and may be left to the next process: from then on nobody is taken here, and who comes waits for that
-//! one.
+//! A listening socket that can be handed over to the next process. After the handover this process
+//! accepts nothing, and new connections wait for the next process.
 
 use std::{io, net::SocketAddr};
 
@@ -9,26 +9,26 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug)]
 pub struct HandoffListener {
     listener: TcpListener,
-    left: CancellationToken,
+    handed_off: CancellationToken,
 }
 
 impl HandoffListener {
     pub fn new(listener: TcpListener) -> Self {
-        Self { listener, left: CancellationToken::new() }
+        Self { listener, handed_off: CancellationToken::new() }
     }
 
-    pub fn left(&self) -> &CancellationToken {
-        &self.left
+    pub fn handoff_token(&self) -> &CancellationToken {
+        &self.handed_off
     }
 
     pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// The next connection; none any more once the port is left. Cancel-safe.
+    /// Accepts the next connection. Never resolves after the handover. Cancel-safe.
     pub(super) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         tokio::select! { biased;
-            () = self.left.cancelled() => std::future::pending().await,
+            () = self.handed_off.cancelled() => std::future::pending().await,
             accepted = self.listener.accept() => accepted,
         }
     }

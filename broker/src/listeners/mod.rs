@@ -1,5 +1,5 @@
-//! Sockets to sessions: the data plane over HTTP ([`http`]) and over connections that are sessions ([`duplex`]), what replicas
-//! ask of each other ([`replicas`]) and the admin plane ([`admin`]).
+//! Listeners of the broker: the data plane over HTTP ([`http`]) and over duplex connections
+//! ([`duplex`]), requests between replicas ([`replicas`]), and the admin plane ([`admin`]).
 
 pub mod admin;
 mod connection_limits;

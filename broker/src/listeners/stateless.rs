@@ -1,4 +1,5 @@
-//! A request that stands alone, once the wire has said who asks (MCP 2026-07-28): checked and begun, the same on every wire.
+//! Checks and starts a stateless request (MCP 2026-07-28) after its wire has identified the caller.
+//! The same for every wire.
 
 use std::time::{Duration, Instant};
 
@@ -28,29 +29,29 @@ use crate::{
     telemetry::request,
 };
 
-/// What comes of a request.
+/// Outcome of a request.
 pub(super) enum StatelessOutcome {
-    /// The whole answer.
+    /// The complete answer.
     Answer(Bytes),
     Exchange(Box<Exchange>),
     Notifications(Box<NotificationStream>),
-    /// It waits at another replica for what its client brings now.
+    /// The request waits at another replica for the client's input.
     OtherReplica(SuspensionId),
 }
 
-/// The request, if it is one that is served here.
-pub(super) fn admitted(
+/// Checks the request. Returns a refusal if this broker does not serve it.
+pub(super) fn parse_request(
     broker: &Broker,
     message: Message,
 ) -> Result<Box<StatelessRequest>, Refusal> {
-    let meta = meta_of(broker, &message)?;
+    let meta = read_meta(broker, &message)?;
     StatelessRequest::read(message, meta)
 }
 
-/// What a request says of itself, if it is one that is served here.
-pub(super) fn meta_of(broker: &Broker, message: &Message) -> Result<RequestMeta, Refusal> {
+/// Returns the metadata of a request. Returns a refusal if this broker does not serve it.
+pub(super) fn read_meta(broker: &Broker, message: &Message) -> Result<RequestMeta, Refusal> {
     let compat = &broker.shared.config.compat;
-    if !compat.eras.has_modern() {
+    if !compat.eras.has_stateless() {
         return Err(Refusal::new(
             ErrorKind::UnsupportedEra,
             "this endpoint speaks MCP up to 2025-11-25: open a session with initialize",
@@ -66,22 +67,22 @@ pub(super) fn meta_of(broker: &Broker, message: &Message) -> Result<RequestMeta,
         let method = json::quote(&message.method_text().chars().take(100).collect::<String>());
         return Err(Refusal::new(
             ErrorKind::MethodNotFound,
-            format!("{method} is no method of 2026-07-28 that is served here"),
+            format!("{method} is not a method of 2026-07-28 that the broker serves"),
         ));
     }
     Ok(meta)
 }
 
-/// Begins what is asked for. An `Err` is the answer, and nothing was begun.
-pub(super) async fn react(
+/// Starts the request. An `Err` is the answer, and nothing was started.
+pub(super) async fn dispatch(
     broker: &Broker,
     visitor: &StatelessClient,
     request: Box<StatelessRequest>,
 ) -> Result<StatelessOutcome, Refusal> {
     let (since, method) = (Instant::now(), request.message.method);
-    broker.shared.metrics.modern_request();
+    broker.shared.metrics.stateless_request();
     if !is_answered_here(method) {
-        // What goes to a backend is watched, and counted, by the session that stands in for its client, once it is begun.
+        // The pooled session of the request observes and counts it once it has started.
         let begun = begin(broker, visitor, request).await;
         if begun.is_err() {
             count(broker, visitor, method, RequestOutcome::Refused, since.elapsed());
@@ -94,7 +95,7 @@ pub(super) async fn react(
     if let Err(refusal) = &reaction {
         watched.refuse(refusal.kind);
     }
-    request::within(watched, || request_observer::end_request(&broker.shared, outcome));
+    request::enter(watched, || request_observer::end_request(&broker.shared, outcome));
     count(broker, visitor, method, outcome, since.elapsed());
     reaction
 }
@@ -111,7 +112,8 @@ fn count(
     metrics.tenant_request_finished(&visitor.tenant.id, outcome);
 }
 
-/// From what is known here. A stream of notifications counts as answered once it is open.
+/// Returns whether the broker itself answers the method. A notification stream counts as answered
+/// when it is open.
 fn is_answered_here(method: Method) -> bool {
     list_kind(method).is_some()
         || is_about_tasks(method)
@@ -166,8 +168,8 @@ async fn begin(
     }
 }
 
-/// What a client gets that wants to open a session where there are none.
-pub(super) fn no_sessions(message: &Message) -> Refusal {
+/// Returns the refusal of `initialize` where sessions are not supported.
+pub(super) fn sessions_unsupported(message: &Message) -> Refusal {
     let requested = message.bytes(message.params).and_then(|params| {
         let params: serde_json::Value = serde_json::from_slice(params).ok()?;
         Some(params.get("protocolVersion")?.as_str()?.to_owned())

@@ -1,6 +1,7 @@
-//! How connections come in: with TLS or without, and who a client is by its certificate.
+//! Opens connections with or without TLS, and identifies clients by their certificates.
 //!
-//! Used by every listener of clients and operators. A certificate speaks for a principal as a key does.
+//! Used by every listener for clients and operators. A certificate authenticates a principal as a
+//! key does.
 
 use std::{
     io,
@@ -20,23 +21,23 @@ use transport::{
 };
 
 use crate::{
-    auth::{Caller, RemotePeer, is_printable, reserved},
+    auth::{Caller, RemotePeer, is_printable, reserved_reason},
     config::{self, Certificate, Config},
 };
 
-/// The first byte of a TLS connection: a handshake record (RFC 8446, 5.1). No text begins with it.
+/// First byte of a TLS connection: a handshake record (RFC 8446, 5.1). No text begins with it.
 const TLS_HANDSHAKE: u8 = 22;
 
-/// One for all listeners; clones are cheap.
+/// One acceptor for all listeners. Clones are cheap.
 #[derive(Debug, Clone)]
 pub struct TlsAcceptor {
     tls: Option<Arc<ServerTls>>,
-    /// Nobody comes in without.
-    only_tls: bool,
+    /// True if connections without TLS are refused.
+    require_tls: bool,
     limit: Duration,
 }
 
-/// For whom a client's certificate speaks, for as long as it is good. Clones are cheap.
+/// Caller that a client's certificate names, while the certificate is valid. Clones are cheap.
 #[derive(Debug, Clone)]
 pub(super) struct CertificateCaller(Arc<CertificateCallerInner>);
 
@@ -48,13 +49,14 @@ struct CertificateCallerInner {
 }
 
 impl CertificateCaller {
-    /// [`CertificateCaller::by`] of the certificate that a connection has shown, and what is known of the connection.
+    /// Returns the caller of a connection's certificate, and the properties of the remote peer.
     pub(super) fn identified(
         shown: Option<(ClientCertificate, &Arc<ServerTls>)>,
         address: IpAddr,
     ) -> (Option<Self>, RemotePeer) {
         let has_shown = shown.is_some();
-        let certified = shown.and_then(|(certificate, tls)| Self::by(certificate, tls));
+        let certified =
+            shown.and_then(|(certificate, tls)| Self::from_certificate(certificate, tls));
         let remote = RemotePeer {
             address: Some(address),
             certificate_is_foreign: has_shown && certified.is_none(),
@@ -62,8 +64,8 @@ impl CertificateCaller {
         (certified, remote)
     }
 
-    /// One that names nobody of ours is as good as none.
-    fn by(certificate: ClientCertificate, tls: &Arc<ServerTls>) -> Option<Self> {
+    /// Returns `None` for a certificate that names no known principal, as without a certificate.
+    fn from_certificate(certificate: ClientCertificate, tls: &Arc<ServerTls>) -> Option<Self> {
         Some(Self(Arc::new(CertificateCallerInner {
             caller: caller_by(&certificate)?,
             certificate,
@@ -75,22 +77,24 @@ impl CertificateCaller {
         &self.0.caller
     }
 
-    /// Resolves when the certificate is good no longer: it has ended, was revoked, or its authority is believed no more.
-    pub(super) async fn outlived(&self) {
-        self.0.tls.outlived(&self.0.certificate).await;
+    /// Resolves when the certificate is no longer valid: it expired, was revoked, or its authority
+    /// is no longer trusted.
+    pub(super) async fn expired(&self) {
+        self.0.tls.until_untrusted(&self.0.certificate).await;
     }
 }
 
-/// Resolves when the certificate of a connection is good no longer, and never for a connection without one.
+/// Resolves when the certificate of a connection is no longer valid. Never resolves for a
+/// connection without one.
 pub(super) async fn certificate_expired(caller: Option<&CertificateCaller>) {
     match caller {
-        // Boxed: next to no connection has a certificate.
-        Some(caller) => Box::pin(caller.outlived()).await,
+        // Boxed: few connections have a certificate.
+        Some(caller) => Box::pin(caller.expired()).await,
         None => std::future::pending().await,
     }
 }
 
-/// Why a connection does not come in.
+/// Reason why a connection is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AcceptError {
     #[error(transparent)]
@@ -103,8 +107,8 @@ pub(super) enum AcceptError {
     Io(#[from] io::Error),
 }
 
-/// The doors of clients, and of operators, who show no certificate.
-pub fn doors(config: &Config) -> Result<[TlsAcceptor; 2], TlsError> {
+/// Returns the acceptors for clients and for operators. Operators show no certificate.
+pub fn acceptors(config: &Config) -> Result<[TlsAcceptor; 2], TlsError> {
     let tls = &config.tls;
     let Some(certificate) = &tls.certificate else {
         return Ok([TlsAcceptor::plain(config), TlsAcceptor::plain(config)]);
@@ -126,7 +130,11 @@ pub fn doors(config: &Config) -> Result<[TlsAcceptor; 2], TlsError> {
     };
     let door = |client_auth, only_tls| {
         let tls = Some(Arc::new(ServerTls::load(source.clone(), client_auth)?));
-        Ok::<_, TlsError>(TlsAcceptor { tls, only_tls, limit: config.timeouts.handshake })
+        Ok::<_, TlsError>(TlsAcceptor {
+            tls,
+            require_tls: only_tls,
+            limit: config.timeouts.handshake,
+        })
     };
     Ok([
         door(client_auth, tls.require_https || asked)?,
@@ -135,34 +143,35 @@ pub fn doors(config: &Config) -> Result<[TlsAcceptor; 2], TlsError> {
 }
 
 impl TlsAcceptor {
-    /// Without TLS.
+    /// Returns an acceptor without TLS.
     pub fn plain(config: &Config) -> Self {
-        Self { tls: None, only_tls: false, limit: config.timeouts.handshake }
+        Self { tls: None, require_tls: false, limit: config.timeouts.handshake }
     }
 
-    /// Reads certificates anew, and changes nothing before [`TlsAcceptor::present`].
-    pub fn read_certificates(&self) -> Result<Option<ReloadedCertificates>, TlsError> {
-        self.tls.as_ref().map(|tls| tls.read()).transpose()
+    /// Reads the certificates again. They are not in use before [`TlsAcceptor::install_certificates`].
+    pub fn load_certificates(&self) -> Result<Option<ReloadedCertificates>, TlsError> {
+        self.tls.as_ref().map(|tls| tls.read_certificates()).transpose()
     }
 
-    pub fn present(&self, renewed: Option<ReloadedCertificates>) {
+    pub fn install_certificates(&self, renewed: Option<ReloadedCertificates>) {
         if let (Some(tls), Some(renewed)) = (&self.tls, renewed) {
-            tls.present(renewed);
+            tls.install(renewed);
         }
     }
 
-    /// When the certificate that is presented now ends, in seconds since 1970; `None` without one.
+    /// Returns the expiry time of the current certificate, in seconds since 1970. `None` without a
+    /// certificate.
     pub fn certificate_ends_at(&self) -> Option<i64> {
         let until = self.tls.as_ref()?.valid_until()?.duration_since(UNIX_EPOCH).ok()?;
         i64::try_from(until.as_secs()).ok()
     }
 
-    /// For a listener that is never without.
+    /// Returns the TLS settings, for a listener that always uses TLS.
     pub fn tls(&self) -> Option<Arc<ServerTls>> {
         self.tls.clone()
     }
 
-    /// For whom a connection speaks by its certificate, and what else is known of its other end.
+    /// Returns the caller of a connection's certificate, and the properties of the remote peer.
     pub(super) fn identified(
         &self,
         stream: &Stream,
@@ -172,8 +181,8 @@ impl TlsAcceptor {
         CertificateCaller::identified(shown, address)
     }
 
-    /// Lets a connection in, with the handshake it begins.
-    pub(super) async fn open(
+    /// Opens a connection with the handshake that its first byte requests.
+    pub(super) async fn accept(
         &self,
         socket: TcpStream,
         kind: ListenerKind,
@@ -187,11 +196,15 @@ impl TlsAcceptor {
         if seen == 1 && first[0] == TLS_HANDSHAKE {
             return Ok(tls.accept(socket, kind, self.limit).await?);
         }
-        if self.only_tls { Err(AcceptError::PlaintextRefused) } else { Ok(Stream::Plain(socket)) }
+        if self.require_tls {
+            Err(AcceptError::PlaintextRefused)
+        } else {
+            Ok(Stream::Plain(socket))
+        }
     }
 }
 
-/// Whether the TLS handshake settled on HTTP/2.
+/// Returns whether the TLS handshake negotiated HTTP/2.
 pub(super) fn speaks_http2(stream: &Stream) -> bool {
     match stream {
         Stream::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
@@ -199,7 +212,7 @@ pub(super) fn speaks_http2(stream: &Stream) -> bool {
     }
 }
 
-/// What a development certificate is for.
+/// Returns the names of a development certificate.
 fn own_names(config: &Config) -> Vec<String> {
     let addresses = config.listen.data().map(|(_, address)| address).chain([config.listen.admin]);
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
@@ -217,9 +230,6 @@ fn own_names(config: &Config) -> Vec<String> {
 fn caller_by(certificate: &ClientCertificate) -> Option<Caller> {
     let CertificateIdentity { tenant, principal } = certificate.identity()?;
     let tenant = TenantId::parse(&tenant).ok()?;
-    (is_printable(&principal) && reserved(&principal).is_none()).then(|| Caller {
-        tenant,
-        principal: PrincipalId::new(principal),
-        key: None,
-    })
+    (is_printable(&principal) && reserved_reason(&principal).is_none())
+        .then(|| Caller::new(tenant, PrincipalId::new(principal), None))
 }

@@ -1,7 +1,7 @@
-//! Proxies and balancers in front of the broker: which are believed, and whose connection or request it is.
+//! Trusted proxies and balancers in front of the broker, and the clients behind them.
 //!
-//! Used by every listener that counts, logs or audits by the address of a client. Invariant: a peer that is not in
-//! `listen.trusted_proxies` speaks for nobody but itself.
+//! Used by every listener that counts, logs or audits by client address. Invariant: a peer outside
+//! `listen.trusted_proxies` cannot name another address as its client.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -11,22 +11,21 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::FORWARDED};
 use parking_lot::Mutex;
+use rules::local_rate_limit::{LocalRateLimiter, one_per};
 use tokio::{net::TcpStream, time::timeout};
 use transport::{
     Cidr,
     proxy_protocol::{ProxyHeader, ProxyHeaderError, begins_with_header, read_header},
 };
 
-use crate::{
-    config::{Config, ForwardedHeader},
-    rules::local_rate_limit::{LocalRateLimiter, one_per},
-};
+use crate::config::{Config, ForwardedHeader};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// The log tells of connections that are refused for their header this often at most, and how many it left out.
+/// Minimum interval of log lines about refused proxy headers. Each line has the number of lines
+/// left out.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
-/// Which peers are believed. One for all listeners; clones are cheap.
+/// Trusted peers. One instance for all listeners; clones are cheap.
 #[derive(Debug, Clone)]
 pub(super) struct TrustedProxies(Arc<TrustedProxiesInner>);
 
@@ -50,9 +49,9 @@ impl TrustedProxies {
         self.0.networks.iter().any(|network| network.contains(address))
     }
 
-    /// The rightmost address of the request's chain of proxies that is not one of them. An entry that is not an address ends the
-    /// chain: what stands before it was written by somebody who is not known.
-    fn forwarded(&self, headers: &HeaderMap, peer: IpAddr) -> IpAddr {
+    /// Returns the rightmost address of the request's proxy chain that is not a trusted proxy. An
+    /// entry that is not an address ends the chain: the origin of the entries before it is unknown.
+    fn forwarded_address(&self, headers: &HeaderMap, peer: IpAddr) -> IpAddr {
         let mut client = peer;
         let entries: fn(&str) -> Vec<Option<IpAddr>> = match self.0.header {
             ForwardedHeader::XForwardedFor => |value| value.split(',').map(address).collect(),
@@ -77,11 +76,11 @@ impl TrustedProxies {
     }
 }
 
-/// The other end of a connection.
+/// Remote end of a connection.
 #[derive(Debug, Clone)]
 pub(super) struct ClientAddress {
     address: IpAddr,
-    /// `None`: it speaks for itself alone.
+    /// `None`: the peer is not a trusted proxy.
     proxies: Option<TrustedProxies>,
 }
 
@@ -91,20 +90,20 @@ impl ClientAddress {
         Self { address, proxies: proxies.trusts(address).then(|| proxies.clone()) }
     }
 
-    /// Whose connection it is.
+    /// Returns the address of the connection's client.
     pub(super) fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Whose request it is.
-    pub(super) fn of_request(&self, headers: &HeaderMap) -> IpAddr {
+    /// Returns the address of the request's client.
+    pub(super) fn request_address(&self, headers: &HeaderMap) -> IpAddr {
         self.proxies
             .as_ref()
-            .map_or(self.address, |proxies| proxies.forwarded(headers, self.address))
+            .map_or(self.address, |proxies| proxies.forwarded_address(headers, self.address))
     }
 }
 
-/// Why a connection does not come in.
+/// Reason why a connection is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProxyProtocolError {
     #[error("a connection of a trusted proxy is refused: {0}")]
@@ -115,13 +114,13 @@ pub(super) enum ProxyProtocolError {
     Untrusted,
 }
 
-/// The PROXY protocol on one listener.
+/// PROXY protocol of one listener.
 #[derive(Debug)]
 pub(super) struct ProxyProtocol {
     proxies: TrustedProxies,
-    /// By when a header is there; `None`: the listener takes none.
+    /// Time limit for a header. `None`: the listener reads none.
     limit: Option<Duration>,
-    /// Lines of the log about refused connections.
+    /// Limits log lines about refused connections.
     lines: Mutex<LocalRateLimiter>,
     started: Instant,
 }
@@ -133,7 +132,7 @@ impl ProxyProtocol {
         Self { proxies: TrustedProxies::new(config), limit, lines, started: Instant::now() }
     }
 
-    /// On a listener that takes no headers.
+    /// Returns the settings of a listener that reads no headers.
     pub(super) fn off(config: &Config) -> Self {
         Self::new(config, false)
     }
@@ -142,7 +141,7 @@ impl ProxyProtocol {
         &self.proxies
     }
 
-    /// Whose connection it is, of which nothing was read. Refusals are logged here.
+    /// Reads the header of a new connection and returns its client. Logs refusals.
     pub(super) async fn client(
         &self,
         socket: &mut TcpStream,
@@ -150,7 +149,7 @@ impl ProxyProtocol {
     ) -> Result<ClientAddress, ProxyProtocolError> {
         let identified = self.identify(socket, peer).await;
         if let Err(error) = &identified {
-            self.tell(peer, error);
+            self.log_rejection(peer, error);
         }
         identified
     }
@@ -169,7 +168,7 @@ impl ProxyProtocol {
                 ProxyHeader::Local => peer.ip(),
             }
         } else {
-            // One that says nothing in time is for the reader that takes over.
+            // A silent connection is passed on to its next reader.
             if matches!(timeout(limit, begins_with_header(socket)).await, Ok(Ok(true))) {
                 return Err(ProxyProtocolError::Untrusted);
             }
@@ -178,7 +177,7 @@ impl ProxyProtocol {
         Ok(ClientAddress::new(address, &self.proxies))
     }
 
-    fn tell(&self, peer: SocketAddr, error: &ProxyProtocolError) {
+    fn log_rejection(&self, peer: SocketAddr, error: &ProxyProtocolError) {
         let checked = self.lines.lock().check(self.started.elapsed());
         if let Ok(left_out) = checked {
             tracing::warn!(%peer, left_out, "{error}");
@@ -186,7 +185,7 @@ impl ProxyProtocol {
     }
 }
 
-/// An address with or without a port; of IPv6 with or without brackets.
+/// Parses an address with or without a port, for IPv6 also in brackets.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim_matches([' ', '\t']);
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
@@ -198,7 +197,8 @@ fn address(text: &str) -> Option<IpAddr> {
         .map(|address| address.to_canonical())
 }
 
-/// The nodes of `Forwarded` (RFC 7239, 4), one for each element. An element without a node that is an address is `None`.
+/// Returns the nodes of `Forwarded` (RFC 7239, 4), one for each element. An element without an
+/// address is `None`.
 fn forwarded_for(value: &str) -> Vec<Option<IpAddr>> {
     split_unquoted(value, ',').into_iter().map(element_address).collect()
 }
@@ -215,7 +215,7 @@ fn element_address(element: &str) -> Option<IpAddr> {
     address(node)
 }
 
-/// Splits at a character that does not stand in quotes.
+/// Splits at a character outside quotes.
 fn split_unquoted(text: &str, separator: char) -> Vec<&str> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     text.split(|character| {
@@ -242,7 +242,7 @@ mod tests {
             map.append(*name, HeaderValue::from_str(value).unwrap());
         }
         ClientAddress::new(peer.parse().unwrap(), &TrustedProxies::new(&config))
-            .of_request(&map)
+            .request_address(&map)
             .to_string()
     }
 
@@ -265,15 +265,15 @@ mod tests {
             ("10.0.0.1", &[(x, "2001:db8::1")], "2001:db8::1"),
             ("fd00::1", &[(x, "::ffff:203.0.113.7")], "203.0.113.7"),
             ("::ffff:10.0.0.1", &[(x, "203.0.113.7")], "203.0.113.7"),
-            // All are proxies: the one that is farthest away.
+            // All are proxies: the most distant one.
             ("10.0.0.1", &[(x, "10.9.9.9, 10.2.2.2")], "10.9.9.9"),
-            // What stands before an entry that says nothing is not believed.
+            // Entries before an invalid entry are not trusted.
             ("10.0.0.1", &[(x, "198.51.100.1, unknown, 10.2.2.2")], "10.2.2.2"),
             ("10.0.0.1", &[(x, "198.51.100.1, ")], "10.0.0.1"),
             ("10.0.0.1", &[], "10.0.0.1"),
-            // The other header is the client's own.
+            // The other header comes from the client.
             ("10.0.0.1", &[("forwarded", "for=198.51.100.1")], "10.0.0.1"),
-            // From a stranger nothing is believed.
+            // A header of an untrusted peer is ignored.
             ("192.0.2.1", &[(x, "203.0.113.7")], "192.0.2.1"),
         ] {
             assert_eq!(client_of(TRUSTED, peer, headers), client, "{peer} {headers:?}");
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(
             client_of("{}", "127.0.0.1", &[(x, "203.0.113.7")]),
             "127.0.0.1",
-            "nobody is trusted by default"
+            "no proxy is trusted by default"
         );
     }
 
@@ -302,7 +302,7 @@ mod tests {
         fn s16_what_a_client_writes_itself_never_decides(written in "[ -~]{0,60}", real in any::<[u8; 4]>()) {
             let real = IpAddr::from(real);
             prop_assume!(!matches!(real, IpAddr::V4(real) if real.octets()[0] == 10));
-            // A proxy appends whom it sees to what was there.
+            // A proxy appends its peer's address to the existing header.
             let chain = format!("{written}, {real}");
             prop_assert_eq!(client_of(TRUSTED, "10.0.0.1", &[("x-forwarded-for", &chain)]), real.to_string());
             let headers = [("x-forwarded-for", written.as_str()), ("x-forwarded-for", &real.to_string())];

@@ -1,4 +1,4 @@
-//! Label values of an open set: so many get a child of their own.
+//! Label values of an open set, of which a limited number have a child of their own.
 
 use std::sync::{
     OnceLock,
@@ -12,7 +12,7 @@ use super::OTHER;
 /// Resolved label children of an open set of names. Past the cap, a new name shares the child of `other`.
 pub(super) struct CappedLabels<K, C> {
     children: DashMap<K, C>,
-    /// Names taken. A cap, not a count: two threads may overshoot it by one name each.
+    /// Number of names. Two threads may exceed the cap by one name each.
     taken: AtomicUsize,
     other: OnceLock<C>,
     max: usize,

@@ -1,4 +1,4 @@
-//! Metrics of what is refused because it is too much, beside `mcp_rate_limited_total`.
+//! Metrics of refused overload, in addition to `mcp_rate_limited_total`.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl LimitMetrics {
         }
     }
 
-    /// `memory`, `queue` or `pending`.
+    /// Counts a refusal. `reason` is `memory`, `queue` or `pending`.
     pub fn shed(&self, reason: &'static str) {
         self.shed.with_label_values(&[reason]).inc();
     }
@@ -68,7 +68,7 @@ impl LimitMetrics {
         self.queue_delay.set(delay.as_secs_f64());
     }
 
-    /// What waits for one of them is another number of bytes than before.
+    /// Adds the change of the bytes that wait for one client.
     pub fn outbox_bytes(&self, before: usize, now: usize) {
         let bytes = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.outbox_bytes.add(bytes(now) - bytes(before));

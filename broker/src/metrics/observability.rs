@@ -1,4 +1,5 @@
-//! Metrics of what watches the broker: spans, the audit log, certificates, and how each backend is.
+//! Metrics of the broker's observability: spans, the audit log, certificates, and the states of
+//! backends.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use protocol::ids::{BackendId, TenantId};
 
 use super::{BACKEND_LABELS_MAX, MetricRegistrar, OTHER};
 
-/// States a backend can be in, as its label says.
+/// States of a backend, as label values.
 pub const BACKEND_STATES: [&str; 5] = ["connecting", "ready", "degraded", "failed", "disabled"];
 
 pub struct ObservabilityMetrics {
@@ -18,8 +19,8 @@ pub struct ObservabilityMetrics {
     certificates: IntGaugeVec,
     reloads: IntCounterVec,
     backend_states: IntGaugeVec,
-    /// As last told, so that what is gone or changed can be taken back.
-    told: Mutex<BTreeMap<(TenantId, BackendId), &'static str>>,
+    /// State of each backend at the last update, so that the next one can reset old values.
+    reported: Mutex<BTreeMap<(TenantId, BackendId), &'static str>>,
 }
 
 impl ObservabilityMetrics {
@@ -43,7 +44,7 @@ impl ObservabilityMetrics {
             ),
             reloads: declare.counters(
                 "mcp_certificate_reloads_total",
-                "Attempts to read the certificates anew, by listener: taken, or refused so that the old ones go on.",
+                "Attempts to read the certificates again, by listener: taken, or refused so that the old ones stay in use.",
                 &["listener", "outcome"],
             ),
             backend_states: declare.gauges(
@@ -51,7 +52,7 @@ impl ObservabilityMetrics {
                 "Backends by name and state: how many tenants have one of this name in this state.",
                 &["backend", "state"],
             ),
-            told: Mutex::default(),
+            reported: Mutex::default(),
         };
         for outcome in ["stored", "dropped"] {
             observed.audit.with_label_values(&[outcome]);
@@ -65,22 +66,22 @@ impl ObservabilityMetrics {
         observed
     }
 
-    /// `get_outcome`: of a closed set.
+    /// Counts spans. `outcome` comes from a closed set.
     pub fn spans(&self, outcome: &'static str, count: usize) {
         self.spans.with_label_values(&[outcome]).inc_by(count as u64);
     }
 
-    /// `get_outcome`: `persisted_state` or `dropped`.
+    /// Counts audit records. `outcome` is `stored` or `dropped`.
     pub fn audit(&self, outcome: &'static str, count: usize) {
         self.audit.with_label_values(&[outcome]).inc_by(count as u64);
     }
 
-    /// `outcome`: `signed`, `refused` or `unwritten`.
+    /// Counts checkpoints. `outcome` is `signed`, `refused` or `unwritten`.
     pub fn audit_checkpoints(&self, outcome: &'static str, count: usize) {
         self.audit_checkpoints.with_label_values(&[outcome]).inc_by(count as u64);
     }
 
-    /// `listener`: `clients` or `operators`.
+    /// Sets the expiry time of a certificate. `listener` is `clients` or `operators`.
     pub fn certificate(&self, listener: &'static str, ends_at: i64) {
         self.certificates.with_label_values(&[listener]).set(ends_at);
     }
@@ -89,9 +90,9 @@ impl ObservabilityMetrics {
         self.reloads.with_label_values(&[listener, if taken { "taken" } else { "refused" }]).inc();
     }
 
-    /// How all backends are right now.
+    /// Updates the states of all backends.
     pub fn backends(&self, now: impl IntoIterator<Item = (TenantId, BackendId, &'static str)>) {
-        let mut told = self.told.lock();
+        let mut told = self.reported.lock();
         let now: BTreeMap<_, _> =
             now.into_iter().map(|(tenant, backend, state)| ((tenant, backend), state)).collect();
         if *told == now {
@@ -100,7 +101,7 @@ impl ObservabilityMetrics {
         let before = label_counts(&told);
         let counts = label_counts(&now);
         for (label, state) in before.keys().filter(|key| !counts.contains_key(*key)) {
-            // Those of a name that is gone go with it; others say 0.
+            // The values of a removed name are removed. Those of another name become 0.
             if counts.keys().any(|(known, _)| known == label) {
                 self.backend_states.with_label_values(&[label.as_str(), state]).set(0);
             } else {
@@ -114,7 +115,8 @@ impl ObservabilityMetrics {
     }
 }
 
-/// How many of each label and state; names past the cap share a label, by order, so that the same name keeps its own.
+/// Returns the number of backends by label and state. Names past the cap share a label. Names are
+/// taken in order, so that a name keeps its label.
 fn label_counts(
     backends: &BTreeMap<(TenantId, BackendId), &'static str>,
 ) -> BTreeMap<(String, &'static str), i64> {
@@ -145,9 +147,11 @@ mod tests {
     fn a_backend_is_in_one_state_and_a_removed_one_is_in_none() {
         let metrics = Metrics::new(false);
         let (tenant, backend) = names("acme", "files");
-        metrics.observed.backends([(tenant.clone(), backend.clone(), "ready")]);
+        metrics.observability.backends([(tenant.clone(), backend.clone(), "ready")]);
         let (other, _) = names("other", "files");
-        metrics.observed.backends([(tenant, backend.clone(), "failed"), (other, backend, "ready")]);
+        metrics
+            .observability
+            .backends([(tenant, backend.clone(), "failed"), (other, backend, "ready")]);
         let text = metrics.render();
         assert!(text.contains(r#"mcp_backend_state{backend="files",state="ready"} 1"#), "{text}");
         assert!(text.contains(r#"mcp_backend_state{backend="files",state="failed"} 1"#), "{text}");
@@ -156,7 +160,7 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("acme"), "{text}");
-        metrics.observed.backends([]);
+        metrics.observability.backends([]);
         assert!(!metrics.render().contains("mcp_backend_state{"));
     }
 
@@ -167,7 +171,7 @@ mod tests {
             let (tenant, backend) = names("acme", &format!("b{number:04}"));
             (tenant, backend, "ready")
         });
-        metrics.observed.backends(all);
+        metrics.observability.backends(all);
         let text = metrics.render();
         assert!(text.contains(r#"mcp_backend_state{backend="other",state="ready"} 7"#), "{text}");
         assert_eq!(

@@ -1,6 +1,6 @@
-//! What the operating system knows of this process, in the names every Prometheus dashboard expects. Read from
-//! `/proc/self` each time the metrics are asked for; a value that cannot be read is left out. And what became of its log,
-//! which is the process's own too.
+//! Metrics of this process from the operating system, with the names of common Prometheus
+//! dashboards. The values come from `/proc/self` at each request. A value that cannot be read is
+//! left out. The module also counts the dropped lines of the log.
 
 use std::{
     fmt::Write as _,
@@ -8,7 +8,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// `USER_HZ`: the unit of times in `/proc`, part of Linux's interface to programs and 100 on every architecture we build for.
+/// `USER_HZ`: unit of times in `/proc`. It is part of Linux's program interface, and 100 on every
+/// supported architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 static LOG_LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
@@ -22,7 +23,7 @@ pub(crate) fn log_lines_dropped() -> u64 {
 }
 
 pub(super) fn append(text: &mut String) {
-    let help = "Lines of the log that nobody took in time.";
+    let help = "Lines of the log that the reader did not take in time.";
     metric(text, "mcp_log_lines_dropped_total", "counter", help, log_lines_dropped() as f64);
     let stat = fs::read_to_string("/proc/self/stat").ok().and_then(|line| ProcStat::parse(&line));
     if let Some(stat) = &stat {
@@ -49,7 +50,7 @@ pub(super) fn append(text: &mut String) {
         metric(text, "process_resident_memory_bytes", "gauge", "Memory held in RAM.", bytes as f64);
     }
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-        // One of them is the listing itself.
+        // One of them is the directory listing itself.
         metric(
             text,
             "process_open_fds",
@@ -81,9 +82,10 @@ struct ProcStat {
 
 impl ProcStat {
     fn parse(line: &str) -> Option<Self> {
-        // The name in parentheses may hold spaces and parentheses: fields are counted after the last one.
+        // The name in parentheses may contain spaces and parentheses: fields are counted after the
+        // last one.
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
-        // proc(5) counts from 1 and the state, our index 0, is field 3.
+        // proc(5) counts from 1. The state, at index 0 here, is field 3.
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         Some(Self {
             cpu_ticks: field(14)? + field(15)?,

@@ -1,4 +1,4 @@
-//! Which reading of the configuration file is in force, and how the attempts to read another ended.
+//! Metrics of the configuration's generation and of the outcomes of reloads.
 
 use prometheus::{IntCounterVec, IntGauge};
 
@@ -24,7 +24,7 @@ impl ReloadMetrics {
         Self { generation, attempts }
     }
 
-    pub fn taken(&self, generation: u64) {
+    pub fn reloaded(&self, generation: u64) {
         self.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
         self.attempts.with_label_values(&["taken"]).inc();
     }

@@ -1,27 +1,27 @@
-//! What breakers, queues and retries do, in numbers.
+//! Metrics of breakers, queues and retries.
 
 use dashmap::DashMap;
 use prometheus::{IntCounterVec, IntGaugeVec};
 use protocol::ids::BackendId;
+use rules::breaker::CircuitState;
 
 use super::{BACKEND_LABELS_MAX, MetricRegistrar, OTHER};
-use crate::rules::breaker::CircuitState;
 
 pub struct ResilienceMetrics {
     breaker_state: IntGaugeVec,
     breaker_transitions: IntCounterVec,
-    /// How many backends of this label are in each state: tenants may use the same name.
+    /// Number of backends with this label in each state, because tenants may use the same name.
     breakers: DashMap<String, [usize; CircuitState::ALL.len()]>,
     retries: IntCounterVec,
-    crowded: IntCounterVec,
+    queue_timeouts: IntCounterVec,
     calls_max: IntGaugeVec,
 }
 
-/// What became of the wish to send a call again.
+/// Outcome of a possible retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryOutcome {
     Sent,
-    /// The backend's budget is used up.
+    /// The budget of the backend is used up.
     OverBudget,
 }
 
@@ -40,7 +40,7 @@ impl ResilienceMetrics {
             ),
             breakers: DashMap::new(),
             retries: declare.counters("mcp_retries_total", "Calls that failed and could be sent again, by what was done.", &["outcome"]),
-            crowded: declare.counters(
+            queue_timeouts: declare.counters(
                 "mcp_calls_crowded_out_total",
                 "Calls that found no room at a backend (backend) or in the broker (broker) in time.",
                 &["queue"],
@@ -53,7 +53,7 @@ impl ResilienceMetrics {
         }
     }
 
-    /// Under which name a new backend is counted, for as long as there is this backend.
+    /// Returns the label of a new backend, which is fixed for the life of the backend.
     pub fn label(&self, backend: &BackendId) -> String {
         let known = self.breakers.contains_key(backend.as_str());
         let label = if known || self.breakers.len() < BACKEND_LABELS_MAX {
@@ -64,8 +64,14 @@ impl ResilienceMetrics {
         label.to_owned()
     }
 
-    /// A backend's breaker is in another state; `None` is that there is none, before its backend comes and after it went.
-    pub fn breaker_moved(&self, label: &str, from: Option<CircuitState>, to: Option<CircuitState>) {
+    /// Counts a state change of a backend's breaker. `None` is the state before the backend is
+    /// created and after it is removed.
+    pub fn breaker_transition(
+        &self,
+        label: &str,
+        from: Option<CircuitState>,
+        to: Option<CircuitState>,
+    ) {
         let mut counts = self.breakers.entry(label.to_owned()).or_default();
         if let Some(from) = from {
             counts[from as usize] = counts[from as usize].saturating_sub(1);
@@ -80,7 +86,7 @@ impl ResilienceMetrics {
                 .set(i64::try_from(worst).unwrap_or_default()),
             None => {
                 drop(counts);
-                // Another backend of this name may have come meanwhile.
+                // Another backend of this name may have been created in the meantime.
                 if self
                     .breakers
                     .remove_if(label, |_, counts| counts.iter().all(|count| *count == 0))
@@ -104,9 +110,9 @@ impl ResilienceMetrics {
         self.retries.with_label_values(&[outcome]).inc();
     }
 
-    /// A call found no room in time; `queue` is `backend` or `broker`.
-    pub fn crowded_out(&self, queue: &'static str) {
-        self.crowded.with_label_values(&[queue]).inc();
+    /// Counts a call that found no room in time. `queue` is `backend` or `broker`.
+    pub fn queue_timeout(&self, queue: &'static str) {
+        self.queue_timeouts.with_label_values(&[queue]).inc();
     }
 
     pub fn calls_max(&self, label: &str, max: usize) {
@@ -122,9 +128,9 @@ mod tests {
     #[test]
     fn backends_of_one_name_show_the_worst_of_them_and_leave_no_label_behind() {
         let metrics = Metrics::new(false);
-        let backend = metrics.protection.label(&BackendId::parse("files").unwrap());
+        let backend = metrics.resilience.label(&BackendId::parse("files").unwrap());
         let shown = |line: &str| metrics.render().contains(line);
-        let moved = |from, to| metrics.protection.breaker_moved(&backend, from, to);
+        let moved = |from, to| metrics.resilience.breaker_transition(&backend, from, to);
         moved(None, Some(CircuitState::Closed));
         moved(None, Some(CircuitState::Closed));
         assert!(
@@ -148,8 +154,8 @@ mod tests {
     fn names_past_the_cap_share_a_label() {
         let metrics = Metrics::new(false);
         for n in 0..BACKEND_LABELS_MAX + 3 {
-            let label = metrics.protection.label(&BackendId::parse(&format!("b{n}")).unwrap());
-            metrics.protection.breaker_moved(&label, None, Some(CircuitState::Closed));
+            let label = metrics.resilience.label(&BackendId::parse(&format!("b{n}")).unwrap());
+            metrics.resilience.breaker_transition(&label, None, Some(CircuitState::Closed));
         }
         assert!(metrics.render().contains(r#"mcp_breaker_state{backend="other"} 0"#));
     }

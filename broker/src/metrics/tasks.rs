@@ -1,7 +1,7 @@
-//! Tasks, counted.
+//! Metrics of tasks.
 
 use prometheus::{IntCounterVec, IntGaugeVec};
-use storage::TaskStatus;
+use records::TaskStatus;
 
 use super::{MetricRegistrar, Metrics};
 
@@ -11,11 +11,11 @@ pub(super) struct TaskMetrics {
     promotions: IntCounterVec,
 }
 
-/// What came of making a task of a call that was on its way.
+/// Outcome of the promotion of a running call to a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromotionOutcome {
     Made,
-    /// It could not be stored, or there are too many: the call goes on as it was.
+    /// The task could not be stored, or there are too many: the call continues as a call.
     Refused,
 }
 
@@ -46,7 +46,7 @@ impl Metrics {
         self.tasks.transitions.with_label_values(&[to]).inc();
     }
 
-    /// How many tasks the database holds in a status.
+    /// Sets the number of stored tasks with a status.
     pub fn stored_tasks(&self, status: TaskStatus, count: u64) {
         self.tasks
             .stored
@@ -54,7 +54,7 @@ impl Metrics {
             .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// A call was to become a task on its way.
+    /// Counts the promotion of a running call.
     pub fn promoted(&self, promotion: PromotionOutcome) {
         let label = match promotion {
             PromotionOutcome::Made => "made",

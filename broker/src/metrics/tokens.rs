@@ -1,9 +1,10 @@
-//! Tokens of authorization servers, the fetching of their keys, and sign-ins that failed with whatever credential.
+//! Metrics of access tokens, of the fetches of issuers' keys, and of failed sign-ins with any
+//! credential.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
+use rules::sign_in_failures::{Plane, SignInFailureReason};
 
 use super::MetricRegistrar;
-use crate::rules::sign_in_failures::{Plane, SignInFailureReason};
 
 pub struct TokenMetrics {
     verified: IntCounter,
@@ -29,7 +30,7 @@ impl TokenMetrics {
             fetches: declare.counters("mcp_issuer_key_fetches_total", "Fetches of issuers' keys: taken, or failed.", &["outcome"]),
             without_keys: declare.gauge(
                 "mcp_issuers_without_keys",
-                "Issuers without a key that is believed: not fetched since the start, too old, or none published.",
+                "Issuers without a usable key: not fetched since the start, too old, or none published.",
             ),
             sign_in_failures: declare.counters(
                 "mcp_auth_failures_total",
@@ -63,7 +64,7 @@ impl TokenMetrics {
         self.without_keys.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// Keys of one more issuer are there, or are gone.
+    /// Records that one more issuer has keys, or has none any more.
     pub fn has_keys(&self, there: bool) {
         if there { self.without_keys.dec() } else { self.without_keys.inc() }
     }

@@ -6,26 +6,24 @@
 use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
+use rules::limits::{arguments::*, sign_ins::*, tokens::*, *};
 
 use super::assert_current;
-use crate::{
-    config::{documented, units},
-    limits::{arguments::*, sign_ins::*, tokens::*, *},
-};
+use crate::config::{documented_keys, units};
 
-/// The effect of a limit that is reached.
+/// Effect of a reached limit.
 enum Effect {
     /// A refusal, counted by its code.
     Refused(ErrorKind),
-    /// A refusal with this in `mcp_rate_limited_total{scope}`.
+    /// A refusal that also counts in `mcp_rate_limited_total{scope}`.
     Scoped(ErrorKind, &'static str),
-    /// Refused as there is too much to do.
+    /// A refusal because of overload.
     Shed,
     /// A call that found no room in a queue.
     Crowded,
-    /// Something else, and the metric that shows it, if any.
+    /// Another effect, and the metric that shows it, if any.
     Other(&'static str, &'static str),
-    /// A setting that says what a limit means, not one itself.
+    /// A setting that modifies a limit but is not one itself.
     Says(&'static str),
 }
 
@@ -184,13 +182,14 @@ const KEYS: &[(&str, Effect)] = &[
     ("events.retry", Says("the value that clients get")),
 ];
 
-/// Where they stand.
+/// Sources of the constants.
 const SOURCE: &str = concat!(
-    include_str!("../limits.rs"),
-    include_str!("../limits/arguments.rs"),
-    include_str!("../limits/audit.rs"),
-    include_str!("../limits/sign_ins.rs"),
-    include_str!("../limits/tokens.rs")
+    include_str!("../../../rules/src/limits.rs"),
+    include_str!("../../../rules/src/limits/access.rs"),
+    include_str!("../../../rules/src/limits/arguments.rs"),
+    include_str!("../../../rules/src/limits/audit.rs"),
+    include_str!("../../../rules/src/limits/sign_ins.rs"),
+    include_str!("../../../rules/src/limits/tokens.rs")
 );
 
 struct Fixed {
@@ -273,10 +272,10 @@ fn met() -> Vec<Fixed> {
         IDEMPOTENCY_KEY_BYTES_MAX Refused(ErrorKind::InvalidParams);
         TASK_TTL_MIN Other("the task gets this time", "");
         TASK_RUN_MAX Refused(ErrorKind::Timeout);
-        PROMOTE_RETRY_INTERVAL Other("the call goes on as it was", "");
+        PROMOTE_RETRY_INTERVAL Other("the call continues as before", "");
         TASK_RUNS_MAX Refused(ErrorKind::Overloaded);
         TASK_INPUTS_MAX Other("the broker answers the question of the backend with an error", "");
-        TASK_NOTIFICATIONS_PER_SECOND Other("further ones are left out", DROPPED);
+        TASK_NOTIFICATIONS_PER_SECOND Other("the broker drops further ones", DROPPED);
         TASK_RESULT_WAIT_MAX Refused(ErrorKind::Timeout);
         TASK_STORE_WAIT_MAX Refused(ErrorKind::StoreUnavailable);
         STREAMS_KEPT_MAX Other(overflow, "");
@@ -343,7 +342,8 @@ fn met() -> Vec<Fixed> {
 }
 
 /// Internal paces, batch sizes and caches, which no peer meets as a limit.
-const INNER: &str = "LEFT_OUT_LOGGED_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
+const INNER: &str = "POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLICY_PATTERN_BYTES_MAX ACCESS_VIEWS_MAX ACCESS_SUBJECTS_MAX \
+    LEFT_OUT_LOGGED_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
     TASK_POLLER_INTERVAL TASK_POLLER_INTERVAL_ALONE TASK_POLLER_BATCH STATUS_MESSAGE_CHARS_MAX STORE_RETRY_FIRST STORE_RETRY_MAX END_RETRY_FIRST \
     TASK_OUTCOME_TRIES TASK_RELEASE_TRIES TASK_OUTCOME_SUSPECT_BYTES COMMIT_SETTLES_WITHIN COMMIT_LOOK_MAX TASK_ORPHAN_SWEEP_INTERVAL \
     TASK_DEFER_FIRST TASK_DEFER_MAX TASKS_DEFERRED_MAX SESSION_ID_BYTES FIRST_CATALOG_WAIT REAPER_INTERVAL \
@@ -407,7 +407,7 @@ fn unit(path: &str, allowed: &str) -> &'static str {
 }
 
 fn settings() -> String {
-    let keys = documented(&SECTIONS);
+    let keys = documented_keys(&SECTIONS);
     let mut out = "| key | default | unit | effect | metric | meaning |\n| --- | --- | --- | --- | --- | --- |\n".to_owned();
     for [path, default, allowed, meaning] in &keys {
         let row = KEYS.iter().find(|(key, _)| key == path);
@@ -421,7 +421,7 @@ fn settings() -> String {
         );
     }
     for (path, _) in KEYS {
-        assert!(keys.iter().any(|[key, ..]| key == path), "{path} is no key any more");
+        assert!(keys.iter().any(|[key, ..]| key == path), "{path} is no longer a key");
     }
     out
 }
@@ -515,7 +515,7 @@ fn the_page_of_limits_is_up_to_date() {
         ```\n\n\
         ## Settings\n\n{}\n\
         ## Fixed limits\n\n\
-        These limits have no setting. They stand in the module `limits` of the source.\n\n{}",
+        These limits have no setting. The module `limits` of the source defines them.\n\n{}",
         settings(),
         fixed_limits(),
     );

@@ -1,8 +1,9 @@
-//! Writes the audit log behind those whose deeds it holds: a bounded queue, and one task that stores all of it that waits in one
-//! commit. What an operator did is stored before the operator hears of it ([`AuditWriter::add_now`]).
+//! Writer of the audit log behind its callers: a bounded queue, and one task that stores all
+//! waiting records in one commit. An operator's change is stored before the operator gets the
+//! answer ([`AuditWriter::add_now`]).
 //!
-//! A call never waits for it. While the store is away records wait in the queue, in order; what finds no room is dropped and
-//! counted, and the log says so once.
+//! A call never waits for it. While the store is away, records wait in the queue, in order. Records
+//! without room are dropped and counted, and the log reports that once.
 
 use std::{
     sync::{
@@ -12,26 +13,25 @@ use std::{
     time::Duration,
 };
 
-use storage::{AuditRecord, DurableStore, StoreError};
+use records::AuditRecord;
+use rules::limits::{
+    AUDIT_BATCH_BYTES_MAX, AUDIT_BATCH_MAX, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT,
+    AUDIT_QUEUE_BYTES_MAX, AUDIT_QUEUE_MAX, STORE_RETRY_FIRST, STORE_RETRY_MAX,
+};
+use storage::{DurableStore, StoreError};
 use tokio::{
     sync::{Notify, mpsc, oneshot},
     time::{Instant, sleep, timeout},
 };
 
 use super::availability::Availability;
-use crate::{
-    limits::{
-        AUDIT_BATCH_BYTES_MAX, AUDIT_BATCH_MAX, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT,
-        AUDIT_QUEUE_BYTES_MAX, AUDIT_QUEUE_MAX, STORE_RETRY_FIRST, STORE_RETRY_MAX,
-    },
-    metrics::Metrics,
-};
+use crate::metrics::Metrics;
 
 pub struct AuditWriter {
     queue: mpsc::Sender<AuditJob>,
-    /// Of the records in the queue.
+    /// Bytes of the records in the queue.
     bytes: Arc<AtomicUsize>,
-    /// Records are being dropped, which the log knows.
+    /// Set while records are dropped, which the log has reported.
     dropping: AtomicBool,
     store: Arc<dyn DurableStore>,
     availability: Arc<Availability>,
@@ -41,12 +41,12 @@ pub struct AuditWriter {
 
 enum AuditJob {
     Add(AuditRecord),
-    /// Tells when everything before it is stored.
+    /// Sends a message when everything before it is stored.
     Flush(oneshot::Sender<()>),
 }
 
 impl AuditWriter {
-    /// Must be called inside the runtime. The task ends with the value.
+    /// Starts the writer. Must be called inside the runtime. The task ends with the value.
     pub(super) fn start(
         store: Arc<dyn DurableStore>,
         availability: Arc<Availability>,
@@ -76,7 +76,7 @@ impl AuditWriter {
         }
     }
 
-    /// Never waits.
+    /// Queues a record. It never waits.
     pub fn add(&self, record: AuditRecord) {
         let size = size(&record);
         let fits = self.bytes.fetch_add(size, Ordering::AcqRel) + size <= AUDIT_QUEUE_BYTES_MAX;
@@ -85,13 +85,13 @@ impl AuditWriter {
             return;
         }
         self.bytes.fetch_sub(size, Ordering::AcqRel);
-        self.metrics.observed.audit("dropped", 1);
+        self.metrics.observability.audit("dropped", 1);
         if !self.dropping.swap(true, Ordering::Relaxed) {
             tracing::error!("the store does not keep up with the audit log: records are dropped");
         }
     }
 
-    /// It is on disk when this returns `Ok`. Otherwise it was put with the others, and is tried again with them.
+    /// Stores a record at once. After an `Err` the record is in the queue and is tried again.
     pub async fn add_now(&self, record: AuditRecord) -> Result<(), StoreError> {
         let begun = Instant::now();
         let stored = self
@@ -100,18 +100,18 @@ impl AuditWriter {
             .await;
         self.metrics.store("append_audit", self.store.engine(), begun.elapsed(), stored.is_err());
         match &stored {
-            Ok(()) => self.metrics.observed.audit("stored", 1),
+            Ok(()) => self.metrics.observability.audit("stored", 1),
             Err(_) => self.add(record),
         }
         stored
     }
 
-    /// Told when so much was stored that it should be signed before its time.
+    /// Returns the notification that enough records were stored for an early signature.
     pub fn unsigned(&self) -> Arc<Notify> {
         self.unsigned.clone()
     }
 
-    /// Waits for what was added before, but not for long.
+    /// Waits until the earlier records are stored, but not for long.
     pub async fn flush(&self) {
         let (done, stored) = oneshot::channel();
         let flushed = timeout(AUDIT_FLUSH_WAIT, async {
@@ -134,7 +134,7 @@ struct AuditWorker {
     metrics: Arc<Metrics>,
     jobs: mpsc::Receiver<AuditJob>,
     bytes: Arc<AtomicUsize>,
-    /// Records since the last word of [`AuditWriter::unsigned`].
+    /// Records since the last notification of [`AuditWriter::unsigned`].
     stored: usize,
     unsigned: Arc<Notify>,
 }
@@ -173,7 +173,7 @@ impl AuditWorker {
         }
     }
 
-    /// Tries until the store takes them: each has an id, so that nothing is added twice.
+    /// Retries until the store takes the records. Each has an id, so that none is added twice.
     async fn store_all(&mut self, batch: &[AuditRecord]) {
         let mut wait = STORE_RETRY_FIRST;
         while !batch.is_empty() {
@@ -188,7 +188,7 @@ impl AuditWorker {
             );
             match stored {
                 Ok(()) => {
-                    self.metrics.observed.audit("stored", batch.len());
+                    self.metrics.observability.audit("stored", batch.len());
                     self.stored += batch.len();
                     if self.stored >= AUDIT_CHECKPOINT_ROWS as usize {
                         self.stored = 0;
@@ -205,7 +205,8 @@ impl AuditWorker {
 
 #[cfg(test)]
 mod tests {
-    use storage::{AuditFilter, AuditKind, SqliteStore};
+    use records::{AuditFilter, AuditKind};
+    use storage::SqliteStore;
 
     use super::*;
 
@@ -235,7 +236,10 @@ mod tests {
         let (store, writer, metrics) = writer().await;
         (0..200).for_each(|number| writer.add(record(number, 10)));
         writer.flush().await;
-        assert_eq!(store.audit(&AuditFilter::default(), None, 1_000).await.unwrap().len(), 200);
+        assert_eq!(
+            store.audit_records(&AuditFilter::default(), None, 1_000).await.unwrap().len(),
+            200
+        );
         assert_eq!(writer.bytes.load(Ordering::Relaxed), 0);
         assert!(metrics.render().contains(r#"mcp_audit_records_total{outcome="stored"} 200"#));
     }

@@ -1,19 +1,20 @@
-//! Whether a store can be used now, as those who ask it find out.
+//! Availability of a store, as its callers find out.
 //!
-//! Everything asked of a store goes [`Availability::through`] here, but for the lease, which has a connection of its own and no
-//! turn to lose to whoever tries ([`Availability::beside`]). Once a store is found to be away, whoever comes is
-//! refused at once, but for one at a time who tries again: nobody waits for what another one waits for in vain. What fails
-//! is logged when it begins to and when it is over, however often it is tried meanwhile.
+//! Every operation of a store goes [`Availability::through`] here, except those of the lease. The
+//! lease has a connection of its own and does not wait for a probe ([`Availability::run_unguarded`]). Once
+//! a store is away, further operations are refused at once. One operation at a time probes the
+//! store. A failing operation is logged when it begins to fail and when it works again, however
+//! often it is tried meanwhile.
 //!
-//! Invariant: a store that answered anybody after a call had begun is not away because that call failed.
+//! Invariant: a store that answered any operation after a call had begun is not away because that
+//! call failed.
 
 use std::{collections::HashMap, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
+use rules::limits::STORE_PROBE_EVERY;
 use storage::StoreError;
 use tokio::time::Instant;
-
-use crate::limits::STORE_PROBE_EVERY;
 
 #[derive(Debug)]
 pub(super) struct Availability {
@@ -24,9 +25,9 @@ pub(super) struct Availability {
 #[derive(Debug, Default)]
 struct AvailabilityState {
     outage: Option<Outage>,
-    /// When the store last gave an answer, if only to say no.
+    /// Time of the store's last answer, which may be an error.
     answered_at: Option<Instant>,
-    /// What fails while the store is there, and since when.
+    /// Operations that fail although the store is there, with the time of the first failure.
     failing: HashMap<&'static str, Instant>,
 }
 
@@ -38,7 +39,7 @@ struct Outage {
     refused: u64,
 }
 
-/// The one call that finds out whether an outage is over.
+/// The one operation that probes whether an outage is over.
 struct OutageProbe<'a>(&'a Availability);
 
 impl Availability {
@@ -46,18 +47,19 @@ impl Availability {
         Self { store, state: Mutex::default() }
     }
 
-    /// Asks the store, unless it is known to be away.
+    /// Runs an operation, unless the store is known to be away.
     pub(super) async fn through<T>(
         &self,
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let _probe = self.admit()?;
-        self.beside(operation, work).await
+        self.run_unguarded(operation, work).await
     }
 
-    /// Asks the store, though it may be known to be away. What comes of it is everybody's to know.
-    pub(super) async fn beside<T>(
+    /// Runs an operation, even if the store is known to be away. The result counts for all
+    /// operations.
+    pub(super) async fn run_unguarded<T>(
         &self,
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
@@ -79,7 +81,7 @@ impl Availability {
         Err(StoreError::Unavailable { detail: "it did not answer a moment ago".into() })
     }
 
-    /// What came of asking the store.
+    /// Notes the result of an operation.
     pub(super) fn note(&self, operation: &'static str, begun: Instant, error: Option<&StoreError>) {
         match error.map(StoreError::cause) {
             None => self.answered(Some(operation)),
@@ -122,7 +124,7 @@ impl Availability {
 
     fn fails(&self, operation: &'static str, error: &StoreError) {
         if self.lock().failing.insert(operation, Instant::now()).is_none() {
-            tracing::warn!(operation, store = self.store, %error, "the store failed; nothing is said of this again until it works");
+            tracing::warn!(operation, store = self.store, %error, "the store failed; the log omits further failures of this kind until it works");
         }
     }
 
@@ -147,7 +149,7 @@ impl Availability {
                 operation,
                 store = self.store,
                 failed_s = seconds(at),
-                "the store does this again"
+                "the store works again"
             );
         }
     }
@@ -158,7 +160,7 @@ impl Availability {
 }
 
 impl Drop for OutageProbe<'_> {
-    /// Failed, or given up.
+    /// Ends the probe, which failed or was given up.
     fn drop(&mut self) {
         if let Some(outage) = &mut self.0.lock().outage {
             (outage.probing, outage.probe_at) = (false, Instant::now() + STORE_PROBE_EVERY);
@@ -193,7 +195,7 @@ mod tests {
         let availability = Availability::new("test");
         assert!(asked(&availability, away()).await);
         assert!(!asked(&availability, Ok(())).await, "it was away a moment ago");
-        let probe = eventually("somebody to try", || ready(availability.admit())).await;
+        let probe = eventually("a caller to try", || ready(availability.admit())).await;
         assert!(probe.is_some());
         assert!(!asked(&availability, Ok(())).await, "one is at it");
         drop(probe);
@@ -229,7 +231,7 @@ mod tests {
         );
         assert!(asked(&availability, away()).await, "it is there");
         assert!(!asked(&availability, Ok(())).await, "it is not any more");
-        availability.beside("renew", ready(Ok(()))).await.unwrap();
+        availability.run_unguarded("renew", ready(Ok(()))).await.unwrap();
         assert!(asked(&availability, Ok(())).await, "and it is back, as the lease found out");
     }
 }

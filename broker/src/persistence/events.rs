@@ -1,8 +1,10 @@
-//! Writes event streams behind: whoever has an event queues it and goes on, one task logs batches in their order.
+//! Writer of event streams behind their senders: a sender queues an event and returns, and one task
+//! logs batches in order.
 //!
-//! Never waits and never fails: what finds no room, or what the store does not take, is counted and remembered as lost, and
-//! the next event of that stream is logged behind a mark that everything before it is gone. So a log may end early or begin
-//! late, but it never has a hole that nobody can see.
+//! A sender never waits and never fails. An event is lost if the queue is full or the store refuses
+//! it. Lost events are counted and noted. The next event of the stream is logged behind a mark that
+//! everything before it is gone. A log may thus end early or begin late, but it never has an
+//! unmarked hole.
 
 use std::{
     collections::HashMap,
@@ -13,22 +15,21 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use storage::{EventStore, LogEntry, SessionKey, StreamRecord};
+use records::{LogEntry, SessionKey, StreamRecord};
+use rules::limits::{
+    EVENT_BATCH_BYTES_MAX, EVENT_BATCH_MAX, EVENT_QUEUE_BYTES_MAX, EVENT_QUEUE_MAX,
+    LOST_STREAMS_MAX,
+};
+use storage::EventStore;
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
 };
 
 use super::availability::Availability;
-use crate::{
-    limits::{
-        EVENT_BATCH_BYTES_MAX, EVENT_BATCH_MAX, EVENT_QUEUE_BYTES_MAX, EVENT_QUEUE_MAX,
-        LOST_STREAMS_MAX,
-    },
-    metrics::Metrics,
-};
+use crate::metrics::Metrics;
 
-/// The queue in front of the event log. Clones share it.
+/// The queue of the event log. Clones share it.
 #[derive(Clone)]
 pub struct EventWriter(Arc<EventWriterInner>);
 
@@ -40,10 +41,10 @@ struct EventWriterInner {
 
 enum EventJob {
     Log(LogEntry),
-    /// The session is over, and its streams with it.
+    /// Forgets a session that is over, with its streams.
     Forget(SessionKey),
-    /// Tells whether everything of the session queued before is logged.
-    /// With what of it was lost by then, which can be marked now that the rest is logged.
+    /// Sends back whether everything of the session that was queued before is logged. It carries
+    /// the losses up to then, which can be marked now that the rest is logged.
     Flush(SessionKey, Vec<(u64, u64)>, oneshot::Sender<bool>),
 }
 
@@ -54,7 +55,7 @@ impl std::fmt::Debug for EventWriter {
 }
 
 impl EventWriter {
-    /// Must be called inside the runtime. The task ends with the last clone.
+    /// Starts the writer. Must be called inside the runtime. The task ends with the last clone.
     pub(super) fn start(
         store: Arc<dyn EventStore>,
         availability: Arc<Availability>,
@@ -77,7 +78,7 @@ impl EventWriter {
         Self(Arc::new(EventWriterInner { queue, queued_bytes, lost }))
     }
 
-    /// Queues an entry. Entries of a stream are to be queued in their order.
+    /// Queues an entry. The caller must queue entries of a stream in their order.
     pub fn log(&self, entry: LogEntry) {
         let inner = &self.0;
         let bytes = weight(&entry);
@@ -91,17 +92,20 @@ impl EventWriter {
         inner.lost.note(std::slice::from_ref(&entry));
     }
 
-    /// The session is over. What finds no room ages out of the store.
+    /// Removes a session that is over from the log. If the queue is full, its entries age out of
+    /// the store.
     pub fn forget(&self, session: SessionKey) {
         let _ages_out = self.0.queue.try_send(EventJob::Forget(session));
     }
 
-    /// Waits until what was queued so far is logged, or marked as missing. `false`: neither could be done.
+    /// Waits until the events queued so far are logged, or marked as missing. Returns false if
+    /// neither was possible.
     ///
-    /// A mark is as good as the event to whoever asks: it asks in order to store that a client was told of its lists. A client
-    /// that saw the event was told. One that did not comes back with a place before the mark, or with none for a stream
-    /// nobody read yet; both are a gap, and what may have changed is told to it then, the lists first of all. What must not
-    /// happen is that the log simply ends before the event: then nobody would know that it was ever there.
+    /// A mark is as good as the event to the caller, which then stores the lists that were
+    /// announced to the client. A client that received the event knows them. A client that missed
+    /// it resumes from a position before the mark, or opens a stream that it never read. Both are a
+    /// gap, and after a gap the client gets notifications of all lists. The log must not end before
+    /// the event without a mark, because the loss would be invisible.
     pub async fn flushed(&self, session: SessionKey) -> bool {
         let (done, flushed) = oneshot::channel();
         let lost = self.0.lost.gaps_of(&session);
@@ -113,7 +117,7 @@ impl EventWriter {
 fn weight(entry: &LogEntry) -> usize {
     match entry {
         LogEntry::Event { event, .. } => event.frame.len(),
-        LogEntry::Stream { record, .. } => record.due.len(),
+        LogEntry::Stream { record, .. } => record.pending_answers.len(),
         LogEntry::Trim { .. } | LogEntry::Drop { .. } => 0,
     }
 }
@@ -186,17 +190,17 @@ impl EventWorker {
     }
 }
 
-/// Streams of which something could not be logged, until that is marked in the log.
+/// Streams with events that could not be logged, until the log has a mark of it.
 struct LossTracker {
     streams: Mutex<StreamGaps>,
     metrics: Arc<Metrics>,
 }
 
-/// No session has an empty map here.
+/// Gaps by session and stream. No session has an empty map here.
 #[derive(Default)]
 struct StreamGaps {
     sessions: HashMap<SessionKey, HashMap<u64, Gap>>,
-    /// Of all sessions.
+    /// Number of gaps of all sessions.
     count: usize,
 }
 
@@ -205,7 +209,7 @@ impl StreamGaps {
         self.sessions.get(&session)?.get(&stream)
     }
 
-    /// The stream's gap, a new one if there is room.
+    /// Returns the stream's gap. Adds one if there is room.
     fn gap(&mut self, (session, stream): (SessionKey, u64)) -> Option<&mut Gap> {
         if self.get((session, stream)).is_none() {
             if self.count >= LOST_STREAMS_MAX {
@@ -229,9 +233,9 @@ impl StreamGaps {
 
 #[derive(Default)]
 struct Gap {
-    /// Events up to here are not in the log.
+    /// Events up to this sequence are not in the log.
     through: u64,
-    /// What is known of the stream, where that is not in the log either.
+    /// Record of the stream, if the log does not have it either.
     record: Option<StreamRecord>,
 }
 
@@ -259,7 +263,7 @@ impl LossTracker {
         self.metrics.events_lost(events);
     }
 
-    /// What has to be logged before this entry, so that the log tells what it does not have.
+    /// Adds the entries that must precede this one, so that the log marks its gap.
     fn mend(&self, entry: &LogEntry, batch: &mut Vec<LogEntry>) {
         let LogEntry::Event { session, stream, event } = entry else { return };
         let mut streams = self.lock();
@@ -275,7 +279,7 @@ impl LossTracker {
         });
     }
 
-    /// Streams of a session with the last event of each that is lost.
+    /// Returns the gaps of a session: each stream with its last lost event.
     fn gaps_of(&self, session: &SessionKey) -> Vec<(u64, u64)> {
         let streams = self.lock();
         streams
@@ -287,8 +291,8 @@ impl LossTracker {
             .collect()
     }
 
-    /// What has to be logged so that the log tells that it does not have these. Whatever was queued before they were lost is
-    /// in the log already; a stream of which more was lost since then waits for the next time.
+    /// Adds the entries that mark these gaps. Entries that were queued before the loss are in the
+    /// log already. A stream with newer losses waits for the next call.
     fn mend_all(&self, session: SessionKey, lost: &[(u64, u64)], batch: &mut Vec<LogEntry>) {
         let mut streams = self.lock();
         for &(stream, through) in lost {
@@ -331,13 +335,14 @@ mod tests {
 
     use async_trait::async_trait;
     use bytes::Bytes;
-    use storage::{LoggedEvent, StoreError, StoredStream};
+    use records::{LoggedEvent, StoredStream};
+    use storage::StoreError;
 
     use super::*;
 
     const KEY: SessionKey = SessionKey::new([7; 32]);
 
-    /// Keeps what it is given, unless it is told to fail.
+    /// Keeps its entries, unless it is set to fail.
     #[derive(Default)]
     struct Notebook {
         entries: Mutex<Vec<LogEntry>>,
@@ -392,7 +397,12 @@ mod tests {
     fn birth() -> LogEntry {
         LogEntry::Stream {
             session: KEY,
-            record: StreamRecord { number: 1, general: true, due: Vec::new(), was_read: false },
+            record: StreamRecord {
+                number: 1,
+                standalone: true,
+                pending_answers: Vec::new(),
+                was_read: false,
+            },
         }
     }
 

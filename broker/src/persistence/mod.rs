@@ -1,8 +1,9 @@
-//! State that outlives the process, as the rest of the broker uses it: one value with the stores behind it.
+//! State that outlives the process: one value with the stores behind it.
 //!
-//! What must be on disk before it is acknowledged goes through [`Persistence::write`], which shares transactions between
-//! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Persistence::timed`].
-//! Nothing here is on the path of a plain call of a session that lives here.
+//! A change that must be on disk before it is acknowledged goes through [`Persistence::write`],
+//! which shares transactions between concurrent writes. Reads go to the store directly, within its
+//! own deadline, through [`Persistence::timed`]. A plain call of a session on this replica uses
+//! none of this.
 
 mod audit;
 mod availability;
@@ -21,21 +22,20 @@ use std::{
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use protocol::error::{ErrorKind, Refusal};
+use records::{NodeName, SessionKey, StoredStream, StreamRecord, WriteOp, WriteOutcome};
 pub use storage::StoreError;
 use storage::{DurableStore, EventStore, HotStore};
-// What backends and sessions name of the stores; they reach them through this module only.
+// Types of the stores that backends and sessions use. They reach the stores through this module
+// only.
+use rules::limits::PAST_NAMES_MAX;
 pub use storage::{
-    AuditFilter, AuditKind, AuditRecord, FullTask, InputCounts, LogEntry, LoggedEvent, NodeName,
-    OwnerHint, SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord, StoredStream,
-    StoredTask, StoredTaskSnapshot, StreamRecord, SubscriptionRecord, TaskAudience, TaskInput,
-    TaskLimit, TaskLimits, TaskListPosition, TaskRecord, TaskStatus, TaskStep, Wakeup, WriteOp,
-    WriteOutcome, fault_point,
+    OwnerHint, Wakeup, fault_point,
     hot::{BudgetGrant, BudgetRequest, TASK_NOTIFICATION_BYTES_MAX},
 };
 
 use self::{audit::AuditWriter, availability::Availability, node::Lease, persister::Persister};
 pub use self::{events::EventWriter, sweeper::sweep};
-use crate::{auth::SealKey, limits::PAST_NAMES_MAX, metrics::Metrics};
+use crate::{auth::SealKey, metrics::Metrics};
 
 /// The stores of one process.
 pub struct Stores {
@@ -47,7 +47,7 @@ pub struct Stores {
 
 #[cfg(test)]
 impl Stores {
-    /// Stores that end with the process.
+    /// Opens stores that end with the process.
     pub async fn in_memory() -> Self {
         let store =
             storage::SqliteStore::in_memory().await.expect("a database in memory needs nothing");
@@ -59,27 +59,27 @@ impl Stores {
     }
 }
 
-/// The stores and this process's name among those that share them.
+/// The stores, and the name of this process among those that share them.
 pub struct Persistence {
     pub store: Arc<dyn DurableStore>,
     pub events: Option<Arc<dyn EventStore>>,
-    /// Where event streams are logged, if anywhere.
+    /// The writer of the event log, if there is one.
     pub event_log: Option<EventWriter>,
     pub hot: Arc<dyn HotStore>,
-    /// Seals what is a secret of a backend.
+    /// Seals the secrets of backends.
     pub seal: SealKey,
     pub lease: Lease,
-    /// Where other replicas reach this one, once that is known.
+    /// Address for other replicas, once it is known.
     address: OnceLock<Option<String>>,
-    /// Changes when the lease was lost.
+    /// Name of this process. It changes when the lease was lost.
     node: ArcSwap<NodeName>,
-    /// What it was before.
+    /// Its former names.
     former: Mutex<Vec<NodeName>>,
     persister: Persister,
-    /// Who did what.
+    /// The audit log.
     pub audit: AuditWriter,
     availability: Arc<Availability>,
-    /// Of the event log; the same where that is in the database.
+    /// Availability of the event log. It is `availability` if the log is in the database.
     events_availability: Arc<Availability>,
     metrics: Arc<Metrics>,
 }
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Persistence {
 }
 
 impl Persistence {
-    /// Must be called inside the runtime.
+    /// Starts the writers. Must be called inside the runtime.
     pub fn new(stores: Stores, node: NodeName, seal: SealKey, metrics: Arc<Metrics>) -> Arc<Self> {
         let availability = Arc::new(Availability::new(stores.durable.engine()));
         let events_availability = match &stores.events {
@@ -126,13 +126,14 @@ impl Persistence {
         })
     }
 
-    /// Whether other processes may use the same stores.
+    /// Returns whether other processes may use the same stores.
     pub fn is_shared(&self) -> bool {
         !self.store.is_exclusive()
     }
 
-    /// The name this process owns things under now. Whoever commits something in this name compares it again afterwards:
-    /// when it has changed, what was committed may have been missed by the reclaiming and counts as not owned.
+    /// Returns the name under which this process owns records now. After a commit in this name the
+    /// caller compares it again. If it has changed, the reclaim may have missed the commit, which
+    /// then counts as not owned.
     pub fn node(&self) -> NodeName {
         NodeName::clone(&self.node.load())
     }
@@ -141,29 +142,29 @@ impl Persistence {
         let _joins_once = self.address.set(address);
     }
 
-    /// Where other replicas reach this one.
+    /// Returns the address of this process for other replicas.
     pub fn address(&self) -> Option<&str> {
         self.address.get()?.as_deref()
     }
 
-    /// Tells the others that a session is here, for when the database cannot.
+    /// Publishes that a session is here, for times when the database is away.
     pub async fn note_owned(&self, session: &SessionKey, ttl: Duration) {
         if let Some(address) = self.address().filter(|_| self.is_shared()) {
             let hint =
                 OwnerHint { node: self.node().as_str().to_owned(), address: address.to_owned() };
-            self.hot.note_owner(session, &hint, ttl).await;
+            self.hot.put_owner_hint(session, &hint, ttl).await;
         }
     }
 
-    /// A session is over and out of the store: forgets what else is kept of it.
+    /// Forgets the rest of a session that is out of the store.
     pub async fn forget_session(&self, session: &SessionKey) {
-        self.hot.forget_owner(session).await;
+        self.hot.remove_owner_hint(session).await;
         if let Some(log) = &self.event_log {
             log.forget(*session);
         }
     }
 
-    /// Goes on under another name; returns the one before.
+    /// Changes the name of this process. Returns the former one.
     pub(crate) fn rename(&self, node: NodeName) -> NodeName {
         let before = NodeName::clone(&self.node.swap(Arc::new(node)));
         let mut former = self.former.lock();
@@ -174,29 +175,31 @@ impl Persistence {
         before
     }
 
-    /// Whether this process is, or was, called so: what has that owner is taken by nobody else so far.
+    /// Returns whether this process has, or had, this name. No other process owns its records so
+    /// far.
     pub fn is_ours(&self, node: &NodeName) -> bool {
         self.node() == *node || self.former.lock().contains(node)
     }
 
-    /// Every name this process has, or had.
+    /// Returns every name that this process has, or had.
     pub fn names(&self) -> Vec<NodeName> {
         let former = self.former.lock().clone();
         former.into_iter().chain([self.node()]).collect()
     }
 
-    /// Carries out a change. `Ok`: it is on disk. An `Err` of a change that may have been carried out all the same is
-    /// possible (the database went away at the wrong moment); whoever cannot live with that looks.
+    /// Writes a change. `Ok`: it is on disk. After an `Err` the change may still have been stored,
+    /// if the database went away at that moment. A caller that needs certainty reads the record.
     pub async fn write(&self, write: WriteOp) -> Result<WriteOutcome, Refusal> {
         self.commit(write).await.map_err(|error| refusal(&error))
     }
 
-    /// The same in the store's own terms, which tell what was not done from what nobody knows.
+    /// Writes a change as [`Persistence::write`] does. The store's own error tells a failed change
+    /// from one with an unknown outcome.
     pub async fn commit(&self, write: WriteOp) -> Result<WriteOutcome, StoreError> {
         self.persister.write(write).await
     }
 
-    /// Asks the store something, and counts and times it as `operation`.
+    /// Reads from the store, and counts and times it as `operation`.
     pub async fn timed<T>(
         &self,
         operation: &'static str,
@@ -205,7 +208,8 @@ impl Persistence {
         self.ask(operation, work).await.map_err(|error| refusal(&error))
     }
 
-    /// The same in the store's own terms. After an error of a change, the change may have been carried out.
+    /// Runs an operation, with the store's own error. After an error a change may still have been
+    /// stored.
     pub async fn ask<T>(
         &self,
         operation: &'static str,
@@ -214,19 +218,19 @@ impl Persistence {
         self.ask_of(self.store.engine(), operation, work).await
     }
 
-    /// The same for the lease, which does not wait for others to find out whether the store is back.
+    /// Runs an operation of the lease. It does not wait for another operation to probe the store.
     async fn ask_for_lease<T>(
         &self,
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let begun = Instant::now();
-        let result = self.availability.beside(operation, work).await;
+        let result = self.availability.run_unguarded(operation, work).await;
         self.metrics.store(operation, self.store.engine(), begun.elapsed(), result.is_err());
         result
     }
 
-    /// The same of any of the stores.
+    /// Runs an operation of any of the stores.
     pub async fn ask_of<T>(
         &self,
         engine: &'static str,
@@ -244,14 +248,14 @@ impl Persistence {
         result
     }
 
-    /// Lets go of the stores. Called last, when nobody is served any more.
+    /// Closes the stores. Called last, when no client is served any more.
     pub async fn close(&self) {
         self.audit.flush().await;
         self.hot.close().await;
         self.store.close().await;
     }
 
-    /// The logged streams of a session, without their events.
+    /// Returns the logged streams of a session, without their events.
     pub async fn logged_streams(&self, session: &SessionKey) -> Result<Vec<StreamRecord>, Refusal> {
         match &self.events {
             Some(events) => self.timed_events("list_streams", events.streams(session)).await,
@@ -259,12 +263,13 @@ impl Persistence {
         }
     }
 
-    /// Whether event streams are logged elsewhere than all else: that may be away while all else is served.
+    /// Returns whether event streams are logged in a store of their own. That store may be away
+    /// while the others work.
     pub fn logs_apart(&self) -> bool {
         self.events.as_ref().is_some_and(|events| events.engine() != self.store.engine())
     }
 
-    /// A logged stream with its events after `position`.
+    /// Returns a logged stream with its events after `position`.
     pub async fn logged_stream(
         &self,
         session: &SessionKey,
@@ -289,7 +294,7 @@ impl Persistence {
     }
 }
 
-/// A store's failure in a client's terms.
+/// Returns the refusal for a store's failure.
 pub fn refusal(error: &StoreError) -> Refusal {
     match error.cause() {
         StoreError::Busy { .. } => {
@@ -298,12 +303,12 @@ pub fn refusal(error: &StoreError) -> Refusal {
         StoreError::Full => Refusal::new(ErrorKind::StoreFull, "the database's disk is full"),
         StoreError::Unavailable { .. } | StoreError::InUse { .. } => Refusal::new(
             ErrorKind::StoreUnavailable,
-            "the database can not be reached now, try again",
+            "the database cannot be reached now, try again",
         ),
         StoreError::Refused { .. } => Refusal::new(
             ErrorKind::Internal,
             "the database refuses what it was asked, as the broker's log says",
         ),
-        _ => Refusal::new(ErrorKind::Internal, "what is stored can not be used"),
+        _ => Refusal::new(ErrorKind::Internal, "what is stored cannot be used"),
     }
 }

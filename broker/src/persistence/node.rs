@@ -1,11 +1,13 @@
 //! This process as one replica among several: it joins, renews its lease and leaves.
 //!
-//! What a process owns (sessions, tasks) is its own while its lease runs, by the database's clock. The lease is renewed
-//! three times in its length. When the database was out of reach for longer, the process goes on under a new name and takes
-//! back what nobody took meanwhile; the rest it forgets. So an outage of the database costs no session by itself.
+//! A process owns its sessions and tasks while its lease runs, by the database's clock. It renews
+//! the lease three times in its length. If an outage of the database lasts longer, the process
+//! rejoins under a new name. It then reclaims the records that no other process has taken, and
+//! drops the rest. An outage alone therefore costs no session.
 //!
-//! Invariant: [`Lease::is_held`] errs on one side only. It counts from before a renewal was asked for, so the database holds
-//! the lease at least as long. A broker on SQLite is alone and holds its lease for good.
+//! Invariant: [`Lease::is_held`] errs on one side only. It counts from before the request of a
+//! renewal, so the database holds the lease at least as long. A broker on SQLite is alone and holds
+//! its lease for good.
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +22,9 @@ use std::{
 };
 
 use protocol::ids::TaskId;
-use storage::{LeaseRenewal, NodeName, NodeStore, SessionKey, StoreError, fault_point};
+use records::{LeaseRenewal, NodeName, SessionKey};
+use rules::limits::{PAST_NAMES_MAX, RENEWAL_RETRY_MAX};
+use storage::{NodeStore, StoreError, fault_point};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -28,25 +32,23 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::Persistence;
-use crate::{
-    limits::{PAST_NAMES_MAX, RENEWAL_RETRY_MAX},
-    metrics::Metrics,
-};
+use crate::metrics::Metrics;
 
 /// A lease that no process outlives.
 const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The value of [`Lease`] that stands for [`FOR_GOOD`].
 const NEVER_ENDS: u64 = u64::MAX;
-/// How many leases after an outage of the database everybody should have taken back what is theirs.
+/// Leases after an outage of the database until every owner should have reclaimed its records.
 const SETTLES_AFTER_LEASES: u32 = 2;
 
-/// What this process knows of its own lease, by its own clock.
+/// State of this process's lease, by its own clock.
 #[derive(Debug)]
 pub struct Lease {
     origin: Instant,
-    /// In milliseconds after `origin`.
+    /// End of the lease, in milliseconds after `origin`.
     until: AtomicU64,
-    /// The same. Until then owners whose leases lapsed are given time to come back.
+    /// End of the settling time, in milliseconds after `origin`. Until then owners with lapsed
+    /// leases may reclaim.
     unsettled_until: AtomicU64,
 }
 
@@ -61,23 +63,23 @@ impl Default for Lease {
 }
 
 impl Lease {
-    /// Nobody else can own what is ours now.
+    /// Returns whether no other process can own this one's records now.
     pub fn is_held(&self) -> bool {
         self.lost_for().is_zero()
     }
 
-    /// How long it is not certain any more.
+    /// Returns for how long the ownership has been uncertain.
     pub fn lost_for(&self) -> Duration {
         match self.until.load(Ordering::Acquire) {
             NEVER_ENDS => Duration::ZERO,
-            // A millisecond more than none: the last one of the lease is not ours.
+            // One millisecond is added, because the last one of the lease does not count.
             until => (self.origin.elapsed() + Duration::from_millis(1))
                 .saturating_sub(Duration::from_millis(until)),
         }
     }
 
-    /// It was renewed just now, and nothing says that the database was out of reach of everybody a moment ago. Then others
-    /// may not have found the time to take back what they own, and it is not yet to be taken from them.
+    /// Returns whether the lease is fresh and no recent outage has to settle. Soon after an outage
+    /// other replicas may not have reclaimed their records yet, and this one must not claim them.
     pub fn is_settled(&self, lease: Duration) -> bool {
         let now = self.millis(Instant::now());
         self.left(now) >= lease / 2 && now >= self.unsettled_until.load(Ordering::Acquire)
@@ -87,7 +89,7 @@ impl Lease {
         Duration::from_millis(self.until.load(Ordering::Acquire).saturating_sub(now))
     }
 
-    /// After a renewal that was asked for at this moment.
+    /// Extends the lease after a renewal that was requested at `asked`.
     fn extend(&self, asked: Instant, lease: Duration) {
         // Renewals were missed.
         if self.left(self.millis(Instant::now())) < lease / 3
@@ -111,50 +113,50 @@ impl Lease {
     }
 }
 
-/// Sessions and tasks by name.
+/// Sessions and tasks by key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnedRecords {
     pub sessions: HashSet<SessionKey>,
     pub tasks: HashSet<TaskId>,
 }
 
-/// What is ours again after a lapse, with its epochs.
+/// Records that this process owns again after a lapse, with their epochs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReclaimedRecords {
     pub sessions: Vec<(SessionKey, i64)>,
     pub tasks: Vec<(TaskId, i64)>,
 }
 
-/// What a lease means to the rest of the process. None of it may wait.
+/// Effects of the lease on the rest of the process. No method may wait.
 pub trait LeaseObserver: Send + Sync {
-    /// What this process takes to be its own.
+    /// Returns the records that this process takes to be its own.
     fn owned(&self) -> OwnedRecords;
 
-    /// It is, under these epochs from now on.
+    /// Keeps these records, under these epochs.
     fn reclaimed(&self, reclaimed: ReclaimedRecords);
 
-    /// These have another owner by now, or are gone.
+    /// Drops these records, because they have another owner or are gone.
     fn lost(&self, lost: OwnedRecords);
 
-    /// Somebody asked these sessions of ours to end.
+    /// Ends these sessions, because another replica or an operator asked for it.
     fn asked_to_end(&self, sessions: Vec<SessionKey>);
 
-    /// The version of tenants, keys and backends in the database.
+    /// Notes the version of tenants, keys and backends in the database.
     fn config_version(&self, version: i64);
 }
 
-/// How this process takes part.
+/// Settings of this process as a node.
 #[derive(Debug, Clone)]
 pub struct NodeSettings {
-    /// `node.id`: the first half of every name it gives itself.
+    /// `node.id`: the first half of every name of this process.
     pub id: String,
     pub lease: Duration,
-    /// Where other replicas reach it.
+    /// Address for other replicas.
     pub address: Option<String>,
 }
 
 impl NodeSettings {
-    /// A name nobody had before.
+    /// Returns a name that no process had before.
     pub fn fresh_name(id: &str) -> NodeName {
         NodeName::new(format!("{id}/{:08x}", rand::random::<u32>()))
     }
@@ -166,18 +168,18 @@ pub struct Node {
     durable: Arc<Persistence>,
     nodes: Arc<dyn NodeStore>,
     metrics: Arc<Metrics>,
-    /// Nobody else uses the store: the lease needs no renewal.
+    /// True if no other process uses the store. The lease then needs no renewal.
     alone: bool,
     draining: AtomicBool,
-    /// A reason to renew right now.
+    /// Notified when the lease must be renewed at once.
     hurry: Notify,
     left: CancellationToken,
-    /// Held during a renewal: what has left must not join again.
+    /// Locked during a renewal, so that a process that has left does not join again.
     renewing: tokio::sync::Mutex<()>,
 }
 
 impl Node {
-    /// Joins under the name `persistence` has. From now on what this process commits is its own.
+    /// Joins under the name in `persistence`. From now on this process owns what it commits.
     pub async fn join(
         settings: NodeSettings,
         durable: Arc<Persistence>,
@@ -215,11 +217,12 @@ impl Node {
         let asked = Instant::now();
         self.enter(&self.durable.node()).await?;
         self.extend(asked);
-        fault_point::passed("node.joined");
+        fault_point::hit("node.joined");
         Ok(Arc::new(self))
     }
 
-    /// Keeps the lease until [`Node::leave`]. Ends at once on a store of our own, whose lease needs no renewal.
+    /// Renews the lease until [`Node::leave`]. Returns at once on an exclusive store, whose lease
+    /// needs no renewal.
     pub async fn keep(self: Arc<Self>, replica: Weak<dyn LeaseObserver>) {
         if self.alone {
             return;
@@ -227,7 +230,7 @@ impl Node {
         let (interval, mut past) = (self.settings.lease / 3, FormerNames::default());
         let mut next = Instant::now() + interval;
         loop {
-            // Both are cancel-safe; a hurry that comes during a renewal is kept.
+            // Both are cancel-safe. A notification during a renewal is kept.
             tokio::select! { biased;
                 () = self.left.cancelled() => return,
                 () = self.hurry.notified() => {}
@@ -238,7 +241,7 @@ impl Node {
             if self.left.is_cancelled() {
                 return;
             }
-            // From one question to the next, so that a slow answer costs nothing of the lease.
+            // The interval runs between requests, so that a slow answer costs nothing of the lease.
             let asked = Instant::now();
             next = match self.renew(&*replica, &mut past).await {
                 true => asked + interval,
@@ -247,25 +250,27 @@ impl Node {
         }
     }
 
-    /// Takes nothing new from now on, and tells the others.
+    /// Marks this process as draining, which the next renewal publishes. It claims nothing new from
+    /// now on.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
         self.hurry.notify_one();
     }
 
-    /// The process ends: what it still owns is anybody's at once.
+    /// Leaves, because the process ends. Other processes may claim its records at once.
     pub async fn leave(&self) {
         self.left.cancel();
-        // A renewal under way may be going on under a new name, which is the one to leave then.
+        // A renewal in progress may be changing the name. The process then leaves under the new
+        // one.
         let _over = tokio::time::timeout(self.settings.lease, self.renewing.lock()).await;
         let node = self.durable.node();
         if self.durable.ask_for_lease("leave", self.nodes.leave(&node)).await.is_ok() {
-            fault_point::passed("node.left");
+            fault_point::hit("node.left");
             tracing::info!(%node, "left the other replicas");
         }
     }
 
-    /// One renewal; false when there is no lease after it.
+    /// Renews the lease once. Returns whether the process holds a lease afterwards.
     async fn renew(&self, replica: &dyn LeaseObserver, past: &mut FormerNames) -> bool {
         let (asked, node) = (Instant::now(), self.durable.node());
         let draining = self.draining.load(Ordering::Acquire);
@@ -280,11 +285,11 @@ impl Node {
             Ok(LeaseRenewal::default()) // an earlier attempt to go on under a new name got stuck half way
         };
         let outcome = match renewal {
-            Ok(renewal) if renewal.held => {
+            Ok(renewal) if renewal.renewed => {
                 self.extend(asked);
-                fault_point::passed("node.renewed");
-                if !renewal.ended.is_empty() {
-                    replica.asked_to_end(renewal.ended);
+                fault_point::hit("node.renewed");
+                if !renewal.sessions_to_end.is_empty() {
+                    replica.asked_to_end(renewal.sessions_to_end);
                 }
                 replica.config_version(renewal.config_version);
                 "held"
@@ -303,7 +308,8 @@ impl Node {
         outcome == "held"
     }
 
-    /// Goes on under a new name and takes back what nobody took. An error leaves `past` to be settled by the next attempt.
+    /// Rejoins under a new name and reclaims the records that no other process took. After an error
+    /// the next attempt settles `past`.
     async fn rejoin(
         &self,
         replica: &dyn LeaseObserver,
@@ -311,14 +317,16 @@ impl Node {
     ) -> Result<(), StoreError> {
         let (asked, to) = (Instant::now(), NodeSettings::fresh_name(&self.settings.id));
         self.enter(&to).await?;
-        // In this order: what is opened from here on has the new name and is not looked for under an old one.
+        // The order matters: records that are opened from here on have the new name and need no
+        // reclaim.
         let owned = replica.owned();
         past.add(self.durable.rename(to.clone()), owned);
         let mut reclaimed = ReclaimedRecords::default();
-        // Only what is here: a row that is ours without a session here would be nobody's to end.
+        // Only the sessions of this process are reclaimed. No process would end a row without a
+        // session.
         let sessions: Vec<SessionKey> = past.owned.sessions.iter().copied().collect();
         for from in &past.names {
-            // Each tells all that the new name has by then.
+            // Each answer names all records that the new name has by then.
             reclaimed.sessions.extend(
                 self.durable
                     .ask_for_lease(
@@ -347,7 +355,7 @@ impl Node {
             lost_tasks = lost.tasks.len(),
             "the lease had lapsed: going on under a new name"
         );
-        fault_point::passed("node.rejoined");
+        fault_point::hit("node.rejoined");
         replica.reclaimed(reclaimed);
         replica.lost(lost);
         Ok(())
@@ -369,7 +377,7 @@ impl Node {
     }
 }
 
-/// Names of before whose belongings are not settled, and what was taken to belong to them.
+/// Former names whose records are not settled, and the records that seemed to belong to them.
 #[derive(Debug, Default)]
 struct FormerNames {
     names: Vec<NodeName>,

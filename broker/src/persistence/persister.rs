@@ -1,7 +1,8 @@
-//! Group commit: whoever writes at the same time shares a transaction.
+//! Group commit: concurrent writes share a transaction.
 //!
-//! A few lanes, each a task with a bounded queue; a row always goes through the same lane, so writes about it keep their
-//! order. While a lane waits for one commit its queue fills, and all of it makes the next batch: no write waits for company.
+//! There are a few lanes, each a task with a bounded queue. A row always uses the same lane, so
+//! writes to it keep their order. While a lane waits for one commit its queue fills, and all of it
+//! makes the next batch. No write waits for others to come.
 
 #[cfg(test)]
 mod tests;
@@ -14,20 +15,19 @@ use std::{
 };
 
 use prometheus::IntGauge;
-use storage::{DurableStore, RowKey, StoreError, WriteOp, WriteOutcome};
+use records::{RowKey, WriteOp, WriteOutcome};
+use rules::limits::{
+    PERSIST_BATCH_BYTES_MAX, PERSIST_BATCH_MAX, PERSIST_QUEUE_MAX, PERSIST_SUSPECT_BYTES,
+};
+use storage::{DurableStore, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
 use super::availability::Availability;
-use crate::{
-    limits::{
-        PERSIST_BATCH_BYTES_MAX, PERSIST_BATCH_MAX, PERSIST_QUEUE_MAX, PERSIST_SUSPECT_BYTES,
-    },
-    metrics::Metrics,
-};
+use crate::metrics::Metrics;
 
 /// Lanes for a database server, where transactions of several connections can commit together.
 const SERVER_LANES: usize = 4;
-/// So many small writes that the store is too busy for when they come alone mean that it is too busy for all.
+/// Number of small writes that fail alone as busy before all writes count as busy.
 const BUSY_ALONE_MAX: usize = 2;
 
 pub(super) struct Persister {
@@ -42,13 +42,13 @@ struct PendingWrite {
 }
 
 impl Persister {
-    /// Must be called inside the runtime. The lanes end with the value.
+    /// Starts the lanes. Must be called inside the runtime. The lanes end with the value.
     pub(super) fn start(
         store: Arc<dyn DurableStore>,
         availability: Arc<Availability>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        // SQLite has one writer: a second lane would only wait for the first.
+        // SQLite has one writer, so a second lane would only wait for the first.
         let lanes = if store.is_exclusive() { 1 } else { SERVER_LANES };
         let depth = metrics.queue_depth("persister");
         let start_lane = |_| {
@@ -66,7 +66,7 @@ impl Persister {
 
     pub(super) async fn write(&self, write: WriteOp) -> Result<WriteOutcome, StoreError> {
         let mut hasher = DefaultHasher::new();
-        write.row().hash(&mut hasher);
+        write.row_key().hash(&mut hasher);
         let lane = usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or_default();
         let (done, outcome) = oneshot::channel();
         self.lanes[lane].try_send(PendingWrite { write, done }).map_err(|error| match error {
@@ -90,7 +90,7 @@ struct WriteLane {
     metrics: Arc<Metrics>,
     depth: IntGauge,
     jobs: mpsc::Receiver<PendingWrite>,
-    /// Taken from the queue, but about a row that the batch before was about too.
+    /// Writes from the queue that do not fit the batch before, or concern one of its rows.
     waiting: VecDeque<PendingWrite>,
 }
 
@@ -142,7 +142,7 @@ impl WriteLane {
             }
             Err(error) => {
                 tracing::debug!(writes = writes.len(), %error, "nothing was stored");
-                // A single large one may be what the store does not take.
+                // A single large write may be the cause, rather than the store.
                 if writes.len() > 1 || !is_busy(&error) || size(&writes[0]) < PERSIST_SUSPECT_BYTES
                 {
                     self.refuse_behind(&error);
@@ -154,8 +154,8 @@ impl WriteLane {
         }
     }
 
-    /// One of them spoils the batch, or is too much for the store, and only that one shall fail. `first`: what became of them
-    /// together. Returns why all fail, if they do.
+    /// Writes one by one after a batch failed, so that only the write at fault fails. `first` is
+    /// the error of the batch. Returns the error of all if the store as a whole fails.
     async fn one_by_one(
         &self,
         writes: &[WriteOp],
@@ -183,7 +183,7 @@ impl WriteLane {
                     given_up = Some(error.cause().clone());
                 }
             }
-            // It may have been carried out with the others.
+            // The write may have been stored with the others.
             let outcome = outcome.map_err(|error| {
                 if is_open {
                     StoreError::OutcomeUnknown(Box::new(error.cause().clone()))
@@ -196,7 +196,7 @@ impl WriteLane {
         given_up
     }
 
-    /// Whoever waits behind would only learn the same later. Of theirs nothing was begun.
+    /// Refuses the writes that wait behind. They would only fail later, and none of them was begun.
     fn refuse_behind(&mut self, error: &StoreError) {
         let behind = std::mem::take(&mut self.waiting).into_iter().map(|job| job.done);
         let queued = std::iter::from_fn(|| self.jobs.try_recv().ok()).map(|job| job.done);
@@ -218,7 +218,7 @@ impl WriteLane {
     }
 }
 
-/// What of a write may be long.
+/// Returns the bytes of the parts of a write that may be long.
 fn size(write: &WriteOp) -> usize {
     match write {
         WriteOp::CreateTask { record, .. } => record.request.len() + record.details.len(),
@@ -236,13 +236,13 @@ fn size(write: &WriteOp) -> usize {
     }
 }
 
-/// For each job, whether it is the first about its row.
+/// Returns for each job whether it is the first for its row.
 fn first_of_each_row(jobs: &VecDeque<PendingWrite>) -> Vec<bool> {
     let mut rows: HashSet<RowKey<'_>> = HashSet::with_capacity(jobs.len());
-    jobs.iter().map(|job| rows.insert(job.write.row())).collect()
+    jobs.iter().map(|job| rows.insert(job.write.row_key())).collect()
 }
 
-/// One write of several may be the reason.
+/// Returns whether one write of several may be the cause.
 fn may_be_one(error: &StoreError) -> bool {
     is_busy(error) || !is_outage(error)
 }
@@ -251,7 +251,7 @@ fn is_busy(error: &StoreError) -> bool {
     matches!(error.cause(), StoreError::Busy { .. })
 }
 
-/// The store as a whole is in trouble, not one write.
+/// Returns whether the store as a whole fails, not one write.
 fn is_outage(error: &StoreError) -> bool {
     matches!(
         error.cause(),

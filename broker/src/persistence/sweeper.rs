@@ -1,27 +1,27 @@
-//! Removes what has expired from the stores, but for the audit log, and counts the tasks that are left. Every replica does, at its own moments:
-//! whoever finds a row first removes it, and the others find nothing.
+//! Sweeper of the stores: removes expired rows, except those of the audit log, and counts the
+//! remaining tasks.
+//!
+//! Every replica sweeps at its own moments. The first one that finds a row removes it.
 
 use std::{sync::Arc, time::Duration};
 
-use storage::{StoreError, TaskStatus};
+use records::TaskStatus;
+use rules::limits::{SWEEP_EVENTS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX, SWEEP_ROWS};
+use storage::StoreError;
 use tokio::time::sleep;
 
 use super::Persistence;
-use crate::{
-    config::Config,
-    limits::{SWEEP_EVENTS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
-    metrics::Metrics,
-};
+use crate::{config::Config, metrics::Metrics};
 
-/// Sweeps for as long as the process lives; ends when it is dropped.
+/// Sweeps until the future is dropped.
 pub async fn sweep(durable: Arc<Persistence>, config: Arc<Config>, metrics: Arc<Metrics>) {
     loop {
-        // By lot, so that replicas started together do not stay together.
+        // The interval is random, so that replicas that started together spread.
         sleep(SWEEP_INTERVAL.mul_f64(rand::random_range(0.5..1.5))).await;
         metrics.rows_unreadable(durable.store.unreadable_rows());
         metrics.hot_store(durable.hot.engine(), durable.hot.is_connected());
         let sweep = Sweep { durable: &durable, metrics: &metrics };
-        // An error is in the log and counted already; what was not done is done next time.
+        // An error is in the log and counted already. The next round does the rest.
         let _later = sweep.sessions(config.session.idle).await;
         let _later = sweep.tasks().await;
         let _later = sweep.events(config.events.retain).await;

@@ -1,25 +1,28 @@
-//! A store for tests: SQLite in memory, with somebody in between who sees what is asked and may let it fail.
+//! A store for tests: SQLite in memory, behind a wrapper that records calls and may let them fail.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use protocol::ids::{BackendId, TaskId, TenantId};
-use storage::{
-    AdminChange, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditFilter,
-    AuditRecord, AuditRetentionTerms, AuditStore, AuditTruncation, BackendRecord, ConfigStore,
-    DurableStore, FullTask, KeyRecord, LeaseRenewal, NodeName, NodeRecord, NodeStore,
-    SessionClaimOutcome, SessionIdentity, SessionKey, SessionStore, SqliteStore, StoreError,
+use records::{
+    AdminChange, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
+    AuditRetentionTerms, AuditTruncation, BackendRecord, FullTask, KeyRecord, LeaseRenewal,
+    NodeName, NodeRecord, PolicyRecord, SessionClaimOutcome, SessionIdentity, SessionKey,
     StoredAuditRecord, StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount,
-    TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskStore, TaskTransition, TenantRecord,
+    TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition, TenantRecord,
     UnchainedAudit, WriteOp, WriteOutcome,
 };
+use storage::{
+    AuditChainStore, AuditStore, ConfigStore, DurableStore, NodeStore, SessionStore, SqliteStore,
+    StoreError, TaskStore,
+};
 
-/// What becomes of a call.
+/// Fate of a call.
 pub enum Verdict {
     Pass,
     Fail(StoreError),
-    /// It is carried out, and nobody hears of it.
+    /// The call is carried out, and its answer is lost.
     LoseAnswer(StoreError),
 }
 
@@ -28,7 +31,7 @@ type OnClaim = Box<dyn FnMut() -> Verdict + Send>;
 
 pub struct Meddled {
     pub inner: SqliteStore,
-    /// As which engine it is taken.
+    /// The engine that the store claims to be.
     engine: &'static str,
     on_write: Mutex<OnWrite>,
     on_claim: Mutex<OnClaim>,
@@ -53,7 +56,7 @@ impl Meddled {
         *self.on_claim.lock() = Box::new(meddle);
     }
 
-    /// How often this was called.
+    /// Returns how often this was called.
     pub fn count(&self, call: &str) -> usize {
         self.calls.lock().iter().filter(|one| **one == call).count()
     }
@@ -65,13 +68,13 @@ impl Meddled {
 
 #[async_trait]
 impl ConfigStore for Meddled {
-    async fn change(
+    async fn apply(
         &self,
         change: AdminChange<'_>,
         told: Option<&AuditRecord>,
     ) -> Result<bool, StoreError> {
         self.note(change.name());
-        self.inner.change(change, told).await
+        self.inner.apply(change, told).await
     }
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
         self.note("tenants");
@@ -89,6 +92,11 @@ impl ConfigStore for Meddled {
         self.note("backends");
         self.inner.backends().await
     }
+    async fn policies(&self) -> Result<Vec<PolicyRecord>, StoreError> {
+        self.note("policies");
+        self.inner.policies().await
+    }
+
     async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
         self.note("held_breakers");
         self.inner.held_breakers().await
@@ -109,18 +117,18 @@ impl AuditStore for Meddled {
         self.note("append_audit");
         self.inner.append_audit(records).await
     }
-    async fn audit(
+    async fn audit_records(
         &self,
         filter: &AuditFilter,
         after: Option<i64>,
         limit: u32,
     ) -> Result<Vec<StoredAuditRecord>, StoreError> {
         self.note("audit");
-        self.inner.audit(filter, after, limit).await
+        self.inner.audit_records(filter, after, limit).await
     }
-    async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
+    async fn trim_unchained_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
         self.note("trim_audit");
-        self.inner.trim_audit(before_us, limit).await
+        self.inner.trim_unchained_audit(before_us, limit).await
     }
 }
 
@@ -134,27 +142,27 @@ impl AuditChainStore for Meddled {
         self.note("audit_chains");
         self.inner.audit_chains(after, limit).await
     }
-    async fn audit_links(
+    async fn audit_chain_page(
         &self,
         name: &str,
         after: i64,
         limit: u32,
     ) -> Result<AuditChainPage, StoreError> {
         self.note("audit_links");
-        self.inner.audit_links(name, after, limit).await
+        self.inner.audit_chain_page(name, after, limit).await
     }
-    async fn audit_outside(&self) -> Result<UnchainedAudit, StoreError> {
+    async fn unchained_audit(&self) -> Result<UnchainedAudit, StoreError> {
         self.note("audit_outside");
-        self.inner.audit_outside().await
+        self.inner.unchained_audit().await
     }
-    async fn audit_chains_ahead(
+    async fn audit_chains_to_checkpoint(
         &self,
         by: i64,
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<AuditChain>, StoreError> {
         self.note("audit_chains_ahead");
-        self.inner.audit_chains_ahead(by, after, limit).await
+        self.inner.audit_chains_to_checkpoint(by, after, limit).await
     }
     async fn put_audit_checkpoints(
         &self,
@@ -163,17 +171,21 @@ impl AuditChainStore for Meddled {
         self.note("put_audit_checkpoints");
         self.inner.put_audit_checkpoints(checkpoints).await
     }
-    async fn audit_chains_older(
+    async fn audit_chains_to_truncate(
         &self,
         before_us: i64,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
         self.note("audit_chains_older");
-        self.inner.audit_chains_older(before_us, limit).await
+        self.inner.audit_chains_to_truncate(before_us, limit).await
     }
-    async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError> {
+    async fn truncate_audit_chain(
+        &self,
+        name: &str,
+        cut: &AuditTruncation,
+    ) -> Result<u64, StoreError> {
         self.note("cut_audit_chain");
-        self.inner.cut_audit_chain(name, cut).await
+        self.inner.truncate_audit_chain(name, cut).await
     }
     async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError> {
         self.note("audit_terms");

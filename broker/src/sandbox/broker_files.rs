@@ -1,4 +1,5 @@
-//! The files of the broker that no child may read: configuration, database, secrets and keys of certificates.
+//! Files of the broker that children must not read: configuration, database, secrets and keys of
+//! certificates.
 
 use std::{
     ffi::OsString,
@@ -11,16 +12,16 @@ use crate::{
     config::{Certificate, Config, DatabaseConfig},
 };
 
-/// What SQLite and the broker keep beside a database file.
-const BESIDE: [&str; 4] = ["-wal", "-shm", "-journal", ".lock"];
+/// Suffixes of the files that SQLite and the broker keep next to a database file.
+const SUFFIXES: [&str; 4] = ["-wal", "-shm", "-journal", ".lock"];
 
 #[derive(Debug)]
 pub(super) struct BrokerFiles {
-    /// Made by the broker: for its user only.
+    /// Files that the broker creates, for its own user only.
     made: Vec<PathBuf>,
-    /// Given by the operator.
+    /// Files of the operator.
     given: Vec<PathBuf>,
-    /// Folders of such.
+    /// Folders with files of the operator.
     folders: Vec<PathBuf>,
 }
 
@@ -28,7 +29,7 @@ impl BrokerFiles {
     pub(super) fn new(config: &Config) -> Self {
         let made = match &config.storage.database {
             DatabaseConfig::Sqlite(path) => {
-                let beside = |suffix: &&str| {
+                let with_suffix = |suffix: &&str| {
                     let mut name = OsString::from(path);
                     name.push(suffix);
                     PathBuf::from(name)
@@ -36,7 +37,7 @@ impl BrokerFiles {
                 let secret = path.with_file_name(ROOT_FILE);
                 [path.clone(), secret.with_extension("key.new"), secret]
                     .into_iter()
-                    .chain(BESIDE.iter().map(beside))
+                    .chain(SUFFIXES.iter().map(with_suffix))
                     .collect()
             }
             DatabaseConfig::Postgres(_) => Vec::new(),
@@ -48,17 +49,17 @@ impl BrokerFiles {
         Self { made, given, folders: config.tls.client_cert_folders.clone() }
     }
 
-    /// Takes what the broker made away from other users.
-    pub(super) fn close(&self) {
-        self.made.iter().for_each(|path| file_access::close(path));
+    /// Removes the access of other users to the files that the broker created.
+    pub(super) fn restrict_permissions(&self) {
+        self.made.iter().for_each(|path| file_access::restrict_to_owner(path));
     }
 
     fn files(&self) -> impl Iterator<Item = &PathBuf> {
         self.made.iter().chain(&self.given)
     }
 
-    /// Fails with the file that other users can read.
-    pub(super) fn all_closed(&self) -> Result<(), String> {
+    /// Returns an error that names a file which other users can read.
+    pub(super) fn check_restricted(&self) -> Result<(), String> {
         let open = self.files().find(|path| file_access::closed_to_others(path, READ).is_none());
         open.map_or(Ok(()), |path| {
             let path = path.display();
@@ -66,7 +67,8 @@ impl BrokerFiles {
         })
     }
 
-    /// A file of the broker that lies at or below this path, and that only the rules for paths keep a child from.
+    /// Returns a file of the broker at or below this path, if only the path rules keep a child from
+    /// it.
     pub(super) fn below(&self, path: &Path, has_user: bool) -> Option<PathBuf> {
         let is_below = |own: &PathBuf| canonical(own).starts_with(path);
         let is_open =
@@ -77,7 +79,7 @@ impl BrokerFiles {
     }
 }
 
-/// Where the file is, or would be.
+/// Returns the path without links, even if the file does not exist.
 pub(super) fn canonical(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     if let Ok(canonical) = absolute.canonicalize() {
@@ -118,16 +120,16 @@ mod tests {
             assert_eq!(own.below(&path, false), Some(root.join(found)), "{}", path.display());
         }
         assert_eq!(own.below(&root.join("other"), false), None);
-        // With a user of its own a child is kept out by modes too.
+        // File modes also exclude a child with a user of its own.
         std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o711)).unwrap();
         std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(own.below(&secret, true), None);
-        assert_eq!(own.all_closed(), Ok(()));
+        assert_eq!(own.check_restricted(), Ok(()));
     }
 
     #[test]
     fn s03_a_file_that_everybody_reads_is_told_and_one_of_ours_is_closed() {
-        // Every folder above it has to be open, so it lies where those of everybody are.
+        // Every folder above it must be open, so it is in the shared temporary folder.
         let folder = tempfile::Builder::new()
             .permissions(std::fs::Permissions::from_mode(0o755))
             .tempdir_in("/tmp")
@@ -138,9 +140,11 @@ mod tests {
         let own = BrokerFiles::new(
             &load_from(&format!("storage: {{url: 'sqlite:{}'}}", database.display()), []).unwrap(),
         );
-        assert!(own.all_closed().unwrap_err().contains("broker.db can be read by every user"));
-        own.close();
-        assert_eq!(own.all_closed(), Ok(()));
+        assert!(
+            own.check_restricted().unwrap_err().contains("broker.db can be read by every user")
+        );
+        own.restrict_permissions();
+        assert_eq!(own.check_restricted(), Ok(()));
         assert_eq!(std::fs::metadata(&database).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

@@ -1,4 +1,5 @@
-//! Whether a user who owns nothing and is in no group may use a file, by its mode and those of the folders above it.
+//! Checks access by file modes: may a user without files and groups use a file, given its mode and
+//! those of the folders above it?
 
 use std::{
     fs,
@@ -9,7 +10,8 @@ use std::{
 pub(super) const READ: u32 = 0o004;
 pub(super) const EXECUTE: u32 = 0o001;
 
-/// Why other users cannot do this with the file; `None` when they can. A file that is not there is closed.
+/// Returns the reason why other users do not have this access, or `None` if they have it. A missing
+/// file is closed.
 pub(super) fn closed_to_others(path: &Path, access: u32) -> Option<String> {
     let Ok(path) = path.canonicalize() else {
         return Some(format!("{} is not there", path.display()));
@@ -31,8 +33,8 @@ pub(super) fn closed_to_others(path: &Path, access: u32) -> Option<String> {
         .or_else(|| closed(&path, access))
 }
 
-/// Takes a file away from everybody but its owner, where it is not so already.
-pub(super) fn close(path: &Path) {
+/// Removes the access of all users but the owner, if they have any.
+pub(super) fn restrict_to_owner(path: &Path) {
     let Ok(found) = fs::symlink_metadata(path).map(|found| found.mode()) else { return };
     if found & 0o077 == 0 {
         return;

@@ -1,8 +1,10 @@
-//! The homes of children: a folder for each tenant, and with it the tenant's user.
+//! Homes of children: a folder for each tenant, which also records the tenant's user.
 //!
-//! The owner of a home is the record of whose user that is. A new tenant gets the user that a hash points at, or the next
-//! one that owns no home here and runs no process on this host. Invariants: a home is closed to everybody but its owner, and
-//! no two homes of one folder have the same owner where tenants have users.
+//! The owner of a home is the tenant's user. A hash selects the user of a new tenant. If that user
+//! is taken, the next one is used that owns no home here and runs no process on this host.
+//! Invariants:
+//! - A home is closed to all users but its owner.
+//! - If tenants have users, no two homes of one folder have the same owner.
 
 use std::{
     collections::HashSet,
@@ -21,25 +23,26 @@ use rustix::process::geteuid;
 use super::broker_files::canonical;
 use crate::config::{Config, DatabaseConfig};
 
-/// Two processes with the same folder do not choose at the same time.
+/// Locked during the selection of a user, so that two processes with the same folder do not select
+/// at the same time.
 const LOCK: &str = ".lock";
-/// A home that is not complete yet.
+/// Name prefix of an incomplete home.
 const DRAFT: &str = ".new-";
-/// The home of children that have the user of the broker, beside that of a tenant's user.
+/// Home of children with the broker's user. It is in the folder of the homes of tenants' users.
 const WITHOUT_USER: &str = ".landlock";
 
 #[derive(Debug)]
 pub(super) struct Homes {
-    /// `None`: nothing says where they should be.
+    /// `None`: no location is configured or known.
     root: Option<PathBuf>,
-    /// The folder of the database, where the homes are in it.
+    /// Folder of the database, if the homes are in it.
     data: Option<PathBuf>,
 }
 
 #[derive(Debug)]
 pub(super) struct Home {
     pub(super) path: PathBuf,
-    /// The tenant's; `None` where children have that of the broker.
+    /// User of the tenant. `None` if children have the broker's user.
     pub(super) user: Option<u32>,
 }
 
@@ -51,8 +54,10 @@ impl Homes {
         };
         let of_the_broker =
             || Some(PathBuf::from(std::env::var_os("HOME")?).join(".mcp-broker/homes"));
-        let beside = || data.as_ref().map(|folder| folder.join("homes")).or_else(of_the_broker);
-        let root = config.stdio.homes.clone().or_else(beside).filter(|root| root.is_absolute());
+        let next_to_data =
+            || data.as_ref().map(|folder| folder.join("homes")).or_else(of_the_broker);
+        let root =
+            config.stdio.homes.clone().or_else(next_to_data).filter(|root| root.is_absolute());
         Self { root, data }
     }
 
@@ -66,8 +71,9 @@ impl Homes {
         Ok(root)
     }
 
-    /// Lets users of children pass through to their homes, which they find by name only; or says which folder is closed.
-    pub(super) fn let_users_pass(&self) -> Result<(), String> {
+    /// Permits users of children to pass through the folders above their homes. They cannot list
+    /// those folders. Returns an error that names a closed folder.
+    pub(super) fn make_traversable(&self) -> Result<(), String> {
         let root = canonical(self.root()?);
         let above: Vec<&Path> = root.ancestors().collect();
         for folder in above.into_iter().rev() {
@@ -97,13 +103,13 @@ impl Homes {
         Ok(())
     }
 
-    /// Whether a path leads to homes of others: at, above or below the folder of all.
-    pub(super) fn meets(&self, path: &Path) -> Option<PathBuf> {
+    /// Returns the folder of all homes if the path is at, above or below it.
+    pub(super) fn overlaps(&self, path: &Path) -> Option<PathBuf> {
         let root = canonical(self.root.as_deref()?);
         (root.starts_with(path) || path.starts_with(&root)).then_some(root)
     }
 
-    /// The home of a tenant, made when it is asked for first.
+    /// Returns the home of a tenant. Creates it at the first call.
     pub(super) fn open(
         &self,
         tenant: &str,
@@ -152,7 +158,7 @@ impl Homes {
     }
 }
 
-/// A home appears under its name with its owner, or not at all.
+/// Creates a home. It appears under its name with its owner, or not at all.
 fn make(
     root: &Path,
     name: &str,
@@ -178,10 +184,10 @@ fn make(
 fn free_user(root: &Path, name: &str, range: &RangeInclusive<u32>) -> io::Result<Option<u32>> {
     let owner = |entry: fs::DirEntry| entry.path().symlink_metadata().ok().map(|found| found.uid());
     let mut taken: HashSet<u32> = fs::read_dir(root)?.flatten().filter_map(owner).collect();
-    // Another broker of this host may have given it away.
+    // Another broker of this host may have assigned it.
     taken.extend(fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(owner));
     let count = u64::from(range.end() - range.start()) + 1;
-    // The folder is part of it, so that tenants of two brokers rarely begin at the same number.
+    // The hash includes the folder, so that tenants of two brokers rarely start at the same number.
     let hash = digest(
         &SHA256,
         [root.as_os_str().as_encoded_bytes(), b"\0", name.as_bytes()].concat().as_slice(),
@@ -194,7 +200,7 @@ fn free_user(root: &Path, name: &str, range: &RangeInclusive<u32>) -> io::Result
     Ok(candidates.map(|offset| range.start() + offset).find(|user| !taken.contains(user)))
 }
 
-/// A file directly in the folder that every user could read, were it not for the folder.
+/// Returns a file directly in the folder that every user could read if the folder were open.
 fn readable_file_in(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     let is_open = |path: &PathBuf| {
@@ -221,8 +227,8 @@ mod tests {
         fs::set_permissions(&home.path, Permissions::from_mode(0o755)).unwrap();
         assert!(homes.open("acme", None).unwrap_err().contains("open to other users"));
         assert!(
-            homes.meets(folder.path()).is_some()
-                && homes.meets(&folder.path().canonicalize().unwrap().join("acme")).is_some()
+            homes.overlaps(folder.path()).is_some()
+                && homes.overlaps(&folder.path().canonicalize().unwrap().join("acme")).is_some()
         );
     }
 
@@ -234,7 +240,7 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         let homes = homes(folder.path());
-        // As many tenants as there are users, so nearly all of them collide.
+        // As many tenants as users, so nearly all of them collide.
         let range = 3_000_000_000..=3_000_000_007;
         let users: Vec<u32> = (0..8)
             .map(|number| homes.open(&format!("t{number}"), Some(&range)).unwrap().user.unwrap())
@@ -246,7 +252,7 @@ mod tests {
         for (number, user) in users.iter().enumerate() {
             assert_eq!(homes.open(&format!("t{number}"), Some(&range)).unwrap().user, Some(*user));
         }
-        // A removed home frees its user; a home of somebody else is not taken.
+        // A removed home frees its user. A home with an unexpected owner is not used.
         fs::remove_dir(folder.path().join("t3")).unwrap();
         assert_eq!(homes.open("t8", Some(&range)).unwrap().user, Some(users[3]));
         assert!(

@@ -1,7 +1,9 @@
-//! How the children of stdio backends are confined on this host: a user for each tenant, Landlock, or both.
+//! Confinement of the children of stdio backends on this host: a user for each tenant, Landlock, or
+//! both.
 //!
-//! Asked by the stdio link before it starts a child. Invariant: unless `stdio.sandbox` is `off`, a child that cannot be
-//! kept from the files of the broker, its memory and the homes of other tenants is not started, and the error says why.
+//! The stdio link calls it before it starts a child. Invariant: a child starts only if it cannot
+//! access the broker's files and memory, and the homes of other tenants. Otherwise the start fails
+//! with the reason. The mode `off` of `stdio.sandbox` disables this.
 
 mod broker_files;
 mod file_access;
@@ -29,23 +31,24 @@ use crate::config::{
     sandbox::{SandboxMode, SandboxRules},
 };
 
-/// Variables that are about the user of the broker, and not for a child with a home of its own.
+/// Variables about the broker's user, which a child with a home of its own does not inherit.
 const OF_THE_USER: [&str; 4] = ["HOME", "TMPDIR", "USER", "LOGNAME"];
-/// Their name for a child.
+/// User name that a child sees.
 const USER_NAME: &str = "mcp";
-/// Memory shared between processes, by name. Each user has its own only where children have users.
+/// Folder of named shared memory. Users separate its files only if children have users of their
+/// own.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// What confines a child, for operators.
+/// Confinement of a child, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfinementLevel {
     /// `uid+landlock`, `uid`, `landlock` or `off`.
     pub name: &'static str,
-    /// What the host does not offer, or the backend does not allow.
+    /// Protections that the host does not support, or the backend does not permit.
     pub missing: Vec<String>,
 }
 
-/// Why a child is not started.
+/// Reason why a child is not started.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfinementError {
     #[error(transparent)]
@@ -67,21 +70,21 @@ pub struct Confinement {
     range: RangeInclusive<u32>,
     homes: Homes,
     own_files: BrokerFiles,
-    /// TCP ports of operators and replicas.
+    /// TCP ports of the listeners for operators and replicas.
     closed_ports: OnceLock<Vec<u16>>,
     host: OnceLock<HostSupport>,
 }
 
-/// What this host offers. Found out when the first child starts.
+/// Support by this host, determined when the first child starts.
 #[derive(Debug)]
 struct HostSupport {
-    /// Why children cannot have users of their own.
+    /// Reason why children cannot have users of their own.
     no_users: Option<String>,
     landlock_abi: Option<i32>,
     paths: SystemPaths,
 }
 
-/// What one child gets.
+/// Confinement of one child.
 struct ChildConfinement {
     has_user: bool,
     landlock_abi: Option<i32>,
@@ -101,17 +104,18 @@ impl Confinement {
         })
     }
 
-    /// Says which ports no child may connect to, as soon as they are known.
-    pub fn close_ports(&self, ports: Vec<u16>) {
+    /// Sets the ports that no child may connect to, as soon as they are known.
+    pub fn deny_ports(&self, ports: Vec<u16>) {
         let _said_already = self.closed_ports.set(ports);
     }
 
-    /// Whether there may be children with users of their own: none before the first one started.
+    /// Returns whether children with users of their own may exist. The answer is false before the
+    /// first child starts.
     fn may_have_users(&self) -> bool {
         self.mode != SandboxMode::Off && self.host.get().is_some_and(|host| host.no_users.is_none())
     }
 
-    /// Completes a child's specification. Looks at files, so it may block for a moment.
+    /// Completes a child's specification. Reads file metadata, so it may block briefly.
     pub fn confine(
         &self,
         tenant: &TenantId,
@@ -122,7 +126,7 @@ impl Confinement {
             return Ok(ConfinementLevel { name: "off", missing: Vec::new() });
         }
         if spec.command.contains('/') && spec.cwd.is_none() {
-            // The child starts in its home, where a relative path would mean something else.
+            // The child starts in its home, where a relative path would have another meaning.
             let absolute = std::path::absolute(&spec.command).map_err(|error| error.to_string())?;
             spec.command = absolute.to_string_lossy().into_owned();
         }
@@ -143,7 +147,7 @@ impl Confinement {
         });
         let network = match rules.network {
             false => Network::None,
-            // The listeners of operators tell users apart by themselves.
+            // The listeners for operators check the user of a peer themselves.
             true if choice.has_user => Network::Any,
             true if choice.landlock_abi >= Some(support::ABI_TCP) => {
                 Network::Except(self.closed_ports.get().cloned().unwrap_or_default())
@@ -171,12 +175,12 @@ impl Confinement {
 
     fn host(&self) -> &HostSupport {
         self.host.get_or_init(|| {
-            let no_users = support::no_user_change(&self.range).or_else(|| {
-                let opened = self.homes.let_users_pass();
+            let no_users = support::user_change_obstacle(&self.range).or_else(|| {
+                let opened = self.homes.make_traversable();
                 opened.err()
             });
             if no_users.is_none() {
-                self.own_files.close();
+                self.own_files.restrict_permissions();
             }
             HostSupport {
                 no_users,
@@ -186,7 +190,7 @@ impl Confinement {
         })
     }
 
-    /// Which of the two ways this child is confined by.
+    /// Selects the confinement of this child: a user, Landlock, or both.
     fn choose(&self, program: &Path, rules: &SandboxRules) -> Result<ChildConfinement, String> {
         let host = self.host();
         let no_user = host
@@ -218,13 +222,13 @@ impl Confinement {
             ));
         }
         if landlock_abi.is_none() {
-            // Modes alone keep this child from the files of the broker.
-            self.own_files.all_closed()?;
+            // Only file modes keep this child from the broker's files.
+            self.own_files.check_restricted()?;
         }
         Ok(ChildConfinement { has_user, landlock_abi, missing })
     }
 
-    /// The rules for files, or which file of the broker they would open.
+    /// Returns the rules for files, or an error that names the broker's file that they would open.
     fn files(
         &self,
         read: impl Iterator<Item = PathBuf>,
@@ -243,7 +247,7 @@ impl Confinement {
         let mut write: BTreeSet<PathBuf> = write.map(canonical).collect::<Result<_, _>>()?;
         for path in read.iter().chain(&write) {
             if let Some(own) =
-                self.own_files.below(path, has_user).or_else(|| self.homes.meets(path))
+                self.own_files.below(path, has_user).or_else(|| self.homes.overlaps(path))
             {
                 return Err(format!(
                     "{} would be open to this child, which may use {}; move it elsewhere, or name narrower paths",
@@ -272,7 +276,7 @@ impl ChildConfinement {
     }
 }
 
-/// What an older kernel does not do.
+/// Returns the protections that an older kernel lacks.
 fn lacking(abi: i32, has_user: bool, rules: &SandboxRules) -> String {
     let tcp = match (abi < support::ABI_TCP && rules.network, has_user) {
         (true, false) => {
@@ -285,7 +289,7 @@ fn lacking(abi: i32, has_user: bool, rules: &SandboxRules) -> String {
     )
 }
 
-/// As the child will have it.
+/// Returns a variable as the child will have it.
 fn variable(spec: &ChildSpec, name: &str) -> std::ffi::OsString {
     child_process::environment(spec).remove(std::ffi::OsStr::new(name)).unwrap_or_default()
 }

@@ -1,7 +1,8 @@
-//! The paths that every child may reach: what programs, interpreters and libraries need to start.
+//! Paths that every child may read: the files that programs, interpreters and libraries need to
+//! start.
 //!
-//! Invariant: nothing below a home of people is among them but caches of packages and the folders of programs. `/etc` is
-//! not: single files of it are.
+//! Invariant: below a user's home the list contains only package caches and program folders. It
+//! contains single files of `/etc`, and not the whole folder.
 
 use std::{
     collections::BTreeSet,
@@ -9,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Programs, libraries and what describes this machine.
+/// Programs, libraries, and descriptions of this machine.
 const READ: &[&str] = &[
     "/bin",
     "/gnu/store",
@@ -51,17 +52,17 @@ const READ: &[&str] = &[
     "/etc/terminfo",
     "/etc/timezone",
     "/var/lib/ca-certificates",
-    // Memory and environment of other processes are kept from children by other means.
+    // Other mechanisms protect the memory and environment of other processes.
     "/proc",
     "/sys/devices/system",
     "/sys/fs/cgroup",
     "/sys/kernel/mm",
 ];
-/// Caches of packages, below the home of the broker.
+/// Package caches below the broker's home.
 const CACHES: &[&str] =
     &[".npm", ".cache/uv", ".local/share/uv", ".local/share/pnpm", ".bun/install", ".deno"];
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-/// Beside a folder of programs with one of these names lies what they need.
+/// Names of program folders. The folder above them holds the files that the programs need.
 const PROGRAM_FOLDERS: [&str; 2] = ["bin", "sbin"];
 const BESIDE_PROGRAMS: [&str; 4] = ["lib", "lib64", "libexec", "pyvenv.cfg"];
 const NODE_MODULES: &str = "node_modules";
@@ -73,7 +74,7 @@ pub(super) struct SystemPaths {
 }
 
 impl SystemPaths {
-    /// Those that there are, without links.
+    /// Returns the existing paths, without links.
     pub(super) fn find() -> Self {
         let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
         let caches = CACHES.iter().filter(|_| home.is_absolute()).map(|name| home.join(name));
@@ -88,7 +89,8 @@ impl SystemPaths {
         }
     }
 
-    /// A program, the folders it finds others in, and what lies beside them.
+    /// Returns a program, the folders in which it finds others, and the files next to those
+    /// folders.
     pub(super) fn of_program(&self, program: &Path, path: &[PathBuf]) -> Vec<PathBuf> {
         let mut found = BTreeSet::new();
         for step in links_of(program) {
@@ -125,7 +127,7 @@ fn add_program_folder(folder: Option<&Path>, found: &mut BTreeSet<PathBuf>) {
     }
 }
 
-/// The file, and where its links lead, one by one.
+/// Returns the file and the targets of its links, one by one.
 fn links_of(program: &Path) -> Vec<PathBuf> {
     const LINKS_MAX: usize = 40;
     let mut steps = vec![program.to_owned()];
@@ -135,7 +137,7 @@ fn links_of(program: &Path) -> Vec<PathBuf> {
         if steps.len() == LINKS_MAX {
             break;
         }
-        // Folders may be links too, which `..` after them would follow.
+        // Folders may be links too, and `..` would follow them.
         let folder = target.parent().and_then(|folder| folder.canonicalize().ok());
         let Some((folder, name)) = folder.zip(target.file_name()) else { break };
         steps.push(folder.join(name));
@@ -143,7 +145,7 @@ fn links_of(program: &Path) -> Vec<PathBuf> {
     steps
 }
 
-/// The outermost folder of packages that the file is in.
+/// Returns the outermost package folder that contains the file.
 fn packages_of(program: &Path) -> Option<&Path> {
     program
         .ancestors()

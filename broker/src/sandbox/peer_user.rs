@@ -1,8 +1,10 @@
-//! Whose process is at the other end of a TCP connection from this host, as the kernel tells.
+//! Finds the user of the process at the other end of a TCP connection from this host, from the
+//! kernel.
 //!
-//! Used by the admin listener: children that have users of their own do not come in. The kernel is asked for the one socket
-//! (sock_diag, netlink); where it does not offer that, its tables of all sockets are read, which takes longer. Invariant: a
-//! connection from this host whose owner is not known is taken for that of a child.
+//! The admin listener uses it to refuse children with users of their own. A query for the single
+//! socket comes first (sock_diag, netlink). If the kernel does not support it, the tables of all
+//! sockets are read, which takes longer. Invariant: a connection from this host with an unknown
+//! owner counts as that of a child.
 
 use std::{
     fs,
@@ -27,38 +29,39 @@ const NLM_F_REQUEST: u16 = 1;
 const IPPROTO_TCP: u8 = 6;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-/// Of a message, and of the one socket that is asked for.
+/// Sizes of a message header, and of the identity of one socket.
 const HEADER_BYTES: usize = 16;
 const SOCKET_BYTES: usize = 48;
 const ENOENT: i32 = 2;
-/// The kernel answers while it is asked.
+/// Time limit for the kernel's answer, which usually comes at once.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
 impl Confinement {
-    /// Whether this connection is one of a child, or may be. May block for a moment.
+    /// Returns whether this connection is one of a child, or may be. May block briefly.
     pub fn is_from_child(&self, peer: SocketAddr, local: SocketAddr) -> bool {
         if !self.may_have_users() || !is_of_this_host(peer.ip().to_canonical()) {
             return false;
         }
         match owner(peer, local) {
             Some(user) => self.range.contains(&user),
-            // A socket that was given up has no owner any more.
+            // A closed socket has no owner.
             None => true,
         }
     }
 }
 
-/// Whether this host has the address.
+/// Returns whether this host has the address.
 fn is_of_this_host(address: IpAddr) -> bool {
     address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Who owns the socket at that end.
+/// Returns the user that owns the socket at that end.
 fn owner(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     ask(peer, local).unwrap_or_else(|_| look_up(peer, local))
 }
 
-/// Asks the kernel for the one socket; an error where it does not answer such questions.
+/// Queries the kernel for the single socket. Returns an error if the kernel does not support the
+/// query.
 fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
     let mut socket = Socket::new(
         Domain::from(AF_NETLINK),
@@ -76,7 +79,8 @@ fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
     };
     let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
     match kind {
-        // After the socket: a time, two queues, the user, the inode. One without an inode belongs to no process any more.
+        // After the socket: a time, two queues, the user, the inode. A socket without an inode
+        // belongs to no process.
         Some(SOCK_DIAG_BY_FAMILY) => {
             let user_at = HEADER_BYTES + 4 + SOCKET_BYTES + 12;
             let (user, inode) = (word(user_at)?, word(user_at + 4)?);
@@ -87,7 +91,7 @@ fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
     }
 }
 
-/// `inet_diag_req_v2` for the socket with these two ends, in any state.
+/// Returns an `inet_diag_req_v2` for the socket with these two ends, in any state.
 fn question(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
     let octets = |address: SocketAddr| -> (u8, [u8; 16]) {
         let mut octets = [0; 16];
@@ -116,10 +120,10 @@ fn question(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
     message
 }
 
-/// The same out of the tables.
+/// Returns the owner from the tables of all sockets.
 fn look_up(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     let (peer, local) = (SocketEnds::of(peer), SocketEnds::of(local));
-    // An address of IPv4 is in the table of IPv6 where its socket is one of IPv6.
+    // An IPv4 address is in the table of IPv6 if its socket is an IPv6 socket.
     let short = [TABLES[0]]
         .into_iter()
         .filter_map(|table| Some((table, peer.short.as_deref()?, local.short.as_deref()?)));
@@ -131,20 +135,22 @@ fn look_up(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     )
 }
 
-/// Columns after the two ends of a connection: state, queues, timer, retransmits, user, timeout, inode.
+/// Returns the owner from a table. Columns after the two ends: state, queues, timer, retransmits,
+/// user, timeout, inode.
 fn owner_in(rows: &[u8], ends: &str) -> Option<u32> {
     let rest = &rows[memmem::find(rows, ends.as_bytes())? + ends.len()..];
     let row = rest.split(|byte| *byte == b'\n').next()?;
     let mut fields = std::str::from_utf8(row).ok()?.split_ascii_whitespace().skip(4);
     let user = fields.next()?.parse().ok()?;
-    // A socket without an inode belongs to no process any more.
+    // A socket without an inode belongs to no process.
     let has_owner = fields.nth(1)?.parse::<u64>().ok()? != 0;
     has_owner.then_some(user)
 }
 
-/// One end of a connection as the tables write it: words of 32 bits in the byte order of the machine, and the port.
+/// One end of a connection in the format of the tables: 32-bit words in the byte order of the
+/// machine, and the port.
 struct SocketEnds {
-    /// As an address of IPv4, where it is one.
+    /// The address in IPv4 format, if it is an IPv4 address.
     short: Option<String>,
     long: String,
 }
@@ -181,7 +187,7 @@ mod tests {
         for bind in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
             let Ok(listener) = TcpListener::bind(bind) else { continue };
             let address = listener.local_addr().unwrap();
-            // The last is an address of IPv4 at a socket of IPv6.
+            // The last one is an IPv4 address at an IPv6 socket.
             let to = if address.ip().is_unspecified() {
                 SocketAddr::from(([127, 0, 0, 1], address.port()))
             } else {
@@ -199,7 +205,7 @@ mod tests {
                 ask(peer, local).is_ok_and(|found| found == Some(own)),
                 "{bind}: this kernel has no sock_diag"
             );
-            // Given up, it is in the table still, and nobody's.
+            // After the close it is still in the table, but without an owner.
             drop(client);
             assert_eq!((owner(peer, local), look_up(peer, local)), (None, None), "{bind}");
         }

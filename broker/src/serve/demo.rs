@@ -1,19 +1,22 @@
-//! `mcp-broker demo`: the broker on its defaults with the bundled demo backend, and what to type next.
+//! `mcp-broker demo`: the broker with its defaults and the bundled demo backend, and instructions
+//! for the first requests.
 
 use std::net::SocketAddr;
 
 use protocol::ids::{BackendId, TenantId};
+use rules::link_sharing::LinkSharing;
 
 use crate::config::{
     DeclaredBackend,
-    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, ProtocolChoice},
+    spec::{BackendSpec, BackendTimeouts, Credentials, ProtocolChoice},
     stdio,
     validation::DEFAULT_TENANT,
 };
 
 const BACKEND: &str = "demo";
 
-/// The demo backend is this very program in another role. It is declared, not stored: a later `serve` does not know it.
+/// Returns the demo backend, which is this program with another command. It is declared and not
+/// stored, so a later `serve` does not have it.
 pub(super) fn backend(program: String) -> DeclaredBackend {
     DeclaredBackend {
         tenant: TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name"),
@@ -34,7 +37,8 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
     }
 }
 
-/// A session by hand: shake hands, keep the session id, call a tool. For a POSIX shell.
+/// Returns a session to type by hand in a POSIX shell: initialize, keep the session id, call a
+/// tool.
 pub(super) fn instructions(http: SocketAddr) -> String {
     let url = format!("http://{http}/mcp");
     format!(

@@ -1,4 +1,4 @@
-//! Why the process ends with an exit code other than 0, and the exit codes.
+//! Errors that end the process with an exit code other than 0, and the exit codes.
 
 use std::{io, net::SocketAddr};
 
@@ -7,7 +7,7 @@ use transport::{TlsError, TlsSetupError, quic::ListenError};
 
 use crate::{auth::KeysError, config::FieldErrors, control::LoadError, telemetry::TelemetryError};
 
-/// Why the process ends with an exit code other than 0.
+/// Error that ends the process with an exit code other than 0.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("{0}")]
@@ -25,7 +25,7 @@ pub enum ServeError {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(
-        "{key}: can not listen on {address}: {source}; end what uses it, or choose another address"
+        "{key}: cannot listen on {address}: {source}; end what uses it, or choose another address"
     )]
     Bind { key: &'static str, address: SocketAddr, source: io::Error },
     #[error("{0}")]

@@ -1,20 +1,22 @@
-//! What operators are told of their listeners: certificates that end soon, and listeners that are open to everyone.
+//! Reports about listeners for operators: certificates that expire soon, and listeners without
+//! protection.
+
+use rules::limits::CERTIFICATE_ENDS_SOON;
 
 use crate::{
     config::{Certificate, Config},
-    limits::CERTIFICATE_ENDS_SOON,
     listeners::tls_acceptor::TlsAcceptor,
     metrics::Metrics,
 };
 
-/// The users of the TLS acceptors, as metrics name them.
+/// Users of the TLS acceptors, as metrics name them.
 pub(super) const ACCEPTORS: [&str; 2] = ["clients", "operators"];
 
-/// Reports the end of each certificate to metrics, and to the log when it is near.
+/// Reports the expiry of each certificate to metrics, and to the log when it is near.
 pub(super) fn report_certificates(acceptors: &[TlsAcceptor; 2], metrics: &Metrics) {
     for (tls_acceptor, listener) in acceptors.iter().zip(ACCEPTORS) {
         let Some(ends_at) = tls_acceptor.certificate_ends_at() else { continue };
-        metrics.observed.certificate(listener, ends_at);
+        metrics.observability.certificate(listener, ends_at);
         let left = ends_at.saturating_sub(jiff::Timestamp::now().as_second());
         if left < i64::try_from(CERTIFICATE_ENDS_SOON.as_secs()).unwrap_or(i64::MAX) {
             tracing::error!(
@@ -30,7 +32,7 @@ pub(super) fn report_certificates(acceptors: &[TlsAcceptor; 2], metrics: &Metric
 pub(super) fn warn_of_open_listeners(config: &Config) {
     if config.tls.certificate == Some(Certificate::SelfSigned) {
         tracing::warn!(
-            "the listeners present a certificate that nobody can verify: tls.self_signed is for development"
+            "the listeners present a certificate that clients cannot verify: tls.self_signed is for development"
         );
     }
     if config.tls.certificate.is_some() && !config.tls.require_https {

@@ -1,8 +1,9 @@
-//! Sockets that listen already when the process starts: whoever started it passes them on, and keeps them while one process ends
-//! and the next begins, so that connections wait in between (systemd's socket activation, `LISTEN_FDS`).
+//! Listening sockets that the starting process passes on (systemd's socket activation,
+//! `LISTEN_FDS`). That process keeps them while one broker process ends and the next one starts, so
+//! that connections wait in between.
 //!
-//! Invariant: an inherited socket listens where the configuration says; everything that is checked of an address is checked of
-//! its.
+//! Invariant: an inherited socket listens at the configured address. Its address passes the same
+//! checks as a configured one.
 
 use std::{
     collections::BTreeMap,
@@ -14,18 +15,19 @@ use listenfd::ListenFd;
 
 use super::error::ServeError;
 
-/// Listeners whose sockets may be inherited, as `LISTEN_FDNAMES` calls them.
+/// Listeners whose sockets may be inherited, by their names in `LISTEN_FDNAMES`.
 const NAMES: [&str; 3] = ["http", "admin", "tcp"];
 
-/// What was passed on, by listener.
+/// Inherited sockets by listener.
 #[derive(Debug, Default)]
 pub(super) struct InheritedSockets(BTreeMap<&'static str, TcpListener>);
 
 impl InheritedSockets {
-    /// Called before there are threads, as it takes variables out of the environment.
+    /// Takes the sockets. Called before other threads exist, because it removes variables from the
+    /// environment.
     pub(super) fn take() -> Result<Self, ServeError> {
         let variable = |name: &str| env::var(name).unwrap_or_default();
-        // Whoever started this process through another one did not mean this one.
+        // The variables are for another process, through which this one was started.
         if variable("LISTEN_PID").parse() != Ok(std::process::id()) {
             return Ok(Self::default());
         }
@@ -42,7 +44,7 @@ impl InheritedSockets {
         Ok(Self(inherited))
     }
 
-    /// The socket of the listener that `key` configures, if it was passed on.
+    /// Returns the inherited socket of the listener that `key` configures, if any.
     pub(super) fn of(
         &mut self,
         key: &str,
@@ -65,8 +67,8 @@ impl InheritedSockets {
         Ok(Some(socket))
     }
 
-    /// Whoever passes on a socket for a listener that is not configured means something else.
-    pub(super) fn nothing_left(self) -> Result<(), ServeError> {
+    /// Returns an error for a socket of a listener that is not configured, which is a mistake.
+    pub(super) fn check_all_used(self) -> Result<(), ServeError> {
         match self.0.keys().next() {
             Some(name) => Err(fault(format!(
                 "a socket was passed on for listen.{name}, which is not configured"
@@ -80,7 +82,7 @@ fn fault(text: String) -> ServeError {
     ServeError::Inherited(text)
 }
 
-/// For which listener each of the sockets is. One alone needs no name.
+/// Returns the listener of each socket. A single socket needs no name.
 fn listeners_of(names: &str, count: usize) -> Result<Vec<&'static str>, ServeError> {
     let given: Vec<&str> = names.split(':').collect();
     let known = |name: &&str| NAMES.into_iter().find(|known| known == name);
@@ -141,7 +143,7 @@ mod tests {
                 .of(key, address.parse().unwrap())
                 .map(|found| found.is_some())
                 .map_err(|error| error.to_string());
-            (found, inherited.nothing_left().is_ok())
+            (found, inherited.check_all_used().is_ok())
         };
         assert_eq!(of("listen.http", &bound.to_string()), (Ok(true), true));
         assert_eq!(of("listen.http", "127.0.0.1:0"), (Ok(true), true));

@@ -1,8 +1,10 @@
-//! Sockets that listen: bound or inherited before anything is served, stopped one by one, and left to another process where they
-//! share their port with one, or where the process that passed them on keeps them for the next.
+//! Listening sockets and their tasks. All are bound or inherited before the broker serves, and
+//! stopped one by one. A drain leaves a socket to another process that shares its port, or that
+//! gets the inherited socket next.
 
 use std::{net::SocketAddr, time::Duration};
 
+use rules::limits::ACCEPT_QUEUE;
 use socket2::{SockFilter, SockRef, Socket};
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -15,15 +17,15 @@ use transport::quic::QuicListener;
 use super::{error::ServeError, inherited_sockets::InheritedSockets};
 use crate::{
     config::Config,
-    limits::ACCEPT_QUEUE,
     listeners::{self, handoff_listener::HandoffListener, tls_acceptor::TlsAcceptor},
 };
 
 pub(super) struct ListenerTask {
     pub(super) address: SocketAddr,
-    /// Of one that shares its port: the socket, to be told not to ask for new connections.
+    /// Socket of a listener that shares its port. A drain attaches a filter to it that drops new
+    /// connections.
     shared: Option<Socket>,
-    /// Of one that was inherited: takes no new connections from then on.
+    /// Token of an inherited listener. Its cancellation stops the accept of new connections.
     left: Option<CancellationToken>,
     stop: CancellationToken,
     pub(super) task: JoinHandle<()>,
@@ -40,25 +42,29 @@ impl ListenerTask {
         let system = |source| ServeError::System { what: "the address of a listener", source };
         let BoundSocket { socket, inherited } = bound;
         let address = socket.local_addr().map_err(system)?;
-        // What is done to an inherited socket is done to that of the next process too.
+        // The next process has the same inherited socket, so a filter would affect it too.
         let shared = match !inherited && SockRef::from(&socket).reuse_port().map_err(system)? {
             true => Some(SockRef::from(&socket).try_clone().map_err(system)?),
             false => None,
         };
         let port = HandoffListener::new(socket);
-        let left = inherited.then(|| port.left().clone());
+        let left = inherited.then(|| port.handoff_token().clone());
         Ok(Self { shared, left, ..Self::begin(address, |stop| serve(port, stop)) })
     }
 
-    /// New connections wait from now on for the process that gets the socket next. Those that are there go on.
-    pub(super) fn leave_to_the_next(&self) -> Option<()> {
+    /// Leaves new connections to the process that gets the socket next. Accepted connections
+    /// continue.
+    pub(super) fn hand_off(&self) -> Option<()> {
         self.left.as_ref().map(CancellationToken::cancel)
     }
 
-    /// Connections that nobody has begun to open yet are another process's from now on: the kernel goes on offering them to
-    /// every socket of the port until it is closed, and a socket that is closed resets what waits in its queue. So the first
-    /// packets of new connections are dropped; they are sent again within a second, when this socket is gone.
-    pub(super) fn ask_for_no_more(&mut self) -> Option<()> {
+    /// Leaves new connections to another process that shares the port.
+    ///
+    /// The kernel offers connections to every socket of the port until the socket is closed. A
+    /// closed socket resets the connections in its queue. This filter therefore drops the first
+    /// packets of new connections. The clients send them again within a second, after this socket
+    /// is closed.
+    pub(super) fn drop_new_connections(&mut self) -> Option<()> {
         let socket = self.shared.take()?; // it must not live on here: it would be listened on for ever
         match socket.attach_filter(&NO_FIRST_PACKETS) {
             Ok(()) => Some(()),
@@ -89,7 +95,7 @@ impl ListenerTask {
     }
 }
 
-/// Resolves when the listener ends by itself; never, where there is none.
+/// Resolves when the listener ends by itself. Never resolves without a listener.
 pub(super) async fn ended(
     listener: &mut Option<ListenerTask>,
 ) -> Result<(), tokio::task::JoinError> {
@@ -99,8 +105,8 @@ pub(super) async fn ended(
     }
 }
 
-/// A filter of a TCP socket sees packets from the TCP header on. Byte 13 holds the flags; one with SYN and without ACK opens
-/// a connection.
+/// Filter that drops packets with SYN and without ACK, which open a connection. A filter of a TCP
+/// socket sees packets from the TCP header on. Byte 13 holds the flags.
 const NO_FIRST_PACKETS: [SockFilter; 5] = {
     const LOAD_BYTE: u16 = 0x30;
     const AND: u16 = 0x54;
@@ -118,7 +124,7 @@ const NO_FIRST_PACKETS: [SockFilter; 5] = {
     ]
 };
 
-/// A socket that listens.
+/// A listening socket.
 pub(super) struct BoundSocket {
     socket: TcpListener,
     inherited: bool,
@@ -130,8 +136,8 @@ impl BoundSocket {
     }
 }
 
-/// As it was passed on, or bound now.
-pub(super) fn obtain(
+/// Returns the inherited socket, or binds a new one.
+pub(super) fn bind_or_inherit(
     key: &'static str,
     address: SocketAddr,
     reuse_port: bool,

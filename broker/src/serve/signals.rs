@@ -1,16 +1,18 @@
-//! What the outside asks a running broker for. SIGTERM and SIGINT stop it, SIGHUP makes it read its configuration again.
+//! Signals of the operating system. SIGTERM and SIGINT stop the broker, SIGHUP makes it reload its
+//! configuration.
 
 use std::io;
 
 use tokio::signal::unix::{Signal as Source, SignalKind, signal};
 
 pub(super) enum Signal {
-    /// By name, for the log.
+    /// Stop, with the name of the signal for the log.
     Stop(&'static str),
     Reload,
 }
 
-/// Installed before anything slow happens, so that a broker that is still starting can be stopped too.
+/// Signal handlers. Installed before slow steps, so that a broker that is still starting can be
+/// stopped.
 pub(super) struct Signals {
     terminate: Source,
     interrupt: Source,
@@ -26,7 +28,7 @@ impl Signals {
         })
     }
 
-    /// Cancel-safe: a signal that came is not lost with a dropped future.
+    /// Returns the next signal. Cancel-safe: a dropped future loses no signal.
     pub(super) async fn next(&mut self) -> Signal {
         tokio::select! { biased;
             _ = self.terminate.recv() => Signal::Stop("SIGTERM"),
@@ -35,7 +37,7 @@ impl Signals {
         }
     }
 
-    /// Cancel-safe; requests to reload are passed over.
+    /// Returns the next stop signal. Ignores requests to reload. Cancel-safe.
     pub(super) async fn stop(&mut self) -> &'static str {
         loop {
             if let Signal::Stop(name) = self.next().await {

@@ -1,4 +1,4 @@
-//! Opens what outlives the process, as configured, and brings it up to date.
+//! Opens the configured stores and updates their schema.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,17 +13,17 @@ use crate::{
     persistence::Stores,
 };
 
-/// How long a start waits for a database server.
+/// Time limit for the connection to a database server at start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The record of everything, open.
+/// An open database.
 pub(super) struct OpenDatabase {
     durable: Arc<dyn DurableStore>,
     events: Arc<dyn EventStore>,
 }
 
 impl OpenDatabase {
-    /// Locks an SQLite file, or connects to a server. One that cannot be reached is an error.
+    /// Locks an SQLite file, or connects to a server. An unreachable server is an error.
     pub(super) async fn open(config: &Config, migrate: bool) -> Result<Self, StoreError> {
         match &config.storage.database {
             config::DatabaseConfig::Sqlite(path) => {
@@ -44,38 +44,37 @@ impl OpenDatabase {
         }
     }
 
-    /// With Redis, where configured: it keeps the event streams then. That it is not there yet is no error.
-    pub(super) async fn with_the_rest(
+    /// Adds the hot store, which is Redis if configured. Redis then also stores the event streams.
+    /// An unreachable Redis is not an error.
+    pub(super) async fn into_stores(
         self,
         config: &Config,
         keys: &Keys,
     ) -> Result<Stores, StoreError> {
-        let (hot, events): (Arc<dyn HotStore>, Arc<dyn EventStore>) = match &config
-            .storage
-            .redis_url
-        {
-            None => (Arc::new(MemoryHotStore::new()), self.events),
-            Some(url) => {
-                let options = RedisOptions {
-                    url: url.expose().to_owned(),
-                    key: *keys.redis,
-                    event_retention: config.events.retain,
-                };
-                let redis = Arc::new(RedisStore::open(&options).await?);
-                if !redis.is_connected() {
-                    tracing::warn!(
-                        "Redis can not be reached: the broker starts without it and goes on trying"
-                    );
+        let (hot, events): (Arc<dyn HotStore>, Arc<dyn EventStore>) =
+            match &config.storage.redis_url {
+                None => (Arc::new(MemoryHotStore::new()), self.events),
+                Some(url) => {
+                    let options = RedisOptions {
+                        url: url.expose().to_owned(),
+                        key: *keys.redis,
+                        event_retention: config.events.retain,
+                    };
+                    let redis = Arc::new(RedisStore::open(&options).await?);
+                    if !redis.is_connected() {
+                        tracing::warn!(
+                            "Redis cannot be reached: the broker starts without it and keeps trying"
+                        );
+                    }
+                    (redis.clone(), redis)
                 }
-                (redis.clone(), redis)
-            }
-        };
+            };
         let events = (config.events.log == EventLogStorage::Store).then_some(events);
         Ok(Stores { durable: self.durable, events, hot })
     }
 }
 
-/// Brings the schema up to date. Returns what to call the database.
+/// Updates the schema. Returns the name of the database for messages.
 pub(super) async fn migrate(config: &Config) -> Result<String, StoreError> {
     OpenDatabase::open(config, true).await?.durable.close().await;
     Ok(match &config.storage.database {

@@ -1,44 +1,47 @@
-//! One request's search for the replica that serves it: what is asked in which order, and how long.
+//! One request's search for the replica that serves it: the order of its sources, and its time
+//! limit.
 //!
-//! Called through [`super::SessionLocator`]; whoever searches forwards the request and says what came of it. Invariant: a search
-//! ends within twice the lease and a second, and never says that there is not a session because it could not look.
+//! Called through [`super::SessionLocator`]. The caller forwards the request and reports the
+//! result. Invariant: a search ends within twice the lease and a second. It never reports a missing
+//! session because a source was away.
 
 use std::time::Duration;
 
 use protocol::error::{ErrorKind, Refusal};
+use rules::limits::{
+    OWNER_RETRY_DOUBLINGS, OWNER_RETRY_JITTER, OWNER_RETRY_MIN, OWNER_SEARCH_EXTRA,
+};
 use tokio::time::{Instant, sleep};
 
 use super::{LookupOutcome, PeerLookupOutcome, SessionOwner, no_session};
-use crate::limits::{
-    OWNER_RETRY_DOUBLINGS, OWNER_RETRY_JITTER, OWNER_RETRY_MIN, OWNER_SEARCH_EXTRA,
-};
 
-/// Where a search looks.
+/// Sources of a search.
 pub(crate) trait LookupSources {
     type Session;
 
-    /// A session that lives here; an error if it is somebody else's.
+    /// Returns the session if it is on this replica. Returns an error if it belongs to another
+    /// caller.
     fn here(&self) -> Result<Option<Self::Session>, Refusal>;
 
-    /// Where it was when this replica last had to do with it.
+    /// Returns the owner as this replica last knew it.
     fn known(&self) -> Option<SessionOwner>;
 
-    /// Before a store is asked: takes one request's worth of what the caller may ask for.
+    /// Takes one request from the caller's rate, before a store is asked.
     fn charge(&self) -> Result<(), Refusal>;
 
-    /// Gives it back: whoever serves the request takes it.
+    /// Gives the request back, because the replica that serves it takes it.
     fn refund(&self);
 
-    /// Where it was last said to be.
+    /// Returns the owner that was last published.
     fn hint(&self) -> impl Future<Output = Option<SessionOwner>> + Send;
 
-    /// Looks at the record, and takes the session over if nobody owns it.
+    /// Reads the record, and takes the session over if it has no owner.
     fn claim(&self) -> impl Future<Output = Result<ClaimOutcome<Self::Session>, Refusal>> + Send;
 
-    /// This replica is going away and takes nothing new.
+    /// Returns whether this replica drains and takes nothing new.
     fn draining(&self) -> bool;
 
-    /// Others that take what this one does not, best first.
+    /// Returns other replicas for a draining one, the best first.
     fn replicas(&self) -> impl Future<Output = Vec<SessionOwner>> + Send;
 
     fn note(&self, owner: &SessionOwner);
@@ -46,10 +49,10 @@ pub(crate) trait LookupSources {
     fn forget(&self, owner: &SessionOwner);
 }
 
-/// What the record says.
+/// Answer of the record.
 pub(crate) enum ClaimOutcome<Session> {
     Local(Session),
-    /// `owner`: `None` if it cannot be reached from outside.
+    /// `owner` is `None` if it has no address for other replicas.
     Remote {
         owner: Option<SessionOwner>,
         lease_left: Duration,
@@ -57,35 +60,37 @@ pub(crate) enum ClaimOutcome<Session> {
     Absent,
 }
 
-/// Why a replica did not serve a request that it was asked to serve.
+/// Reason why a replica did not serve a forwarded request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForwardFailure {
-    /// It cannot be reached.
+    /// The replica cannot be reached.
     Unreachable,
-    /// It does not have the session, and may know who has.
+    /// The replica does not have the session, and may know the owner.
     NotOwner(Option<SessionOwner>),
-    /// It has lost its lease, so that the session may be another's. It does serve it if asked for all that.
+    /// The replica has lost its lease, so the session may have another owner. It serves the request
+    /// if the sender insists.
     LeaseLapsed,
 }
 
 pub(crate) struct OwnerLookup<P> {
     places: P,
     lease: Duration,
-    /// Set when something is in the way for the first time.
+    /// End of the search, set at its first failure.
     deadline: Option<Instant>,
     hint_asked: bool,
     charged: bool,
-    /// A replica that did not have the session named another one. That is followed once, lest two of them name each other.
+    /// The owner that another replica named. It is followed once, because two replicas may name
+    /// each other.
     told: Option<SessionOwner>,
     told_asked: bool,
-    /// Who owned the session until its lease lapsed.
+    /// The owner of the session until its lease lapsed.
     lapsed: Option<SessionOwner>,
     insists: bool,
-    /// Who was asked last.
+    /// The replica that failed last, and its failure.
     in_vain: Option<(SessionOwner, ForwardFailure)>,
-    /// For how many times the record was right in vain.
+    /// Number of waits so far.
     rounds: u32,
-    /// Replicas not asked yet by one that drains.
+    /// Replicas that a draining one has not asked yet.
     untried: Option<Vec<SessionOwner>>,
 }
 
@@ -107,10 +112,11 @@ impl<P: LookupSources> OwnerLookup<P> {
         }
     }
 
-    /// Where to send the request next, or why there is nowhere to send it.
+    /// Returns the next place for the request, or the refusal of it.
     pub(crate) async fn next(&mut self) -> Result<LookupOutcome<P::Session>, Refusal> {
         let found = self.look().await;
-        // Only what is not there is paid for: of what is found its owner takes.
+        // Only a missing session costs the caller its rate. Otherwise the session's owner charges
+        // the request.
         let in_vain =
             found.as_ref().is_err_and(|refusal| refusal.kind == ErrorKind::SessionNotFound);
         if !in_vain && std::mem::take(&mut self.charged) {
@@ -135,7 +141,8 @@ impl<P: LookupSources> OwnerLookup<P> {
                 self.places.charge()?;
                 self.charged = true;
             }
-            // Boxed from here on: few requests come so far, all of them would be moved with room for it.
+            // The futures are boxed from here on. Few requests come this far, and all would be
+            // moved with room for them.
             if is_first && let Some(owner) = Box::pin(self.places.hint()).await {
                 return Ok(self.there(owner));
             }
@@ -145,7 +152,7 @@ impl<P: LookupSources> OwnerLookup<P> {
             let claimed = match Box::pin(self.places.claim()).await {
                 Ok(claimed) => claimed,
                 Err(refusal) => match self.lapsed.take().filter(|_| is_outage(&refusal)) {
-                    // Nobody can take it over now: who had it has it.
+                    // No replica can take the session over now, so the former owner still has it.
                     Some(owner) => {
                         self.insists = true;
                         return Ok(self.there(owner));
@@ -179,7 +186,7 @@ impl<P: LookupSources> OwnerLookup<P> {
         }
     }
 
-    /// The replica that [`OwnerLookup::next`] named did not serve the request.
+    /// Notes that the replica of [`OwnerLookup::next`] did not serve the request.
     pub(crate) fn missed(&mut self, owner: &SessionOwner, miss: ForwardFailure) {
         self.places.forget(owner);
         self.deadline();
@@ -195,12 +202,14 @@ impl<P: LookupSources> OwnerLookup<P> {
         self.in_vain = Some((owner.clone(), miss));
     }
 
-    /// The owner is to serve the session though its lease has lapsed: nobody else can.
+    /// Returns whether the owner must serve the session although its lease has lapsed, because no
+    /// other replica can.
     pub(crate) fn insists(&self) -> bool {
         self.insists
     }
 
-    /// What was found has left meanwhile. False: there is no time to look for it again.
+    /// Starts the search again for a session that has left meanwhile. Returns false if the time is
+    /// over.
     pub(crate) fn may_go_on(&mut self) -> bool {
         self.untried = None; // they were asked before it left
         Instant::now() < self.deadline()
@@ -215,7 +224,8 @@ impl<P: LookupSources> OwnerLookup<P> {
         *self.deadline.get_or_insert_with(|| Instant::now() + 2 * self.lease + OWNER_SEARCH_EXTRA)
     }
 
-    /// Until the owner's lease is over, or a little, as several may wait for the same.
+    /// Waits for the rest of the owner's lease, and at least for a growing pause. Jitter spreads
+    /// searches that wait for the same owner. Returns a refusal if the search would take too long.
     async fn wait(&mut self, lease_left: Duration) -> Result<(), Refusal> {
         let least = OWNER_RETRY_MIN * 2_u32.pow(self.rounds.min(OWNER_RETRY_DOUBLINGS));
         let pause = lease_left.max(least) + rand::random_range(Duration::ZERO..=OWNER_RETRY_JITTER);
@@ -223,7 +233,7 @@ impl<P: LookupSources> OwnerLookup<P> {
         if Instant::now() + pause > self.deadline() {
             let refusal = Refusal::new(
                 ErrorKind::SessionElsewhere,
-                "the session is on another replica, which can not be reached now",
+                "the session is on another replica, which cannot be reached now",
             );
             return Err(refusal.retry_after(self.lease));
         }
@@ -244,7 +254,7 @@ fn is_outage(refusal: &Refusal) -> bool {
     matches!(refusal.kind, ErrorKind::StoreUnavailable | ErrorKind::StoreBusy)
 }
 
-/// The search of a replica that was asked by another one: it looks, but neither forwards nor waits.
+/// Searches for another replica's request. This search neither forwards nor waits.
 pub(crate) async fn inside<P: LookupSources>(
     places: &P,
 ) -> Result<PeerLookupOutcome<P::Session>, Refusal> {
@@ -275,10 +285,10 @@ mod tests {
     use super::*;
 
     const LEASE: Duration = Duration::from_millis(200);
-    /// A busy machine takes its time.
+    /// Extra time for a busy machine.
     const SLACK: Duration = Duration::from_secs(1);
 
-    /// Says what it was told to say; the last word of the record is repeated.
+    /// Sources that return preset answers. The last answer of the record is repeated.
     #[derive(Default)]
     struct Script {
         state: Mutex<State>,
@@ -293,7 +303,7 @@ mod tests {
         noted: Vec<SessionOwner>,
         forgotten: Vec<SessionOwner>,
         claims: usize,
-        /// What the caller may still ask for.
+        /// Requests that the caller may still make.
         budget: Option<usize>,
     }
 
@@ -498,7 +508,7 @@ mod tests {
                 Ok(LookupOutcome::Remote(owner)) => {
                     search.missed(&owner, ForwardFailure::Unreachable)
                 }
-                Ok(LookupOutcome::Local(_)) => panic!("nobody adopts it"),
+                Ok(LookupOutcome::Local(_)) => panic!("no replica adopts it"),
                 Err(refusal) => break refusal,
             }
             attempts += 1;
@@ -532,7 +542,7 @@ mod tests {
                     search.missed(&there, ForwardFailure::NotOwner(Some(other)));
                     asked.push(there.node);
                 }
-                Ok(LookupOutcome::Local(_)) => panic!("nobody adopts it"),
+                Ok(LookupOutcome::Local(_)) => panic!("no replica adopts it"),
                 Err(refusal) => kind = Some(refusal.kind),
             }
         }

@@ -1,10 +1,13 @@
-//! Which replica a session is on. Asked by listeners for every request that names a session.
+//! Location of sessions: the replica that has a session. Listeners look it up for every request
+//! that names a session.
 //!
-//! A session here is found by one look into a map. Otherwise: what was last known (in memory, then in the hot store), and
-//! then the record, where a session without an owner is taken over. Only the record can say that there is not a session.
+//! A session on this replica is found in one map. Otherwise the lookup uses the last known owner
+//! (in memory, then in the hot store), and then the record. It takes over a session without an
+//! owner. Only the record can prove that a session does not exist.
 //!
-//! Invariant: nobody asks the stores for sessions that are not there at a rate above its tenant's, nor for the same one again
-//! and again: a search takes of the tenant's budget before it goes to them, and gives it back when it finds something.
+//! Invariant: lookups of missing sessions reach the stores at most at the tenant's rate, and not
+//! repeatedly for the same session. A search takes from the tenant's budget before it reaches them,
+//! and gives that back when it finds something.
 
 mod lookup;
 mod negative_cache;
@@ -13,6 +16,7 @@ mod owner_cache;
 use std::sync::Arc;
 
 use protocol::error::{ErrorKind, Refusal};
+use rules::limits::{ABSENT_REMEMBERED_FOR, ABSENT_REMEMBERED_MAX, OWNERS_REMEMBERED_MAX};
 use transport::{PeerClient, PeerIdentity, PeerIdentityError};
 
 pub(crate) use self::{
@@ -20,9 +24,8 @@ pub(crate) use self::{
     negative_cache::{NegativeCache, trace},
     owner_cache::OwnerCache,
 };
-use crate::limits::{ABSENT_REMEMBERED_FOR, ABSENT_REMEMBERED_MAX, OWNERS_REMEMBERED_MAX};
 
-/// A replica that can be asked.
+/// A replica that can serve requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionOwner {
     /// Its name in the record.
@@ -32,28 +35,29 @@ pub struct SessionOwner {
 }
 
 impl SessionOwner {
-    /// Whether the two can be one process: one that lost its lease goes on under another name, at the same address.
+    /// Returns whether the two can be one process. A process that lost its lease gets another name,
+    /// at the same address.
     pub fn may_be(&self, other: &Self) -> bool {
         self.node == other.node || self.address == other.address
     }
 }
 
-/// Where to serve a request.
+/// Place that serves a request.
 #[derive(Debug)]
 pub enum LookupOutcome<Session = Arc<crate::sessions::session::Session>> {
     Local(Session),
     Remote(SessionOwner),
 }
 
-/// Where to serve a request that another replica sent.
+/// Place that serves a request of another replica.
 #[derive(Debug)]
 pub enum PeerLookupOutcome<Session = Arc<crate::sessions::session::Session>> {
     Here(Session),
-    /// `None`: whoever asks has to look by itself.
+    /// `None`: the asking replica has to look by itself.
     NotLocal(Option<SessionOwner>),
 }
 
-/// What a replica knows of the others.
+/// State of a replica about the location of sessions on others.
 #[derive(Debug)]
 pub struct SessionLocator {
     pub identity: PeerIdentity,
@@ -78,6 +82,6 @@ impl SessionLocator {
 pub fn no_session() -> Refusal {
     Refusal::new(
         ErrorKind::SessionNotFound,
-        "no such session: it ended or never was; initialize anew",
+        "no such session: it ended or never existed; send initialize again",
     )
 }

@@ -1,9 +1,11 @@
-//! Sessions the record was just asked for in vain. Bounded, and forgotten after a moment.
+//! Cache of sessions that the record just did not have. It is bounded, and an entry expires after a
+//! moment.
 //!
-//! Only the record's own word is remembered, for the one seat that asked: to anybody else the session may be there. An id
-//! is random and told to nobody before its session is stored, so one that is absent comes into being no more; one that was
-//! given away or whose owner died is in the record, and is not absent. The one way back is an owner that was frozen for
-//! longer than a session may be idle; its client was told that the session is over, and hears it for a moment longer.
+//! An entry holds only the record's own answer, for the one caller that asked. The session may
+//! exist for another caller. An id is random and no client gets it before its session is stored, so
+//! a missing session does not appear later. A session that was released or whose owner died is
+//! still in the record. The one exception is an owner that was frozen for longer than a session may
+//! be idle. Its client got the answer that the session is over, and gets it a moment longer.
 
 use std::{
     collections::HashMap,
@@ -13,10 +15,11 @@ use std::{
 use aws_lc_rs::digest;
 use parking_lot::Mutex;
 use protocol::ids::SessionId;
+use rules::endpoint::Endpoint;
 
-use crate::{auth::Caller, rules::endpoint::Endpoint};
+use crate::auth::Caller;
 
-/// Of a session's id and whoever asked for it.
+/// Hash of a session's id and of the caller and endpoint that asked for it.
 pub(crate) type AbsenceKey = [u8; 32];
 
 pub(crate) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> AbsenceKey {
@@ -25,7 +28,7 @@ pub(crate) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Abs
         Endpoint::Single(backend) => backend.as_str(),
     };
     let mut hash = digest::Context::new(&digest::SHA256);
-    // None but the last may hold a zero byte.
+    // Only the last part may hold a zero byte.
     for part in [id.as_str(), caller.tenant.as_str(), endpoint, caller.principal.as_str()] {
         hash.update(part.as_bytes());
         hash.update(&[0]);
@@ -57,7 +60,8 @@ impl NegativeCache {
         if since.len() >= self.entries_max {
             since.retain(|_, at| at.elapsed() < self.remembered_for);
         }
-        // Full of what is new: who asks for so many that it matters is over its tenant's rate, or has none.
+        // The cache is full of new entries. A caller with that many requests is over its tenant's
+        // rate, or has no limit.
         if since.len() < self.entries_max {
             since.insert(trace, Instant::now());
         }
@@ -71,7 +75,7 @@ mod tests {
     use super::*;
 
     fn of(id: &str, principal: &str) -> AbsenceKey {
-        let caller = Caller { principal: PrincipalId::new(principal), ..Caller::anonymous() };
+        let caller = Caller::new(Caller::anonymous().tenant, PrincipalId::new(principal), None);
         trace(&SessionId::new(id), &caller, &Endpoint::Aggregated)
     }
 

@@ -1,14 +1,16 @@
-//! Who was last known to own which session. Bounded; what it says may be wrong, and who finds out drops it.
+//! Cache of the last known owners of sessions. It is bounded. An entry may be wrong, and is removed
+//! when that shows.
 
 use quick_cache::{OptionsBuilder, sync::Cache};
-use storage::SessionKey;
+use records::SessionKey;
 
 use super::SessionOwner;
 
-/// The part of the cache for sessions that were looked up again. The other part holds the latest ones.
+/// The part of the cache for sessions that were looked up again. The other part holds the latest
+/// ones.
 const LOOKED_UP_AGAIN: f64 = 0.5;
 
-/// A session that is looked up stays. The oldest of the others makes room.
+/// Owners by session. A session that is looked up stays. The oldest of the others makes room.
 #[derive(Debug)]
 pub(crate) struct OwnerCache(Cache<SessionKey, SessionOwner>);
 
@@ -36,7 +38,7 @@ impl OwnerCache {
         self.0.insert(session, owner);
     }
 
-    /// Forgets this owner; another one, noted meanwhile, stays.
+    /// Forgets this owner. Another owner that was noted meanwhile stays.
     pub(crate) fn forget(&self, session: &SessionKey, owner: &SessionOwner) {
         self.0.remove_if(session, |noted| noted == owner);
     }

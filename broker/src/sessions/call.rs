@@ -1,8 +1,12 @@
-//! A client's request on its way to one backend and back: exactly one answer, whatever happens.
+//! A client's request to one backend, which gets exactly one answer.
 //!
-//! Each call is one future ([`CallFuture`]), carried out by whoever waits for the answer or by a task of its own. It ends in
-//! [`Call::settle`], and only there: with the backend's answer, a refusal, a timeout, or (after the client's cancellation) with
-//! nothing.
+//! Each call is one future ([`CallFuture`]), polled by the waiter for its answer or by a task of
+//! the runtime. It ends only in [`Call::settle`], in one of these ways:
+//!
+//! - the backend's answer
+//! - a refusal
+//! - a timeout
+//! - no answer, after the client's cancellation
 
 mod answer;
 mod asker;
@@ -31,6 +35,14 @@ use protocol::{
     json::Span,
     method::Method,
 };
+use rules::{
+    deadlines::CallDeadline,
+    event_log::EventKind,
+    exposure::ResourceUris,
+    retries::{self, AttemptOutcome},
+    routing::ToolCalled,
+    tasks::is_tool_error,
+};
 
 use self::interrupt::{Interrupt, InterruptReason};
 pub use self::{
@@ -50,14 +62,6 @@ use crate::{
         policy::ArgumentsCheck,
     },
     metrics::RequestOutcome,
-    rules::{
-        deadlines::CallDeadline,
-        event_log::EventKind,
-        exposure::ResourceUris,
-        retries::{self, AttemptOutcome},
-        routing::ToolCalled,
-        tasks::is_tool_error,
-    },
     telemetry::request::{self, RequestTelemetry},
 };
 
@@ -67,14 +71,14 @@ pub struct Call {
     pub client_id: RequestId,
     pub method: Method,
     pub session: Arc<Session>,
-    /// The way back to the client.
+    /// The stream that the answer goes to.
     pub stream: Arc<EventStream>,
     pub backend: BackendId,
-    /// That backend, if it is still there.
+    /// The backend of that name, if it was registered when the call began.
     registered_backend: Option<Arc<Backend>>,
-    /// How long it may take.
+    /// Time limits of the call.
     deadline: CallDeadline,
-    /// Doing it twice is doing it once.
+    /// True if the call can be repeated without a further effect.
     is_repeatable: bool,
     /// The client's progress token, as sent.
     pub progress_token: Option<Bytes>,
@@ -84,25 +88,26 @@ pub struct Call {
     started: Instant,
     /// Milliseconds after `started` at which something last happened.
     touched_ms: AtomicU64,
-    /// Questions of the backend the client has not answered yet; the clock stands still for them.
+    /// Questions of the backend that the client has not answered yet. The clock stands still for
+    /// them.
     open_questions: AtomicUsize,
     settled: AtomicBool,
-    /// The backend knows that nobody waits any more.
+    /// Set when the backend got the cancellation.
     cancel_sent: AtomicBool,
     sent: Mutex<Option<SentRequest>>,
-    /// Milliseconds after `started` at which it was sent.
+    /// Milliseconds after `started` at which the request was sent.
     sent_ms: AtomicU64,
-    /// As the log, its trace and the audit log know it.
+    /// The request as the log, its trace and the audit log record it.
     pub observed: Option<Arc<RequestTelemetry>>,
-    /// Its client takes a task for an answer.
+    /// Handoff to a task. Present if the client accepts a task as the answer.
     pub task_handoff: Option<TaskHandoff>,
-    /// Headers of its request that repeat arguments no schema of ours names.
+    /// Headers of the request that repeat arguments which no schema known here names.
     forwarded_headers: OnceLock<HeaderMap>,
-    /// What was told, for whoever has to tell it in other words.
+    /// The answer as parsed, for an exchange that rewrites it.
     parsed_answer: Mutex<Option<Message>>,
 }
 
-/// A call whose task dies is still answered.
+/// Settles the call when its future panics.
 struct SettleOnPanic<'a>(&'a Arc<Call>);
 
 impl Drop for SettleOnPanic<'_> {
@@ -116,7 +121,7 @@ impl Drop for SettleOnPanic<'_> {
     }
 }
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Debug)]
 pub enum CallOutcome {
     Answered(Message, ResourceUris),
@@ -142,7 +147,7 @@ impl Call {
                 method,
                 tool.map(|tool| tool.name.as_str()),
             ),
-            is_repeatable: tool.map_or(method.is_repeatable(), |tool| {
+            is_repeatable: tool.map_or(method.is_idempotent(), |tool| {
                 tool.traits.read_only || tool.traits.idempotent
             }),
             registered_backend: home,
@@ -173,7 +178,7 @@ impl Call {
         })
     }
 
-    /// Carries the call to its end. The session has it in its table already.
+    /// Runs the call to its end. The session holds it in its table already.
     pub async fn run(
         self: Arc<Self>,
         message: Message,
@@ -188,11 +193,11 @@ impl Call {
             .session
             .shared
             .deadlines
-            .register(self.clone(), self.started + self.deadline.quiet.min(self.deadline.total));
+            .register(self.clone(), self.started + self.deadline.idle.min(self.deadline.total));
         let ending = {
-            // Made where it stays: it is large, and the macro would move it.
+            // The future is pinned where it is made: it is large, and the macro would move it.
             let mut relaying = pin!(self.relay(&message, &edits, check));
-            // The answer first: where it is there, nothing else is looked at.
+            // The answer comes first: if it is there, no other branch is polled.
             tokio::select! {
                 biased;
                 ending = &mut relaying => ending.unwrap_or_else(CallOutcome::Refused),
@@ -202,16 +207,16 @@ impl Call {
                 },
             }
         };
-        // Who has given up gets none, though it came with the same waking.
+        // A cancelled call gets no answer, even if the answer came with the same wakeup.
         self.settle(if self.interrupt.is_cancelled() { CallOutcome::Cancelled } else { ending });
     }
 
-    /// Before it is carried out: headers that its backend gets as they came.
+    /// Sets the headers that the backend gets unchanged. Called before the call runs.
     pub fn set_forwarded_headers(&self, headers: HeaderMap) {
         let _set_once = self.forwarded_headers.set(headers);
     }
 
-    /// What was told as `frame`, so that it need not be read again.
+    /// Returns the parsed answer of `frame`, so that it need not be parsed again.
     pub fn take_parsed_answer(&self, frame: &Bytes) -> Option<Message> {
         self.parsed_answer
             .lock()
@@ -219,7 +224,8 @@ impl Call {
             .filter(|told| told.frame.as_ptr() == frame.as_ptr() && told.frame.len() == frame.len())
     }
 
-    /// Whether progress of this value may go to the client (MCP: it increases with each notification).
+    /// Returns whether progress of this value may go to the client (MCP: it increases with each
+    /// notification).
     fn progress_advances(&self, value: f64) -> bool {
         let mut last = self.last_progress.lock();
         if last.is_some_and(|last| value <= last) {
@@ -229,7 +235,8 @@ impl Call {
         true
     }
 
-    /// Waits for room, then sends the call: once, or again where that does no harm and the backend's budget has something left.
+    /// Waits for a permit, then sends the call. The call is sent again where that is harmless and
+    /// the backend's retry budget allows it.
     async fn relay(
         self: &Arc<Self>,
         message: &Message,
@@ -237,7 +244,7 @@ impl Call {
         check: Option<Box<ArgumentsCheck>>,
     ) -> Result<CallOutcome, Refusal> {
         if let Some(check) = check {
-            // Rare, and on the heap: every call's future would be larger by it.
+            // The check is rare and on the heap, because it would make every call's future larger.
             Box::pin(check.run()).await?;
         }
         let backend = self
@@ -248,18 +255,17 @@ impl Call {
         backend.earn_retry();
         let (principal, session) = (&self.session.caller.principal, &self.session.key);
         let caller = self.session.tenant.call_owner(principal, session);
-        let _room = backend.acquire_permit(caller, self.started + self.deadline.quiet).await?;
+        let _room = backend.acquire_permit(caller, self.started + self.deadline.idle).await?;
         let mut retries = 0;
         loop {
             let (attempt, refusal) = match self.attempt(message, edits).await {
                 Ok((answer, uris)) => return Ok(CallOutcome::Answered(answer, uris)),
                 Err(failed) => failed,
             };
-            if !retries::may_repeat(attempt, self.is_repeatable, retries) || !backend.spend_retry()
-            {
+            if !retries::may_retry(attempt, self.is_repeatable, retries) || !backend.spend_retry() {
                 return Err(refusal);
             }
-            tokio::time::sleep(retries::pause(retries, rand::random())).await;
+            tokio::time::sleep(retries::backoff(retries, rand::random())).await;
             retries += 1;
         }
     }
@@ -271,7 +277,8 @@ impl Call {
     ) -> Result<(Message, ResourceUris), (AttemptOutcome, Refusal)> {
         let asker: Arc<dyn Asker> = self.clone();
         let over = |refusal| (AttemptOutcome::Final, refusal);
-        // A backend that forgot its session did not process the call, so it is sent once more over a new one.
+        // A backend that forgot its session did not process the call. The call is sent once more
+        // over a new session.
         for attempt in 0..2 {
             let link = self.session.link_to(&self.backend).map_err(over)?;
             link.backend.check_breaker().map_err(over)?;
@@ -286,11 +293,12 @@ impl Call {
             let over_at = Instant::now();
             let took = over_at - sent_at;
             link.backend.record_result(&connection, &answer, took, over_at);
-            // One of 2026-07-28 may have been asked several times, and is timed each time.
+            // A backend of 2026-07-28 may have been asked several times, and each request is timed
+            // there.
             if connection.modern().is_none() {
                 link.backend.record_latency(took);
             }
-            // Of tasks nothing is learnt.
+            // Calls that became tasks do not count.
             if !self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done) {
                 link.backend.record_call_duration(&answer, took);
             }
@@ -303,7 +311,8 @@ impl Call {
         Err(over(Failure::SessionGone.refusal(&self.backend)))
     }
 
-    /// Finds the URIs to be rewritten in an answer. An answer that readers would not find them in alike is not MCP.
+    /// Finds the URIs to rewrite in an answer. An answer in which two parsers could find different
+    /// URIs is not MCP.
     fn with_uris(
         &self,
         answer: Result<Message, Failure>,
@@ -318,7 +327,7 @@ impl Call {
         }
     }
 
-    /// The one end of every call.
+    /// Ends the call. Every call ends here, once.
     fn settle(self: &Arc<Self>, ending: CallOutcome) {
         if self.settled.swap(true, Ordering::AcqRel) {
             return;
@@ -347,18 +356,20 @@ impl Call {
         );
     }
 
-    /// The backend is to blame where it had most of the time for itself, and not the queue before it.
+    /// Records a timeout of the backend if the backend had at least half of the time. Otherwise the
+    /// queue before it had it.
     fn report_timeout(&self) {
         let sent = self.sent.lock().clone();
         let had = Duration::from_millis(
             self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)),
         );
-        if let Some(SentRequest { link, .. }) = sent.filter(|_| had >= self.deadline.quiet / 2) {
+        if let Some(SentRequest { link, .. }) = sent.filter(|_| had >= self.deadline.idle / 2) {
             link.backend.record_timeout(had);
         }
     }
 
-    /// A client that gives up says nothing of the backend, unless nothing at all was heard of that.
+    /// Records an abandoned call, if the backend sent nothing at all for it. Otherwise a client
+    /// that gives up is not the backend's fault.
     fn report_abandoned(&self) {
         let sent = self.sent.lock().clone();
         let (sent_ms, touched_ms) =
@@ -371,7 +382,7 @@ impl Call {
         }
     }
 
-    /// Tells the backend that nobody waits any more (MCP 2025-11-25, Cancellation).
+    /// Sends the backend a cancellation, once (MCP 2025-11-25, Cancellation).
     fn send_cancelled(&self) {
         let Some(SentRequest { connection, wire_id, .. }) = self.sent.lock().clone() else {
             return;
@@ -399,14 +410,15 @@ impl Call {
 }
 
 impl Expirable for Call {
-    /// When the call's time is up: so long after the last sign of life, never beyond the total.
+    /// Returns the deadline: the quiet time after the last sign of life, and never beyond the total
+    /// time.
     fn deadline_status(&self, now: Instant) -> DeadlineStatus {
         if self.interrupt.is_expired()
             || self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done)
         {
             return DeadlineStatus::Never;
         }
-        let CallDeadline { quiet, total } = self.deadline;
+        let CallDeadline { idle: quiet, total } = self.deadline;
         if self.open_questions.load(Ordering::Relaxed) > 0 {
             self.touched_ms.store(self.ms_at(now), Ordering::Relaxed);
         }
@@ -423,7 +435,8 @@ impl Expirable for Call {
     }
 }
 
-/// Nothing was sent where no connection was opened. One that is to be waited for is not asked for again at once.
+/// Returns whether a failed connection allows another attempt, as no request was sent. A refusal
+/// with a wait is final.
 fn connect_attempt(refusal: &Refusal) -> AttemptOutcome {
     let again = refusal.kind == ErrorKind::BackendUnavailable && refusal.retry_after.is_none();
     if again { AttemptOutcome::NotProcessed } else { AttemptOutcome::Final }

@@ -1,8 +1,9 @@
-//! When calls in flight are due: one list of all, and one timer for the list.
+//! Deadlines of calls in flight: one list of calls with one timer.
 //!
-//! Next to no call is ever late, and a timer of its own costs each call two turns at the lock of the runtime's timers. Here a call is
-//! put on the list and taken off it, and who looks after the list sleeps until the earliest moment at which one on it could be late,
-//! which is mostly one that has been over for long. Invariant: whoever is on the list when it is due is told so then.
+//! A call is almost never late, and a timer of its own would cost it two turns at the lock of the
+//! runtime's timers. A call therefore only enters the list and leaves it. The task that runs the
+//! list sleeps until the earliest stored deadline. That deadline mostly belongs to a call that
+//! ended long ago. Invariant: the list expires every call that is still on it at its deadline.
 
 use std::{
     fmt,
@@ -17,21 +18,21 @@ use parking_lot::Mutex;
 use slab::Slab;
 use tokio::sync::Notify;
 
-/// So many lists, so that calls seldom wait for one another.
+/// Number of partial lists. Several lists keep calls from waiting for one another's lock.
 const LISTS: usize = 16;
-/// How much later than it is due a call may be told.
+/// Longest delay between a deadline and the expiry of its call.
 const STEP_MICROS: u64 = 10_000;
 const NEVER: u64 = u64::MAX;
 
-/// What has a time to be over in.
+/// An entry of the list, which has a deadline.
 pub trait Expirable: fmt::Debug + Send + Sync {
     fn deadline_status(&self, now: Instant) -> DeadlineStatus;
 
-    /// Its time is up.
+    /// Ends the entry, because its deadline has passed.
     fn expire(&self);
 }
 
-/// All calls in flight, and when the first of them may be late.
+/// All calls in flight, and the earliest moment at which one of them may be late.
 #[derive(Debug)]
 pub struct DeadlineList<T: ?Sized> {
     lists: [Mutex<Slab<Arc<T>>>; LISTS],
@@ -41,16 +42,16 @@ pub struct DeadlineList<T: ?Sized> {
     rescheduled: Arc<Notify>,
 }
 
-/// When a call is to be looked at.
+/// The next moment at which the list must look at a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadlineStatus {
     At(Instant),
     Passed,
-    /// Its end was told to it already, or it has no time to keep any more.
+    /// The call has expired already, or it has no deadline any more.
     Never,
 }
 
-/// A call's place on the list.
+/// A call's place on the list. Dropping it removes the call.
 pub struct DeadlineGuard<'a, T: ?Sized> {
     list: &'a Mutex<Slab<Arc<T>>>,
     index: usize,
@@ -69,7 +70,7 @@ impl<T: ?Sized> Default for DeadlineList<T> {
 }
 
 impl<T: Expirable + ?Sized> DeadlineList<T> {
-    /// Looks after `calls` for as long as they are there.
+    /// Runs the list until `calls` is dropped.
     pub async fn run(calls: Weak<Self>) {
         loop {
             let Some((sooner, earliest)) =
@@ -89,12 +90,13 @@ impl<T: Expirable + ?Sized> DeadlineList<T> {
         }
     }
 
-    /// Puts a call on the list, for as long as the returned place lives.
+    /// Puts a call on the list. The call leaves it when the returned guard is dropped.
     pub fn register<'a>(&'a self, call: Arc<T>, due: Instant) -> DeadlineGuard<'a, T> {
-        // Neighbours in memory are of one thread, and mostly on one list.
+        // Calls at neighbouring addresses belong to one thread, so they mostly share one list.
         let list = &self.lists[(Arc::as_ptr(&call).cast::<()>() as usize >> 12) % LISTS];
         let place = list.lock().insert(call);
-        // Behind that: whoever has gone through the list before it was on it has set an earliest moment that is looked at here.
+        // This comes after the insertion. A pass over the list that missed the call has already
+        // reset the earliest deadline, and the comparison below sees the reset value.
         let due = self.micros(due);
         if due < self.earliest.load(Ordering::SeqCst)
             && due < self.earliest.fetch_min(due, Ordering::SeqCst)
@@ -104,7 +106,8 @@ impl<T: Expirable + ?Sized> DeadlineList<T> {
         DeadlineGuard { list, index: place }
     }
 
-    /// Those whose time is up at `now`; when the others are due is noted.
+    /// Returns the calls whose deadline has passed at `now`, and stores the earliest deadline of
+    /// the others.
     fn take_expired(&self, now: Instant) -> Vec<Arc<T>> {
         let (mut late, mut earliest) = (Vec::new(), NEVER);
         self.earliest.store(NEVER, Ordering::SeqCst);
@@ -127,7 +130,8 @@ impl<T: Expirable + ?Sized> DeadlineList<T> {
             .map(|micros| self.epoch + Duration::from_micros(micros))
     }
 
-    /// Rounded up: nobody is looked at too soon, and however many are late, they are looked for once in a step.
+    /// Returns the microseconds after `epoch`, rounded up to the next step. The list never looks at
+    /// a call too early, and it handles all calls of one step together.
     fn micros(&self, at: Instant) -> u64 {
         let micros =
             u64::try_from(at.saturating_duration_since(self.epoch).as_micros()).unwrap_or(NEVER);
@@ -137,7 +141,7 @@ impl<T: Expirable + ?Sized> DeadlineList<T> {
 
 impl<T: ?Sized> Drop for DeadlineList<T> {
     fn drop(&mut self) {
-        self.rescheduled.notify_one(); // whoever looks after it sees that it is gone
+        self.rescheduled.notify_one(); // its watcher sees that it is gone
     }
 }
 
@@ -163,7 +167,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A call that is due after so long, once it may be.
+    /// A call with a deadline that the test can move.
     #[derive(Debug)]
     struct Fake {
         due: Mutex<Instant>,
@@ -201,7 +205,7 @@ mod tests {
         }
     }
 
-    /// By the clock of the test, which goes on when everybody waits.
+    /// Returns the time of the test's clock, which advances while every task waits.
     fn now() -> Instant {
         tokio::time::Instant::now().into_std()
     }
@@ -216,7 +220,7 @@ mod tests {
             [30, 5, 60, 10].into_iter().map(|seconds| Fake::due_in(seconds * SECOND)).collect();
         let places: Vec<_> =
             calls.iter().map(|call| list.register(call.clone(), *call.due.lock())).collect();
-        // One is over before its time, and one gets more of it.
+        // One call ends before its deadline, and one call gets a later deadline.
         drop(places.into_iter().nth(3));
         let more = list.register(calls[1].clone(), *calls[1].due.lock());
         *calls[1].due.lock() += 15 * SECOND;
@@ -229,7 +233,7 @@ mod tests {
         assert_eq!(calls[2].late_after(begun).await.as_secs(), 60);
         assert!(calls[3].late_at.get().is_none());
         drop((more, kept));
-        // Nobody is left, and then somebody comes.
+        // The list is empty, and then one call enters it.
         let last = Fake::due_in(SECOND);
         let begun = now();
         let _place = list.register(last.clone(), *last.due.lock());

@@ -2,6 +2,7 @@
 //!
 //! From bottom to top: streams; sessions; calls; tasks; [`submit`], which takes requests; stateless clients.
 
+mod access_log;
 pub mod call;
 pub mod deadline_list;
 pub mod registry;
@@ -14,3 +15,4 @@ pub mod submit;
 pub mod task_host;
 pub mod tasks;
 pub mod tenant;
+pub mod tenant_access;

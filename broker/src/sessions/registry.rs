@@ -1,23 +1,25 @@
-//! The sessions that live in this process, by the key that each is stored under. Pooled sessions are among them.
+//! The sessions of this process, by the key that each is stored under. Pooled sessions are among
+//! them.
 
 use std::sync::{Arc, Weak};
 
 use dashmap::DashMap;
+use records::SessionKey;
 
 use super::session::Session;
-use crate::persistence::SessionKey;
 
-/// A session adds itself when it begins, and removes itself when it ends or moves.
+/// Map of the sessions that are here. A session adds itself when it begins, and removes itself when
+/// it ends or moves.
 #[derive(Debug, Default)]
 pub struct SessionRegistry(DashMap<SessionKey, Weak<Session>>);
 
 impl SessionRegistry {
-    /// Adds a session that lives here from now on.
+    /// Adds a session.
     pub(super) fn add(&self, session: &Arc<Session>) {
         self.0.insert(session.key, Arc::downgrade(session));
     }
 
-    /// Removes a session that does not live here any more.
+    /// Removes a session that is no longer here.
     pub(super) fn remove(&self, session: &Session) {
         self.0.remove_if(&session.key, |_, known| known.as_ptr() == std::ptr::from_ref(session));
     }

@@ -1,49 +1,49 @@
-//! What is noted of a client's request from its beginning to its end: its spans, and what the audit log will hold of it. The same
-//! for requests of a session and for those that stand alone.
+//! Telemetry of a client's request from its beginning to its end: its spans and its audit record.
+//! Requests of sessions and stateless requests share it.
 
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use opentelemetry::KeyValue;
 use protocol::{envelope::Message, method::Method, version::Version};
+use rules::client_transport::Transport;
 
 use crate::{
     auth::Caller,
     config::AuditLevel,
     context::Context,
     metrics::RequestOutcome,
-    rules::client_transport::Transport,
     telemetry::{
         audit::AuditDraft,
         request::{self, RequestName, RequestTelemetry},
         secrets,
-        traces::{RootSpanSummary, cut},
+        traces::{RootSpanSummary, truncate_attribute},
     },
 };
 
-/// Who asks, and how.
+/// The sender of a request, and its session, revision and transport.
 pub struct RequestObserver<'a> {
     pub shared: &'a Context,
     pub caller: &'a Caller,
-    /// A digest of the session's id. `None`: the request stands alone.
+    /// Digest of the session's id. `None` for a stateless request.
     pub session: Option<&'a str>,
     pub version: Version,
     pub transport: Transport,
 }
 
 impl RequestObserver<'_> {
-    /// The request, to be known to everything its work calls.
+    /// Begins the telemetry of a request. Everything that its work calls can reach it.
     pub fn begin(&self, message: &Message) -> Arc<RequestTelemetry> {
         let tracing = self.shared.traces.begin(message, self.caller).map(|mut tracing| {
             tracing.attributes = self.attributes(message);
-            tracing.target = target(message).map(|target| cut(&target));
+            tracing.target = target(message).map(|target| truncate_attribute(&target));
             tracing
         });
         let how = self.shared.config.audit.calls;
-        let draft = (how != AuditLevel::Off && AuditDraft::is_about(message.method))
+        let draft = (how != AuditLevel::Off && AuditDraft::is_audited(message.method))
             .then(|| self.draft(message, how));
         RequestTelemetry::new(
-            request::arrival_name().unwrap_or_else(RequestName::random),
+            request::inbound_request_name().unwrap_or_else(RequestName::random),
             tracing,
             draft,
         )
@@ -65,7 +65,7 @@ impl RequestObserver<'_> {
             definition: None,
             begun: Instant::now(),
             at: jiff::Timestamp::now(),
-            client: request::arrival_client(),
+            client: request::inbound_client(),
         }
     }
 
@@ -83,14 +83,14 @@ impl RequestObserver<'_> {
         if let Some(id) = &message.id {
             attributes.push(KeyValue::new(
                 "rpc.jsonrpc.request_id",
-                cut(String::from_utf8_lossy(id.raw()).trim_matches('"')),
+                truncate_attribute(String::from_utf8_lossy(id.raw()).trim_matches('"')),
             ));
         }
         attributes
     }
 }
 
-/// The request that is being worked on is over.
+/// Ends the telemetry of the current request.
 pub fn end_request(shared: &Context, outcome: RequestOutcome) {
     let _outside = request::with_current(|request| {
         let error = match outcome {
@@ -119,7 +119,7 @@ pub fn end_request(shared: &Context, outcome: RequestOutcome) {
     });
 }
 
-/// What the request is about, as the client names it.
+/// Returns the target of the request, as the client names it.
 fn target(message: &Message) -> Option<String> {
     let fields = &message.fields;
     match message.method {
@@ -127,10 +127,10 @@ fn target(message: &Message) -> Option<String> {
             message.text(fields.name).map(|name| name.into_owned())
         }
         Method::ResourcesRead | Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
-            message.text(fields.uri).map(|uri| secrets::uri_shown(&uri))
+            message.text(fields.uri).map(|uri| secrets::mask_uri(&uri))
         }
         Method::CompletionComplete => match message.text(fields.reference_uri) {
-            Some(uri) => Some(secrets::uri_shown(&uri)),
+            Some(uri) => Some(secrets::mask_uri(&uri)),
             None => message.text(fields.reference_name).map(|name| name.into_owned()),
         },
         _ => None,

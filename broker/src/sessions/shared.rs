@@ -1,4 +1,4 @@
-//! What the sessions of one process share, above the context of the process.
+//! State that the sessions of one process share, on top of the context of the process.
 
 use std::{
     ops::Deref,
@@ -15,16 +15,16 @@ use protocol::error::{ErrorKind, Refusal};
 
 use crate::{admission::overload, context::Context};
 
-/// The context, and what sessions and calls share. Used like the context it stands on.
+/// The context, and the shared state of sessions and calls. It derefs to the context.
 #[derive(Debug)]
 pub struct Shared {
     pub context: Arc<Context>,
-    /// The sessions that live here.
+    /// The sessions of this process.
     pub registry: SessionRegistry,
     task_host: OnceLock<Arc<dyn TaskService>>,
-    /// Counts what waits for clients.
+    /// Counts the bytes that wait for clients.
     pub unread_budget: Arc<UnreadBudget>,
-    /// Calls in flight, to be told when their time is up.
+    /// Calls in flight, by deadline.
     pub deadlines: Arc<DeadlineList<dyn Expirable>>,
 }
 

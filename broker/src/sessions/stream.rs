@@ -1,12 +1,13 @@
-//! An event stream towards a client: an [`EventLog`] that can be waited on.
+//! An event stream to a client: an [`EventLog`] with waiting readers.
 //!
-//! Anything that has something for the client pushes, and never waits; whoever holds the client's connection reads. A
-//! stream outlives its connections: a reader that comes later, or comes back, goes on where the client says it stopped.
-//! Once its client can come back to it, it is logged too, in the order things happen to it, and outlives the process.
+//! Senders push and never wait. The holder of the client's connection reads. A stream outlives its
+//! connections: a later reader continues from the position that the client names. Once its client
+//! can resume it, the stream is also logged, in the order of its changes, and outlives the process.
 
 mod batch;
 mod cursor;
 mod event_ids;
+mod latest_reader;
 mod unread_budget;
 mod wakers;
 mod work_driver;
@@ -23,6 +24,13 @@ use protocol::{
     ids::{RequestId, TaskId},
     json::Limits,
 };
+use records::{LogEntry, LoggedEvent, SessionKey, StreamRecord};
+use rules::{
+    event_log::{
+        Event, EventKind, EventLog, LogLimits, Overflow, PositionGone, StreamSnapshot, Topic,
+    },
+    limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
+};
 
 pub use self::batch::Batch;
 pub use self::cursor::StreamCursor;
@@ -30,54 +38,46 @@ pub use self::event_ids::{EventId, PendingAnswer, decode_pending, parse_event_id
 pub use self::unread_budget::UnreadBudget;
 use self::{
     event_ids::{encode_pending, encode_request_id, is_nameable},
+    latest_reader::LatestReader,
     unread_budget::UnreadAccount,
     wakers::{Wakers, unlock_and_wake, unlock_and_wake_all},
 };
-use crate::{
-    limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
-    persistence::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
-    rules::event_log::{
-        Event, EventKind, EventLog, LogLimits, Overflow, PositionGone, StreamSnapshot, Topic,
-    },
-};
+use crate::persistence::EventWriter;
 
-/// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session. As long as the one request of
-/// a POST stream is not answered they name it, too (`-{id in base64url}`): a client that comes back with one to a process
-/// that knows nothing of the stream can then be told what became of that request.
+/// One stream of a session.
+///
+/// Event ids are `{stream number}-{sequence}`, unique in the session. While the one request of a
+/// POST stream has no answer, the ids also name it (`-{id in base64url}`). A client may resume with
+/// such an id at a process that does not know the stream. That process can then settle the request.
 #[derive(Debug)]
 pub struct EventStream {
     pub number: u64,
-    /// The request, as event ids name it.
+    /// The request that event ids name.
     request: Option<RequestId>,
     state: Mutex<StreamState>,
     unread_account: OnceLock<UnreadAccount>,
-    /// It holds more than others were asked to make room for.
+    /// Set when the stream holds more than at the last enforcement of the budget.
     grown: AtomicBool,
 }
 
 #[derive(Debug)]
 struct StreamState {
     log: EventLog,
-    /// Grows with each reader; only the latest one reads.
-    reader: u64,
-    /// The latest reader still holds a connection.
-    connected: bool,
-    /// How far it has come.
-    read_through: u64,
-    /// The connection is to be closed on purpose, the stream goes on.
+    reader: LatestReader,
+    /// Set when the reader must close its connection. The stream stays resumable.
     pause: bool,
-    /// No connection will be served any more (the session ended or the broker drains).
+    /// Set when no connection is served any more (the session ended or the broker drains).
     closed: bool,
     ended_at: Option<Instant>,
-    /// The client has seen an event id of this stream and may come back for more.
+    /// Set when the client has an event id of this stream and may resume it.
     resumable: bool,
-    /// The requests that are to be answered on it.
+    /// The requests that wait for an answer on it.
     pending: Vec<PendingAnswer>,
-    /// Where the last answer is.
+    /// Sequence of the last answer.
     answered_at: Option<u64>,
-    /// Where it is logged.
+    /// The stream's place in the event log.
     sink: Option<EventLogSink>,
-    /// What it holds unread, as all streams together count it.
+    /// Steps of unread bytes, as counted in the budget of all streams.
     unread_steps: usize,
     wakers: Wakers,
 }
@@ -89,34 +89,36 @@ struct EventLogSink {
     session: SessionKey,
     was_read: bool,
     trimmed_through: u64,
-    /// When the log last heard that the stream is still there.
+    /// Time of the last record that kept the stream in the log.
     touched: Instant,
 }
 
-/// What a reader gets.
+/// Item for a reader.
 #[derive(Debug)]
 pub enum StreamItem {
     Event(Event),
     Ended(StreamEnd),
 }
 
-/// Why nothing more comes for a connection.
+/// Reason why a connection gets nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// Everything was read and nothing more will come.
+    /// Everything was read, and nothing more will come.
     Complete,
-    /// Close the connection; the client is welcome to come back, here or elsewhere.
+    /// The connection must close. The client may resume, here or elsewhere.
     Paused,
     /// Another connection reads this stream now.
     Displaced,
     /// The client did not keep up.
     Slow,
-    /// What comes next is not held any more. A client that comes back with its place is told so.
+    /// The next event is not held any more. A client that resumes from its position learns of the
+    /// gap.
     Lost,
 }
 
 impl EventStream {
-    /// A stream that ends with the answers to these requests and to `unnamed` more, whose ids could not be read.
+    /// Makes a stream that ends with the answers to these requests, and to `unnamed` more whose ids
+    /// could not be read.
     pub fn for_answers(
         number: u64,
         limits: LogLimits,
@@ -127,17 +129,19 @@ impl EventStream {
         Self::with_log(number, log, due.into_iter().map(PendingAnswer::from).collect())
     }
 
-    /// A GET stream, which ends only with its session.
+    /// Makes a GET stream, which ends only with its session.
     pub fn general(number: u64, limits: LogLimits) -> Arc<Self> {
         Self::with_log(number, EventLog::new(limits, None), Vec::new())
     }
 
-    /// A stream that carries everything of its session, for a client whose connection is its session.
+    /// Makes a stream that carries everything of its session, for a client whose connection is its
+    /// session.
     pub fn outbox(number: u64, limits: LogLimits, said: Option<u64>) -> Arc<Self> {
         Self::with_log(number, EventLog::outbox(limits, said), Vec::new())
     }
 
-    /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `None` for a GET stream.
+    /// Makes a stream that an earlier owner of the session began. `due` holds the requests without
+    /// an answer; `None` for a GET stream.
     pub fn restored(
         number: u64,
         limits: LogLimits,
@@ -148,7 +152,7 @@ impl EventStream {
         let stream = Self::with_log(number, log, due.unwrap_or_default());
         let mut state = stream.lock();
         state.resumable = true;
-        if state.log.complete() {
+        if state.log.is_complete() {
             state.ended_at = Some(Instant::now());
         }
         drop(state);
@@ -157,16 +161,14 @@ impl EventStream {
 
     fn with_log(number: u64, log: EventLog, due: Vec<PendingAnswer>) -> Arc<Self> {
         let request = match &due[..] {
-            // Copied: it would keep all of the request.
+            // The id is copied, because a slice would keep the whole request alive.
             [one] => is_nameable(&one.id)
                 .then(|| RequestId::from_raw(Bytes::copy_from_slice(one.id.raw()))),
             _ => None,
         };
         let state = StreamState {
             log,
-            reader: 0,
-            connected: false,
-            read_through: 0,
+            reader: LatestReader::default(),
             pause: false,
             closed: false,
             ended_at: None,
@@ -185,7 +187,8 @@ impl EventStream {
         self.push_coalesced(now, kind, None, frame).map(|_| ())
     }
 
-    /// [`EventStream::push`] of something that need not wait twice. `false`: it waits already.
+    /// Pushes as [`EventStream::push`] does. Returns false if an unread message of the topic made
+    /// it superfluous.
     pub fn push_coalesced(
         &self,
         now: Instant,
@@ -201,11 +204,11 @@ impl EventStream {
         pushed
     }
 
-    /// One of the stream's requests ended without an answer.
+    /// Ends one of the stream's requests without an answer.
     pub fn abandon_answer(&self, now: Instant) {
         let mut state = self.lock();
-        state.log.give_up_answer();
-        if state.log.complete() {
+        state.log.abandon_answer();
+        if state.log.is_complete() {
             state.ended_at.get_or_insert(now);
             state.pending.clear();
             state.log_record(self.number);
@@ -213,13 +216,13 @@ impl EventStream {
         unlock_and_wake(state);
     }
 
-    /// Logs the stream from now on, with all it holds.
+    /// Logs the stream from now on, with everything it holds.
     pub fn start_logging(&self, writer: &EventWriter, session: SessionKey) {
         let mut state = self.lock();
         if state.sink.is_some() {
             return;
         }
-        let (was_read, trimmed_through) = (state.reader > 0, state.log.lost_through());
+        let (was_read, trimmed_through) = (state.reader.count() > 0, state.log.trimmed_through());
         state.sink = Some(EventLogSink {
             writer: writer.clone(),
             session,
@@ -237,10 +240,10 @@ impl EventStream {
         });
     }
 
-    /// Goes on with what the log has of the stream.
+    /// Continues the stream's entry in the log.
     pub fn resume_logging(&self, writer: &EventWriter, session: SessionKey) {
         let mut state = self.lock();
-        let trimmed_through = state.log.lost_through();
+        let trimmed_through = state.log.trimmed_through();
         state.sink = Some(EventLogSink {
             writer: writer.clone(),
             session,
@@ -250,26 +253,26 @@ impl EventStream {
         });
     }
 
-    /// Nobody will come back for the stream: the log may forget it.
+    /// Removes the stream from the log, because no client will resume it.
     pub fn drop_from_log(&self) {
         if let Some(sink) = self.lock().sink.take() {
             sink.writer.log(LogEntry::Drop { session: sink.session, stream: self.number });
         }
     }
 
-    /// The session is another's now, and so is what is logged of it.
+    /// Stops logging, because another process owns the session and its log now.
     pub fn stop_logging(&self) {
         self.lock().sink = None;
     }
 
-    /// Asks the reader to close its connection; the stream goes on and can be resumed.
+    /// Asks the reader to close its connection. The stream stays resumable.
     pub fn pause(&self) {
         let mut state = self.lock();
         state.pause = true;
         unlock_and_wake(state);
     }
 
-    /// No reader gets anything any more.
+    /// Closes the stream. No reader gets anything any more.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -278,10 +281,10 @@ impl EventStream {
 
     pub fn is_connected(&self) -> bool {
         let state = self.lock();
-        state.connected && !state.closed && !state.log.was_cut()
+        state.reader.is_connected() && !state.closed && !state.log.was_cut()
     }
 
-    /// The stream ended this long ago.
+    /// Returns how long ago the stream ended.
     pub fn ended_for(&self, now: Instant) -> Option<Duration> {
         self.lock().ended_at.map(|at| now.saturating_duration_since(at))
     }
@@ -290,24 +293,24 @@ impl EventStream {
         self.lock().log.is_empty()
     }
 
-    /// The last answer that was awaited on it is there.
+    /// Returns whether the last awaited answer is there.
     pub fn is_answered(&self) -> bool {
         let state = self.lock();
-        state.answered_at.is_some() && state.log.complete()
+        state.answered_at.is_some() && state.log.is_complete()
     }
 
-    /// A GET stream: it has no answers to wait for.
+    /// Returns whether this is a GET stream, which waits for no answers.
     pub fn is_general(&self) -> bool {
-        !self.lock().log.has_answers()
+        !self.lock().log.is_finite()
     }
 
-    /// No connection ever read it, so no client knows of it.
+    /// Returns whether no connection ever read it, so that no client knows it.
     pub fn is_unknown(&self) -> bool {
         let state = self.lock();
-        state.reader == 0 && !state.resumable
+        state.reader.count() == 0 && !state.resumable
     }
 
-    /// The id of the event at `sequence`.
+    /// Returns the id of the event at `sequence`.
     pub fn event_id(&self, sequence: u64) -> String {
         match &self.request {
             Some(request) if self.lock().answered_at.is_none_or(|answer| sequence < answer) => {
@@ -317,34 +320,34 @@ impl EventStream {
         }
     }
 
-    /// All that this request of the stream does is wait for a task.
+    /// Notes that this request of the stream only waits for a task.
     pub fn note_task_wait(&self, id: &RequestId, task: &TaskId) {
         if let Some(due) = self.lock().pending.iter_mut().find(|due| due.id == *id) {
             due.task = Some(task.clone());
         }
     }
 
-    /// What is on it may stay when it was read.
+    /// Returns whether messages may stay after they were read.
     pub fn is_retainable(&self) -> bool {
         let state = self.lock();
         state.resumable || state.log.is_outbox()
     }
 
-    /// Its client has an event id to come back with.
+    /// Returns whether the client has an event id to resume with.
     pub fn is_resumable(&self) -> bool {
         self.lock().resumable
     }
 
     pub fn expire(&self, now: Instant, age: Duration) {
         let mut state = self.lock();
-        let through = if state.connected { state.read_through } else { u64::MAX };
+        let through = state.reader.expirable_through();
         state.log.expire(now, age, through);
-        let lost_through = state.log.lost_through();
+        let lost_through = state.log.trimmed_through();
         let Some(sink) = &mut state.sink else { return };
         if lost_through > sink.trimmed_through {
             sink.trim(self.number, lost_through);
         }
-        // The log forgets a stream that it hears nothing of; this one is there and merely quiet.
+        // The log expires a stream without new entries. This stream exists and is merely quiet.
         if now.saturating_duration_since(sink.touched) > (age / 3).max(QUIET_LOGGED_EVERY_MIN) {
             sink.touched = now;
             state.log_record(self.number);
@@ -352,32 +355,34 @@ impl EventStream {
     }
 
     pub fn take_dropped_count(&self) -> u64 {
-        self.lock().log.take_left_out()
+        self.lock().log.take_dropped_count()
     }
 
-    /// The client learns an event id, so the stream is kept for it after its end.
+    /// Marks the stream as resumable, because the client gets an event id. It is then kept after
+    /// its end.
     pub fn mark_resumable(&self) {
         self.lock().resumable = true;
     }
 
-    /// No connection reads the stream, and its client has no event id to come back with. An outbox lasts as long as its session.
+    /// Returns whether no connection reads the stream and its client cannot resume it. An outbox
+    /// lasts as long as its session.
     pub fn is_unreachable(&self) -> bool {
         let state = self.lock();
-        state.reader > 0 && !state.connected && !state.resumable && !state.log.is_outbox()
+        state.reader.count() > 0
+            && !state.reader.is_connected()
+            && !state.resumable
+            && !state.log.is_outbox()
     }
 
-    /// A connection takes the stream over, from `position` on (0: from the start).
+    /// Connects a new reader, from `position` on (0: from the start).
     pub fn read_from(self: &Arc<Self>, position: u64) -> Result<StreamCursor, PositionGone> {
         let mut state = self.lock();
         state.log.can_resume(position)?;
-        state.reader += 1;
-        state.connected = true;
-        state.read_through = position;
+        let generation = state.reader.connect(position);
         state.pause = false;
         if state.sink.as_mut().is_some_and(|sink| !std::mem::replace(&mut sink.was_read, true)) {
             state.log_record(self.number);
         }
-        let generation = state.reader;
         unlock_and_wake_all(state);
         Ok(StreamCursor { stream: self.clone(), generation, position })
     }
@@ -401,7 +406,7 @@ impl StreamState {
             self.answered(&frame);
         }
         let pushed = self.log.push(now, kind, topic, frame.clone());
-        if self.log.complete() {
+        if self.log.is_complete() {
             self.ended_at.get_or_insert(now);
         }
         if let (EventKind::Answer, Ok(Some(sequence))) = (kind, pushed) {
@@ -409,7 +414,7 @@ impl StreamState {
         }
         if let (Ok(Some(sequence)), Some(sink)) = (pushed, &mut self.sink) {
             sink.event(number, sequence, kind, frame);
-            let lost_through = self.log.lost_through();
+            let lost_through = self.log.trimmed_through();
             if lost_through >= sink.trimmed_through + TRIM_LOGGED_EVERY {
                 sink.trim(number, lost_through);
             }
@@ -420,7 +425,8 @@ impl StreamState {
         pushed.map(|added| added.is_some())
     }
 
-    /// Notes which request was answered. Of a single one there is no doubt.
+    /// Removes the answered request from the pending ones. With a single one the id need not be
+    /// read.
     fn answered(&mut self, frame: &Bytes) {
         if self.pending.len() <= 1 {
             self.pending.clear();
@@ -429,24 +435,25 @@ impl StreamState {
         }
     }
 
-    /// Why the reader gets nothing, whatever there is.
+    /// Returns why the reader gets nothing, whatever the stream holds.
     fn interruption(&self, reader: &StreamCursor) -> Option<StreamEnd> {
-        if self.reader != reader.generation {
+        if !self.reader.is_latest(reader.generation) {
             return Some(StreamEnd::Displaced);
         }
-        // It came back for what was sent before, and newer events needed the room.
-        (self.log.lost_through() > reader.position).then_some(StreamEnd::Lost)
+        // The reader resumed at sent events, and newer events needed their room.
+        (self.log.trimmed_through() > reader.position).then_some(StreamEnd::Lost)
     }
 
-    /// Why there will be nothing for a reader who has read all there is.
+    /// Returns why no event will come for a reader that has read everything.
     fn end_reason(&self) -> Option<StreamEnd> {
         if self.log.was_cut() {
             return Some(StreamEnd::Slow);
         }
-        if self.log.complete() {
+        if self.log.is_complete() {
             return Some(StreamEnd::Complete);
         }
-        // Before the end of a closed stream, so that a drain tells its clients when to come back, however fast it is.
+        // A pause comes before the end of a closed stream, so that a drain sends clients their
+        // retry time, however fast it is.
         if self.pause {
             return Some(StreamEnd::Paused);
         }
@@ -457,8 +464,8 @@ impl StreamState {
         if let Some(sink) = &self.sink {
             let record = StreamRecord {
                 number,
-                general: !self.log.has_answers(),
-                due: encode_pending(&self.pending),
+                standalone: !self.log.is_finite(),
+                pending_answers: encode_pending(&self.pending),
                 was_read: sink.was_read,
             };
             sink.writer.log(LogEntry::Stream { session: sink.session, record });
@@ -478,7 +485,7 @@ impl EventLogSink {
     }
 }
 
-/// The request a response answers.
+/// Returns the id of the request that a response answers.
 pub fn answered_id(frame: &Bytes) -> Option<RequestId> {
     Message::decode(frame.clone(), &Limits { bytes_max: frame.len(), ..Limits::default() }).ok()?.id
 }
@@ -510,7 +517,7 @@ mod tests {
         assert_eq!((sequence(&mut reader).await, sequence(&mut reader).await), (Some(2), Some(3)));
         drop(reader);
         stream.expire(begun + Duration::from_secs(60), Duration::ZERO);
-        assert!(stream.is_empty(), "nobody reads it any more");
+        assert!(stream.is_empty(), "it has no reader any more");
     }
 
     #[test]
@@ -543,7 +550,7 @@ mod tests {
         assert_eq!(
             stream.read_from(1).err(),
             Some(PositionGone),
-            "so whoever comes back with its place hears of the gap"
+            "so a reader that resumes there is told of the gap"
         );
     }
 

@@ -1,14 +1,16 @@
-//! The journey of a client's request: its checks, the decision where it goes, and the start of the work.
+//! Submission of a client's request: its checks, the routing decision, and the start of the work.
 //!
 //! The file stands above sessions, calls and tasks.
 //!
-//! A request is admitted in this order: overload, phase and id, rates, the decision of [`routing`], the policy and the rate of the
-//! backend, and the number of requests in flight. An `Err` is the answer, and nothing was begun. What was begun answers on the
-//! stream that came with the request, exactly once:
+//! A request is admitted in this order: overload, phase and id, rates, the decision of [`routing`],
+//! the policy and the rate of the backend, and the number of requests in flight. An `Err` is the
+//! answer, and nothing was begun. Work that was begun answers exactly once, on the stream of the
+//! request:
 //!
-//! - a call to a backend is a [`CallFuture`], carried out by its holder or by itself ([`Call::run`]);
-//! - a call that is to be a task is stored first, and runs by itself;
-//! - what the broker answers itself is at most a local request of the session.
+//! - a call to a backend is a [`CallFuture`], polled by its holder or by a task of the runtime
+//!   ([`Call::run`]);
+//! - a call that is to become a task is stored first, and runs by itself;
+//! - a request that the broker answers itself is at most a local request of the session.
 
 use std::{sync::Arc, time::Instant};
 
@@ -22,254 +24,304 @@ use protocol::{
     method::Method,
     splice::Splice,
 };
+use rules::{
+    access::{AccessCheck, ObjectKind},
+    endpoint::Endpoint,
+    event_log::EventKind,
+    routing::{self, Decision, Plan, TaskQuestion},
+    tasks::IDEMPOTENCY_KEY,
+};
 
 use super::{
+    access_log,
     call::{Call, CallFuture},
-    session::{CancelScope, InFlight, RequestContext, ResumedStream, Session, without_own_meta},
+    session::{
+        CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
+        local_requests::{set_level, spawn_local_request},
+        observation, release, subscriptions, without_own_meta,
+    },
     stream::{EventStream, PendingAnswer},
     task_host::NewTask,
-    tasks::named_task,
+    tasks::{list_tasks, named_task, task_state},
 };
 use crate::{
     backends::{backend::Backend, policy::ArgumentsCheck},
-    boxed::in_place,
+    boxed::box_pin_with,
     metrics::RequestOutcome,
-    rules::{
-        event_log::EventKind,
-        routing::{self, Decision, Plan, TaskQuestion},
-        tasks::IDEMPOTENCY_KEY,
-    },
     telemetry::request,
 };
 
-impl Session {
-    /// Takes a request. The answer comes on `stream`. An `Err` is the answer itself, and nothing was begun.
-    pub fn admit(
-        self: &Arc<Self>,
-        message: Message,
-        stream: &Arc<EventStream>,
-    ) -> Result<(), Refusal> {
-        self.handle_request(message, stream).map(drop) // what is dropped goes on by itself
-    }
+/// Admits a request. The answer comes on `stream`. An `Err` is the answer itself, and nothing was
+/// begun.
+pub fn admit(
+    session: &Arc<Session>,
+    message: Message,
+    stream: &Arc<EventStream>,
+) -> Result<(), Refusal> {
+    handle_request(session, message, stream).map(drop) // what is dropped goes on by itself
+}
 
-    /// Takes a request as [`Session::admit`] does. The caller carries the call out while it waits for the answer.
-    pub fn handle_request(
-        self: &Arc<Self>,
-        message: Message,
-        stream: &Arc<EventStream>,
-    ) -> Result<Option<CallFuture>, Refusal> {
-        let request = self.begin_observation(&message);
-        request::within(request, || {
-            let begun = Instant::now();
-            let method = message.method;
-            let result = self.dispatch(message, stream, begun);
-            if let Err(refusal) = &result {
-                match refusal.kind {
-                    ErrorKind::SessionElsewhere => self.discard_observation(),
-                    kind => {
-                        request::with_current(|request| request.refuse(kind));
-                    }
-                }
-                self.request_finished(method, RequestOutcome::Refused, begun.elapsed());
-            }
-            result
-        })
-    }
-
-    /// Takes a request of a connection, which cannot be led elsewhere. The request waits while the session may leave.
-    pub async fn handle_request_after_quiesce(
-        self: &Arc<Self>,
-        message: Message,
-        stream: &Arc<EventStream>,
-    ) -> Result<Option<CallFuture>, Refusal> {
-        if !self.shared.draining.is_cancelled() {
-            return self.handle_request(message, stream);
-        }
-        loop {
-            self.wait_while_quiescing().await;
-            match self.handle_request(message.clone(), stream) {
-                // Another attempt to give it away has begun.
-                Err(refusal)
-                    if refusal.kind == ErrorKind::SessionElsewhere && !self.is_leaving() => {}
-                taken => return taken,
-            }
-        }
-    }
-
-    fn dispatch(
-        self: &Arc<Self>,
-        mut message: Message,
-        stream: &Arc<EventStream>,
-        begun: Instant,
-    ) -> Result<Option<CallFuture>, Refusal> {
-        let id = message
-            .id
-            .clone()
-            .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
-        // Before any work: nothing of this looks further than a few numbers. A ping only asks whether somebody is there.
-        if message.method != Method::Ping {
-            self.shared.overload.admits()?;
-        }
-        self.check_phase_and_id(&message, &id)?;
-        self.tenant.take_budget(&self.caller.principal)?;
-        if message.fields.meta_has_own {
-            // What makes the same call the same task is taken out with the task.
-            let is_task = message.fields.task.is_some();
-            message = without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
-        }
-        let catalog = self.tenant.catalog();
-        let decide = |message: &Message| {
-            routing::decide(message, &self.endpoint, &self.advertised, self.version, &catalog)
-        };
-        let mut decision =
-            decide(&message).map_err(|refusal| self.unavailable_if_unlisted(refusal))?;
-        if matches!(&decision, Decision::Forward(plan) if plan.drop_task) {
-            message = without_own_meta(&without_task(message)?, |_| false)?;
-            decision = decide(&message)?; // the edits are places in the bytes that changed
-        }
-        // Its policy, rates and room are this one's, even if another of that name takes its place meanwhile.
-        let home = decision.goes_to().and_then(|backend| self.tenant.backend(backend));
-        let mut check = None;
-        if let Some(home) = &home {
-            check = check_policy(home, &message, &decision)?;
-            self.tenant.take_backend_budget(home, decision.tool())?;
-        }
+/// Admits a request as [`admit`] does. The caller polls the returned call while it waits for the
+/// answer.
+pub fn handle_request(
+    session: &Arc<Session>,
+    message: Message,
+    stream: &Arc<EventStream>,
+) -> Result<Option<CallFuture>, Refusal> {
+    let request = observation::begin(session, &message);
+    request::enter(request, || {
+        let begun = Instant::now();
         let method = message.method;
-        let request = RequestContext { id: id.clone(), method, stream, started_at: begun };
-        match decision {
-            Decision::Forward(plan) => {
-                return self.start_call(message, request, plan, (home, check)).map(Some);
-            }
-            Decision::Answer(result) => {
-                let result =
-                    self.client_dialect().result(method, &result).map_or(result, Bytes::from);
-                let _cut = stream.push(
-                    Instant::now(),
-                    EventKind::Answer,
-                    handshake::success(&id, &result),
-                );
-                self.request_finished(method, RequestOutcome::Ok, begun.elapsed());
-                Ok(())
-            }
-            Decision::CreateTask(plan, target) => {
-                self.note_backend(&plan.backend, Some(&target.tool));
-                let (host, task) =
-                    (self.shared.task_host()?, NewTask { message, id, plan, target });
-                self.spawn_local_request(request, CancelScope::Nothing, |session| async move {
-                    if let Some(check) = check {
-                        check.run().await?;
-                    }
-                    host.create(session, task).await
-                })
-            }
-            Decision::Task(question) => {
-                let task = named_task(&message)?;
-                match question {
-                    TaskQuestion::State => {
-                        self.spawn_local_request(request, CancelScope::Wait, |session| {
-                            session.task_state(task)
-                        })
-                    }
-                    TaskQuestion::Cancel => {
-                        let host = self.shared.task_host()?;
-                        self.spawn_local_request(request, CancelScope::Wait, |session| {
-                            host.cancel(session, task)
-                        })
-                    }
-                    TaskQuestion::Result => self.await_task(request, task),
+        let result = dispatch(session, message, stream, begun);
+        if let Err(refusal) = &result {
+            match refusal.kind {
+                ErrorKind::SessionElsewhere => observation::discard(),
+                kind => {
+                    request::with_current(|request| request.refuse(kind));
                 }
             }
-            Decision::ListTasks => {
-                let cursor = message.text(message.fields.cursor).map(|cursor| cursor.into_owned());
-                self.spawn_local_request(request, CancelScope::Wait, |session| {
-                    session.list_tasks(cursor)
-                })
-            }
-            Decision::SetLevel(level) => {
-                self.spawn_local_request(request, CancelScope::Wait, |session| {
-                    session.set_level(level)
-                })
-            }
-            Decision::Subscribe(target) => {
-                self.spawn_local_request(request, CancelScope::Wait, |session| {
-                    session.subscribe(target)
-                })
-            }
-            Decision::Unsubscribe(target) => {
-                self.spawn_local_request(request, CancelScope::Wait, |session| {
-                    session.unsubscribe(target)
-                })
-            }
-        }?;
-        Ok(None)
-    }
+            session.request_finished(method, RequestOutcome::Refused, begun.elapsed());
+        }
+        result
+    })
+}
 
-    fn start_call(
-        self: &Arc<Self>,
-        message: Message,
-        request: RequestContext<'_>,
-        plan: Plan,
-        (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
-    ) -> Result<CallFuture, Refusal> {
-        let Plan { backend, edits, names, .. } = plan;
-        let RequestContext { id, stream, started_at: begun, .. } = request;
-        self.note_backend(&backend, names.tool().map(|tool| tool.name.as_str()));
-        let call =
-            Call::new(&message, id.clone(), self, stream, (backend, home), names.tool(), begun);
-        self.open_request(id, InFlight::Call(call.clone()))?;
-        // On the heap first: what is around it would be moved with it, several times.
-        let run = in_place(|| call.clone().run(message, edits, check.map(Box::new)));
-        Ok(CallFuture::new(in_place(|| request::carried(run)), &self.shared.running)
-            .with_call(call))
+/// Admits a request of a connection, which cannot go to another replica. The request waits while
+/// the session may leave.
+pub async fn handle_request_after_quiesce(
+    session: &Arc<Session>,
+    message: Message,
+    stream: &Arc<EventStream>,
+) -> Result<Option<CallFuture>, Refusal> {
+    if !session.shared.draining.is_cancelled() {
+        return handle_request(session, message, stream);
     }
-
-    /// Answers a request with the outcome of a task, here or wherever the session is by then.
-    fn await_task(
-        self: &Arc<Self>,
-        request: RequestContext<'_>,
-        task: TaskId,
-    ) -> Result<(), Refusal> {
-        let (id, stream) = (request.id.clone(), request.stream.clone());
-        stream.note_task_wait(&id, &task);
-        let host = self.shared.task_host()?;
-        self.spawn_local_request(request, CancelScope::Work, |session| {
-            host.outcome(session, task, id, stream)
-        })
-    }
-
-    /// Opens the stream that a GET names in `Last-Event-ID`. Requests on it that an earlier owner left without an answer get one.
-    pub async fn resume(self: &Arc<Self>, last_event_id: &str) -> Result<ResumedStream, Refusal> {
-        self.open_stream_again(last_event_id, |due, stream| self.answer_lost_request(due, stream))
-            .await
-    }
-
-    /// Answers a request of an earlier owner: with the outcome of its task, or with the word that the answer is lost.
-    fn answer_lost_request(self: &Arc<Self>, due: PendingAnswer, stream: &Arc<EventStream>) {
-        let PendingAnswer { id, task } = due;
-        let answer = match task {
-            None => self.answer_lost_frame(&id),
-            Some(task) => {
-                let request = RequestContext {
-                    id: id.clone(),
-                    method: Method::TasksResult,
-                    stream,
-                    started_at: Instant::now(),
-                };
-                let Err(refusal) = self.await_task(request, task) else { return };
-                self.refusal_frame(&refusal, Some(&id))
-            }
-        };
-        let _answers_always_fit = stream.push(Instant::now(), EventKind::Answer, answer);
-    }
-
-    /// Returns the answer to a call that ended with the process that carried it.
-    fn answer_lost_frame(&self, id: &RequestId) -> Bytes {
-        let text = "the broker that carried the request ended before the answer; the backend may have acted";
-        self.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
+    loop {
+        release::wait_while_quiescing(session).await;
+        match handle_request(session, message.clone(), stream) {
+            // Another attempt to release the session has begun.
+            Err(refusal)
+                if refusal.kind == ErrorKind::SessionElsewhere && !session.is_leaving() => {}
+            taken => return taken,
+        }
     }
 }
 
-/// Holds a request to the policy of the backend that it goes to.
+fn dispatch(
+    session: &Arc<Session>,
+    mut message: Message,
+    stream: &Arc<EventStream>,
+    begun: Instant,
+) -> Result<Option<CallFuture>, Refusal> {
+    let id = message
+        .id
+        .clone()
+        .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+    // This check precedes any work, because it only compares a few numbers. A ping must work under
+    // overload.
+    if message.method != Method::Ping {
+        session.shared.overload.admits()?;
+    }
+    session.check_phase_and_id(&message, &id)?;
+    session.tenant.take_budget(&session.caller.principal)?;
+    if message.fields.meta_has_own {
+        // The idempotency key of a task stays, and leaves the call together with `task`.
+        let is_task = message.fields.task.is_some();
+        message = without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
+    }
+    let subject = session.subject();
+    // One snapshot: a policy that changes meanwhile is for the next request.
+    let snapshot = session.tenant.catalog();
+    let view = snapshot.view(&subject);
+    let catalog = view.as_ref().map_or(&snapshot.full, |view| &view.catalog);
+    let decide = |message: &Message, access: Option<&AccessCheck<'_>>| {
+        let (endpoint, advertised) = (&session.endpoint, &session.advertised);
+        routing::decide(message, endpoint, advertised, session.version, catalog, access)
+    };
+    let access = view.as_ref().map(|view| AccessCheck::new(view, &subject));
+    let decided = decide(&message, access.as_ref());
+    if let Some(access) = access.filter(|_| names_object(message.method)) {
+        access_log::note(&session.shared.metrics, &session.tenant, &subject, access);
+    }
+    let mut decision = decided.map_err(|refusal| unavailable_if_unlisted(session, refusal))?;
+    if matches!(&decision, Decision::Forward(plan) if plan.drop_task) {
+        message = without_own_meta(&without_task(message)?, |_| false)?;
+        decision = decide(&message, None)?; // the edits are places in the bytes that changed
+    }
+    // The policy, rates and permits are those of this backend, even if another of that name
+    // replaces it meanwhile.
+    let home = decision.goes_to().and_then(|backend| session.tenant.backend(backend));
+    let mut check = None;
+    if let Some(home) = &home {
+        check = check_policy(home, &message, &decision)?;
+        session.tenant.take_backend_budget(home, decision.tool())?;
+    }
+    let method = message.method;
+    let request = RequestContext { id: id.clone(), method, stream, started_at: begun };
+    match decision {
+        Decision::Forward(plan) => {
+            return start_call(session, message, request, plan, (home, check)).map(Some);
+        }
+        Decision::Answer(result) => {
+            let result =
+                session.client_dialect().result(method, &result).map_or(result, Bytes::from);
+            let _cut =
+                stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
+            session.request_finished(method, RequestOutcome::Ok, begun.elapsed());
+            Ok(())
+        }
+        Decision::CreateTask(plan, target) => {
+            observation::note_backend(session, &plan.backend, Some(&target.tool));
+            let (host, task) = (session.shared.task_host()?, NewTask { message, id, plan, target });
+            spawn_local_request(session, request, CancelScope::Nothing, |session| async move {
+                if let Some(check) = check {
+                    check.run().await?;
+                }
+                host.create(session, task).await
+            })
+        }
+        Decision::Task(question) => {
+            let task = named_task(&message)?;
+            match question {
+                TaskQuestion::State => {
+                    spawn_local_request(session, request, CancelScope::Wait, |session| {
+                        task_state(session, task)
+                    })
+                }
+                TaskQuestion::Cancel => {
+                    let host = session.shared.task_host()?;
+                    spawn_local_request(session, request, CancelScope::Wait, |session| {
+                        host.cancel(session, task)
+                    })
+                }
+                TaskQuestion::Result => await_task(session, request, task),
+            }
+        }
+        Decision::ListTasks => {
+            let cursor = message.text(message.fields.cursor).map(|cursor| cursor.into_owned());
+            spawn_local_request(session, request, CancelScope::Wait, |session| {
+                list_tasks(session, cursor)
+            })
+        }
+        Decision::SetLevel(level) => {
+            spawn_local_request(session, request, CancelScope::Wait, |session| {
+                set_level(session, level)
+            })
+        }
+        Decision::Subscribe(target) => {
+            spawn_local_request(session, request, CancelScope::Wait, |session| {
+                subscriptions::subscribe(session, target)
+            })
+        }
+        Decision::Unsubscribe(target) => {
+            spawn_local_request(session, request, CancelScope::Wait, |session| {
+                subscriptions::unsubscribe(session, target)
+            })
+        }
+    }?;
+    Ok(None)
+}
+
+fn start_call(
+    session: &Arc<Session>,
+    message: Message,
+    request: RequestContext<'_>,
+    plan: Plan,
+    (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
+) -> Result<CallFuture, Refusal> {
+    let Plan { backend, edits, names, .. } = plan;
+    let RequestContext { id, stream, started_at: begun, .. } = request;
+    observation::note_backend(session, &backend, names.tool().map(|tool| tool.name.as_str()));
+    let call =
+        Call::new(&message, id.clone(), session, stream, (backend, home), names.tool(), begun);
+    session.open_request(id, InFlight::Call(call.clone()))?;
+    // Each future goes to the heap first, because the wrapper around it would move it several
+    // times.
+    let run = box_pin_with(|| call.clone().run(message, edits, check.map(Box::new)));
+    Ok(CallFuture::new(box_pin_with(|| request::in_current_request(run)), &session.shared.running)
+        .with_call(call))
+}
+
+/// Answers a request with the outcome of a task, here or at the session's next owner.
+fn await_task(
+    session: &Arc<Session>,
+    request: RequestContext<'_>,
+    task: TaskId,
+) -> Result<(), Refusal> {
+    let (id, stream) = (request.id.clone(), request.stream.clone());
+    stream.note_task_wait(&id, &task);
+    let host = session.shared.task_host()?;
+    spawn_local_request(session, request, CancelScope::Work, |session| {
+        host.outcome(session, task, id, stream)
+    })
+}
+
+/// Resumes the stream that a GET names in `Last-Event-ID`. A request on it that an earlier owner
+/// left without an answer gets one.
+pub async fn resume(session: &Arc<Session>, last_event_id: &str) -> Result<ResumedStream, Refusal> {
+    StreamResumption::new(session)
+        .resume(last_event_id, |due, stream| answer_lost_request(session, due, stream))
+        .await
+}
+
+/// Answers a request of an earlier owner: with the outcome of its task, or with an error that the
+/// answer is lost.
+fn answer_lost_request(session: &Arc<Session>, due: PendingAnswer, stream: &Arc<EventStream>) {
+    let PendingAnswer { id, task } = due;
+    let answer = match task {
+        None => answer_lost_frame(session, &id),
+        Some(task) => {
+            let request = RequestContext {
+                id: id.clone(),
+                method: Method::TasksResult,
+                stream,
+                started_at: Instant::now(),
+            };
+            let Err(refusal) = await_task(session, request, task) else { return };
+            session.refusal_frame(&refusal, Some(&id))
+        }
+    };
+    let _answers_always_fit = stream.push(Instant::now(), EventKind::Answer, answer);
+}
+
+/// Returns the answer to a call that ended with the process that ran it.
+fn answer_lost_frame(session: &Session, id: &RequestId) -> Bytes {
+    let text =
+        "the broker that carried the request ended before the answer; the backend may have acted";
+    session.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
+}
+
+/// Replaces a refusal for an unknown name while some backend was never reached. A session from
+/// before a restart may use a name that such a backend offers.
+fn unavailable_if_unlisted(session: &Session, refusal: Refusal) -> Refusal {
+    let missing = [
+        ErrorKind::ToolNotFound,
+        ErrorKind::PromptNotFound,
+        ErrorKind::ResourceNotFound,
+        ErrorKind::ReferenceNotFound,
+    ];
+    let aggregated = session.endpoint == Endpoint::Aggregated;
+    let subject = session.subject();
+    // A hidden backend must not show by its state.
+    let may_list_it = |backend: &Arc<Backend>| {
+        backend.is_never_reached() && session.tenant.may_use_backend(&subject, &backend.id)
+    };
+    if aggregated
+        && missing.contains(&refusal.kind)
+        && session.tenant.backends().iter().any(may_list_it)
+    {
+        let text = "this is known of no backend, and not every backend could be reached so far";
+        return Refusal::new(ErrorKind::BackendUnavailable, text);
+    }
+    refusal
+}
+
+/// Returns whether requests with this method use an object that access rules name.
+fn names_object(method: Method) -> bool {
+    ObjectKind::of_method(method).is_some() || method == Method::CompletionComplete
+}
+
+/// Checks a request against the policy of its backend.
 fn check_policy(
     backend: &Backend,
     message: &Message,
@@ -285,7 +337,8 @@ fn check_policy(
     backend.policy.admits(names, message, || backend.lists.load_full())
 }
 
-/// The request without its `task`, which was not offered to the client (MCP 2025-11-25, TaskManager: such a call runs normally).
+/// Removes `task`, which was not offered to the client, from a request (MCP 2025-11-25, Tasks: such
+/// a call runs normally).
 fn without_task(message: Message) -> Result<Message, Refusal> {
     let Some(params) = message.params else { return Ok(message) };
     let frame = Splice::new(&message.frame).remove_member(params, "task").finish();

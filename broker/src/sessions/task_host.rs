@@ -1,4 +1,4 @@
-//! The host of tasks, as sessions know it. The task manager implements the trait.
+//! The host of tasks, as sessions see it. The task manager implements the trait.
 
 use std::{fmt, pin::Pin, sync::Arc};
 
@@ -7,17 +7,17 @@ use protocol::{
     error::Refusal,
     ids::{RequestId, TaskId},
 };
+use rules::routing::{Plan, TaskTarget};
 
 use super::{
     session::{Reply, Session},
     stream::EventStream,
 };
-use crate::rules::routing::{Plan, TaskTarget};
 
-/// The answer to a request, once the host of tasks has it.
+/// The answer to a request about tasks.
 pub type TaskReply = Pin<Box<dyn Future<Output = Result<Reply, Refusal>> + Send>>;
 
-/// A call that is to be a task.
+/// A call that is to become a task.
 #[derive(Debug)]
 pub struct NewTask {
     pub message: Message,
@@ -29,13 +29,13 @@ pub struct NewTask {
 
 /// Answers requests that need the tasks of this process.
 pub trait TaskService: fmt::Debug + Send + Sync {
-    /// Makes a task of a call.
+    /// Creates a task from a call.
     fn create(self: Arc<Self>, session: Arc<Session>, task: NewTask) -> TaskReply;
 
-    /// Cancels a task. The record says so before the client gets the answer.
+    /// Cancels a task. The record shows the cancellation before the client gets the answer.
     fn cancel(self: Arc<Self>, session: Arc<Session>, task: TaskId) -> TaskReply;
 
-    /// Waits for the outcome of a task. On `stream` the client is asked what the task needs.
+    /// Waits for the outcome of a task. The task's questions go to the client on `stream`.
     fn outcome(
         self: Arc<Self>,
         session: Arc<Session>,

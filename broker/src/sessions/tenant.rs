@@ -1,4 +1,5 @@
-//! One tenant at run time: its backends, its merged catalog, its counters. Nothing here is visible to another tenant.
+//! One tenant at run time: its backends, its merged catalog, its counters. No other tenant sees any
+//! of it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,49 +9,51 @@ use std::{
     },
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::{BackendId, PrincipalId, TenantId},
     method::Method,
 };
+use records::SessionKey;
+use rules::{
+    access::{AccessView, Policy, Subject},
+    catalog::{Catalog, ListKind},
+    deadlines::{self, CallDeadline, TimeoutSource},
+    endpoint::Endpoint,
+    gcra::Rate,
+    limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
+    shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
+};
 
-use super::{session::Session, shared::Shared};
+use super::{session::Session, shared::Shared, tenant_access::TenantCatalog};
 use crate::{
     admission::{concurrency_limit::TenantShare, rate_limiter::RateScope},
     backends::{backend::Backend, backend_admission::CallOwner},
     config::{MessageWire, spec::TenantSpec},
-    limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
-    persistence::SessionKey,
-    rules::{
-        catalog::{Catalog, ListKind},
-        deadlines::{self, CallDeadline, TimeoutSource},
-        endpoint::Endpoint,
-        gcra::Rate,
-        shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
-    },
 };
 
 #[derive(Debug)]
 pub struct Tenant {
     pub id: TenantId,
-    /// Where tenants compete for room.
+    /// The tenant's share where tenants compete for room.
     pub share: TenantShare,
     shared: Arc<Shared>,
     spec: ArcSwap<TenantSpec>,
     meter: Arc<SharedRateLimiter>,
     principals: Mutex<RateLimiterMap<PrincipalId>>,
-    catalog: ArcSwap<Catalog>,
+    catalog: ArcSwap<TenantCatalog>,
+    policy: ArcSwapOption<Policy>,
     backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
-    /// Held while a new catalog is built, so that an older one never replaces a newer one.
+    /// Locked while a new catalog is built, so that an older one never replaces a newer one.
     publishing: Mutex<()>,
     sessions: Mutex<HashMap<PrincipalId, Vec<std::sync::Weak<Session>>>>,
     session_count: AtomicUsize,
     calls: AtomicUsize,
-    /// Connections that are sessions, and open GET streams.
+    /// Number of connections that are sessions, and of open GET streams.
     connections: Arc<AtomicUsize>,
-    /// The tenant was removed. Set and read while `sessions` is locked.
+    /// Set when the tenant was removed. Set and read while `sessions` is locked.
     closed: AtomicBool,
 }
 
@@ -65,7 +68,8 @@ impl Tenant {
                 format!("principals/{id}"),
             )),
             connections: Arc::default(),
-            catalog: ArcSwap::from_pointee(catalog),
+            catalog: ArcSwap::from_pointee(TenantCatalog::new(Arc::new(catalog), None)),
+            policy: ArcSwapOption::empty(),
             backends: Mutex::default(),
             publishing: Mutex::default(),
             sessions: Mutex::default(),
@@ -80,7 +84,7 @@ impl Tenant {
         Arc::new(tenant)
     }
 
-    /// Takes a new record; limits hold from the next request on.
+    /// Sets a new record. Its limits apply from the next request on.
     pub fn configure(&self, spec: TenantSpec) {
         self.spec.store(Arc::new(spec));
     }
@@ -89,12 +93,12 @@ impl Tenant {
         self.spec.load().enabled
     }
 
-    /// Its share where tenants compete.
+    /// Returns the tenant's weight where tenants compete.
     pub fn weight(&self) -> u32 {
         self.spec.load().weight
     }
 
-    /// Returns what a backend needs to know of a call of this principal.
+    /// Returns the owner of a call of this principal, for a backend.
     pub fn call_owner<'a>(
         &'a self,
         principal: &'a PrincipalId,
@@ -103,7 +107,7 @@ impl Tenant {
         CallOwner { share: &self.share, weight: self.weight(), principal, session }
     }
 
-    /// How large a message of its clients may be on this wire.
+    /// Returns the size limit of a client's message on this wire.
     pub fn message_bytes(&self, wire: MessageWire) -> usize {
         self.shared
             .config
@@ -112,7 +116,8 @@ impl Tenant {
             .of(self.spec.load().limits.message_profile.as_deref(), wire)
     }
 
-    /// How long a request may take: as the backend says, or the tenant, or the configuration.
+    /// Returns the time limits of a request, as set by the backend, the tenant, or the
+    /// configuration.
     pub fn deadline(
         &self,
         backend: Option<&Backend>,
@@ -142,11 +147,48 @@ impl Tenant {
             (Some(common.call), Some(common.control), Some(common.call_max));
         let of_all =
             TimeoutSource { tools: None, methods: Some(&common.methods), call, control, total };
-        deadlines::of(method, tool, &[of_backend, of_tenant, of_all])
+        deadlines::resolve(method, tool, &[of_backend, of_tenant, of_all])
     }
 
-    pub fn catalog(&self) -> Arc<Catalog> {
+    /// Returns the catalog with the policy that restricts it, as one snapshot.
+    pub fn catalog(&self) -> Arc<TenantCatalog> {
         self.catalog.load_full()
+    }
+
+    /// Returns the whole catalog. For what a client sees, use [`Self::visible_catalog`].
+    pub fn full_catalog(&self) -> Arc<Catalog> {
+        self.catalog.load().full.clone()
+    }
+
+    /// Returns the catalog that a subject sees.
+    pub fn visible_catalog(&self, subject: &Subject) -> Arc<Catalog> {
+        self.catalog.load().visible(subject)
+    }
+
+    /// Returns the view of a subject. `None`: the tenant has no policy, so the subject sees all.
+    pub fn access(&self, subject: &Subject) -> Option<Arc<AccessView>> {
+        self.catalog.load().view(subject)
+    }
+
+    pub fn has_policy(&self) -> bool {
+        self.policy.load().is_some()
+    }
+
+    /// Returns whether the policy lets a subject use any object of a backend.
+    pub fn may_use_backend(&self, subject: &Subject, backend: &BackendId) -> bool {
+        match &*self.policy.load() {
+            Some(policy) => policy.may_use_backend(subject, backend),
+            None => true,
+        }
+    }
+
+    /// Puts an access policy into force, and notifies every session whose lists differ now.
+    pub fn set_policy(&self, policy: Option<Arc<Policy>>) {
+        let _order = self.publishing.lock();
+        self.policy.store(policy.clone());
+        let next = Arc::new(TenantCatalog::new(self.full_catalog(), policy));
+        let before = self.catalog.swap(next.clone());
+        self.announce_changes(&before, &next);
     }
 
     pub fn backend(&self, id: &BackendId) -> Option<Arc<Backend>> {
@@ -157,7 +199,7 @@ impl Tenant {
         self.backends.lock().values().cloned().collect()
     }
 
-    /// Adds or replaces a backend; returns the one it replaced.
+    /// Adds or replaces a backend. Returns the one it replaced.
     pub fn insert_backend(&self, backend: Arc<Backend>) -> Option<Arc<Backend>> {
         self.backends.lock().insert(backend.id.clone(), backend)
     }
@@ -166,7 +208,8 @@ impl Tenant {
         self.backends.lock().remove(id)
     }
 
-    /// Builds the catalog anew from the backends' lists and tells every session whose lists differ now.
+    /// Rebuilds the catalog from the backends' lists, and notifies every session whose lists differ
+    /// now.
     pub fn publish_catalog(&self) {
         let _order = self.publishing.lock();
         let lists = self
@@ -176,13 +219,20 @@ impl Tenant {
             .collect();
         let catalog =
             Arc::new(Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists));
-        let before = self.catalog.swap(catalog.clone());
-        let mut changed: HashMap<Endpoint, Vec<ListKind>> = HashMap::new();
+        let next = Arc::new(TenantCatalog::new(catalog, self.policy.load_full()));
+        let before = self.catalog.swap(next.clone());
+        self.announce_changes(&before, &next);
+    }
+
+    fn announce_changes(&self, before: &TenantCatalog, next: &TenantCatalog) {
+        // Sessions with equal rights share their catalogs, so each pair is compared once.
+        let mut changed: HashMap<(Endpoint, [*const Catalog; 2]), Vec<ListKind>> = HashMap::new();
         for session in self.sessions() {
-            let endpoint = session.endpoint.clone();
-            let lists = changed
-                .entry(endpoint)
-                .or_insert_with(|| catalog.changed_lists(&before, &session.endpoint));
+            let subject = session.subject();
+            let (old, new) = (before.visible(&subject), next.visible(&subject));
+            let key = (session.endpoint.clone(), [Arc::as_ptr(&old), Arc::as_ptr(&new)]);
+            let lists =
+                changed.entry(key).or_insert_with(|| new.changed_lists(&old, &session.endpoint));
             if !lists.is_empty() {
                 session.on_lists_changed(lists);
             }
@@ -214,8 +264,8 @@ impl Tenant {
         Ok(())
     }
 
-    /// Registers a session that was opened elsewhere, however many there are: its client was let in. `false`: the tenant is
-    /// gone.
+    /// Registers a session that was opened elsewhere. The limits do not apply, because its client
+    /// was admitted. Returns false if the tenant is gone.
     pub fn adopt_session(&self, session: &Arc<Session>) -> bool {
         let mut sessions = self.sessions.lock();
         if self.closed.load(Ordering::Relaxed) {
@@ -226,7 +276,7 @@ impl Tenant {
         true
     }
 
-    /// The tenant is removed: it takes no session any more.
+    /// Closes the tenant for new sessions, because it is removed.
     pub fn close(&self) {
         let _sessions = self.sessions.lock();
         self.closed.store(true, Ordering::Relaxed);
@@ -249,10 +299,11 @@ impl Tenant {
         self.sessions.lock().values().flatten().filter_map(std::sync::Weak::upgrade).collect()
     }
 
-    /// Takes one request's worth of the principal's rate, then of the tenant's.
+    /// Takes one request from the principal's rate, then from the tenant's.
     pub fn take_budget(&self, principal: &PrincipalId) -> Result<(), Refusal> {
         let rates = &self.shared.rates;
-        // First, so that who asks too much takes nothing from others of the tenant.
+        // The principal comes first, so that one over its rate takes nothing from others of the
+        // tenant.
         let own = self.principal_rate().map(|rate| (self.principal_meter(principal), rate));
         if let Some((meter, rate)) = &own {
             rates.take(RateScope::Principal, meter, *rate)?;
@@ -265,7 +316,8 @@ impl Tenant {
         })
     }
 
-    /// The same for a notification of the principal, which has no answer: one that is not taken is counted and dropped.
+    /// Takes one notification of the principal from the same rates. A refused one is dropped and
+    /// counted, because a notification has no answer.
     pub fn take_notification_budget(&self, principal: &PrincipalId) -> Result<(), Refusal> {
         self.take_budget(principal)
             .inspect_err(|_| self.shared.metrics.dropped_notification("rate_limited"))
@@ -281,7 +333,7 @@ impl Tenant {
         }
     }
 
-    /// Takes one request's worth of what may go to this backend, and to this tool of it.
+    /// Takes one request from the rates of this backend and of its tool.
     pub fn take_backend_budget(
         &self,
         backend: &Backend,
@@ -308,10 +360,10 @@ impl Tenant {
 
     fn principal_meter(&self, principal: &PrincipalId) -> Arc<SharedRateLimiter> {
         let name = || format!("principal/{}/{}", self.id, principal.as_str());
-        self.principals.lock().of(principal, self.shared.rates.now(), name)
+        self.principals.lock().get_or_insert(principal, self.shared.rates.now(), name)
     }
 
-    /// A place for a connection that is a session, or for an open GET stream.
+    /// Takes a place for a connection that is a session, or for an open GET stream.
     pub fn acquire_connection(&self) -> Result<ConnectionPermit, Refusal> {
         let max = self
             .spec
@@ -364,7 +416,7 @@ fn too_many_sessions(whose: &str, max: usize) -> Refusal {
     .retry_after(ROOM_RETRY)
 }
 
-/// One connection's place among its tenant's. Dropped with it.
+/// One connection's place among its tenant's. Dropping it frees the place.
 #[derive(Debug)]
 pub struct ConnectionPermit(Arc<AtomicUsize>);
 

@@ -1,7 +1,8 @@
-//! What the audit log holds of a client's request: collected beside the request, made into a record when it is over.
+//! Audit records of clients' requests: collected during a request and completed at its end.
 //!
-//! Called by sessions and by tasks that run. No secret gets in: of arguments there is a digest, and their text only where the
-//! operator wants it, without the values of members whose names announce a secret, and without what looks like one.
+//! Called by sessions and by running tasks. A record contains a digest of the arguments. It
+//! contains their text only if the operator configured that. The text has no values of members with
+//! secret-sounding names, and no values that look like secrets.
 
 use std::{net::IpAddr, time::Instant};
 
@@ -10,25 +11,21 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use opentelemetry::TraceId;
 use protocol::{ids::BackendId, method::Method};
+use records::{AuditKind, AuditRecord};
+use rules::{
+    catalog::DefinitionDigest,
+    limits::{AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_TARGET_CHARS_MAX},
+    sign_in_failures::{FailureReport, Plane},
+};
 use serde_json::Value;
 
 use super::{
     inbound_context::RequestName,
     secrets::{self, REDACTED},
 };
-use crate::{
-    auth::Caller,
-    config::AuditLevel,
-    limits::{AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_TARGET_CHARS_MAX},
-    persistence::{AuditKind, AuditRecord},
-    rules::{
-        catalog::DefinitionDigest,
-        sign_in_failures::{FailureReport, Plane},
-    },
-    views::AuditEntry,
-};
+use crate::{auth::Caller, config::AuditLevel, views::AuditEntry};
 
-/// Parts of a member's name that announce a secret.
+/// Parts of a member's name that mark its value as a secret.
 const SECRET_WORDS: [&str; 14] = [
     "token",
     "secret",
@@ -46,29 +43,30 @@ const SECRET_WORDS: [&str; 14] = [
     "dsn",
 ];
 
-/// A record in the making.
+/// An incomplete audit record.
 #[derive(Debug)]
 pub struct AuditDraft {
     pub how: AuditLevel,
     pub caller: Caller,
-    /// `None`: the request stands alone.
+    /// `None`: the request is stateless.
     pub session: Option<String>,
     pub transport: &'static str,
     pub method: Method,
-    /// The tool, prompt, resource or task that is asked for, as the client calls it.
+    /// Requested tool, prompt, resource or task, under the client's name for it.
     pub target: Option<String>,
     pub arguments: Option<Bytes>,
     pub backend: Option<BackendId>,
     pub definition: Option<DefinitionDigest>,
     pub begun: Instant,
     pub at: jiff::Timestamp,
-    /// Of the client, where its wire says so.
+    /// Address of the client, if its wire has one.
     pub client: Option<IpAddr>,
 }
 
 impl AuditDraft {
-    /// `None`: nothing anybody would ask for later, such as a ping or a list that is answered from memory.
-    pub fn is_about(method: Method) -> bool {
+    /// Returns whether requests of this method are recorded. Returns false for pings, and for
+    /// lists, which are answered from memory.
+    pub fn is_audited(method: Method) -> bool {
         !matches!(
             method,
             Method::Ping
@@ -80,7 +78,7 @@ impl AuditDraft {
         )
     }
 
-    /// The record, now that it is over.
+    /// Returns the record of a completed request.
     pub fn into_record(
         self,
         request: RequestName,
@@ -100,11 +98,13 @@ impl AuditDraft {
             action: self.method.name().to_owned(),
             target: self
                 .target
-                .map(|target| told(&target).chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
+                .map(|target| masked(&target).chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
             backend: self.backend.map(|backend| backend.to_string()),
             definition: self.definition.map(|definition| format!("sha256:{}", hex(&definition))),
             arguments_digest: arguments.map(digest_of),
-            arguments: arguments.filter(|_| self.how == AuditLevel::Arguments).and_then(shown),
+            arguments: arguments
+                .filter(|_| self.how == AuditLevel::Arguments)
+                .and_then(masked_arguments),
             outcome: outcome.to_owned(),
             error,
             duration_ms: Some(self.begun.elapsed().as_secs_f64() * 1_000.0),
@@ -120,7 +120,8 @@ impl AuditDraft {
     }
 }
 
-/// The record of sign-ins that failed. Those of clients are records of the kind `call`, others of the kind `admin`.
+/// Returns the record of failed sign-ins. Those of clients have the kind `call`, others the kind
+/// `admin`.
 pub fn sign_in_failures(report: &FailureReport, node: &str) -> AuditRecord {
     let FailureReport { series, count, .. } = report;
     let kind = if series.plane == Plane::Data { AuditKind::Call } else { AuditKind::Admin };
@@ -152,7 +153,7 @@ pub fn sign_in_failures(report: &FailureReport, node: &str) -> AuditRecord {
     record(kind, now, entry)
 }
 
-/// A record of its own id.
+/// Returns a record with a new random id.
 pub fn record(kind: AuditKind, at: jiff::Timestamp, entry: AuditEntry) -> AuditRecord {
     AuditRecord {
         id: rand::random(),
@@ -163,7 +164,7 @@ pub fn record(kind: AuditKind, at: jiff::Timestamp, entry: AuditEntry) -> AuditR
     }
 }
 
-/// Tells two lists of arguments apart without showing them.
+/// Returns a digest that distinguishes texts without showing them.
 pub fn digest_of(bytes: &[u8]) -> String {
     format!("sha256:{}", URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, bytes)))
 }
@@ -172,8 +173,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `None`: too long to be kept, or no JSON.
-fn shown(arguments: &[u8]) -> Option<Value> {
+/// Returns the redacted arguments, or `None` if they are too long or not JSON.
+fn masked_arguments(arguments: &[u8]) -> Option<Value> {
     if arguments.len() > AUDIT_ARGUMENTS_BYTES_MAX {
         return None;
     }
@@ -182,11 +183,11 @@ fn shown(arguments: &[u8]) -> Option<Value> {
     Some(value)
 }
 
-fn told(text: &str) -> String {
-    secrets::masked(text).unwrap_or_else(|| text.to_owned())
+fn masked(text: &str) -> String {
+    secrets::mask_secrets(text).unwrap_or_else(|| text.to_owned())
 }
 
-/// Takes values out whose names announce a secret, and what looks like one.
+/// Redacts values of members with secret-sounding names, and values that look like secrets.
 pub(super) fn redact(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -197,10 +198,10 @@ pub(super) fn redact(value: &mut Value) {
                     redact(value);
                 }
             }
-            // A name may be a secret itself, where members are what somebody found.
+            // A member's name may itself be a secret, if a client sends data as members.
             let secret: Vec<(String, String)> = members
                 .keys()
-                .filter_map(|name| secrets::masked(name).map(|shown| (name.clone(), shown)))
+                .filter_map(|name| secrets::mask_secrets(name).map(|shown| (name.clone(), shown)))
                 .collect();
             for (name, shown) in secret {
                 let value = members.remove(&name).unwrap_or_default();
@@ -208,7 +209,7 @@ pub(super) fn redact(value: &mut Value) {
             }
         }
         Value::String(text) => {
-            if let Some(shown) = secrets::masked(text) {
+            if let Some(shown) = secrets::mask_secrets(text) {
                 *text = shown;
             }
         }
@@ -230,7 +231,7 @@ mod tests {
     fn what_announces_a_secret_is_not_kept() {
         let arguments =
             br#"{"city":"Ulm","apiKey":"canary","nested":[{"Password":{"a":"canary"},"b":1}]}"#;
-        let text = shown(arguments).unwrap().to_string();
+        let text = masked_arguments(arguments).unwrap().to_string();
         assert!(
             !text.contains("canary") && text.contains("Ulm") && text.contains("\"b\":1"),
             "{text}"
@@ -243,20 +244,20 @@ mod tests {
         let arguments = format!(
             r#"{{"command":"curl -H 'x: Bearer canary+canary/9='","list":["{key}"],"{key}":1,"city":"Ulm"}}"#
         );
-        let text = shown(arguments.as_bytes()).unwrap().to_string();
+        let text = masked_arguments(arguments.as_bytes()).unwrap().to_string();
         assert!(
             !text.contains("anary") && text.contains("Ulm") && text.contains("curl -H"),
             "{text}"
         );
         assert_eq!(
-            told(&format!("https://me:canary@example.com/{key}")),
+            masked(&format!("https://me:canary@example.com/{key}")),
             "https://[redacted]@example.com/[redacted]"
         );
     }
 
     #[test]
     fn giants_have_a_digest_only() {
-        assert_eq!(shown(&vec![b' '; AUDIT_ARGUMENTS_BYTES_MAX + 1]), None);
+        assert_eq!(masked_arguments(&vec![b' '; AUDIT_ARGUMENTS_BYTES_MAX + 1]), None);
         assert_ne!(digest_of(b"a"), digest_of(b"b"));
     }
 }

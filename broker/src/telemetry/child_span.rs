@@ -1,7 +1,7 @@
-//! Spans of what a request causes: an attempt to have it answered by a backend, and questions of the backend to the client.
+//! Spans below a request: its attempts at a backend, and questions of the backend to the client.
 //!
-//! Each holds the request it belongs to, ends once, and carries the context that whoever is asked goes on with. With traces off
-//! there are none.
+//! Each span refers to its request, ends once, and passes its context on to the peer. With traces
+//! off there are none.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use protocol::{
     method::Method,
     splice::Splice,
 };
+use rules::tasks::is_tool_error;
 
 use super::{
-    context::{BAGGAGE_BYTES_MAX, TraceParent, cut_baggage},
+    context::{BAGGAGE_BYTES_MAX, TraceParent, truncate_baggage},
     request::{self, RequestTelemetry},
     traces::OpenSpan,
 };
-use crate::rules::tasks::is_tool_error;
 
-/// Ends as abandoned when it is dropped before its end.
+/// A span below a request. Ends as abandoned when it is dropped before its end.
 #[derive(Debug)]
 pub struct ChildSpan {
     request: Arc<RequestTelemetry>,
@@ -29,9 +29,9 @@ pub struct ChildSpan {
 }
 
 impl ChildSpan {
-    /// One attempt of the current request with its backend. The context goes into `splice`, where the wire has no headers
-    /// (`in_meta`) or the client sent it there. Without a span nothing of it is touched, but for baggage that is longer than
-    /// anybody has to pass on.
+    /// Begins the span of one attempt of the current request at its backend. The context goes into
+    /// `splice` if the wire has no headers (`in_meta`), or if the client sent it there. Without a
+    /// span, only baggage beyond the limit of the specification is changed.
     pub fn attempt(
         message: &Message,
         backend: &str,
@@ -46,7 +46,7 @@ impl ChildSpan {
             cut_long_baggage(message, splice);
             return None;
         };
-        let span = tracing.to_backend(backend, transport);
+        let span = tracing.start_backend_span(backend, transport);
         if in_meta || tracing.from_meta {
             tracing.put_into_meta(splice, message, &span.place);
         } else {
@@ -55,7 +55,8 @@ impl ChildSpan {
         Some(Self { request: request.clone(), span: Some(span) })
     }
 
-    /// A backend's question to the client of this request. Its parent is what the backend names, where that is in this trace.
+    /// Begins the span of a backend's question to the client of this request. Its parent is the
+    /// span that the backend names, if that is in the same trace.
     pub fn question(request: Option<&Arc<RequestTelemetry>>, message: &Message) -> Option<Self> {
         let request = request?;
         let tracing = request.tracing.as_ref()?;
@@ -74,7 +75,7 @@ impl ChildSpan {
         Some(Self { request: request.clone(), span: Some(span) })
     }
 
-    /// The headers by which whoever is asked goes on with the trace.
+    /// Returns the headers that pass the trace on to the peer.
     pub fn headers(&self) -> HeaderMap {
         match (&self.request.tracing, &self.span) {
             (Some(tracing), Some(span)) => tracing.headers(&span.place),
@@ -82,15 +83,15 @@ impl ChildSpan {
         }
     }
 
-    /// The same in `_meta` of the message that asks.
+    /// Puts the context into the `_meta` of the message to the peer.
     pub fn put_into_meta(&self, splice: &mut Splice<'_>, message: &Message) {
         if let (Some(tracing), Some(span)) = (&self.request.tracing, &self.span) {
             tracing.put_into_meta(splice, message, &span.place);
         }
     }
 
-    /// Here is the answer.
-    pub fn answered(mut self, answer: &Message, method: Method) {
+    /// Ends the span with an answer.
+    pub fn finish(mut self, answer: &Message, method: Method) {
         self.end(match answer.kind {
             Kind::Error => Some("jsonrpc_error"),
             _ if method == Method::ToolsCall && is_tool_error(answer) => Some("tool_error"),
@@ -98,8 +99,8 @@ impl ChildSpan {
         });
     }
 
-    /// There will be none.
-    pub fn failed(mut self, why: &'static str) {
+    /// Ends the span without an answer.
+    pub fn fail(mut self, why: &'static str) {
         self.end(Some(why));
     }
 
@@ -125,6 +126,7 @@ fn cut_long_baggage(message: &Message, splice: &mut Splice<'_>) {
     else {
         return;
     };
-    let kept = message.text(Some(span)).and_then(|text| cut_baggage(&text)).unwrap_or_default();
+    let kept =
+        message.text(Some(span)).and_then(|text| truncate_baggage(&text)).unwrap_or_default();
     splice.replace(span, json::quote(&kept).into_bytes());
 }

@@ -1,65 +1,48 @@
-//! W3C trace context, as headers and `_meta` carry it: `traceparent`, `tracestate`, `baggage`. Read and written; no clock, no
-//! exporter.
+//! W3C trace context in headers and `_meta`: `traceparent`, `tracestate`, `baggage`. Parses and
+//! formats it, without clock and exporter.
 //!
-//! Whatever cannot be read is as good as absent (W3C Trace Context, section 4), and what is longer than the specifications ask
-//! anybody to pass on is cut here, so that nothing behind this file can be made to carry it.
+//! An unreadable value counts as absent (W3C Trace Context, section 4). A value beyond the limits
+//! of the specifications is cut here, so that no later code must handle it.
 
 use std::fmt;
 
 use opentelemetry::{SpanId, TraceFlags, TraceId};
-use serde::{Deserialize, Serialize};
 
-/// The longest `tracestate` that is passed on (W3C asks for at least 512 characters).
+/// Longest forwarded `tracestate` in bytes (W3C requires at least 512 characters).
 pub const TRACESTATE_BYTES_MAX: usize = 512;
 const TRACESTATE_MEMBERS_MAX: usize = 32;
-/// The longest `baggage` that is passed on (W3C Baggage, Limits).
+/// Longest forwarded `baggage` in bytes (W3C Baggage, Limits).
 pub const BAGGAGE_BYTES_MAX: usize = 8_192;
 const BAGGAGE_MEMBERS_MAX: usize = 64;
 
-/// Where in a trace somebody is.
+/// Position in a trace: the ids of the trace and of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
     pub trace: TraceId,
     pub span: SpanId,
-    /// Whoever made the span keeps it.
+    /// True if the creator of the span records it.
     pub sampled: bool,
 }
 
-/// What a message brings with it.
+/// Trace context of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext {
-    pub place: TraceParent,
+    pub parent: TraceParent,
     pub state: Option<String>,
     pub baggage: Option<String>,
 }
 
-/// A trace as a task's record keeps it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CarriedTrace {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub traceparent: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tracestate: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub baggage: Option<String>,
-    /// The span named is of nobody: only the trace counts.
-    #[serde(default)]
-    pub is_root: bool,
-    #[serde(default)]
-    pub from_meta: bool,
-}
-
-/// Draws the id of a new trace.
+/// Returns a random id for a new trace.
 pub fn new_trace() -> TraceId {
     TraceId::from_bytes(nonzero())
 }
 
-/// Draws the id of a new span.
+/// Returns a random id for a new span.
 pub fn new_span() -> SpanId {
     SpanId::from_bytes(nonzero())
 }
 
-/// All zeros means "none" on the wire.
+/// Returns random bytes other than all zeros, which mean "none" on the wire.
 fn nonzero<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     while bytes == [0; N] {
@@ -69,7 +52,7 @@ fn nonzero<const N: usize>() -> [u8; N] {
 }
 
 impl TraceParent {
-    /// Version 00, or what a later one has in common with it.
+    /// Parses version 00, or the part of a later version that has the same format.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.as_bytes();
         let (head, rest) = text.split_at_checked(55)?;
@@ -92,7 +75,7 @@ impl TraceParent {
     }
 }
 
-/// The text of a `traceparent`.
+/// Formats a `traceparent`.
 impl fmt::Display for TraceParent {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "00-{}-{}-{:02x}", self.trace, self.span, u8::from(self.sampled))
@@ -100,7 +83,7 @@ impl fmt::Display for TraceParent {
 }
 
 impl TraceContext {
-    /// `None` without a `traceparent` that can be read: then the other two mean nothing either.
+    /// Returns `None` without a readable `traceparent`, because the other two are then meaningless.
     pub fn read(
         traceparent: &str,
         tracestate: Option<&str>,
@@ -108,25 +91,26 @@ impl TraceContext {
     ) -> Option<Self> {
         let place = TraceParent::parse(traceparent)?;
         Some(Self {
-            place,
-            state: tracestate.and_then(cut_state),
-            baggage: baggage.and_then(cut_baggage),
+            parent: place,
+            state: tracestate.and_then(truncate_tracestate),
+            baggage: baggage.and_then(truncate_baggage),
         })
     }
 }
 
-/// As many members as the limits allow, from the first on.
-fn cut_state(text: &str) -> Option<String> {
-    cut(text, TRACESTATE_MEMBERS_MAX, TRACESTATE_BYTES_MAX)
+/// Keeps the first members of a `tracestate` within the limits.
+fn truncate_tracestate(text: &str) -> Option<String> {
+    truncate_members(text, TRACESTATE_MEMBERS_MAX, TRACESTATE_BYTES_MAX)
 }
 
-/// The same for baggage.
-pub fn cut_baggage(text: &str) -> Option<String> {
-    cut(text, BAGGAGE_MEMBERS_MAX, BAGGAGE_BYTES_MAX)
+/// Keeps the first members of a `baggage` within the limits.
+pub fn truncate_baggage(text: &str) -> Option<String> {
+    truncate_members(text, BAGGAGE_MEMBERS_MAX, BAGGAGE_BYTES_MAX)
 }
 
-/// Whole members only: half of one could mean something else. What is no visible ASCII is no member.
-fn cut(text: &str, members_max: usize, bytes_max: usize) -> Option<String> {
+/// Keeps whole members only, because a part of one could have another meaning. Skips members with
+/// characters other than visible ASCII and spaces.
+fn truncate_members(text: &str, members_max: usize, bytes_max: usize) -> Option<String> {
     let mut kept = String::new();
     let is_member = |member: &&str| {
         member.contains('=') && member.bytes().all(|byte| (b' '..=b'~').contains(&byte))
@@ -144,7 +128,8 @@ fn cut(text: &str, members_max: usize, bytes_max: usize) -> Option<String> {
     (!kept.is_empty()).then_some(kept)
 }
 
-/// Lower case only, as the specification has it. `TraceId::from_hex` also takes a sign, capitals and fewer digits.
+/// Parses lower-case digits only, as specified. `TraceId::from_hex` also accepts a sign, capitals
+/// and fewer digits.
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -209,24 +194,24 @@ mod tests {
     fn giants_are_cut_at_a_member() {
         let giant =
             (0..5_000).map(|number| format!("key{number}=value")).collect::<Vec<_>>().join(",");
-        let kept = cut_baggage(&giant).unwrap();
+        let kept = truncate_baggage(&giant).unwrap();
         assert!(
             kept.len() <= BAGGAGE_BYTES_MAX && kept.split(',').count() == BAGGAGE_MEMBERS_MAX,
             "{}",
             kept.len()
         );
-        assert_eq!(cut_baggage(&format!("a={}", "x".repeat(BAGGAGE_BYTES_MAX))), None);
+        assert_eq!(truncate_baggage(&format!("a={}", "x".repeat(BAGGAGE_BYTES_MAX))), None);
         assert_eq!(
-            cut_baggage(&format!("a=1,b={}", "x".repeat(BAGGAGE_BYTES_MAX))).as_deref(),
+            truncate_baggage(&format!("a=1,b={}", "x".repeat(BAGGAGE_BYTES_MAX))).as_deref(),
             Some("a=1")
         );
-        assert!(cut_state(&giant).unwrap().split(',').count() <= TRACESTATE_MEMBERS_MAX);
+        assert!(truncate_tracestate(&giant).unwrap().split(',').count() <= TRACESTATE_MEMBERS_MAX);
     }
 
     #[test]
     fn what_is_no_member_is_left_out() {
         assert_eq!(
-            cut_baggage("a=1,,nonsense, b=2 ,c=\u{7f},d=\r\ne=1").as_deref(),
+            truncate_baggage("a=1,,nonsense, b=2 ,c=\u{7f},d=\r\ne=1").as_deref(),
             Some("a=1,b=2")
         );
         assert_eq!(TraceContext::read("nonsense", Some("a=1"), Some("b=1")), None);
@@ -238,7 +223,7 @@ mod tests {
             if let Some(place) = TraceParent::parse(&text) {
                 prop_assert!(TraceParent::parse(&place.to_string()).is_some());
             }
-            let _cut = cut_baggage(&text);
+            let _cut = truncate_baggage(&text);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Brings spans to a collector: OTLP over HTTP, in batches, by one task.
+//! Exports spans to a collector: OTLP over HTTP, in batches, by one task.
 //!
-//! Its queue is bounded and nobody waits for it. A batch that the collector does not take in time is dropped and counted; that
-//! it does not is logged when it begins, and when it is over.
+//! Its queue is bounded, and no request waits for it. A batch that the collector does not accept in
+//! time is dropped and counted. The start and the end of such an outage are logged.
 
 use std::{
     fmt,
@@ -20,6 +20,9 @@ use opentelemetry_sdk::{
     Resource,
     trace::{SpanData, SpanExporter as _},
 };
+use rules::limits::{
+    ERROR_BODY_BYTES_MAX, SPAN_BATCH_MAX, SPAN_BATCH_WAIT, SPAN_EXPORT_WAIT, SPAN_FLUSH_WAIT,
+};
 use tokio::{
     sync::mpsc,
     time::{Instant, timeout, timeout_at},
@@ -28,22 +31,16 @@ use tokio_util::sync::CancellationToken;
 use transport::http_client::{self, HttpClient};
 
 use super::traces::{SpanRecorder, Tracer, recorder};
-use crate::{
-    config::TraceConfig as Settings,
-    limits::{
-        ERROR_BODY_BYTES_MAX, SPAN_BATCH_MAX, SPAN_BATCH_WAIT, SPAN_EXPORT_WAIT, SPAN_FLUSH_WAIT,
-    },
-    metrics::Metrics,
-};
+use crate::{config::TraceConfig as Settings, metrics::Metrics};
 
-/// The exporter's task, and the way to end it.
+/// Handle of the exporter's task, to stop it.
 #[derive(Debug)]
 pub struct ExporterHandle {
     stop: CancellationToken,
     task: Option<tokio::task::JoinHandle<()>>,
 }
 
-/// Begins to export, where an endpoint is configured. Must be called inside the runtime.
+/// Starts the export if an endpoint is configured. Must be called inside the runtime.
 pub fn begin(
     settings: &Settings,
     node: &str,
@@ -88,7 +85,7 @@ pub fn begin(
 }
 
 impl ExporterHandle {
-    /// Lets what is in the queue leave, but not for long.
+    /// Exports the rest of the queue, within a short time limit, and stops.
     pub async fn end(&mut self) {
         self.stop.cancel();
         if let Some(task) = self.task.take()
@@ -142,7 +139,9 @@ impl ExportTask {
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {SPAN_EXPORT_WAIT:?}")),
         };
-        self.metrics.observed.spans(if failure.is_none() { "exported" } else { "refused" }, count);
+        self.metrics
+            .observability
+            .spans(if failure.is_none() { "exported" } else { "refused" }, count);
         match (failure, std::mem::take(&mut self.failing)) {
             (None, true) => tracing::info!("the collector takes spans again"),
             (None, false) => {}
@@ -156,7 +155,7 @@ impl ExportTask {
     }
 }
 
-/// The broker's own HTTP client, as the exporter wants it.
+/// Adapter from the broker's own HTTP client to the exporter.
 struct OtlpHttpClient(HttpClient);
 
 impl fmt::Debug for OtlpHttpClient {

@@ -1,5 +1,6 @@
-//! What came in on a wire, known to everything that is done with it: what its requests are named by, and the context its
-//! headers bring. Where it becomes a request, [`request`](super::request) goes on.
+//! Context of received messages, available to all code that handles them: the name of the requests,
+//! and the trace context of their headers. The module [`request`](super::request) covers the
+//! requests themselves.
 
 use std::{fmt, net::IpAddr};
 
@@ -9,7 +10,7 @@ pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 pub const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
-/// Names a request in the log, in errors and in the audit log.
+/// Name of a request in the log, in errors and in the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestName(pub u64);
 
@@ -29,14 +30,14 @@ impl fmt::Display for RequestName {
     }
 }
 
-/// The name of the requests in what came in, and the context its headers bring.
+/// Name of the received requests, and the trace context of their headers.
 #[derive(Debug, Clone)]
 struct InboundContext {
     name: RequestName,
-    /// `traceparent`, `tracestate`, `baggage`; kept as they are, and only where traces are on.
-    /// Boxed: nearly always there are none, and it is moved about with each turn of whoever works on it.
+    /// `traceparent`, `tracestate`, `baggage` as received. `None` if traces are off. Boxed: nearly
+    /// always absent, and moved with each poll of the task.
     headers: Option<Box<HeaderMap>>,
-    /// Where it came from, as far as the wire says so.
+    /// Address of the client, if the wire has one.
     client: Option<IpAddr>,
 }
 
@@ -44,7 +45,8 @@ tokio::task_local! {
     static ARRIVAL: InboundContext;
 }
 
-/// Of a request's headers those that carry context. `None` without a `traceparent`, or where nobody wants to know it.
+/// Returns the headers with trace context. Returns `None` without a `traceparent`, or if traces are
+/// off.
 pub fn header_context(headers: &HeaderMap, traced: bool) -> Option<HeaderMap> {
     if !traced || !headers.contains_key(TRACEPARENT) {
         return None;
@@ -58,8 +60,8 @@ pub fn header_context(headers: &HeaderMap, traced: bool) -> Option<HeaderMap> {
     Some(kept)
 }
 
-/// Serves what came in, with the context its headers brought.
-pub async fn arriving<F: Future>(
+/// Runs `work` for received messages, with the context of their headers.
+pub async fn with_inbound_context<F: Future>(
     headers: Option<HeaderMap>,
     client: Option<IpAddr>,
     work: F,
@@ -72,15 +74,15 @@ pub async fn arriving<F: Future>(
         .await
 }
 
-pub fn arrival_name() -> Option<RequestName> {
+pub fn inbound_request_name() -> Option<RequestName> {
     ARRIVAL.try_with(|arrival| arrival.name).ok()
 }
 
-/// The address of the client that sent it.
-pub fn arrival_client() -> Option<IpAddr> {
+/// Returns the address of the client that sent the current message.
+pub fn inbound_client() -> Option<IpAddr> {
     ARRIVAL.try_with(|arrival| arrival.client).ok().flatten()
 }
 
-pub(super) fn with_arrival_headers<R>(read: impl FnOnce(&HeaderMap) -> Option<R>) -> Option<R> {
+pub(super) fn with_inbound_headers<R>(read: impl FnOnce(&HeaderMap) -> Option<R>) -> Option<R> {
     ARRIVAL.try_with(|arrival| arrival.headers.as_deref().and_then(read)).ok().flatten()
 }

@@ -1,6 +1,7 @@
-//! Lines of the log that belong to a request say which: its id, and that of its trace where there is one.
+//! Adds ids to lines of the log that belong to a request: the request's id, and that of its trace
+//! if there is one.
 //!
-//! The ids are added to a line when it is written, so that a request of which nothing is logged pays nothing for them.
+//! The ids are added when a line is written, so that a request without lines has no cost.
 
 use std::fmt;
 
@@ -32,7 +33,7 @@ where
         };
         let mut line = String::new();
         self.0.format_event(context, Writer::new(&mut line), event)?;
-        writer.write_str(&marked(
+        writer.write_str(&add_request_ids(
             &line,
             name,
             request::with_current(request::RequestTelemetry::trace)
@@ -42,8 +43,8 @@ where
     }
 }
 
-/// A JSON object gets two more members, any other line two more fields at its end.
-fn marked(line: &str, name: RequestName, trace: Option<String>) -> String {
+/// Adds two members to a JSON object, or two fields at the end of another line.
+fn add_request_ids(line: &str, name: RequestName, trace: Option<String>) -> String {
     let line = line.trim_end_matches('\n');
     match line.strip_suffix('}').filter(|_| line.starts_with('{')) {
         Some(object) => {
@@ -65,10 +66,11 @@ mod tests {
     fn a_line_says_whose_it_is() {
         let name = RequestName(0xab);
         assert_eq!(
-            marked("INFO it is so a=1\n", name, None),
+            add_request_ids("INFO it is so a=1\n", name, None),
             "INFO it is so a=1 request_id=00000000000000ab\n"
         );
-        let line = marked("{\"level\":\"INFO\",\"message\":\"so\"}\n", name, Some("0af7".into()));
+        let line =
+            add_request_ids("{\"level\":\"INFO\",\"message\":\"so\"}\n", name, Some("0af7".into()));
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(
             (&value["request_id"], &value["trace_id"]),

@@ -1,8 +1,8 @@
-//! The lines of the log on their way to standard error. A thread writes them: whoever logs waits neither for a disk nor for
-//! whoever reads.
+//! Writes the lines of the log to standard error from a thread of its own. Logging code waits
+//! neither for a disk nor for a reader.
 //!
-//! Invariant: what waits is bounded, in lines and in bytes. A line that finds no room is dropped and counted, and the log says
-//! how many are missing as soon as nothing waits any more.
+//! Invariant: waiting lines are bounded in number and in bytes. A line without room is dropped and
+//! counted. When no line waits any more, the log reports the number of dropped lines.
 
 use std::{
     io::{self, Write},
@@ -14,30 +14,28 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rules::limits::{LOG_FLUSH_WAIT, LOG_LINES_BYTES_MAX, LOG_LINES_MAX};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::{
-    limits::{LOG_FLUSH_WAIT, LOG_LINES_BYTES_MAX, LOG_LINES_MAX},
-    metrics::process,
-};
+use crate::metrics::process;
 
-/// Where lines are put.
+/// Queue of lines for the writer thread.
 #[derive(Debug, Clone)]
 pub(super) struct LogWriter {
     queue: SyncSender<WriterCommand>,
-    /// Bytes of the lines that wait.
+    /// Number of bytes in the waiting lines.
     waiting: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
 enum WriterCommand {
     Line(Vec<u8>),
-    /// Everything before this is written.
+    /// Answered when everything before it is written.
     Written(SyncSender<()>),
 }
 
 impl LogWriter {
-    /// Begins the thread that writes.
+    /// Starts the writer thread.
     pub(super) fn to(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (queue, steps) = sync_channel(LOG_LINES_MAX);
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -50,7 +48,7 @@ impl LogWriter {
 
     fn put(&self, line: &[u8]) {
         let bytes = line.len();
-        // A line that does not fit takes no room, not even for the moment in which that is found out.
+        // A line that does not fit takes no room, not even during the check.
         let with_it =
             |waiting: usize| waiting.checked_add(bytes).filter(|all| *all <= LOG_LINES_BYTES_MAX);
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_it).is_err() {
@@ -62,7 +60,7 @@ impl LogWriter {
         }
     }
 
-    /// Waits, not for ever, until what was logged before this is written.
+    /// Waits until the lines so far are written, within a time limit.
     fn flush(&self) {
         let until = Instant::now() + LOG_FLUSH_WAIT;
         let (tell, written) = sync_channel(1);
@@ -78,7 +76,7 @@ impl LogWriter {
     }
 }
 
-/// Ends with the last [`LogWriter`], or with the process.
+/// Writes lines. Ends with the last [`LogWriter`], or with the process.
 fn write(steps: &Receiver<WriterCommand>, mut out: impl Write, waiting: &AtomicUsize) {
     let (mut told, mut is_taken) = (process::log_lines_dropped(), true);
     loop {
@@ -86,14 +84,14 @@ fn write(steps: &Receiver<WriterCommand>, mut out: impl Write, waiting: &AtomicU
             Ok(step) => Ok(step),
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {
-                // There is room for it now.
+                // The queue has room for it now.
                 let dropped = process::log_lines_dropped();
                 if is_taken && dropped > told {
                     tracing::warn!(
                         lines = dropped - told,
-                        "lines of the log are missing: nobody took them in time"
+                        "lines of the log are missing: the reader did not take them in time"
                     );
-                    // It may have found no room itself: then it is said again.
+                    // This line may itself have been dropped. It is then repeated.
                     if process::log_lines_dropped() == dropped {
                         told = dropped;
                     }
@@ -104,7 +102,8 @@ fn write(steps: &Receiver<WriterCommand>, mut out: impl Write, waiting: &AtomicU
         let Ok(step) = step else { return };
         match step {
             WriterCommand::Line(line) => {
-                // There is nowhere to say that it cannot be said; once it can again, it is.
+                // A failed write cannot be reported now. It is reported after the next successful
+                // one.
                 is_taken = out.write_all(&line).is_ok();
                 if !is_taken {
                     process::log_line_dropped();
@@ -124,7 +123,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// Takes one line, which is given in one piece.
+/// Writer for one line, which arrives in one piece.
 pub(super) struct LogLine<'a>(&'a LogWriter);
 
 impl Write for LogLine<'_> {
@@ -138,7 +137,7 @@ impl Write for LogLine<'_> {
     }
 }
 
-/// When it is dropped, what was logged until then is written, if anybody takes it.
+/// Waits at its drop until the lines so far are written, if the output accepts them.
 #[must_use = "the last lines are lost without it"]
 pub struct FlushGuard(pub(super) LogWriter);
 
@@ -154,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// Somebody who reads when told to.
+    /// An output that accepts lines on command.
     struct Slow {
         go_on: Receiver<()>,
         read: std::sync::mpsc::Sender<Vec<u8>>,
@@ -172,20 +171,21 @@ mod tests {
         }
     }
 
-    /// Lines for somebody who reads one for each word of `step`, and what was read.
+    /// Returns a writer whose output accepts one line per message in `step`, and the accepted
+    /// lines.
     fn slow() -> (LogWriter, std::sync::mpsc::Sender<()>, Receiver<Vec<u8>>) {
         let ((step, go_on), (read, lines_read)) = (channel(), channel());
         (LogWriter::to(Slow { go_on, read }).unwrap(), step, lines_read)
     }
 
-    /// At least so many of these find no room.
+    /// Writes lines, of which at least the given number are dropped.
     fn drops(lines: &LogWriter, at_least: usize, all: impl IntoIterator<Item = Vec<u8>>) {
         let before = process::log_lines_dropped();
         all.into_iter().for_each(|line| lines.make_writer().write_all(&line).unwrap());
         assert!(process::log_lines_dropped() >= before + at_least as u64);
     }
 
-    /// Whoever goes on reading gets all that waited.
+    /// Lets the output accept everything, and returns all lines that waited.
     fn all_that_waited(
         lines: &LogWriter,
         step: std::sync::mpsc::Sender<()>,
@@ -220,7 +220,7 @@ mod tests {
             (0..3 * LOG_LINES_MAX).map(|n| format!("{n}\n").into_bytes()).collect();
         drops(&lines, 2 * LOG_LINES_MAX - 1, all.iter().cloned());
         let kept = all_that_waited(&lines, step, &read);
-        // The first is on its way to who reads and waits no more, once the thread has come to it.
+        // The output already has the first line, which then no longer waits.
         assert!((LOG_LINES_MAX..=LOG_LINES_MAX + 1).contains(&kept.len()), "{}", kept.len());
         assert_eq!(kept[..LOG_LINES_MAX], all[..LOG_LINES_MAX]);
     }

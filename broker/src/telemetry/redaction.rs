@@ -1,8 +1,9 @@
-//! A backend's settings without their secrets: how they are shown, and how they are taken out of texts such as errors.
+//! Redaction of a backend's settings: for views, and for texts such as errors.
 //!
-//! Secrets end up in environments, arguments and URLs whatever the documentation says. Values of an environment and of a query are
-//! all masked. Arguments are masked too, but for what is known to be harmless: names of options, and what [`words`] finds plain.
-//! An operator recognises the command by these. A masked value that is put back is taken as it is: nothing remembers what it stood for.
+//! Secrets occur in environments, arguments and URLs despite the documentation. All values of an
+//! environment and of a query are masked. Arguments are masked too, except names of options and the
+//! text that [`words`] considers plain. These let an operator recognize the command. A masked value
+//! that is sent back is stored as it is: the broker does not remember the original.
 
 mod words;
 
@@ -15,24 +16,24 @@ use super::{audit, secrets};
 use crate::config::spec::{BackendSpec, Credentials, TransportSpec};
 
 const MASK: &str = "***";
-/// Shorter secrets are not looked for in texts: they would be found everywhere.
+/// Minimum length of a secret that is searched for in texts. Shorter ones would match everywhere.
 const SOUGHT_CHARS_MIN: usize = 6;
 /// Options that are followed by `NAME=VALUE`, a header, or `USER:PASSWORD`.
 const VARIABLE_OPTIONS: [&str; 3] = ["-e", "--env", "--environment"];
 const HEADER_OPTIONS: [&str; 2] = ["-H", "--header"];
 const USER_OPTIONS: [&str; 5] = ["-u", "--user", "--cred", "--creds", "--login"];
-/// Stand between the words of an argument that is a script or a list of settings.
+/// Characters between the words of an argument that is a script or a list of settings.
 const WORD_ENDS: [char; 6] = [' ', ';', '\t', '\n', '\r', '\u{b}'];
 
-/// A transport as an answer may show it.
+/// Returns a transport for a view, without its secrets.
 pub fn transport(transport: &TransportSpec) -> TransportSpec {
     Masker::default().transport(transport)
 }
 
-/// Takes the secrets of one backend's settings out of texts.
+/// Removes the secrets of one backend's settings from texts.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// Secrets and what stands for them, the longest first.
+    /// Secrets and their replacements, longest first.
     replaced: Vec<(String, String)>,
 }
 
@@ -65,25 +66,25 @@ impl Redactor {
         Self { replaced }
     }
 
-    /// The text without them, and without what looks like a secret of anybody.
-    pub fn redacted(&self, text: &impl ToString) -> String {
+    /// Returns the text without these secrets, and without other text that looks like a secret.
+    pub fn redact(&self, text: &impl ToString) -> String {
         let mut text = text.to_string();
         for (secret, shown) in self.replaced.iter().filter(|(secret, shown)| secret != shown) {
             if text.contains(secret.as_str()) {
                 text = text.replace(secret.as_str(), shown);
             }
         }
-        secrets::masked(&text).unwrap_or(text)
+        secrets::mask_secrets(&text).unwrap_or(text)
     }
 }
 
-/// Masks, and notes what it masked.
+/// Masks values, and stores the masked texts.
 #[derive(Default)]
 struct Masker {
     hidden: Vec<String>,
 }
 
-/// What an option says of the argument after it.
+/// Kind of the argument after an option.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum ArgumentKind {
     #[default]
@@ -134,7 +135,8 @@ impl Masker {
         }
     }
 
-    /// Scheme, host and port remain, the plain words that the path begins with, and the names of the query.
+    /// Keeps scheme, host and port, the plain words at the start of the path, and the names of the
+    /// query.
     fn url(&mut self, url: &str) -> String {
         let (rest, fragment) =
             url.split_once('#').map_or((url, None), |(rest, fragment)| (rest, Some(fragment)));
@@ -163,7 +165,7 @@ impl Masker {
         }
     }
 
-    /// From the first segment that is no plain word on, all are masked.
+    /// Masks all segments from the first one that is not a plain word.
     fn path(&mut self, path: &str) -> String {
         let mut is_plain = true;
         let segments = path.split('/').map(|segment| {
@@ -173,7 +175,7 @@ impl Masker {
         segments.collect::<Vec<_>>().join("/")
     }
 
-    /// Which value of a query is an API key cannot be known.
+    /// Masks the value, because any value of a query may be an API key.
     fn pair(&mut self, pair: &str) -> String {
         match pair.split_once('=') {
             Some((name, value)) => format!("{name}={}", self.hide(value)),
@@ -196,7 +198,7 @@ impl Masker {
         shown
     }
 
-    /// An argument or a word, behind one that says what is expected of it.
+    /// Masks an argument or a word of the expected kind.
     fn expected(&mut self, expected: ArgumentKind, arg: &str) -> String {
         match expected {
             ArgumentKind::Anything => self.arg(arg),
@@ -205,7 +207,7 @@ impl Masker {
         }
     }
 
-    /// `--name=VALUE`, `NAME=VALUE`, `-eNAME=VALUE`, or anything else.
+    /// Masks `--name=VALUE`, `NAME=VALUE`, `-eNAME=VALUE`, or any other argument.
     fn arg(&mut self, arg: &str) -> String {
         if let Some(variable) = arg.strip_prefix("-e").filter(|rest| is_variable(rest)) {
             return format!("-e{}", self.value(ArgumentKind::Variable, variable));
@@ -224,7 +226,7 @@ impl Masker {
         }
     }
 
-    /// A value of which something is expected.
+    /// Masks a value of the expected kind.
     fn value(&mut self, expected: ArgumentKind, value: &str) -> String {
         let after = |sign: char| value.split_once(sign);
         match expected {
@@ -232,7 +234,7 @@ impl Masker {
             ArgumentKind::Secret => self.hide(value).to_owned(),
             ArgumentKind::Variable => match after('=') {
                 Some((name, value)) => format!("{name}={}", self.hide(value)),
-                // One of the broker's own environment.
+                // Name of a variable in the broker's own environment.
                 None if is_variable_name(value) => value.to_owned(),
                 None => self.free(value),
             },
@@ -247,7 +249,7 @@ impl Masker {
         }
     }
 
-    /// Text that nothing announces.
+    /// Masks text without an expected kind.
     fn free(&mut self, text: &str) -> String {
         if let Ok(mut value @ (Value::Object(_) | Value::Array(_))) =
             serde_json::from_str::<Value>(text)
@@ -262,7 +264,7 @@ impl Masker {
         if text.contains("://") {
             return self.url(text);
         }
-        if secrets::masked(text).is_some() {
+        if secrets::mask_secrets(text).is_some() {
             return self.hide(text).to_owned();
         }
         if is_flag(text) || is_plain(text) {
@@ -280,7 +282,7 @@ impl Masker {
         self.hide(text).to_owned()
     }
 
-    /// Texts in a value that are not plain are masked.
+    /// Masks the texts in a value that are not plain.
     fn json(&mut self, value: &mut Value) {
         match value {
             Value::Object(members) => members.values_mut().for_each(|member| self.json(member)),
@@ -290,8 +292,8 @@ impl Masker {
         }
     }
 
-    /// A script, a connection string or a sentence: its words up to the first one of which something is masked. What follows may
-    /// still belong to that.
+    /// Masks a script, a connection string or a sentence. Keeps its words up to the first masked
+    /// one, because the rest may belong to the same secret.
     fn words(&mut self, text: &str) -> String {
         let mut next = ArgumentKind::default();
         let mut shown = String::with_capacity(text.len());
@@ -316,7 +318,7 @@ impl Masker {
         shown
     }
 
-    /// A file or a package: its segments up to the first one that is not plain.
+    /// Masks a file or a package. Keeps its segments up to the first one that is not plain.
     fn file(&mut self, path: &str) -> String {
         let mut shown = Vec::new();
         for (index, segment) in path.split('/').enumerate() {
@@ -331,7 +333,7 @@ impl Masker {
     }
 }
 
-/// What stands in front of `=` and may be shown.
+/// Returns whether the text before `=` is a name that may be shown.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && (is_flag(text) || is_word(text) || is_variable_name(text))
 }
@@ -346,12 +348,12 @@ fn is_variable_name(text: &str) -> bool {
         })
 }
 
-/// `NAME=VALUE`, with a name as variables of an environment have.
+/// Returns whether the text is `NAME=VALUE`, with a name like that of an environment variable.
 fn is_variable(text: &str) -> bool {
     text.split_once('=').is_some_and(|(name, _)| is_variable_name(name))
 }
 
-/// `-o` or `--option`, and nothing that is a secret.
+/// Returns whether the text is `-o` or `--option`, and cannot be a secret.
 fn is_option(text: &str) -> bool {
     let name =
         text.strip_prefix("--").or_else(|| text.strip_prefix('-').filter(|name| name.len() == 1));
@@ -562,12 +564,12 @@ mod tests {
         }
     }
 
-    /// What is masked stays out of errors too, if it is not the first masked word.
+    /// Masked words are removed from errors too, even after the first masked word.
     #[test]
     fn s14_words_behind_a_masked_one_are_kept_out_of_errors() {
         let args = ["-c", "export A=canary-first1; export B=canary+second2"];
         let spec = spec(serde_json::json!({"type": "stdio", "command": "sh", "args": args}));
-        let said = Redactor::of(&spec).redacted(&"no canary-first1, no B=canary+second2");
+        let said = Redactor::of(&spec).redact(&"no canary-first1, no B=canary+second2");
         assert_eq!(said, "no ***, no ***");
     }
 
@@ -623,7 +625,7 @@ mod tests {
         let stdio = spec(
             serde_json::json!({"type": "stdio", "command": "npx", "args": ["--token", "canary-1", "-e", "A=canary-2"], "env": {"B": "canary-3"}}),
         );
-        let said = Redactor::of(&stdio).redacted(
+        let said = Redactor::of(&stdio).redact(
             &"no access with canary-1, canary-2, canary-3, canary-bearer or canary-header to /srv",
         );
         assert_eq!(said, "no access with ***, ***, ***, *** or *** to /srv");
@@ -631,7 +633,7 @@ mod tests {
             serde_json::json!({"type": "http", "url": "https://x.example/hooks/T0/B0/canary?k=canary-4"}),
         );
         let said =
-            Redactor::of(&http).redacted(&"https://x.example/hooks/T0/B0/canary?k=canary-4: not found: canary-4, Bearer abcdefgh123");
+            Redactor::of(&http).redact(&"https://x.example/hooks/T0/B0/canary?k=canary-4: not found: canary-4, Bearer abcdefgh123");
         assert_eq!(
             said,
             "https://x.example/hooks/***/***/***?k=***: not found: ***, Bearer [redacted]"

@@ -1,8 +1,8 @@
-//! The request that is being worked on, known to everything its work calls: what it is named in the log and in
-//! `error.data.requestId`, its spans, and what the audit log will hold of it.
+//! Telemetry of the current request, available to all code that handles it: its name in the log and
+//! in `error.data.requestId`, its spans, and its audit record.
 //!
-//! It travels as a task-local, so that no function on the way has to hand it on. A task that goes on with a request's work is
-//! begun through [`carried`]. Set by [`Session::handle_request`](crate::sessions::session::Session::handle_request) and by tasks that run.
+//! It is a task-local, so that no function must pass it on. A new task for the same request is
+//! started through [`in_current_request`]. [`submit`](crate::sessions::submit) and running tasks set it.
 
 use std::{
     cell::RefCell,
@@ -13,24 +13,24 @@ use http::HeaderMap;
 use opentelemetry::TraceId;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{error::ErrorKind, ids::BackendId};
+use rules::catalog::DefinitionDigest;
 
 pub use super::inbound_context::{
-    RequestName, arrival_client, arrival_name, arriving, header_context,
+    RequestName, header_context, inbound_client, inbound_request_name, with_inbound_context,
 };
 use super::{audit::AuditDraft, traces::RequestTrace};
-use crate::rules::catalog::DefinitionDigest;
 
-/// One request of a client, or one task that runs.
+/// Telemetry of one request of a client, or of one running task.
 #[derive(Debug)]
 pub struct RequestTelemetry {
     pub name: RequestName,
-    /// `None` where traces are off.
+    /// `None` if traces are off.
     pub tracing: Option<RequestTrace>,
-    /// `None` where calls are not audited.
+    /// `None` if the request is not audited.
     draft: Mutex<Option<AuditDraft>>,
-    /// Who works on it.
+    /// Backend that handles the request.
     backend: OnceLock<BackendId>,
-    /// Why it was refused, if it was.
+    /// Reason of a refusal.
     refused: OnceLock<ErrorKind>,
 }
 
@@ -53,7 +53,7 @@ impl RequestTelemetry {
         self.tracing.as_ref().map(|tracing| tracing.place.trace)
     }
 
-    /// The first reason counts: what comes after it follows from it.
+    /// Stores the reason of a refusal. The first reason counts, because later ones follow from it.
     pub fn refuse(&self, kind: ErrorKind) {
         let _first = self.refused.set(kind);
     }
@@ -66,7 +66,7 @@ impl RequestTelemetry {
         self.backend.get()
     }
 
-    /// The backend that is asked, and what the catalog knows of the tool.
+    /// Stores the backend that handles the request, and the catalog's digest of the tool.
     pub fn note_backend(&self, backend: &BackendId, definition: Option<DefinitionDigest>) {
         if let Some(draft) = &mut *self.draft() {
             draft.backend = Some(backend.clone());
@@ -75,7 +75,7 @@ impl RequestTelemetry {
         let _first = self.backend.set(backend.clone());
     }
 
-    /// The audit log will hold something of it.
+    /// Returns whether the audit log will record the request.
     pub fn is_audited(&self) -> bool {
         self.draft().is_some()
     }
@@ -91,37 +91,37 @@ impl RequestTelemetry {
 
 tokio::task_local! {
     static CURRENT: Arc<RequestTelemetry>;
-    /// What a request to an HTTP backend tells in its headers.
+    /// Headers for a request to an HTTP backend.
     static OUTGOING: RefCell<HeaderMap>;
 }
 
-/// The request that is being worked on here.
+/// Returns the current request.
 pub fn current() -> Option<Arc<RequestTelemetry>> {
     CURRENT.try_with(Arc::clone).ok()
 }
 
-/// Looks at the current request without counting a reference.
+/// Passes the current request to `look`, without a new reference.
 pub fn with_current<R>(look: impl FnOnce(&RequestTelemetry) -> R) -> Option<R> {
     CURRENT.try_with(|request| look(request)).ok()
 }
 
-/// Its name, or that of what came in.
+/// Returns the name of the current request, or of the received message.
 pub fn current_name() -> Option<RequestName> {
-    with_current(|request| request.name).or_else(arrival_name)
+    with_current(|request| request.name).or_else(inbound_request_name)
 }
 
-/// Works on a request, here and now.
-pub fn within<R>(request: Arc<RequestTelemetry>, work: impl FnOnce() -> R) -> R {
+/// Runs synchronous work for a request.
+pub fn enter<R>(request: Arc<RequestTelemetry>, work: impl FnOnce() -> R) -> R {
     CURRENT.sync_scope(request, work)
 }
 
-/// Works on a request.
+/// Runs asynchronous work for a request.
 pub async fn scope<F: Future>(request: Arc<RequestTelemetry>, work: F) -> F::Output {
     CURRENT.scope(request, work).await
 }
 
-/// Goes on with the current request's work, on a task of its own.
-pub fn carried<F: Future>(work: F) -> impl Future<Output = F::Output> {
+/// Wraps work for the current request that runs in a task of its own.
+pub fn in_current_request<F: Future>(work: F) -> impl Future<Output = F::Output> {
     let request = current();
     async move {
         match request {
@@ -131,18 +131,18 @@ pub fn carried<F: Future>(work: F) -> impl Future<Output = F::Output> {
     }
 }
 
-/// Sends a request whose context goes in headers, where the wire has such.
-pub async fn sending<F: Future>(headers: HeaderMap, work: F) -> F::Output {
+/// Sends a request whose trace context goes into headers, if the wire has them.
+pub async fn with_outgoing_headers<F: Future>(headers: HeaderMap, work: F) -> F::Output {
     OUTGOING.scope(RefCell::new(headers), work).await
 }
 
-/// Whether [`propagate`] has something to tell.
-pub fn propagates() -> bool {
+/// Returns whether [`inject_headers`] has headers to add.
+pub fn has_outgoing_headers() -> bool {
     OUTGOING.try_with(|_| ()).is_ok()
 }
 
-/// Puts the context of what is being sent into the headers of its request.
-pub fn propagate(headers: &mut HeaderMap) {
+/// Adds the trace context of the current message to the headers of its HTTP request.
+pub fn inject_headers(headers: &mut HeaderMap) {
     let _nothing_to_tell = OUTGOING.try_with(|outgoing| {
         for (name, value) in outgoing.borrow().iter() {
             headers.insert(name, value.clone());
@@ -161,7 +161,7 @@ mod tests {
         let request = RequestTelemetry::new(RequestName(7), None, None);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         assert_eq!(current_name(), None);
-        let carried = within(request, || carried(async { current_name() }));
+        let carried = enter(request, || in_current_request(async { current_name() }));
         assert_eq!(runtime.block_on(carried), Some(RequestName(7)));
         assert_eq!(RequestName::parse(&RequestName(0xabc).to_string()), Some(RequestName(0xabc)));
     }
@@ -174,14 +174,14 @@ mod tests {
         assert_eq!(request.refused(), Some(ErrorKind::Timeout));
     }
 
-    /// With traces and audit off. In a release build it is about a twentieth of the bound.
+    /// With traces and audit off. In a release build the time is about a twentieth of the bound.
     #[test]
     fn a_request_that_nobody_watches_costs_next_to_nothing() {
         const ROUNDS: u32 = 100_000;
         let begun = Instant::now();
         for _ in 0..ROUNDS {
             let request = RequestTelemetry::new(RequestName::random(), None, None);
-            std::hint::black_box(within(request, || {
+            std::hint::black_box(enter(request, || {
                 current().is_some() && current_name().is_some()
             }));
         }

@@ -1,16 +1,21 @@
-//! What looks like a secret, whatever it is called: tokens after `Bearer`, JSON web tokens, keys whose issuers gave them a prefix,
-//! private keys in PEM, and passwords in URLs.
+//! Recognizes text that looks like a secret, under any name. The forms are:
 //!
-//! Used where text of others is kept or shown: in the audit log and in answers to operators. Each byte of the text is read a fixed
-//! number of times. A secret that looks like any other word is not found; where such things are passed, arguments are not to be
-//! kept.
+//! - tokens after `Bearer`
+//! - JSON web tokens
+//! - keys with an issuer's prefix
+//! - private keys in PEM
+//! - passwords in URLs
+//!
+//! Used where foreign text is stored or shown: in the audit log and in answers to operators. Each
+//! byte of the text is read a fixed number of times. A secret that looks like any other word is not
+//! recognized. Where clients pass such secrets, arguments should not be recorded.
 
 use protocol::uri;
 
-/// Stands where a secret was.
+/// Replacement of a secret.
 pub const REDACTED: &str = "[redacted]";
 
-/// What keys begin with, by whoever issues them.
+/// Prefixes of keys, by issuer.
 const PREFIXES: [&str; 32] = [
     "sk-",
     "sk_live_",
@@ -45,17 +50,17 @@ const PREFIXES: [&str; 32] = [
     "AGE-SECRET-KEY-",
     "mcpb_",
 ];
-/// What follows such a prefix is at least so long.
+/// Minimum number of characters after such a prefix.
 const REST_MIN: usize = 16;
-/// A word after `Bearer` or `Basic` is a credential from this length on.
+/// Minimum length of a credential after `Bearer` or `Basic`.
 const CREDENTIAL_MIN: usize = 8;
 const JWT_MIN: usize = 32;
-/// Identifiers of access keys of AWS: so long, and one of these first.
+/// Length of access key ids of AWS. They begin with one of these prefixes.
 const AWS_LENGTH: usize = 20;
 const AWS_PREFIXES: [&str; 6] = ["AKIA", "ASIA", "ABIA", "ACCA", "AGPA", "AROA"];
 
-/// The text without what looks like a secret. `None`: there is nothing of that kind in it.
-pub fn masked(text: &str) -> Option<String> {
+/// Returns the text without secrets, or `None` if it contains none.
+pub fn mask_secrets(text: &str) -> Option<String> {
     masked_by(&SecretScan::new(text))
 }
 
@@ -68,7 +73,7 @@ fn masked_by(scan: &SecretScan<'_>) -> Option<String> {
     if found.is_empty() {
         return None;
     }
-    // Three runs in order, which a stable sort merges.
+    // Three sorted runs, which a stable sort merges.
     found.sort();
     let (mut shown, mut at) = (String::with_capacity(text.len()), 0);
     for (begin, end) in found {
@@ -82,10 +87,13 @@ fn masked_by(scan: &SecretScan<'_>) -> Option<String> {
     Some(shown)
 }
 
-/// A URI as the audit log and traces show it: without user and password, and without the values of its query. All that a reader
-/// could take for a path is shown: `file:` URIs have no query, and one that climbs is not trusted to have one.
-pub fn uri_shown(uri: &str) -> String {
-    // On the endpoint of all backends a name and a plus stand before it.
+/// Returns a URI for the audit log and traces: without user and password, and without the values of
+/// its query.
+///
+/// Everything that a reader could interpret as a path is shown. A `file:` URI has no query. A URI
+/// with `..` as a segment does not count as having one.
+pub fn mask_uri(uri: &str) -> String {
+    // On the aggregated endpoint, a backend's name and a plus precede the scheme.
     let scheme = uri.split_once(':').and_then(|(scheme, _)| scheme.rsplit('+').next());
     if scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("file")) {
         return uri.to_owned();
@@ -104,7 +112,7 @@ pub fn uri_shown(uri: &str) -> String {
 
 type SecretRanges = Vec<(usize, usize)>;
 
-/// A text, and in tests the number of its bytes that were looked at.
+/// A text, and in tests the number of bytes that were read.
 struct SecretScan<'t> {
     text: &'t str,
     #[cfg(test)]
@@ -128,14 +136,14 @@ impl<'t> SecretScan<'t> {
     #[cfg(not(test))]
     fn note(&self, _bytes: usize) {}
 
-    /// Where this stands, from a place on.
+    /// Returns the position of a text at or after `from`.
     fn find(&self, from: usize, what: &str) -> Option<usize> {
         let found = self.text[from..].find(what).map(|place| from + place);
         self.note(found.map_or(self.text.len(), |place| place + what.len()) - from);
         found
     }
 
-    /// Where the bytes of one kind end that begin at a place, at most `most` of them.
+    /// Returns the end of a run of matching bytes, which has at most `most` bytes.
     fn end_of(&self, from: usize, most: usize, is: impl Fn(u8) -> bool) -> usize {
         let length =
             self.text.as_bytes()[from..].iter().take(most).take_while(|byte| is(**byte)).count();
@@ -143,7 +151,7 @@ impl<'t> SecretScan<'t> {
         from + length
     }
 
-    /// A part that is read through a fixed number of times.
+    /// Returns a part of the text that is read a fixed number of times.
     fn part(&self, from: usize, to: usize) -> &'t str {
         self.note(to - from);
         &self.text[from..to]
@@ -163,14 +171,14 @@ fn private_keys(scan: &SecretScan<'_>, found: &mut SecretRanges) {
         if !label.contains("PRIVATE KEY") {
             continue;
         }
-        // One that is cut off is a secret up to where it is cut.
+        // A key without its end is a secret up to the end of the text.
         let closing = scan.find(at, END).and_then(|end| scan.find(end + END.len(), DASHES));
         at = closing.map_or(scan.text.len(), |end| end + DASHES.len());
         found.push((begin, at));
     }
 }
 
-/// Words of what tokens are written with, one after the other.
+/// Finds secrets among the words of characters that tokens may contain.
 fn words(scan: &SecretScan<'_>, found: &mut SecretRanges) {
     let is_inside = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let is_of_credential = |byte: u8| is_inside(byte) || matches!(byte, b'+' | b'/' | b'=' | b'~');
@@ -178,13 +186,14 @@ fn words(scan: &SecretScan<'_>, found: &mut SecretRanges) {
     let (mut at, mut announced) = (0, false);
     while at < bytes.len() {
         if !is_inside(bytes[at]) {
-            // Only spaces may be between the word and what it announces.
+            // Only spaces may separate the keyword and its credential.
             announced &= bytes[at] == b' ';
             scan.note(1);
             at += 1;
             continue;
         }
-        // What is too short for a credential is read again as words, and is short.
+        // A text that is too short for a credential is read again as words. It is short, so the
+        // cost is bounded.
         if announced && scan.end_of(at, CREDENTIAL_MIN, is_of_credential) == at + CREDENTIAL_MIN {
             let end = scan.end_of(at, usize::MAX, is_of_credential);
             found.push((at, end));
@@ -216,7 +225,7 @@ fn is_key(word: &str) -> bool {
     is_jwt() || is_aws() || is_issued()
 }
 
-/// `scheme://user:password@host`.
+/// Finds passwords in `scheme://user:password@host`.
 fn passwords(scan: &SecretScan<'_>, found: &mut SecretRanges) {
     const AFTER_SCHEME: &str = "://";
     let ends = |character: char| {
@@ -239,7 +248,7 @@ fn passwords(scan: &SecretScan<'_>, found: &mut SecretRanges) {
 mod tests {
     use super::*;
 
-    /// What it is, and a prefix so that no scanner takes this file for a leak.
+    /// Joins a prefix and a text. A literal key would make scanners report this file.
     fn key(prefix: &str, rest: &str) -> String {
         format!("{prefix}{rest}")
     }
@@ -257,20 +266,20 @@ mod tests {
                 format!("--key={secret}\n"),
                 format!("{{\"a\":\"{secret}\"}}"),
             ] {
-                let shown = masked(&text).unwrap_or_else(|| panic!("{text}"));
+                let shown = mask_secrets(&text).unwrap_or_else(|| panic!("{text}"));
                 assert_eq!(shown, text.replace(secret.as_str(), REDACTED));
             }
         }
         assert_eq!(
-            masked("Authorization: Bearer abc/def+ghi==").unwrap(),
+            mask_secrets("Authorization: Bearer abc/def+ghi==").unwrap(),
             "Authorization: Bearer [redacted]"
         );
         assert_eq!(
-            masked("curl -H 'authorization: basic  dXNlcjpwYXNz'").unwrap(),
+            mask_secrets("curl -H 'authorization: basic  dXNlcjpwYXNz'").unwrap(),
             "curl -H 'authorization: basic  [redacted]'"
         );
         assert_eq!(
-            masked("psql postgres://me:canary@db/x?y").unwrap(),
+            mask_secrets("psql postgres://me:canary@db/x?y").unwrap(),
             "psql postgres://[redacted]@db/x?y"
         );
     }
@@ -280,13 +289,16 @@ mod tests {
         for label in ["PRIVATE KEY", "RSA PRIVATE KEY", "OPENSSH PRIVATE KEY"] {
             let pem = format!("-----BEGIN {label}-----\ncanary\ncanary\n-----END {label}-----");
             assert_eq!(
-                masked(&format!("a {pem} b {pem} c")).unwrap(),
+                mask_secrets(&format!("a {pem} b {pem} c")).unwrap(),
                 "a [redacted] b [redacted] c"
             );
-            assert_eq!(masked(&format!("a {}", &pem[..40])).unwrap(), "a [redacted]");
+            assert_eq!(mask_secrets(&format!("a {}", &pem[..40])).unwrap(), "a [redacted]");
         }
-        assert_eq!(masked("-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----"), None);
-        assert_eq!(masked("-----BEGIN "), None);
+        assert_eq!(
+            mask_secrets("-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----"),
+            None
+        );
+        assert_eq!(mask_secrets("-----BEGIN "), None);
     }
 
     #[test]
@@ -303,11 +315,11 @@ mod tests {
             "2026-11-22T10:00:00.000Z",
             "größer als ~ñ",
         ] {
-            assert_eq!(masked(text), None, "{text}");
+            assert_eq!(mask_secrets(text), None, "{text}");
         }
     }
 
-    /// A text of `bytes` bytes that repeats a part.
+    /// Returns a text of at least `bytes` bytes that repeats a part.
     fn repeated(part: &str, bytes: usize) -> String {
         part.repeat(bytes / part.len() + 1)
     }
@@ -325,7 +337,7 @@ mod tests {
             ("b+test://greeting", "b+test://greeting"),
             ("urn:isbn:1", "urn:isbn:1"),
         ] {
-            assert_eq!(uri_shown(uri), shown);
+            assert_eq!(mask_uri(uri), shown);
         }
     }
 
@@ -373,7 +385,8 @@ mod tests {
         }
     }
 
-    /// What is masked, said as plainly as possible: each word is measured as a whole, whatever that costs.
+    /// Simple reference implementation of the mask, which measures each word as a whole at any
+    /// cost.
     mod reference {
         use super::super::{CREDENTIAL_MIN, REDACTED, is_key};
 
@@ -455,7 +468,7 @@ mod tests {
         }
     }
 
-    /// Pieces of which secrets are made, so that texts of chance come close to them.
+    /// Parts of secrets, so that random texts resemble secrets.
     const PIECES: &[&str] = &[
         "Bearer",
         "basic",
@@ -499,12 +512,12 @@ mod tests {
         #[test]
         fn s12_the_same_is_masked_as_by_measuring_every_word(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..24)) {
             let text = pieces.concat();
-            proptest::prop_assert_eq!(masked(&text), reference::masked(&text), "{}", text);
+            proptest::prop_assert_eq!(mask_secrets(&text), reference::masked(&text), "{}", text);
         }
 
         #[test]
         fn s12_the_same_is_masked_in_any_text(text in ".{0,80}") {
-            proptest::prop_assert_eq!(masked(&text), reference::masked(&text), "{}", text);
+            proptest::prop_assert_eq!(mask_secrets(&text), reference::masked(&text), "{}", text);
         }
     }
 }

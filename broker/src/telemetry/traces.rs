@@ -1,8 +1,9 @@
-//! Spans of requests and of what they cause, and which of them are exported.
+//! Spans of requests and of their consequences, and the decision about their export.
 //!
-//! The spans of one request are collected beside it. Whether they are exported is known when it is over: because the trace is
-//! sampled, or because the request failed. A span costs two random numbers and a few attributes; with traces off there are none.
-//! Nothing here waits: what finds no room in the exporter's queue is dropped and counted.
+//! The spans of a request are collected until its end. They are exported if the trace is sampled or
+//! the request failed. A span costs two random numbers and a few attributes. With traces off there
+//! are none. No code here waits: spans without room in the exporter's queue are dropped and
+//! counted.
 
 use std::{
     sync::{
@@ -20,39 +21,40 @@ use opentelemetry::{
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{envelope::Message, ids::BackendId, json, splice::Splice};
+use rules::{carried_trace::CarriedTrace, limits::SPANS_PER_REQUEST_MAX};
 use tokio::sync::mpsc;
 
 use super::{
-    context::{CarriedTrace, TraceContext, TraceParent, new_span, new_trace},
-    inbound_context::{BAGGAGE, RequestName, TRACEPARENT, TRACESTATE, with_arrival_headers},
+    context::{TraceContext, TraceParent, new_span, new_trace},
+    inbound_context::{BAGGAGE, RequestName, TRACEPARENT, TRACESTATE, with_inbound_headers},
 };
 use crate::{
     auth::Caller,
     config::{RATIO_WHOLE, TraceConfig as Settings},
-    limits::SPANS_PER_REQUEST_MAX,
     metrics::Metrics,
 };
 
-/// Longer texts of clients are cut before they become attributes.
+/// Maximum length of a client's text in an attribute. Longer texts are cut.
 const ATTRIBUTE_CHARS_MAX: usize = 256;
 
-/// Where spans go; nowhere, as long as no endpoint is configured.
+/// Entry point for spans. Without an endpoint it creates none.
 #[derive(Debug, Clone, Default)]
 pub struct Tracer(Option<Arc<SpanRecorder>>);
 
 #[derive(Debug)]
 pub(super) struct SpanRecorder {
-    /// Of `u64::MAX`: how many of the numbers that can be drawn mean that a trace is sampled.
+    /// Sampling threshold: a trace is sampled if a random `u64` is below it. `u64::MAX` samples
+    /// every trace.
     threshold: u64,
     trusted: Vec<String>,
     queue: mpsc::Sender<Vec<SpanData>>,
-    /// Spans in the queue.
+    /// Number of spans in the queue.
     pub(super) queued: AtomicUsize,
     queue_max: usize,
     metrics: Arc<Metrics>,
 }
 
-/// One way to the exporter, and its end there.
+/// Returns a recorder, and the receiver of its queue for the exporter.
 pub(super) fn recorder(
     settings: &Settings,
     metrics: Arc<Metrics>,
@@ -71,8 +73,9 @@ pub(super) fn recorder(
 }
 
 impl SpanRecorder {
-    /// Whether a trace that begins here is sampled. Drawn by lot and not from the trace's id, which a client may have chosen.
-    fn draws(&self) -> bool {
+    /// Returns whether a new trace is sampled. The decision is random and does not depend on the
+    /// trace's id, which a client may have chosen.
+    fn is_sampled(&self) -> bool {
         self.threshold == u64::MAX || rand::random::<u64>() < self.threshold
     }
 
@@ -90,7 +93,7 @@ impl SpanRecorder {
         let before = self.queued.fetch_add(count, Ordering::AcqRel);
         if before + count > self.queue_max || self.queue.try_send(spans).is_err() {
             self.queued.fetch_sub(count, Ordering::AcqRel);
-            self.metrics.observed.spans("queue_full", count);
+            self.metrics.observability.spans("queue_full", count);
         }
     }
 }
@@ -100,7 +103,7 @@ impl Tracer {
         Self(Some(recorder))
     }
 
-    pub fn are_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.0.is_some()
     }
 
@@ -109,13 +112,13 @@ impl Tracer {
         let recorder = self.0.as_ref()?;
         let in_meta = of_message(message);
         let from_meta = in_meta.is_some();
-        let incoming = in_meta.or_else(|| with_arrival_headers(of_headers));
+        let incoming = in_meta.or_else(|| with_inbound_headers(of_headers));
         let sampled = match &incoming {
-            Some(incoming) if recorder.trusts(caller) => incoming.place.sampled,
-            _ => recorder.draws(),
+            Some(incoming) if recorder.trusts(caller) => incoming.parent.sampled,
+            _ => recorder.is_sampled(),
         };
         let (parent, state, baggage) = match incoming {
-            Some(TraceContext { place, state, baggage }) => (Some(place), state, baggage),
+            Some(TraceContext { parent: place, state, baggage }) => (Some(place), state, baggage),
             None => (None, None, None),
         };
         let trace = parent.map_or_else(new_trace, |parent| parent.trace);
@@ -136,7 +139,7 @@ impl Tracer {
         })
     }
 
-    /// Goes on with a trace that another request, perhaps of another process, began.
+    /// Continues a trace that another request began, perhaps in another process.
     pub fn resume(
         &self,
         carried: &CarriedTrace,
@@ -168,24 +171,24 @@ impl Tracer {
     }
 }
 
-/// The spans of one request or one task that runs.
+/// Spans of one request, or of one running task.
 #[derive(Debug)]
 pub struct RequestTrace {
     recorder: Arc<SpanRecorder>,
-    /// Of the span that stands for the whole of it.
+    /// Position of the root span.
     pub place: TraceParent,
     parent: Option<SpanId>,
     parent_is_remote: bool,
     state: Option<String>,
     baggage: Option<String>,
-    /// The client sent its context in `_meta`.
+    /// True if the client sent its context in `_meta`.
     pub from_meta: bool,
     kind: SpanKind,
     begun: SystemTime,
     method: &'static str,
-    /// What the request is about, as the client names it.
+    /// Target of the request, under the client's name for it.
     pub target: Option<String>,
-    /// What is known of it from the beginning.
+    /// Attributes that are known at the start.
     pub attributes: Vec<KeyValue>,
     open: Mutex<SpanBuffer>,
 }
@@ -193,24 +196,24 @@ pub struct RequestTrace {
 #[derive(Debug, Default)]
 struct SpanBuffer {
     ended: Vec<SpanData>,
-    /// The newest span towards a backend.
+    /// Most recent span of an attempt at a backend.
     latest_attempt: Option<SpanId>,
-    /// Whether to export; known once the whole of it is over.
+    /// Decision about the export, made at the end of the request.
     decided: Option<bool>,
 }
 
-/// What the span of a whole request tells.
+/// Contents of the root span.
 #[derive(Debug)]
 pub struct RootSpanSummary {
     pub name: String,
     pub attributes: Vec<KeyValue>,
-    /// Why it failed, in one word.
+    /// Reason of a failure, in one word.
     pub error: Option<&'static str>,
 }
 
 impl RootSpanSummary {
-    /// Named as MCP's semantic conventions have it. A name that leads to no backend is anything a client may write, and names
-    /// no span.
+    /// Names the span by MCP's semantic conventions. A target that leads to no backend is arbitrary
+    /// client text and does not become part of the name.
     pub fn of(
         tracing: &RequestTrace,
         request: RequestName,
@@ -248,8 +251,8 @@ impl RequestTrace {
         }
     }
 
-    /// Begins the span of one attempt to have this request answered by its backend.
-    pub fn to_backend(&self, backend: &str, transport: &'static str) -> OpenSpan {
+    /// Begins the span of one attempt at the request's backend.
+    pub fn start_backend_span(&self, backend: &str, transport: &'static str) -> OpenSpan {
         let mut child = self.child(SpanKind::Client, self.span_name(self.target.as_deref()), None);
         child.attributes.extend([
             KeyValue::new("rpc.system", "jsonrpc"),
@@ -266,8 +269,9 @@ impl RequestTrace {
         self.open.lock()
     }
 
-    /// What goes on with this trace elsewhere. Its parent is the nearest span that is sure to be exported.
-    pub fn carried(&self) -> CarriedTrace {
+    /// Returns the context for the continuation of this trace elsewhere. Its parent is the nearest
+    /// span that is certain to be exported.
+    pub fn to_carried(&self) -> CarriedTrace {
         let span = if self.place.sampled { Some(self.place.span) } else { self.parent };
         CarriedTrace {
             traceparent: Some(
@@ -280,7 +284,7 @@ impl RequestTrace {
         }
     }
 
-    /// Begins a span for something this request causes. `parent`: who caused it, if not the request as a whole.
+    /// Begins a span below this request. `parent` is the causing span, if it is not the root span.
     pub fn child(
         self: &RequestTrace,
         kind: SpanKind,
@@ -302,7 +306,7 @@ impl RequestTrace {
         self.open().latest_attempt
     }
 
-    /// A span is over. After the end of the whole it goes the way that was decided then.
+    /// Ends a span. After the end of the request, the earlier decision about the export applies.
     pub fn end_child(&self, child: OpenSpan) {
         let span = self.data(
             child.place.span,
@@ -317,7 +321,7 @@ impl RequestTrace {
         let mut open = self.open();
         match open.decided {
             None if open.ended.len() < SPANS_PER_REQUEST_MAX => open.ended.push(span),
-            None => self.recorder.metrics.observed.spans("too_many", 1),
+            None => self.recorder.metrics.observability.spans("too_many", 1),
             Some(true) => {
                 drop(open);
                 self.recorder.export(vec![span]);
@@ -326,7 +330,7 @@ impl RequestTrace {
         }
     }
 
-    /// The whole of it is over. Only the first end counts.
+    /// Ends the request's spans. Only the first end counts.
     pub fn end(&self, told: RootSpanSummary) {
         let keep = self.place.sampled || told.error.is_some();
         let mut open = self.open();
@@ -354,8 +358,8 @@ impl RequestTrace {
         self.recorder.export(spans);
     }
 
-    /// It was none after all: it is begun anew elsewhere.
-    pub fn forget(&self) {
+    /// Drops the spans, because the request starts again elsewhere.
+    pub fn discard(&self) {
         let mut open = self.open();
         open.decided = Some(false);
         open.ended.clear();
@@ -378,7 +382,7 @@ impl RequestTrace {
             .as_deref()
             .and_then(|state| state.parse::<TraceState>().ok())
             .unwrap_or_default();
-        // Exported, so it counts as sampled, for whatever reason.
+        // An exported span counts as sampled, for any reason.
         let context = SpanContext::new(self.place.trace, span, TraceFlags::SAMPLED, false, state);
         if let Some(error) = error {
             attributes.push(KeyValue::new("error.type", error));
@@ -402,7 +406,7 @@ impl RequestTrace {
         }
     }
 
-    /// The headers by which a backend goes on with the trace below this span.
+    /// Returns the headers that continue the trace at a backend, below this span.
     pub fn headers(&self, place: &TraceParent) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(3);
         let values = [
@@ -418,7 +422,7 @@ impl RequestTrace {
         headers
     }
 
-    /// The same in `_meta`: in place of what the message has there.
+    /// Puts the context into `_meta`, and replaces the message's own.
     pub fn put_into_meta(&self, splice: &mut Splice<'_>, message: &Message, place: &TraceParent) {
         splice.set_meta(message, "traceparent", json::quote(&place.to_string()).as_bytes());
         if let Some(state) = &self.state {
@@ -430,7 +434,7 @@ impl RequestTrace {
     }
 }
 
-/// A span that is not over.
+/// A span that has not ended.
 #[derive(Debug)]
 pub struct OpenSpan {
     pub place: TraceParent,
@@ -442,7 +446,7 @@ pub struct OpenSpan {
     pub error: Option<&'static str>,
 }
 
-/// The context in a message's `_meta`.
+/// Returns the trace context in a message's `_meta`.
 fn of_message(message: &Message) -> Option<TraceContext> {
     let fields = &message.fields;
     let traceparent = message.text(fields.meta_traceparent)?;
@@ -451,7 +455,7 @@ fn of_message(message: &Message) -> Option<TraceContext> {
     TraceContext::read(&traceparent, state.as_deref(), baggage.as_deref())
 }
 
-/// Of several headers of one name the values are one list.
+/// Returns the trace context of headers. The values of repeated headers form one list.
 fn of_headers(headers: &HeaderMap) -> Option<TraceContext> {
     let text = |name| -> Option<String> {
         let values: Vec<&str> =
@@ -461,7 +465,7 @@ fn of_headers(headers: &HeaderMap) -> Option<TraceContext> {
     TraceContext::read(&text(TRACEPARENT)?, text(TRACESTATE).as_deref(), text(BAGGAGE).as_deref())
 }
 
-/// A text of a client, short enough for an attribute.
-pub fn cut(text: &str) -> String {
+/// Cuts a client's text to the length of an attribute.
+pub fn truncate_attribute(text: &str) -> String {
     text.chars().take(ATTRIBUTE_CHARS_MAX).collect()
 }

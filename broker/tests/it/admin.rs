@@ -1,4 +1,4 @@
-//! The admin API: what it keeps over a restart, what it refuses and how.
+//! The admin API: the state it keeps over a restart, and its refusals.
 
 use serde_json::{Value, json};
 use testkit::{AdminClient, FakeBackend, admin::items};
@@ -26,14 +26,14 @@ async fn tenants_keys_and_backends_survive_a_restart() {
             "terminate" => assert!(broker.terminate().await.success()),
             _ => broker.kill().await,
         }
-        broker.start_again().await;
+        broker.restart().await;
         let (_, tenant) = broker.admin().get("/admin/v1/tenants/acme").await;
         assert!(tenant.to_string().contains("\"weight\":7"), "{tenant}");
         broker.admin().wait_backend_state("acme", "b", "ready").await;
         let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
         assert_eq!(client.tool_names().await, ["b__echo"], "after {stop}");
         assert_eq!(
-            backend.seen().pop().map(|seen| seen.header("authorization").map(str::to_owned)),
+            backend.recorded().pop().map(|seen| seen.header("authorization").map(str::to_owned)),
             Some(Some("Bearer kept-secret-4711".into()))
         );
     }
@@ -63,7 +63,7 @@ async fn declared_tenants_and_backends_are_read_only_and_live_beside_the_others(
     assert_eq!(broker.admin().get(path).await.0, 200);
 }
 
-/// An answer that is a problem document; its detail.
+/// Checks that an answer is a problem document; returns its detail.
 async fn problem(
     admin: &AdminClient,
     method: &str,
@@ -215,7 +215,7 @@ async fn a_body_that_is_not_json_or_too_large_is_a_problem() {
         assert_eq!(response.content_type(), "application/problem+json");
     }
     let huge = json!({"weight": 1, "x": "y".repeat(4 << 20)});
-    // The connection may be closed under a client that goes on sending.
+    // The broker may close the connection while a client still sends.
     if let Ok(response) =
         broker.admin().try_send("PUT", "/admin/v1/tenants/acme", Some(&huge)).await
     {
@@ -306,13 +306,13 @@ async fn a_backend_shows_what_it_is_and_what_it_has() {
 
 #[tokio::test]
 async fn put_answers_after_the_first_handshake_or_says_why_not() {
-    let broker = builder().alone().start().await;
+    let broker = builder().single_process().start().await;
     let good = FakeBackend::echo().await;
     let (status, answer) = broker.admin().put_backend("default", "b", &good.spec()).await;
     assert!([200, 201].contains(&status) && answer["state"] == "ready", "{status} {answer}");
     let (_, answer) = broker.admin().put_backend("default", "b", &good.spec()).await;
     assert_eq!(answer["state"], "ready", "the same again changes nothing");
-    assert_eq!(good.seen_of("initialize").len(), 1);
+    assert_eq!(good.recorded_of("initialize").len(), 1);
     let bad = json!({"transport": {"type": "http", "url": "http://127.0.0.1:1/mcp"}});
     let (status, answer) = broker.admin().put_backend("default", "c", &bad).await;
     assert!(
@@ -340,7 +340,7 @@ async fn sec_02_backends_outside_of_the_egress_policy_are_refused() {
         let refused = (400..500).contains(&status) || answer["state"] == "failed";
         assert!(refused && answer.to_string().contains("egress"), "{url}: {status} {answer}");
     }
-    assert_eq!(backend.seen().len(), 0);
+    assert_eq!(backend.recorded().len(), 0);
 }
 
 #[tokio::test]
@@ -377,13 +377,14 @@ async fn sec_04_a_stdio_backend_shows_no_credential_and_no_environment_value() {
 #[tokio::test]
 async fn r26_sighup_follows_a_changed_file_and_a_bad_one_changes_nothing() {
     let (one, two) = (FakeBackend::echo().await, FakeBackend::echo().await);
-    let broker = builder().alone().config(json!({"backends": {"one": one.spec()}})).start().await;
+    let broker =
+        builder().single_process().config(json!({"backends": {"one": one.spec()}})).start().await;
     broker.admin().wait_backend_state("default", "one", "ready").await;
     let file = broker.folder().join("config.yaml");
     let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     std::fs::write(&file, "colour: [red").unwrap();
     broker.signal(rustix::process::Signal::HUP);
-    broker.logged("not reloaded").await;
+    broker.wait_for_log("not reloaded").await;
     assert_eq!(broker.connected(json!({})).await.tool_names().await, ["one__echo"]);
     config["backends"] = json!({"two": two.spec()});
     std::fs::write(&file, config.to_string()).unwrap();

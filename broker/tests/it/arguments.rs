@@ -1,4 +1,5 @@
-//! Arguments that are meant to cost much, and arguments that say two things: what becomes of them, and of everybody else.
+//! Arguments that are meant to cost much, and arguments with two meanings: their effect on the call
+//! and on other clients.
 
 use std::sync::{
     Arc,
@@ -13,7 +14,7 @@ use crate::{builder, kind, text_of};
 /// Nearly as many bytes as arguments may have.
 const SIZE: usize = 1024 * 1024 - 256;
 
-/// A backend whose tools have these schemas.
+/// Returns a backend whose tools have these schemas.
 async fn tools(schemas: &[(&str, Value)], rules: Value) -> (FakeBackend, Value) {
     let backend = FakeBackend::echo().await;
     let tools =
@@ -31,7 +32,7 @@ fn repeated(item: &str) -> String {
     format!("{{\"a\":[{}]}}", vec![item; SIZE / (item.len() + 1)].join(","))
 }
 
-/// Schemas, each with the arguments that make most of it.
+/// Returns schemas, each with the arguments that make it cost most.
 fn hostile() -> [(&'static str, Value, String); 4] {
     let items = |schema: Value| json!({"type": "object", "properties": {"a": {"items": schema}}});
     let object = json!({"type": "object", "required": ["x", "y"], "properties": {"x": {"type": "string"}, "y": {"type": "integer"}}});
@@ -62,14 +63,14 @@ fn call_of(tool: &str, arguments: &str) -> String {
     )
 }
 
-/// The answer to a call whose arguments are sent as they are written here.
+/// Returns the answer to a call whose arguments are sent exactly as given.
 async fn answer(client: &TestClient, tool: &str, arguments: &str) -> Value {
     let answer = client.post(call_of(tool, arguments)).await;
     assert_eq!(answer.status, 200);
     answer.json().await
 }
 
-/// The most memory the process ever had.
+/// Returns the peak of the process's memory.
 fn peak_bytes(broker: &TestBroker) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", broker.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -87,7 +88,7 @@ async fn s02_hostile_arguments_cost_their_tenant_its_share_and_others_nothing() 
     let (_quiet_backend, quiet) =
         tools(&[("plain", plain)], json!({"validate_arguments": true, "validate_timeout": "10s"}))
             .await;
-    let broker = builder().alone().auth_required().tenant("loud").tenant("quiet");
+    let broker = builder().single_process().auth_required().tenant("loud").tenant("quiet");
     let broker = broker.backend("loud", "b", loud).backend("quiet", "b", quiet).start().await;
     let loud = broker
         .client("/mcp")
@@ -137,7 +138,7 @@ async fn s02_hostile_arguments_cost_their_tenant_its_share_and_others_nothing() 
             "{name}: {answer}"
         );
     }
-    assert_eq!(loud_backend.seen_of("tools/call").len(), 0);
+    assert_eq!(loud_backend.recorded_of("tools/call").len(), 0);
     let grown = peak_bytes(&broker).saturating_sub(before);
     assert!(grown < MEMORY_MAX, "{grown} bytes for eight clients with arguments of one MiB each");
 }
@@ -156,7 +157,7 @@ async fn s02_arguments_that_take_too_long_are_refused_with_a_reason_of_their_own
         (kind(error), &error["data"]["reason"], &error["data"]["refusalCode"]),
         ("arguments_invalid", &json!("timeout"), &json!(1021))
     );
-    assert_eq!(backend.seen_of("tools/call").len(), 0);
+    assert_eq!(backend.recorded_of("tools/call").len(), 0);
     // Small ones are checked at once, and the tool works.
     assert_eq!(text_of(&answer(&client, "t", r#"{"a":["c"]}"#).await["result"]), "carried out");
     let view = broker.admin().backend("default", "b").await;
@@ -170,7 +171,7 @@ async fn s02_arguments_that_take_too_long_are_refused_with_a_reason_of_their_own
 #[tokio::test]
 async fn s02_a_timeout_out_of_range_is_refused_with_its_place() {
     let (_backend, mut spec) = tools(&[], json!({})).await;
-    let broker = builder().alone().start().await;
+    let broker = builder().single_process().start().await;
     for (timeout, wrong) in
         [(json!("0s"), "0"), (json!("11s"), "11s"), (json!(100), "number"), (json!("soon"), "soon")]
     {
@@ -199,13 +200,13 @@ async fn s02_a_schema_that_would_be_large_once_compiled_is_not_used_and_operator
         json!({"validate_arguments": true}),
     )
     .await;
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     let before = peak_bytes(&broker);
     for tool in ["large", "plain"] {
         assert_eq!(text_of(&answer(&client, tool, "{}").await["result"]), "carried out");
     }
-    broker.logged("its schema is not used").await;
+    broker.wait_for_log("its schema is not used").await;
     let view = broker.admin().backend("default", "b").await;
     let unchecked = view["unchecked_tools"].as_object().unwrap();
     assert!(
@@ -225,7 +226,7 @@ const TWICE: [(&str, &str); 5] = [
     (r#"{"a/b":{"":0,"x":1,"":2}}"#, "/a~1b/"),
     (r#"{"a":{"x":1},"b":0,"a":{"y":1}}"#, "/a"),
 ];
-/// Nothing in these stands twice.
+/// Arguments in which no member stands twice.
 const ONCE: [&str; 3] = [
     r#"{"path":"a","Path":"b"}"#,
     r#"{"a":[{"x":1},{"x":1}],"x":1}"#,
@@ -251,7 +252,7 @@ async fn refuses_members_that_stand_twice(client: &TestClient, backend: &FakeBac
     let long = "k".repeat(5_000);
     let error = answer(client, "t", &format!(r#"{{"{long}":1,"{long}":2}}"#)).await["error"].take();
     assert_eq!(error["data"]["path"].as_str().unwrap().len(), 200, "{error}");
-    assert_eq!(backend.seen_of("tools/call").len(), 0, "nothing was sent");
+    assert_eq!(backend.recorded_of("tools/call").len(), 0, "nothing was sent");
     for arguments in ONCE {
         assert_eq!(
             text_of(&answer(client, "t", arguments).await["result"]),
@@ -259,7 +260,7 @@ async fn refuses_members_that_stand_twice(client: &TestClient, backend: &FakeBac
             "{arguments}"
         );
     }
-    assert_eq!(backend.seen_of("tools/call").len(), ONCE.len());
+    assert_eq!(backend.recorded_of("tools/call").len(), ONCE.len());
 }
 
 #[tokio::test]
@@ -272,7 +273,7 @@ async fn s07_members_that_stand_twice_are_refused_where_arguments_are_held_to_a_
     let broker = builder().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     refuses_members_that_stand_twice(&client, &backend).await;
-    // The call of a task is held to the same.
+    // The call of a task is checked in the same way.
     let task = r#"{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"b__t","arguments":{"a":1,"a":2},"task":{}}}"#;
     let answer: Value = client.post(task).await.json().await;
     assert_eq!(answer["error"]["data"]["reason"], "duplicate_member", "{answer}");
@@ -302,5 +303,5 @@ async fn s07_arguments_that_nobody_reads_on_the_way_pass_as_they_are() {
             "{arguments}"
         );
     }
-    assert_eq!(backend.seen_of("tools/call").len(), TWICE.len());
+    assert_eq!(backend.recorded_of("tools/call").len(), TWICE.len());
 }

@@ -1,4 +1,5 @@
-//! The audit log: what operators change and clients ask for, who reads it, and what is not in it.
+//! The audit log: records of operators' changes and clients' requests, its readers, and what it
+//! leaves out.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -79,7 +80,7 @@ async fn a_change_is_recorded_when_it_is_made_and_not_when_its_author_hears_of_i
         let found = records(&broker, "tenant=default&kind=admin").await;
         if found.is_empty() { Err(found) } else { Ok(found) }
     });
-    // Its author waits for the handshake, and hangs up.
+    // The author of the change waits for the handshake, and disconnects.
     let record = tokio::select! {
         answer = admin.try_send("PUT", path, Some(&spec)) => panic!("answered with {:?}", answer.map(|answer| answer.status)),
         found = recorded => found[0].clone(),
@@ -94,14 +95,21 @@ async fn a_change_is_recorded_when_it_is_made_and_not_when_its_author_hears_of_i
     assert_eq!(actions, ["PUT", "DELETE"], "each once: {told:?}");
 }
 
-/// A broker is killed at this point of a change; whether the next one has the change, and its record.
+/// Kills a broker at this point of a change. Returns whether the next one has the change, and the
+/// number of its records.
 async fn left_by_a_change_killed_at(point: &str, on: impl Fn() -> BrokerBuilder) -> (bool, usize) {
-    on().start().await.terminate().await;
+    // The first broker stores the retention of the log, which is a change too: the second one must
+    // not meet the point on its own account.
+    let mut first = on().start().await;
+    let is_stored = |count: f64| count > 0.0;
+    let stored = [("operation", "put_audit_terms")];
+    first.admin().wait_metric("mcp_store_seconds_count", &stored, is_stored).await;
+    first.terminate().await;
     let mut killed = on().env("MCP_BROKER_FAULT", point).start().await;
     let answer =
         killed.admin().try_send("PUT", "/admin/v1/tenants/acme", Some(&json!({"weight": 2}))).await;
     assert!(answer.is_err(), "it does not live to answer");
-    assert!(!killed.exited().await.success());
+    assert!(!killed.wait_for_exit().await.success());
     let next = on().start().await;
     let is_there = next.admin().get("/admin/v1/tenants/acme").await.0 == 200;
     (is_there, records(&next, "tenant=acme&kind=admin").await.len())
@@ -116,13 +124,14 @@ async fn a_change_and_its_record_outlive_a_crash_together_or_not_at_all() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("broker.db").display());
-        let on = || builder().alone().config(json!({"storage": {"url": url}}));
+        let on = || builder().single_process().config(json!({"storage": {"url": url}}));
         assert_eq!(left_by_a_change_killed_at(point, on).await, left, "at {point} on SQLite");
     }
     for (point, left) in [("change.executed", (false, 0)), ("change.committed", (true, 1))] {
         let server = PostgresServer::fast().await;
         let (url, node) = (server.database().await, json!({"secret": "0123456789abcdef"}));
-        let on = || builder().alone().config(json!({"storage": {"url": url}, "node": node}));
+        let on =
+            || builder().single_process().config(json!({"storage": {"url": url}, "node": node}));
         assert_eq!(left_by_a_change_killed_at(point, on).await, left, "at {point} on PostgreSQL");
     }
 }
@@ -262,7 +271,8 @@ async fn the_log_is_read_in_pages_and_exported_as_lines() {
 
 #[tokio::test]
 async fn a_reload_is_recorded_and_records_outlive_the_process() {
-    let mut broker = builder().alone().backend("default", "b", stdio().spec()).start().await;
+    let mut broker =
+        builder().single_process().backend("default", "b", stdio().spec()).start().await;
     broker.admin().put_tenant("acme", json!({})).await;
     broker.signal(Signal::HUP);
     let before = eventually("the reload", || async {
@@ -278,7 +288,7 @@ async fn a_reload_is_recorded_and_records_outlive_the_process() {
     })
     .await;
     broker.terminate().await;
-    broker.start_again().await;
+    broker.restart().await;
     let after = records(&broker, "").await;
     assert_eq!(after[..before.len()], before[..]);
 }

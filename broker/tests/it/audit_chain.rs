@@ -1,24 +1,23 @@
-//! The audit log as hash chains: an edit of the database is found, and the number of replicas that extend a chain makes
-//! no difference.
+//! The audit log as hash chains: an edit of the database is found. The number of replicas that
+//! extend a chain makes no difference.
 
 use std::path::Path;
 
+use records::{AuditKind, AuditRecord};
 use serde_json::{Value, json};
-use storage::{
-    AuditKind, AuditRecord, AuditStore as _, ConfigStore as _, SqliteOptions, SqliteStore,
-};
+use storage::{AuditStore as _, ConfigStore as _, SqliteOptions, SqliteStore};
 use testkit::{BrokerBuilder, FakeBackend, TestBroker, eventually};
 
 use crate::builder;
 
-/// What an owner of the file does first.
+/// First statements of an attacker who owns the file.
 const UNGUARDED: &str = "DROP TRIGGER audit_is_not_changed; DROP TRIGGER audit_is_kept; DROP TRIGGER audit_is_chained; \
     DROP TRIGGER audit_chains_are_kept; DROP TRIGGER audit_chains_grow;";
 
-/// A broker alone on a file of this folder.
+/// Returns a broker alone on a file of this folder.
 fn on(folder: &Path, audit: Value) -> BrokerBuilder {
     let url = format!("sqlite:{}", folder.join("broker.db").display());
-    builder().alone().config(json!({"storage": {"url": url}, "audit": audit}))
+    builder().single_process().config(json!({"storage": {"url": url}, "audit": audit}))
 }
 
 /// Edits the file of a running broker by hand.
@@ -34,7 +33,7 @@ fn edit(folder: &Path, sql: &str) {
     assert!(edited.status.success(), "{sql}: {}", String::from_utf8_lossy(&edited.stderr));
 }
 
-/// Numbers of the records of tenant `acme`, after so many changes of it.
+/// Returns the numbers of the records of tenant `acme`, after so many changes of it.
 async fn changed(broker: &TestBroker, times: usize) -> Vec<i64> {
     for weight in 1..=times {
         broker.admin().put_tenant("acme", json!({"weight": weight})).await;
@@ -50,7 +49,7 @@ async fn changed(broker: &TestBroker, times: usize) -> Vec<i64> {
     numbers
 }
 
-/// The checkpoint file, once it has this count of tenant `acme`.
+/// Waits until the checkpoint file has this count of tenant `acme`.
 async fn checkpointed(file: &Path, count: i64) {
     eventually("the checkpoint", || async {
         let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -63,14 +62,14 @@ async fn checkpointed(file: &Path, count: i64) {
     .await;
 }
 
-/// What is done to the file, and what `audit verify` says then of the records `numbers`.
+/// An edit of the file, and the result of `audit verify` for the records `numbers` afterwards.
 struct Attack {
     name: &'static str,
     sql: fn(&[i64]) -> String,
     /// Index of the record that is named; `None`: the chain as a whole.
     named: Option<usize>,
     says: &'static str,
-    /// Found only with a checkpoint from outside.
+    /// Set when only a checkpoint from outside reveals the edit.
     needs_file: bool,
 }
 
@@ -255,7 +254,7 @@ async fn s15_an_edited_chain_gets_no_further_checkpoint() {
             && log.contains(&format!("number={}", numbers[1])),
         "{log}"
     );
-    broker.start_again().await;
+    broker.restart().await;
     let (_, chains) = broker.admin().get("/admin/v1/audit/chains").await;
     let acme = chains["chains"]
         .as_array()
@@ -275,7 +274,7 @@ async fn s15_a_drain_signs_the_newest_records_and_the_log_carries_the_checkpoint
     broker.terminate().await;
     let log = folder.path().join("broker.log");
     std::fs::write(&log, broker.log()).unwrap();
-    broker.start_again().await;
+    broker.restart().await;
     let found = broker.cli(&["audit", "verify", "--checkpoint", log.to_str().unwrap()]).await;
     assert_eq!(found.code, Some(0), "{found:?}");
     let (_, chains) = broker.admin().get("/admin/v1/audit/chains").await;

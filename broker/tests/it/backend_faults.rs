@@ -1,11 +1,12 @@
-//! HTTP backends that fail: dead, silent, too late, too loud, too large. The client is told, nobody else notices.
+//! HTTP backends that fail: dead, silent, too late, too loud, too large. The client gets an error,
+//! and other clients notice nothing.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool};
 
 use crate::{broker_with, builder, echo, kind, text_of};
 
-/// Calls the tool and gives the error.
+/// Calls the tool and returns the error.
 async fn failing(broker: &TestBroker, tool: &str) -> Value {
     broker
         .connected(json!({}))
@@ -105,7 +106,7 @@ async fn statuses_bodies_and_redirects_of_a_failing_backend_stay_inside() {
         let body = response.text().await;
         assert!(body.contains("\"error\"") && !body.contains("inner secret"), "{name}: {body}");
     }
-    assert_eq!(target.seen().len(), 0, "redirects are not followed");
+    assert_eq!(target.recorded().len(), 0, "redirects are not followed");
 }
 
 #[tokio::test]
@@ -128,7 +129,7 @@ async fn what_a_backend_forbids_is_sent_once_and_stops_nobody_else() {
             );
         }
         assert_eq!(
-            backend.seen().iter().filter(|seen| seen.calls(name)).count(),
+            backend.recorded().iter().filter(|seen| seen.calls(name)).count(),
             3,
             "once for each request"
         );
@@ -139,7 +140,7 @@ async fn what_a_backend_forbids_is_sent_once_and_stops_nobody_else() {
         client.result("tools/call", json!({"name": "b__s403", "task": {}})).await["task"]["taskId"]
             .clone();
     client.error("tasks/result", json!({"taskId": task})).await;
-    assert_eq!(backend.seen().iter().filter(|seen| seen.calls("s403")).count(), 4);
+    assert_eq!(backend.recorded().iter().filter(|seen| seen.calls("s403")).count(), 4);
 }
 
 #[tokio::test]
@@ -170,7 +171,7 @@ async fn a_503_is_no_answer_unless_it_says_when_to_come_back() {
     let outcome = client.error("tasks/result", json!({"taskId": task})).await;
     assert_eq!(kind(&outcome), "outcome_unknown", "{outcome}");
     assert_eq!(
-        backend.seen().iter().filter(|seen| seen.calls("plain")).count(),
+        backend.recorded().iter().filter(|seen| seen.calls("plain")).count(),
         2,
         "once for each request"
     );
@@ -249,7 +250,7 @@ async fn b_time_01_progress_keeps_a_slow_call_alive_and_silence_ends_it() {
     });
     backend.tool("silent", |call| async move {
         call.progress(1.0, 6.0).await;
-        call.gone().await;
+        call.client_disconnected().await;
         Reply::Hang
     });
     let mut spec = backend.spec();
@@ -260,7 +261,8 @@ async fn b_time_01_progress_keeps_a_slow_call_alive_and_silence_ends_it() {
         .result("tools/call", json!({"name": "b__steady", "_meta": {"progressToken": 1}}))
         .await;
     assert_eq!(text_of(&steady), "slow but steady");
-    // Without a token of the client's the broker may ask for progress itself, or not; silence ends the call either way.
+    // Without a token of the client's the broker may request progress itself, or not. Silence ends
+    // the call either way.
     let error = client
         .error("tools/call", json!({"name": "b__silent", "_meta": {"progressToken": 2}}))
         .await;
@@ -324,15 +326,15 @@ async fn a_backend_that_is_down_is_one_warning_and_not_one_for_each_attempt() {
     backend.on("initialize", |_| async {
         Reply::Http { status: 500, headers: vec![], body: "".into() }
     });
-    let broker = builder().alone().start().await;
+    let broker = builder().single_process().start().await;
     let (_, _) = broker.admin().put_backend("default", "b", &backend.spec()).await;
-    // The last attempt may still be going on; the ones before are over, and logged.
+    // The last attempt may still run. The ones before are over, and logged.
     for _ in 0..3 {
-        let tried = backend.seen_of("initialize").len();
+        let tried = backend.recorded_of("initialize").len();
         broker.admin().post("/admin/v1/tenants/default/backends/b/probe", &json!({})).await;
         backend.wait_count("another attempt", tried + 1, |seen| seen.is("initialize")).await;
     }
-    broker.logged("status 500").await;
+    broker.wait_for_log("status 500").await;
     let log = broker.log();
     let warnings: Vec<&str> =
         log.lines().filter(|line| line.contains("WARN") && line.contains("backend=b")).collect();

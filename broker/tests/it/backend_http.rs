@@ -10,7 +10,7 @@ async fn b_life_01_the_handshake_comes_first_and_whole() {
     let (broker, backend) = echo().await;
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
     let seen: Vec<RecordedRequest> = backend
-        .seen()
+        .recorded()
         .into_iter()
         .filter(|seen| seen.http == "POST" && !seen.is("server/discover"))
         .collect();
@@ -60,7 +60,7 @@ async fn b_life_03_only_lists_the_backend_offers_are_asked_for() {
     assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__echo"]);
     for method in ["prompts/list", "resources/list", "resources/templates/list", "logging/setLevel"]
     {
-        assert_eq!(backend.seen_of(method).len(), 0, "{method}");
+        assert_eq!(backend.recorded_of(method).len(), 0, "{method}");
     }
 }
 
@@ -68,7 +68,7 @@ async fn b_life_03_only_lists_the_backend_offers_are_asked_for() {
 async fn b_http_01_each_message_is_a_post_that_accepts_both_types() {
     let (broker, backend) = echo().await;
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
-    for seen in backend.seen().iter().filter(|seen| seen.http == "POST") {
+    for seen in backend.recorded().iter().filter(|seen| seen.http == "POST") {
         let accept = seen.header("accept").unwrap();
         assert!(
             accept.contains("application/json") && accept.contains("text/event-stream"),
@@ -144,7 +144,7 @@ async fn b_http_08_a_stream_that_ends_early_is_resumed_by_get() {
     assert_eq!(call.before.len(), 2);
     let resume = backend.wait_for("GET", |seen| seen.header("last-event-id").is_some()).await;
     assert_eq!((resume.http.as_str(), resume.header("last-event-id")), ("GET", Some("ev-1")));
-    assert_eq!(backend.seen_of("tools/call").len(), 1, "the call itself is never sent twice");
+    assert_eq!(backend.recorded_of("tools/call").len(), 1, "the call itself is never sent twice");
 }
 
 #[tokio::test]

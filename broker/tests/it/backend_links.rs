@@ -1,11 +1,12 @@
-//! Links to HTTP backends: whose sessions share one, what it carries, and what becomes of its backend session.
+//! Links to HTTP backends: the sessions that share one, the messages it carries, and the end of its
+//! backend session.
 
 use serde_json::json;
 use testkit::{FakeBackend, Gate, RecordedRequest, Reply};
 
 use crate::{alone_with, broker_with, builder, text_of};
 
-/// The requests of the backend session that carried `wanted`.
+/// Returns the requests of the backend session that carried `wanted`.
 fn session_of(
     seen: &[RecordedRequest],
     wanted: impl Fn(&RecordedRequest) -> bool,
@@ -28,8 +29,8 @@ async fn b_http_03_b_http_06_session_and_version_are_on_every_later_request() {
     client.call("b__echo", json!({})).await;
     client.delete_session().await;
     backend.wait_for("DELETE", |seen| seen.http == "DELETE").await;
-    // Which era it lives in is asked before there is a session, in the words of the other.
-    for seen in backend.seen().iter().filter(|seen| !seen.is("server/discover")) {
+    // The broker probes the era before there is a session, with a request of the other era.
+    for seen in backend.recorded().iter().filter(|seen| !seen.is("server/discover")) {
         if seen.is("initialize") {
             assert_eq!(seen.header("mcp-session-id"), None);
         } else {
@@ -48,7 +49,7 @@ async fn b_http_03_b_http_06_session_and_version_are_on_every_later_request() {
             );
         }
     }
-    let of_call = session_of(&backend.seen(), |seen| seen.calls("echo"));
+    let of_call = session_of(&backend.recorded(), |seen| seen.calls("echo"));
     assert!(of_call.iter().any(|seen| seen.http == "DELETE"), "the session of the call was closed");
 }
 
@@ -62,7 +63,7 @@ async fn b_http_04_a_forgotten_session_is_opened_anew_and_the_call_repeated_once
     client.call("b__echo", json!({"n": 1})).await;
     backend.forget_sessions();
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 2})).await), r#"{"n":2}"#);
-    let after: Vec<RecordedRequest> = backend.seen();
+    let after: Vec<RecordedRequest> = backend.recorded();
     let answered = after
         .iter()
         .filter(|seen| seen.calls("echo") && seen.message["params"]["arguments"]["n"] == 2)
@@ -96,7 +97,7 @@ async fn auth_07_a_clients_key_never_reaches_a_backend() {
         .connected(json!({}))
         .await;
     client.call("b__echo", json!({})).await;
-    for seen in backend.seen() {
+    for seen in backend.recorded() {
         assert!(
             ["authorization", "cookie", "x-forwarded-for", "origin"]
                 .iter()
@@ -119,7 +120,7 @@ async fn sessions_of_a_backend_without_session_ids_share_one_link() {
     for client in &clients {
         client.call("b__echo", json!({})).await;
     }
-    let handshakes = backend.seen_of("initialize").len();
+    let handshakes = backend.recorded_of("initialize").len();
     assert!(handshakes <= 2, "the catalog's link and one shared link, not {handshakes}");
 }
 
@@ -191,9 +192,13 @@ async fn d3_shared_and_per_session_links_are_as_configured() {
 #[tokio::test]
 async fn d3_two_principals_never_share_a_link() {
     let backend = FakeBackend::echo().await;
-    let broker =
-        builder().alone().auth_required().backend("default", "b", backend.spec()).start().await;
-    let mut handshakes = backend.seen_of("initialize").len();
+    let broker = builder()
+        .single_process()
+        .auth_required()
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let mut handshakes = backend.recorded_of("initialize").len();
     for _ in 0..3 {
         let key = broker.admin().create_key("default").await;
         for _ in 0..2 {
@@ -206,7 +211,7 @@ async fn d3_two_principals_never_share_a_link() {
                 .await;
         }
         handshakes += 1;
-        assert_eq!(backend.seen_of("initialize").len(), handshakes, "one link per principal");
+        assert_eq!(backend.recorded_of("initialize").len(), handshakes, "one link per principal");
     }
 }
 
@@ -220,7 +225,7 @@ async fn a_cancelled_call_does_not_wait_for_a_handshake_that_hangs() {
     good.call("b__echo", json!({})).await;
     backend.on("initialize", |_| async { Reply::Hang });
     let mut call = client.begin_with_id(json!(9), "tools/call", json!({"name": "b__echo"}));
-    let before = backend.seen_of("initialize").len();
+    let before = backend.recorded_of("initialize").len();
     backend.wait_count("the handshake", before.max(3), |seen| seen.is("initialize")).await;
     assert_eq!(text_of(&good.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#, "others go on");
     client.notify("notifications/cancelled", json!({"requestId": 9})).await;

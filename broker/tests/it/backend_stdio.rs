@@ -1,4 +1,5 @@
-//! The broker as a client of stdio backends: framing, noise, processes that die or do not want to.
+//! The broker as a client of stdio backends: framing, noise, processes that die or do not want to
+//! die.
 
 use std::time::Duration;
 
@@ -175,7 +176,8 @@ async fn progress_questions_and_list_changes_work_over_stdio() {
     assert!(text_of(&client.call("s__elicit", json!({"message": "who"})).await).contains("Ann"));
     assert!(text_of(&client.call("s__roots", json!({})).await).contains("file:///r"));
     client.call("s__add_tool", json!({})).await;
-    // Each process keeps its own list; the catalog's child did not change, so no change is told for nothing.
+    // Each process keeps its own list. The catalog's child did not change, so no change is
+    // announced without cause.
     client.result("ping", json!({})).await;
     client.delete_session().await;
     while get.next().await.is_some() {}

@@ -1,11 +1,11 @@
-//! Every kind of refusal through the real binary, and that nothing else suffers from it.
+//! Every kind of refusal through the real binary, which affects no other request.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply};
 
 use crate::{broker_with, builder, echo, kind, raw_http, refused, request};
 
-/// Files of the JSON Test Suite whose name starts with `prefix`.
+/// Returns the files of the JSON Test Suite whose name starts with `prefix`.
 pub(crate) fn suite(prefix: &str) -> Vec<(String, Vec<u8>)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../protocol/tests/corpus/json-test-suite");
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
@@ -44,7 +44,7 @@ async fn j_01_every_n_file_is_refused_as_a_body_and_inside_arguments() {
             );
         }
     }
-    for seen in backend.seen_of("tools/call") {
+    for seen in backend.recorded_of("tools/call") {
         assert!(
             serde_json::from_slice::<Value>(&seen.body).is_ok(),
             "a backend got {:?}",
@@ -64,7 +64,7 @@ async fn j_01_every_y_file_passes_as_an_argument_unchanged() {
             r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo","arguments":{{"x":{text}}}}}}}"#
         );
         client.post(body).await.expect_status(200, &name).await;
-        let seen = backend.seen_of("tools/call").pop().unwrap();
+        let seen = backend.recorded_of("tools/call").pop().unwrap();
         let at_backend = String::from_utf8(seen.body.to_vec()).unwrap();
         assert!(
             at_backend.contains(&format!("\"arguments\":{{\"x\":{text}}}")),
@@ -205,7 +205,7 @@ async fn j_22_keys_in_another_case_are_not_taken_for_the_key() {
         let answer = response.json().await;
         assert!(answer["error"]["code"].is_i64(), "{body}: {answer}");
     }
-    assert_eq!(backend.seen_of("tools/call").len(), 0);
+    assert_eq!(backend.recorded_of("tools/call").len(), 0);
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn j_05_nul_escapes_are_refused_in_names_and_harmless_elsewhere() {
     assert_eq!(error["code"], -32602);
     client.call("b__echo", json!({"x": "a\u{0}b"})).await;
     assert_eq!(
-        backend.seen_of("tools/call").pop().unwrap().message["params"]["arguments"]["x"],
+        backend.recorded_of("tools/call").pop().unwrap().message["params"]["arguments"]["x"],
         "a\u{0}b"
     );
 }
@@ -273,8 +273,12 @@ async fn a_storm_of_bad_input_leaves_another_session_untouched() {
 async fn sessions_per_principal_and_connections_per_address_are_bounded() {
     let backend = FakeBackend::echo().await;
     let config = json!({"limits": {"sessions_per_principal": 2, "connections_per_address": 5}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
     let (status, error) =
         refused(broker.client("/mcp").post(crate::initialize_body("2025-11-25")).await).await;

@@ -5,7 +5,7 @@ use testkit::{FakeBackend, Reply, TestClient};
 
 use crate::{broker_with, echo, refused, text_of};
 
-/// Every response message of an answer to a batch, whichever form it has.
+/// Returns every response message of an answer to a batch, whichever form it has.
 async fn responses(client: &TestClient, batch: Value) -> Vec<Value> {
     let response =
         client.post(batch.to_string()).await.expect_status(200, "a batch with requests").await;
@@ -37,7 +37,7 @@ async fn rpc_08_a_batch_is_refused_in_every_other_version() {
         let (status, error) = refused(client.post(batch.to_string()).await).await;
         assert_eq!((status, error["code"].as_i64()), (400, Some(-32600)), "{version}");
     }
-    assert_eq!(backend.seen_of("tools/call").len(), 0);
+    assert_eq!(backend.recorded_of("tools/call").len(), 0);
 }
 
 #[tokio::test]
@@ -71,7 +71,7 @@ async fn v_01_each_request_of_a_batch_is_answered() {
     assert_eq!(of(4)["error"]["code"], -32601);
     assert_eq!(of(5)["error"]["code"], -32600);
     assert_eq!(answers.len(), 5);
-    for seen in backend.seen() {
+    for seen in backend.recorded() {
         assert!(!seen.message.is_array(), "a backend never gets a batch");
     }
 }

@@ -1,4 +1,4 @@
-//! Lists: served from memory, merged, stable, paged, and never waiting for anybody.
+//! Lists: served from memory, merged, stable, paged. They never wait for a backend.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply, TestBroker, TestClient, backend::tool};
@@ -62,18 +62,18 @@ async fn page_01_250_tools_come_in_pages_of_100() {
 #[tokio::test]
 async fn lists_do_not_ask_the_backend_again() {
     let (broker, backend) = echo().await;
-    let before = backend.seen_of("tools/list").len();
+    let before = backend.recorded_of("tools/list").len();
     for _ in 0..5 {
         broker.connected(json!({})).await.tool_names().await;
     }
-    assert_eq!(backend.seen_of("tools/list").len(), before);
+    assert_eq!(backend.recorded_of("tools/list").len(), before);
 }
 
-/// A broker with a good backend `good` and one named `bad`, which is not waited for.
+/// Returns a broker with a good backend `good` and one named `bad`, without waiting for the second.
 async fn good_and(bad: Value) -> (TestBroker, FakeBackend) {
     let good = FakeBackend::echo().await;
-    // Each process finds out for itself that a backend is gone.
-    let broker = builder().alone().backend("default", "good", good.spec()).start().await;
+    // Each process detects by itself that a backend is gone.
+    let broker = builder().single_process().backend("default", "good", good.spec()).start().await;
     let (status, answer) =
         broker.admin().put("/admin/v1/tenants/default/backends/bad?wait=false", &bad).await;
     assert!((200..300).contains(&status), "{status} {answer}");
@@ -153,7 +153,7 @@ async fn a_burst_of_list_changed_is_one_refresh_and_one_notification() {
     let client = broker.connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
     backend.wait_get_streams(1).await;
-    let before = backend.seen_of("tools/list").len();
+    let before = backend.recorded_of("tools/list").len();
     backend.list("tools", vec![tool("echo"), tool("new")]);
     for _ in 0..50 {
         backend.notify("notifications/tools/list_changed", json!({})).await;
@@ -166,7 +166,7 @@ async fn a_burst_of_list_changed_is_one_refresh_and_one_notification() {
         more += usize::from(event.message().is_some());
     }
     assert_eq!(more, 0, "told once");
-    let refreshes = backend.seen_of("tools/list").len() - before;
+    let refreshes = backend.recorded_of("tools/list").len() - before;
     assert!(refreshes <= 3, "{refreshes} refreshes for one burst");
 }
 
@@ -176,7 +176,7 @@ async fn a_list_changed_that_changes_nothing_is_not_told() {
     let client = broker.connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
     backend.wait_get_streams(1).await;
-    let before = backend.seen_of("tools/list").len();
+    let before = backend.recorded_of("tools/list").len();
     backend.notify("notifications/tools/list_changed", json!({})).await;
     backend.wait_count("the refresh", before + 1, |seen| seen.is("tools/list")).await;
     backend.list("prompts", vec![json!({"name": "p"})]);
@@ -191,7 +191,7 @@ async fn tool_06_adding_and_removing_a_backend_changes_open_sessions_lists() {
     let client = broker.connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
     let other = FakeBackend::with_tool("other", |_| async { Reply::text("other") }).await;
-    broker.admin().ready_backend("default", "o", &other.spec()).await;
+    broker.admin().put_ready_backend("default", "o", &other.spec()).await;
     stream.find(|message| message["method"] == "notifications/tools/list_changed").await;
     assert_eq!(client.tool_names().await, ["b__echo", "o__other"]);
     assert_eq!(text_of(&client.call("o__other", json!({})).await), "other");
@@ -207,7 +207,7 @@ async fn replacing_a_backend_uses_the_new_one_at_once() {
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     let new = FakeBackend::with_tool("echo", |_| async { Reply::text("the new one") }).await;
-    broker.admin().ready_backend("default", "b", &new.spec()).await;
+    broker.admin().put_ready_backend("default", "b", &new.spec()).await;
     assert_eq!(text_of(&client.call("b__echo", json!({})).await), "the new one");
 }
 

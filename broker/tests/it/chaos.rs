@@ -1,6 +1,8 @@
-//! Kills under load in small counts; `make chaos` has the large ones. A verdict that is not kept shows its seed.
+//! Kills under load in small counts; `make chaos` has the large ones. A verdict that is not kept
+//! shows its seed.
 //!
-//! The seeds are fixed, so that a change of the broker and not luck makes a difference between two runs.
+//! The seeds are fixed, so that a difference between two runs comes from a change of the broker and
+//! not from luck.
 
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ async fn f_02_tasks_survive_kills_of_replicas_and_restarts_of_both_stores() {
         duration: Duration::from_secs(6),
         ..ChaosPlan::new(binary(), 2)
     };
-    chaos::run(plan).await.assert_kept();
+    chaos::run(plan).await.assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -32,14 +34,14 @@ async fn f_02_tasks_survive_kills_of_a_broker_with_its_own_database() {
         replicas: 1,
         ..ChaosPlan::new(binary(), 3)
     };
-    chaos::run(plan).await.assert_kept();
+    chaos::run(plan).await.assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_03_nothing_acknowledged_is_lost_at_any_step_on_postgres() {
     chaos::kill_at_points(KillPointPlan { named: 8, random: 1, ..KillPointPlan::new(binary(), 5) })
         .await
-        .assert_kept();
+        .assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,23 +53,23 @@ async fn f_03_nothing_acknowledged_is_lost_at_any_step_on_sqlite() {
         random: 1,
         ..KillPointPlan::new(binary(), 7)
     };
-    chaos::kill_at_points(points).await.assert_kept();
+    chaos::kill_at_points(points).await.assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r6_a_rolling_restart_fails_no_call_and_loses_no_event() {
-    chaos::restart_one_by_one(RollingPlan::new(binary(), 11)).await.assert_kept();
+    chaos::rolling_restart(RollingPlan::new(binary(), 11)).await.assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r7_a_killed_replica_takes_only_its_calls_in_flight_with_it() {
     // A debug build on a busy machine takes longer than the promise, which `make chaos` measures.
     let recovered_within = Duration::from_secs(8);
-    chaos::restart_one_by_one(RollingPlan {
+    chaos::rolling_restart(RollingPlan {
         kill: true,
         recovered_within,
         ..RollingPlan::new(binary(), 13)
     })
     .await
-    .assert_kept();
+    .assert_passed();
 }

@@ -1,4 +1,4 @@
-//! Child processes and what they are given: limits, descriptors, environment, and an end that comes with the broker's.
+//! Limits, descriptors and environment of child processes. They end with the broker.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -16,10 +16,10 @@ fn spec(limits: Value) -> Value {
 }
 
 async fn broker_with(spec: Value, config: Value) -> TestBroker {
-    builder().alone().config(config).backend("default", "s", spec).start().await
+    builder().single_process().config(config).backend("default", "s", spec).start().await
 }
 
-/// A session with the backend's own names: the tools of this kind are not listed.
+/// Opens a session with the backend's own names: the tools of this kind are not listed.
 async fn session(broker: &TestBroker) -> TestClient {
     broker.client("/mcp/s").connected(json!({})).await
 }
@@ -38,7 +38,7 @@ async fn a_35_a_child_gets_three_pipes_its_own_environment_and_no_privileges() {
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .unwrap();
     let broker = builder()
-        .alone()
+        .single_process()
         .env("BROKER_SECRET", "leak")
         .config(json!({"stdio": {"open_files": 100}}))
         .backend("default", "s", spec);
@@ -103,8 +103,8 @@ async fn a_child_gets_no_more_memory_and_descriptors_than_it_may() {
     );
 }
 
-/// The launcher itself, as a user of its own where that can be had: what counts processes counts by user, and does not bind
-/// root.
+/// Runs the launcher itself, as a user of its own if possible. The limit of processes counts by
+/// user, and does not bind root.
 #[test]
 fn a_fork_bomb_is_bounded() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -179,7 +179,7 @@ async fn children_end_with_a_broker_that_is_killed() {
     .await;
 }
 
-/// `kill -9` of the broker: what a child has started itself knows nothing of it.
+/// `kill -9` of the broker: it sends no signal to processes that a child has started itself.
 #[tokio::test]
 async fn b_23_what_children_started_ends_with_a_broker_that_is_killed() {
     let marker = format!("it-grandchildren-{}", std::process::id());
@@ -190,7 +190,7 @@ async fn b_23_what_children_started_ends_with_a_broker_that_is_killed() {
     );
     let quoted: Vec<String> =
         arguments.iter().map(|argument| format!("'{}'", argument.as_str().unwrap())).collect();
-    // It holds none of the pipes, and does as it likes with signals that can be caught.
+    // The grandchild holds none of the pipes, and handles signals that can be caught as it likes.
     let grandchild = format!(
         "sh -c 'trap \"\" TERM HUP INT PIPE; while :; do sleep 1; done' {marker} </dev/null >/dev/null 2>&1 &"
     );
@@ -209,8 +209,8 @@ async fn b_23_what_children_started_ends_with_a_broker_that_is_killed() {
     broker.kill().await;
     gone("the grandchildren to be gone").await;
 
-    // Whoever watches for that may die itself: the next child's start brings another.
-    broker.start_again().await;
+    // The process that watches for that may die itself: the next child's start brings another.
+    broker.restart().await;
     session(&broker).await.call("echo", json!({})).await;
     let watching = testkit::stdio::processes_with("guard-children");
     let watching = watching.into_iter().filter(|pid| parent_of(*pid) == Some(broker.pid()));
@@ -231,7 +231,7 @@ fn parent_of(pid: u32) -> Option<u32> {
 async fn a_34_a_command_is_no_line_for_a_shell() {
     let folder = tempfile::tempdir().unwrap();
     let witness = folder.path().join("witness");
-    let broker = builder().alone().start().await;
+    let broker = builder().single_process().start().await;
     let admin = broker.admin();
     let touch = format!("touch {}", witness.display());
     for (name, transport) in [
@@ -258,7 +258,7 @@ async fn a_34_only_commands_the_operator_listed_are_registered_and_started() {
     let program = stdio().spec()["transport"]["command"].as_str().unwrap().to_owned();
     let folder = format!("{}/", Path::new(&program).parent().unwrap().display());
     let mut broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"stdio": {"commands": [folder]}}))
         .backend("default", "s", stdio().spec())
         .start()
@@ -287,19 +287,19 @@ async fn a_34_only_commands_the_operator_listed_are_registered_and_started() {
         let text = answer.text().await;
         assert!(text.contains(field), "{transport}: {text}");
     }
-    // What was stored before the list became shorter is not started any more.
+    // A backend that was stored before the list became shorter is not started any more.
     let config = broker.folder().join("config.yaml");
     let text = std::fs::read_to_string(&config).unwrap().replace(&folder, "/nowhere/");
     std::fs::write(&config, text).unwrap();
     assert!(broker.terminate().await.success());
-    broker.start_again().await;
+    broker.restart().await;
     let view = broker.admin().wait_backend_state("default", "s", "failed").await;
     assert!(view["last_error"].as_str().unwrap().contains("stdio.commands"), "{view}");
 }
 
 #[tokio::test]
 async fn a_tenant_has_no_more_children_than_it_may() {
-    // One is the catalog's.
+    // One of the children is the catalog's.
     let broker = broker_with(stdio().spec(), json!({"stdio": {"children_per_tenant": 3}})).await;
     let mut sessions = Vec::new();
     for _ in 0..2 {
@@ -331,7 +331,8 @@ async fn children_that_are_idle_or_old_make_room_for_new_ones() {
         let client = session(&broker).await;
         let pid = told(&client, "pid", json!({})).await;
         eventually_within(Duration::from_secs(15), "another child", || async {
-            // Asked only once the first is gone: a question keeps it from being idle.
+            // The view is read only once the first child is gone: a request keeps it from being
+            // idle.
             if Path::new(&format!("/proc/{pid}")).exists() {
                 return Err("still there");
             }
@@ -340,6 +341,6 @@ async fn children_that_are_idle_or_old_make_room_for_new_ones() {
         .await;
         let next = told(&client, "pid", json!({})).await;
         assert_ne!(pid, next, "{limits}");
-        broker.logged("child process is ended").await;
+        broker.wait_for_log("child process is ended").await;
     }
 }

@@ -1,4 +1,4 @@
-//! The command line: exit codes, what is printed, and the admin API from a shell.
+//! The command line: exit codes, output, and the admin API from a shell.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Topology, broker::CommandOutput};
@@ -182,7 +182,7 @@ async fn tenants_keys_backends_and_sessions_from_a_shell() {
     assert_ne!(
         broker.cli(&["tenant", "remove", "acme"]).await.code,
         Some(0),
-        "what is not there can not be removed"
+        "what is not there cannot be removed"
     );
 }
 
@@ -191,7 +191,7 @@ async fn the_shell_drains_a_broker_and_says_69_when_there_is_none() {
     let backend = FakeBackend::echo().await;
     let mut broker = alone_with(&backend).await;
     assert_eq!(broker.cli(&["drain"]).await.code, Some(0));
-    assert_eq!(broker.exited().await.code(), Some(0));
+    assert_eq!(broker.wait_for_exit().await.code(), Some(0));
     let finished = broker.cli(&["tenant", "list"]).await;
     assert_eq!(finished.code, Some(69), "{finished:?}");
 }

@@ -1,12 +1,13 @@
-//! What backends ask of clients: sampling, elicitation, roots. Only the client whose call caused it is asked, and only
-//! for what it declared.
+//! Requests of backends to clients: sampling, elicitation, roots. The broker sends one only to the
+//! client whose call caused it, and only if that client declared the capability.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply, TestBroker, TestClient, within};
 
 use crate::{broker_with, kind, text_of};
 
-/// A backend whose tool `ask` sends `arguments.method` with `arguments.params` and tells the whole answer.
+/// Returns a backend whose tool `ask` sends `arguments.method` with `arguments.params` and returns
+/// the whole answer.
 async fn asking() -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let method = call.arguments()["method"].as_str().unwrap().to_owned();
@@ -36,7 +37,7 @@ fn sampling(extra: Value) -> Value {
     params
 }
 
-/// A valid answer to a question of this method, with members of the test's own.
+/// Returns a valid answer to a request of this method, with members of the test's own.
 fn answer_to(method: &str, extra: Value) -> Value {
     let mut answer = match method {
         "sampling/createMessage" => {
@@ -98,7 +99,8 @@ async fn cli_02_a_backend_is_told_what_the_client_in_front_can_do() {
         let client = broker.connected(capabilities.clone()).await;
         client.call("b__echo", json!({})).await;
         let told =
-            backend.seen_of("initialize").pop().unwrap().message["params"]["capabilities"].clone();
+            backend.recorded_of("initialize").pop().unwrap().message["params"]["capabilities"]
+                .clone();
         for member in ["sampling", "elicitation", "roots", "experimental"] {
             assert_eq!(told.get(member), capabilities.get(member), "{member} in {told}");
         }
@@ -164,7 +166,7 @@ async fn cli_03_ids_of_questions_and_answers_are_mapped_both_ways() {
     let questions = [call.next().await.unwrap(), call.next().await.unwrap()];
     within("both questions", gate.passed()).await;
     assert_ne!(questions[0].value["id"], questions[1].value["id"]);
-    // Answered in the other order, from other ids than the backend's own.
+    // The answers come in the other order, with other ids than the backend's own.
     for question in questions.iter().rev() {
         client
             .respond(
@@ -301,7 +303,7 @@ async fn cli_09_roots_list_changed_reaches_the_sessions_backends() {
     without.notify("notifications/roots/list_changed", json!({})).await;
     without.result("ping", json!({})).await;
     assert_eq!(
-        backend.seen_of("notifications/roots/list_changed").len(),
+        backend.recorded_of("notifications/roots/list_changed").len(),
         1,
         "not from a client that did not declare it"
     );
@@ -390,7 +392,7 @@ async fn a_question_on_a_shared_link_that_names_no_call_is_refused() {
     let client = broker.connected(json!({"roots": {}})).await;
     client.call("b__echo", json!({})).await;
     backend.wait_get_streams(1).await;
-    // Without a backend session nothing tells whose stream this is, beside the link's own capabilities.
+    // Without a backend session only the link's own capabilities identify the owner of this stream.
     backend.push(json!({"jsonrpc": "2.0", "id": "s1", "method": "sampling/createMessage", "params": sampling(json!({}))})).await;
     let answer = backend
         .wait_for("the answer", |seen| seen.message["id"] == "s1" && seen.method().is_none())

@@ -1,4 +1,5 @@
-//! Replicas whose wall clocks are wrong: leases and times to live are the database's, so nothing ends early or lives on.
+//! Replicas whose wall clocks are wrong. Leases and times to live use the database's clock, so
+//! nothing ends early or late.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,11 @@ use crate::{
     text_of,
 };
 
-/// Longer than a lease of the clusters here, and than a sweep takes to come.
+/// Longer than a lease of the clusters here, and than the interval of a sweep.
 const WATCHED: Duration = Duration::from_secs(4);
 
-/// Two replicas, of which the second has this clock. It is right while they start: libfaketime would count what it is wrong by
-/// into the monotonic clock that a program has read first.
+/// Starts two replicas, of which the second has this clock. The clock is right while they start:
+/// libfaketime would add its offset to the monotonic clock of a program that reads that first.
 async fn two_with(clock: &FakeClock) -> (TestCluster, Ledger, String) {
     let ledger = Ledger::start().await;
     let env = clock.env();
@@ -27,7 +28,7 @@ async fn two_with(clock: &FakeClock) -> (TestCluster, Ledger, String) {
     (cluster, ledger, key)
 }
 
-/// Sets the clock of the second replica, and waits until it says so itself.
+/// Sets the clock of the second replica, and waits until the replica shows the new time.
 async fn set(cluster: &TestCluster, clock: &FakeClock, offset: &str) {
     clock.set(offset);
     eventually("the replica to see its clock", || async {
@@ -37,7 +38,7 @@ async fn set(cluster: &TestCluster, clock: &FakeClock, offset: &str) {
     .await;
 }
 
-/// Of the day, in the answer's `Date`: `Sun, 22 Nov 2026 05:07:23 GMT`.
+/// Returns the seconds in the answer's `Date`: `Sun, 22 Nov 2026 05:07:23 GMT`.
 async fn second(cluster: &TestCluster, replica: usize) -> u32 {
     let answer = cluster.admin(replica).send("GET", "/healthz", None).await;
     let date = answer.header("date").expect("answers have a date").to_owned();
@@ -45,7 +46,8 @@ async fn second(cluster: &TestCluster, replica: usize) -> u32 {
     (number(17..19) * 60 + number(20..22)) * 60 + number(23..25)
 }
 
-/// Sessions of both replicas are served at both, for longer than a lease, and stay with their owners.
+/// Checks for longer than a lease that both replicas serve the sessions of either, and owners stay
+/// the same.
 async fn nothing_moves(cluster: &TestCluster, clients: &[TestClient]) {
     let begun = Instant::now();
     while begun.elapsed() < WATCHED {
@@ -101,7 +103,7 @@ async fn f_27_a_clock_that_jumps_ends_no_session_and_no_lease() {
     }
 }
 
-/// As a task with a minute to live, or an hour.
+/// Makes a task with this time to live.
 async fn task_for(client: &TestClient, key: &str, ttl: Duration) -> String {
     let arguments = json!({"key": key, "hang": true});
     let params = json!({"name": "b__write", "arguments": arguments, "task": {"ttl": ttl.as_millis() as u64}});

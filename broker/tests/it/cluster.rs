@@ -1,5 +1,5 @@
-//! Several replicas on one PostgreSQL and one Redis: what each of them may do for a session, and what the others make of
-//! it when it is gone. Named after the faults and promises they are about.
+//! Several replicas on one PostgreSQL and one Redis: the operations of each for a session, and the
+//! takeover after its end. Tests are named after their faults and promises.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use testkit::{
 
 use crate::{builder, kind, text_of};
 
-/// Longer than a lease of the clusters here and what is done when it lapsed.
+/// Longer than a lease of the clusters here and the work after it lapsed.
 pub(crate) const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(8);
 
 pub(crate) fn on(ledger: &Ledger) -> BrokerBuilder {
@@ -19,7 +19,7 @@ pub(crate) fn on(ledger: &Ledger) -> BrokerBuilder {
     builder().auth_required().backend("default", "b", ledger.spec())
 }
 
-/// Two replicas in front of a ledger, and a key for their clients.
+/// Starts two replicas in front of a ledger; returns them with a key for their clients.
 pub(crate) async fn two() -> (TestCluster, Ledger, String) {
     let ledger = Ledger::start().await;
     let cluster = on(&ledger).cluster(2).start().await;
@@ -27,7 +27,7 @@ pub(crate) async fn two() -> (TestCluster, Ledger, String) {
     (cluster, ledger, key)
 }
 
-/// A session opened at one replica, which then owns it.
+/// Opens a session at one replica, which then owns it.
 pub(crate) async fn opened_at(cluster: &TestCluster, replica: usize, key: &str) -> TestClient {
     cluster.client_of(replica, "/mcp").bearer(key).connected(json!({"elicitation": {}})).await
 }
@@ -36,7 +36,7 @@ pub(crate) fn as_task(tool: &str, arguments: Value) -> Value {
     json!({"name": format!("b__{tool}"), "arguments": arguments, "task": {"ttl": 600_000}})
 }
 
-/// Asks for a task; its id.
+/// Requests a task; returns its id.
 pub(crate) async fn task(client: &TestClient, tool: &str, arguments: Value) -> String {
     let created = client.result("tools/call", as_task(tool, arguments)).await;
     created["task"]["taskId"].as_str().unwrap_or_else(|| panic!("a task: {created}")).to_owned()
@@ -47,7 +47,7 @@ pub(crate) async fn status(client: &TestClient, task: &str) -> String {
     view["status"].as_str().unwrap().to_owned()
 }
 
-/// The status once it is one of a task that is over, asked for as often as it takes.
+/// Polls the task until its status is final; returns the status.
 pub(crate) async fn over(client: &TestClient, task: &str) -> String {
     eventually("the task to be over", || async {
         match client.attempt("tasks/get", json!({"taskId": task}), TAKEN_OVER_WITHIN).await {
@@ -66,7 +66,7 @@ pub(crate) async fn result_of(client: &TestClient, task: &str) -> Value {
     client.result("tasks/result", json!({"taskId": task})).await
 }
 
-/// Waits until a session is served at this replica, as it must be soon after its owner died.
+/// Waits until this replica serves a session, as it must soon after the session's owner died.
 pub(crate) async fn served_at(cluster: &TestCluster, replica: usize, client: &TestClient) {
     let there = cluster.at(replica, client);
     eventually("the session to be served", || async {
@@ -130,7 +130,7 @@ async fn proof_1_a_question_is_answered_and_a_call_cancelled_at_either_replica()
             json!({"key": format!("cancel {asked}{answered}"), "hang": true}),
         );
         ledger.wait_for(&format!("cancel {asked}{answered}")).await;
-        let before = ledger.backend().seen_of("notifications/cancelled").len();
+        let before = ledger.backend().recorded_of("notifications/cancelled").len();
         cluster
             .at(answered, &client)
             .notify("notifications/cancelled", json!({"requestId": hanging.id}))
@@ -205,7 +205,7 @@ async fn r1_a_result_is_collected_at_another_replica_after_a_crash() {
         (ledger.count("done"), ledger.count("running"), ledger.count("repeatable")),
         (1, 1, 2)
     );
-    // The session that made them lives on too.
+    // The session that made them continues too.
     served_at(&cluster, 1, &client).await;
     assert_eq!(status(&cluster.at(1, &client), &done).await, "completed");
 }
@@ -254,7 +254,7 @@ async fn f_08_sessions_of_a_killed_replica_move_with_their_subscriptions() {
     assert!(killed.elapsed() < TAKEN_OVER_WITHIN, "{:?}", killed.elapsed());
     for client in &clients {
         let mut stream = cluster.at(1, client).open_get_stream().await;
-        // Said without being asked, because something may have been missed.
+        // The broker sends it unasked, because an update may have been missed.
         stream.find(|message| message["method"] == "notifications/resources/updated").await;
         ledger
             .backend()
@@ -262,7 +262,7 @@ async fn f_08_sessions_of_a_killed_replica_move_with_their_subscriptions() {
             .await;
         stream.find(|message| message["method"] == "notifications/resources/updated").await;
     }
-    cluster.start_again(0).await;
+    cluster.restart(0).await;
     served_at(&cluster, 0, &clients[0]).await;
     assert_eq!(ledger.effects(), []);
 }
@@ -282,7 +282,7 @@ async fn f_09_both_replicas_killed_and_one_started_lose_nothing() {
     }
     cluster.kill(0).await;
     cluster.kill(1).await;
-    cluster.start_again(1).await;
+    cluster.restart(1).await;
     for (number, (client, id)) in clients.iter().zip(&tasks).enumerate() {
         served_at(&cluster, 1, client).await;
         let there = cluster.at(1, client);
@@ -320,7 +320,7 @@ async fn r11_a_redis_that_is_flushed_or_gone_loses_nothing() {
             ledger.results(&format!("r{replica}"))[0]
         );
     }
-    // Nobody can be woken, so the other replica finds the end by looking.
+    // No wake-up can be sent, so the other replica finds the end by polling.
     let waiting = there.begin("tasks/result", json!({"taskId": hanging}));
     ledger.release();
     let released = Instant::now();

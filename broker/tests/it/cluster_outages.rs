@@ -1,5 +1,6 @@
-//! Several replicas whose PostgreSQL is stopped, frozen, slow, or out of reach of one of them: what goes on, what is refused
-//! and how soon, and that nothing acknowledged is lost. Named after the faults and promises they are about.
+//! Several replicas whose PostgreSQL is stopped, frozen, slow, or unreachable for one of them. Some
+//! requests continue and others are refused in time, and nothing acknowledged is lost. Tests are
+//! named after their faults and promises.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -18,17 +19,18 @@ use crate::{
     kind, text_of,
 };
 
-/// What must be stored is refused by then, while connections to the database are. The promise and some room for a busy machine.
+/// Longest time until a write is refused while the database refuses connections: the promise, and
+/// some room for a busy machine.
 const REFUSED_WITHIN: Duration = Duration::from_millis(1_500);
-/// The same, once, while the database does not answer at all.
+/// Longest time of the first refusal while the database does not answer at all.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(4);
-/// How long after the database's return everything is as before.
+/// Longest time after the database's return until everything works as before.
 pub(crate) const NORMAL_WITHIN: Duration = Duration::from_secs(5);
-/// And how long after its loss a replica says that it is not ready.
+/// Longest time after the database's loss until a replica reports that it is not ready.
 const UNREADY_WITHIN: Duration = Duration::from_secs(5);
 const ROUND_TRIP: Duration = Duration::from_millis(200);
 
-/// A call that needs no store; how long it took.
+/// Makes a call that needs no store; returns its time.
 pub(crate) async fn plain_call(client: &TestClient, ledger: &Ledger, key: &str) -> Duration {
     let begun = Instant::now();
     assert_eq!(
@@ -38,7 +40,7 @@ pub(crate) async fn plain_call(client: &TestClient, ledger: &Ledger, key: &str) 
     begun.elapsed()
 }
 
-/// A task is refused because it cannot be stored; how long that took.
+/// Checks that a task is refused because it cannot be stored; returns the time of the refusal.
 pub(crate) async fn refused_task(client: &TestClient, key: &str) -> Duration {
     let begun = Instant::now();
     let refused = client.error("tools/call", as_task("write", json!({"key": key}))).await;
@@ -49,7 +51,7 @@ pub(crate) async fn refused_task(client: &TestClient, key: &str) -> Duration {
     begun.elapsed()
 }
 
-/// A task made as soon as the store takes one.
+/// Returns a task that is made as soon as the store accepts one.
 pub(crate) async fn task_soon(client: &TestClient, key: &str) -> String {
     eventually("new tasks to be taken", || async {
         match client
@@ -92,7 +94,7 @@ async fn r9_without_postgres_calls_flow_and_what_must_be_stored_is_refused() {
     assert!(first < REFUSED_WITHIN, "{first:?}");
     // A replica that never saw the session finds it, too.
     let elsewhere = cluster.at(1, &client);
-    // Longer than a lease: what a node owns stays its own while nobody can take it.
+    // Longer than a lease: a node keeps its sessions as long as no other node can take them.
     let mut calls = 0;
     while away.elapsed() < Duration::from_secs(3) {
         plain_call(&client, &ledger, &format!("here {calls}")).await;
@@ -105,7 +107,7 @@ async fn r9_without_postgres_calls_flow_and_what_must_be_stored_is_refused() {
     let opening =
         cluster.client_of(1, "/mcp").bearer(&key).try_connect(json!({}), TAKEN_OVER_WITHIN).await;
     assert_eq!(opening.map_err(|refused| refused.kind()), Err("store_unavailable".to_owned()));
-    // A replica that cannot look the session up does not say that there is none.
+    // A replica that cannot look up the session does not report it as missing.
     let unknown = cluster.client_of(1, "/mcp").bearer(&key);
     unknown.set_session(Some(&client.session().unwrap().chars().rev().collect::<String>()));
     assert_eq!(
@@ -141,8 +143,9 @@ async fn f_32_a_postgres_that_never_answers_holds_up_nobody_else() {
         ("store_unavailable", &json!(true))
     );
     assert!(asked.elapsed() < GIVEN_UP_WITHIN, "{:?}", asked.elapsed());
-    assert!(median(times) < ROUND_TRIP, "nobody waits with it");
-    // Now that it is known, one at a time finds out: of several refused one after the other hardly one waits.
+    assert!(median(times) < ROUND_TRIP, "no other request waits with it");
+    // Once the loss is known, one request at a time probes the store: of several refused ones
+    // hardly one waits.
     let asked = Instant::now();
     for _ in 0..10 {
         refused_task(&client, "stuck").await;
@@ -170,13 +173,14 @@ async fn r12_a_replica_cut_from_postgres_stops_acknowledging_and_is_fenced() {
     assert!(cut.elapsed() < GIVEN_UP_WITHIN, "{:?}", cut.elapsed());
     unready(&cluster, 0).await;
     assert!(cut.elapsed() < UNREADY_WITHIN, "{:?}", cut.elapsed());
-    // The other takes over what the lease no longer covers, though the owner of before still answers.
+    // The other replica takes over the sessions of the lapsed lease, though their previous owner
+    // still answers.
     served_at(&cluster, 1, &client).await;
     let there = cluster.at(1, &client);
     assert_eq!(over(&there, &running).await, "failed");
     assert_eq!(cluster.sql("SELECT epoch FROM sessions").await, "2");
     ledger.release();
-    cluster.join_to_postgres(0);
+    cluster.reconnect_to_postgres(0);
     served_at(&cluster, 0, &client).await;
     assert_eq!(
         over(&cluster.at(0, &client), &running).await,
@@ -237,14 +241,15 @@ async fn f_31_a_postgres_stopped_without_a_word_under_load_loses_nothing_acknowl
     let (mut cluster, ledger, key) = two().await;
     nothing_is_lost_under_load(&mut cluster, &ledger, &key, async |cluster, client| {
         cluster.postgres_mut().stop_immediate().await;
-        // By then somebody was refused.
+        // By then a task has been refused.
         refused_task(client, "refused").await;
         cluster.postgres_mut().start_again().await;
     })
     .await;
 }
 
-/// Clients of both replicas ask for tasks while `field_error` comes and goes; soon after it everything is as before.
+/// Clients of both replicas request tasks while `field_error` comes and goes. Soon after it
+/// everything works as before.
 pub(crate) async fn nothing_is_lost_under_load(
     cluster: &mut TestCluster,
     ledger: &Ledger,
@@ -275,7 +280,8 @@ pub(crate) async fn nothing_is_lost_under_load(
     assert!(kept(&clients, loads, ledger).await > 12);
 }
 
-/// What was acknowledged was done once, what was refused never; how much was acknowledged.
+/// Checks that each acknowledged task ran once and each refused one never; returns the number of
+/// acknowledged ones.
 async fn kept(
     clients: &[TestClient],
     loads: Vec<Vec<(String, AttemptOutcome)>>,
@@ -294,7 +300,7 @@ async fn kept(
                         (1, ledger.results(&key)[0].as_str())
                     );
                 }
-                // The commit was on its way just then: nobody can say more.
+                // The commit was in flight just then: its outcome is unknown.
                 other if other.kind() == OUTCOME_UNKNOWN => {
                     assert!(ledger.count(&key) <= 1, "{key}")
                 }
@@ -310,7 +316,7 @@ async fn kept(
     made
 }
 
-/// Asks for tasks one after the other, and how that went.
+/// Requests tasks one after the other; returns their outcomes.
 async fn load(
     client: &TestClient,
     number: usize,
@@ -325,7 +331,7 @@ async fn load(
         let failed = !matches!(created, AttemptOutcome::Result(_));
         asked.push((key, created));
         if failed {
-            // As clients do that are told to try again.
+            // Clients do the same after a refusal that permits a retry.
             ping(client).await;
         }
     }

@@ -1,4 +1,5 @@
-//! Event streams over several replicas: resumed wherever the client comes back, and never with a gap that nobody mentions.
+//! Event streams over several replicas: a client can resume at any replica, and every gap is
+//! reported.
 
 use serde_json::{Value, json};
 use testkit::{
@@ -8,7 +9,8 @@ use testkit::{
 
 use crate::{builder, kind, request, text_of};
 
-/// A cluster whose backend has a tool `steps`: three steps of progress, the gate, three more, the answer.
+/// Returns a cluster whose backend has a tool `steps`: three steps of progress, the gate, three
+/// more, the answer.
 async fn stepping(go_on: &Gate) -> (TestCluster, Ledger, String) {
     let ledger = Ledger::start().await;
     let gate = go_on.clone();
@@ -31,7 +33,8 @@ async fn stepping(go_on: &Gate) -> (TestCluster, Ledger, String) {
     (cluster, ledger, key)
 }
 
-/// Begins the call and reads its first three steps; the reader and the id of each event so far.
+/// Begins the call and reads its first three steps. Returns the reader and the id of each event so
+/// far.
 async fn begun(client: &TestClient) -> (EventReader, Vec<String>) {
     let params = json!({"name": "b__write", "arguments": {}, "_meta": {"progressToken": 7}});
     let mut events = client.post_stream(request(7, "tools/call", params)).await;
@@ -71,7 +74,8 @@ async fn sse_12_a_stream_is_resumed_at_a_replica_that_did_not_begin_it() {
     assert_eq!(all.len(), count, "no id twice");
 }
 
-/// Asks for the rest of a stream until whoever has the session now says something of it, for good or ill.
+/// Requests the rest of a stream until the session's new owner answers: with the events or a
+/// refusal.
 async fn rest_of(there: &TestClient, last: &str) -> Result<Vec<Event>, Value> {
     let answer = eventually("the session to be taken over", || async {
         let answer = there.get_stream_raw(Some(last)).await;
@@ -85,7 +89,7 @@ async fn rest_of(there: &TestClient, last: &str) -> Result<Vec<Event>, Value> {
     }
 }
 
-/// The end of a stream whose call was lost: one answer, and nothing that was there before.
+/// Checks the end of a stream whose call was lost: one answer, and no event that was there before.
 fn assert_lost(rest: &[Event]) {
     assert_eq!(steps(rest), [] as [u64; 0], "nothing comes twice: {rest:?}");
     let answers: Vec<Value> =
@@ -102,7 +106,7 @@ async fn f_08_a_stream_of_a_killed_replica_tells_that_its_call_is_lost() {
     let (mut cluster, _ledger, key) = stepping(&Gate::new()).await;
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
     let (mut events, ids) = begun(&client).await;
-    // That there is such a stream and whose answer is due on it is what comes first in the log.
+    // The first record of the log names the stream and the request whose answer is due on it.
     cluster
         .admin(0)
         .wait_metric("mcp_store_seconds_count", &[("operation", "append_events")], |appended| {
@@ -122,7 +126,7 @@ async fn f_08_a_stream_that_a_killed_replica_had_no_time_to_log_tells_that_its_c
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
     let (_events, ids) = begun(&client).await;
     cluster.kill(0).await;
-    // Whatever it was fast enough to log.
+    // The log holds the events that the replica was fast enough to write.
     cluster.redis().flush_all().await;
     // The first id is that of the priming event, which comes before anything is done.
     for id in [&ids[0], ids.last().unwrap()] {
@@ -145,7 +149,7 @@ async fn a_stream_whose_events_are_gone_says_so() {
     ledger.backend().notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
     general.find(|message| message["method"] == "notifications/resources/updated").await;
     cluster.kill(0).await;
-    // With Redis the log of the streams goes too.
+    // With Redis the log of the streams is lost too.
     cluster.redis().flush_all().await;
     let there = cluster.at(1, &client);
     let mut resumed = eventually("the general stream to be resumed", || async {
@@ -160,7 +164,7 @@ async fn a_stream_whose_events_are_gone_says_so() {
     let unnamed = ids.last().unwrap().rsplit_once('-').unwrap().0;
     let (status, error) = crate::refused(there.get_stream_raw(Some(unnamed)).await).await;
     assert_eq!((status, kind(&error)), (400, "events_gone"));
-    // Of one request it can be told what became of it.
+    // The id names one request, so the broker can report its outcome.
     assert_lost(&rest_of(&there, ids.last().unwrap()).await.expect("the id names the request"));
 }
 

@@ -1,6 +1,6 @@
-//! How often a test does what it does: a little in `make test`, as often as was promised in `make chaos WHAT=limits`.
+//! Repetitions in a test: few in `make test`, as many as promised in `make chaos WHAT=limits`.
 
-/// Set by `make chaos`.
+/// Variable that `make chaos` sets.
 const FULL: &str = "MCP_BROKER_FULL_COUNTS";
 
 pub(crate) fn count(small: usize, full: usize) -> usize {

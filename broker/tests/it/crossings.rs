@@ -1,5 +1,5 @@
-//! What belongs to another tenant is as what never was: by every method that takes an id, a name, a URI or a cursor, in status,
-//! text and time.
+//! An object of another tenant looks like one that never existed, in status, text and time. Every
+//! method that takes an id, a name, a URI or a cursor is tested.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use testkit::{FakeBackend, RawResponse, Reply, TestBroker, TestClient};
 
 use crate::{builder, counts::count, request};
 
-/// A backend with one of each, under names that both tenants have.
+/// Returns a backend with one object of each kind, under names that both tenants have.
 async fn with_everything() -> FakeBackend {
     let backend = FakeBackend::with_tool("t", |_| async { Reply::text("done") }).await;
     backend.list("resources", vec![json!({"uri": "test://r", "name": "r"})]);
@@ -27,7 +27,8 @@ async fn with_everything() -> FakeBackend {
     backend
 }
 
-/// The backend of `red` has a name that is nothing to `blue`, and the other way round.
+/// Returns a broker with two tenants. The backend of `red` has a name that is unknown to `blue`,
+/// and the other way round.
 async fn two_tenants() -> (TestBroker, [FakeBackend; 2], [TestClient; 2], String) {
     let backends = [with_everything().await, with_everything().await];
     let building =
@@ -41,7 +42,7 @@ async fn two_tenants() -> (TestBroker, [FakeBackend; 2], [TestClient; 2], String
     (broker, backends, clients, blue)
 }
 
-/// One that was never given to anybody, of the same shape.
+/// Returns an id of the same shape that was never issued.
 fn never_was(id: &str) -> String {
     let next = |letter: char| match letter {
         '0'..='8' | 'a'..='y' | 'A'..='Y' => char::from(letter as u8 + 1),
@@ -53,7 +54,7 @@ fn never_was(id: &str) -> String {
     id.chars().map(next).collect()
 }
 
-/// What is asked with an id, and how.
+/// A request with an id: its method and params, and a foreign and an absent id.
 struct Asking {
     method: &'static str,
     params: fn(&str) -> Value,
@@ -105,7 +106,8 @@ fn askings(task: &str, cursor: &str) -> Vec<Asking> {
     all
 }
 
-/// Status and body, without what differs from request to request, and without the id that was asked for.
+/// Returns status and body. Removes the parts that differ between requests, and the id of the
+/// request.
 async fn said(response: RawResponse, id: &str) -> (u16, String) {
     let (status, text) = (response.status, response.text().await);
     let mut body: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
@@ -120,8 +122,8 @@ async fn ask(client: &TestClient, asking: &Asking, id: &str) -> (u16, String) {
     said(response, id).await
 }
 
-/// In turns, so that what else the machine does is in both; the middle of each. Only at full counts, which have the machine for
-/// themselves.
+/// Compares the median times of both. They take turns, so that other load of the machine affects
+/// both. Runs only at full counts, which have the machine for themselves.
 async fn as_fast(what: &str, mut foreign: impl AsyncFnMut(), mut absent: impl AsyncFnMut()) {
     let mut took = [Vec::new(), Vec::new()];
     let rounds = count(0, 201);
@@ -169,7 +171,7 @@ async fn r23_what_is_foreign_is_as_what_never_was_by_every_method() {
             async || drop(ask(&blue, asking, absent).await),
         )
         .await;
-        // Whoever it belongs to has it.
+        // The owner of the object can use it.
         let own = ask(&red, asking, foreign).await;
         assert_ne!(own.1, refused.1, "{}", asking.method);
     }
@@ -219,6 +221,6 @@ async fn r23_foreign_sessions_streams_and_endpoints_are_as_what_never_was() {
     };
     let refused = at("/mcp/crimson").await;
     assert_eq!((refused.0, &refused), (404, &at("/mcp/magenta").await));
-    // It lives on as if nobody had asked.
+    // The session continues as if no such request had come.
     assert_eq!(red.request("ping", json!({})).await["result"], json!({}));
 }

@@ -1,4 +1,5 @@
-//! Stopping: calls in flight finish, nobody new comes in, streams are told, the exit is clean.
+//! Stopping: calls in flight finish, new clients are refused, streams get an end, the exit is
+//! clean.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ async fn waiting(gate: &Gate) -> FakeBackend {
     .await
 }
 
-/// Waits until readiness says that the broker drains.
+/// Waits until the readiness check reports that the broker drains.
 async fn draining(broker: &TestBroker) {
     let admin = broker.admin();
     eventually("the drain to begin", || async {
@@ -42,7 +43,7 @@ async fn f_04_a_call_in_flight_finishes_and_the_exit_is_clean() {
     let client = broker.connected(json!({})).await;
     let call = client.begin_call("b__wait", json!({}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
-    broker.ask_to_end();
+    broker.request_shutdown();
     draining(&broker).await;
     let (status, error) =
         refused(broker.client("/mcp").post(initialize_body("2025-11-25")).await).await;
@@ -52,11 +53,11 @@ async fn f_04_a_call_in_flight_finishes_and_the_exit_is_clean() {
     );
     gate.open();
     assert_eq!(text_of(&call.result().await), "finished");
-    assert_eq!(broker.exited().await.code(), Some(0));
+    assert_eq!(broker.wait_for_exit().await.code(), Some(0));
     assert!(!broker.log().contains("panicked"));
 }
 
-/// Connections on which nothing but plain POSTs ever came.
+/// Uses connections that carry plain POSTs only.
 #[tokio::test]
 async fn f_04_who_is_answered_is_told_to_go_and_who_asks_nothing_is_left() {
     let gate = Gate::new();
@@ -83,7 +84,7 @@ async fn f_04_who_is_answered_is_told_to_go_and_who_asks_nothing_is_left() {
     .unwrap();
     half.write_all(&ping.as_bytes()[..20]).await.unwrap(); // of a head
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
-    broker.ask_to_end();
+    broker.request_shutdown();
     draining(&broker).await;
     other.write_all(ping.as_bytes()).await.unwrap();
     let answer = read_to_close(&mut other).await;
@@ -102,8 +103,8 @@ async fn f_04_who_is_answered_is_told_to_go_and_who_asks_nothing_is_left() {
     for stream in [&mut idle, &mut half, &mut silent] {
         assert_eq!(read_to_close(stream).await, "");
     }
-    assert_eq!(broker.exited().await.code(), Some(0));
-    assert!(!broker.log().contains("did not close in time"), "nobody was waited for");
+    assert_eq!(broker.wait_for_exit().await.code(), Some(0));
+    assert!(!broker.log().contains("did not close in time"), "no client was waited for");
 }
 
 #[tokio::test]
@@ -118,11 +119,11 @@ async fn sse_02_streams_are_told_when_to_come_back() {
     let client = broker.connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
     stream.next().await.unwrap();
-    broker.ask_to_end();
+    broker.request_shutdown();
     let goodbye = stream.rest().await;
     assert!(goodbye.iter().any(|event| event.retry == Some(1234)), "{goodbye:?}");
     assert!(!stream.broken, "an orderly end");
-    assert_eq!(broker.exited().await.code(), Some(0));
+    assert_eq!(broker.wait_for_exit().await.code(), Some(0));
 }
 
 #[tokio::test]
@@ -139,7 +140,7 @@ async fn the_admin_api_and_both_signals_start_the_same_drain() {
             "term" => broker.signal(Signal::TERM),
             _ => broker.signal(Signal::INT),
         }
-        assert_eq!(broker.exited().await.code(), Some(0), "{how}");
+        assert_eq!(broker.wait_for_exit().await.code(), Some(0), "{how}");
     }
 }
 
@@ -152,8 +153,8 @@ async fn f_05_a_call_that_never_ends_is_given_up_after_the_grace() {
     let mut call = client.begin_call("b__wait", json!({}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
     let asked = Instant::now();
-    broker.ask_to_end();
-    broker.exited().await;
+    broker.request_shutdown();
+    broker.wait_for_exit().await;
     assert!(asked.elapsed() < Duration::from_secs(8), "{:?}", asked.elapsed());
     let answer = call.next_or_end().await;
     assert!(answer.is_none_or(|message| message.value["error"].is_object()), "no false success");
@@ -170,11 +171,11 @@ async fn f_06_a_second_signal_ends_at_once() {
     let client = broker.connected(json!({})).await;
     let _call = client.begin_call("b__wait", json!({}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
-    broker.ask_to_end();
+    broker.request_shutdown();
     draining(&broker).await;
     let asked = Instant::now();
-    broker.ask_to_end();
-    broker.exited().await;
+    broker.request_shutdown();
+    broker.wait_for_exit().await;
     assert!(asked.elapsed() < Duration::from_secs(8), "{:?}", asked.elapsed());
 }
 
@@ -210,9 +211,9 @@ async fn a_call_that_waits_for_its_client_can_still_finish_during_a_drain() {
     let client = broker.connected(json!({"roots": {}})).await;
     let mut call = client.begin_call("b__ask", json!({}));
     let question = call.next().await.unwrap();
-    broker.ask_to_end();
+    broker.request_shutdown();
     draining(&broker).await;
-    // The session is busy and therefore still here, so it is served as ever.
+    // The session is busy and therefore still here, so it is served as before.
     assert_eq!(client.tool_names().await, ["b__ask"]);
     let mut second = client.begin_call("b__ask", json!({}));
     let second_question = second.next().await.unwrap();
@@ -220,5 +221,5 @@ async fn a_call_that_waits_for_its_client_can_still_finish_during_a_drain() {
         client.respond(question.value["id"].clone(), json!({"roots": []})).await;
         assert_eq!(text_of(&call.finish().await.value["result"]), r#"{"roots":[]}"#);
     }
-    assert_eq!(broker.exited().await.code(), Some(0));
+    assert_eq!(broker.wait_for_exit().await.code(), Some(0));
 }

@@ -1,4 +1,5 @@
-//! Where backends may live: refused on every wire, however the address is spelled, at every connect.
+//! Addresses that backends may not have: they are refused on every wire, in every spelling, at
+//! every connect.
 
 use std::sync::{
     Arc,
@@ -11,14 +12,14 @@ use tokio::net::{TcpListener, UdpSocket};
 
 use crate::builder;
 
-/// Whoever comes here was not stopped.
+/// A listener that no backend connection may reach. It counts those that do.
 struct Canary {
     port: u16,
     visits: Arc<AtomicUsize>,
 }
 
 impl Canary {
-    /// At an address of this machine that the policy of these tests refuses.
+    /// Listens at an address of this machine that the policy of these tests refuses.
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -41,7 +42,7 @@ impl Canary {
 
 async fn broker() -> TestBroker {
     let config = json!({"egress": {"allow": ["127.0.0.1/32"], "deny": ["127.0.0.2/32"]}});
-    builder().alone().config(config).start().await
+    builder().single_process().config(config).start().await
 }
 
 fn transports(host: &str, port: u16) -> [(&'static str, Value); 4] {
@@ -90,7 +91,7 @@ async fn a_30_addresses_that_are_refused_are_refused_at_registration() {
 async fn a_30_a_31_names_are_judged_by_what_they_resolve_to_at_each_connect() {
     let (broker, canary) = (broker().await, Canary::start().await);
     let admin = broker.admin();
-    // No address for our parsers, and 127.0.0.2 for the system's resolver.
+    // Our parsers do not accept it as an address, but the system's resolver reads it as 127.0.0.2.
     for (at, host) in
         ["127.2", "2130706434", "0x7f000002", "0177.0.0.2", "127.0.2"].iter().enumerate()
     {
@@ -116,5 +117,5 @@ async fn a_30_a_31_names_are_judged_by_what_they_resolve_to_at_each_connect() {
             );
         }
     }
-    assert_eq!(canary.visits.load(Ordering::SeqCst), 0, "nobody came");
+    assert_eq!(canary.visits.load(Ordering::SeqCst), 0, "no request came");
 }

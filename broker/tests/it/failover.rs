@@ -1,5 +1,5 @@
-//! PostgreSQL fails over to a standby, or takes no writes for a while: what is kept, what is lost, and that the broker goes
-//! on at the same address. Named after the faults they are about.
+//! PostgreSQL fails over to a standby, or accepts no writes for a while: the rows that are kept and
+//! lost. The broker continues at the same address. Tests are named after their faults.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::{
     text_of,
 };
 
-/// Two replicas that reach PostgreSQL at an address that may lead elsewhere tomorrow.
+/// Starts two replicas that reach PostgreSQL at an address that a standby can take over.
 async fn movable() -> (TestCluster, Ledger, String) {
     let ledger = Ledger::start().await;
     let cluster = on(&ledger).cluster(2).behind_proxies().start().await;
@@ -42,7 +42,7 @@ async fn f_37_a_failover_to_an_asynchronous_standby_loses_what_was_not_shipped_a
     let shipped = task(&client, "write", json!({"key": "shipped"})).await;
     assert_eq!(over(&client, &shipped).await, "completed");
     standby.has_all_of(cluster.postgres()).await;
-    // The lag: the standby hears nothing any more, and nobody waits for it.
+    // The lag: the standby gets no more writes, and commits do not wait for it.
     feed.hole(Direction::Downstream, true);
     let late = opened_at(&cluster, 1, &key).await;
     let unshipped = task(&client, "write", json!({"key": "unshipped"})).await;
@@ -66,10 +66,11 @@ async fn f_37_a_failover_to_an_asynchronous_standby_loses_what_was_not_shipped_a
         [1, 1, 1],
         "nothing is done again"
     );
-    // A session of which the database knows nothing any more: used as long as its owner lives, or gone; never an error of ours.
+    // The database no longer has this session. It works as long as its owner runs, or is gone; it
+    // never causes an internal error.
     let answer = late.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await;
     assert!(matches!(answer.kind().as_str(), "result" | "session_not_found"), "{answer:?}");
-    // The second replica finds out by itself that the database is back.
+    // The second replica detects by itself that the database is back.
     let new = cluster.client_of(1, "/mcp").bearer(&key);
     eventually("new sessions there", || async {
         new.try_connect(json!({}), TAKEN_OVER_WITHIN).await
@@ -106,7 +107,7 @@ async fn f_38_a_primary_that_takes_no_writes_refuses_what_must_be_stored_and_not
         plain_call(&cluster.at(1, &client), &ledger, &format!("there {number}")).await;
     }
     read_only("off").await;
-    // What an operator does after a switch-over: whoever may still be where it was is thrown out (57P01).
+    // After a switch-over an operator ends all connections to the old place (57P01).
     cluster.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mcp-broker'").await;
     let back = Instant::now();
     let after = task_soon(&client, "after").await;

@@ -1,4 +1,4 @@
-//! Tools, resources and prompts as clients see them through the broker.
+//! Tools, resources and prompts from the view of clients through the broker.
 
 use std::collections::HashSet;
 
@@ -49,7 +49,7 @@ async fn tool_01_adding_a_backend_never_renames_anothers_tools() {
     let client = broker.connected(json!({})).await;
     let before = client.tool_names().await;
     let other = FakeBackend::echo().await;
-    broker.admin().ready_backend("default", "a", &other.spec()).await;
+    broker.admin().put_ready_backend("default", "a", &other.spec()).await;
     let after = broker.connected(json!({})).await.tool_names().await;
     assert!(before.iter().all(|name| after.contains(name)), "{before:?} {after:?}");
 }
@@ -69,7 +69,7 @@ async fn tool_02_an_unknown_tool_is_32602_and_no_backend_is_bothered() {
     for params in [json!({}), json!({"name": 7}), json!({"name": null})] {
         assert_eq!(client.error("tools/call", params).await["code"], -32602);
     }
-    assert_eq!(backend.seen_of("tools/call").len(), 0);
+    assert_eq!(backend.recorded_of("tools/call").len(), 0);
 }
 
 #[tokio::test]
@@ -220,9 +220,12 @@ async fn res_01_a_uri_leads_to_its_backend_and_an_unknown_one_is_32002() {
         let exposed = format!("b+{uri}");
         let result = client.result("resources/read", json!({"uri": exposed})).await;
         assert_eq!(result["contents"][0]["uri"], exposed);
-        assert_eq!(backend.seen_of("resources/read").pop().unwrap().message["params"]["uri"], uri);
+        assert_eq!(
+            backend.recorded_of("resources/read").pop().unwrap().message["params"]["uri"],
+            uri
+        );
     }
-    let count = backend.seen_of("resources/read").len();
+    let count = backend.recorded_of("resources/read").len();
     for uri in ["test://one", "none+test://one", "x+y:z"] {
         let error = client.error("resources/read", json!({"uri": uri})).await;
         assert_eq!(
@@ -230,7 +233,7 @@ async fn res_01_a_uri_leads_to_its_backend_and_an_unknown_one_is_32002() {
             (Some(-32002), "resource_not_found", Some(uri))
         );
     }
-    assert_eq!(backend.seen_of("resources/read").len(), count);
+    assert_eq!(backend.recorded_of("resources/read").len(), count);
     let error = client.error("resources/read", json!({"uri": "b+test://none"})).await;
     assert_eq!(
         (error["code"].as_i64(), error["data"]["uri"].as_str()),
@@ -269,7 +272,7 @@ async fn res_02_a_malformed_uri_is_refused() {
     for params in [json!({}), json!({"uri": 7})] {
         assert_eq!(client.error("resources/read", params).await["code"], -32602);
     }
-    assert_eq!(backend.seen_of("resources/read").len(), 0);
+    assert_eq!(backend.recorded_of("resources/read").len(), 0);
 }
 
 async fn subscribe(client: &TestClient, uri: &str) {
@@ -331,7 +334,7 @@ async fn res_03_subscribing_needs_the_capability() {
     let client = broker.connected(json!({})).await;
     let error = client.error("resources/subscribe", json!({"uri": "b+test://one"})).await;
     assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32601), "capability_missing"));
-    assert_eq!(backend.seen_of("resources/subscribe").len(), 0);
+    assert_eq!(backend.recorded_of("resources/subscribe").len(), 0);
 }
 
 #[tokio::test]
@@ -341,11 +344,11 @@ async fn res_04_one_subscription_at_the_backend_for_all_sessions_of_a_link() {
     for client in &clients {
         subscribe(client, "b+test://one").await;
     }
-    assert_eq!(backend.seen_of("resources/subscribe").len(), 1);
+    assert_eq!(backend.recorded_of("resources/subscribe").len(), 1);
     assert_eq!(broker.admin().get("/admin/v1/subscriptions?tenant=default").await.0, 200);
     clients[0].result("resources/unsubscribe", json!({"uri": "b+test://one"})).await;
     clients[0].result("resources/unsubscribe", json!({"uri": "b+test://one"})).await;
-    assert_eq!(backend.seen_of("resources/unsubscribe").len(), 0);
+    assert_eq!(backend.recorded_of("resources/unsubscribe").len(), 0);
     clients[1].delete_session().await;
     backend.wait_for("the end of the subscription", |seen| seen.is("resources/unsubscribe")).await;
 }

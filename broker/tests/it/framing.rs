@@ -1,7 +1,12 @@
-//! The framing of HTTP/1.1 requests: stricter than that of any proxy in front, so that no request is read in two ways.
+//! The framing of HTTP/1.1 requests: stricter than that of any proxy in front, so that no request
+//! is read in two ways.
 //!
-//! The same bytes are sent to the data plane, on its path for calls and on the one for everything else, to the admin listener, over
-//! TLS, and through nginx and HAProxy.
+//! The same bytes are sent to several readers:
+//!
+//! - the data plane, on its path for calls and on the one for everything else
+//! - the admin listener
+//! - the data plane over TLS
+//! - nginx and HAProxy in front
 
 use std::net::SocketAddr;
 
@@ -17,10 +22,10 @@ use crate::{builder, raw_http, read_answer, read_to_close, request};
 /// A request whose framing could be read in two ways.
 struct Ambiguous {
     name: &'static str,
-    /// The headers of its framing, `host` among them, each with its end.
+    /// The headers of its framing, `host` included, each with its line end.
     framing: String,
     body: String,
-    /// Allowed by the head alone: the body is what is refused.
+    /// Set when the head alone is acceptable, and the body is refused.
     head_is_fine: bool,
 }
 
@@ -33,7 +38,8 @@ fn of_body(name: &'static str, body: impl Into<String>) -> Ambiguous {
     Ambiguous { name, framing, body: body.into(), head_is_fine: true }
 }
 
-/// `smuggled`: a whole request, which a reader may take for a part of the first one's body or for the next.
+/// Returns the ambiguous requests. `smuggled`: a whole request, which a reader may take for a part
+/// of the first one's body or for the next request.
 fn ambiguous(smuggled: &str) -> Vec<Ambiguous> {
     let host = "host: localhost\r\n";
     let ping = request(7, "ping", json!({}));
@@ -197,7 +203,7 @@ fn call(session: &str, text: &str) -> String {
 }
 
 fn answers_in(text: &str) -> usize {
-    // Texts speak of HTTP/1.1 too.
+    // Answer texts mention HTTP/1.1 too.
     text.split("HTTP/1.1 ")
         .skip(1)
         .filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
@@ -214,16 +220,20 @@ struct Rig {
 impl Rig {
     async fn start(config: Value) -> Self {
         let backend = FakeBackend::echo().await;
-        let broker =
-            builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+        let broker = builder()
+            .single_process()
+            .config(config)
+            .backend("default", "b", backend.spec())
+            .start()
+            .await;
         let client = broker.client("/mcp").connected(json!({})).await;
         let session = client.session().unwrap();
         Self { broker, backend, _client: client, session }
     }
 
-    /// The texts of all calls that the backend has carried out.
+    /// Returns the texts of all calls that reached the backend.
     fn carried_out(&self) -> Vec<String> {
-        let texts = self.backend.seen_of("tools/call").into_iter();
+        let texts = self.backend.recorded_of("tools/call").into_iter();
         texts
             .map(|seen| {
                 seen.message["params"]["arguments"]["text"].as_str().unwrap_or_default().to_owned()
@@ -232,7 +242,7 @@ impl Rig {
     }
 }
 
-/// One refusal, the end of the connection, and nothing done.
+/// Checks that there is one refusal, then the end of the connection, and no effect.
 fn assert_refused(name: &str, answer: &str, case: &Ambiguous) {
     assert!(
         answer.starts_with("HTTP/1.1 400 ") && answers_in(answer) == 1,
@@ -255,7 +265,8 @@ async fn framing_is_stricter_than_any_front_proxy() {
     let fine = call(&rig.session, "fine");
     let ping = request(7, "ping", json!({}));
     for case in ambiguous(&smuggled) {
-        // What is read first decides nothing: the path for calls, the one for everything else, the one of operators.
+        // The first bytes decide nothing: the path for calls, the one for everything else, the one
+        // of operators.
         let answer =
             raw_http(data, raw("POST /mcp HTTP/1.1", &rig.session, &case).as_bytes()).await;
         assert_refused("a call", &answer, &case);
@@ -273,7 +284,7 @@ async fn framing_is_stricter_than_any_front_proxy() {
         .await;
         assert_refused("an operator", &answer, &case);
         assert!(answer.contains("application/problem+json"), "{answer}");
-        // Behind requests that were served, on both paths.
+        // The request follows others that were served, on both paths.
         for first in
             [fine.clone(), format!("\r\nGET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n{fine}")]
         {
@@ -288,7 +299,7 @@ async fn framing_is_stricter_than_any_front_proxy() {
                 .unwrap();
             assert_refused("a later call", &read_to_close(&mut stream).await, &case);
         }
-        // In pieces, each read by itself.
+        // The request comes in pieces, each read by itself.
         let mut stream = TcpStream::connect(data).await.unwrap();
         stream.set_nodelay(true).unwrap();
         for piece in raw("POST /mcp HTTP/1.1", &rig.session, &case).as_bytes().chunks(50) {
@@ -314,7 +325,7 @@ async fn framing_is_stricter_than_any_front_proxy() {
         answer.contains(" 400 ") && answer.contains("HTTP/1.0 has no Transfer-Encoding"),
         "{answer}"
     );
-    // What is fine is served as before, with chunks too, and the connection stays.
+    // Correct requests are served as before, with chunks too, and the connection stays.
     let chunked = format!(
         "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nmcp-session-id: {}\r\ntransfer-encoding: chunked\r\n\r\n{:x};a=b\r\n{ping}\r\n0\r\nx: y\r\n\r\n",
         rig.session,
@@ -370,14 +381,14 @@ async fn framing_of_a_body_above_the_limit_is_refused_before_it_comes() {
                 .write_all(format!("{}{more}\r\n", head(line, 2 << 20)).as_bytes())
                 .await
                 .unwrap();
-            // Not a byte of it was sent.
+            // None of the body was sent.
             let answer = read_answer(&mut stream).await;
             assert!(
                 answer.starts_with("HTTP/1.1 413 ")
                     && answer.to_lowercase().contains("connection: close"),
                 "{line}: {answer}"
             );
-            // Bytes that are sent in spite of it are not taken for another request.
+            // Bytes that are sent nevertheless are not taken for another request.
             let _closed = stream.write_all(call(&rig.session, "smuggled").as_bytes()).await;
             assert_eq!(read_to_close(&mut stream).await, "", "{line}");
         }
@@ -423,8 +434,8 @@ async fn s17_a_chunk_above_the_limit_is_refused_before_it_comes() {
     assert_eq!(rig.carried_out(), [""; 0]);
 }
 
-/// Through a proxy that keeps its connections to the broker: whatever the proxy makes of a request, the broker answers as many as
-/// the proxy has sent, and each client gets its own answers.
+/// Sends through a proxy that keeps its connections to the broker. Whatever the proxy makes of a
+/// request, the broker answers as many as the proxy has sent. Each client gets its own answers.
 async fn nothing_is_smuggled(rig: &Rig, name: &str, front: SocketAddr) {
     for (number, _) in ambiguous("").iter().enumerate() {
         let (smuggled, victims) =
@@ -432,10 +443,12 @@ async fn nothing_is_smuggled(rig: &Rig, name: &str, front: SocketAddr) {
         let case = &ambiguous(&call(&rig.session, &smuggled))[number];
         let mut attacker = TcpStream::connect(front).await.unwrap();
         attacker.write_all(raw("POST /mcp HTTP/1.1", &rig.session, case).as_bytes()).await.unwrap();
-        // Says that it has sent all, so that a proxy that waits for more of it gives up.
+        // The shutdown marks the end of the request, so that a proxy that waits for more of it
+        // gives up.
         attacker.shutdown().await.unwrap();
         let attacked = read_to_close(&mut attacker).await;
-        // The next client gets its own answer, over the connection that was used before where there is one.
+        // The next client gets its own answer, over the connection that was used before if there is
+        // one.
         let mut victim = TcpStream::connect(front).await.unwrap();
         victim.write_all(call(&rig.session, &victims).as_bytes()).await.unwrap();
         let answer = read_answer(&mut victim).await;
@@ -444,7 +457,7 @@ async fn nothing_is_smuggled(rig: &Rig, name: &str, front: SocketAddr) {
             "{name}, {}: {answer}",
             case.name
         );
-        // One that the proxy itself took for a second request was answered to who sent it.
+        // A request that the proxy itself took for a second one was answered to its sender.
         let was_carried_out = rig.carried_out().contains(&smuggled);
         assert!(
             !was_carried_out || attacked.contains(&smuggled),

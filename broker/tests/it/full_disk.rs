@@ -1,5 +1,5 @@
-//! R20, F-24: the disk of an SQLite database is full. On a small file system of the test's own, as far as the machine lets one be
-//! mounted.
+//! R20, F-24: the disk of an SQLite database is full. The test uses a small file system of its own,
+//! if the machine permits the mount.
 
 use std::{
     io::Write as _,
@@ -23,7 +23,7 @@ struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// `None`: nothing can be mounted here.
+    /// Mounts the file system. `None`: this machine permits no mount.
     fn mount(mebibytes: usize) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let size = format!("size={mebibytes}m");
@@ -42,7 +42,7 @@ impl SmallDisk {
         self.path().join(format!("filler-{number}"))
     }
 
-    /// Takes what is left, to the last byte.
+    /// Fills the remaining space, to the last byte.
     fn fill(&mut self) {
         let mut file = std::fs::File::create(self.filler(self.fillers)).unwrap();
         self.fillers += 1;
@@ -64,7 +64,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A task that was acknowledged has its result.
+/// Checks that an acknowledged task has its result.
 async fn collected(client: &TestClient, task: &str) {
     assert_eq!(
         text_of(&client.result("tasks/result", json!({"taskId": task})).await),
@@ -73,7 +73,7 @@ async fn collected(client: &TestClient, task: &str) {
     );
 }
 
-/// Something has to be stored; gives what the client was told.
+/// Sends a request that must be stored; returns the answer.
 async fn makes_a_task(client: &TestClient) -> Value {
     let params =
         json!({"name": "b__t", "arguments": {"a": "x".repeat(20_000)}, "task": {"ttl": 600_000}});
@@ -90,7 +90,7 @@ async fn r20_f_24_with_a_full_disk_nothing_acknowledged_is_lost_and_the_rest_goe
     let config =
         json!({"storage": {"url": format!("sqlite:{}", disk.path().join("broker.db").display())}});
     let mut broker: TestBroker = builder()
-        .alone()
+        .single_process()
         .auth_required()
         .config(config)
         .backend("default", "b", backend.spec())
@@ -101,7 +101,7 @@ async fn r20_f_24_with_a_full_disk_nothing_acknowledged_is_lost_and_the_rest_goe
     let mut acknowledged = vec![start(&client, "b__t").await];
     wait_status(&client, &acknowledged[0], "completed").await;
 
-    // Pages that were free in the file take a few writes more.
+    // Free pages in the file accept a few more writes.
     let mut refused = Value::Null;
     for _ in 0..200 {
         disk.fill();
@@ -114,14 +114,14 @@ async fn r20_f_24_with_a_full_disk_nothing_acknowledged_is_lost_and_the_rest_goe
     }
     assert_eq!((refused["code"].as_i64(), kind(&refused)), (Some(1004), "store_full"), "{refused}");
     assert!(refused["message"].as_str().unwrap().contains("disk is full"), "{refused}");
-    // What needs no disk goes on, and what was stored can be read.
+    // Requests that need no disk continue, and stored rows can be read.
     for _ in 0..20 {
         assert_eq!(text_of(&client.call("b__t", json!({})).await), "echoed");
     }
     assert_eq!(client.tool_names().await, ["b__t"]);
     collected(&client, &acknowledged[0]).await;
     assert_eq!(broker.admin().get("/healthz").await.0, 200);
-    broker.logged("the disk that holds the database is full").await;
+    broker.wait_for_log("the disk that holds the database is full").await;
     println!("while the disk is full: {:?}", broker.admin().get("/readyz").await);
 
     disk.make_room();
@@ -140,9 +140,9 @@ async fn r20_f_24_with_a_full_disk_nothing_acknowledged_is_lost_and_the_rest_goe
         wait_status(&client, task, "completed").await;
         collected(&client, task).await;
     }
-    // And after a death without a word.
+    // All results also survive a SIGKILL.
     broker.kill().await;
-    broker.start_again().await;
+    broker.restart().await;
     let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     for task in &acknowledged {
         collected(&client, task).await;

@@ -1,4 +1,5 @@
-//! One process takes over from another at the same addresses, and what connections are told when theirs ends.
+//! One process takes over from another at the same addresses, and connections get an end with a
+//! reason.
 
 use std::{
     net::SocketAddr,
@@ -23,7 +24,7 @@ use crate::{builder, read_to_close};
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 const CLIENTS: usize = 8;
 
-/// Whoever connects all the time, each time anew.
+/// Clients that connect all the time, with a new connection each time.
 struct Crowd {
     stop: Arc<AtomicBool>,
     served: Arc<AtomicUsize>,
@@ -77,7 +78,8 @@ async fn exchange(address: SocketAddr, says: &str) -> std::io::Result<String> {
     stream.write_all(says.as_bytes()).await?;
     let mut answer = Vec::new();
     let mut chunk = [0; 1024];
-    // Over TCP one line is the answer; over HTTP the connection ends with it, or a small body in JSON does.
+    // Over TCP one line is the answer. Over HTTP the connection ends with it, or a small body in
+    // JSON does.
     while !answer.ends_with(b"}\n") && !answer.ends_with(b"}}") {
         match stream.read(&mut chunk).await? {
             0 => break,
@@ -129,18 +131,19 @@ async fn r6_a_process_takes_over_and_no_connection_is_refused_or_reset() {
     second.connected(json!({})).await;
 }
 
-/// What systemd does: it listens, passes the sockets on to one process after the other, and keeps them.
+/// The part of systemd: it listens, passes the sockets on to one process after the other, and keeps
+/// them.
 struct Sockets {
     folder: tempfile::TempDir,
     kept: Vec<std::os::fd::OwnedFd>,
 }
 
 impl Sockets {
-    /// A program that starts the broker with these sockets, by name.
+    /// Returns a program that starts the broker with these sockets, by name.
     fn passed_on(sockets: &[(&str, &std::net::TcpListener)]) -> Self {
         use std::os::{fd::AsRawFd as _, unix::fs::PermissionsExt as _};
         let folder = tempfile::tempdir().unwrap();
-        // A duplicate is not closed where another program begins.
+        // A duplicate is not closed when another program begins.
         let kept: Vec<_> =
             sockets.iter().map(|(_, socket)| rustix::io::dup(socket).unwrap()).collect();
         let numbers: Vec<String> = kept
@@ -177,7 +180,8 @@ async fn r6_sockets_that_are_passed_on_refuse_no_connection_while_one_process_fo
         "listen": {"http": http_address.to_string(), "admin": "127.0.0.1:0", "tcp": tcp_address.to_string()},
         "limits": {"connections_per_address": 10_000}, "shutdown": {"grace": "10s"},
     });
-    let mut broker = builder().program(sockets.program()).alone().config(config).start().await;
+    let mut broker =
+        builder().program(sockets.program()).single_process().config(config).start().await;
     assert_eq!((broker.http_address(), broker.tcp_address()), (http_address, tcp_address));
     let crowds = [
         Crowd::at(http_address, |answer| answer.starts_with("HTTP/1.1 "), GET),
@@ -187,9 +191,10 @@ async fn r6_sockets_that_are_passed_on_refuse_no_connection_while_one_process_fo
         for crowd in &crowds {
             crowd.served_more(50).await;
         }
-        // One after the other, on one database file: nobody listens in between but who keeps the sockets.
+        // The processes run one after the other, on one database file. Between them only the keeper
+        // of the sockets listens.
         assert_eq!(broker.terminate().await.code(), Some(0));
-        broker.start_again().await;
+        broker.restart().await;
     }
     for crowd in &crowds {
         crowd.served_more(50).await;
@@ -237,7 +242,7 @@ async fn sockets_that_are_passed_on_for_something_else_are_refused_at_start() {
 #[tokio::test]
 async fn sockets_of_another_process_are_not_taken() {
     let broker = builder()
-        .alone()
+        .single_process()
         .env("LISTEN_PID", "1")
         .env("LISTEN_FDS", "2")
         .env("LISTEN_FDNAMES", "http:admin")
@@ -248,7 +253,7 @@ async fn sockets_of_another_process_are_not_taken() {
 
 #[tokio::test]
 async fn a_port_is_not_shared_unless_both_say_so() {
-    let broker = builder().alone().start().await;
+    let broker = builder().single_process().start().await;
     let folder = tempfile::tempdir().unwrap();
     let config = json!({"listen": {"http": broker.http_address().to_string(), "admin": "127.0.0.1:0", "reuse_port": true},
         "storage": {"url": format!("sqlite:{}", folder.path().join("b.db").display())}});
@@ -261,23 +266,23 @@ async fn a_port_is_not_shared_unless_both_say_so() {
 #[tokio::test]
 async fn connections_are_taken_for_as_long_as_a_balancer_needs() {
     let config = json!({"shutdown": {"readiness_delay": "2s"}});
-    let mut broker = builder().alone().config(config).start().await;
+    let mut broker = builder().single_process().config(config).start().await;
     let asked = Instant::now();
-    broker.ask_to_end();
+    broker.request_shutdown();
     let admin = broker.admin();
     eventually("readiness to be off", || async {
         let (status, body) = admin.get("/readyz").await;
         if status == 503 { Ok(()) } else { Err(body) }
     })
     .await;
-    // Nothing is in flight, so only the delay keeps the listeners open.
+    // No request is in flight, so only the delay keeps the listeners open.
     let answer = exchange(broker.http_address(), GET).await.unwrap();
     assert!(
         answer.starts_with("HTTP/1.1 ")
             && answer.to_ascii_lowercase().contains("connection: close"),
         "{answer}"
     );
-    assert!(broker.exited().await.success());
+    assert!(broker.wait_for_exit().await.success());
     assert!(asked.elapsed() >= Duration::from_secs(2), "{:?}", asked.elapsed());
     assert!(TcpStream::connect(broker.http_address()).await.is_err());
 }
@@ -295,13 +300,14 @@ async fn http_2_connections_are_told_goodbye_and_http_1_ones_to_close() {
         }
     })
     .await;
-    let mut broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let mut broker =
+        builder().single_process().backend("default", "b", backend.spec()).start().await;
     let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let client = broker.connected(json!({})).await;
     let call = client.begin_call("b__wait", json!({}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
-    broker.ask_to_end();
+    broker.request_shutdown();
     eventually("the drain", || async {
         let answer = exchange(broker.http_address(), &GET.replace("connection: close\r\n", ""))
             .await
@@ -314,10 +320,10 @@ async fn http_2_connections_are_told_goodbye_and_http_1_ones_to_close() {
     let frames = read_to_close(&mut stream).await.into_bytes();
     let kinds: Vec<u8> = kinds(&frames);
     assert!(kinds.contains(&GOAWAY), "{kinds:?}");
-    assert!(broker.exited().await.success());
+    assert!(broker.wait_for_exit().await.success());
 }
 
-/// The kinds of the frames in these bytes.
+/// Returns the kinds of the frames in these bytes.
 fn kinds(mut bytes: &[u8]) -> Vec<u8> {
     let mut kinds = Vec::new();
     while let [a, b, c, kind, ..] = bytes {
@@ -330,7 +336,7 @@ fn kinds(mut bytes: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn r26_the_generation_tells_which_reading_of_the_file_is_in_force() {
-    let broker = builder().alone().config(json!({"tenants": {"one": {}}})).start().await;
+    let broker = builder().single_process().config(json!({"tenants": {"one": {}}})).start().await;
     let file = broker.folder().join("config.yaml");
     let good = std::fs::read_to_string(&file).unwrap();
     let view = async || broker.admin().get("/admin/v1/configuration").await.1;

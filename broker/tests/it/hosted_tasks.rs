@@ -1,4 +1,4 @@
-//! Tasks of 2025-11-25 for backends that never heard of them: the broker is the host.
+//! Tasks of 2025-11-25 for backends that do not support them: the broker is the host.
 
 use std::{
     sync::{
@@ -19,7 +19,7 @@ use crate::{
 
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
-/// A backend with a tool `job` that waits at the gate.
+/// Returns a backend with a tool `job` that waits at the gate.
 async fn waiting(done: &Gate) -> FakeBackend {
     let done = done.clone();
     FakeBackend::with_tool("job", move |_| {
@@ -179,7 +179,11 @@ async fn task_09_a_cancelled_task_stays_cancelled_and_its_backend_is_told() {
         backend.wait_for("the cancellation", |seen| seen.is("notifications/cancelled")).await;
     assert_eq!(told.message["params"]["requestId"], call.message["id"]);
     done.open();
-    assert_eq!(waiting.error().await["data"]["status"], "cancelled", "whoever waits learns it");
+    assert_eq!(
+        waiting.error().await["data"]["status"],
+        "cancelled",
+        "the waiting client learns it"
+    );
     assert_eq!(client.result("tasks/get", json!({"taskId": id})).await["status"], "cancelled");
     let error = client.error("tasks/cancel", json!({"taskId": id})).await;
     assert_eq!(error["code"], -32602);
@@ -225,7 +229,7 @@ async fn task_05_a_repeated_request_finds_its_task() {
         first["task"]["taskId"], theirs["task"]["taskId"],
         "callers without a key of their own share none"
     );
-    // The same bytes under the same id: the client did not see the answer.
+    // The client sends the same bytes under the same id, because it did not see the answer.
     let body = || {
         json!({"jsonrpc": "2.0", "id": "once", "method": "tools/call", "params": {"name": "b__echo", "task": {}}}).to_string()
     };
@@ -404,7 +408,7 @@ async fn task_13_another_session_of_the_principal_may_answer() {
     assert_eq!(
         text_of(&not_asked.result().await),
         "decline",
-        "a client that can not answer waits for one that can"
+        "a client that cannot answer waits for one that can"
     );
 }
 
@@ -436,7 +440,7 @@ async fn task_14_progress_comes_under_the_clients_token_until_the_end() {
         async move {
             let token = call.progress_token().clone();
             let mut progress = 1;
-            // Again and again: nothing else tells when the client has begun to wait.
+            // The backend repeats it: no other event shows when the client has begun to wait.
             loop {
                 call.notify(
                     "notifications/progress",
@@ -464,7 +468,7 @@ async fn task_14_progress_comes_under_the_clients_token_until_the_end() {
     );
     assert_eq!(message["params"]["_meta"][RELATED]["taskId"], id.as_str(), "{message}");
     let mut call = client.begin("tasks/result", json!({"taskId": id}));
-    // The stream where the client waits is preferred once it waits there.
+    // The stream on which the client waits is preferred once it waits there.
     let there = call.next().await.unwrap();
     assert_eq!(
         (there.method(), there.value["params"]["progressToken"].as_str()),
@@ -495,7 +499,7 @@ async fn a_backend_that_is_down_fails_the_task_after_the_time_for_calls() {
         ("backend_unavailable", Some(true)),
         "{error}"
     );
-    // One that comes back in time is used.
+    // A backend that comes back in time is used.
     let id = start(&client, "b__echo").await;
     let backend = FakeBackend::on_listener(tokio::net::TcpListener::bind(address).await.unwrap());
     let counted = calls.clone();
@@ -507,7 +511,7 @@ async fn a_backend_that_is_down_fails_the_task_after_the_time_for_calls() {
     assert_eq!(calls.load(Ordering::Relaxed), 1);
 }
 
-/// A backend whose first answer is lost on the way.
+/// Returns a backend whose first answer is lost on the way.
 async fn forgetful(annotations: Value) -> FakeBackend {
     let backend = FakeBackend::start().await;
     let calls = AtomicUsize::new(0);

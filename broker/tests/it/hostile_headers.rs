@@ -1,5 +1,5 @@
-//! Headers of Streamable HTTP that do not fit (H-10), and places in event streams that are not the client's own (H-16). What the
-//! headers of 2026-07-28 repeat is tried in `stateless::http`.
+//! Headers of Streamable HTTP that disagree (H-10), and event ids of other clients' streams (H-16).
+//! The headers that repeat the body in 2026-07-28 are tested in `stateless::http`.
 
 use serde_json::{Value, json};
 use testkit::{Event, FakeBackend, Reply, TestBroker, TestClient, client::ACCEPT_BOTH};
@@ -14,7 +14,7 @@ const HOST: (&str, &str) = ("host", "localhost");
 const JSON: (&str, &str) = ("content-type", "application/json");
 const BOTH: (&str, &str) = ("accept", ACCEPT_BOTH);
 
-/// The first line, and all headers, of the answer to a request that is written by hand.
+/// Returns the first line, and all headers, of the answer to a request that is written by hand.
 async fn asked(
     broker: &TestBroker,
     method: &str,
@@ -153,7 +153,7 @@ async fn h_10_versions_that_are_none_or_two_are_refused() {
     client.result("ping", json!({})).await;
 }
 
-/// What a client is told that wants to go on from there: status and error, without what names this one refusal.
+/// Resumes from this id; returns status and error, without the members that name this one refusal.
 async fn resuming(client: &TestClient, id: &str) -> (u16, Value) {
     let mut headers = client.headers_with(&[("accept", "text/event-stream")]);
     headers.push(("last-event-id".to_owned(), id.to_owned()));
@@ -179,7 +179,8 @@ async fn h_16_a_place_in_a_strangers_stream_is_told_as_one_that_never_was() {
     let events = victim.post_stream(body).await.rest().await;
     let ids: Vec<String> = events.iter().filter_map(|event| event.id.clone()).collect();
     assert!(ids.len() > 1, "{events:?}");
-    // Nobody is told whose a place is, only that it is none of theirs.
+    // The refusal does not name the owner of an event id. It is the same as for an id that never
+    // existed.
     let never = resuming(&thief, "123456789-1").await;
     assert_eq!((never.0, kind(&never.1)), (400, "invalid_request"), "{never:?}");
     for id in &ids {
@@ -208,15 +209,15 @@ async fn h_16_a_place_in_a_strangers_stream_is_told_as_one_that_never_was() {
         );
     }
     assert_eq!(resuming(&thief, &"9".repeat(8_000)).await, never);
-    // Of two nobody knows which counts.
+    // With two ids it is not defined which one counts.
     let mut twice = victim.headers_with(&[("accept", "text/event-stream")]);
     twice.extend(ids[..2].iter().map(|id| ("last-event-id".to_owned(), id.clone())));
     assert_eq!(refused(victim.send_with("GET", twice, "").await).await.0, 400);
-    // Beyond the end of its own: nothing was ever there.
+    // An id beyond the end of the client's own stream: no such event existed.
     let (status, error) = resuming(&victim, &format!("{stream}-9999")).await;
     assert_eq!((status, kind(&error)), (400, "events_gone"), "{error}");
     assert!(error["message"].as_str().unwrap().contains("Last-Event-ID"), "{error}");
-    // Nothing of this has cost the victim anything.
+    // None of these requests had an effect on the victim.
     let again = victim.resume(&ids[0]).await.rest().await;
     let answer = again.last().and_then(Event::message).unwrap();
     assert_eq!(text_of(&answer["result"]), "secret");

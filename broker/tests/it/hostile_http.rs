@@ -1,5 +1,6 @@
-//! Hostile HTTP/1.1 at the data plane: framing, heads, targets and pipelines that are meant to be read in two ways. None of
-//! it reaches a backend, none gets more than one answer, and a session beside it is served.
+//! Hostile HTTP/1.1 at the data plane: framing, heads, targets and pipelines that can be read in
+//! two ways. None of it reaches a backend, none gets more than one answer. Another session is
+//! served meanwhile.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, TestBroker, eventually, within};
@@ -11,10 +12,10 @@ use tokio::{
 use crate::{alone_with, builder, echo, initialize_body, raw_http, read_answer, request};
 
 const ACCEPT: &str = "accept: application/json, text/event-stream\r\n";
-/// What would be a request if it were read as one.
+/// A text that would be a request if a reader took it for one.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// A POST with these headers in place of its framing.
+/// Returns a POST with these headers in place of its framing.
 fn post(framing: &str, body: &str) -> String {
     format!(
         "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{ACCEPT}{framing}\r\n{body}"
@@ -22,18 +23,19 @@ fn post(framing: &str, body: &str) -> String {
 }
 
 fn answers_in(text: &str) -> usize {
-    // Texts speak of HTTP/1.1 too.
+    // Answer texts mention HTTP/1.1 too.
     text.split("HTTP/1.1 ")
         .skip(1)
         .filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
         .count()
 }
 
-/// Each gets one refusal at most, then the end; and a session that was there before is served as before.
+/// Checks that each gets one refusal at most, then the end. A session from before is served as
+/// before.
 async fn each_is_refused(requests: Vec<String>) {
     let (broker, backend) = echo().await;
     let canary = broker.connected(json!({})).await;
-    // What is wrong with them is what the test says, and nothing else.
+    // The requests are correct except for the fault that the test names.
     let body = initialize_body("2025-11-25");
     let fine = post(&format!("connection: close\r\ncontent-length: {}\r\n", body.len()), &body);
     assert!(raw_http(broker.http_address(), fine.as_bytes()).await.starts_with("HTTP/1.1 200"));
@@ -49,7 +51,7 @@ async fn each_is_refused(requests: Vec<String>) {
         );
         assert!(!answer.contains("smuggled"), "{answer}");
     }
-    assert!(backend.seen_of("tools/call").is_empty());
+    assert!(backend.recorded_of("tools/call").is_empty());
     canary.call("b__echo", json!({})).await;
 }
 
@@ -77,7 +79,7 @@ async fn h_01_contradicting_lengths_are_refused() {
 async fn h_01_a_body_whose_end_is_told_in_two_ways_is_refused() {
     let body = initialize_body("2025-11-25");
     let length = body.len();
-    // Whole by either of the two.
+    // The body is whole by either of the two.
     let chunked = format!("{length:x}\r\n{body}\r\n0\r\n\r\n");
     let requests = [
         format!("content-length: {}\r\ntransfer-encoding: chunked\r\n", chunked.len()),
@@ -158,8 +160,8 @@ async fn h_04_chunks_that_are_none_are_refused_and_trailers_mean_nothing() {
         chunked("zz\r\n"),
     ];
     each_is_refused(requests).await;
-    // Trailers are read and forgotten: neither another host nor another caller comes of them.
-    let broker = builder().alone().auth_required().start().await;
+    // Trailers are read and dropped: they change neither the host nor the caller.
+    let broker = builder().single_process().auth_required().start().await;
     let trailers =
         format!("{size:x}\r\n{body}\r\n0\r\nauthorization: Bearer x\r\nhost: evil.example\r\n\r\n");
     let answer = raw_http(
@@ -207,7 +209,7 @@ async fn h_06_upgrades_to_what_is_not_offered_are_not_taken() {
         let answer =
             raw_http(broker.http_address(), format!("{}{next}", post(&framing, &body)).as_bytes())
                 .await;
-        // H-25: nor is HTTP/2 spoken after an upgrade.
+        // H-25: HTTP/2 is not used after an upgrade either.
         assert!(
             answer.starts_with("HTTP/1.1 200")
                 && !answer.contains(" 101 ")
@@ -269,7 +271,7 @@ async fn h_08_heads_without_measure_are_refused() {
         format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{}: y\r\n\r\n", "y".repeat(1 << 20)),
         format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"),
         format!("POST /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "y".repeat(200_000)),
-        // Fine but for its length.
+        // The request is correct except for its length.
         post(&format!("content-length: {}\r\nx: {}\r\n", body.len(), "y".repeat(200_000)), &body),
     ])
     .await;
@@ -281,7 +283,7 @@ async fn h_08_the_limit_of_a_head_is_exact_however_it_comes() {
     let backend = FakeBackend::echo().await;
     let broker = alone_with(&backend).await;
     let body = initialize_body("2025-11-25");
-    // Read by the broker itself, and by the library.
+    // The broker itself reads the first, and the library the second.
     let plain =
         post(&format!("connection: close\r\ncontent-length: {}\r\nx: @\r\n", body.len()), &body);
     let chunked =
@@ -299,7 +301,7 @@ async fn h_08_the_limit_of_a_head_is_exact_however_it_comes() {
                 let (mut reader, mut writer) = stream.split();
                 let writing = async {
                     for piece in text.as_bytes().chunks(at_once) {
-                        // It may be closed before all is written.
+                        // The connection may be closed before all is written.
                         let _cut = writer.write_all(piece).await;
                         tokio::task::yield_now().await;
                     }
@@ -356,8 +358,12 @@ async fn h_09_encoded_bodies_are_refused_unread() {
 async fn h_11_a_body_that_is_announced_and_does_not_come_is_waited_for_until_the_deadline() {
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "300ms"}});
-    let broker =
-        builder().alone().config(deadline).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(deadline)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let answer = raw_http(
         broker.http_address(),
         post("expect: 100-continue\r\ncontent-length: 100\r\n", "").as_bytes(),
@@ -365,13 +371,13 @@ async fn h_11_a_body_that_is_announced_and_does_not_come_is_waited_for_until_the
     .await;
     assert!(answer.starts_with("HTTP/1.1 100"), "{answer}");
     assert!(answers_in(&answer) <= 2 && !answer.contains("HTTP/1.1 2"), "{answer}");
-    // What else a client may expect is ignored.
+    // Other expectations of a client are ignored.
     let body = initialize_body("2025-11-25");
     let framing =
         format!("expect: miracles\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
     let answer = raw_http(broker.http_address(), post(&framing, &body).as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answers_in(&answer) == 1, "{answer}");
-    // One refused before its body is wanted is not asked for it.
+    // A request that is refused before its body is needed gets no `100 Continue`.
     let refused = post("expect: 100-continue\r\ncontent-length: 100\r\nconnection: close\r\n", "")
         .replace("localhost", "evil.example");
     let answer = raw_http(broker.http_address(), refused.as_bytes()).await;
@@ -396,10 +402,10 @@ async fn f_16_a_request_cut_at_any_byte_is_never_carried_out() {
         assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1 2"), "{length}");
     }
     client.call("b__echo", json!({"whole": true})).await;
-    assert_eq!(backend.seen_of("tools/call").len(), 1);
+    assert_eq!(backend.recorded_of("tools/call").len(), 1);
 }
 
-/// The ids of the answers, in their order.
+/// Returns the ids of the answers, in their order.
 fn ids_in(text: &str) -> Vec<u64> {
     let bodies = text.split("\r\n\r\n").skip(1);
     bodies
@@ -426,7 +432,8 @@ async fn h_13_a_thousand_requests_in_a_row_are_answered_in_order_up_to_the_hosti
         let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
         let (mut reader, mut writer) = stream.split();
         let mut answer = Vec::new();
-        // Who writes a thousand has to read meanwhile. Past the hostile one nobody takes what is written.
+        // A client that writes a thousand requests has to read meanwhile. The broker reads nothing
+        // behind the hostile one.
         let (_, _) = tokio::join!(
             writer.write_all(text.as_bytes()),
             within("the end", reader.read_to_end(&mut answer))
@@ -436,12 +443,12 @@ async fn h_13_a_thousand_requests_in_a_row_are_answered_in_order_up_to_the_hosti
     assert!(pipelined(None).await.into_iter().eq(1..=1_000));
     let ids = pipelined(Some(600)).await;
     assert!(ids.iter().copied().eq(1..=ids.len() as u64), "{ids:?}");
-    // The end of a connection that is still written to may overtake the last answers.
+    // The end of a connection on which the client still writes may overtake the last answers.
     assert!((1..=600).contains(&ids.len()), "{}", ids.len());
     client.result("ping", json!({})).await;
 }
 
-/// What was found right of one head counts for those that say the same, and for no other.
+/// The check of one head counts for equal heads, and for no other.
 #[tokio::test]
 async fn h_13_a_connection_is_trusted_no_further_than_its_last_head() {
     let broker = builder().config(json!({"auth": {"required": true}})).start().await;

@@ -1,5 +1,5 @@
-//! Hostile HTTP/2 at the data plane, in frames written by hand: whoever floods is closed or refused, costs nobody else
-//! anything, and what is not a request never reaches a handler.
+//! Hostile HTTP/2 at the data plane, in frames written by hand. A client that floods is closed or
+//! refused, and costs other clients nothing. A text that is not a request never reaches a handler.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const END_HEADERS: u8 = 4;
 
 const SETTINGS_INITIAL_WINDOW: u16 = 4;
 
-/// RFC 9113, 4.1.
+/// Returns a frame (RFC 9113, 4.1).
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     bytes.extend([kind, flags]);
@@ -37,7 +37,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An integer with a prefix of seven bits (RFC 7541, 5.1).
+/// Returns an integer with a prefix of seven bits (RFC 7541, 5.1).
 fn length(value: usize) -> Vec<u8> {
     let Some(mut rest) = value.checked_sub(127) else { return vec![value as u8] };
     let mut bytes = vec![127];
@@ -49,7 +49,7 @@ fn length(value: usize) -> Vec<u8> {
     bytes
 }
 
-/// One header, literal and not indexed (RFC 7541, 6.2.2).
+/// Returns one header, literal and not indexed (RFC 7541, 6.2.2).
 fn header(name: &str, value: &[u8]) -> Vec<u8> {
     [&[0][..], &length(name.len()), name.as_bytes(), &length(value.len()), value].concat()
 }
@@ -104,13 +104,13 @@ impl Raw {
         raw
     }
 
-    /// Writes as much as is taken. A broker that closes, or that reads no further, takes no more.
+    /// Writes until the write fails. A broker that closes, or that stops reading, accepts no more.
     async fn pour(&mut self, bytes: &[u8]) {
         let _taken =
             tokio::time::timeout(Duration::from_secs(3), self.stream.write_all(bytes)).await;
     }
 
-    /// The next frame; `None` at the end of the connection.
+    /// Returns the next frame; `None` at the end of the connection.
     async fn next(&mut self) -> Option<Said> {
         loop {
             if self.seen.len() >= 9 {
@@ -135,7 +135,7 @@ impl Raw {
         }
     }
 
-    /// The first frame like this one; `None` when the connection ends before.
+    /// Returns the first frame that `wanted` accepts; `None` if the connection ends before.
     async fn find(&mut self, wanted: impl Fn(&Said) -> bool) -> Option<Said> {
         while let Some(said) = self.next().await {
             if wanted(&said) {
@@ -145,19 +145,20 @@ impl Raw {
         None
     }
 
-    /// The connection ends, with a reason or without.
+    /// Checks that the connection ends, with a reason or without.
     async fn ends(&mut self, what: &str) {
         let answer = self.find(|said| said.kind == HEADERS).await;
         assert!(answer.is_none(), "{what} was answered: {answer:?}");
     }
 
-    /// The code by which a stream was refused; `None` when it was the connection.
+    /// Returns the code by which a stream was refused; `None` if the connection was.
     async fn refusal(&mut self, stream: u32, what: &str) -> Option<u32> {
         let said = self
             .find(|said| said.stream == stream && (said.kind == RST_STREAM || said.kind == HEADERS))
             .await?;
         if said.kind == HEADERS {
-            // 400, 404, 413 or 431 from the static table or as a literal: anything but the index of 200.
+            // 400, 404, 413 or 431 from the static table or as a literal: anything but the index of
+            // 200.
             assert_ne!(said.payload[0], 0x88, "{what} was answered with 200");
             return Some(0);
         }
@@ -172,7 +173,7 @@ async fn started() -> (TestBroker, FakeBackend, TestClient) {
     (broker, backend, canary)
 }
 
-/// Somebody else is served, and the memory is that of a broker at rest.
+/// Checks that another client is served, and the memory is that of a broker at rest.
 async fn unharmed(broker: &TestBroker, canary: &TestClient) {
     canary.call("b__echo", json!({})).await;
     let resident = broker.admin().metric("process_resident_memory_bytes", &[]).await.unwrap();
@@ -197,8 +198,8 @@ async fn h_20_streams_that_are_reset_at_once_end_the_connection() {
     assert!(raw.next().await.is_none_or(|said| said.kind == GOAWAY), "the connection ends");
     unharmed(&broker, &canary).await;
     assert_eq!(
-        backend.seen_of("initialize").len(),
-        backend.seen_of("notifications/initialized").len()
+        backend.recorded_of("initialize").len(),
+        backend.recorded_of("notifications/initialized").len()
     );
 }
 
@@ -228,7 +229,8 @@ async fn h_21_heads_without_end_close_the_connection() {
         raw.pour(&flood).await;
         raw.ends(what).await;
     }
-    // Small on the wire, large when unpacked: one entry of the dynamic table, named sixteen thousand times.
+    // Small on the wire, large when unpacked: one entry of the dynamic table, named sixteen
+    // thousand times.
     let mut raw = Raw::connect(&broker, &[]).await;
     let entry = [&[0x40][..], &length(1), b"x", &length(3_900), &[b'y'; 3_900]].concat();
     let bomb = [block(&POST), entry, vec![0x80 | 62; 12_000]].concat();
@@ -250,7 +252,7 @@ async fn h_22_floods_of_small_frames_cost_nobody_else_anything() {
     let mut held = Vec::new();
     for (what, one) in floods {
         let mut raw = Raw::connect(&broker, &[]).await;
-        // Nobody reads what the broker has to say to that.
+        // The client does not read the broker's answers to that.
         raw.pour(&one.repeat(100_000)).await;
         canary.call("b__echo", json!({"during": what})).await;
         held.push(raw);
@@ -295,23 +297,23 @@ async fn h_23_answers_that_are_not_taken_wait_for_a_while_and_then_end_the_conne
         raw.pour(&frame(DATA, END_STREAM, stream, body.as_bytes())).await;
     }
     canary.call("b__echo", json!({})).await;
-    // Its patience is 30 s (docs/transports.md).
+    // The broker waits 30 s for a client that does not read (docs/transports.md).
     let ended = tokio::time::timeout(Duration::from_secs(60), async {
         let mut rest = Vec::new();
         let _reset = raw.stream.read_to_end(&mut rest).await;
     });
     ended.await.expect("the connection ends");
-    // The other's began later: when its answers were there.
+    // The other connection's wait began later: when its answers were there.
     eventually_within(Duration::from_secs(60), "the end of both", async || {
         let now = open().await;
-        // One more may be that of this question, or to the backend.
+        // One more may be the connection of this request, or that to the backend.
         if now <= before + 2.0 { Ok(()) } else { Err((before, now)) }
     })
     .await;
     unharmed(&broker, &canary).await;
 }
 
-/// A request of the canary's session on a connection that is never read from.
+/// Sends requests of the canary's session on connections that are never read from.
 async fn asking_for_much_over_http1(broker: &TestBroker, canary: &TestClient) -> Vec<TcpStream> {
     let body = request(700, "tools/call", json!({"name": "b__large", "arguments": {}}));
     let mut deaf = Vec::new();
@@ -325,7 +327,7 @@ async fn asking_for_much_over_http1(broker: &TestBroker, canary: &TestClient) ->
     deaf
 }
 
-/// What is not a request in HTTP/2, each as a whole head.
+/// Returns heads that are not a request in HTTP/2.
 fn broken_heads() -> Vec<(&'static str, Vec<u8>)> {
     let with = |more: &Headers<'_>| [block(&POST), block(more)].concat();
     let without = |name: &str| {
@@ -373,7 +375,7 @@ async fn h_24_what_is_no_request_reaches_no_handler() {
         .await;
         raw.refusal(1, what).await;
     }
-    // Frames that may not be where they are end the connection.
+    // Frames at a place where they may not be end the connection.
     for (what, bytes) in [
         ("data of no stream", frame(DATA, 0, 0, b"x")),
         ("data of an idle stream", frame(DATA, 0, 5, b"x")),

@@ -1,4 +1,5 @@
-//! Streamable HTTP towards clients: methods, headers, status codes, hosts and origins, sizes and slow senders.
+//! Streamable HTTP towards clients: methods, headers, status codes, hosts and origins, sizes and
+//! slow senders.
 
 use std::time::{Duration, Instant};
 
@@ -489,10 +490,15 @@ async fn http_18_a_connection_lives_for_as_long_as_its_next_request_comes_in_tim
     let wait = Duration::from_secs(1);
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "1s"}});
-    let broker =
-        builder().alone().config(deadline).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(deadline)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
-    // Plain POSTs alone; a connection that another request has handed to the library; one whose next request is begun and not ended.
+    // Three connections: plain POSTs alone; one that another request has handed to the library; one
+    // whose next request has begun and not ended.
     for (other, begun) in [
         ("", ""),
         ("GET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n", ""),

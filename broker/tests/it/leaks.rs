@@ -1,4 +1,5 @@
-//! What strangers write must not reach a log line, a metric's name or an error's text in a form that does harm.
+//! Text of strangers must not reach a log line, a metric's name or an error's text in a harmful
+//! form.
 
 use serde_json::{Value, json};
 use testkit::FakeBackend;
@@ -7,7 +8,7 @@ use crate::{builder, initialize_body, refused, request, stdio};
 
 const NASTY: &str = "x\r\n2026-01-01T00:00:00Z ERROR forged \u{1b}[31mred\u{1b}]0;t\u{7} {\"level\":\"error\"} %s%n${jndi:x} \u{2028}end";
 
-/// A client that says nasty things wherever a client may say something.
+/// Sends nasty text in every place where a client may send text.
 async fn say_everything_nasty(broker: &testkit::TestBroker) {
     let client = broker.client("/mcp").connected(json!({})).await;
     let info = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": NASTY, "version": NASTY}});
@@ -57,7 +58,7 @@ async fn a_38_nothing_a_peer_writes_makes_a_line_or_a_colour_of_the_log() {
         );
         let config = json!({"telemetry": {"log": "trace", "log_format": format}});
         let mut broker = builder()
-            .alone()
+            .single_process()
             .config(config)
             .backend("default", "b", backend.spec())
             .backend("default", "s", stdio().spec())
@@ -88,7 +89,7 @@ async fn a_38_nothing_a_peer_writes_makes_a_line_or_a_colour_of_the_log() {
 async fn a_39_strangers_make_no_time_series() {
     let backend = FakeBackend::echo().await;
     let broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"telemetry": {"tenant_labels": true}}))
         .backend("default", "b", backend.spec())
         .start()
@@ -124,7 +125,7 @@ async fn a_39_strangers_make_no_time_series() {
     }
     let after = series().await;
     let new: Vec<&String> = after.difference(&before).collect();
-    // What the process does by itself in the background comes when it comes.
+    // Series of background work appear at their own time.
     let background =
         ["mcp_store_", "mcp_tasks", "mcp_backend_state", "mcp_expired_", "mcp_hot_store_"];
     let made: Vec<_> =
@@ -136,7 +137,7 @@ async fn a_39_strangers_make_no_time_series() {
 async fn a_40_errors_say_nothing_of_what_is_inside() {
     let backend = FakeBackend::echo().await;
     let broker = builder()
-        .alone()
+        .single_process()
         .backend("default", "b", backend.spec())
         .backend("default", "s", stdio().spec())
         .start()

@@ -1,4 +1,4 @@
-//! The handshake towards clients, and what is allowed before, after and because of it.
+//! The handshake towards clients, and the requests it permits before and after.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ async fn life_06_no_list_changed_before_initialized() {
         assert!(event.message().is_none(), "too early: {event:?}");
     }
     client.notify("notifications/initialized", json!({})).await;
-    // From now on changes are told.
+    // From now on changes are announced.
     backend.list("tools", vec![tool("echo")]);
     backend.notify("notifications/tools/list_changed", json!({})).await;
     stream.find(|message| message["method"] == "notifications/tools/list_changed").await;
@@ -124,7 +124,7 @@ async fn life_07_only_what_the_backends_can_do_is_advertised() {
                 (Some(-32601), "capability_missing"),
                 "{path} {method}"
             );
-            assert_eq!(backend.seen_of(method).len(), 0, "{method} did not reach the backend");
+            assert_eq!(backend.recorded_of(method).len(), 0, "{method} did not reach the backend");
         }
     }
 }

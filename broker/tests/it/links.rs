@@ -1,4 +1,4 @@
-//! What ends a connection to a backend, what does not, and what is put right afterwards.
+//! Causes that end a connection to a backend, causes that do not, and the repair afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +17,7 @@ async fn b_http_04_the_catalog_recovers_from_a_forgotten_session_without_a_get_s
     backend.sessions().no_get_stream();
     let broker = broker_with(&backend).await;
     broker.admin().wait_backend_state("default", "b", "ready").await;
-    let handshakes = backend.seen_of("initialize").len();
+    let handshakes = backend.recorded_of("initialize").len();
     backend.forget_sessions();
     broker.admin().post("/admin/v1/tenants/default/backends/b/probe", &json!({})).await;
     backend.wait_count("another handshake", handshakes + 1, |seen| seen.is("initialize")).await;
@@ -80,10 +80,10 @@ async fn a_get_stream_that_can_not_be_resumed_is_opened_anew_and_ends_no_call() 
 async fn lists_are_fetched_again_once_the_get_stream_is_open_again() {
     let (_broker, backend) = echo().await;
     backend.wait_get_streams(1).await;
-    let fetched = backend.seen_of("tools/list").len();
+    let fetched = backend.recorded_of("tools/list").len();
     backend.end_get_streams().await;
     backend.wait_count("lists again", fetched + 1, |seen| seen.is("tools/list")).await;
-    let seen = backend.seen();
+    let seen = backend.recorded();
     let last = |wanted: fn(&RecordedRequest) -> bool| seen.iter().rposition(wanted).unwrap();
     assert!(
         last(|seen| seen.is("tools/list")) > last(|seen| seen.http == "GET"),
@@ -105,7 +105,7 @@ async fn a_log_level_the_backend_did_not_take_is_sent_again() {
     client.call("b__echo", json!({})).await;
     for sent in [1, 2, 2] {
         client.result("logging/setLevel", json!({"level": "debug"})).await;
-        assert_eq!(backend.seen_of("logging/setLevel").len(), sent);
+        assert_eq!(backend.recorded_of("logging/setLevel").len(), sent);
     }
 }
 

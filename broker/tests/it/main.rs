@@ -1,11 +1,14 @@
-//! The real binary from outside: raw clients in front, scripted backends behind. One module per topic.
+//! The real binary from outside: raw clients in front, scripted backends behind. One module per
+//! topic.
 //!
-//! Each test cites the items of the compliance checklist it covers. `stdio-backend` of the testkit crate must be built
-//! beside the broker (`cargo build -p testkit --bins`). With `MCP_BROKER_TEST_ON=postgres` or `=cluster` the same tests run
-//! on PostgreSQL and Redis, or over two replicas behind a balancer, unless they choose their storage themselves.
+//! Each test cites the items of the compliance checklist it covers. The `stdio-backend` of the
+//! testkit crate must be in the same folder as the broker (`cargo build -p testkit --bins`). With
+//! `MCP_BROKER_TEST_ON=postgres` or `=cluster` the same tests run on PostgreSQL and Redis, or over
+//! two replicas behind a balancer. Tests that choose their storage themselves are not affected.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod access;
 mod admin;
 mod arguments;
 mod audit;
@@ -95,7 +98,7 @@ fn builder() -> BrokerBuilder {
     BrokerBuilder::new(BINARY)
 }
 
-/// The broker's binary.
+/// Returns the path of the broker's binary.
 fn binary() -> String {
     std::env::var("MCP_BROKER_BIN").unwrap_or_else(|_| BINARY.to_owned())
 }
@@ -104,23 +107,23 @@ fn stdio() -> StdioScript {
     StdioScript::new(binary())
 }
 
-/// A broker whose tenant `default` has this backend under the name `b`.
+/// Starts a broker whose tenant `default` has this backend under the name `b`.
 async fn broker_with(backend: &FakeBackend) -> TestBroker {
     builder().backend("default", "b", backend.spec()).start().await
 }
 
-/// The same, and never as several processes.
+/// Starts a broker with this backend, always as one process.
 async fn alone_with(backend: &FakeBackend) -> TestBroker {
-    builder().alone().backend("default", "b", backend.spec()).start().await
+    builder().single_process().backend("default", "b", backend.spec()).start().await
 }
 
-/// A broker with an echo backend `b`.
+/// Starts a broker with an echo backend `b`.
 async fn echo() -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::echo().await;
     (broker_with(&backend).await, backend)
 }
 
-/// A request as text.
+/// Returns a request as text.
 fn request(id: u64, method: &str, params: Value) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
 }
@@ -130,12 +133,12 @@ fn initialize_body(version: &str) -> String {
     request(1, "initialize", params)
 }
 
-/// `error.data.kind`.
+/// Returns `error.data.kind`.
 fn kind(error: &Value) -> &str {
     error["data"]["kind"].as_str().unwrap_or_else(|| panic!("the error has a kind: {error}"))
 }
 
-/// Status and the error object of an answer that is a JSON-RPC error.
+/// Returns the status and the error object of an answer that is a JSON-RPC error.
 async fn refused(response: RawResponse) -> (u16, Value) {
     let status = response.status;
     let body = response.json().await;
@@ -147,7 +150,7 @@ async fn refused(response: RawResponse) -> (u16, Value) {
     (status, body["error"].clone())
 }
 
-/// The first text of a tool result.
+/// Returns the first text of a tool result.
 fn text_of(result: &Value) -> &str {
     result["content"][0]["text"]
         .as_str()
@@ -162,7 +165,7 @@ async fn raw_http(address: SocketAddr, bytes: &[u8]) -> String {
     read_to_close(&mut stream).await
 }
 
-/// The next answer on a connection, which says how long it is.
+/// Reads the next answer on a connection, which contains its length.
 async fn read_answer(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     let is_whole = |text: &str| {

@@ -1,4 +1,4 @@
-//! Metrics that follow what happens, and come back to where they were.
+//! Metrics that follow events, and return to their previous values.
 
 use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply};
@@ -9,7 +9,7 @@ use crate::{broker_with, builder, tasks};
 async fn tasks_are_counted_by_their_status() {
     let done = Gate::new();
     let backend = tasks::with_tasks(&done).await;
-    let (broker, keys) = tasks::broker_of(builder().alone(), &backend).await;
+    let (broker, keys) = tasks::broker_of(builder().single_process(), &backend).await;
     let admin = broker.admin();
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
     let (first, _second) =
@@ -43,7 +43,7 @@ async fn what_waits_for_a_slow_backend_is_counted_until_it_has_left() {
     client.call("b__echo", json!({})).await;
     client.notify(CHANGED, json!({})).await;
     backend.wait_count("the first", 1, |seen| seen.is(CHANGED)).await;
-    // The second waits for the first, and the third says nothing that the second does not say.
+    // The second waits for the first, and the third has the same content as the second.
     client.notify(CHANGED, json!({})).await;
     broker
         .admin()

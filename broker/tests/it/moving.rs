@@ -1,5 +1,5 @@
-//! Going away without holding anybody up: what waits and what can go on elsewhere leaves with its session, and a client
-//! whose session is just leaving is led on.
+//! A replica stops without delay. Waiting requests, and those that can continue elsewhere, leave
+//! with their session. A client whose session is just moving is redirected.
 
 use std::{
     sync::Arc,
@@ -19,12 +19,12 @@ use crate::{
     kind, tasks, text_of,
 };
 
-/// Far below any grace.
+/// Far below any grace period.
 const SOON: Duration = Duration::from_secs(4);
-/// Enough of them that their calls overlap all the time.
+/// Enough callers that their calls overlap all the time.
 const CALLERS: usize = 12;
 
-/// A client that waits for a task at a replica, for certain.
+/// Returns a call that is known to wait for a task at a replica.
 async fn waits_at(cluster: &TestCluster, replica: usize, client: &TestClient, task: &str) -> Call {
     let before = cluster.admin(replica).metric("mcp_requests_pending", &[]).await.unwrap_or(0.0);
     let waiting = client.begin("tasks/result", json!({"taskId": task}));
@@ -35,7 +35,7 @@ async fn waits_at(cluster: &TestCluster, replica: usize, client: &TestClient, ta
     waiting
 }
 
-/// Ends a replica, which must not take long.
+/// Stops a replica, which must not take long.
 async fn ends_soon(cluster: &mut TestCluster, replica: usize) {
     let asked = Instant::now();
     assert!(cluster.terminate(replica).await, "a clean exit");
@@ -108,8 +108,12 @@ async fn what_a_task_asks_is_asked_again_where_its_client_waits_next() {
 async fn a_restart_of_one_broker_finds_who_waited_and_what_is_watched() {
     let done = Gate::new();
     let backend = tasks::with_tasks(&done).await;
-    let mut broker =
-        builder().alone().auth_required().backend("default", "b", backend.spec()).start().await;
+    let mut broker = builder()
+        .single_process()
+        .auth_required()
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let key = broker.admin().create_key("default").await;
     let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     let id = tasks::start(&client, "b__job").await;
@@ -120,7 +124,7 @@ async fn a_restart_of_one_broker_finds_who_waited_and_what_is_watched() {
     assert_eq!(broker.terminate().await.code(), Some(0));
     assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
     let place = waiting.first_event_id().await;
-    broker.start_again().await;
+    broker.restart().await;
     let client = client.to(broker.http_address());
     let mut resumed = client.resume(&place).await;
     done.open();
@@ -139,7 +143,7 @@ async fn a_call_of_a_task_that_was_sent_stays_for_its_answer_unless_it_is_harmle
     ledger.wait_for("once").await;
     ledger.wait_for("again").await;
     let ended = tokio::join!(cluster.terminate(0), async {
-        // The other replica takes it up, while its first owner is still there.
+        // The other replica takes over the call, while its first owner still runs.
         eventually("the harmless call to be sent again", || async {
             if ledger.count("again") == 2 { Ok(()) } else { Err(()) }
         })
@@ -156,15 +160,16 @@ async fn a_call_of_a_task_that_was_sent_stays_for_its_answer_unless_it_is_harmle
     assert_eq!((ledger.count("once"), ledger.count("again")), (1, 2));
 }
 
-/// One broker that listens everywhere, with a backend that has tasks of its own, and a task of this client's there.
+/// Starts one broker that listens everywhere, with a backend that has tasks of its own. Returns it
+/// with a client and the id of its task.
 async fn watching(wire: &str) -> (TestBroker, FakeBackend, DuplexClient, String) {
     let backend = tasks::with_tasks(&Gate::new()).await;
-    let listening = builder().alone().config(json!({"listen": {"tcp": "127.0.0.1:0"}}));
+    let listening = builder().single_process().config(json!({"listen": {"tcp": "127.0.0.1:0"}}));
     let broker = listening.backend("default", "b", backend.spec()).start().await;
     let duplex = broker.duplex();
     let client = match wire {
         "websocket" => duplex.websocket(broker.http_address(), "/ws", &[]).await.unwrap().0,
-        "sse" => duplex.over(Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap()),
+        "sse" => duplex.over(Wire::http_sse(broker.http_address(), "/sse", &[]).await.unwrap()),
         _ => duplex.tcp(broker.tcp_address()).await,
     };
     let client = client.connected(json!({})).await;
@@ -179,7 +184,8 @@ async fn watching(wire: &str) -> (TestBroker, FakeBackend, DuplexClient, String)
     (broker, backend, client, id)
 }
 
-/// Who waits on this wire neither holds up a broker that goes away nor is left without an answer.
+/// Checks that a waiting client on this wire does not delay a broker that stops, and gets an
+/// answer.
 async fn waits_on(wire: &str) {
     let (mut broker, _backend, client, id) = watching(wire).await;
     let waiting = client.begin("tasks/result", json!({"taskId": id})).await;
@@ -222,7 +228,8 @@ async fn requests_on_a_websocket_wait_while_it_is_open_whether_their_session_sta
             Reply::text("done")
         }
     });
-    let mut broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let mut broker =
+        builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = broker
         .duplex()
         .websocket(broker.http_address(), "/ws", &[])
@@ -233,7 +240,7 @@ async fn requests_on_a_websocket_wait_while_it_is_open_whether_their_session_sta
         .await;
     let short = client.begin_call("b__echo", json!({"gate": 0})).await;
     backend.wait_count("the first call", 1, |seen| seen.is("tools/call")).await;
-    broker.ask_to_end();
+    broker.request_shutdown();
     eventually("the drain to begin", || async {
         if broker.admin().get("/readyz").await.0 == 503 { Ok(()) } else { Err(()) }
     })
@@ -242,17 +249,18 @@ async fn requests_on_a_websocket_wait_while_it_is_open_whether_their_session_sta
     backend.wait_count("the second call", 2, |seen| seen.is("tools/call")).await;
     first.open();
     short.result().await;
-    // For as long as the session is closing up on account of the first call, which the second one prevents.
+    // Calls continue for the time in which the session would close after the first call. The second
+    // call prevents that.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(300) {
         assert_eq!(text_of(&client.call("b__echo", json!({})).await), "done");
     }
     second.open();
     long.result().await;
-    assert_eq!(broker.exited().await.code(), Some(0));
+    assert_eq!(broker.wait_for_exit().await.code(), Some(0));
 }
 
-/// A backend whose own task `task-1` asks its client for a word, and ends with it.
+/// Returns a backend whose own task `task-1` needs input of its client, and ends with it.
 async fn asking() -> FakeBackend {
     let backend = tasks::with_tasks(&Gate::new()).await;
     let word = Arc::new(Mutex::new(None));
@@ -306,7 +314,8 @@ async fn a_backends_task_that_asks_its_client_stays_until_it_is_answered() {
     assert_eq!(text_of(&answer.value["result"]), "decline", "{answer:?}");
 }
 
-/// One call after the other until told to stop, or until nobody is there; how many were answered, and how not.
+/// Makes one call after the other until `until` opens, or the broker is gone. Returns how many were
+/// answered, and the other outcomes.
 async fn keeps_calling(
     client: &TestClient,
     name: usize,
@@ -334,7 +343,7 @@ async fn keeps_calling(
     (answered, failed)
 }
 
-/// One GET stream after the other until told to stop: what was answered.
+/// Opens one GET stream after the other until `until` opens; returns the statuses.
 async fn keeps_opening(client: &TestClient, until: &Gate) -> Vec<u16> {
     let mut statuses = Vec::new();
     while tokio::time::timeout(Duration::ZERO, until.passed()).await.is_err() {
@@ -344,7 +353,8 @@ async fn keeps_opening(client: &TestClient, until: &Gate) -> Vec<u16> {
     statuses
 }
 
-/// A session of the first replica with always some calls in flight, all through one replica, while the first one goes.
+/// Runs a session of the first replica that always has calls in flight, all through one replica,
+/// while the first one stops.
 async fn is_never_at_rest(through: usize) {
     let (mut cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;

@@ -1,4 +1,5 @@
-//! What a request has to keep to before any backend sees it: resource URIs below the roots, arguments that fit the schema.
+//! Policy before any backend gets a request: resource URIs below the roots, arguments that fit the
+//! schema.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, TestBroker};
@@ -63,7 +64,7 @@ async fn res_003_a_uri_that_climbs_reaches_no_backend() {
     }
     assert!(
         !backend
-            .seen()
+            .recorded()
             .iter()
             .any(|seen| CLIMBING.iter().any(|uri| seen.message["params"]["uri"] == *uri))
     );
@@ -104,7 +105,7 @@ async fn root_005_a_uri_outside_of_the_roots_reaches_no_backend() {
         }
     }
     let read: Vec<_> = backend
-        .seen_of("resources/read")
+        .recorded_of("resources/read")
         .iter()
         .map(|seen| seen.message["params"]["uri"].as_str().unwrap().to_owned())
         .collect();
@@ -116,7 +117,7 @@ async fn root_005_a_uri_outside_of_the_roots_reaches_no_backend() {
 #[tokio::test]
 async fn bad_roots_are_refused_with_their_place() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().alone().start().await;
+    let broker = builder().single_process().start().await;
     for root in ["/srv/files", "file:///a/../b", "file:///a%2fb", "file:///a?b"] {
         let mut spec = backend.spec();
         spec["resources"] = json!({"roots": ["file:///ok", root]});
@@ -157,7 +158,7 @@ async fn tool_006_arguments_that_do_not_fit_are_refused_with_their_place_and_not
             assert_eq!(error["data"]["path"], place, "{arguments}: {error}");
             assert!(!error.to_string().contains("canary-value"), "{error}");
         }
-        // The call of a task is held to the same.
+        // The call of a task is checked in the same way.
         let task = json!({"name": name, "arguments": {"n": "x"}, "task": {}});
         assert_eq!(kind(&client.error("tools/call", task).await), "arguments_invalid");
         assert_eq!(
@@ -206,7 +207,7 @@ async fn j_24_a_schema_bomb_is_not_used_and_fetches_nothing() {
         let begun = std::time::Instant::now();
         client.call("b__echo", json!({"x": 1})).await;
         assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
-        broker.logged("its schema is not used").await;
+        broker.wait_for_log("its schema is not used").await;
     }
-    assert_eq!(canary.seen().len(), 0, "nothing was fetched");
+    assert_eq!(canary.recorded().len(), 0, "nothing was fetched");
 }

@@ -1,4 +1,5 @@
-//! The life of the process from outside: what it refuses to start with, its exit codes, signals, and the reload.
+//! The life of the process from outside: settings it refuses to start with, exit codes, signals,
+//! the reload.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -31,7 +32,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A broker and what it logs.
+/// A broker and its log.
 struct Broker {
     child: Child,
     ready: String,
@@ -63,7 +64,7 @@ impl Broker {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// The first log line from here on that holds the text.
+    /// Returns the first log line from here on that holds the text.
     fn logged(&self, wanted: &str) -> String {
         let until = Instant::now() + DEADLINE;
         let mut seen = String::new();
@@ -102,7 +103,7 @@ fn a_bad_configuration_ends_with_64_and_every_fault() {
     let faults = text(&checked.stdout);
     for start in [
         "limits.burst: is 0; allowed: ",
-        "limits.brust: is no known key",
+        "limits.brust: is not a known key",
         "listen.http: 0.0.0.0:0 is reachable from outside",
         "listen.tcp: is \"nowhere\"; allowed: ",
         "storage.url: is neither an sqlite: nor a postgres: URL",
@@ -157,7 +158,7 @@ fn what_is_not_to_be_had_at_start_ends_with_69() {
     let served = run(folder.path(), &["serve"], &[database, admin, http]);
     assert_eq!(served.status.code(), Some(69));
     assert!(
-        text(&served.stderr).contains(&format!("listen.http: can not listen on {address}")),
+        text(&served.stderr).contains(&format!("listen.http: cannot listen on {address}")),
         "{}",
         text(&served.stderr)
     );
@@ -176,7 +177,8 @@ fn what_is_not_to_be_had_at_start_ends_with_69() {
 
 #[test]
 fn s16_a_start_says_that_the_database_is_not_verified_and_what_to_write() {
-    /// The lines about it of a broker that finds no database.
+    /// Returns the log lines about `sslmode` of a broker that finds no database. `mode`:
+    /// `PGSSLMODE`.
     fn told(url: &str, mode: Option<&str>) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         let mut environment = vec![
@@ -197,7 +199,7 @@ fn s16_a_start_says_that_the_database_is_not_verified_and_what_to_write() {
             .map(str::to_owned)
             .collect()
     }
-    // No name below `invalid` has an address. Each is given some seconds, so all at once.
+    // No name below `invalid` has an address. Each is given some seconds, so all run at once.
     let unverified =
         ["postgres://u:hush@db.invalid/d", "postgres://u:hush@db.invalid/d?sslmode=require"];
     let well = [
@@ -267,7 +269,7 @@ fn a_secret_that_is_missing_or_another_ends_the_start() {
     let lost = run(folder.path(), &["serve", "--config", "b.yaml"], &[]);
     assert_eq!((lost.status.code(), text(&lost.stdout)), (Some(70), String::new()));
     assert!(
-        text(&lost.stderr).contains("restore it beside the database"),
+        text(&lost.stderr).contains("restore it next to the database"),
         "{}",
         text(&lost.stderr)
     );
@@ -342,7 +344,7 @@ fn a_reload_follows_the_file_and_a_bad_one_changes_nothing() {
         broker.signal(Signal::HUP);
     };
     rewrite("tenants: {acme: {}}\nlimits: {burst: 5}\n");
-    assert!(broker.logged("a restart will follow").contains("\"section\":\"limits\""));
+    assert!(broker.logged("a restart will apply").contains("\"section\":\"limits\""));
     assert!(broker.logged("configuration reloaded").contains("\"tenants\":1"));
     rewrite("tenants: {acme: {weight: 0}}\n");
     assert!(
@@ -389,7 +391,8 @@ fn the_demo_tells_what_to_type() {
     );
 }
 
-/// Whoever started the broker has stopped reading what it says, at the level that says most.
+/// The process that started the broker has stopped reading its log, which is at the most verbose
+/// level.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn o_08_a_log_that_nobody_reads_holds_up_nobody() {
     let folder = tempfile::tempdir().unwrap();
@@ -417,7 +420,7 @@ async fn o_08_a_log_that_nobody_reads_holds_up_nobody() {
     let (client, admin) =
         (TestClient::new(address("http="), "/mcp"), AdminClient::new(address("admin="), None));
     within("a session", client.initialize("2025-03-26", json!({}))).await;
-    // Each of them is a line. A pipe takes 64 KiB, the queue some thousands.
+    // Each request is a line. A pipe holds 64 KiB, the queue some thousands of lines.
     let unknown = |id: usize| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "unknown"}});
     let batch = json!((0..90).map(unknown).collect::<Vec<_>>()).to_string();
     eventually_within(DEADLINE, "lines to be dropped", || async {
@@ -436,7 +439,8 @@ async fn o_08_a_log_that_nobody_reads_holds_up_nobody() {
             .ok_or("none yet")
     })
     .await;
-    // Whoever reads again is told what is missing, and the end waits for nobody.
+    // A reader that continues gets a line about the missing ones, and the end does not wait for a
+    // reader.
     let told = tokio::task::spawn_blocking(move || {
         let mut line = String::new();
         while !line.contains("lines of the log are missing") {

@@ -1,4 +1,5 @@
-//! Circuit breakers: backends that die, hang, flap and fail, on several wires; what clients hear and operators can do.
+//! Circuit breakers: backends that die, hang, flap and fail, on several wires. The errors of
+//! clients, and the actions of operators.
 
 use std::{
     future::Future,
@@ -13,14 +14,14 @@ use testkit::{
 
 use crate::{builder, kind, stdio, text_of};
 
-/// Longest time from a backend that is well to a call that succeeds.
+/// Longest time from a healthy backend to a call that succeeds.
 const RECOVERY: Duration = Duration::from_secs(5);
 
 async fn state(broker: &TestBroker) -> Value {
     broker.admin().backend("default", "b").await["breaker"]["state"].clone()
 }
 
-/// Calls until the breaker refuses one; gives that refusal.
+/// Calls until the breaker refuses one; returns that refusal.
 async fn until_open(client: &TestClient, name: &str) -> Value {
     eventually("the breaker to refuse a call", || async {
         let answer = client.request("tools/call", json!({"name": name})).await;
@@ -30,13 +31,13 @@ async fn until_open(client: &TestClient, name: &str) -> Value {
     .await
 }
 
-/// A backend `b` with the tool `echo` dies and comes back.
+/// Tests a backend `b` with the tool `echo` that dies and comes back.
 async fn dies_and_returns<D: Future, R: Future<Output = T>, T>(
     spec: Value,
     die: impl FnOnce() -> D,
     revive: impl FnOnce() -> R,
 ) {
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     let links = |view: &Value| view["links"].as_u64().unwrap_or_default();
@@ -165,11 +166,11 @@ async fn a_backend_that_hangs_while_its_clients_give_up_is_found_out() {
     let backend = PipeBackend::tcp(&stdio()).await;
     let proxy = FaultProxy::start(backend.address()).await;
     let spec = json!({"transport": {"type": "tcp", "address": proxy.address().to_string()}});
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     proxy.hold(Direction::Upstream, true);
-    // No call of theirs ever comes to its deadline, which is half a minute.
+    // None of their calls ever reaches its deadline, which is half a minute.
     gives_up(&client, "b__echo", async || state(&broker).await != "closed").await;
     let view = broker.admin().backend("default", "b").await;
     assert_eq!(view["breaker"]["reason"], "failures_in_a_row", "{view}");
@@ -185,7 +186,7 @@ async fn a_backend_that_hangs_while_its_clients_give_up_is_found_out() {
 async fn clients_that_give_up_open_no_breaker_of_a_backend_that_is_there() {
     let backend = FakeBackend::start().await;
     backend.tool("slow", |_| async { Reply::Hang });
-    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     let pings = || backend.count(|seen| seen.is("ping"));
     let before = pings();
@@ -194,10 +195,10 @@ async fn clients_that_give_up_open_no_breaker_of_a_backend_that_is_there() {
     assert_eq!(broker.admin().backend("default", "b").await["breaker"]["failures_in_a_row"], 0);
 }
 
-/// Everything that goes to the backend is held back, and comes through again.
+/// Tests a backend whose traffic is held back, and continues again.
 async fn freezes_and_thaws(mut spec: Value, proxy: FaultProxy) {
     spec["timeouts"] = json!({"call": "300ms"});
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     proxy.hold(Direction::Upstream, true);
@@ -247,7 +248,7 @@ async fn b_01_a_call_that_is_never_answered_ends_at_its_deadline_on_every_wire()
     http.tool("hang", |_| async { Reply::Hang });
     let tcp = PipeBackend::tcp(&stdio().record(&record("tcp"))).await;
     let websocket = PipeBackend::websocket(&stdio().record(&record("websocket"))).await;
-    let mut building = builder().alone();
+    let mut building = builder().single_process();
     let specs = [
         ("http", http.spec()),
         ("tcp", tcp.spec()),
@@ -286,7 +287,7 @@ async fn b_01_a_call_that_is_never_answered_ends_at_its_deadline_on_every_wire()
 
 #[tokio::test]
 async fn b_03_calls_that_die_with_one_process_are_one_failure() {
-    let broker = builder().alone().backend("default", "b", stdio().spec()).start().await;
+    let broker = builder().single_process().backend("default", "b", stdio().spec()).start().await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     let mut hanging: Vec<_> =
@@ -318,12 +319,16 @@ async fn what_a_backend_answers_and_what_a_client_gives_up_is_no_failure() {
     backend.tool("throttled", |_| async { Reply::status(429) });
     backend.tool("large", |_| async { Reply::text(&"x".repeat(400_000)) });
     backend.tool("slow", |call| async move {
-        call.gone().await;
+        call.client_disconnected().await;
         Reply::Hang
     });
     let config = json!({"limits": {"message_bytes": "256KiB"}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     for _ in 0..8 {
         client.result("tools/call", json!({"name": "b__sad"})).await;
@@ -369,7 +374,7 @@ async fn every_kind_of_failure_opens_it() {
         let mut spec = backend.spec();
         spec["timeouts"] = json!({"call": "600ms"});
         spec["breaker"] = json!({"probe_after": "1m", "probe_max": "1m"});
-        let broker = builder().alone().backend("default", "b", spec).start().await;
+        let broker = builder().single_process().backend("default", "b", spec).start().await;
         let client = broker.connected(json!({})).await;
         for n in 1..=5 {
             let error = client.error("tools/call", json!({"name": "b__t"})).await;
@@ -388,7 +393,7 @@ async fn every_kind_of_failure_opens_it() {
     }
 }
 
-/// Answers every second call: never five failures in a row.
+/// The backend answers every second call: never five failures in a row.
 #[tokio::test]
 async fn a_backend_that_fails_half_the_time_is_left_alone() {
     let backend = FakeBackend::start().await;
@@ -398,7 +403,7 @@ async fn a_backend_that_fails_half_the_time_is_left_alone() {
     });
     let mut spec = backend.spec();
     spec["breaker"] = json!({"probe_after": "1m", "probe_max": "1m", "window": "1m"});
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     for n in 0..21 {
         let _either =
@@ -414,14 +419,14 @@ async fn a_backend_that_fails_half_the_time_is_left_alone() {
     assert!((20..=21).contains(&sent), "as soon as there are twenty: {sent}");
 }
 
-/// Well whenever it is probed, and failing whenever it is called.
+/// The backend answers each probe, and fails each call.
 #[tokio::test]
 async fn a_flapping_backend_gets_fewer_and_fewer_calls() {
     let backend = FakeBackend::start().await;
     backend.tool("t", |_| async { Reply::status(500) });
     let mut spec = backend.spec();
     spec["breaker"] = json!({"failures": 1, "probe_after": "100ms", "probe_max": "30s"});
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     let mut waits = Vec::new();
     for round in 0..5 {
@@ -444,7 +449,7 @@ async fn a_flapping_backend_gets_fewer_and_fewer_calls() {
 #[tokio::test]
 async fn an_operator_opens_closes_and_probes() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     let path = "/admin/v1/tenants/default/backends/b/breaker";
     let (status, view) = broker.admin().post(path, &json!({"state": "open"})).await;
@@ -491,7 +496,7 @@ async fn a_probe_that_an_operator_asks_for_is_made_at_once() {
     });
     let mut spec = backend.spec();
     spec["breaker"] = json!({"failures": 1, "probe_after": "30m", "probe_max": "1h"});
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     client.error("tools/call", json!({"name": "b__t", "arguments": {"bad": true}})).await;
     assert_eq!(state(&broker).await, "open");

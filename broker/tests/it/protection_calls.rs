@@ -1,4 +1,4 @@
-//! Deadlines, retries and the queue in front of a backend, seen from outside.
+//! Deadlines, retries and the queue in front of a backend, from outside.
 
 use std::{
     sync::{
@@ -13,7 +13,7 @@ use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool, eventually, w
 
 use crate::{builder, kind, text_of};
 
-/// A backend whose tools, and whose `prompts/get`, never answer.
+/// Returns a backend whose tools, and whose `prompts/get`, never answer.
 async fn silent(tools: &[&str]) -> FakeBackend {
     let backend = FakeBackend::start().await;
     for name in tools {
@@ -46,7 +46,7 @@ async fn the_most_specific_deadline_holds() {
         "tenants": {"default": {"timeouts": {"call": "1s", "methods": {"tools/call": "1400ms"}}}},
     });
     let broker = builder()
-        .alone()
+        .single_process()
         .config(config)
         .backend("default", "a", spec)
         .backend("default", "b", second.spec())
@@ -83,7 +83,7 @@ async fn progress_extends_a_deadline_to_the_maximum_and_no_further() {
     .await;
     let mut spec = backend.spec();
     spec["timeouts"] = json!({"call": "300ms", "call_max": "900ms"});
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     let asked = Instant::now();
     let error =
@@ -97,7 +97,8 @@ async fn progress_extends_a_deadline_to_the_maximum_and_no_further() {
     );
 }
 
-/// A tool that says of itself that it may be called twice, and fails as often as is asked.
+/// Returns a tool that fails a given number of times. `harmless`: its annotations permit repeated
+/// calls.
 async fn flaky(harmless: bool) -> (FakeBackend, Arc<AtomicUsize>) {
     let left = Arc::new(AtomicUsize::new(0));
     let backend = FakeBackend::start().await;
@@ -118,7 +119,8 @@ async fn flaky(harmless: bool) -> (FakeBackend, Arc<AtomicUsize>) {
 async fn f_31_a_lost_call_is_sent_again_only_where_its_tool_says_that_it_is_harmless() {
     for harmless in [true, false] {
         let (backend, failures) = flaky(harmless).await;
-        let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+        let broker =
+            builder().single_process().backend("default", "b", backend.spec()).start().await;
         let client = broker.connected(json!({})).await;
         failures.store(1, Ordering::SeqCst);
         let answer = client.request("tools/call", json!({"name": "b__t"})).await;
@@ -142,8 +144,12 @@ async fn retries_are_a_tenth_of_the_calls_and_can_be_switched_off() {
     for (enabled, sent_most) in [(true, 60 + 1 + 6), (false, 60)] {
         let (backend, failures) = flaky(true).await;
         let config = json!({"breaker": {"enabled": false}, "retries": {"enabled": enabled}});
-        let broker =
-            builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+        let broker = builder()
+            .single_process()
+            .config(config)
+            .backend("default", "b", backend.spec())
+            .start()
+            .await;
         let client = broker.connected(json!({})).await;
         failures.store(usize::MAX, Ordering::SeqCst);
         for _ in 0..60 {
@@ -158,7 +164,7 @@ async fn retries_are_a_tenth_of_the_calls_and_can_be_switched_off() {
     }
 }
 
-/// Two tools that answer when the gate opens.
+/// Returns a backend with two tools that answer when the gate opens.
 async fn gated(gate: &Gate) -> FakeBackend {
     let backend = FakeBackend::start().await;
     for name in ["t", "patient"] {
@@ -174,14 +180,14 @@ async fn gated(gate: &Gate) -> FakeBackend {
     backend
 }
 
-/// A backend `b` that takes one call at a time and answers when the gate opens.
+/// Returns a backend `b` that takes one call at a time and answers when the gate opens.
 async fn narrow(queued: usize, call_timeout: &str) -> (TestBroker, FakeBackend, Gate) {
     let gate = Gate::new();
     let backend = gated(&gate).await;
     let mut spec = backend.spec();
     spec["limits"] = json!({"calls_in_flight": 1, "calls_queued": queued});
     spec["timeouts"] = json!({"call": call_timeout, "tools": {"patient": "1m"}});
-    (builder().alone().backend("default", "b", spec).start().await, backend, gate)
+    (builder().single_process().backend("default", "b", spec).start().await, backend, gate)
 }
 
 #[tokio::test]
@@ -242,7 +248,7 @@ async fn a_call_whose_time_is_over_before_its_turn_is_never_sent() {
     assert_eq!(
         backend.count(|seen| seen.calls("t")),
         1,
-        "the one that waited in vain was not sent later"
+        "the call without a place was not sent later"
     );
 }
 
@@ -267,7 +273,7 @@ async fn who_waits_for_a_backend_that_turns_out_dead_is_told_at_once() {
     }
 }
 
-/// Without a key all are one principal: sessions are what tells them apart.
+/// Without a key all clients are one principal, and only sessions distinguish them.
 #[tokio::test]
 async fn one_session_can_not_fill_the_queue_of_a_backend_for_other_sessions_of_its_principal() {
     let (broker, backend, gate) = narrow(20, "30s").await;
@@ -280,12 +286,13 @@ async fn one_session_can_not_fill_the_queue_of_a_backend_for_other_sessions_of_i
         .admin()
         .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 20.0)
         .await;
-    // Its own flood is its own problem: nothing of what waits has to go for more of it.
+    // A session's flood affects the session itself: none of its waiting calls is displaced for more
+    // of it.
     assert_eq!(kind(&loud.error("tools/call", json!({"name": "b__t"})).await), "overloaded");
     let quiet = broker.connected(json!({})).await;
     let calls: Vec<_> =
         (0..3).map(|_| quiet.begin("tools/call", json!({"name": "b__patient"}))).collect();
-    // Which of the flood came last is not known; three of them went.
+    // It is not known which of the flood came last; three of them were displaced.
     let mut flood: tokio::task::JoinSet<Value> =
         flood.into_iter().map(|call| async { call.response().await.value }).collect();
     for _ in 0..3 {
@@ -297,9 +304,9 @@ async fn one_session_can_not_fill_the_queue_of_a_backend_for_other_sessions_of_i
     for call in calls {
         assert_eq!(text_of(&call.result().await), "done");
     }
-    // In turns: not all of the flood was before them.
+    // The sessions take turns: not all of the flood was served first.
     let order: Vec<bool> = backend
-        .seen()
+        .recorded()
         .iter()
         .filter(|seen| seen.calls("t") || seen.calls("patient"))
         .map(|seen| seen.calls("t"))
@@ -315,7 +322,7 @@ async fn one_session_can_not_fill_the_queue_of_a_backend_for_other_sessions_of_i
 async fn two_tenants_whose_backends_hang_leave_room_in_the_broker_for_a_third() {
     let (hung, good) = (silent(&["t"]).await, FakeBackend::echo().await);
     let mut building = builder()
-        .alone()
+        .single_process()
         .auth_required()
         .config(json!({"limits": {"calls_in_flight": 64}, "breaker": {"enabled": false}}));
     for (tenant, backend) in [("one", &hung), ("two", &hung), ("three", &good)] {
@@ -328,7 +335,7 @@ async fn two_tenants_whose_backends_hang_leave_room_in_the_broker_for_a_third() 
         let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
         held.extend((0..40).map(|_| client.begin("tools/call", json!({"name": "b__t"}))));
     }
-    // Of 64 places 8 are kept, 2 of them for each of four tenants.
+    // Eight of 64 places are reserved, two of them for each of four tenants.
     broker
         .admin()
         .wait_metric("mcp_queue_depth", &[("queue", "calls")], |depth| depth == 80.0 - 56.0)
@@ -341,12 +348,12 @@ async fn two_tenants_whose_backends_hang_leave_room_in_the_broker_for_a_third() 
     assert_eq!(hung.count(|seen| seen.calls("t")), 56, "what is kept is kept");
 }
 
-/// The same where all there is are a few places: nobody waits for one of fifty calls to end.
+/// With only a few places, a tenant does not wait until one of another's fifty calls ends.
 #[tokio::test]
 async fn r14_a_tenant_that_holds_nothing_does_not_wait_for_one_that_holds_all_the_little_room() {
     let (hung, good) = (silent(&["t"]).await, FakeBackend::echo().await);
     let building = builder()
-        .alone()
+        .single_process()
         .auth_required()
         .config(json!({"limits": {"calls_in_flight": 20}, "breaker": {"enabled": false}}));
     let building = building
@@ -359,7 +366,7 @@ async fn r14_a_tenant_that_holds_nothing_does_not_wait_for_one_that_holds_all_th
     let loud = broker.client("/mcp").bearer(&loud).connected(json!({})).await;
     let _held: Vec<_> =
         (0..50).map(|_| loud.begin("tools/call", json!({"name": "b__t"}))).collect();
-    // An eighth of the twenty is kept.
+    // An eighth of the twenty is reserved.
     broker
         .admin()
         .wait_metric("mcp_queue_depth", &[("queue", "calls")], |depth| depth == 50.0 - 18.0)
@@ -372,7 +379,8 @@ async fn r14_a_tenant_that_holds_nothing_does_not_wait_for_one_that_holds_all_th
     assert_eq!(hung.count(|seen| seen.calls("t")), 18, "what is kept is kept");
 }
 
-/// A call that takes long says nothing of those behind it: whoever comes meanwhile waits as if it were one like the others.
+/// A slow call does not predict the time of those behind it: later calls wait as if it were an
+/// ordinary one.
 #[tokio::test]
 async fn one_slow_call_in_front_refuses_nobody_who_comes_after_it() {
     let (broker, backend, gate) = narrow(1_000, "30s").await;
@@ -385,7 +393,7 @@ async fn one_slow_call_in_front_refuses_nobody_who_comes_after_it() {
         .admin()
         .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 60.0)
         .await;
-    // All that shall happen is that time passes, in which nothing moves.
+    // Only time passes here, and no call moves.
     tokio::time::sleep(Duration::from_secs(1)).await;
     waiting.extend((0..3).map(|_| client.begin("tools/call", json!({"name": "b__t"}))));
     broker
@@ -406,7 +414,7 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
     let mut spec = backend.spec();
     spec["limits"] = json!({"calls_in_flight": 1, "calls_queued": 1000});
     let broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"overload": {"queue_delay": "0s"}}))
         .auth_required()
         .tenant("acme")
@@ -419,7 +427,7 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
     let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
     let mut flood = vec![loud.begin("tools/call", json!({"name": "b__t"}))];
     backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
-    // One by one: a machine that is busy takes its time for many at once.
+    // One by one: a busy machine needs time for many at once.
     for waiting in 1..=40 {
         flood.push(loud.begin("tools/call", json!({"name": "b__t"})));
         broker
@@ -441,7 +449,7 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
     }
     // The one that was at the backend, and one in turn.
     let order: Vec<bool> = backend
-        .seen()
+        .recorded()
         .iter()
         .filter(|seen| seen.calls("t") || seen.calls("patient"))
         .map(|seen| seen.calls("t"))
@@ -452,7 +460,7 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
 
 #[tokio::test]
 async fn adaptive_concurrency_finds_what_a_backend_can_take() {
-    // Four at a time; more make each other slower.
+    // Four at a time; more slow each other down.
     let room = Arc::new(tokio::sync::Semaphore::new(4));
     let backend = FakeBackend::with_tool("t", move |_| {
         let room = room.clone();
@@ -465,7 +473,7 @@ async fn adaptive_concurrency_finds_what_a_backend_can_take() {
     .await;
     let mut spec = backend.spec();
     spec["limits"] = json!({"calls_in_flight": 64, "adaptive_concurrency": true});
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     for _ in 0..10 {
         client.call("b__t", json!({})).await;

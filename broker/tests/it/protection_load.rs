@@ -1,5 +1,6 @@
-//! Saturation and bad neighbours, in small: goodput past the peak, shares by weight, hung backends beside good ones. Figures
-//! are printed; what is asserted is who gets what, and not how fast: `make bench WHAT=protection` measures that.
+//! Saturation and bad neighbours, in small: goodput past the peak, shares by weight, hung backends
+//! next to good ones. Figures are printed. The assertions check shares, not speed: `make bench
+//! WHAT=protection` measures that.
 
 use std::{
     sync::{
@@ -15,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::{builder, kind};
 
-/// A tool that takes this long, for so many at a time.
+/// Returns a backend with a tool that takes this long, for so many calls at a time.
 async fn limited(at_once: usize, takes: Duration) -> FakeBackend {
     let room = Arc::new(tokio::sync::Semaphore::new(at_once));
     FakeBackend::with_tool("t", move |_| {
@@ -29,7 +30,7 @@ async fn limited(at_once: usize, takes: Duration) -> FakeBackend {
     .await
 }
 
-/// What became of a load.
+/// Outcomes of a load.
 #[derive(Debug, Default)]
 struct Tally {
     good: AtomicUsize,
@@ -46,7 +47,7 @@ async fn one(client: TestClient, tally: Arc<Tally>) {
     };
 }
 
-/// For so long, from so many at a time.
+/// Runs the load for this time, with so many calls at a time; returns the goodput per second.
 async fn at_the_peak(client: &TestClient, workers: usize, time: Duration) -> f64 {
     let (tally, begun) = (Arc::new(Tally::default()), Instant::now());
     let workers: Vec<JoinHandle<()>> = (0..workers)
@@ -65,7 +66,8 @@ async fn at_the_peak(client: &TestClient, workers: usize, time: Duration) -> f64
     tally.good.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// For so long, so many a second, whatever becomes of them. What was good of each second.
+/// Starts so many calls per second for this time, whatever their outcomes. Returns the goodput per
+/// second.
 async fn past_it(client: &TestClient, a_second: f64, time: Duration) -> (f64, Arc<Tally>) {
     let (tally, begun) = (Arc::new(Tally::default()), Instant::now());
     let mut calls = Vec::new();
@@ -87,11 +89,11 @@ async fn r15_goodput_at_three_times_saturation_stays_near_the_peak() {
     let mut spec = backend.spec();
     spec["limits"] = json!({"calls_in_flight": AT_ONCE, "calls_queued": 1000});
     spec["timeouts"] = json!({"call": "1s"});
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     client.call("b__t", json!({})).await;
 
-    // In turns: what else this machine does is in both.
+    // The loads take turns, so that other work of this machine affects both.
     let (mut peaks, mut rates, mut good, mut refused, mut late) = (0.0, 0.0, 0, 0, 0);
     for _ in 0..2 {
         let peak = at_the_peak(&client, 2 * AT_ONCE, Duration::from_secs(1)).await;
@@ -108,16 +110,17 @@ async fn r15_goodput_at_three_times_saturation_stays_near_the_peak() {
     );
     println!("{told}");
     assert!(share >= 0.8, "it collapses: {told}");
-    // What cannot be done is refused, and not begun and given up.
+    // Calls beyond the capacity are refused, not begun and given up.
     assert!(refused > late && refused * 4 > good, "{told}");
     assert_eq!(
         broker.admin().backend("default", "b").await["breaker"]["state"],
         "closed",
-        "waiting in our queue is no failure"
+        "a wait in our queue does not count as a failure"
     );
 }
 
-/// A backend for tenants of weight one to ten, in a broker that lets ten calls be in flight; [`served`] makes 160 more wait.
+/// Returns a backend for tenants of weight one to ten, in a broker that permits ten calls in
+/// flight. [`served`] makes 160 more wait.
 async fn ten_tenants(takes: Duration) -> (BrokerBuilder, FakeBackend) {
     let backend = FakeBackend::with_tool("t", move |_| async move {
         tokio::time::sleep(takes).await;
@@ -126,7 +129,7 @@ async fn ten_tenants(takes: Duration) -> (BrokerBuilder, FakeBackend) {
     .await;
     let config =
         json!({"limits": {"calls_in_flight": 10, "connections_per_second_per_address": 0}});
-    let mut building = builder().alone().auth_required().config(config);
+    let mut building = builder().single_process().auth_required().config(config);
     for weight in 1..=10 {
         building = building.tenant(&format!("t{weight}")).backend(
             &format!("t{weight}"),
@@ -137,7 +140,7 @@ async fn ten_tenants(takes: Duration) -> (BrokerBuilder, FakeBackend) {
     (building, backend)
 }
 
-/// A key for each, by weight.
+/// Returns a key for each, by weight.
 async fn keys(operator: &AdminClient) -> Vec<(usize, String)> {
     let key = async |weight: usize| {
         let tenant = format!("t{weight}");
@@ -147,7 +150,7 @@ async fn keys(operator: &AdminClient) -> Vec<(usize, String)> {
     futures_util::future::join_all((1..=10).map(key)).await
 }
 
-/// Of so many calls that are answered once all wait and each has had its turns, how many are whose.
+/// Counts calls by client, once all wait and each has had its turns, until so many are answered.
 async fn served(
     clients: Vec<(usize, TestClient)>,
     all_wait: impl Future<Output = ()>,
@@ -171,7 +174,7 @@ async fn served(
         }
     }
     all_wait.await;
-    // What was in before all waited had no turn.
+    // Calls that were in flight before all waited had no turn.
     answered.forget_permits(usize::MAX >> 4);
     let counted = async |calls: usize| {
         let enough = answered.acquire_many(calls as u32);
@@ -189,7 +192,8 @@ async fn served(
     served
 }
 
-/// Beside this part of a fair share, so many turns more or less at either end of the time are nobody's fault.
+/// Checks that each share is within this part of a fair share. So many turns more or less at either
+/// end of the time are allowed.
 fn assert_shares(served: &[(usize, usize)], off: f64, turns: usize) {
     let all: usize = served.iter().map(|(_, served)| served).sum();
     let round = all as f64 / 55.0;
@@ -225,7 +229,8 @@ async fn r14_ten_tenants_at_saturation_get_shares_by_weight() {
     assert_shares(&served, 0.05, 1);
 }
 
-/// Each tenant has sessions on every replica, as where a balancer spreads them; what one has is shared there.
+/// Each tenant has sessions on every replica, as behind a balancer. The sessions share each
+/// replica's capacity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r14_ten_tenants_on_three_replicas_get_shares_by_weight() {
     let (building, _backend) = ten_tenants(Duration::from_millis(100)).await;
@@ -251,12 +256,12 @@ async fn r14_ten_tenants_on_three_replicas_get_shares_by_weight() {
     assert_shares(&served, 0.10, 2);
 }
 
-/// One of fifty backends never answers, the others do. A client of each such broker.
+/// Returns a broker in which one of fifty backends never answers, and a client of it.
 async fn fifty(hung: &FakeBackend, good: &FakeBackend) -> (TestBroker, TestClient) {
     let mut spec = hung.spec();
     spec["timeouts"] = json!({"tools": {"hang": "700ms", "for_ever": "5m"}});
     spec["breaker"] = json!({"enabled": false});
-    let mut building = builder().alone().backend("default", "b0", spec);
+    let mut building = builder().single_process().backend("default", "b0", spec);
     for n in 1..50 {
         building = building.backend("default", &format!("b{n}"), good.spec());
     }
@@ -265,7 +270,8 @@ async fn fifty(hung: &FakeBackend, good: &FakeBackend) -> (TestBroker, TestClien
     (broker, client)
 }
 
-/// How long this takes here and there, in turns, so that what else this machine does is in both; the middle of each.
+/// Returns the median times of both. They take turns, so that other work of this machine affects
+/// both.
 async fn in_turns(
     here: &TestClient,
     there: &TestClient,
@@ -306,12 +312,12 @@ async fn r13_one_of_fifty_backends_hangs_and_nobody_else_notices() {
     });
     let calls = calls.await;
     println!(
-        "medians beside calls that hang, and without: lists {lists:?}, calls to others {calls:?}"
+        "medians during calls that hang, and without: lists {lists:?}, calls to others {calls:?}"
     );
-    for [beside, without] in [lists, calls] {
+    for [during, without] in [lists, calls] {
         assert!(
-            beside <= without * 3 / 2 + Duration::from_millis(3),
-            "others wait for the hung one: {beside:?}, {without:?}"
+            during <= without * 3 / 2 + Duration::from_millis(3),
+            "others wait for the hung one: {during:?}, {without:?}"
         );
     }
 

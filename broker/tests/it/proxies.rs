@@ -1,5 +1,6 @@
-//! Proxies in front of the broker: a client's own address counts where a trusted proxy names it, and nowhere else. Against a real
-//! HAProxy and a real nginx; clients are told apart by their addresses of the loopback network.
+//! Proxies in front of the broker: a client's own address counts if a trusted proxy names it, and
+//! only then. The tests use a real HAProxy and a real nginx. Clients differ by their addresses of
+//! the loopback network.
 
 use std::net::SocketAddr;
 
@@ -12,7 +13,7 @@ use tokio::{
 
 use crate::{builder, initialize_body, read_answer, read_to_close};
 
-/// Proxies of tests connect from here.
+/// Network from which proxies of tests connect.
 const TRUSTED: &str = "127.0.0.1/32";
 
 async fn started(listen: Value, more: Value) -> TestBroker {
@@ -20,7 +21,7 @@ async fn started(listen: Value, more: Value) -> TestBroker {
     let listen = json!({"listen": {"trusted_proxies": [TRUSTED]}, "audit": {"calls": "metadata"}})
         .merged(listen);
     builder()
-        .alone()
+        .single_process()
         .config(listen)
         .config(more)
         .backend("default", "b", backend.spec())
@@ -33,7 +34,7 @@ trait Merged {
 }
 
 impl Merged for Value {
-    /// With these keys of `notification_feed` too.
+    /// Merges these keys into `listen` and returns the configuration.
     fn merged(mut self, listen: Value) -> Value {
         for (key, value) in listen.as_object().unwrap() {
             self["listen"][key] = value.clone();
@@ -42,7 +43,7 @@ impl Merged for Value {
     }
 }
 
-/// A connection from this address of ours.
+/// Opens a connection from this address of ours.
 async fn from(address: &str, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
@@ -55,7 +56,7 @@ fn put(tenant: &str, headers: &str) -> String {
     )
 }
 
-/// Where the audit log says that a request to the admin plane came from.
+/// Returns the source address of a request to the admin plane in the audit log.
 async fn audited(broker: &TestBroker, tenant: &str) -> Value {
     let path = format!("/admin/v1/audit?tenant={tenant}&kind=admin");
     let look = || async {
@@ -83,14 +84,14 @@ async fn s16_operators_behind_nginx_are_audited_by_their_own_addresses() {
         "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
     )
     .await;
-    // What a client writes itself stands before what the proxy adds.
+    // A client's own header stands before the value that the proxy adds.
     let forged = "x-forwarded-for: 203.0.113.9\r\nforwarded: for=203.0.113.9\r\n";
     for (tenant, headers) in [("plain", ""), ("forged", forged)] {
         let answer = asked(from("127.0.0.42", nginx.address()).await, &put(tenant, headers)).await;
         assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
         assert_eq!(audited(&broker, tenant).await, "127.0.0.42", "{tenant}");
     }
-    // A peer that is not trusted is believed in nothing.
+    // Headers of a peer that is not trusted are ignored.
     let answer =
         asked(from("127.0.0.43", broker.admin_address()).await, &put("direct", forged)).await;
     assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
@@ -134,7 +135,8 @@ async fn s16_proxy_protocol_of_haproxy_names_the_client_over_http_and_tcp() {
     for version in ["send-proxy", "send-proxy-v2"] {
         let get = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n";
         let front = FrontProxy::haproxy(broker.http_address(), "tcp", version, "").await;
-        // Connections are counted for each client, and not for the proxy, from whose address all of them come.
+        // Connections are counted for each client, and not for the proxy, from whose address all of
+        // them come.
         let (mut first, mut other) =
             (from("127.0.0.5", front.address()).await, from("127.0.0.6", front.address()).await);
         for stream in [&mut first, &mut other] {
@@ -149,7 +151,7 @@ async fn s16_proxy_protocol_of_haproxy_names_the_client_over_http_and_tcp() {
             "{version}: the client has its one connection"
         );
         drop((first, other));
-        // Before TLS.
+        // The header comes before TLS.
         let secured =
             within("TLS", authority.connect(front.address().port(), None, &["http/1.1"])).await;
         let answer = asked(
@@ -167,10 +169,11 @@ async fn s16_proxy_protocol_of_haproxy_names_the_client_over_http_and_tcp() {
     }
 }
 
-/// Clients of the test kit come without a header: backends stand in the configuration.
+/// Starts a broker behind a proxy. Clients of the test kit send no header, so backends stand in the
+/// configuration.
 async fn started_behind(listen: Value, more: Value) -> TestBroker {
     let config = json!({"listen": {"trusted_proxies": [TRUSTED]}}).merged(listen);
-    builder().alone().config(config).config(more).start().await
+    builder().single_process().config(config).config(more).start().await
 }
 
 #[tokio::test]
@@ -179,7 +182,7 @@ async fn s16_a_header_is_needed_from_trusted_proxies_and_refused_from_others() {
     let get = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let header = "PROXY TCP4 192.0.2.1 127.0.0.1 1 2\r\n";
     assert_eq!(asked(from("127.0.0.1", broker.http_address()).await, get).await, "");
-    broker.logged("it does not begin with a PROXY protocol header of version 1 or 2").await;
+    broker.wait_for_log("it does not begin with a PROXY protocol header of version 1 or 2").await;
     assert!(
         asked(from("127.0.0.1", broker.http_address()).await, &format!("{header}{get}"))
             .await
@@ -208,12 +211,12 @@ async fn s16_a_stranger_with_a_header_is_told_of_in_the_log() {
         started_behind(json!({"proxy_protocol": {"http": true, "admin": false}}), json!({})).await;
     let header = "PROXY TCP4 192.0.2.1 127.0.0.1 1 2\r\n";
     assert_eq!(asked(from("127.0.0.9", broker.http_address()).await, header).await, "");
-    broker.logged("its address is not in listen.trusted_proxies").await;
+    broker.wait_for_log("its address is not in listen.trusted_proxies").await;
 }
 
 #[tokio::test]
 async fn s16_operators_are_audited_by_the_address_of_the_proxy_header() {
-    // What the test itself asks comes from another address, without a proxy.
+    // The test itself connects from another address, without a proxy.
     let broker = started_behind(
         json!({"trusted_proxies": ["127.0.0.77/32"], "proxy_protocol": {"admin": true}}),
         json!({}),

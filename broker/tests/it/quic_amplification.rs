@@ -1,4 +1,5 @@
-//! What an address gets over UDP that has not proved to be there: fewer bytes than came from it, whatever came.
+//! Bytes that the broker sends over UDP to an address that is not validated: fewer than came from
+//! it, in each case.
 
 use std::net::SocketAddr;
 
@@ -11,7 +12,8 @@ use crate::builder;
 /// The first byte of a Retry packet of QUIC 1 (RFC 9000, 17.2.5), without its unused bits.
 const RETRY: u8 = 0b1111_0000;
 
-/// Sends from an address of its own. How much was sent, and what came back until a whole handshake of another client was over.
+/// Sends from an address of its own. Returns the number of bytes sent, and the answers that came
+/// until a whole handshake of another client was over.
 async fn answers(
     address: SocketAddr,
     authority: &Authority,
@@ -27,7 +29,7 @@ async fn answers(
         let count = within("an answer", victim.recv(&mut answer)).await.unwrap();
         answers.push(answer[..count].to_vec());
     }
-    // What is sent at once is sent before the handshake of a client that comes later is over.
+    // Immediate answers are sent before the handshake of a later client is over.
     QuicPeer::connect(address, authority, None, "mcp").await.unwrap();
     while let Ok(count) = victim.try_recv(&mut answer) {
         answers.push(answer[..count].to_vec());
@@ -40,7 +42,7 @@ async fn quic_amplification_an_address_that_is_not_proved_gets_less_than_it_sent
     let authority = Authority::new();
     let server = authority.server("server");
     let config = json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": server.cert, "key_file": server.key}});
-    let broker = builder().alone().config(config).start().await;
+    let broker = builder().single_process().config(config).start().await;
     let address = broker.quic_address();
     let hello = QuicPeer::hello(&authority, "mcp", None).await;
     let again = [&hello[..], &hello[..], &hello[..]].concat();
@@ -66,7 +68,7 @@ async fn quic_amplification_an_address_that_is_not_proved_gets_less_than_it_sent
             let got: usize = answers.iter().map(Vec::len).sum();
             assert!(got <= sent, "{name}, {port}: {got} bytes for {sent}");
             if name.starts_with("a hello") && !name.contains("version") {
-                // Nothing of a handshake is begun, so that nothing is sent again later either.
+                // No handshake is begun, so that nothing is sent again later either.
                 let kinds: Vec<u8> = answers.iter().map(|answer| answer[0] & RETRY).collect();
                 assert!(kinds.iter().all(|kind| *kind == RETRY), "{name}, {port}: {kinds:x?}");
             }

@@ -1,4 +1,5 @@
-//! What is not ours passes byte for byte: random documents through calls, results, errors, questions and answers.
+//! Bytes that the broker does not own pass unchanged: random documents through calls, results,
+//! errors, requests to clients and their answers.
 
 use proptest::{
     prelude::{Strategy, prop_oneof},
@@ -12,7 +13,7 @@ use crate::{broker_with, text_of};
 
 const DOCUMENTS: usize = 60;
 
-/// Text of some JSON value, with odd blanks, escapes, numbers and repeated keys.
+/// Returns the text of some JSON value, with odd blanks, escapes, numbers and repeated keys.
 fn document() -> impl Strategy<Value = String> {
     let number = prop_oneof![
         Just("0".to_owned()),
@@ -103,7 +104,7 @@ async fn rpc_11_random_documents_survive_a_call_and_its_result_byte_for_byte() {
         );
         let answer = client.begin_raw(json!(1), body).response().await;
         let seen = backend
-            .seen_of("tools/call")
+            .recorded_of("tools/call")
             .pop()
             .unwrap_or_else(|| panic!("{document} did not arrive: {}", answer.text));
         assert!(
@@ -174,7 +175,7 @@ async fn rpc_11_list_entries_keep_their_bytes_on_both_endpoints() {
         .response()
         .await;
     let exposed = broker.connected(json!({})).await.begin("tools/list", json!({})).response().await;
-    // That the broker runs these tools as tasks is all that is added.
+    // The only addition is that the broker runs these tools as tasks.
     let as_sent = |text: &str| text.replace(r#""execution":{"taskSupport":"optional"},"#, "");
     let (native, exposed) = (as_sent(&native.text), as_sent(&exposed.text));
     for (n, entry) in entries.iter().enumerate() {

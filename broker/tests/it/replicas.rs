@@ -1,4 +1,4 @@
-//! Several broker processes on one PostgreSQL database, as their operators see them.
+//! Several broker processes on one PostgreSQL database, from the view of their operators.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::builder;
 
 const SECRET: &str = "one secret for all of them";
 
-/// One of several on this database.
+/// Returns one of several replicas on this database.
 fn replica(url: &str, name: &str) -> BrokerBuilder {
     builder().config(json!({
         "listen": {"internal": "127.0.0.1:0"},
@@ -31,7 +31,7 @@ async fn nodes(broker: &TestBroker) -> Vec<Value> {
     answer["nodes"].as_array().unwrap().clone()
 }
 
-/// The half of a node's name that the operator gave it.
+/// Returns the part of a node's name that the operator chose.
 fn id(node: &Value) -> &str {
     node["node"].as_str().unwrap().split_once('/').unwrap().0
 }
@@ -111,14 +111,14 @@ async fn a_breaker_that_an_operator_holds_open_is_open_on_every_replica_and_afte
     let (_, view) = two.admin().put(path, &spec).await;
     assert_eq!(view["breaker"]["reason"], "operator", "{view}");
     assert!(one.terminate().await.success());
-    one.start_again().await;
+    one.restart().await;
     assert_eq!(one.admin().backend("acme", "b").await["breaker"]["reason"], "operator");
     assert_eq!(one.admin().post(&breaker, &json!({"state": "closed"})).await.0, 200);
     held(&one, None).await;
     held(&two, None).await;
     assert_eq!(two.admin().post(&breaker, &json!({"state": "open"})).await.0, 200);
     held(&one, Some("operator")).await;
-    // One of the same name begins anew.
+    // A new backend of the same name starts fresh.
     assert_eq!(two.admin().delete(path).await.0, 204);
     until_status(&one, path, 404).await;
     one.admin().put_backend("acme", "b", &backend.spec()).await;
@@ -135,7 +135,7 @@ async fn a_replica_that_ends_leaves_and_one_that_is_killed_lapses() {
     assert!(two.terminate().await.success());
     let left = nodes(&one).await;
     assert_eq!(left.iter().map(id).collect::<Vec<_>>(), ["one"], "{left:?}");
-    two.start_again().await;
+    two.restart().await;
     assert_eq!(nodes(&one).await.len(), 2);
     two.kill().await;
     eventually("its lease lapses", || async {
@@ -235,7 +235,7 @@ async fn redis_may_come_and_go() {
     let one = with_redis("one").start().await;
     redis.kill().await;
     let two = with_redis("two").start().await;
-    two.logged("Redis can not be reached").await;
+    two.wait_for_log("Redis cannot be reached").await;
     one.admin().put_tenant("acme", json!({"weight": 2})).await;
     until_status(&two, "/admin/v1/tenants/acme", 200).await;
     redis.start_again().await;

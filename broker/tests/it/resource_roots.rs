@@ -1,5 +1,6 @@
-//! What a URI could be read as decides, not what it should be read as: a query, a fragment or another spelling leads no reader out
-//! of the roots, through whichever method the URI goes to a backend.
+//! Policy decides by every possible reading of a URI, not by the correct one. A query, a fragment
+//! or another spelling leads no reader out of the roots, through whichever method the URI goes to a
+//! backend.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,7 +11,7 @@ use crate::{builder, kind, stateless::Modern};
 
 const SECRET: &str = "canary-outside-of-the-roots";
 
-/// A folder `files` that is a root, and a secret beside it.
+/// A folder `files` that is a root, and a secret next to it.
 struct Files {
     folder: tempfile::TempDir,
 }
@@ -29,7 +30,7 @@ impl Files {
     }
 }
 
-/// The file that a careless reader finds: all that follows `file://` is a path.
+/// Returns the file that a careless reader finds: everything behind `file://` is a path.
 fn naively_read(uri: &str) -> Option<String> {
     let mut path = PathBuf::new();
     for component in Path::new(uri.strip_prefix("file://")?).components() {
@@ -64,7 +65,7 @@ fn with_root(backend: &FakeBackend, root: &str) -> Value {
     spec
 }
 
-/// URIs that lead some reader to the secret.
+/// Returns URIs that lead some reader to the secret.
 fn leading_out(root: &str) -> Vec<String> {
     let spellings = [
         "/a?/../../secret",
@@ -87,9 +88,9 @@ fn about(uri: &str) -> [(&'static str, Value); 4] {
     ]
 }
 
-/// Whatever was asked, none of these came to the backend.
+/// Checks that none of these URIs reached the backend.
 fn assert_untold(backend: &FakeBackend, uris: &[String]) {
-    for seen in backend.seen() {
+    for seen in backend.recorded() {
         let body = seen.message["params"].to_string();
         assert!(!uris.iter().any(|uri| body.contains(uri.as_str())), "{body}");
     }
@@ -194,7 +195,7 @@ async fn targets(broker: &TestBroker, wanted: usize) -> Vec<Value> {
 async fn s06_the_audit_log_shows_all_that_could_be_a_path() {
     let backend = careless_backend().await;
     let broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"audit": {"calls": "metadata"}}))
         .backend("default", "b", backend.spec())
         .start()
@@ -220,7 +221,7 @@ async fn s06_the_audit_log_shows_all_that_could_be_a_path() {
 #[tokio::test]
 async fn s06_subscriptions_are_held_to_the_roots_the_backend_has_now() {
     let (files, backend) = (Files::new(), careless_backend().await);
-    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     let (inside, outside) = (format!("{}/a", files.root()), "file:///elsewhere/a".to_owned());
     for uri in [&inside, &outside] {
@@ -230,13 +231,13 @@ async fn s06_subscriptions_are_held_to_the_roots_the_backend_has_now() {
         backend.count(|seen| seen.is("resources/subscribe") && seen.message["params"]["uri"] == uri)
     };
     assert_eq!((told(&inside), told(&outside)), (1, 1));
-    broker.admin().ready_backend("default", "b", &with_root(&backend, &files.root())).await;
+    broker.admin().put_ready_backend("default", "b", &with_root(&backend, &files.root())).await;
     backend
         .wait_count("the subscription to be put back", 2, |seen| {
             seen.is("resources/subscribe") && seen.message["params"]["uri"] == inside
         })
         .await;
-    // A request that comes behind it in the session has found the others forgotten.
+    // A later request of the session finds that the others left no trace.
     let error = client.error("resources/subscribe", json!({"uri": format!("b+{outside}")})).await;
     assert_eq!(kind(&error), "outside_roots");
     assert_eq!((told(&inside), told(&outside)), (2, 1));

@@ -1,4 +1,5 @@
-//! What a client has after the broker's process ended, by a crash or in order: its session, its subscriptions, its streams.
+//! State of a client after the broker's process ended, by a crash or in order: its session, its
+//! subscriptions, its streams.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use testkit::{
 
 use crate::{builder, kind, refused, request, text_of};
 
-/// How a process ends.
+/// Way in which a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Crash,
@@ -18,7 +19,8 @@ enum End {
 
 const BOTH: [End; 2] = [End::Crash, End::Order];
 
-/// A backend with sessions, a resource, and the tools `echo` and `count`, which counts the calls of its session.
+/// Returns a backend with sessions, a resource, and the tools `echo` and `count`, which counts the
+/// calls of its session.
 async fn backend() -> FakeBackend {
     let backend = FakeBackend::echo().await;
     backend.sessions();
@@ -36,10 +38,10 @@ async fn restart(broker: &mut TestBroker, end: End) {
         End::Crash => broker.kill().await,
         End::Order => assert!(broker.terminate().await.success()),
     }
-    broker.start_again().await;
+    broker.restart().await;
 }
 
-/// The same client at the new process, which has another port.
+/// Returns a client of the same session at the new process, which has another port.
 fn back(broker: &TestBroker, client: &TestClient) -> TestClient {
     let back = broker.client("/mcp");
     back.set_session(client.session().as_deref());
@@ -49,7 +51,7 @@ fn back(broker: &TestBroker, client: &TestClient) -> TestClient {
     back
 }
 
-/// Writes of the store so far.
+/// Returns the writes of the store so far.
 async fn writes(broker: &TestBroker) -> f64 {
     broker
         .admin()
@@ -58,7 +60,7 @@ async fn writes(broker: &TestBroker) -> f64 {
         .unwrap_or_default()
 }
 
-/// Waits until what is written behind has been: the store was left alone for a while.
+/// Waits until delayed writes are done: the store had no new write for a while.
 async fn written_behind(broker: &TestBroker) {
     let admin = broker.admin();
     let (mut quiet, mut last) = (0, String::new());
@@ -87,7 +89,7 @@ async fn methods(stream: &mut EventReader, count: usize) -> Vec<String> {
     methods
 }
 
-/// Everything a stream says until the session ends.
+/// Collects every message of a stream until the session ends.
 async fn until_deleted(client: &TestClient, mut stream: EventReader) -> Vec<Value> {
     let reading = tokio::spawn(async move {
         let mut messages = Vec::new();
@@ -116,8 +118,9 @@ async fn a_session_goes_on_after_a_restart_with_all_it_had() {
         client.result("logging/setLevel", json!({"level": "warning"})).await;
         client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
         written_behind(&broker).await;
-        let subscribed =
-            backend.seen_of("resources/subscribe")[0].header("mcp-session-id").map(str::to_owned);
+        let subscribed = backend.recorded_of("resources/subscribe")[0]
+            .header("mcp-session-id")
+            .map(str::to_owned);
 
         restart(&mut broker, end).await;
         let client = back(&broker, &client);
@@ -132,7 +135,8 @@ async fn a_session_goes_on_after_a_restart_with_all_it_had() {
             subscribed,
             "{end:?}: the session at the backend goes on"
         );
-        // The subscription is put back, and as nobody knows what was missed, the client is told to look.
+        // The broker renews the subscription. Updates may have been missed, so it notifies the
+        // client to read again.
         let mut stream = client.open_get_stream().await;
         let (_, told) = stream.next_message().await.unwrap();
         assert_eq!(
@@ -155,13 +159,14 @@ async fn a_backend_that_forgot_its_sessions_is_initialised_anew_and_the_client_n
     written_behind(&broker).await;
     broker.kill().await;
     backend.forget_sessions();
-    broker.start_again().await;
-    let before = (backend.seen_of("initialize").len(), backend.count(|seen| seen.calls("echo")));
+    broker.restart().await;
+    let before =
+        (backend.recorded_of("initialize").len(), backend.count(|seen| seen.calls("echo")));
     let client = back(&broker, &client);
     client.call("b__echo", json!({"round": 2})).await;
-    assert!(backend.seen_of("initialize").len() > before.0);
+    assert!(backend.recorded_of("initialize").len() > before.0);
     let carried_out = backend
-        .seen()
+        .recorded()
         .iter()
         .filter(|seen| seen.calls("echo") && seen.message["params"]["arguments"]["round"] == 2)
         .count();
@@ -177,7 +182,7 @@ async fn ids_of_requests_at_a_backends_session_do_not_repeat_over_a_restart() {
     written_behind(&broker).await;
     restart(&mut broker, End::Crash).await;
     back(&broker, &client).call("b__echo", json!({})).await;
-    let calls: Vec<_> = backend.seen_of("tools/call");
+    let calls: Vec<_> = backend.recorded_of("tools/call");
     assert_eq!(
         calls[0].header("mcp-session-id"),
         calls[1].header("mcp-session-id"),
@@ -215,7 +220,7 @@ async fn sse_09_a_get_stream_is_resumed_after_a_restart_without_loss_or_repeat()
             told["method"], "notifications/resources/list_changed",
             "{end:?}: what was missed"
         );
-        // It goes on as the session's stream, with ids that were not there before.
+        // It continues as the session's stream, with ids that were not there before.
         backend.wait_get_streams(1).await;
         backend.list("tools", vec![tool("echo")]);
         backend.notify("notifications/tools/list_changed", json!({})).await;
@@ -261,7 +266,7 @@ async fn lists_that_changed_while_no_process_was_there_are_told() {
     written_behind(&broker).await;
     broker.kill().await;
     backend.list("tools", vec![tool("echo"), tool("new")]);
-    broker.start_again().await;
+    broker.restart().await;
     let client = back(&broker, &client);
     let mut stream = client.open_get_stream().await;
     assert_eq!(methods(&mut stream, 1).await, ["notifications/tools/list_changed"]);
@@ -282,7 +287,7 @@ async fn a_position_that_is_gone_is_said_and_everything_that_may_have_changed_is
     let priming = client.open_get_stream().await.next().await.unwrap().id.unwrap();
     restart(&mut broker, End::Crash).await;
     let client = back(&broker, &client);
-    // As if events had been sent that the crash kept from being logged.
+    // The id looks as if events had been sent that were not logged before the crash.
     let ahead = format!("{}-77", priming.split_once('-').unwrap().0);
     let mut stream = client.resume(&ahead).await;
     let mut told = methods(&mut stream, 4).await;
@@ -329,7 +334,7 @@ async fn calls_that_ended_with_the_process_are_answered_on_their_streams() {
         let answer = told.last().unwrap();
         assert_eq!((&answer["id"], kind(&answer["error"])), (&json!(7), "outcome_unknown"));
     }
-    // Another crash changes nothing of what the client is told.
+    // Another crash does not change the client's messages.
     written_behind(&broker).await;
     restart(&mut broker, End::Crash).await;
     let client = back(&broker, &client);
@@ -360,7 +365,8 @@ fn slow_to_start(backend: &FakeBackend, gate: &Gate) {
     });
 }
 
-/// A broker after a crash whose backend cannot be reached before the gate is open, and a client from before.
+/// Returns a broker after a crash whose backend cannot be reached before the gate is open, and a
+/// client from before.
 async fn crashed_behind(gate: &Gate) -> (FakeBackend, TestBroker, TestClient) {
     let backend = backend().await;
     let mut broker = start(&backend).await;
@@ -375,7 +381,8 @@ async fn crashed_behind(gate: &Gate) -> (FakeBackend, TestBroker, TestClient) {
 async fn no_request_finds_a_tool_unknown_that_its_session_had_before() {
     let gate = Gate::new();
     let (_backend, broker, client) = crashed_behind(&gate).await;
-    // Both come while the backend is only just being reached: the one that takes the session up, and one that finds it.
+    // Both calls come while the backend is being reached. One restores the session, and the other
+    // finds it.
     let calls = tokio::spawn({
         let (one, other) = (client.clone(), client.clone());
         async move {
@@ -473,7 +480,7 @@ async fn ses_06_a_foreign_caller_finds_nothing_after_a_restart_either() {
     let (status, _) =
         broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{own_id}")).await;
     assert!((200..300).contains(&status), "{status}");
-    // Other replicas hear of it a moment later.
+    // Other replicas learn it a moment later.
     eventually("the key to be refused", || async {
         let status = at(&own, "/mcp").post(request(2, "ping", json!({}))).await.status;
         if status == 401 { Ok(()) } else { Err(status) }
@@ -485,16 +492,20 @@ async fn ses_06_a_foreign_caller_finds_nothing_after_a_restart_either() {
 async fn ses_07_the_time_without_a_process_counts_as_idle() {
     let backend = backend().await;
     let config = json!({"session": {"idle": "2s"}});
-    let mut broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let mut broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     let soon = broker.connected(json!({})).await;
     broker.kill().await;
-    broker.start_again().await;
+    broker.restart().await;
     let soon = back(&broker, &soon);
     assert_eq!(soon.post(request(1, "ping", json!({}))).await.status, 200, "not yet");
     broker.kill().await;
     tokio::time::sleep(Duration::from_millis(2_100)).await; // what is tested is the time
-    broker.start_again().await;
+    broker.restart().await;
     assert_eq!(back(&broker, &client).post(request(1, "ping", json!({}))).await.status, 404);
 }

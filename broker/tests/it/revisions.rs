@@ -1,5 +1,6 @@
-//! Every pair of revisions, one of the client and one of the backend, through everything a session can do. What is said
-//! is judged by the schema of the revision of whom it is said to (V-04); the tests here only see to it that it is said.
+//! Every pair of revisions, one of the client and one of the backend, through every feature of a
+//! session. The broker's messages are judged by the schema of the receiver's revision (V-04). The
+//! tests only cause these messages.
 
 use serde_json::{Value, json};
 use testkit::{BackendCall, FakeBackend, Reply, TestBroker, TestClient, eventually};
@@ -19,7 +20,8 @@ fn answer(method: &str) -> Value {
     }
 }
 
-/// Says on one call's stream whatever a backend may, whether or not the client in front understands it.
+/// Sends every message a backend may send on one call's stream, whether or not the client in front
+/// knows it.
 async fn speak(call: BackendCall) -> Reply {
     call.progress(1.0, 3.0).await;
     call.notify(
@@ -65,7 +67,7 @@ async fn backend(revision: &str) -> FakeBackend {
     backend.tool("fails", |_| async { Reply::Result(json!({"content": [], "isError": true})) });
     backend.tool("error", |_| async { Reply::error(-32050, "no") });
     backend.tool("hang", |call| async move {
-        call.gone().await;
+        call.client_disconnected().await;
         Reply::Hang
     });
     backend.list(
@@ -94,7 +96,7 @@ async fn client(broker: &TestBroker, revision: &str) -> TestClient {
     client
 }
 
-/// Asks for everything once.
+/// Uses every request once.
 async fn ask_everything(client: &TestClient) {
     for (method, member) in [
         ("tools/list", "tools"),
@@ -166,7 +168,7 @@ async fn v_04_every_pair_of_revisions_is_spoken_as_its_schema_says() {
             client.notify("notifications/roots/list_changed", json!({})).await;
             drop(hanging);
             client.delete_session().await;
-            // What came unasked is judged as it is read.
+            // Unasked messages are judged when they are read.
             while get.next().await.is_some() {}
         }
     }

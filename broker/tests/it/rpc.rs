@@ -1,4 +1,4 @@
-//! JSON-RPC: ids, kinds of messages, and what is refused how.
+//! JSON-RPC: ids, kinds of messages, and refusals.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ async fn rpc_01_every_message_says_jsonrpc_2_0() {
     for message in call.before.iter().chain([&answer]) {
         assert_eq!(message.value["jsonrpc"], "2.0", "{}", message.text);
     }
-    for seen in backend.seen().iter().filter(|seen| seen.http == "POST") {
+    for seen in backend.recorded().iter().filter(|seen| seen.http == "POST") {
         assert_eq!(seen.message["jsonrpc"], "2.0", "{:?}", seen.body);
     }
 }
@@ -49,7 +49,7 @@ async fn rpc_02_ids_towards_a_backend_are_never_used_twice() {
         }
     }
     let mut ids = HashSet::new();
-    for seen in backend.seen_of("tools/call") {
+    for seen in backend.recorded_of("tools/call") {
         let id = &seen.message["id"];
         assert!(id.is_u64() || id.is_string(), "{id}");
         // Each link is its own sequence; over HTTP without sessions both clients share one.
@@ -110,7 +110,7 @@ async fn rpc_04_other_ids_are_refused() {
         assert_eq!((status, body["error"]["code"].as_i64()), (400, Some(-32600)), "{id}: {body}");
         assert!(body.get("id").is_none_or(Value::is_null), "{body}");
     }
-    assert_eq!(backend.seen_of("tools/call").len(), 0);
+    assert_eq!(backend.recorded_of("tools/call").len(), 0);
 }
 
 #[tokio::test]
@@ -163,7 +163,7 @@ async fn rpc_06_notifications_are_never_answered() {
     }
     client.result("ping", json!({})).await;
     assert_eq!(
-        backend.seen_of("tools/call").len(),
+        backend.recorded_of("tools/call").len(),
         0,
         "tools/call as a notification is not carried out"
     );
@@ -248,11 +248,11 @@ async fn rpc_10_an_id_in_flight_is_refused_and_the_first_call_unharmed() {
             refused(client.post(request(7, method, json!({"name": "b__wait"}))).await).await;
         assert_eq!(error["code"], -32600, "{method}");
     }
-    // The same digits as a string are another id.
+    // A string with the same digits is another id.
     assert_eq!(client.begin_with_id(json!("7"), "ping", json!({})).result().await, json!({}));
     gate.open();
     assert_eq!(text_of(&first.result().await), "first");
-    assert_eq!(backend.seen_of("tools/call").len(), 1);
+    assert_eq!(backend.recorded_of("tools/call").len(), 1);
     client.begin_with_id(json!(7), "ping", json!({})).result().await;
 }
 
@@ -304,7 +304,7 @@ async fn rpc_12_only_the_first_of_two_answers_counts() {
 
 #[tokio::test]
 async fn rpc_12_a_second_answer_is_dropped_as_late_and_not_as_a_strangers() {
-    let broker = builder().alone().backend("default", "b", stdio().spec()).start().await;
+    let broker = builder().single_process().backend("default", "b", stdio().spec()).start().await;
     let client = broker.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__twice", json!({})).await), "first");
     broker

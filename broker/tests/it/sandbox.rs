@@ -1,8 +1,8 @@
-//! What a child process can get of the broker, of its operators and of other tenants: nothing, at every level of its sandbox,
-//! whoever runs the broker.
+//! A child process gets nothing of the broker, of its operators and of other tenants. This holds at
+//! every level of its sandbox, for every user that runs the broker.
 //!
-//! The child of each attack is the scripted backend, which runs another program when it is asked to. `off` is the positive
-//! control: there the same child succeeds.
+//! The child of each attack is the scripted backend, which runs another program on request. `off`
+//! is the positive control: there the same child succeeds.
 
 use std::{
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
@@ -16,7 +16,7 @@ use testkit::{BrokerBuilder, TestBroker, TestClient, eventually, stdio::processe
 
 use crate::{binary, builder, stdio, text_of};
 
-/// A user who is not root, and has nothing.
+/// A user other than root, who owns nothing.
 const NOBODY_ELSE: u32 = 54_321;
 const TOKEN: &str = "a-token-that-no-child-may-read";
 
@@ -27,7 +27,7 @@ struct Topology {
     _folder: TempDir,
 }
 
-/// Whether the half of a test that needs root can run.
+/// Returns whether the half of a test that needs root can run.
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -36,7 +36,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Started by root where `user` is `None` and the test is, and by that user else.
+/// Starts the broker as this user. `None`: as the user of the test, who may be root.
 async fn topology(mode: &str, user: Option<u32>) -> Topology {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
@@ -47,7 +47,7 @@ async fn topology(mode: &str, user: Option<u32>) -> Topology {
     let config = json!({"stdio": {"sandbox": mode}, "auth": {"admin_token": null, "admin_token_file": token_file}});
     let spec = stdio().spec();
     let builder = builder()
-        .alone()
+        .single_process()
         .on(testkit::Topology::Sqlite)
         .admin_token(TOKEN)
         .config(config)
@@ -69,7 +69,7 @@ impl Topology {
         self.broker.client("/mcp/s").connected(json!({})).await
     }
 
-    /// The homes of the two tenants.
+    /// Returns the homes of the two tenants.
     fn homes(&self, level: &str) -> [PathBuf; 2] {
         let suffix = if level.contains("uid") { "" } else { ".landlock" };
         ["default", "other"]
@@ -80,7 +80,8 @@ impl Topology {
         self.broker.admin().backend("default", "s").await["sandbox"].clone()
     }
 
-    /// What the child of the finding tries, by name. Each ends well only where it gets what it wants.
+    /// Returns the attacks of the child, by name. Each exits with success only if it gets what it
+    /// wants.
     fn attacks(&self, foreign_home: &Path) -> Vec<(String, Vec<String>)> {
         let (broker, pid) = (&self.broker, self.broker.pid());
         let folder = broker.folder().display();
@@ -105,7 +106,7 @@ impl Topology {
                 &format!("import resource; resource.prlimit({pid}, resource.RLIMIT_NOFILE)"),
             ],
         );
-        // PTRACE_SEIZE, which does not stop the broker where it succeeds.
+        // PTRACE_SEIZE does not stop the broker if it succeeds.
         add(
             "ptrace",
             &[
@@ -156,7 +157,7 @@ async fn shell(client: &TestClient, script: &str) -> Value {
     run(client, &["sh", "-c", script].map(str::to_owned)).await
 }
 
-/// Every attack fails, and what a server needs works.
+/// Checks that every attack fails, and that the operations a server needs work.
 async fn assert_confined(mode: &str, user: Option<u32>, level: &str) {
     let topology = topology(mode, user).await;
     assert_eq!(topology.level().await, level, "{mode}");
@@ -169,7 +170,7 @@ async fn assert_confined(mode: &str, user: Option<u32>, level: &str) {
     for (name, command) in topology.attacks(&foreign) {
         let ended = run(&client, &command).await;
         assert!(ended["status"] != 0 && ended["out"] == "", "{mode} as {user:?}: {name}: {ended}");
-        // What it could not do is what failed, and not the program.
+        // The attempt failed, and not the program.
         let said = ended["err"].as_str().unwrap().to_lowercase();
         let denied = [
             "denied",
@@ -225,13 +226,13 @@ async fn s03_the_child_of_the_finding_gets_nothing_of_a_broker_that_is_not_root(
     }
 }
 
-/// The positive control: each attack is one that works where nothing confines the child.
+/// The positive control: each attack works where nothing confines the child.
 #[tokio::test]
 async fn s03_with_off_the_child_of_the_finding_succeeds_and_the_log_warns() {
     let topology = topology("off", None).await;
     let client = topology.client().await;
     assert_eq!(topology.level().await, "off");
-    topology.broker.logged("stdio.sandbox is off").await;
+    topology.broker.wait_for_log("stdio.sandbox is off").await;
     let foreign = topology.broker.folder().join("homes/other");
     std::fs::create_dir_all(&foreign).unwrap();
     std::fs::write(foreign.join("secret"), "of another tenant").unwrap();
@@ -242,7 +243,7 @@ async fn s03_with_off_the_child_of_the_finding_succeeds_and_the_log_warns() {
         {
             continue;
         }
-        // Kernels may lack these two ways, or be told not to offer them.
+        // Kernels may lack these two ways, or be configured not to offer them.
         if name.contains("MPTCP") || name.contains("fast open") {
             continue;
         }
@@ -277,12 +278,12 @@ async fn s03_tenants_have_users_of_their_own_that_last() {
         "{ended}"
     );
     assert!(topology.broker.terminate().await.success());
-    topology.broker.start_again().await;
+    topology.broker.restart().await;
     topology.client().await.call("echo", json!({})).await;
     assert_eq!(owners(&topology), [one, other]);
 }
 
-/// A user of its own keeps a child neither from its end with the broker nor from that with its session.
+/// A child with a user of its own still ends with the broker and with its session.
 #[tokio::test]
 async fn s03_children_with_other_users_and_what_they_started_end_with_the_broker() {
     if !is_root() {
@@ -298,11 +299,10 @@ async fn s03_children_with_other_users_and_what_they_started_end_with_the_broker
     };
     for mode in ["uid", "auto"] {
         let script = stdio().grandchildren(2).ignore_sigterm().ignore_stdin_close().marker(&marker);
-        let builder = builder().alone().config(json!({"stdio": {"sandbox": mode}})).backend(
-            "default",
-            "s",
-            script.spec(),
-        );
+        let builder = builder()
+            .single_process()
+            .config(json!({"stdio": {"sandbox": mode}}))
+            .backend("default", "s", script.spec());
         let mut broker = builder.start().await;
         let processes = processes_with(&marker);
         assert!(processes.len() >= 3, "{processes:?}");
@@ -311,7 +311,7 @@ async fn s03_children_with_other_users_and_what_they_started_end_with_the_broker
         }
         broker.kill().await;
         gone("the end of all that were started").await;
-        broker.start_again().await;
+        broker.restart().await;
         broker.admin().wait_backend_state("default", "s", "ready").await;
         assert!(processes_with(&marker).len() >= 3);
         broker.admin().delete("/admin/v1/tenants/default/backends/s").await;
@@ -320,8 +320,9 @@ async fn s03_children_with_other_users_and_what_they_started_end_with_the_broker
 }
 
 async fn refusal(config: Value, spec: Value, user: Option<u32>) -> String {
-    let broker =
-        by(builder().alone().on(testkit::Topology::Sqlite).config(config), user).start().await;
+    let broker = by(builder().single_process().on(testkit::Topology::Sqlite).config(config), user)
+        .start()
+        .await;
     broker.admin().put_backend("default", "s", &spec).await;
     let view = broker.admin().wait_backend_state("default", "s", "failed").await;
     view["last_error"].as_str().unwrap().to_owned()
@@ -346,7 +347,7 @@ async fn s03_files_of_the_broker_below_a_path_of_the_sandbox_refuse_the_backend(
     for access in ["read", "write"] {
         let mut spec = stdio().spec();
         spec["sandbox"] = json!({access: [folder.path()]});
-        let builder = builder().alone().on(testkit::Topology::Sqlite).admin_token(TOKEN);
+        let builder = builder().single_process().on(testkit::Topology::Sqlite).admin_token(TOKEN);
         let broker = builder
             .config(json!({"auth": {"admin_token": null}}))
             .config(config.clone())
@@ -360,7 +361,7 @@ async fn s03_files_of_the_broker_below_a_path_of_the_sandbox_refuse_the_backend(
                 && said.contains("would be open to this child"),
             "{said}"
         );
-        // The homes of all are nobody's to name.
+        // The folder of all homes may not be named.
         spec["sandbox"] = json!({access: [broker.folder().join("homes")]});
         std::fs::create_dir_all(broker.folder().join("homes")).unwrap();
         broker.admin().put_backend("default", "s", &spec).await;
@@ -372,14 +373,14 @@ async fn s03_files_of_the_broker_below_a_path_of_the_sandbox_refuse_the_backend(
     }
 }
 
-/// Without Landlock, modes alone keep a child away.
+/// Without Landlock, only file modes protect against a child.
 #[tokio::test]
 async fn s03_a_configuration_that_everybody_reads_refuses_children_that_only_have_a_user() {
     if !is_root() {
         return;
     }
     let broker = builder()
-        .alone()
+        .single_process()
         .on(testkit::Topology::Sqlite)
         .config(json!({"stdio": {"sandbox": "uid"}}))
         .start()
@@ -391,7 +392,7 @@ async fn s03_a_configuration_that_everybody_reads_refuses_children_that_only_hav
     let said = view["last_error"].as_str().unwrap();
     assert!(said.contains("config.yaml can be read by every user"), "{said}");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-    broker.admin().ready_backend("default", "t", &stdio().spec()).await;
+    broker.admin().put_ready_backend("default", "t", &stdio().spec()).await;
 }
 
 #[tokio::test]
@@ -410,7 +411,7 @@ async fn s03_paths_of_a_backend_open_what_they_name_and_no_more() {
     let mut spec = stdio().spec();
     spec["sandbox"] = json!({"read": [at("read")], "write": [at("write")]});
     let builder = builder()
-        .alone()
+        .single_process()
         .config(json!({"stdio": {"sandbox": "landlock"}}))
         .backend("default", "s", spec);
     let broker = builder.start().await;
@@ -448,7 +449,7 @@ async fn s03_without_network_a_child_opens_no_socket_of_the_internet() {
         let mut spec = stdio().spec();
         spec["sandbox"] = json!({"network": false});
         let builder = builder()
-            .alone()
+            .single_process()
             .config(json!({"stdio": {"sandbox": mode}}))
             .backend("default", "s", spec);
         let broker = builder.start().await;
@@ -510,7 +511,7 @@ print('typing', call(16, 0, 0x5412, 0))
     assert_eq!(launched(&["--sandbox=1"], works), "thread\n0\n");
 }
 
-/// As where Landlock does not know of signals yet.
+/// Simulates a Landlock that does not know signals yet.
 #[test]
 fn s03_a_kernel_without_scopes_keeps_signals_to_the_childs_own_process_and_group() {
     let script = "
@@ -539,7 +540,8 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN); os.killpg(0, signal.SIGTERM); oth
 async fn s04_variables_that_are_not_named_for_a_command_are_refused() {
     let program = stdio().spec()["transport"]["command"].as_str().unwrap().to_owned();
     let commands = json!([{"command": program, "env": ["LOG_LEVEL"]}, "npx"]);
-    let broker = builder().alone().config(json!({"stdio": {"commands": commands}})).start().await;
+    let broker =
+        builder().single_process().config(json!({"stdio": {"commands": commands}})).start().await;
     let admin = broker.admin();
     for name in [
         "PYTHONWARNINGS",
@@ -566,5 +568,5 @@ async fn s04_variables_that_are_not_named_for_a_command_are_refused() {
             );
         }
     }
-    admin.ready_backend("default", "s", &stdio().env("LOG_LEVEL", "debug").spec()).await;
+    admin.put_ready_backend("default", "s", &stdio().env("LOG_LEVEL", "debug").spec()).await;
 }

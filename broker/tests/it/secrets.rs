@@ -1,18 +1,18 @@
-//! Secrets put in at every place they may come from, and looked for at every place something is told (LOG-03).
+//! Secrets put in at every place they may come from, and searched for in every output (LOG-03).
 
 use serde_json::json;
 use testkit::{FakeBackend, Reply, TestBroker, eventually};
 
 use crate::{builder, refused, request, stdio};
 
-/// Every secret of this test holds this text and so is found by it.
+/// Text in every secret of this test, by which it is found.
 const CANARY: &str = "canary-7f3a";
 
 fn secret(of: &str) -> String {
     format!("{of}-{CANARY}-0123456789")
 }
 
-/// What the admin API answers to everything that can be read, and to things it refuses.
+/// Returns the answers of the admin API to every read, and to requests it refuses.
 async fn told_to_operators(broker: &TestBroker) -> Vec<(String, String)> {
     let mut told = Vec::new();
     for path in [
@@ -68,7 +68,7 @@ async fn told_to_operators(broker: &TestBroker) -> Vec<(String, String)> {
     told
 }
 
-/// What clients without a right, or with bad input, are answered.
+/// Returns the answers to clients without a right, or with bad input.
 async fn told_to_clients(broker: &TestBroker, key: &str) -> Vec<(String, String)> {
     let mut told = Vec::new();
     let ping = || request(1, "ping", json!({}));
@@ -113,7 +113,8 @@ async fn told_to_clients(broker: &TestBroker, key: &str) -> Vec<(String, String)
     told
 }
 
-/// A broker with a backend that has credentials, a child with a secret environment, and a backend that is not there.
+/// Returns a broker with a backend that has credentials, a child with a secret environment, and an
+/// unreachable backend.
 async fn broker(backend: &FakeBackend) -> TestBroker {
     let mut http = backend.spec();
     http["transport"]["url"] = json!(format!("{}?token={}", backend.url(), secret("url")));
@@ -173,7 +174,8 @@ async fn a_41_log_03_no_secret_is_told_to_anybody() {
     let line = std::fs::read(format!("/proc/{}/cmdline", broker.pid())).unwrap();
     places.push(("the command line".to_owned(), String::from_utf8_lossy(&line).into_owned()));
     broker.terminate().await;
-    // What is stored is hashed or sealed. (Tasks and events are stored as they are; there are none here with secrets.)
+    // Stored secrets are hashed or sealed. (Tasks and events are stored as they are; there are none
+    // here with secrets.)
     for entry in std::fs::read_dir(broker.folder())
         .unwrap()
         .flatten()
@@ -185,7 +187,7 @@ async fn a_41_log_03_no_secret_is_told_to_anybody() {
         ));
     }
     assert!(places.iter().any(|(place, _)| place.ends_with("broker.db")), "the database was read");
-    broker.logged("TRACE").await; // the log tells everything
+    broker.wait_for_log("TRACE").await; // the log tells everything
     places.push(("the log".to_owned(), broker.log()));
 
     let backend_session = call.header("mcp-session-id").unwrap().to_owned();
@@ -206,7 +208,7 @@ async fn a_41_log_03_no_secret_is_told_to_anybody() {
     }
 }
 
-/// All that operators are told of the backends of tenant `default`, and the log.
+/// Returns everything that operators can read about the backends of tenant `default`, and the log.
 async fn told_of_backends(broker: &TestBroker, names: &[&str]) -> Vec<(String, String)> {
     let mut told = Vec::new();
     for name in [""].iter().chain(names) {
@@ -233,7 +235,8 @@ async fn s14_settings_and_errors_of_backends_show_what_operators_need_and_no_sec
     let broker = builder().config(json!({"telemetry": {"log": "debug"}})).start().await;
     let (token, variable, header, segment) =
         (secret("token"), secret("variable"), secret("header"), secret("segment"));
-    // What stays behind holds standard output open, so that the end of the process is what is noticed.
+    // A process that stays behind holds standard output open, so that the broker notices the end of
+    // the process and not that of the output.
     let says_all = r#"echo "no access with $*" >&2; sleep 600 & exit 3"#;
     let args = [
         "-c",

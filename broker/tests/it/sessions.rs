@@ -1,4 +1,4 @@
-//! Sessions of clients: ids, who may use them, how they end.
+//! Sessions of clients: their ids, who may use them, and their end.
 
 use std::collections::BTreeSet;
 
@@ -69,7 +69,7 @@ async fn ses_05_delete_ends_streams_cancels_calls_and_closes_the_backend_session
         let (entered, left) = gates.clone();
         async move {
             entered.open();
-            call.gone().await;
+            call.client_disconnected().await;
             left.open();
             Reply::Hang
         }
@@ -267,7 +267,7 @@ async fn the_admin_api_shows_digests_and_ends_a_session() {
     let (status, _) = broker.admin().delete(&format!("/admin/v1/sessions/{id}")).await;
     assert!((200..300).contains(&status), "{status}");
     assert_eq!(client.post(request(1, "ping", json!({}))).await.status, 404);
-    // Nobody is served any more; its row goes a moment later.
+    // No client is served any more; the row is deleted a moment later.
     broker.admin().wait_sessions("default", 0).await;
     assert_eq!(broker.admin().get(&format!("/admin/v1/sessions/{id}")).await.0, 404);
 }

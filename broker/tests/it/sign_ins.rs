@@ -1,5 +1,6 @@
-//! Sign-ins that fail: counted, told in the log and the audit log, and answered with 429 when an address fails too often.
-//! Credentials that are never taken: short admin tokens, API keys of anonymous callers, pages of other origins.
+//! Sign-ins that fail: counted, logged, audited, and answered with 429 if an address fails too
+//! often. Also credentials that are never accepted: short admin tokens, API keys of anonymous
+//! callers, pages of other origins.
 
 use serde_json::{Value, json};
 use testkit::{
@@ -12,12 +13,12 @@ use crate::{
 };
 
 const ADMIN_TOKEN: &str = "operator-of-tests";
-/// In the form of an API key, and none of ours.
+/// A text in the form of an API key that was never issued.
 const WRONG_KEY: &str = "mcpb_AAAAAAAAAAAA_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 const PER_MINUTE: u64 = 5;
 
 fn guarded() -> BrokerBuilder {
-    builder().alone().auth_required().admin_token(ADMIN_TOKEN)
+    builder().single_process().auth_required().admin_token(ADMIN_TOKEN)
 }
 
 fn limited() -> BrokerBuilder {
@@ -32,7 +33,7 @@ async fn failures(broker: &TestBroker, plane: &str, reason: &str) -> f64 {
         .unwrap_or(0.0)
 }
 
-/// The records of failed sign-ins at a plane.
+/// Returns the records of failed sign-ins at a plane.
 async fn recorded(broker: &TestBroker, plane: &str) -> Vec<Value> {
     eventually("a record of the failed sign-in", || async {
         let (status, answer) = broker.admin().get("/admin/v1/audit?limit=1000").await;
@@ -100,12 +101,12 @@ async fn s08_wrong_admin_tokens_are_counted_logged_and_audited_and_the_right_one
         broker.admin().metric("mcp_rate_limited_total", &[("scope", "sign_in_failures")]).await,
         Some(5.0)
     );
-    broker.logged("sign-ins failed").await;
+    broker.wait_for_log("sign-ins failed").await;
     assert_eq!(broker.log().matches("sign-ins failed").count(), 1, "{}", broker.log());
     assert_recorded(&recorded(&broker, "admin").await, "admin", "admin_token");
     assert!(!broker.log().contains("operator-of-test"), "no token is told");
 
-    // A request without a token asks how to sign in.
+    // A request without a token gets the challenge.
     assert_eq!(
         broker.admin().with_token(None).send("GET", "/admin/v1/tenants", None).await.status,
         401
@@ -126,7 +127,7 @@ async fn s08_the_failures_of_a_minute_are_told_with_their_number_before_the_end(
         );
     }
     broker.terminate().await;
-    broker.start_again().await;
+    broker.restart().await;
     let counts: Vec<Value> =
         recorded(&broker, "admin").await.iter().map(|record| record["count"].clone()).collect();
     assert_eq!(counts, [json!(1), json!(20)]);
@@ -176,18 +177,18 @@ async fn s08_wrong_keys_are_counted_and_audited_over_every_wire() {
     );
     counted("WebSocket").await;
     assert_eq!(
-        Wire::legacy(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(),
+        Wire::http_sse(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(),
         401
     );
     counted("HTTP+SSE").await;
     let lines = broker.duplex().tcp(broker.tcp_address()).await;
     assert_eq!(kind(&lines.initialize(json!({}), token.clone()).await["error"]), "unauthorized");
-    lines.ended().await;
+    lines.wait_for_close().await;
     counted("TCP").await;
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let control = broker.duplex().over(peer.control().await);
     assert_eq!(kind(&control.initialize(json!({}), token).await["error"]), "unauthorized");
-    control.ended().await;
+    control.wait_for_close().await;
     counted("QUIC").await;
 
     assert_recorded(&recorded(&broker, "data").await, "call", "api_key");
@@ -246,13 +247,13 @@ async fn s08_an_address_that_fails_too_often_is_told_to_wait_on_every_wire_and_g
         429
     );
     assert_eq!(
-        Wire::legacy(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(),
+        Wire::http_sse(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(),
         429
     );
     let lines = broker.duplex().tcp(broker.tcp_address()).await;
     let answer = lines.initialize(json!({}), json!({"dev.mcp-broker/token": WRONG_KEY})).await;
     assert_eq!(kind(&answer["error"]), "too_many_sign_ins");
-    lines.ended().await;
+    lines.wait_for_close().await;
     let lines = broker
         .duplex()
         .speaking(testkit::judge::Revision::V2026_07_28)
@@ -264,9 +265,9 @@ async fn s08_an_address_that_fails_too_often_is_told_to_wait_on_every_wire_and_g
         kind(&lines.error("tools/list", json!({"_meta": shown})).await),
         "too_many_sign_ins"
     );
-    lines.ended().await;
+    lines.wait_for_close().await;
 
-    // A client without a key learns how to get one, and one with a good key is let in.
+    // A client without a key gets the challenge, and one with a good key is served.
     assert_eq!(broker.client("/mcp").post(initialize_body("2025-11-25")).await.status, 401);
     let good = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     good.call("b__echo", json!({})).await;
@@ -299,7 +300,7 @@ async fn s08_certificates_that_name_no_tenant_are_counted_where_nothing_else_is_
             "unauthorized",
             "{reason}"
         );
-        lines.ended().await;
+        lines.wait_for_close().await;
         let stream = authority
             .connect(broker.http_address().port(), Some(certificate), &["http/1.1"])
             .await
@@ -382,7 +383,7 @@ async fn s11_no_api_key_speaks_for_anonymous_callers_or_for_principals_of_tokens
         200
     );
 
-    // A row that other hands have written.
+    // The row was changed outside of the broker.
     broker.terminate().await;
     let text = "import glob, sqlite3\nfor path in glob.glob('**/*.db', recursive=True):\n    d = sqlite3.connect(path)\n    d.execute(\"UPDATE api_keys SET principal = 'anonymous'\")\n    d.commit()\n";
     let changed = std::process::Command::new("python3")
@@ -391,19 +392,19 @@ async fn s11_no_api_key_speaks_for_anonymous_callers_or_for_principals_of_tokens
         .output()
         .unwrap();
     assert!(changed.status.success(), "{}", String::from_utf8_lossy(&changed.stderr));
-    broker.start_again().await;
+    broker.restart().await;
     assert_eq!(
         broker.client("/mcp").bearer(&key).post(initialize_body("2025-11-25")).await.status,
         401
     );
-    broker.logged("a stored API key is not taken").await;
+    broker.wait_for_log("a stored API key is not taken").await;
 }
 
 #[tokio::test]
 async fn s13_a_page_of_an_origin_of_clients_writes_nothing_through_an_open_admin_api() {
     let origins =
         json!({"auth": {"allowed_origins": ["https://app.example.com", "http://localhost:3000"]}});
-    let broker = builder().alone().config(origins).start().await;
+    let broker = builder().single_process().config(origins).start().await;
     let body = json!({"weight": 2});
     for origin in ["https://app.example.com", "http://localhost:3000"] {
         let client = broker.client("/mcp");

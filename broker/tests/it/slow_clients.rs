@@ -1,5 +1,5 @@
-//! R17: clients that say what they have to say as slowly as they can, many at a time. A few in `make test`, a thousand of each in
-//! `make chaos WHAT=limits`.
+//! R17: clients that send as slowly as they can, many at a time. A few in `make test`, a thousand
+//! of each in `make chaos WHAT=limits`.
 
 use std::{
     net::SocketAddr,
@@ -16,20 +16,22 @@ use tokio::{
 
 use crate::{builder, counts::count, initialize_body, request, stdio};
 
-/// What the listener waits for a head or a body.
+/// Time that the listener waits for a head or a body.
 const ALLOWED: Duration = Duration::from_secs(2);
-/// Time for all of them to be cut on a machine that does other things too.
+/// Time for all of them to be cut on a machine that does other work too.
 const CUT_WITHIN: Duration = Duration::from_secs(20);
-/// After which a client is cut that takes nothing, and for which no more than its limit waits as it is asked for no more.
+/// Time after which a client that reads nothing is cut. Until then its outbox stays within its
+/// limit, because the broker reads no more of its requests.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What answers for one more client take to be made and read in a debug build.
+/// Time to make and read the answers for one more client in a debug build.
 const EACH: Duration = Duration::from_millis(200);
 
 const SLOW_HEAD: &str = "POST /mcp HTTP/1.1\r\nhost: localhost\r\nx-slow: ";
 const SLOW_BODY: &str = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
                          accept: application/json, text/event-stream\r\ncontent-length: 100000\r\n\r\n{";
 
-/// Connects, says how it begins, and then a byte now and then until the connection ends. Gives how long that took.
+/// Connects, sends the beginning, and then a byte now and then until the connection ends. Returns
+/// the time of that.
 async fn drip(address: SocketAddr, begins: &'static str) -> Duration {
     let begun = Instant::now();
     let mut socket = TcpStream::connect(address).await.unwrap();
@@ -52,11 +54,13 @@ async fn drip(address: SocketAddr, begins: &'static str) -> Duration {
     }
 }
 
-/// Calls of a client that reads no answer: together they are more than the buffers of two sockets and its outbox hold.
+/// Calls of a client that reads no answer: together they are more than the buffers of two sockets
+/// and its outbox hold.
 const UNREAD: u64 = 16;
 const UNREAD_BYTES: usize = 500_000;
 
-/// A client over TCP that has opened a session, asked so many times for the same and read nothing yet.
+/// Returns a TCP connection on which a client has opened a session and sent so many equal calls. It
+/// has read nothing yet.
 pub(crate) async fn asking(
     address: SocketAddr,
     calls: u64,
@@ -68,7 +72,7 @@ pub(crate) async fn asking(
     socket
 }
 
-/// The same of one that will not read, with as little room in its socket as there can be.
+/// Does the same for a client that will not read, with as little room in its socket as possible.
 pub(crate) async fn asking_without_reading(
     address: SocketAddr,
     calls: u64,
@@ -85,7 +89,7 @@ async fn saying_without_reading(address: SocketAddr, text: &str) -> TcpStream {
     socket
 }
 
-/// All that a client says that opens a session and calls a tool so many times.
+/// Returns all messages of a client that opens a session and calls a tool so many times.
 pub(crate) fn asking_for_much(calls: u64, tool: &str, arguments: &Value) -> String {
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
     let calls = (0..calls)
@@ -109,11 +113,11 @@ async fn r17_many_clients_that_read_nothing_are_cut_and_nobody_else_notices() {
         },
     });
     let backend = testkit::FakeBackend::echo().await;
-    // In a process of its own, which has nothing to do but this.
+    // The tool runs in a process of its own, which has no other work.
     let mut large = stdio().spec();
     large["links"] = json!("shared");
     let broker = builder()
-        .alone()
+        .single_process()
         .config(config)
         .backend("default", "b", backend.spec())
         .backend("default", "large", large)
@@ -125,8 +129,8 @@ async fn r17_many_clients_that_read_nothing_are_cut_and_nobody_else_notices() {
         broker.admin().metric(name, labels).await.unwrap_or(0.0)
     };
     let before = of_broker("process_open_fds", &[]).await;
-    // All is asked before the first answer comes; a client that is asked for no more while much waits for it is cut as late as
-    // `PATIENCE` says.
+    // All calls are sent before the first answer comes. A client from which the broker stops
+    // reading, because much waits for it, is cut after `PATIENCE`.
     let asked = asking_for_much(UNREAD, "sized", &json!({"bytes": UNREAD_BYTES, "pause_ms": 500}));
     let (opening, calls) = asked.split_once('\n').unwrap();
     let mut opening: Value = serde_json::from_str(opening).unwrap();
@@ -152,16 +156,16 @@ async fn r17_many_clients_that_read_nothing_are_cut_and_nobody_else_notices() {
     }
     calls.sort_unstable();
     println!(
-        "R17: {count} clients that read nothing have asked after {connected:?} and are cut after {:?}; {} calls beside them, {:?} in the middle",
+        "R17: {count} clients that read nothing have asked after {connected:?} and are cut after {:?}; {} calls meanwhile, {:?} in the middle",
         begun.elapsed(),
         calls.len(),
         calls[calls.len() / 2]
     );
-    // Theirs end; who does read is there as before.
+    // Their sessions end; the client that reads is there as before.
     broker.admin().wait_sessions("default", 1).await;
     broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;
     canary.call("b__echo", json!({})).await;
-    // The broker has let go of them, whatever they do.
+    // The broker has closed their connections, whatever they do.
     eventually("the descriptors back", || async {
         let now = of_broker("process_open_fds", &[]).await;
         if now <= before + 10.0 { Ok(()) } else { Err(now) }
@@ -178,8 +182,12 @@ async fn r17_many_slow_clients_are_cut_and_nobody_else_notices() {
         "limits": {"connections_per_address": 10_000, "connection_burst_per_address": 20_000, "connections": 10_000},
     });
     let backend = testkit::FakeBackend::echo().await;
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let canary = broker.connected(json!({})).await;
     canary.call("b__echo", json!({})).await;
     let open = async || broker.admin().metric("process_open_fds", &[]).await.unwrap();
@@ -205,7 +213,7 @@ async fn r17_many_slow_clients_are_cut_and_nobody_else_notices() {
     cut.sort_unstable();
     let (middle, worst) = (calls[calls.len() / 2], cut[cut.len() - 1]);
     println!(
-        "R17: {} slow clients cut after {:?} to {worst:?}; {} calls beside them, {middle:?} in the middle",
+        "R17: {} slow clients cut after {:?} to {worst:?}; {} calls meanwhile, {middle:?} in the middle",
         cut.len(),
         cut[0],
         calls.len()

@@ -1,4 +1,4 @@
-//! Event streams towards clients: what goes where, event ids, and resuming.
+//! Event streams towards clients: the stream of each message, event ids, and resuming.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -11,7 +11,8 @@ use testkit::{
 
 use crate::{broker_with, builder, echo, kind, refused, request, text_of};
 
-/// A backend whose tool `steps` sends `count` progress notifications and waits for the gate before it answers.
+/// Returns a backend whose tool `steps` sends `count` progress notifications and waits for the gate
+/// before it answers.
 async fn stepping(gate: &Gate) -> FakeBackend {
     let gate = gate.clone();
     FakeBackend::with_tool("steps", move |call| {
@@ -36,7 +37,7 @@ fn steps_body(id: u64, count: u64, tag: &str) -> String {
     )
 }
 
-/// Reads events until `count` messages came; gives every event.
+/// Reads events until `count` messages came; returns every event.
 async fn messages(events: &mut EventReader, count: usize) -> Vec<Event> {
     let mut read = Vec::new();
     while read.iter().filter(|event: &&Event| event.message().is_some()).count() < count {
@@ -130,7 +131,7 @@ async fn sse_05_each_message_is_on_exactly_one_of_many_streams() {
             );
         }
     }
-    // The session's end closes the GET streams, so that all they carried can be counted.
+    // The session's end closes the GET streams, so that all their events can be counted.
     let readers: Vec<_> = gets
         .into_iter()
         .map(|mut get| tokio::spawn(async move { collect(&mut get).await }))
@@ -157,7 +158,8 @@ async fn collect(events: &mut EventReader) -> Vec<Value> {
     messages
 }
 
-/// A later notification of the same kind of way: when the backend's catalog shows it, the earlier one was delivered.
+/// Sends a later notification on the same path: when the backend's catalog shows it, the earlier
+/// one was delivered.
 async fn wait_told(client: &TestClient, backend: &FakeBackend) {
     backend.wait_for("the refreshed list", |seen| seen.is("prompts/list")).await;
     client.result("ping", json!({})).await;
@@ -214,7 +216,7 @@ async fn sse_09_a_dropped_connection_is_no_cancel_and_the_result_can_be_fetched(
     drop(call);
     client.result("ping", json!({})).await;
     gate.open();
-    // From the priming event: everything. From the first progress: what came after it.
+    // From the priming event: everything. From the first progress: every later event.
     let mut resumed = client.resume(progress.event_id.as_deref().unwrap()).await;
     let events = messages(&mut resumed, 2).await;
     let last = events.last().unwrap().message().unwrap();
@@ -222,7 +224,7 @@ async fn sse_09_a_dropped_connection_is_no_cancel_and_the_result_can_be_fetched(
     assert!(resumed.rest().await.is_empty(), "the resumed stream ends after the response");
     let again = client.resume(&priming).await.rest().await;
     assert_eq!(again.iter().filter(|event| event.message().is_some()).count(), 3);
-    assert_eq!(backend.seen_of("notifications/cancelled").len(), 0);
+    assert_eq!(backend.recorded_of("notifications/cancelled").len(), 0);
     broker.admin().wait_metric("mcp_events_replayed_total", &[], |value| value >= 3.0).await;
 }
 
@@ -235,7 +237,7 @@ async fn sse_09_a_call_goes_on_while_nobody_listens() {
     let mut call = client.begin_raw(json!(1), steps_body(1, 1, "later"));
     let priming = first_id(&mut call).await;
     drop(call);
-    // Resume while the call is still running: the stream goes on live.
+    // The client resumes while the call is still running: the stream continues live.
     let mut resumed = client.resume(&priming).await;
     let again = resumed.next().await.unwrap();
     assert!(
@@ -309,7 +311,7 @@ async fn sse_11_another_sessions_event_id_is_as_unknown() {
     for id in ["x", "0", "999999-999999", "-1", &altered, "\u{7f}a"] {
         let mut headers = thief.headers_with(&[("accept", "text/event-stream")]);
         headers.push(("last-event-id".into(), id.into()));
-        // What is no header value at all is refused by the client's own library.
+        // A text that is not a header value at all is refused by the client's own library.
         let response = thief.try_send("GET", &headers, bytes::Bytes::new());
         let Ok(response) = within("an answer", response).await else { continue };
         let (absent_status, absent) = refused(response).await;
@@ -346,7 +348,7 @@ async fn sse_12_an_event_that_is_no_longer_kept_can_not_be_resumed_from() {
     let oldest = other.next().await.unwrap().id.unwrap();
     other.find(|message| message["params"]["progress"] == 1.0).await;
     first_read.open();
-    // More than is kept goes through while somebody reads; the latest progress always comes.
+    // More than the kept events pass while a client reads; the latest progress always comes.
     other.find(|message| message["params"]["progress"] == 40.0).await;
     drop(other);
     let (status, error) = refused(client.get_stream_raw(Some(&oldest)).await).await;
@@ -466,7 +468,7 @@ async fn f_01_a_vanished_reader_is_noticed_without_a_write() {
         }
     })
     .await;
-    // What is told meanwhile waits for the next stream.
+    // Notifications wait meanwhile for the next stream.
     backend.wait_get_streams(1).await;
     backend.list("tools", vec![tool("echo"), tool("new")]);
     backend.notify("notifications/tools/list_changed", json!({})).await;

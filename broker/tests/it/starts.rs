@@ -1,5 +1,5 @@
-//! What a start finds in the database: rows that are spoilt, the schema of a newer build, a great many rows. Named after the
-//! faults and promises they are about.
+//! Database contents at a start: spoilt rows, the schema of a newer build, a great many rows. Tests
+//! are named after their faults and promises.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::{
     text_of,
 };
 
-/// A part of every value that is spoilt and somebody's own; it may not be told.
+/// Part of every spoilt value that belongs to a user; it may not appear in any output.
 const CANARY: &str = "canary-in-a-row";
 
 /// The promise is two seconds; a debug build on a busy machine takes longer.
@@ -50,9 +50,10 @@ async fn f_10_spoilt_rows_are_set_aside_and_everything_else_is_served() {
     ] {
         cluster.sql(&poison).await;
     }
-    // Twice: what was set aside is still there, and is no worse the second time.
+    // Two starts: the rows that were set aside are still there, and do no more harm the second
+    // time.
     for _ in 0..2 {
-        cluster.start_again(0).await;
+        cluster.restart(0).await;
         served_at(&cluster, 0, &good).await;
         let good = cluster.at(0, &good);
         cluster.admin(0).wait_backend_state("default", "b", "ready").await;
@@ -73,15 +74,15 @@ async fn f_10_spoilt_rows_are_set_aside_and_everything_else_is_served() {
         );
         cluster.admin(0).wait_metric("mcp_rows_unreadable_total", &[], |count| count >= 3.0).await;
         for spoilt in ["backend default/spoilt", "tenant other"] {
-            cluster.replicas()[0].logged(spoilt).await;
+            cluster.replicas()[0].wait_for_log(spoilt).await;
         }
         let log = cluster.replicas()[0].log();
         assert!(!log.contains(CANARY), "{log}");
         cluster.kill(0).await;
     }
-    // An operator mends it.
-    cluster.start_again(0).await;
-    cluster.operator().ready_backend("default", "spoilt", &spoilt.spec()).await;
+    // An operator repairs it.
+    cluster.restart(0).await;
+    cluster.operator().put_ready_backend("default", "spoilt", &spoilt.spec()).await;
 }
 
 #[tokio::test]
@@ -128,13 +129,13 @@ async fn r_8_replicas_go_on_while_a_newer_build_adds_to_the_schema() {
         assert_eq!(over(client, &id).await, "completed");
         assert!(opened_at(&cluster, number, &key).await.session().is_some());
     }
-    // What the other had is taken over as ever; only a start is refused.
+    // The other replica's tasks are taken over as always; only a start is refused.
     cluster.kill(0).await;
     served_at(&cluster, 1, &here).await;
     ledger.release();
     assert_eq!(over(&cluster.at(1, &here), &hanging).await, "completed");
     assert_eq!(status(&there, &hanging).await, "completed");
-    let refused = cluster.try_start_again(0, &[]).await.unwrap_err();
+    let refused = cluster.try_restart(0, &[]).await.unwrap_err();
     assert!(refused.contains("999"), "{refused}");
     assert_eq!(
         cluster.sql("SELECT count(*) FROM tasks WHERE later IS NULL").await,
@@ -168,7 +169,7 @@ async fn r_5_a_start_does_not_wait_for_what_is_stored() {
     }
     cluster.kill(0).await;
     let killed = Instant::now();
-    cluster.start_again(0).await;
+    cluster.restart(0).await;
     served_at(&cluster, 0, &client).await;
     assert!(killed.elapsed() < STARTS_WITHIN, "{:?}", killed.elapsed());
     ledger.release();

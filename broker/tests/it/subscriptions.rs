@@ -1,4 +1,5 @@
-//! Subscriptions through trouble: cancelled in the middle, on a backend that is replaced, at the session's limit.
+//! Subscriptions under faults: cancelled in the middle, on a backend that is replaced, at the
+//! session's limit.
 
 use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply, eventually};
@@ -9,7 +10,7 @@ fn with_a_resource(backend: &FakeBackend) {
     backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
 }
 
-/// A backend that refuses each subscribe with this code, once the gate is open.
+/// Returns a backend that refuses each subscribe with this code, once the gate is open.
 async fn refusing_late(code: i64) -> (FakeBackend, Gate) {
     let gate = Gate::new();
     let backend = FakeBackend::echo().await;
@@ -61,10 +62,10 @@ async fn res_03_subscriptions_move_to_the_backend_that_replaces_theirs() {
     let client = broker.connected(json!({})).await;
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
     let mut stream = client.open_get_stream().await;
-    broker.admin().ready_backend("default", "b", &two.spec()).await;
+    broker.admin().put_ready_backend("default", "b", &two.spec()).await;
     two.wait_for("the subscription at the new backend", |seen| seen.is("resources/subscribe"))
         .await;
-    // Something may have been missed: the client is told, beside what it hears of the changed lists.
+    // An update may have been missed: the client gets one, in addition to the changed lists.
     let updated = loop {
         let (_, message) = stream.next_message().await.unwrap();
         if message["method"] == "notifications/resources/updated" {

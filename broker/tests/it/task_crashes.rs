@@ -1,4 +1,5 @@
-//! The broker is killed at each step of a task. The next one tells the truth, and no call is carried out twice that may not be.
+//! The broker is killed at each step of a task. The next one reports the true outcome, and no call
+//! is carried out twice that may not be.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use crate::{
     text_of,
 };
 
-/// A broker on this database; `point`: where it is killed.
+/// Starts a broker on this database. `point`: the point at which it is killed.
 async fn broker_on(
     folder: &Path,
     point: Option<&str>,
@@ -30,7 +31,7 @@ async fn broker_on(
     builder.start().await
 }
 
-/// What a life that ended at `point` left of one task to the next.
+/// State of one task after a process that was killed at `point`.
 struct Left {
     _broker: TestBroker,
     _folder: tempfile::TempDir,
@@ -48,7 +49,7 @@ async fn killed_at(point: &str, backend: &FakeBackend, answers: bool) -> Left {
         .bearer(&key)
         .answers(|_, _| Ok(json!({"action": "accept", "content": {}})));
     let client = client.connected(json!({"elicitation": {}})).await;
-    // Whether the answer comes before the end is up to chance; the task is in the list all the same.
+    // The answer may come before the end or not; the task is in the list in both cases.
     let _made = client
         .begin("tools/call", json!({"name": "b__job", "task": {"ttl": 60000}, "arguments": {}}));
     let waiting = async {
@@ -60,7 +61,7 @@ async fn killed_at(point: &str, backend: &FakeBackend, answers: bool) -> Left {
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        status = first.exited() => assert!(!status.success(), "{status:?}"),
+        status = first.wait_for_exit() => assert!(!status.success(), "{status:?}"),
         () = waiting => {}
     }
     let second = broker_on(folder.path(), None, None).await;
@@ -85,7 +86,7 @@ async fn waits_for_input(client: &TestClient) -> String {
     testkit::eventually("the task to need something", look).await
 }
 
-/// A backend whose tool `job` begins to answer at once and counts as carried out then.
+/// Returns a backend whose tool `job` begins to answer at once and counts as carried out then.
 async fn backend(annotations: Value) -> FakeBackend {
     let backend = FakeBackend::start().await;
     backend.tool("job", |call| async move {
@@ -99,7 +100,7 @@ async fn backend(annotations: Value) -> FakeBackend {
     backend
 }
 
-/// Status, `data.kind` of the error if it is one, and how often the tool was called.
+/// Returns the status, `data.kind` of the error if it is one, and how often the tool was called.
 async fn outcome(left: &Left, backend: &FakeBackend) -> (String, String, usize) {
     let outcome = left.client.request("tasks/result", json!({"taskId": left.id})).await;
     let status = left.client.result("tasks/get", json!({"taskId": left.id})).await["status"]

@@ -1,5 +1,9 @@
-//! Whose a task is and what is told of it, where commits are in doubt, clocks differ, replicas are not alike, or the store
-//! does not take what it is given.
+//! The owner of a task, and its reported state, under difficult conditions:
+//!
+//! - commits in doubt
+//! - clocks that differ
+//! - replicas that are not alike
+//! - a store that refuses a value
 
 use std::sync::{
     Arc,
@@ -49,7 +53,7 @@ async fn a_run_goes_on_under_the_epoch_it_finds_and_stops_where_another_owns_its
     assert_eq!((ledger.count("kept"), ledger.count("lost")), (1, 1));
 }
 
-/// Makes whoever makes a task wait until there is a row in `gate`.
+/// Trigger that makes each session that makes a task wait until there is a row in `gate`.
 const GATE: &str = "CREATE TABLE gate (is_open BOOLEAN);
     CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         WHILE NOT EXISTS (SELECT 1 FROM gate) LOOP PERFORM pg_sleep(0.01); END LOOP;
@@ -74,7 +78,7 @@ async fn f_34_a_task_whose_commit_is_in_doubt_is_told_as_such_and_not_taken_back
     .await;
     cluster.proxy(0).refuse().await;
     cluster.proxy(0).reset();
-    // Before the server gives up: it goes on with what it was sent.
+    // Before the server gives up: it continues with the statement it was sent.
     cluster.sql("INSERT INTO gate VALUES (TRUE)").await;
     let refused = creating.error().await;
     assert_eq!(
@@ -96,11 +100,7 @@ async fn f_34_a_task_whose_commit_is_in_doubt_is_told_as_such_and_not_taken_back
         }
     })
     .await;
-    assert_eq!(
-        over(&client, &found).await,
-        "completed",
-        "whoever was led to it is not deprived of it"
-    );
+    assert_eq!(over(&client, &found).await, "completed", "a client that was forwarded keeps it");
     assert_eq!(text_of(&result_of(&client, &found).await), ledger.results("doubtful")[0]);
     assert_eq!(
         (ledger.count("doubtful"), client.list_all("tasks/list", "tasks").await.len()),
@@ -108,7 +108,7 @@ async fn f_34_a_task_whose_commit_is_in_doubt_is_told_as_such_and_not_taken_back
     );
 }
 
-/// The same, after all has been done for which the server has limits.
+/// Trigger that waits at the commit, behind everything for which the server has limits.
 const GATE_OF_COMMITS: &str = "CREATE TABLE gate (is_open BOOLEAN);
     CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         WHILE NOT EXISTS (SELECT 1 FROM gate) LOOP PERFORM pg_sleep(0.01); END LOOP;
@@ -257,8 +257,8 @@ async fn all_that_is_waited_for_is_looked_at_with_one_question() {
             now >= before.1 + 3.0
         })
         .await;
-    assert!(asked("task").await <= before.0 + 2.0, "nobody looks for itself");
-    // An end of which no word comes.
+    assert!(asked("task").await <= before.0 + 2.0, "no replica looks for itself");
+    // The task ends without a notification.
     cluster.sql("UPDATE tasks SET status = 'cancelled', revision = revision + 1").await;
     for call in waiting {
         assert_eq!(call.error().await["data"]["status"], "cancelled");
@@ -269,7 +269,7 @@ async fn all_that_is_waited_for_is_looked_at_with_one_question() {
         .await;
 }
 
-/// One of several on this database, with a backend of its own or without.
+/// Starts one of several replicas on this database, with a backend of its own or without.
 async fn replica(url: &str, name: &str, declared: Option<&Ledger>) -> TestBroker {
     let backends = declared.map_or_else(|| json!({}), |ledger| json!({"b": ledger.spec()}));
     let config = json!({

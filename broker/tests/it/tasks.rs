@@ -1,4 +1,5 @@
-//! Tasks of 2025-11-25 for backends that have them: the backend's own task is watched, its outcome fetched.
+//! Tasks of 2025-11-25 for backends that have them: the broker watches the backend's own task and
+//! fetches its outcome.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -16,12 +17,12 @@ pub(crate) fn task(id: &str, status: &str) -> Value {
     json!({"taskId": id, "status": status, "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:01Z", "ttl": 60000, "pollInterval": 50})
 }
 
-/// The place of a task: one session of a backend knows nothing of another's.
+/// Returns the place of a task: one session of a backend does not know the tasks of another.
 fn place(call: &BackendCall, id: &str) -> String {
     format!("{} {id}", call.session.as_deref().unwrap_or(""))
 }
 
-/// A backend whose tool `job` becomes a task `task-N`; `done` opens when it shall finish.
+/// Returns a backend whose tool `job` becomes a task `task-N`; `done` opens when it shall finish.
 pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
     let backend = FakeBackend::start().await;
     backend.capabilities(json!({
@@ -105,7 +106,7 @@ pub(crate) async fn broker_of(
     (broker, keys)
 }
 
-/// Starts a task and gives the client's id of it.
+/// Starts a task and returns the client's id of it.
 pub(crate) async fn start(client: &TestClient, tool: &str) -> String {
     let result = client
         .result("tools/call", json!({"name": tool, "arguments": {}, "task": {"ttl": 60000}}))
@@ -114,7 +115,7 @@ pub(crate) async fn start(client: &TestClient, tool: &str) -> String {
     result["task"]["taskId"].as_str().unwrap().to_owned()
 }
 
-/// Waits until the task stands like this.
+/// Waits until the task has this status.
 pub(crate) async fn wait_status(client: &TestClient, id: &str, wanted: &str) -> Value {
     let look = || async {
         let task = client.result("tasks/get", json!({"taskId": id})).await;
@@ -182,11 +183,11 @@ async fn b_task_02_the_backends_task_is_asked_after_at_its_pace_and_its_result_f
             seen.is("tasks/get") && seen.message["params"]["taskId"] == "task-1"
         })
         .await;
-    assert_eq!(backend.seen_of("tasks/result").len(), 0, "it is not over");
+    assert_eq!(backend.recorded_of("tasks/result").len(), 0, "it is not over");
     assert_eq!(
         client.result("tasks/get", json!({"taskId": id})).await["status"],
         "working",
-        "a waiting result blocks nobody"
+        "a waiting result blocks no other request"
     );
     done.open();
     let result = waiting.result().await;
@@ -198,7 +199,7 @@ async fn b_task_02_the_backends_task_is_asked_after_at_its_pace_and_its_result_f
         "result of task-1",
         "as often as it is asked for"
     );
-    assert_eq!(backend.seen_of("tasks/result").len(), 1);
+    assert_eq!(backend.recorded_of("tasks/result").len(), 1);
 }
 
 #[tokio::test]
@@ -215,7 +216,7 @@ async fn task_09_cancel_reaches_the_backends_task() {
     );
     let told = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
     assert_eq!(told.message["params"]["taskId"], "task-1");
-    assert_eq!(backend.seen_of("notifications/cancelled").len(), 0);
+    assert_eq!(backend.recorded_of("notifications/cancelled").len(), 0);
     assert_eq!(
         client.error("tasks/cancel", json!({"taskId": id})).await["code"],
         -32602,
@@ -271,7 +272,7 @@ async fn task_10_task_11_tasks_belong_to_their_principal() {
 async fn task_08_a_word_of_the_backend_shortens_the_wait_and_the_client_hears_of_its_own_task() {
     let done = Gate::new();
     let backend = with_tasks(&done).await;
-    // It may be asked once a minute; without its word the test would time out.
+    // The broker may poll it once a minute; without its notification the test would time out.
     backend.on("tools/call", |_| async {
         let mut slow = task("task-1", "working");
         slow["pollInterval"] = json!(60_000);
@@ -287,9 +288,10 @@ async fn task_08_a_word_of_the_backend_shortens_the_wait_and_the_client_hears_of
     backend.wait_get_streams(2).await;
     backend.notify("notifications/tasks/status", task("task-99", "completed")).await;
     let word = || async {
-        // The backend's answer to the call may still be on its way; its word is then about a task nobody knows.
+        // The backend's answer to the call may still be on its way. Its notification is then about
+        // an unknown task.
         backend.notify("notifications/tasks/status", task("task-1", "completed")).await;
-        if backend.seen_of("tasks/get").is_empty() { Err("not asked") } else { Ok(()) }
+        if backend.recorded_of("tasks/get").is_empty() { Err("not asked") } else { Ok(()) }
     };
     testkit::eventually("the backend to be asked", word).await;
     let (_, message) = stream.next_message().await.unwrap();
@@ -355,7 +357,7 @@ async fn task_02_task_support_of_a_tool_is_enforced() {
     assert_eq!(error["code"], -32601, "{error}");
     let error = client.error("tools/call", json!({"name": "b__must"})).await;
     assert_eq!(error["code"], -32601, "{error}");
-    assert_eq!(backend.seen_of("tools/call").len(), 0);
+    assert_eq!(backend.recorded_of("tools/call").len(), 0);
     start(&client, "b__must").await;
     assert_eq!(text_of(&client.call("b__job", json!({})).await), "without a task");
 }

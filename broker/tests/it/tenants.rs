@@ -1,4 +1,5 @@
-//! Two tenants with everything the same: names, ids, tokens, URIs, cursors, task ids. Nothing crosses.
+//! Two tenants with everything the same: names, ids, tokens, URIs, cursors, task ids. Neither sees
+//! the other's.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Reply, TestBroker, TestClient, backend::tool};
@@ -7,7 +8,7 @@ use crate::{builder, kind, refused, request, text_of};
 
 const TENANTS: [&str; 2] = ["red", "blue"];
 
-/// A backend that marks everything it says with `mark`.
+/// Returns a backend that marks all its messages with `mark`.
 async fn marked(mark: &'static str) -> FakeBackend {
     let backend = FakeBackend::start().await;
     backend.tool("search", move |call| async move {
@@ -39,7 +40,7 @@ async fn marked(mark: &'static str) -> FakeBackend {
     backend
 }
 
-/// A broker with both tenants, the same backend name in each, and one key each.
+/// Returns a broker with both tenants, the same backend name in each, and one key each.
 async fn two_tenants() -> (TestBroker, Vec<FakeBackend>, Vec<String>) {
     let backends = vec![marked("red").await, marked("blue").await];
     let mut builder = builder().auth_required();
@@ -97,7 +98,7 @@ async fn sec_05_ses_08_same_names_and_ids_at_the_same_time_never_cross() {
         worker.await.unwrap();
     }
     for (who, backend) in ["blue", "red"].into_iter().zip(&backends) {
-        for seen in backend.seen() {
+        for seen in backend.recorded() {
             assert!(
                 !String::from_utf8_lossy(&seen.body).contains(who),
                 "the other tenant's bytes at a backend: {:?}",
@@ -139,7 +140,7 @@ async fn sec_05_updates_and_list_changes_stay_in_their_tenant() {
     }
 }
 
-/// Status and error of a foreign id must equal those of one that never was.
+/// Checks that status and error of a foreign id equal those of one that never existed.
 async fn same_as_absent(foreign: (u16, Value), absent: (u16, Value), what: &str) {
     let strip = |(status, mut error): (u16, Value)| {
         if let Some(data) = error["data"].as_object_mut() {
@@ -197,7 +198,7 @@ async fn sec_05_a_foreign_session_cursor_or_stream_is_as_absent() {
 async fn sec_05_a_tenant_sees_only_its_own_backends() {
     let (broker, _backends, keys) = two_tenants().await;
     let extra = FakeBackend::echo().await;
-    broker.admin().ready_backend("red", "extra", &extra.spec()).await;
+    broker.admin().put_ready_backend("red", "extra", &extra.spec()).await;
     let blue = client(&broker, &keys[1], "blue").connected(json!({})).await;
     assert_eq!(blue.tool_names().await, ["b__search"]);
     assert_eq!(
@@ -209,7 +210,7 @@ async fn sec_05_a_tenant_sees_only_its_own_backends() {
             broker.client(path).bearer(&keys[1]).post(crate::initialize_body("2025-11-25")).await;
         assert_eq!(response.status, 404, "{path}");
     }
-    assert_eq!(extra.seen_of("tools/call").len(), 0);
+    assert_eq!(extra.recorded_of("tools/call").len(), 0);
 }
 
 #[tokio::test]

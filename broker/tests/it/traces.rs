@@ -1,5 +1,8 @@
-//! Traces: one connected tree from a client's span to what its backend sees, whatever is in between; which of them are exported;
-//! and a collector that hangs or is gone.
+//! Traces:
+//!
+//! - one connected tree from a client's span to its backend's, over every hop between them
+//! - the traces that are exported
+//! - a collector that hangs or is gone
 
 use std::{collections::HashSet, path::Path};
 
@@ -28,7 +31,7 @@ fn traced_with(collector: &Collector, more: Value) -> BrokerBuilder {
     builder().config(json!({"telemetry": {"traces": traces}}))
 }
 
-/// All requests a recording child was sent.
+/// Returns all requests that a recording child received.
 fn heard(file: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -46,7 +49,7 @@ async fn call_heard(file: &Path, tool: &str) -> Value {
     .await
 }
 
-/// `(trace, span)` of what a message carries.
+/// Returns `(trace, span)` of a message.
 fn carried(message: &Value) -> (String, String) {
     let text = message["params"]["_meta"]["traceparent"]
         .as_str()
@@ -55,7 +58,7 @@ fn carried(message: &Value) -> (String, String) {
     (parts[1].to_owned(), parts[2].to_owned())
 }
 
-/// One trace in which every span has its parent, up to the client's own.
+/// Checks that the spans are one trace in which every span has its parent, up to the client's own.
 #[track_caller]
 fn assert_connected(spans: &[CollectedSpan]) {
     let mut known: HashSet<&str> = spans.iter().map(|span| span.id.as_str()).collect();
@@ -163,7 +166,7 @@ async fn headers_are_read_and_passed_on_as_headers() {
         "{}",
         seen.message
     );
-    // A caller without a trace begins one, which the backend goes on with.
+    // A caller without a trace begins one, which the backend continues.
     client.call("b__echo", json!({})).await;
     let seen = backend.wait_count("two calls", 2, |seen| seen.calls("echo")).await;
     let own = seen[1].header("traceparent").unwrap();
@@ -259,7 +262,8 @@ async fn a_trace_stays_whole_when_another_replica_takes_over() {
     let servers =
         |spans: &[CollectedSpan]| spans.iter().filter(|span| span.kind == "SERVER").count();
     collector.trace(TRACE, "what the first replica did", |spans| servers(spans) == 2).await;
-    // In the middle of the task's call; it does no harm twice, so the next owner makes it again.
+    // The kill comes during the task's call. The call is safe to repeat, so the next owner repeats
+    // it.
     cluster.kill(0).await;
     served_at(&cluster, 1, &client).await;
     eventually("the call again", || async {
@@ -318,7 +322,7 @@ async fn what_is_sampled_out_is_exported_when_it_fails() {
             .all(|call| call["params"]["_meta"]["traceparent"].as_str().unwrap().ends_with("-00")),
         "{calls:?}"
     );
-    // The same of a task, whose failure comes long after the request that made it.
+    // A task is exported too, whose failure comes long after the request that made it.
     let params = json!({"name": "b__exit", "arguments": {}, "task": {}, "_meta": meta});
     let made = client.result("tools/call", params).await;
     let _failed = client.request("tasks/result", json!({"taskId": made["task"]["taskId"]})).await;
@@ -347,7 +351,7 @@ async fn a_42_strangers_decide_nothing_and_carry_little() {
         seen.header("traceparent").unwrap().ends_with("-00"),
         "the stranger's flag is not followed"
     );
-    // A failure follows, so that what was to be exported before it has come.
+    // A failure follows, so that everything that was to be exported before it has come.
     let meta = json!({"traceparent": traceparent(true)});
     client.error("tools/call", json!({"name": "b__nothing", "arguments": {}, "_meta": meta})).await;
     let spans = collector.trace(TRACE, "the refused call", |spans| !spans.is_empty()).await;
@@ -381,12 +385,12 @@ async fn o_08_a_collector_that_hangs_or_is_gone_slows_nobody() {
     let (collector, backend) = (Collector::start().await, FakeBackend::start().await);
     backend.tool("echo", |_| async { Reply::text("x") });
     let broker = traced_with(&collector, json!({"queue_spans": 20}))
-        .alone()
+        .single_process()
         .backend("default", "b", backend.spec())
         .start()
         .await;
     let client = broker.connected(json!({})).await;
-    collector.is(CollectorBehavior::Hangs);
+    collector.set_behavior(CollectorBehavior::Hangs);
     let begun = std::time::Instant::now();
     for _ in 0..60 {
         client.call("b__echo", json!({})).await;
@@ -401,7 +405,7 @@ async fn o_08_a_collector_that_hangs_or_is_gone_slows_nobody() {
     assert!(dropped(&broker.admin().metrics().await) > 0);
     drop(collector);
     client.call("b__echo", json!({})).await;
-    broker.logged("the collector does not take spans").await;
+    broker.wait_for_log("the collector does not take spans").await;
 }
 
 #[tokio::test]
@@ -409,7 +413,7 @@ async fn log_lines_of_a_request_say_which_and_what_the_client_is_told_finds_them
     for format in ["text", "json"] {
         let collector = Collector::start().await;
         let config = json!({"telemetry": {"log": "debug", "log_format": format, "traces": {"endpoint": collector.endpoint()}}});
-        let broker = builder().alone().config(config).start().await;
+        let broker = builder().single_process().config(config).start().await;
         let client = broker.connected(json!({})).await;
         let meta = json!({"traceparent": traceparent(true)});
         let error = client

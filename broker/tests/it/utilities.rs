@@ -8,7 +8,8 @@ use testkit::{
 
 use crate::{broker_with, builder, echo, kind, text_of};
 
-/// A backend whose tool `wait` says when it is called, and answers when the gate opens or never when cancelled.
+/// Returns a backend whose tool `wait` reports each call. It answers when the gate opens, or never
+/// if it is cancelled.
 async fn waiting(gate: &Gate) -> FakeBackend {
     let gate = gate.clone();
     FakeBackend::with_tool("wait", move |call| {
@@ -68,7 +69,7 @@ async fn can_02_initialize_is_never_cancelled() {
         .wait_backend("default", "b", "failed", |view| view["state"] != "connecting")
         .await;
     gate.open();
-    assert_eq!(backend.seen_of("notifications/cancelled").len(), 0);
+    assert_eq!(backend.recorded_of("notifications/cancelled").len(), 0);
     let client = broker.client("/mcp");
     client.initialize_only("2025-11-25", json!({})).await;
     client.notify("notifications/cancelled", json!({"requestId": 1})).await;
@@ -123,7 +124,7 @@ async fn can_04_unknown_finished_and_malformed_cancels_are_ignored() {
         assert!([202, 400].contains(&response.status), "{params}: {}", response.status);
     }
     client.result("ping", json!({})).await;
-    assert_eq!(backend.seen_of("notifications/cancelled").len(), 0);
+    assert_eq!(backend.recorded_of("notifications/cancelled").len(), 0);
 }
 
 #[tokio::test]
@@ -197,7 +198,7 @@ async fn prog_01_the_clients_token_comes_back_with_its_type() {
             json!({"progressToken": token, "progress": 1.5, "total": 10.5, "message": "m"})
         );
     }
-    let seen = backend.seen_of("tools/call");
+    let seen = backend.recorded_of("tools/call");
     let tokens: std::collections::HashSet<String> = seen
         .iter()
         .map(|seen| seen.message["params"]["_meta"]["progressToken"].to_string())
@@ -285,7 +286,7 @@ async fn ping_01_ping_is_answered_in_every_phase_and_while_calls_hang() {
     let _calls: Vec<_> = (0..20).map(|_| client.begin_call("b__wait", json!({}))).collect();
     backend.wait_count("the calls", 20, |seen| seen.calls("wait")).await;
     assert_eq!(client.result("ping", json!({})).await, json!({}));
-    assert_eq!(backend.seen_of("ping").len(), 0, "a client's ping is ours to answer");
+    assert_eq!(backend.recorded_of("ping").len(), 0, "a client's ping is ours to answer");
     gate.open();
 }
 
@@ -421,7 +422,11 @@ async fn page_03_a_backend_whose_cursors_go_in_a_circle_is_not_followed_for_ever
     assert!(
         broker.connected(json!({})).await.tool_names().await.contains(&"fine__echo".to_owned())
     );
-    assert!(circle.seen_of("tools/list").len() < 50, "{}", circle.seen_of("tools/list").len());
+    assert!(
+        circle.recorded_of("tools/list").len() < 50,
+        "{}",
+        circle.recorded_of("tools/list").len()
+    );
 }
 
 async fn log(call: &BackendCall, level: &str) {
@@ -488,7 +493,7 @@ async fn log_04_a_shared_backend_gets_the_most_verbose_level() {
         })
         .await;
     quiet.call("b__echo", json!({})).await;
-    let last = backend.seen_of("logging/setLevel").pop().unwrap();
+    let last = backend.recorded_of("logging/setLevel").pop().unwrap();
     assert_eq!(last.message["params"]["level"], "debug");
 }
 
@@ -535,7 +540,7 @@ async fn comp_02_references_reach_the_backend_with_its_own_names() {
             )
             .await;
         assert_eq!(result["completion"]["values"], json!(["x"]));
-        let seen = backend.seen_of("completion/complete").pop().unwrap();
+        let seen = backend.recorded_of("completion/complete").pop().unwrap();
         assert_eq!(
             seen.message["params"],
             json!({"ref": native, "argument": argument, "context": context})
@@ -568,7 +573,7 @@ async fn meta_01_meta_02_meta_passes_both_ways_and_nothing_is_added() {
         result["_meta"],
         json!({"com.example/answer": [1, null], "plain": true, "io.modelcontextprotocol/unknown": {"x": 1}})
     );
-    let seen = backend.seen_of("tools/call").pop().unwrap();
+    let seen = backend.recorded_of("tools/call").pop().unwrap();
     let mut at_backend = seen.message["params"]["_meta"].clone();
     at_backend.as_object_mut().unwrap().remove("progressToken");
     assert_eq!(at_backend, meta);

@@ -61,7 +61,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{/* What a schema can not say. */}}
+{{/* What a schema cannot say. */}}
 {{- define "mcp-broker.check" -}}
 {{- range $which, $what := dict "node" "the root secret that all replicas share" "admin" "the admin API's token" "database" "the URL of a PostgreSQL database" -}}
 {{- if and (not $.Values.trial.enabled) (not (index $.Values.secrets $which).name) -}}

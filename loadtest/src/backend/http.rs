@@ -1,4 +1,5 @@
-//! The server over Streamable HTTP, with JSON answers and no sessions: a request is mostly one read, an answer one write.
+//! The server over Streamable HTTP, with JSON answers and without sessions. A request is usually
+//! one read, an answer one write.
 
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ pub(super) async fn serve(mut socket: TcpStream, answers: Arc<Responder>) -> any
         }
         let body = buffer.split_to(head.body_bytes);
         let said =
-            if head.is_post { answers.to(&body) } else { super::responder::Reply::default() };
+            if head.is_post { answers.respond(&body) } else { super::responder::Reply::default() };
         if said.is_call && !answers.delay().is_zero() {
             tokio::time::sleep(answers.delay()).await;
         }
@@ -55,14 +56,14 @@ fn write_response(out: &mut Vec<u8>, is_post: bool, answer: Option<Bytes>) {
         None if is_post => {
             out.extend_from_slice(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
         }
-        // No streams and no sessions to end (MCP 2025-11-25, Transports).
+        // The server has no streams and no sessions to end (MCP 2025-11-25, Transports).
         None => out.extend_from_slice(
             b"HTTP/1.1 405 Method Not Allowed\r\nAllow: POST\r\nContent-Length: 0\r\n\r\n",
         ),
     }
 }
 
-/// The next request's head; `None` when the client is done.
+/// Returns the next request's head, or `None` when the client has closed the connection.
 async fn head(
     socket: &mut TcpStream,
     buffer: &mut BytesMut,

@@ -31,7 +31,7 @@ pub(super) async fn serve_tcp(socket: TcpStream, answers: Arc<Responder>) -> any
     serve(source, sink, answers).await
 }
 
-/// Reads standard input to its end.
+/// Serves standard input to its end.
 pub async fn serve_stdio(offer: &BackendOptions) -> anyhow::Result<()> {
     let source = LineReader::new(tokio::io::stdin(), MESSAGE_BYTES_MAX);
     serve(source, LineWriter::new(tokio::io::stdout()), Arc::new(Responder::new(offer))).await
@@ -52,7 +52,7 @@ pub(super) async fn serve_quic(
     serve(source, sink, answers).await
 }
 
-/// The server's half of the upgrade, whatever the path.
+/// Makes the server's half of the upgrade. Accepts any path.
 pub(super) async fn serve_websocket(
     mut socket: TcpStream,
     answers: Arc<Responder>,
@@ -101,7 +101,7 @@ async fn serve(
                     return Ok(());
                 };
                 take(&answers, &frame, &delayed, &mut out);
-                // What is here already is answered with one system call.
+                // All requests that have arrived are answered with one system call.
                 while let Some(Some(frame)) = source.next().now_or_never().transpose()? {
                     take(&answers, &frame, &delayed, &mut out);
                 }
@@ -118,7 +118,7 @@ fn take(
     delayed: &mpsc::Sender<Bytes>,
     out: &mut Vec<Bytes>,
 ) {
-    let said = answers.to(frame);
+    let said = answers.respond(frame);
     if said.is_call && !answers.delay().is_zero() {
         let (delay, delayed) = (answers.delay(), delayed.clone());
         tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! An MCP server that does next to nothing, so that what is before it is what is measured: over HTTP, TCP, WebSocket, QUIC and
-//! stdio.
+//! A minimal MCP server over HTTP, TCP, WebSocket, QUIC and stdio. It does so little that a load on
+//! it measures the broker or proxy in front of it.
 
 mod http;
 mod lines;
@@ -18,13 +18,13 @@ use transport::{
 pub use self::lines::serve_stdio;
 use self::responder::Responder;
 
-/// What it offers.
+/// Tools, resources and delay of the server.
 #[derive(Debug, Clone)]
 pub struct BackendOptions {
-    /// Beside `echo`.
+    /// Number of tools in addition to `echo`.
     pub tools: usize,
     pub resources: usize,
-    /// Before the answer to each call of a tool.
+    /// Delay before the answer to each tool call.
     pub delay: Duration,
 }
 
@@ -34,7 +34,7 @@ impl Default for BackendOptions {
     }
 }
 
-/// Listens for one wire, until it is dropped.
+/// Listens on one wire until it is dropped.
 #[derive(Debug)]
 pub struct Backend {
     address: SocketAddr,
@@ -108,7 +108,7 @@ impl Drop for Backend {
 
 async fn bound(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let listener =
-        TcpListener::bind(address).await.with_context(|| format!("can not listen on {address}"))?;
+        TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }

@@ -1,4 +1,4 @@
-//! What the server answers, whatever the wire.
+//! The server's answers, on every wire.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -9,7 +9,7 @@ use serde_json::{json, value::RawValue};
 
 use super::BackendOptions;
 
-/// Ready to be sent, but for the id.
+/// Prepared answers, complete except for the id.
 #[derive(Debug)]
 pub(super) struct Responder {
     tools: Box<str>,
@@ -43,13 +43,13 @@ struct Arguments<'a> {
     text: Option<&'a RawValue>,
 }
 
-/// What is said to one message.
+/// Reply to one message.
 #[derive(Debug, Default)]
 pub(super) struct Reply {
     pub(super) answer: Option<Bytes>,
-    /// After it: an update of a resource that was subscribed to.
+    /// Update of a subscribed resource, sent after the answer.
     pub(super) update: Option<Bytes>,
-    /// The answer is one of those that are delayed.
+    /// True if the answer is one of those that are delayed.
     pub(super) is_call: bool,
 }
 
@@ -63,7 +63,7 @@ impl Responder {
         let echo =
             json!({"name": "echo", "description": "Gives back its text.", "inputSchema": schema});
         let others = (0..offer.tools).map(|number| {
-            let text = "One of many tools that nobody calls; it is here for the lists to be long.";
+            let text = "One of many tools that no client calls; it only makes the lists longer.";
             json!({"name": format!("tool_{number}"), "description": text, "inputSchema": schema})
         });
         let tools: Vec<_> = std::iter::once(echo).chain(others).collect();
@@ -81,7 +81,7 @@ impl Responder {
         self.delay
     }
 
-    pub(super) fn to(&self, frame: &[u8]) -> Reply {
+    pub(super) fn respond(&self, frame: &[u8]) -> Reply {
         if let Some(answer) = quick_echo(frame) {
             return Reply { answer: Some(answer), is_call: true, ..Reply::default() };
         }
@@ -143,7 +143,8 @@ fn initialized(version: Option<&RawValue>) -> String {
     )
 }
 
-/// The call that almost every message is, answered without reading it as JSON: its text holds nothing that ends a string early.
+/// Answers the usual call without parsing it as JSON. Its text must not contain a character that
+/// ends a string early.
 fn quick_echo(frame: &[u8]) -> Option<Bytes> {
     let rest = frame.strip_prefix(CALL_HEAD)?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -151,7 +152,7 @@ fn quick_echo(frame: &[u8]) -> Option<Bytes> {
     let rest = rest.strip_prefix(CALL_METHOD)?;
     let end = memchr2(b'"', b'\\', rest)?;
     let (text, tail) = rest.split_at(end);
-    // What follows may be metadata; it is not read.
+    // The rest may be metadata, which is ignored.
     if id.is_empty() || !tail.starts_with(br#""}"#) || memmem::find(tail, b"\n").is_some() {
         return None;
     }
@@ -172,7 +173,7 @@ mod tests {
 
     fn answered(frame: &str) -> Value {
         serde_json::from_slice(
-            &Responder::new(&BackendOptions::default()).to(frame.as_bytes()).answer.unwrap(),
+            &Responder::new(&BackendOptions::default()).respond(frame.as_bytes()).answer.unwrap(),
         )
         .unwrap()
     }
@@ -193,12 +194,12 @@ mod tests {
         let answers = Responder::new(&BackendOptions { tools: 3, ..BackendOptions::default() });
         assert!(
             answers
-                .to(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#)
+                .respond(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#)
                 .answer
                 .is_none()
         );
         let listed: Value = serde_json::from_slice(
-            &answers.to(br#"{"id":"x","method":"tools/list"}"#).answer.unwrap(),
+            &answers.respond(br#"{"id":"x","method":"tools/list"}"#).answer.unwrap(),
         )
         .unwrap();
         assert_eq!(
@@ -212,8 +213,9 @@ mod tests {
                 ["protocolVersion"],
             "x"
         );
-        let said = answers
-            .to(br#"{"id":1,"method":"resources/subscribe","params":{"uri":"load://text/1"}}"#);
+        let said = answers.respond(
+            br#"{"id":1,"method":"resources/subscribe","params":{"uri":"load://text/1"}}"#,
+        );
         assert!(String::from_utf8_lossy(&said.update.unwrap()).contains("load://text/1"));
     }
 }

@@ -1,4 +1,4 @@
-//! Profiles: the examples are good, and what is wrong with a file is told.
+//! Tests of profiles: the examples are valid, and the parser reports the faults of a file.
 
 use super::*;
 
@@ -73,9 +73,9 @@ mix: [{method: tools/cal}, {method: ping, bytes: 5}, {method: resources/read}, {
     let told = faults(text);
     for wanted in [
         "sessions: 0; 1 to 100000 is allowed",
-        "refused_max: 2 is no share; 0 to 1 is allowed",
-        "timeout: \"soon\" is no duration; write 250ms, 30s, 5m or 1h",
-        "phases[0].for: \"10\" is no duration",
+        "refused_max: 2 is not a share; 0 to 1 is allowed",
+        "timeout: \"soon\" is not a duration; write 250ms, 30s, 5m or 1h",
+        "phases[0].for: \"10\" is not a duration",
         "phases[1].rate: missing; an open loop needs calls a second",
         "phases[2].rate: -1 calls a second",
         "mix[0].method: \"tools/cal\" is none of tools/call, tools/list",

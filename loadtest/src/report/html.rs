@@ -1,4 +1,4 @@
-//! Several runs side by side, as one page that needs nothing else: tables, and pictures of what happened over time.
+//! Shows several runs side by side on one self-contained page, with tables and charts over time.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ svg{width:100%;height:auto;margin:.4rem 0}text{font:11px system-ui,sans-serif;fi
 
 ";
 
-/// The page for these runs.
+/// Returns the page for these runs.
 pub fn page(runs: &[Report]) -> String {
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
@@ -37,7 +37,7 @@ pub fn page(runs: &[Report]) -> String {
     page + "</div></body></html>\n"
 }
 
-/// The same for all pictures of a kind.
+/// Maximum values of the axes, shared by all charts of a kind.
 struct Scale {
     seconds: f64,
     latency: f64,
@@ -69,7 +69,7 @@ fn label(run: &Report) -> String {
     escaped(if run.name.is_empty() { &run.target } else { &run.name })
 }
 
-/// Each run beside the first one.
+/// Returns a table that compares each run with the first one.
 fn comparison(runs: &[Report]) -> String {
     let mut table = "<table><tr><th>run</th><th>calls/s</th><th>p50</th><th>p99</th><th>CPU a call</th><th>verdict</th></tr>".to_owned();
     let first = &runs[0];

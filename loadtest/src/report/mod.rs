@@ -1,4 +1,5 @@
-//! What is known after a load: figures and findings as one value, which is written as JSON and drawn as a page.
+//! The results of a load: figures and findings as one value. It is written as JSON and drawn as a
+//! page.
 
 mod html;
 mod svg;
@@ -20,7 +21,7 @@ use crate::{
     wire::LoadTarget,
 };
 
-/// Durations are in milliseconds.
+/// Results of one load. Durations are in milliseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     pub name: String,
@@ -33,20 +34,20 @@ pub struct Report {
     pub in_flight: usize,
     pub calls: u64,
     pub refused: u64,
-    /// Calls a second that ended well.
+    /// Successful calls per second.
     pub rate: f64,
     pub latency: Latency,
     pub operations: BTreeMap<String, OperationFigures>,
     pub windows: Vec<WindowFigures>,
     pub refusals: BTreeMap<String, u64>,
-    /// By kind, those of which there are any.
+    /// Findings by kind, without kinds that did not occur.
     pub wrong: BTreeMap<String, u64>,
     pub witnesses: Vec<String>,
     pub notifications: u64,
     pub usage: Vec<Sample>,
-    /// Processor time of the sampled processes, microseconds a call.
+    /// Processor time of the sampled processes, in microseconds for each call.
     pub cpu_us_per_call: Option<f64>,
-    /// Why the run has failed; empty if it has not.
+    /// Reasons why the run failed. Empty after a good run.
     pub faults: Vec<String>,
 }
 
@@ -70,7 +71,7 @@ pub struct OperationFigures {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WindowFigures {
-    /// Where it ends.
+    /// End of the window, in seconds after the start.
     pub at_s: f64,
     pub rate: f64,
     pub refused: u64,
@@ -78,7 +79,7 @@ pub struct WindowFigures {
     pub latency: Latency,
 }
 
-/// What the processes have used so far.
+/// Total resource use of the processes at one time.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Sample {
     pub at_s: f64,
@@ -114,7 +115,7 @@ impl Report {
             in_flight: profile.in_flight,
             calls: all.calls(),
             refused: all.refused,
-            rate: all.well as f64 / measured.as_secs_f64().max(f64::MIN_POSITIVE),
+            rate: all.succeeded as f64 / measured.as_secs_f64().max(f64::MIN_POSITIVE),
             latency: Latency::of(&all.latency),
             operations: operations
                 .into_iter()
@@ -159,7 +160,7 @@ impl Report {
         self.faults.is_empty()
     }
 
-    /// The figures and the verdict, for a terminal.
+    /// Formats the figures and the verdict for a terminal.
     pub fn summary(&self) -> String {
         let Latency { p50, p90, p99, p999, max, .. } = self.latency;
         let mut text = format!(
@@ -200,7 +201,7 @@ impl Report {
     }
 }
 
-/// Milliseconds in the unit a reader would choose.
+/// Formats milliseconds in a suitable unit.
 pub fn shown(ms: f64) -> String {
     match ms {
         ..1.0 => format!("{:.0} µs", ms * 1000.0),
@@ -230,7 +231,8 @@ impl OperationFigures {
     }
 }
 
-/// What came after the end, of calls that were late, is in windows of its own; the last one of the load may be short.
+/// Late calls that ended after the load have windows of their own. The last window of the load may
+/// be short.
 fn windows(windows: &[Window], length: Duration, measured: Duration) -> Vec<WindowFigures> {
     let figures = windows.iter().enumerate().map(|(place, window)| {
         let begin = length * place as u32;
@@ -238,7 +240,7 @@ fn windows(windows: &[Window], length: Duration, measured: Duration) -> Vec<Wind
         let own = if rest.is_zero() { length } else { rest.min(length) };
         WindowFigures {
             at_s: (begin + own).as_secs_f64(),
-            rate: window.well as f64 / own.as_secs_f64(),
+            rate: window.succeeded as f64 / own.as_secs_f64(),
             refused: window.refused,
             wrong: window.wrong,
             latency: Latency::of(&window.latency),

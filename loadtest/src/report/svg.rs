@@ -1,4 +1,4 @@
-//! Lines over time as SVG: several series on one pair of axes, with nothing from outside the page.
+//! Line charts over time as self-contained SVG: several series on one pair of axes.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 28.0;
 const GRID_LINES: usize = 4;
-/// Told apart by people who see red and green alike.
+/// Colours that people with red-green blindness can tell apart.
 const COLOURS: [&str; 5] = ["#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7"];
 
 pub(super) struct Series {
@@ -18,7 +18,8 @@ pub(super) struct Series {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// `x_max` and `y_max` are given, so that pictures side by side have the same scale.
+/// Draws a chart. The caller sets `x_max` and `y_max`, so that charts side by side have the same
+/// scale.
 pub(super) fn chart(
     title: &str,
     series: &[Series],

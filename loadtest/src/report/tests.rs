@@ -1,4 +1,4 @@
-//! Reports: what they say, and that they can be read back and shown.
+//! Tests of reports: their content, and that they can be read back and shown.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! A session that is a connection: TCP, WebSocket, QUIC. One task reads, one writes; whoever has requests hands them over.
+//! A session that is a connection: TCP, WebSocket, QUIC. One task reads and one writes. Callers
+//! pass their requests to the writer.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::{
     target::Wire,
 };
 
-/// Frames that wait for the writer. Whoever finds no room waits: a client that has more to say than its connection takes.
+/// Frames that wait for the writer. A caller waits while the queue is full, so that the load does
+/// not exceed the connection.
 const QUEUE: usize = 1024;
 
 #[derive(Debug)]
@@ -35,7 +37,7 @@ pub struct Duplex {
 }
 
 impl Duplex {
-    /// Connects, and returns with the answer to `initialize`, whose id is 0.
+    /// Connects and returns the answer to `initialize`, whose id is 0.
     pub(super) async fn open(
         site: &Arc<LoadTarget>,
         key: Option<&str>,
@@ -91,7 +93,7 @@ impl Duplex {
                     timeout: *timeout,
                 };
                 let (client, source, sink) = quic::connect(options).await?;
-                // The connection lives as long as somebody has it.
+                // The connection lives while `client` is held.
                 connection.begin(site, source, sink, orders, client);
             }
         }
@@ -156,7 +158,7 @@ impl Duplex {
 
 async fn write(mut sink: impl FrameSink, mut orders: mpsc::Receiver<WriterCommand>) {
     let (mut waiting, mut frames) = (Vec::new(), Vec::new());
-    // All that waits goes out with one system call.
+    // All waiting frames go out with one system call.
     while orders.recv_many(&mut waiting, QUEUE).await > 0 {
         let mut goodbye = None;
         for order in waiting.drain(..) {
@@ -198,12 +200,13 @@ async fn read(
                         r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"not spoken here"}}}}"#
                     )
                 };
-                // The peer's requests must not wait behind our own: with a full queue there is not an answer.
+                // Answers to the peer's requests must not wait behind our own. A full queue drops
+                // the answer.
                 if let Some(writer) = writer.upgrade() {
                     let _full = writer.try_send(WriterCommand::Frame(answer.into()));
                 }
             }
-            Incoming::Notification(_) => site.notified(),
+            Incoming::Notification(_) => site.count_notification(),
             Incoming::Unreadable => site.findings.note(FindingKind::Unsolicited, &excerpt(&frame)),
         }
     }

@@ -1,4 +1,5 @@
-//! A GET stream of a session over HTTP: what comes on it is counted, an answer on it is a finding.
+//! A GET stream of a session over HTTP. Messages on it are counted, and an answer on it is a
+//! finding.
 
 use anyhow::bail;
 use protocol::sse::SseParser;
@@ -27,7 +28,7 @@ pub(super) async fn count(
         while let Some(event) = events.next_event()? {
             let Some(data) = event.data.filter(|data| !data.is_empty()) else { continue };
             match answer::incoming(&data) {
-                Incoming::Notification(_) | Incoming::Request { .. } => site.notified(),
+                Incoming::Notification(_) | Incoming::Request { .. } => site.count_notification(),
                 Incoming::Answer(_) | Incoming::Unreadable => {
                     site.findings.note(
                         FindingKind::Unsolicited,

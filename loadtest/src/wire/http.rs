@@ -1,4 +1,4 @@
-//! A session over Streamable HTTP. What a connection says beyond the answer it owes is a finding.
+//! A session over Streamable HTTP. A message on a connection other than its answer is a finding.
 
 use std::sync::{
     Arc,
@@ -21,12 +21,12 @@ use crate::{
     target::Target,
 };
 
-/// What is the same for all requests of a session.
+/// The parts that all requests of a session share.
 #[derive(Debug)]
 pub(super) struct HttpSession {
     /// From the request line to the name of the last header, `Content-Length`.
     post_head: String,
-    /// All of a request without a body, for each of the two methods.
+    /// Whole requests without a body, one for each of the two methods.
     get: String,
     delete: String,
     has_session_id: bool,
@@ -34,7 +34,7 @@ pub(super) struct HttpSession {
     ended: AtomicBool,
 }
 
-/// The lines every request has but the first one.
+/// Returns the header lines that every request has, without the request line.
 fn headers(target: &Target, key: Option<&str>, session_id: Option<&str>) -> String {
     let mut lines = format!("Host: {}\r\n", target.address);
     if let Some(key) = key {
@@ -49,7 +49,7 @@ fn headers(target: &Target, key: Option<&str>, session_id: Option<&str>) -> Stri
     lines
 }
 
-/// All before the length of the body.
+/// Returns the head of a POST up to the length of the body.
 pub fn post_head(target: &Target, key: Option<&str>, session_id: Option<&str>) -> String {
     let common = headers(target, key, session_id);
     let kinds = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
@@ -105,8 +105,8 @@ impl HttpSession {
         Ok((session, first_answer(opened)?))
     }
 
-    /// For requests that stand alone, each with a head of its own.
-    pub(super) async fn alone(
+    /// Creates a session for stateless requests, each of which has its own head.
+    pub(super) async fn stateless(
         site: &LoadTarget,
         head: &str,
         discover: &[u8],
@@ -124,7 +124,7 @@ impl HttpSession {
         Ok((session, first_answer(found)?))
     }
 
-    /// A request on a lane's own connection, which is opened when there is none.
+    /// Sends a request on a lane's own connection. Opens the connection if the lane has none.
     pub(super) async fn call(
         &self,
         site: &LoadTarget,
@@ -156,7 +156,8 @@ impl HttpSession {
             match answer::incoming(&frame) {
                 Incoming::Answer(number) if number == id && own.is_none() => own = Some(frame),
                 Incoming::Answer(number) => {
-                    // One that has had its answer, one that has not, or none at all: all that is known is that it is not ours.
+                    // The number may belong to a request with or without an answer, or to none. It
+                    // is certainly not this request's.
                     let wrong =
                         if number == id { FindingKind::Duplicate } else { FindingKind::Swapped };
                     site.findings.note(wrong, &format!("request {id} got {}", excerpt(&frame)));
@@ -165,7 +166,7 @@ impl HttpSession {
                         return Err(NoAnswer::Wrong);
                     }
                 }
-                Incoming::Notification(_) | Incoming::Request { .. } => site.notified(),
+                Incoming::Notification(_) | Incoming::Request { .. } => site.count_notification(),
                 Incoming::Unreadable => {
                     site.findings.note(
                         FindingKind::Corrupted,
@@ -178,7 +179,7 @@ impl HttpSession {
         own.ok_or_else(|| NoAnswer::Lost(format!("the response to request {id} holds no answer")))
     }
 
-    /// Opens a GET stream and counts what comes on it.
+    /// Opens a GET stream and counts the messages on it.
     pub(super) async fn listen(&self, site: &Arc<LoadTarget>) -> anyhow::Result<()> {
         let mut stream = HttpStream::connect(&site.target.address).await?;
         stream.socket.write_all(self.get.as_bytes()).await?;
@@ -201,7 +202,7 @@ impl HttpSession {
                 stream.socket.write_all(self.delete.as_bytes()).await?;
                 stream.response().await
             };
-            // The session ends all the same, by and by.
+            // Without this request the session ends after its timeout.
             let _deleted = tokio::time::timeout(site.timeout, deleting).await;
         }
     }

@@ -1,5 +1,5 @@
-//! HTTP/1.1 as far as a load needs it, written by hand, because a client library would cost more than what is measured: a
-//! request is one write, an answer mostly one read.
+//! Minimal HTTP/1.1 client for a load. A client library would cost more than the measured target. A
+//! request is one write, an answer usually one read.
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::{Buf as _, Bytes, BytesMut};
@@ -13,7 +13,7 @@ use super::MESSAGE_BYTES_MAX;
 const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// How a body ends.
+/// Framing of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyLength {
     Known(usize),
@@ -40,7 +40,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// The messages in it: the body, or one for each event.
+    /// Returns the messages in the response: the body, or one for each event.
     pub(super) fn messages(&self) -> anyhow::Result<Vec<Bytes>> {
         if !self.is_events {
             return Ok(vec![self.body.clone()]);
@@ -55,11 +55,11 @@ impl Response {
     }
 }
 
-/// An HTTP/1.1 connection for one exchange after the other.
+/// An HTTP/1.1 connection for consecutive exchanges.
 #[derive(Debug)]
 pub struct HttpStream {
     pub(super) socket: TcpStream,
-    /// Read, and not part of a response yet.
+    /// Bytes read that are not part of a response yet.
     pub(super) buffer: BytesMut,
     request: Vec<u8>,
 }
@@ -73,7 +73,8 @@ impl HttpStream {
         Ok(Self { socket, buffer: BytesMut::new(), request: Vec::new() })
     }
 
-    /// `head` as [`post_head`](super::http::post_head) makes it.
+    /// Sends a POST and waits for the response. `head` comes from
+    /// [`post_head`](super::http::post_head).
     pub async fn post(&mut self, head: &str, body: &[u8]) -> anyhow::Result<Response> {
         self.request.clear();
         self.request.extend_from_slice(head.as_bytes());
@@ -128,7 +129,7 @@ impl HttpStream {
         }
     }
 
-    /// The next part of a chunked body; `None` after the last one.
+    /// Returns the next part of a chunked body, or `None` after the last one.
     pub(super) async fn chunk(&mut self) -> anyhow::Result<Option<Bytes>> {
         let (line, size) = loop {
             match httparse::parse_chunk_size(&self.buffer) {
@@ -152,7 +153,7 @@ impl HttpStream {
 
 fn head_of(response: &httparse::Response<'_, '_>) -> anyhow::Result<ResponseHead> {
     let status = response.code.context("a response has a status")?;
-    // 202 and 204 may come without a length; there is no body then.
+    // 202 and 204 may come without a length. They have no body then.
     let mut head = ResponseHead {
         status,
         is_events: false,

@@ -1,7 +1,7 @@
-//! A client's session over any wire, and its lanes: ways for one request at a time.
+//! A client's session over any wire, and its lanes. A lane carries one request at a time.
 //!
-//! On a duplex wire all lanes of a session share its connection; over HTTP each has one of its own. Every answer goes to the
-//! request with its number, or to the findings.
+//! On a duplex wire all lanes of a session share its connection. Over HTTP each lane has its own.
+//! Every answer goes to the request with its number, or to the findings.
 
 mod duplex;
 mod get_stream;
@@ -33,17 +33,17 @@ use crate::{
     target::{Target, Wire},
 };
 
-/// Longest message taken.
+/// Longest message accepted.
 pub const MESSAGE_BYTES_MAX: usize = 128 * 1024 * 1024;
 
-/// What every session of a load has in common.
+/// The target and the settings that all sessions of a load share.
 #[derive(Debug)]
 pub struct LoadTarget {
     pub target: Target,
     pub era: Era,
     pub tls: ClientTls,
     pub egress: EgressPolicy,
-    /// For an answer, and for opening a connection.
+    /// Time limit for an answer, and for opening a connection.
     pub timeout: Duration,
     pub findings: Findings,
     /// Messages that belong to no request: updates, log messages, progress.
@@ -73,34 +73,34 @@ impl LoadTarget {
         }))
     }
 
-    /// The same with nothing found yet, for another run.
-    pub fn renewed(&self) -> Arc<Self> {
-        self.speaking(self.era)
+    /// Returns the same target without findings, for another run.
+    pub fn reset(&self) -> Arc<Self> {
+        self.with_era(self.era)
     }
 
-    /// The same for clients of this era, with nothing found yet.
-    pub fn speaking(&self, era: Era) -> Arc<Self> {
+    /// Returns the same target for clients of this era, without findings.
+    pub fn with_era(&self, era: Era) -> Arc<Self> {
         let Self { target, tls, egress, timeout, .. } = self;
         let (findings, notifications) = (Findings::default(), AtomicU64::new(0));
         let (target, tls, egress) = (target.clone(), tls.clone(), egress.clone());
         Arc::new(Self { target, era, tls, egress, timeout: *timeout, findings, notifications })
     }
 
-    pub(crate) fn notified(&self) {
+    pub(crate) fn count_notification(&self) {
         self.notifications.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Why a request has no answer.
+/// Reason for a missing answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
     /// The request was sent, or may have been.
     #[error("{0}")]
     Lost(String),
-    /// Refused below MCP, by a status.
+    /// Refused with an HTTP status, below MCP.
     #[error("HTTP status {0}")]
     Status(u16),
-    /// An answer came that cannot be this request's. It is among the findings already.
+    /// An answer came that cannot belong to this request. It is already among the findings.
     #[error("a wrong answer")]
     Wrong,
 }
@@ -116,12 +116,12 @@ enum SessionKind {
 pub struct Session {
     site: Arc<LoadTarget>,
     kind: SessionKind,
-    /// Requests that stand alone say this.
-    alone: Option<StatelessTemplate>,
+    /// Shared parts of stateless requests. `None` for a session.
+    stateless: Option<StatelessTemplate>,
     next_id: AtomicU64,
 }
 
-/// The first answer is the right one.
+/// Checks that the first answer is valid.
 fn opened(
     method: &str,
     answer: &[u8],
@@ -135,7 +135,7 @@ fn opened(
 }
 
 impl Session {
-    /// Connects, and agrees on a version. `key`: the API key, where one is needed.
+    /// Connects and agrees on a protocol version. `key` is the API key, if the target needs one.
     pub async fn open(site: &Arc<LoadTarget>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
         let opening = Self::opened(site, key);
         let opened = tokio::time::timeout(site.timeout, opening).await;
@@ -174,10 +174,11 @@ impl Session {
             }
         };
         opened("initialize", &answer, |_| true)?;
-        Ok(Arc::new(Self { site: site.clone(), kind, alone: None, next_id: AtomicU64::new(1) }))
+        Ok(Arc::new(Self { site: site.clone(), kind, stateless: None, next_id: AtomicU64::new(1) }))
     }
 
-    /// What stands alone needs no session, but somebody who speaks its revision.
+    /// Opens a client of stateless requests. It has no session, so this only checks that the server
+    /// supports the revision.
     async fn discovered(site: &Arc<LoadTarget>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
         const METHOD: &str = "server/discover";
         let alone = StatelessTemplate::new(&site.target, key);
@@ -185,7 +186,8 @@ impl Session {
         let (kind, answer) = match site.target.wire {
             Wire::Http => {
                 let (session, answer) =
-                    http::HttpSession::alone(site, &alone.head(METHOD, None), &discover).await?;
+                    http::HttpSession::stateless(site, &alone.head(METHOD, None), &discover)
+                        .await?;
                 (SessionKind::Http(session), answer)
             }
             _ => {
@@ -202,16 +204,16 @@ impl Session {
         Ok(Arc::new(Self {
             site: site.clone(),
             kind,
-            alone: Some(alone),
+            stateless: Some(alone),
             next_id: AtomicU64::new(1),
         }))
     }
 
-    pub fn lane(self: &Arc<Self>) -> RequestSlot {
+    pub fn request_slot(self: &Arc<Self>) -> RequestSlot {
         RequestSlot { session: self.clone(), stream: None }
     }
 
-    /// Opens a GET stream and keeps it; of a wire without one nothing is needed.
+    /// Opens a GET stream and keeps it open. Does nothing on a wire without GET streams.
     pub async fn listen(&self) -> anyhow::Result<()> {
         match &self.kind {
             SessionKind::Duplex(_) => Ok(()),
@@ -219,7 +221,7 @@ impl Session {
         }
     }
 
-    /// Ends it in the wire's own way. Whatever is in flight is lost.
+    /// Ends the session in the wire's own way. Requests in flight are lost.
     pub async fn close(&self) {
         match &self.kind {
             SessionKind::Duplex(connection) => connection.close().await,
@@ -227,7 +229,7 @@ impl Session {
         }
     }
 
-    /// Whether further requests make sense.
+    /// Returns whether further requests can succeed.
     pub fn is_alive(&self) -> bool {
         match &self.kind {
             SessionKind::Duplex(connection) => connection.is_alive(),
@@ -236,7 +238,7 @@ impl Session {
     }
 }
 
-/// A way for one request at a time.
+/// A lane, which carries one request at a time.
 #[derive(Debug)]
 pub struct RequestSlot {
     session: Arc<Session>,
@@ -253,12 +255,13 @@ impl RequestSlot {
         &self.session.site
     }
 
-    /// A number no other request of the session has.
+    /// Returns a number that no other request of the session has.
     pub fn next_id(&self) -> u64 {
         self.session.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Asks in the words of the era. `name`: of what the method is about; `params`: an object without `_meta`.
+    /// Sends a request in the form of the era. `name` is the subject of the method, and `params` an
+    /// object without `_meta`.
     pub async fn ask(
         &mut self,
         id: u64,
@@ -266,7 +269,7 @@ impl RequestSlot {
         name: Option<&str>,
         params: &str,
     ) -> Result<Bytes, NoAnswer> {
-        match &self.session.alone {
+        match &self.session.stateless {
             None => {
                 let request = format!(
                     r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#
@@ -280,7 +283,7 @@ impl RequestSlot {
         }
     }
 
-    /// Sends a request and waits for its answer, no longer than the site's timeout.
+    /// Sends a request and waits for its answer, up to the target's timeout.
     pub async fn call(&mut self, id: u64, request: Bytes) -> Result<Bytes, NoAnswer> {
         self.send(id, None, request).await
     }
@@ -299,7 +302,7 @@ impl RequestSlot {
                 match tokio::time::timeout(session.site.timeout, exchange).await {
                     Ok(answered) => answered,
                     Err(_) => {
-                        // What still comes on it belongs to nobody.
+                        // Later answers on this connection have no waiting request.
                         *stream = None;
                         Err(NoAnswer::Lost(format!(
                             "request {id} has no answer after {:?}",
@@ -311,7 +314,7 @@ impl RequestSlot {
         }
     }
 
-    /// Notes that something was wrong with the answer to a request.
+    /// Records a finding about the answer to a request.
     pub fn note(&self, wrong: FindingKind, detail: &str) {
         self.session.site.findings.note(wrong, detail);
     }

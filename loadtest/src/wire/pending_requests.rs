@@ -1,4 +1,4 @@
-//! Which requests of a connection wait for an answer, and what an answer is that nobody waits for.
+//! The requests of a connection that wait for an answer, and the findings about other answers.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,8 @@ use tokio::sync::oneshot;
 
 use crate::findings::FindingKind;
 
-/// How many requests that were given up are remembered, so that their answers can be told from doubled ones.
+/// Number of abandoned requests that are remembered, so that their late answers do not count as
+/// duplicates.
 const GIVEN_UP_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -20,7 +21,7 @@ pub(super) struct PendingRequests {
     ended: bool,
 }
 
-/// Numbers that have their answer: all below a bound, and some above it.
+/// Numbers with an answer: all below a bound, and some above it.
 #[derive(Debug, Default)]
 struct AnsweredIds {
     below: u64,
@@ -41,7 +42,8 @@ impl AnsweredIds {
 }
 
 impl PendingRequests {
-    /// Where the answer will come; `None` once the connection has ended.
+    /// Registers a request. Returns the receiver of its answer, or `None` once the connection has
+    /// ended.
     pub(super) fn expect(&mut self, id: u64) -> Option<oneshot::Receiver<Bytes>> {
         if self.ended {
             return None;
@@ -59,11 +61,11 @@ impl PendingRequests {
         }
     }
 
-    /// An answer has come; what is wrong with that, if nobody waits for it.
+    /// Passes an answer to its request. Returns the kind of finding if no request waits for it.
     pub(super) fn settle(&mut self, id: u64, answer: Bytes) -> Result<(), FindingKind> {
         if let Some(sender) = self.waiting.remove(&id) {
             self.answered.insert(id);
-            // Whoever waited has given up this very moment.
+            // The waiting caller may have given up at this very moment.
             let _late = sender.send(answer);
             return Ok(());
         }
@@ -77,7 +79,7 @@ impl PendingRequests {
         })
     }
 
-    /// Nobody waits any more.
+    /// Fails all waiting requests, because the connection has ended.
     pub(super) fn end(&mut self) {
         self.ended = true;
         self.waiting.clear();

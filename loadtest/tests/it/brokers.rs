@@ -1,4 +1,5 @@
-//! Through the real broker, over every wire in front and several behind: everything a load can ask for is answered right.
+//! Tests through the real broker, over every client wire and several backend wires. Every kind of
+//! request in a load must get a correct answer.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use testkit::{Authority, BrokerBuilder, TestBroker};
 use transport::tls::ClientTlsFiles;
 
-/// All methods, and more in flight than connections.
+/// All methods, and more requests in flight than connections.
 const PROFILE: &str = "
 sessions: 3
 in_flight: 3
@@ -29,7 +30,7 @@ mix:
   - {method: task}
 ";
 
-/// What requests can ask for that stand alone.
+/// All methods that stateless requests can use.
 const PROFILE_ALONE: &str = "
 era: 2026-07-28
 sessions: 3
@@ -44,11 +45,11 @@ mix:
 
 async fn broker(config: Value, backend: Value) -> TestBroker {
     let limits = json!({"limits": {"requests_per_second": 1_000_000, "burst": 1_000_000}});
-    // Where cargo puts the programs of the workspace.
+    // The folder into which cargo puts the programs of the workspace.
     let programs = PathBuf::from(env!("CARGO_BIN_EXE_mcp-loadtest"));
     let builder =
         BrokerBuilder::new(programs.with_file_name("mcp-broker")).config(limits).config(config);
-    builder.backend("default", "fast", json!({"transport": backend})).alone().start().await
+    builder.backend("default", "fast", json!({"transport": backend})).single_process().start().await
 }
 
 async fn report(target: String, ca: Option<PathBuf>) -> Report {
@@ -58,7 +59,7 @@ async fn report(target: String, ca: Option<PathBuf>) -> Report {
     for (profile, calls) in [(PROFILE, 180), (PROFILE_ALONE, 120)] {
         let profile = Profile::parse(profile).unwrap();
         let load =
-            Load { site: site.speaking(profile.era), profile, keys: Vec::new(), pids: Vec::new() };
+            Load { site: site.with_era(profile.era), profile, keys: Vec::new(), pids: Vec::new() };
         let report = run::run(&load, |_| ()).await.unwrap();
         assert!(report.is_good() && report.calls == calls, "{}", report.summary());
         reports.push(report);

@@ -1,4 +1,5 @@
-//! The program: its exit codes, what it writes, and that it ends with a sentence when it cannot do what is asked.
+//! Tests of the program: its exit codes, its output, and its error message when it cannot do its
+//! work.
 
 use std::{path::PathBuf, process::Output};
 
@@ -92,7 +93,7 @@ async fn what_can_not_be_done_is_exit_code_64_with_a_sentence() {
         (["run", &nobody, "-p", "p.yaml"], "no session at tcp://"),
         (["run", &nobody, "-p", "bad.yaml"], "sessions: 0; 1 to 100000 is allowed"),
         (["run", &nobody, "-p", "bad.yaml"], "mix[0].method: \"pong\" is none of tools/call"),
-        (["run", &nobody, "-p", "none.yaml"], "can not read none.yaml"),
+        (["run", &nobody, "-p", "none.yaml"], "cannot read none.yaml"),
     ] {
         let ran = folder.run(&arguments).await;
         let said = String::from_utf8_lossy(&ran.stderr);

@@ -1,4 +1,4 @@
-//! A server with one fault, over TCP or HTTP: most calls are answered as they should be.
+//! A server with one fault, over TCP or HTTP. It answers most calls correctly.
 
 use std::{
     net::SocketAddr,
@@ -20,24 +20,24 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// What happens to every tenth call.
+/// Fault of every tenth call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// No answer; over HTTP the connection ends instead.
+    /// No answer. Over HTTP the connection ends instead.
     Drops,
     Doubles,
-    /// The id is the right one, the payload is that of the call before.
+    /// The id is correct, but the payload is that of the previous call.
     Swaps,
-    /// The payload is the right one, the id is that of the call before.
+    /// The payload is correct, but the id is that of the previous call.
     Renames,
     Corrupts,
-    /// Answers with the number of a request that was never sent.
+    /// The answer has the number of a request that was never sent.
     Invents,
-    /// Answers after this time.
+    /// The answer comes after this time.
     Delays(Duration),
     Refuses,
-    /// Once, nobody gets an answer for this time.
+    /// Once, no call gets an answer for this time.
     StandsStill(Duration),
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct FaultServer {
 struct State {
     fault: Fault,
     calls: AtomicU64,
-    /// The id and text of the call before.
+    /// The id and text of the previous call.
     last: Mutex<(Value, Value)>,
     standing: Mutex<()>,
 }
@@ -106,7 +106,7 @@ impl State {
         let (mut lines, writer) = (reader.lines(), Arc::new(Mutex::new(writer)));
         while let Ok(Some(line)) = lines.next_line().await {
             let (state, writer) = (self.clone(), writer.clone());
-            // Each on its own, so that a delayed one holds up no other.
+            // Each call has its own task, so that a delayed one does not delay others.
             tokio::spawn(async move {
                 for answer in state.answers(&line).await {
                     let _gone =
@@ -194,7 +194,7 @@ impl State {
     }
 }
 
-/// The body of the next request.
+/// Returns the body of the next request.
 async fn request(reader: &mut BufReader<OwnedReadHalf>) -> Option<String> {
     let mut length = 0;
     loop {
@@ -214,7 +214,7 @@ async fn request(reader: &mut BufReader<OwnedReadHalf>) -> Option<String> {
     String::from_utf8(body).ok()
 }
 
-/// An address on which nobody listens.
+/// Returns an address without a listener.
 pub(crate) async fn nobody() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("a bound socket has an address");

@@ -1,4 +1,4 @@
-//! Whatever a target does wrong is noticed, named, and fails the run.
+//! Every fault of a target is noticed and named, and fails the run.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ phases: [{for: 700ms}]
 mix: [{method: tools/call, bytes: 200}]
 ";
 
-/// The kinds of findings of a short load.
+/// Returns the kinds of findings of a short load.
 async fn found(target: String) -> Vec<String> {
     let report = report(&target, CLOSED).await;
     assert!(report.calls > 10, "{}", report.summary());
@@ -61,7 +61,7 @@ async fn payloads_of_other_calls_are_swapped() {
 
 #[tokio::test]
 async fn answers_under_another_id_are_noticed() {
-    // The call whose id it is gets it, or has had its own; the other one gets none.
+    // The call with that id gets this answer, or already had its own. The other call gets none.
     let kinds = over_tcp(Fault::Renames).await;
     assert!(kinds.contains(&"lost".to_owned()), "{kinds:?}");
     assert!(kinds.iter().any(|kind| kind == "doubled" || kind == "swapped"), "{kinds:?}");

@@ -1,4 +1,5 @@
-//! The load tester itself under test: against servers with known faults, against its own backend, and through the broker.
+//! Tests of the load tester: against servers with known faults, against its own backend, and
+//! through the broker.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +19,7 @@ use loadtest::{
 };
 use transport::tls::ClientTlsFiles;
 
-/// A load as a test wants it; the profile is its YAML.
+/// Creates a load from a YAML profile.
 fn load(target: &str, profile: &str) -> Load {
     let profile = Profile::parse(profile).expect("the test's profile is good");
     let site: Arc<LoadTarget> = LoadTarget::new(

@@ -1,4 +1,4 @@
-//! An open loop keeps to its schedule, and charges a target for everybody it kept waiting.
+//! An open loop keeps to its schedule, and its latencies include the waiting time of all due calls.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn a_server_that_stands_still_shows_it_in_the_percentiles_of_an_open_loop_
         "{sessions: 2, in_flight: 2, phases: [{for: 3s, rate: 200}], mix: [{method: tools/call}]}";
     let open = report(&target, open).await;
     assert!(open.is_good() && open.calls == 600, "{}", open.summary());
-    // A third of the calls became due while nobody was answered: half a second on average.
+    // A third of the calls became due during the stall, and waited half a second on average.
     assert!(open.latency.p90 > 400.0 && open.latency.max >= 950.0, "{}", open.summary());
 
     let server = FaultServer::tcp(Fault::StandsStill(STALL)).await;

@@ -1,5 +1,6 @@
-//! The client of the Rust SDK in each of its three modes: what it sees of `servers/both_eras.py` through the broker is what
-//! it sees directly. The arguments and the steps are those of `clients/eras.py`.
+//! The client of the Rust SDK in each of its three modes. It must see the same
+//! `servers/both_eras.py` through the broker as directly. The arguments and the steps are those of
+//! `clients/eras.py`.
 
 #![expect(deprecated, reason = "what the next revision removes is what is checked here")]
 
@@ -26,7 +27,7 @@ use tokio::time::{sleep, timeout};
 const NOTE: &str = "note://one";
 const STEP_MAX: Duration = Duration::from_secs(30);
 
-/// What the client is asked, and hears.
+/// Requests that the client received, and its answers to them.
 #[derive(Clone, Default)]
 struct Peer {
     declares: bool,
@@ -82,7 +83,7 @@ async fn connect(url: &str, mode: &str, declares: bool) -> Result<(Client, Peer)
         "initialize" => ClientLifecycleMode::Initialize,
         "discover" => ClientLifecycleMode::Discover { preferred_versions: modern },
         "auto" => ClientLifecycleMode::Auto { preferred_versions: modern, legacy_version: None },
-        other => bail!("{other} is no mode"),
+        other => bail!("{other} is not a mode"),
     };
     let peer = Peer { declares, ..Peer::default() };
     let transport = StreamableHttpClientTransport::from_uri(url.to_owned());
@@ -108,7 +109,7 @@ async fn call(client: &Client, name: &str, arguments: Value) -> Result<Value, Se
     }))
 }
 
-/// These members of what is listed, in the order of the first of them.
+/// Returns these members of listed items, in the order of the first member.
 fn by_name(listed: impl serde::Serialize, members: &[&str]) -> Value {
     let listed: Vec<Value> = serde_json::from_value(serde_json::to_value(listed).unwrap()).unwrap();
     let kept = |one: &Value| members.iter().map(|member| one[*member].clone()).collect::<Vec<_>>();
@@ -117,7 +118,8 @@ fn by_name(listed: impl serde::Serialize, members: &[&str]) -> Value {
     json!(all)
 }
 
-/// The code of an error, which for a resource that is not there is another one in each era; null where there was no error.
+/// Returns the code of an error, which for a missing resource differs between the eras. Null if
+/// there was no error.
 fn refused(outcome: Result<Value, ServiceError>) -> Value {
     match outcome {
         Ok(result) if result["isError"] == true => json!(-32602),
@@ -180,11 +182,11 @@ async fn step(name: &str, client: &Client, peer: &Peer, run: &str) -> Result<Val
         }
         "resources" => resources(client, peer).await?,
         "cancel" => cancel(client, peer, run).await?,
-        other => bail!("{other} is no step"),
+        other => bail!("{other} is not a step"),
     })
 }
 
-/// A page, and the note before and after it was changed and its reader told so.
+/// Reads a page, and the note before and after it was changed and its reader was notified.
 async fn resources(client: &Client, peer: &Peer) -> Result<Value> {
     call(client, "write", json!({"text": "before"})).await?;
     let (page, before) = (read(client, "page://7/text").await?, read(client, NOTE).await?);

@@ -1,11 +1,11 @@
-//! What a client of 2026-07-28 declares, as servers of the revisions before know it. Used for whoever stands in for such
-//! clients: who can be asked the same declares the same.
+//! The capabilities of a client of 2026-07-28, in the form that servers of earlier revisions know.
+//! The broker declares them for such clients when it opens a session with such a server.
 
 use super::ClientCapabilities;
 
 impl ClientCapabilities {
-    /// The same as far as servers before 2026-07-28 know it, always in the same words.
-    pub fn known_before_modern(&self) -> Self {
+    /// Returns the capabilities that servers before 2026-07-28 know, always in the same text.
+    pub fn downgraded(&self) -> Self {
         if !self.can_answer() {
             return Self::none();
         }

@@ -1,10 +1,10 @@
-//! What of a question to a client decides whether the client can be asked it.
+//! The parts of a server's request that decide whether a client can be sent it.
 
 use super::parse_object;
 use crate::error::{ErrorKind, Refusal};
 use crate::json::{AmbiguousMember, Value};
 
-/// The content of each message that is to be sampled.
+/// Returns the content of each message of a sampling request.
 pub(super) fn contents<'a>(params: Value<'a>) -> Result<Vec<Value<'a>>, AmbiguousMember> {
     let messages = params.get("messages").into_iter().flat_map(|messages| messages.elements());
     messages.filter_map(|one| one.unambiguous("content").transpose()).collect()
@@ -14,7 +14,7 @@ pub(super) fn ambiguous(member: AmbiguousMember) -> Refusal {
     Refusal::new(ErrorKind::InvalidParams, member.to_string())
 }
 
-/// Whether a form lets its reader choose more than one of what it offers.
+/// Returns whether a form has a property of type `array`, which permits several choices.
 pub(super) fn asks_for_several(params: &[u8]) -> bool {
     let Ok(document) = parse_object(params) else { return false };
     let properties = document.root().path(&["requestedSchema", "properties"]);

@@ -1,8 +1,9 @@
-//! What a server says, in the words of a revision before 2025-11-25, for a client that speaks that one.
+//! Converts a server's messages to a revision before 2025-11-25, for a client of that revision.
 //!
-//! Objects are open in every revision, so unknown members do no harm and pass. What is converted always is what a strict
-//! reader refuses: kinds of content that its revision does not have, and an error that asks for something it cannot do. A
-//! reader that wants no unknown members gets none (`strict`). Used by sessions, on the way to their client.
+//! Objects are open in every revision, so unknown members do no harm and pass. Two things are
+//! always converted, because a strict reader refuses them: kinds of content that the revision
+//! lacks, and an error that requires an action the client does not support. A client that accepts
+//! no unknown members gets none (`strict`). Sessions use this on the way to their client.
 
 mod sampling;
 
@@ -14,20 +15,20 @@ use crate::method::Method;
 use crate::splice::Splice;
 use crate::version::Version;
 
-pub use sampling::{answer_for, question_for};
+pub use sampling::{convert_response, downgrade_request};
 
 /// Audio that a revision has no content for is a resource with this name.
 const AUDIO_URI: &str = "urn:mcp-broker:audio";
 
-/// For whom it is written.
+/// Converter for one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Translator {
     pub version: Version,
-    /// Gets no members that its revision does not know.
+    /// Set when the client gets no members that its revision does not know.
     pub strict: bool,
 }
 
-/// What an object is, which decides what of it is known.
+/// Kind of an object, which decides which of its members are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ObjectKind {
     ToolResult,
@@ -59,7 +60,7 @@ impl ObjectKind {
         })
     }
 
-    /// What a member is, or each element of it.
+    /// Returns the kind of object that a member holds, itself or in each element.
     fn member(self, key: &str) -> Option<Self> {
         Some(match (self, key) {
             (Self::ToolResult | Self::Message, "content") => Self::Block,
@@ -75,7 +76,7 @@ impl ObjectKind {
         })
     }
 
-    /// The first revision that has this member, where that is not the first of all.
+    /// Returns the first revision that has this member, unless all revisions have it.
     fn known_since(self, key: &str) -> Version {
         match (self, key) {
             (Self::Tool, "annotations") => Version::V2025_03_26,
@@ -99,17 +100,17 @@ impl ObjectKind {
 }
 
 impl Translator {
-    /// Whether anything could be said that it does not know.
+    /// Returns whether the client's revision knows every member and content that a server can send.
     fn knows_everything(self) -> bool {
         self.version >= Version::LATEST_WITH_SESSIONS
     }
 
-    /// The result of `method` for this reader. `None`: as it is.
+    /// Converts the result of `method`. `None`: it stays as it is.
     pub fn result(self, method: Method, result: &[u8]) -> Option<Vec<u8>> {
         if self.looks_into(result) { self.rewritten(result, ObjectKind::of(method)?) } else { None }
     }
 
-    /// The whole answer to `method` for this reader.
+    /// Converts the whole answer to `method`.
     pub fn answer(self, method: Method, frame: Bytes) -> Bytes {
         if !self.looks_into(&frame) {
             return frame;
@@ -125,7 +126,8 @@ impl Translator {
         }
     }
 
-    /// Whether there may be something in it that it does not know. Nearly always there is not.
+    /// Returns whether the text may hold something that the revision does not know. Nearly always
+    /// it does not.
     fn looks_into(self, text: &[u8]) -> bool {
         let has = |word: &[u8]| memchr::memmem::find(text, word).is_some();
         !self.knows_everything()
@@ -135,7 +137,7 @@ impl Translator {
                 || (!self.version.structured_content() && has(b"\"resource_link\"")))
     }
 
-    /// `serverInfo` for this reader. `None`: as it is.
+    /// Converts `serverInfo`. `None`: it stays as it is.
     pub fn server_info(self, info: &[u8]) -> Option<Vec<u8>> {
         if self.strict && !self.knows_everything() {
             self.rewritten(info, ObjectKind::Server)
@@ -145,13 +147,13 @@ impl Translator {
     }
 
     fn rewritten(self, text: &[u8], thing: ObjectKind) -> Option<Vec<u8>> {
-        // It was decoded before, whatever its depth.
+        // The text was decoded before, whatever its depth.
         let limits = Limits { bytes_max: text.len(), depth_max: text.len() };
         let tape = Tape::parse(text, &limits).ok()?;
         self.value(tape.root(), thing)
     }
 
-    /// A value, or each element of an array, in this reader's words. `None`: as it is.
+    /// Converts a value, or each element of an array. `None`: it stays as it is.
     fn value(self, value: TapeValue<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
         match value.kind() {
             ValueKind::Object if thing == ObjectKind::Block => {
@@ -197,12 +199,12 @@ impl Translator {
     }
 
     fn is_dropped(self, thing: ObjectKind, key: &str) -> bool {
-        // What the broker adds to other servers' tools is for those who know what it means.
+        // The broker adds `execution` to other servers' tools. Only clients that know it get it.
         let is_added = thing == ObjectKind::Tool && key == "execution";
         (self.strict || is_added) && thing.known_since(key) > self.version
     }
 
-    /// A block of a kind that the revision does not have, as one that it has.
+    /// Converts a block of a kind that the revision does not have into one that it has.
     fn block(self, block: TapeValue<'_>) -> Option<Vec<u8>> {
         let text = |key: &str| block.get(key).and_then(|value| value.as_str());
         let instead = match text("type").as_deref() {
@@ -230,7 +232,7 @@ impl Translator {
     }
 }
 
-/// Structured content as a block of text, where no block tells it yet.
+/// Returns structured content as a block of text, unless a block holds it already.
 fn untold(result: TapeValue<'_>) -> Option<Vec<u8>> {
     let structured = result.get("structuredContent")?;
     let read = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).ok();
@@ -268,8 +270,9 @@ fn joined(open: u8, parts: impl Iterator<Item = Vec<u8>>, close: u8) -> Vec<u8> 
     out
 }
 
-/// An error that asks for URLs to be opened first (MCP 2025-11-25, Elicitation: -32042), as the result of a tool for a client
-/// that opens none: its user can, and the model can say so. `None`: it names no URL.
+/// Converts an error that requires URLs to be opened (MCP 2025-11-25, Elicitation: -32042) into a
+/// tool result. The client opens none itself, but its model can pass the URLs to the user. `None`:
+/// the error names no URL.
 pub fn urls_as_result(error: &Message) -> Option<Vec<u8>> {
     let data = error.bytes(error.fields.error_data)?;
     let document =
@@ -351,7 +354,7 @@ mod tests {
             (Version::V2025_11_25, tools),
         ] {
             assert_eq!(read(version, true, Method::ToolsList, tools), expected);
-            // How a tool runs as a task was written there by the broker, and is for who can have tasks.
+            // The broker added `execution` to the tool, for clients that can have tasks.
             let open = if version < Version::V2025_11_25 {
                 tools.replace(r#""execution":{},"#, "")
             } else {

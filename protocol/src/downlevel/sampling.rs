@@ -1,4 +1,5 @@
-//! Sampling between revisions that have one block of content to a message and those that have arrays of them.
+//! Converts sampling between revisions with one block of content to a message and those with
+//! arrays.
 
 use bytes::Bytes;
 
@@ -13,7 +14,7 @@ fn limits(text: &[u8]) -> Limits {
     Limits { bytes_max: text.len(), depth_max: text.len() }
 }
 
-/// The only block of a content array.
+/// Returns the only block of a content array.
 fn only_block<'a>(content: Value<'a>) -> Option<Value<'a>> {
     let mut blocks = content.elements();
     match (blocks.next(), blocks.next()) {
@@ -22,8 +23,9 @@ fn only_block<'a>(content: Value<'a>) -> Option<Value<'a>> {
     }
 }
 
-/// A request of a server as a client of this revision reads it: arrays of one block are that block. `None`: as it is.
-pub fn question_for(version: Version, request: &Message) -> Option<Bytes> {
+/// Converts a server's request for a client of this revision: an array of one block becomes that
+/// block. `None`: it stays as it is.
+pub fn downgrade_request(version: Version, request: &Message) -> Option<Bytes> {
     if version.sampling_tools() || request.method != Method::SamplingCreateMessage {
         return None;
     }
@@ -42,9 +44,9 @@ pub fn question_for(version: Version, request: &Message) -> Option<Bytes> {
     changed.then(|| splice.finish())
 }
 
-/// What a client answered to a sampling request, as a server of this revision reads it. `None`: as it is. An `Err` is what
-/// the server gets instead.
-pub fn answer_for(version: Version, answer: &Message) -> Result<Option<Bytes>, Refusal> {
+/// Converts a client's answer to a sampling request for a server of this revision. `None`: it stays
+/// as it is. `Err`: the refusal that the server gets instead.
+pub fn convert_response(version: Version, answer: &Message) -> Result<Option<Bytes>, Refusal> {
     let Some(result) =
         answer.result.filter(|_| answer.kind == Kind::Result && !version.sampling_tools())
     else {
@@ -112,11 +114,11 @@ mod tests {
         };
         let (one, block) = (r#"[ {"type":"text","text":"a"} ]"#, r#"{"type":"text","text":"a"}"#);
         assert_eq!(
-            question_for(Version::V2025_06_18, &message(request(one))).map(text),
+            downgrade_request(Version::V2025_06_18, &message(request(one))).map(text),
             Some(request(block))
         );
-        assert_eq!(question_for(Version::V2025_11_25, &message(request(one))), None);
-        assert_eq!(question_for(Version::V2024_11_05, &message(request(block))), None);
+        assert_eq!(downgrade_request(Version::V2025_11_25, &message(request(one))), None);
+        assert_eq!(downgrade_request(Version::V2024_11_05, &message(request(block))), None);
     }
 
     #[test]
@@ -127,14 +129,14 @@ mod tests {
             ))
         };
         let block = r#"{"type":"text","text":"a"}"#;
-        let collapsed = answer_for(Version::V2025_06_18, &answer(&format!("[{block}]")))
+        let collapsed = convert_response(Version::V2025_06_18, &answer(&format!("[{block}]")))
             .unwrap()
             .map(text)
             .unwrap();
         assert!(collapsed.contains(&format!(r#""content":{block}}}"#)), "{collapsed}");
-        assert_eq!(answer_for(Version::V2025_06_18, &answer(block)), Ok(None));
+        assert_eq!(convert_response(Version::V2025_06_18, &answer(block)), Ok(None));
         assert_eq!(
-            answer_for(Version::V2025_11_25, &answer(&format!("[{block},{block}]"))),
+            convert_response(Version::V2025_11_25, &answer(&format!("[{block},{block}]"))),
             Ok(None)
         );
         for (version, content) in [
@@ -149,7 +151,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                answer_for(version, &answer(&content)).map_err(|refusal| refusal.kind),
+                convert_response(version, &answer(&content)).map_err(|refusal| refusal.kind),
                 Err(ErrorKind::Internal)
             );
         }
@@ -157,6 +159,6 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"result":{"action":"accept","content":{"type":"audio"}}}"#
                 .to_owned(),
         );
-        assert_eq!(answer_for(Version::V2024_11_05, &form), Ok(None));
+        assert_eq!(convert_response(Version::V2024_11_05, &form), Ok(None));
     }
 }

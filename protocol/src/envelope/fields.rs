@@ -1,9 +1,10 @@
-//! The places of a message's parts that somebody may need.
+//! The places of a message's parts that the broker may read.
 
 use crate::json::Span;
 
-/// Where the values are that the broker may need, inside params (requests and notifications), result (results) or
-/// error. Strings include their quotes. Whether a value has the right type is up to the reader.
+/// Places of the values that the broker may read, inside params (requests and notifications),
+/// result (results) or error. Strings include their quotes. The reader checks that a value has the
+/// right type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fields {
     /// `name`
@@ -48,7 +49,7 @@ pub struct Fields {
     pub meta_related_task_id: Option<Span>,
     /// `_meta["dev.mcp-broker/token"]`
     pub meta_token: Option<Span>,
-    /// Whether `_meta` has a member of [`super::OWN_META`].
+    /// True if `_meta` has a member of [`super::OWN_META`].
     pub meta_has_own: bool,
     /// `_meta["io.modelcontextprotocol/protocolVersion"]`
     pub meta_protocol_version: Option<Span>,
@@ -58,7 +59,8 @@ pub struct Fields {
     pub meta_client_info: Option<Span>,
     /// `_meta["io.modelcontextprotocol/logLevel"]`
     pub meta_log_level: Option<Span>,
-    /// Whether `_meta` has a member that is not between two neighbours ([`crate::stateless::HOP_META`]).
+    /// True if `_meta` has a member besides those that two neighbours exchange
+    /// ([`crate::stateless::HOP_META`]).
     pub meta_has_more: bool,
     /// `resultType`
     pub result_type: Option<Span>,
@@ -86,21 +88,21 @@ pub struct Fields {
     pub error_message: Option<Span>,
     /// `error.data`
     pub error_data: Option<Span>,
-    /// Some value inside of these holds a member that a reader may take for `uri`.
+    /// True if some value inside of these holds a member that a reader may take for `uri`.
     pub has_uri_key: bool,
 }
 
 impl Fields {
-    /// What two neighbours say to each other is not there any more.
-    pub fn forget_hop_meta(&mut self) {
+    /// Removes the places of members that only two neighbours exchange.
+    pub fn clear_hop_meta(&mut self) {
         self.meta_protocol_version = None;
         self.meta_client_capabilities = None;
         self.meta_client_info = None;
         self.meta_log_level = None;
     }
 
-    /// Every place there is.
-    pub(crate) fn places(&mut self) -> [&mut Option<Span>; 38] {
+    /// Returns every place.
+    pub(crate) fn spans_mut(&mut self) -> [&mut Option<Span>; 38] {
         [
             &mut self.name,
             &mut self.is_error,

@@ -1,13 +1,14 @@
-//! The names that are read at each level of a message, by decoding or by what looks into the message later: policy, capabilities,
-//! exposure, catalog, tasks. A message is refused that has one of them twice or in another letter case.
+//! The names that are read at each level of a message, by decoding or by later readers: policy,
+//! capabilities, exposure, catalog, tasks. A message that has one of them twice or in another
+//! letter case is refused.
 
 use crate::json::NameIndex;
 
-/// Of the message itself.
+/// Names of the message itself.
 pub(super) static ENVELOPE: NameIndex =
     NameIndex::new(&["jsonrpc", "id", "method", "params", "result", "error"]);
 
-/// Of params and result.
+/// Names of params and result.
 pub(super) static BODY: NameIndex = NameIndex::new(&[
     "name",
     "uri",
@@ -49,12 +50,12 @@ pub(super) static BODY: NameIndex = NameIndex::new(&[
     "resources",
     "resourceTemplates",
     "nextCursor",
-    // What calls, resources and prompts give.
+    // Results of calls, resources and prompts.
     "content",
     "contents",
     "structuredContent",
     "messages",
-    // Questions to clients, and their answers.
+    // Requests to clients, and their answers.
     "toolChoice",
     "requestedSchema",
     "url",
@@ -62,7 +63,7 @@ pub(super) static BODY: NameIndex = NameIndex::new(&[
     "action",
     "role",
     "roots",
-    // Tasks that are no member of their result, and why a request is given up.
+    // Tasks that are the result itself, and the reason of a cancellation.
     "ttl",
     "statusMessage",
     "pollInterval",
@@ -70,23 +71,24 @@ pub(super) static BODY: NameIndex = NameIndex::new(&[
     "reason",
 ]);
 
-/// Of an error.
+/// Names of an error.
 pub(super) static ERROR: NameIndex = NameIndex::new(&["code", "message", "data"]);
 
-/// Of `task` and of a related task.
+/// Names of `task` and of a related task.
 pub(super) static TASK: NameIndex =
     NameIndex::new(&["taskId", "status", "statusMessage", "ttl", "pollInterval", "pollIntervalMs"]);
 
-/// Of `argument`. All texts in it are held to the roots, whatever they are called.
+/// Names of `argument`. All texts in it are checked against the roots, whatever their names.
 static ARGUMENT: NameIndex = NameIndex::new(&["name", "value"]);
 
-/// Of `context`. The names inside of `arguments` are the backend's, and all of their values are held to the roots.
+/// Names of `context`. The names inside `arguments` are the backend's. All of their values are
+/// checked against the roots.
 static CONTEXT: NameIndex = NameIndex::new(&["arguments"]);
 
-/// Of `completion`.
+/// Names of `completion`.
 static COMPLETION: NameIndex = NameIndex::new(&["values", "hasMore"]);
 
-/// Of `notifications`, by which a client says what it wants to be told.
+/// Names of `notifications`, the filter of a client's subscription.
 pub(super) static NOTIFICATIONS: NameIndex = NameIndex::new(&[
     "toolsListChanged",
     "promptsListChanged",
@@ -95,10 +97,10 @@ pub(super) static NOTIFICATIONS: NameIndex = NameIndex::new(&[
     "taskIds",
 ]);
 
-/// Of `ref`.
+/// Names of `ref`.
 pub(super) static REFERENCE: NameIndex = NameIndex::new(&["type", "name", "uri"]);
 
-/// Of `_meta`.
+/// Names of `_meta`.
 pub(super) static META: NameIndex = NameIndex::new(&[
     "progressToken",
     "traceparent",
@@ -118,7 +120,7 @@ pub(super) static META: NameIndex = NameIndex::new(&[
     "io.modelcontextprotocol/related-task",
 ]);
 
-/// The table of what is inside of a member of params or result that is not decoded further.
+/// Returns the table of names inside a member of params or result that is not decoded further.
 pub(super) fn inside(key: &[u8]) -> Option<&'static NameIndex> {
     match key {
         b"argument" => Some(&ARGUMENT),

@@ -1,8 +1,9 @@
 //! Spellings of a member name that some JSON reader takes for the same name.
 //!
-//! RFC 8259 compares names byte by byte, but common readers do not: Go's `encoding/json` and others match them under Unicode
-//! simple case folding. A message in which such a reader finds another `name` than the broker did must not be forwarded, so the
-//! envelope and the readers of nested URIs refuse these spellings. Names that nothing here reads are not looked at.
+//! RFC 8259 compares names byte by byte, but common readers do not: Go's `encoding/json` and others
+//! match them under Unicode simple case folding. A message in which such a reader finds another
+//! `name` than the broker did must not be forwarded. The envelope and the readers of nested URIs
+//! therefore refuse these spellings. Names that nothing here reads are not checked.
 
 use std::borrow::Cow;
 
@@ -10,28 +11,26 @@ use std::borrow::Cow;
 const NAME_BYTES_MAX: usize = 63;
 /// Most names in a [`NameIndex`] table: one bit of a [`Seen`] stands for each.
 const NAMES_MAX: usize = 64;
+/// Slots of the hash table of a [`NameIndex`].
+const SLOTS: usize = 512;
+/// Spreads the bytes of a key over the slots: 2^32 divided by the golden ratio.
+const HASH_FACTOR: u32 = 0x9e37_79b1;
+/// Marks a slot without a name.
+const EMPTY: u8 = u8::MAX;
 
 /// The names that one level of a message knows, indexed so that a key is looked up in a few instructions.
 #[derive(Debug)]
 pub struct NameIndex {
     names: &'static [&'static str],
+    /// Hash table of positions in `names`. A name lies in its [`slot`] or, if that is taken, in the next free one.
+    slots: [u8; SLOTS],
     /// For each length, the first letters of the names of that length, a bit each.
     initials: [u64; NAME_BYTES_MAX + 1],
     /// Positions in `names`, by the length of the name.
     by_length: [u8; NAMES_MAX],
-    /// Where the names of a length begin in `by_length`. Those of the next length end them.
+    /// Index in `by_length` at which the names of each length begin. Those of the next length end
+    /// them.
     starts: [u8; NAME_BYTES_MAX + 2],
-}
-
-/// How a table of names has a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Spelling {
-    /// No reader takes it for one of the names.
-    Unknown,
-    /// It is the name at this position.
-    Exact(u8),
-    /// Readers that ignore case take it for this name.
-    Other(&'static str),
 }
 
 /// The names of one table that an object was found to hold.
@@ -41,7 +40,7 @@ pub(crate) struct Seen(u64);
 /// A member that two readers of the same object would read differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MemberFault {
-    /// Readers take the first or the last.
+    /// The member occurs twice: some readers take the first, some the last.
     #[error("member `{0}` occurs twice")]
     Duplicate(&'static str),
     /// Readers that ignore case take it for the member.
@@ -72,28 +71,44 @@ impl NameIndex {
             length += 1;
             starts[length] = filled as u8;
         }
-        Self { names, initials, by_length, starts }
+        Self { names, slots: hash_table(names), initials, by_length, starts }
     }
 
     /// Refuses a key that some reader takes for another name of the table, or for a name that `seen` holds already.
     #[inline]
     pub(crate) fn admit(&self, key: &[u8], seen: &mut Seen) -> Result<(), MemberFault> {
+        if let Some(at) = self.position(key) {
+            let bit = 1 << at;
+            if seen.0 & bit != 0 {
+                return Err(MemberFault::Duplicate(self.name(at)));
+            }
+            seen.0 |= bit;
+            return Ok(());
+        }
         if !self.may_hold(key) && key.is_ascii() {
             return Ok(());
         }
-        match self.spelling(key) {
-            Spelling::Unknown => Ok(()),
-            Spelling::Other(name) => Err(MemberFault::Misspelled(name)),
-            Spelling::Exact(at) if seen.0 >> at & 1 == 1 => {
-                Err(MemberFault::Duplicate(self.names[usize::from(at)]))
-            }
-            Spelling::Exact(at) => {
-                seen.0 |= 1 << at;
-                Ok(())
-            }
+        match self.misspelled(key) {
+            None => Ok(()),
+            Some(name) => Err(MemberFault::Misspelled(name)),
         }
     }
 
+    /// The position of the name that is `key`, byte by byte.
+    #[inline]
+    fn position(&self, key: &[u8]) -> Option<u8> {
+        let mut slot = slot(key)?;
+        loop {
+            let at = self.slots[slot];
+            let name = self.names.get(usize::from(at))?;
+            if name.as_bytes() == key {
+                return Some(at);
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+
+    /// Whether a name has the length of `key` and its first letter, in either case.
     fn may_hold(&self, key: &[u8]) -> bool {
         match (self.initials.get(key.len()), key.first()) {
             (Some(initials), Some(first)) => initials & initial(*first) != 0,
@@ -101,27 +116,15 @@ impl NameIndex {
         }
     }
 
-    /// Compares byte by byte first: nearly every key that the index may hold is a name of it.
-    fn spelling(&self, key: &[u8]) -> Spelling {
-        let is_key = |name: &[u8]| name.first() == key.first() && name == key;
-        let exact = self.of_length(key.len()).iter().find(|at| is_key(self.name(**at).as_bytes()));
-        match exact {
-            Some(at) => Spelling::Exact(*at),
-            None => self.other_spelling(key),
-        }
-    }
-
+    /// The name for which readers that ignore case take a key that is none of the names itself.
     #[cold]
-    fn other_spelling(&self, key: &[u8]) -> Spelling {
-        let Some(folded) = without_case(key) else { return Spelling::Unknown };
+    fn misspelled(&self, key: &[u8]) -> Option<&'static str> {
+        let folded = without_case(key)?;
         let mut alike = self.of_length(folded.len()).iter().map(|at| self.name(*at));
-        match alike.find(|name| name.as_bytes().eq_ignore_ascii_case(&folded)) {
-            None => Spelling::Unknown,
-            Some(name) => Spelling::Other(name),
-        }
+        alike.find(|name| name.as_bytes().eq_ignore_ascii_case(&folded))
     }
 
-    /// The positions of the names of a length.
+    /// Returns the positions of the names of a length.
     fn of_length(&self, length: usize) -> &[u8] {
         match (self.starts.get(length), self.starts.get(length + 1)) {
             (Some(from), Some(to)) => &self.by_length[usize::from(*from)..usize::from(*to)],
@@ -134,19 +137,42 @@ impl NameIndex {
     }
 }
 
-/// One bit for the first byte of a name; both cases of a letter share it.
+/// The slot in which the search for a key begins, by its length and three of its bytes. The empty key has none.
+#[inline]
+const fn slot(key: &[u8]) -> Option<usize> {
+    let (Some(first), Some(last)) = (key.first(), key.last()) else { return None };
+    let middle = key[key.len() / 2];
+    let bytes = u32::from_le_bytes([*first, middle, *last, key.len() as u8]);
+    Some((bytes.wrapping_mul(HASH_FACTOR) >> (u32::BITS - SLOTS.ilog2())) as usize)
+}
+
+const fn hash_table(names: &[&str]) -> [u8; SLOTS] {
+    let mut slots = [EMPTY; SLOTS];
+    let mut at = 0;
+    while at < names.len() {
+        let Some(mut slot) = slot(names[at].as_bytes()) else { panic!("a name is empty") };
+        while slots[slot] != EMPTY {
+            slot = (slot + 1) % SLOTS;
+        }
+        slots[slot] = at as u8;
+        at += 1;
+    }
+    slots
+}
+
+/// Returns one bit for the first byte of a name; both cases of a letter share it.
 const fn initial(first: u8) -> u64 {
     1 << (first.to_ascii_lowercase() & 63)
 }
 
-/// Whether some reader takes `key` for `name`: the same text, or the same but for case.
-pub(super) fn reads_as(key: &[u8], name: &str) -> bool {
+/// Returns whether some reader takes `key` for `name`: the texts are equal, or differ only in case.
+pub(super) fn matches_ignoring_case(key: &[u8], name: &str) -> bool {
     key.len() >= name.len()
         && without_case(key).is_some_and(|folded| folded.eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// `key` with the letters beyond ASCII replaced that fold to an ASCII letter. `None`: it holds any other, so it folds to no name
-/// of the protocol, which are all ASCII.
+/// Replaces the letters of `key` beyond ASCII that fold to an ASCII letter. `None`: it holds any
+/// other, so it folds to no name of the protocol, which are all ASCII.
 fn without_case(key: &[u8]) -> Option<Cow<'_, [u8]>> {
     if key.is_ascii() {
         return Some(Cow::Borrowed(key));
@@ -160,7 +186,8 @@ fn without_case(key: &[u8]) -> Option<Cow<'_, [u8]>> {
     folded.map(Cow::Owned)
 }
 
-/// Unicode CaseFolding.txt has two letters beyond ASCII that fold to an ASCII letter. The dotless and the dotted i fold to `i` for
+/// Returns the ASCII letter that some reader takes `letter` for. Unicode CaseFolding.txt has two
+/// letters beyond ASCII that fold to an ASCII letter. The dotless and the dotted i fold to `i` for
 /// readers that compare by upper or lower case instead.
 fn ascii_letter(letter: char) -> Option<u8> {
     match letter {
@@ -192,13 +219,12 @@ mod tests {
             ("_META", "_meta"),
             ("ta\u{17f}\u{212a}", "task"),
         ] {
-            assert_eq!(NAMES.spelling(key.as_bytes()), Spelling::Other(name), "{key}");
             assert_eq!(
                 NAMES.admit(key.as_bytes(), &mut Seen::default()),
                 Err(MemberFault::Misspelled(name)),
                 "{key}"
             );
-            assert!(reads_as(key.as_bytes(), name), "{key}");
+            assert!(matches_ignoring_case(key.as_bytes(), name), "{key}");
         }
         let mut seen = Seen::default();
         for name in NAMES.names {
@@ -208,7 +234,7 @@ mod tests {
                 Err(MemberFault::Duplicate(name)),
                 "{name}"
             );
-            assert!(reads_as(name.as_bytes(), name), "{name}");
+            assert!(matches_ignoring_case(name.as_bytes(), name), "{name}");
         }
     }
 
@@ -229,7 +255,6 @@ mod tests {
             &long,
             &long_beyond_ascii,
         ] {
-            assert_eq!(NAMES.spelling(key.as_bytes()), Spelling::Unknown, "{key}");
             let mut seen = Seen::default();
             let twice =
                 [NAMES.admit(key.as_bytes(), &mut seen), NAMES.admit(key.as_bytes(), &mut seen)];

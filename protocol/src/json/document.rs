@@ -1,7 +1,9 @@
-//! Validated JSON that can be asked for its parts, for small texts and those of which one part is read: capabilities, `_meta`.
+//! Validated JSON that is read member by member: small texts, and those of which one part is read
+//! (capabilities, `_meta`).
 //!
-//! A [`Document`] is checked once, as a whole; the values it hands out are cursors into its text and own nothing. Each walks from
-//! where it stands. A whole text of which many parts are read is for [`Tape`](super::Tape).
+//! A [`Document`] is checked once, as a whole; its values are cursors into its text and own
+//! nothing. Each value walks from its own start. A [`Tape`](super::Tape) fits a whole text of which
+//! many parts are read.
 
 use std::borrow::Cow;
 
@@ -10,7 +12,7 @@ use super::{
     unquote,
 };
 
-/// A validated JSON text that can be asked for its parts.
+/// A validated JSON text whose parts can be read.
 #[derive(Debug)]
 pub struct Document<'a> {
     root: Value<'a>,
@@ -26,7 +28,7 @@ impl<'a> Document<'a> {
         })
     }
 
-    /// The outermost value.
+    /// Returns the outermost value.
     pub fn root(&self) -> Value<'a> {
         self.root
     }
@@ -40,7 +42,7 @@ pub struct Value<'a> {
 
 /// A member that readers of JSON find in different places.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("member `{0}` occurs twice, or beside a name that differs from it in case only")]
+#[error("member `{0}` occurs twice, or together with a name that differs from it in case only")]
 pub struct AmbiguousMember(Box<str>);
 
 /// One member of an object.
@@ -48,13 +50,14 @@ pub struct AmbiguousMember(Box<str>);
 pub struct Member<'a, V = Value<'a>> {
     /// The key, escapes resolved.
     pub key: Cow<'a, str>,
-    /// Where the key is, quotes included.
+    /// Place of the key, quotes included.
     pub key_span: Span,
     /// The member's value.
     pub value: V,
 }
 
-/// Returns the only member that some reader finds under `key`. Of each: whether its key is written as asked for, and its value.
+/// Returns the only member that some reader finds under `key`. Each item holds whether its key is
+/// written exactly as `key`, and its value.
 pub(super) fn only<V>(
     mut named: impl Iterator<Item = (bool, V)>,
     key: &str,
@@ -67,43 +70,43 @@ pub(super) fn only<V>(
 }
 
 impl<'a> Value<'a> {
-    /// Where the value is.
+    /// Returns the place of the value.
     pub fn span(&self) -> Span {
         let mut walker = self.walker;
         walker.skip()
     }
 
-    /// What it is.
+    /// Returns the kind of the value.
     pub fn kind(&self) -> ValueKind {
         self.walker.kind()
     }
 
-    /// Its JSON text.
+    /// Returns its JSON text.
     pub fn raw(&self) -> &'a [u8] {
         self.span().of(self.walker.text())
     }
 
-    /// The text of a string, escapes resolved.
+    /// Returns the text of a string, escapes resolved.
     pub fn as_str(&self) -> Option<Cow<'a, str>> {
         unquote(self.raw())
     }
 
-    /// A non-negative integer without fraction or exponent.
+    /// Returns the value of a non-negative integer without fraction or exponent.
     pub fn as_u64(&self) -> Option<u64> {
         self.number()?.parse().ok()
     }
 
-    /// An integer without fraction or exponent.
+    /// Returns the value of an integer without fraction or exponent.
     pub fn as_i64(&self) -> Option<i64> {
         self.number()?.parse().ok()
     }
 
-    /// Any number, as near as 64 bits get.
+    /// Returns the value of any number, as near as 64 bits get.
     pub fn as_f64(&self) -> Option<f64> {
         self.number()?.parse().ok()
     }
 
-    /// A boolean.
+    /// Returns the value of a boolean.
     pub fn as_bool(&self) -> Option<bool> {
         match self.raw() {
             b"true" => Some(true),
@@ -112,7 +115,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether it is `null`.
+    /// Returns whether the value is `null`.
     pub fn is_null(&self) -> bool {
         self.kind() == ValueKind::Null
     }
@@ -124,20 +127,21 @@ impl<'a> Value<'a> {
         std::str::from_utf8(self.raw()).ok()
     }
 
-    /// The first member with this key; `None` for anything but an object.
+    /// Returns the first member with this key; `None` for anything but an object.
     pub fn get(&self, key: &str) -> Option<Value<'a>> {
         self.members().find(|member| member.key == key).map(|member| member.value)
     }
 
-    /// The member that every reader finds under this key. An error where readers differ: the key occurs twice, or another key
-    /// equals it but for case.
+    /// Returns the member that every reader finds under this key. Fails if readers differ: the key
+    /// occurs twice, or another key equals it but for case.
     pub fn unambiguous(&self, key: &str) -> Result<Option<Value<'a>>, AmbiguousMember> {
-        let named =
-            self.members().filter(|member| case_folding::reads_as(member.key.as_bytes(), key));
+        let named = self
+            .members()
+            .filter(|member| case_folding::matches_ignoring_case(member.key.as_bytes(), key));
         only(named.map(|member| (member.key == key, member.value)), key)
     }
 
-    /// `unambiguous` repeated.
+    /// Applies `unambiguous` to each key in turn.
     pub fn unambiguous_path(&self, keys: &[&str]) -> Result<Option<Value<'a>>, AmbiguousMember> {
         let mut value = *self;
         for key in keys {
@@ -149,24 +153,25 @@ impl<'a> Value<'a> {
         Ok(Some(value))
     }
 
-    /// Refuses an object in which readers find different members under a name of the table: it occurs twice, or another member
-    /// equals it but for case. Other values hold no members, so nothing is wrong with them.
+    /// Refuses an object in which readers find different members under a name of the table: it
+    /// occurs twice, or another member equals it but for case. Other values hold no members and
+    /// pass.
     pub fn check_names(&self, known: &NameIndex) -> Result<(), MemberFault> {
         let mut seen = Seen::default();
         self.members().try_for_each(|member| known.admit(member.key.as_bytes(), &mut seen))
     }
 
-    /// `get` repeated.
+    /// Applies `get` to each key in turn.
     pub fn path(&self, keys: &[&str]) -> Option<Value<'a>> {
         keys.iter().try_fold(*self, |value, key| value.get(key))
     }
 
-    /// An object's members in order; nothing for other values.
+    /// Returns an object's members in order; nothing for other values.
     pub fn members(&self) -> Members<'a> {
         Members { walker: inside(self.walker, ValueKind::Object) }
     }
 
-    /// An array's elements in order; nothing for other values.
+    /// Returns an array's elements in order; nothing for other values.
     pub fn elements(&self) -> Elements<'a> {
         Elements { walker: inside(self.walker, ValueKind::Array) }
     }

@@ -1,8 +1,9 @@
 //! Finds a member that an object holds twice.
 //!
-//! Readers differ in which of two equal members they believe, so a text with one says two things. One pass with the [`Walker`],
-//! without a tree: each open object keeps the digests of its keys, escapes resolved. Two keys with the same digest count as equal;
-//! the hasher has to be keyed, so that no sender can choose keys that only seem so. Nothing recurses.
+//! Readers differ in which of two equal members they use, so a text with one has two meanings. The
+//! search is one pass with the [`Walker`], without a tree and without recursion. Each open object
+//! keeps the digests of its keys, escapes resolved. Two keys with the same digest count as equal.
+//! The hasher must be keyed, so that no sender can choose keys with equal digests.
 
 use std::{
     collections::HashSet,
@@ -11,11 +12,11 @@ use std::{
 
 use super::{JsonError, Limits, ValueKind, Walker, scan, walker::Key};
 
-/// Up to so many keys are compared one by one, which costs less than a table.
+/// Number of keys up to which they are compared one by one, which costs less than a table.
 const KEYS_IN_LINE: usize = 16;
 
-/// The path (RFC 6901) of the first member of `text` whose key stands in its object already, cut after `chars_max` characters.
-/// `None`: there is none.
+/// Returns the path (RFC 6901) of the first member of `text` whose key its object already holds,
+/// cut after `chars_max` characters. `None`: no object holds a key twice.
 pub fn duplicate_member(
     text: &[u8],
     limits: &Limits,
@@ -25,7 +26,7 @@ pub fn duplicate_member(
     scan(text, limits, |walker| first(walker, hasher, chars_max))
 }
 
-/// An array or object that is not passed yet.
+/// An array or object whose end the walk has not reached.
 enum OpenContainer<'a> {
     Array { passed: usize },
     Object { keys: KeySet, last: Option<Key<'a>> },
@@ -38,7 +39,7 @@ enum KeySet {
 }
 
 impl KeySet {
-    /// Whether it is new.
+    /// Inserts the digest and returns whether it is new.
     fn insert(&mut self, digest: u64) -> bool {
         match self {
             Self::Few(keys) if keys.contains(&digest) => false,
@@ -57,7 +58,7 @@ impl KeySet {
     }
 }
 
-/// Digests need no second hashing.
+/// Hasher that keeps digests as they are: they need no second hashing.
 #[derive(Default)]
 struct DigestHasher(u64);
 
@@ -85,7 +86,7 @@ impl Hasher for DigestHasher {
     }
 }
 
-/// Passes over the value under the cursor, all of it: a text is JSON to its end, or nothing that was found in it counts.
+/// Passes over the whole value under the cursor: a find counts only if the text is JSON to its end.
 fn first<'a>(
     walker: &mut Walker<'a>,
     hasher: &impl BuildHasher,
@@ -105,7 +106,7 @@ fn first<'a>(
             }
             _ => drop(walker.skip()),
         }
-        // On to the next value, out of all that ends here.
+        // Moves to the next value, and out of every array and object that ends here.
         loop {
             let Some(innermost) = around.last_mut() else { return found };
             let is_there = match innermost {
@@ -260,7 +261,8 @@ mod tests {
         })
     }
 
-    /// The slow way: members as a reader that keeps all of them sees them.
+    /// Returns whether an object holds a member twice, found slowly by a reader that keeps all
+    /// members.
     fn has_duplicate(text: &str) -> bool {
         struct Seen(bool);
         impl<'de> serde::de::Deserialize<'de> for Seen {

@@ -1,8 +1,13 @@
 //! JSON as byte spans of the sender's text.
 //!
-//! `envelope` walks messages with `scan` and `Walker`; colder code asks a [`Document`] for one part, and a [`Tape`] for many.
-//! Invariants: all of the text is checked (syntax, UTF-8, escapes, depth) before anything that was found in it is used, nothing is
-//! written to it, and every span points into it.
+//! `envelope` walks messages with `scan` and `Walker`. Code that runs less often reads one part
+//! with a [`Document`], and many parts with a [`Tape`].
+//!
+//! Invariants:
+//!
+//! - The whole text is checked (syntax, UTF-8, escapes, depth) before any part of it is used.
+//! - Nothing is written to the text.
+//! - Every span points into the text.
 
 mod case_folding;
 mod document;
@@ -27,9 +32,9 @@ pub use self::{
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Deepest nesting of arrays and objects accepted unless configured otherwise.
 pub const DEPTH_MAX: usize = 128;
-/// Most members and elements in one text: whoever reads them one by one pays for each.
+/// Most members and elements in one text. Code that reads them one by one pays for each.
 pub const VALUES_MAX: usize = 1024 * 1024;
-/// Spans are 32 bits wide.
+/// Largest text whose spans fit into 32 bits.
 const SPAN_BYTES_MAX: usize = u32::MAX as usize;
 
 /// A range of bytes in a message.
@@ -42,33 +47,33 @@ pub struct Span {
 }
 
 impl Span {
-    /// The bytes of this span within the text it was made from.
+    /// Returns the bytes of this span within the text it was made from.
     pub fn of<'a>(&self, text: &'a [u8]) -> &'a [u8] {
         &text[self.start as usize..self.end as usize]
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// Whether it holds no byte.
+    /// Returns whether the span holds no byte.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// The same bytes, shared instead of copied.
+    /// Returns the bytes of this span, shared instead of copied.
     pub fn slice(&self, text: &Bytes) -> Bytes {
         text.slice(self.start as usize..self.end as usize)
     }
 
-    /// The same range when the text it was found in begins at `offset` of a larger one.
+    /// Returns this range as a range of a larger text, in which its own text begins at `offset`.
     pub fn shifted(&self, offset: u32) -> Self {
         Self { start: self.start + offset, end: self.end + offset }
     }
 }
 
-/// What a JSON text may cost.
+/// Limits of one JSON text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Largest text in bytes.
@@ -83,7 +88,7 @@ impl Default for Limits {
     }
 }
 
-/// Why a text is not JSON we accept.
+/// Reason why a text is not JSON that the broker accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum JsonError {
     /// More bytes than the limit.
@@ -129,7 +134,7 @@ pub enum ValueKind {
 }
 
 impl ValueKind {
-    /// The kind of a value that begins with this byte.
+    /// Returns the kind of a value that begins with this byte.
     #[inline]
     fn of(first: u8) -> Self {
         match first {
@@ -143,8 +148,9 @@ impl ValueKind {
     }
 }
 
-/// Hands a walker on the outermost value of `text` to `read`, which passes over all of it. What was read counts for nothing where
-/// the text is not JSON. Allocates nothing, unless arrays and objects are more than 64 levels deep.
+/// Passes a walker on the outermost value of `text` to `read`, which must pass over all of it. The
+/// result of `read` is dropped if the text is not JSON. Allocates nothing unless arrays and objects
+/// are more than 64 levels deep.
 pub(crate) fn scan<'a, R>(
     text: &'a [u8],
     limits: &Limits,
@@ -162,7 +168,7 @@ pub(crate) fn scan<'a, R>(
     walker.finish().map(|()| found)
 }
 
-/// The text of a JSON string literal; `None` when `raw` is not one.
+/// Returns the text of a JSON string literal; `None` when `raw` is not one.
 pub fn unquote(raw: &[u8]) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if memchr::memchr(b'\\', inner).is_none() {
@@ -173,10 +179,10 @@ pub fn unquote(raw: &[u8]) -> Option<Cow<'_, str>> {
 
 /// Appends `text` as a JSON string literal.
 pub fn quote_into(out: &mut Vec<u8>, text: &str) {
-    serde_json::to_writer(out, text).expect("writing a string to memory can not fail");
+    serde_json::to_writer(out, text).expect("writing a string to memory cannot fail");
 }
 
-/// `text` as a JSON string literal.
+/// Returns `text` as a JSON string literal.
 pub fn quote(text: &str) -> String {
-    serde_json::to_string(text).expect("writing a string to memory can not fail")
+    serde_json::to_string(text).expect("writing a string to memory cannot fail")
 }

@@ -1,33 +1,35 @@
-//! Where a JSON string ends: most bytes of most messages are inside one, so that this is what reading them costs.
+//! Finds the end of a JSON string. Most bytes of most messages are inside strings, so this is most
+//! of the cost of reading.
 //!
-//! What may not stand for itself in a string (a quote, a backslash, a control character) is looked for sixteen bytes at a time,
-//! which most strings are not longer than; once many went by without any, by blocks, with one look at the end of each.
+//! A byte that may not stand for itself in a string is special: a quote, a backslash, a control
+//! character. The search takes sixteen bytes at a time, which most strings fit in. After many
+//! chunks without a special byte, it takes whole blocks, and checks the result once per block.
 
 use wide::u8x16;
 
 const CHUNK: usize = 16;
 const BLOCK: usize = 128;
-/// So many chunks before blocks are worth it.
+/// Number of chunks after which blocks are worth their cost.
 const SHORT: usize = 4;
-/// Turned over in each byte, this bit brings the quote next to the control characters, and the space away from them: one
-/// comparison for both.
+/// Bit that is flipped in each byte. It moves the quote next to the control characters and the
+/// space away from them, so that one comparison finds both.
 const TURN: u8 = 0x02;
-/// The quote once turned, above all control characters.
+/// The quote with the bit flipped, above all control characters.
 const LOW: u8 = b'"' ^ TURN;
 
-/// Where a string ended.
+/// End of a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StringEnd {
     /// Index behind the closing quote.
     pub(super) at: usize,
-    /// What it says is not what stands there.
+    /// True if the string has escapes, so that its value differs from its bytes.
     pub(super) has_escapes: bool,
 }
 
-/// The end of the string whose text begins at `at`. `None`: it does not end, or holds what no string may hold (RFC 8259, 7; an
-/// escape that names half a character among it).
+/// Returns the end of the string whose text begins at `at`. `None`: it does not end, or holds
+/// something that no string may hold (RFC 8259, 7), such as an escape of half a character.
 #[inline]
-pub(super) fn end(text: &[u8], mut at: usize) -> Option<StringEnd> {
+pub(super) fn find_end(text: &[u8], mut at: usize) -> Option<StringEnd> {
     let mut has_escapes = false;
     loop {
         at += plain(text.get(at..)?);
@@ -39,7 +41,8 @@ pub(super) fn end(text: &[u8], mut at: usize) -> Option<StringEnd> {
     }
 }
 
-/// How many bytes come before the first that does not stand for itself: a quote, a backslash, a control character.
+/// Returns the number of bytes before the first special one: a quote, a backslash, a control
+/// character.
 #[inline]
 fn plain(text: &[u8]) -> usize {
     let chunks = text.as_chunks::<CHUNK>().0;
@@ -52,7 +55,8 @@ fn plain(text: &[u8]) -> usize {
     plain_long(text, SHORT.min(chunks.len()) * CHUNK)
 }
 
-/// The same from `at` on, before which there is none.
+/// Returns the number of bytes before the first special one at or behind `at`. There is none before
+/// `at`.
 #[inline(never)]
 fn plain_long(text: &[u8], mut at: usize) -> usize {
     let blocks = text[at..].as_chunks::<BLOCK>().0;
@@ -71,7 +75,7 @@ fn is_special(byte: u8) -> bool {
     byte ^ TURN <= LOW || byte == b'\\'
 }
 
-/// A bit for each byte that is special, the lowest for the first.
+/// Returns a bit for each byte that is special; the lowest bit is the first byte.
 #[inline]
 fn specials_in(chunk: &[u8; CHUNK]) -> u32 {
     let bytes = u8x16::new(*chunk);
@@ -79,7 +83,8 @@ fn specials_in(chunk: &[u8; CHUNK]) -> u32 {
     (low | bytes.simd_eq(u8x16::splat(b'\\'))).to_bitmask()
 }
 
-/// Without a way out in the middle, and without a comparison in it: the least of all tells.
+/// Returns whether a block has no special byte. It neither leaves the loop early nor compares
+/// inside it: the least of all bytes decides.
 #[inline]
 fn is_plain(block: &[u8; BLOCK]) -> bool {
     let (mut low, mut backslash) = (u8x16::MAX, u8x16::MAX);
@@ -91,7 +96,7 @@ fn is_plain(block: &[u8; BLOCK]) -> bool {
     !(low.simd_le(u8x16::splat(LOW)) | backslash.simd_eq(u8x16::ZERO)).any()
 }
 
-/// Index behind the escape whose backslash was passed.
+/// Returns the index behind the escape whose backslash was passed.
 fn escape(text: &[u8], at: usize) -> Option<usize> {
     match text.get(at)? {
         b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(at + 1),
@@ -118,7 +123,7 @@ fn code_unit(text: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// One byte after the other.
+    /// Counts the plain bytes one by one.
     fn slowly(text: &[u8]) -> usize {
         text.iter().position(|byte| is_special(*byte)).unwrap_or(text.len())
     }
@@ -151,7 +156,8 @@ mod tests {
 
     #[test]
     fn escapes_are_those_of_the_standard() {
-        let ends = |text: &str| end(text.as_bytes(), 0).is_some_and(|end| end.at == text.len());
+        let ends =
+            |text: &str| find_end(text.as_bytes(), 0).is_some_and(|end| end.at == text.len());
         for good in [r#"\"\\\/\b\f\n\r\t""#, r#"\u00e9x""#, r#"\uD83D\uDE00""#, r#"\uffff""#] {
             assert!(ends(good), "{good}");
         }

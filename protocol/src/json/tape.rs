@@ -1,11 +1,15 @@
-//! Validated JSON whose values were all found in one go, by simd-json, for whole documents of which many parts are read: lists,
-//! handshakes, results that are rewritten for another revision, key sets.
+//! Validated JSON whose values are all found in one pass by simd-json.
 //!
-//! simd-json resolves escapes in place, so it reads a copy. What stays of its work is where each value begins and ends in the
-//! sender's text. Strings and numbers are read there, so that numbers keep any precision and spans point into what is forwarded.
-//! The same texts are accepted as by [`Document`](super::Document), and the same limits hold. Values are counted after simd-json has
-//! built its table: a large text of a stranger is walked first, as every message is. A single member, and a text of a few bytes,
-//! cost less to walk (`docs/decisions/0020-two-readers-of-json.md`).
+//! It serves whole documents of which many parts are read: lists, handshakes, results that are
+//! rewritten for another revision, key sets.
+//!
+//! simd-json resolves escapes in place, so it reads a copy. Of its result only the beginning and
+//! end of each value in the sender's text are kept. Strings and numbers are read from that text, so
+//! that numbers keep any precision and spans point into the forwarded bytes. The same texts are
+//! accepted as by [`Document`](super::Document), and the same limits hold. Values are counted after
+//! simd-json has built its table: a large text of a stranger is walked first, as every message is.
+//! A single member, and a text of a few bytes, cost less to walk
+//! (`docs/decisions/0020-two-readers-of-json.md`).
 
 use std::borrow::Cow;
 
@@ -24,7 +28,7 @@ pub struct Tape<'a> {
     places: Vec<Place>,
 }
 
-/// Where a value or a key is.
+/// Place of a value or a key.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     span: Span,
@@ -53,8 +57,8 @@ impl<'a> Tape<'a> {
         Self::located(text, buffers.structural_indexes(), tape.0.len())
     }
 
-    /// Finds where each of `count` values and keys is. `begins`: index of each bracket, colon and comma outside of strings, and of
-    /// the first byte of everything else.
+    /// Finds the places of `count` values and keys. `begins`: index of each bracket, colon and
+    /// comma outside of strings, and of the first byte of everything else.
     fn located(text: &'a [u8], begins: &[u32], count: usize) -> Result<Self, JsonError> {
         let (mut places, mut around) = (Vec::with_capacity(count), Vec::new());
         let mut values_left = VALUES_MAX - 1;
@@ -92,7 +96,7 @@ impl<'a> Tape<'a> {
                 }
             }
         }
-        // It was found to be JSON, so it has one place for each entry of simd-json's tape.
+        // simd-json accepted the text, so there is one place for each entry of its tape.
         if places.len() == count && around.is_empty() {
             Ok(Self { text, places })
         } else {
@@ -100,7 +104,7 @@ impl<'a> Tape<'a> {
         }
     }
 
-    /// The outermost value.
+    /// Returns the outermost value.
     pub fn root(&self) -> TapeValue<'_> {
         TapeValue { tape: self, at: 0 }
     }
@@ -109,7 +113,7 @@ impl<'a> Tape<'a> {
         self.places[at as usize]
     }
 
-    /// A key without quotes and with escapes resolved.
+    /// Returns a key without quotes and with escapes resolved.
     fn key(&self, at: u32) -> Cow<'_, [u8]> {
         let quoted = self.place(at).span.of(self.text);
         let key = &quoted[1..quoted.len() - 1];
@@ -128,32 +132,32 @@ pub struct TapeValue<'t> {
 }
 
 impl<'t> TapeValue<'t> {
-    /// Where the value is.
+    /// Returns the place of the value.
     pub fn span(&self) -> Span {
         self.tape.place(self.at).span
     }
 
-    /// Its JSON text.
+    /// Returns its JSON text.
     pub fn raw(&self) -> &'t [u8] {
         self.span().of(self.tape.text)
     }
 
-    /// What it is.
+    /// Returns the kind of the value.
     pub fn kind(&self) -> ValueKind {
         ValueKind::of(self.raw().first().copied().unwrap_or_default())
     }
 
-    /// The text of a string, escapes resolved.
+    /// Returns the text of a string, escapes resolved.
     pub fn as_str(&self) -> Option<Cow<'t, str>> {
         unquote(self.raw())
     }
 
-    /// A non-negative integer without fraction or exponent.
+    /// Returns the value of a non-negative integer without fraction or exponent.
     pub fn as_u64(&self) -> Option<u64> {
         std::str::from_utf8(self.raw()).ok()?.parse().ok()
     }
 
-    /// A boolean.
+    /// Returns the value of a boolean.
     pub fn as_bool(&self) -> Option<bool> {
         match self.raw() {
             b"true" => Some(true),
@@ -162,29 +166,30 @@ impl<'t> TapeValue<'t> {
         }
     }
 
-    /// True when it is `null`.
+    /// Returns whether the value is `null`.
     pub fn is_null(&self) -> bool {
         self.kind() == ValueKind::Null
     }
 
-    /// The first member with this key; `None` for anything but an object.
+    /// Returns the first member with this key; `None` for anything but an object.
     pub fn get(&self, key: &str) -> Option<TapeValue<'t>> {
         self.keyed()
             .find(|(name, _)| *self.tape.key(*name) == *key.as_bytes())
             .map(|(_, value)| value)
     }
 
-    /// The member that every reader finds under this key. An error where readers differ: the key occurs twice, or another key
-    /// equals it but for case.
+    /// Returns the member that every reader finds under this key. Fails if readers differ: the key
+    /// occurs twice, or another key equals it but for case.
     pub fn unambiguous(&self, key: &str) -> Result<Option<TapeValue<'t>>, AmbiguousMember> {
         let named = self.keyed().filter_map(|(name, value)| {
             let name = self.tape.key(name);
-            case_folding::reads_as(&name, key).then(|| (*name == *key.as_bytes(), value))
+            case_folding::matches_ignoring_case(&name, key)
+                .then(|| (*name == *key.as_bytes(), value))
         });
         only(named, key)
     }
 
-    /// `unambiguous` repeated.
+    /// Applies `unambiguous` to each key in turn.
     pub fn unambiguous_path(
         &self,
         keys: &[&str],
@@ -201,12 +206,12 @@ impl<'t> TapeValue<'t> {
         self.keyed().try_for_each(|(name, _)| known.admit(&self.tape.key(name), &mut seen))
     }
 
-    /// `get` repeated.
+    /// Applies `get` to each key in turn.
     pub fn path(&self, keys: &[&str]) -> Option<TapeValue<'t>> {
         keys.iter().try_fold(*self, |value, key| value.get(key))
     }
 
-    /// An object's members in order; nothing for other values.
+    /// Returns an object's members in order; nothing for other values.
     pub fn members(&self) -> impl Iterator<Item = Member<'t, TapeValue<'t>>> + use<'t> {
         let tape = self.tape;
         self.keyed().map(move |(name, value)| {
@@ -215,7 +220,7 @@ impl<'t> TapeValue<'t> {
         })
     }
 
-    /// An array's elements in order; nothing for other values.
+    /// Returns an array's elements in order; nothing for other values.
     pub fn elements(&self) -> impl Iterator<Item = TapeValue<'t>> + use<'t> {
         let (tape, mut inside) = (self.tape, self.inside(ValueKind::Array));
         std::iter::from_fn(move || {
@@ -225,7 +230,7 @@ impl<'t> TapeValue<'t> {
         })
     }
 
-    /// Where each key is, and its value.
+    /// Returns the index of each key, and its value.
     fn keyed(&self) -> impl Iterator<Item = (u32, TapeValue<'t>)> + use<'t> {
         let (tape, mut inside) = (self.tape, self.inside(ValueKind::Object));
         std::iter::from_fn(move || {

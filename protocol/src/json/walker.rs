@@ -1,29 +1,31 @@
 //! A cursor over JSON text that checks what it passes over.
 //!
-//! Used by `scan` for every message and by `Document`. One pass: what is read is read on the way, everything else is passed
-//! over, and both are held to RFC 8259 and to the limits. What is wrong ends the walk: the cursor stands at the end from then on,
-//! and [`Walker::finish`] says why. Nothing recurses, however deep the text is nested.
+//! `scan` uses it for every message, and `Document` for its values. It makes one pass: values are
+//! read on the way or passed over, and both are checked against RFC 8259 and the limits. An error
+//! ends the walk: the cursor stays at the end from then on, and [`Walker::finish`] returns the
+//! error. The walk does not recurse, however deep the text is nested.
 
 use std::borrow::Cow;
 
 use super::{JsonError, Limits, Span, VALUES_MAX, ValueKind, case_folding, strings, unquote};
 
-/// A member's key, which was passed: it has both its quotes and its escapes are whole.
+/// Key of a member that was passed: both its quotes are there and its escapes are whole.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Key<'a> {
     text: &'a [u8],
     span: Span,
-    /// What it says is not what stands there.
+    /// True if the key has escapes, so that its value differs from its bytes.
     has_escapes: bool,
 }
 
 impl<'a> Key<'a> {
-    /// Where it is, quotes included.
+    /// Returns the place of the key, quotes included.
     pub(crate) fn span(self) -> Span {
         self.span
     }
 
-    /// Without quotes and with escapes resolved: who only compares needs no text.
+    /// Returns the key without quotes and with escapes resolved. A caller that only compares needs
+    /// no text.
     #[inline]
     pub(crate) fn bytes(self) -> Cow<'a, [u8]> {
         if self.has_escapes {
@@ -37,14 +39,15 @@ impl<'a> Key<'a> {
         Cow::Owned(self.text().into_owned().into_bytes())
     }
 
-    /// The same as text.
+    /// Returns the key as text, with escapes resolved.
     pub(crate) fn text(self) -> Cow<'a, str> {
-        // It was passed: a string that does not decode cannot get here.
+        // The key was passed: a string that does not decode cannot get here.
         unquote(self.span.of(self.text)).unwrap_or_default()
     }
 }
 
-/// Stands on the first byte of a value, or inside an object or array before its next member or element.
+/// Cursor on the first byte of a value, or inside an object or array before its next member or
+/// element.
 #[derive(Clone, Copy)]
 pub(crate) struct Walker<'a> {
     text: &'a [u8],
@@ -53,9 +56,9 @@ pub(crate) struct Walker<'a> {
     levels_left: usize,
     /// Members and elements that may still come after a comma.
     values_left: usize,
-    /// Behind the bracket that was passed last.
+    /// Index behind the bracket that was passed last.
     end: usize,
-    /// Nothing of the object or array it is in was passed yet.
+    /// True until something of the current object or array was passed.
     is_first: bool,
     broken: Option<JsonError>,
     levels_max: usize,
@@ -63,7 +66,7 @@ pub(crate) struct Walker<'a> {
 }
 
 impl<'a> Walker<'a> {
-    /// On the outermost value of a text in UTF-8.
+    /// Creates a walker on the outermost value of a text in UTF-8.
     pub(super) fn new(text: &'a [u8], limits: &Limits) -> Self {
         let (levels_max, values_left) = (limits.depth_max, VALUES_MAX - 1);
         let (is_first, broken, has_uri_key) = (false, None, false);
@@ -86,7 +89,7 @@ impl<'a> Walker<'a> {
         self.text
     }
 
-    /// Whether all of the text was passed over, and nothing was wrong with it.
+    /// Returns the error of the walk, or `Malformed` if a part of the text was not passed over.
     pub(super) fn finish(mut self) -> Result<(), JsonError> {
         self.pass_blank();
         match self.broken {
@@ -96,12 +99,12 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Index of the byte under the cursor.
+    /// Returns the index of the byte under the cursor.
     pub(crate) fn start(&self) -> u32 {
         self.at as u32
     }
 
-    /// What the value under the cursor is, told by how it begins.
+    /// Returns the kind of the value under the cursor, which its first byte decides.
     pub(crate) fn kind(&self) -> ValueKind {
         ValueKind::of(self.byte())
     }
@@ -123,7 +126,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Moves to the next member's value and returns its key. `None` once the object is left.
+    /// Moves to the next member's value and returns its key. `None`: the object has been left.
     pub(crate) fn next_key(&mut self) -> Option<Key<'a>> {
         if !self.next_in(b'}') {
             return None;
@@ -131,12 +134,12 @@ impl<'a> Walker<'a> {
         self.take_key().map_err(|error| self.note(Err(error))).ok()
     }
 
-    /// Moves to the next element of the array the cursor is in. False once the array is left.
+    /// Moves to the next element of the array the cursor is in. False: the array has been left.
     pub(crate) fn next_item(&mut self) -> bool {
         self.next_in(b']')
     }
 
-    /// Index after the bracket that was passed last.
+    /// Returns the index after the bracket that was passed last.
     pub(crate) fn end(&self) -> u32 {
         self.end as u32
     }
@@ -179,7 +182,8 @@ impl<'a> Walker<'a> {
         Span { start: start as u32, end: self.at as u32 }
     }
 
-    /// The byte under the cursor; at the end of the text one that nothing begins with.
+    /// Returns the byte under the cursor. At the end of the text it is one that no value begins
+    /// with.
     #[inline]
     fn byte(&self) -> u8 {
         self.text.get(self.at).copied().unwrap_or(0)
@@ -215,13 +219,13 @@ impl<'a> Walker<'a> {
                 b'n' => self.pass_word(b"null")?,
                 _ => self.pass_number()?,
             }
-            if !self.goes_on(&mut around)? {
+            if !self.next_value(&mut around)? {
                 return Ok(());
             }
         }
     }
 
-    /// Behind an opening bracket. True: it is closed at once.
+    /// Passes the opening bracket. True: its closing bracket follows at once.
     fn opens(&mut self, around: &mut Nesting, close: u8) -> Result<bool, JsonError> {
         if around.depth >= self.levels_left {
             return Err(self.too_deep());
@@ -233,8 +237,8 @@ impl<'a> Walker<'a> {
         Ok(is_empty)
     }
 
-    /// Behind a value: on to the next one. False where the outermost one has ended.
-    fn goes_on(&mut self, around: &mut Nesting) -> Result<bool, JsonError> {
+    /// Moves from the end of a value to the next one. False: the outermost value has ended.
+    fn next_value(&mut self, around: &mut Nesting) -> Result<bool, JsonError> {
         while let Some(in_object) = around.innermost() {
             self.pass_blank();
             match self.byte() {
@@ -280,8 +284,10 @@ impl<'a> Walker<'a> {
     fn pass_key(&mut self) -> Result<(), JsonError> {
         let start = self.at;
         let has_escapes = self.pass_string()?;
-        // With its quotes `"uri"` takes five bytes, and six with an `i` beyond ASCII.
-        if has_escapes || matches!(self.at - start, 5 | 6) {
+        // With its quotes `"uri"` takes five bytes, and six with an `i` beyond ASCII. No letter beyond ASCII folds to `u`.
+        let may_be_uri =
+            || matches!(self.at - start, 5 | 6) && self.text[start + 1].eq_ignore_ascii_case(&b'u');
+        if has_escapes || may_be_uri() {
             self.note_uri_key(start, has_escapes);
         }
         self.pass_colon()
@@ -289,10 +295,11 @@ impl<'a> Walker<'a> {
 
     fn note_uri_key(&mut self, start: usize, has_escapes: bool) {
         let key = Key { text: self.text, span: self.span_from(start), has_escapes };
-        self.has_uri_key |= case_folding::reads_as(&key.bytes(), "uri");
+        self.has_uri_key |= case_folding::matches_ignoring_case(&key.bytes(), "uri");
     }
 
-    /// Whether a value that was passed over holds a member that some reader takes for `uri`.
+    /// Returns whether a value that was passed over holds a member that some reader takes for
+    /// `uri`.
     pub(crate) fn has_uri_key(&self) -> bool {
         self.has_uri_key
     }
@@ -308,7 +315,7 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// Whether it has escapes.
+    /// Passes over a string and returns whether it has escapes.
     #[inline]
     fn pass_string(&mut self) -> Result<bool, JsonError> {
         self.try_string().ok_or(JsonError::Malformed)
@@ -319,7 +326,7 @@ impl<'a> Walker<'a> {
         if self.byte() != b'"' {
             return None;
         }
-        let end = strings::end(self.text, self.at + 1)?;
+        let end = strings::find_end(self.text, self.at + 1)?;
         self.at = end.at;
         Some(end.has_escapes)
     }
@@ -332,8 +339,8 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// RFC 8259, 6. Of any precision; but what is beyond every 64-bit float is refused, as nearly all readers do: one that is
-    /// passed over here has to be readable wherever it goes.
+    /// Passes over a number of any precision (RFC 8259, 6). A number beyond every 64-bit float is
+    /// refused, as nearly all readers do: a number that passes here must be readable by every peer.
     fn pass_number(&mut self) -> Result<(), JsonError> {
         let start = self.at;
         self.at += usize::from(self.byte() == b'-');
@@ -359,7 +366,7 @@ impl<'a> Walker<'a> {
         if text.parse().is_ok_and(f64::is_finite) { Ok(()) } else { Err(JsonError::Malformed) }
     }
 
-    /// One at least.
+    /// Passes over one or more digits.
     fn pass_digits(&mut self) -> Result<(), JsonError> {
         let begin = self.at;
         while self.byte().is_ascii_digit() {
@@ -369,7 +376,8 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// Which of the objects and arrays around a place are objects, a bit each. Nearly always there is room for them in one word.
+/// The objects and arrays around a place, with a bit for each that is set for objects. Nearly
+/// always one word has room for them.
 #[derive(Default)]
 struct Nesting {
     depth: usize,

@@ -1,7 +1,7 @@
-//! What a server of 2026-07-28 says, in the words of the revisions before, for clients that speak one of those; and what
-//! such a client declared, in the words of 2026-07-28. Used by links to modern backends.
+//! Converts messages of a server of 2026-07-28 for clients of earlier revisions, and the
+//! capabilities of such a client for the server. Links to stateless backends use it.
 //!
-//! What is not named here passes as it was written.
+//! Members that are not named here pass as they were written.
 
 use bytes::Bytes;
 
@@ -17,14 +17,14 @@ use crate::stateless::results::DiscoverResult;
 use crate::stateless::{EXTENSION_TASKS, META_SUBSCRIPTION_ID, is_cacheable};
 use crate::version::Version;
 
-/// Deepest nesting of texts that were decoded before.
+/// Returns limits for texts that were decoded before, with their deepest nesting.
 fn limits(text: &[u8]) -> Limits {
     Limits { bytes_max: text.len(), ..Limits::default() }
 }
 
-/// A client's capabilities as this revision has them: tasks are an extension, which the broker always declares, and nobody
-/// says any more that roots change.
-pub fn client_capabilities(legacy: &[u8]) -> Bytes {
+/// Converts a client's capabilities to this revision. Tasks are an extension, which the broker
+/// always declares. A client no longer announces changes of its roots.
+pub fn upgrade_client_capabilities(legacy: &[u8]) -> Bytes {
     let mut all: serde_json::Map<String, serde_json::Value> =
         serde_json::from_slice(legacy).unwrap_or_default();
     all.remove("tasks");
@@ -38,9 +38,9 @@ pub fn client_capabilities(legacy: &[u8]) -> Bytes {
     serde_json::Value::Object(all).to_string().into()
 }
 
-/// What a server said of itself, as if it had answered `initialize`. Extensions are this revision's own. `name`: what it is
-/// called here, for servers that do not say their name.
-pub fn initialize_answer(discovered: &DiscoverResult, name: &str) -> InitializeResult {
+/// Converts the answer to `server/discover` to an answer to `initialize`. Extensions exist in this
+/// revision only and are removed. `name`: name of a server that gives none.
+pub fn initialize_result_from(discovered: &DiscoverResult, name: &str) -> InitializeResult {
     let raw = Bytes::copy_from_slice(discovered.capabilities.raw());
     let whole = Span { start: 0, end: u32::try_from(raw.len()).unwrap_or(u32::MAX) };
     let kept = Splice::new(&raw)
@@ -68,12 +68,12 @@ fn text_member(object: &[u8], key: &str) -> Option<String> {
     Some(document.root().get(key)?.as_str()?.into_owned())
 }
 
-/// The error's code.
+/// Returns the error's code.
 pub fn error_code(answer: &Message) -> Option<i64> {
     std::str::from_utf8(answer.bytes(answer.fields.error_code)?).ok()?.parse().ok()
 }
 
-/// The revisions that a server speaks, by its refusal of the one it was asked in.
+/// Returns the revisions that a server speaks, read from its refusal of another one.
 pub fn supported_versions(refusal: &Message) -> Vec<Version> {
     let Some(data) = refusal.bytes(refusal.fields.error_data) else { return Vec::new() };
     let Ok(document) = Document::parse(data, &limits(data)) else { return Vec::new() };
@@ -85,30 +85,31 @@ pub fn supported_versions(refusal: &Message) -> Vec<Version> {
         .collect()
 }
 
-/// A complete answer without what only this revision has.
-pub fn answer(answer: &Message, method: Method) -> Bytes {
+/// Returns a complete answer without the members that only this revision has.
+pub fn downgrade_answer(answer: &Message, method: Method) -> Bytes {
     match answer.kind {
         Kind::Error => error(answer, method),
         _ => result(answer, method, TargetEra::Sessions),
     }
 }
 
-/// The same for a client of this revision: what it can be told through a session it is told as it was said.
-pub fn answer_in_its_own_words(answer: &Message, method: Method) -> Bytes {
+/// Returns the answer for a client of this revision, whose content is kept as far as a session can
+/// carry it.
+pub fn stateless_answer(answer: &Message, method: Method) -> Bytes {
     match answer.kind {
         Kind::Error => error(answer, method),
         _ => result(answer, method, TargetEra::Stateless),
     }
 }
 
-/// Of which revision the client is that gets an answer.
+/// Era of the client that gets an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TargetEra {
     Sessions,
     Stateless,
 }
 
-/// A resource that is not there has a code of its own in earlier revisions.
+/// Converts the code for a missing resource, which differs in earlier revisions.
 fn error(answer: &Message, method: Method) -> Bytes {
     let names_uri = || {
         answer
@@ -153,7 +154,7 @@ fn is_kept(key: &str, method: Method) -> bool {
     }
 }
 
-/// Earlier revisions know objects as structured content only: anything else is told as text.
+/// Converts structured content that is not an object to text: earlier revisions know objects only.
 fn structured_as_text(result: &[u8]) -> Option<Vec<u8>> {
     memchr::memmem::find(result, b"structuredContent")?;
     let tape = Tape::parse(result, &limits(result)).ok()?;
@@ -182,9 +183,9 @@ fn structured_as_text(result: &[u8]) -> Option<Vec<u8>> {
     Some(format!("{{{}}}", members.join(",")).into_bytes())
 }
 
-/// A result of `tools/list` whose tools promise no structured content that earlier revisions do not have. `None`: there is
-/// none such.
-pub fn tools_result(result: &[u8]) -> Option<Vec<u8>> {
+/// Removes output schemas of `tools/list` that earlier revisions do not have. `None`: there are
+/// none.
+pub fn downgrade_tools_result(result: &[u8]) -> Option<Vec<u8>> {
     memchr::memmem::find(result, b"outputSchema")?;
     let tape = Tape::parse(result, &limits(result)).ok()?;
     let promises_other = |tool: &TapeValue<'_>| {
@@ -206,9 +207,9 @@ pub fn tools_result(result: &[u8]) -> Option<Vec<u8>> {
     Some(splice.finish().to_vec())
 }
 
-/// What a server needs of the client, as a request of earlier revisions. `elicitation`: the id for one that opens a URL,
-/// which this revision has no need of.
-pub fn question(id: &RequestId, request: &InputRequest, elicitation: &str) -> Bytes {
+/// Converts an input request of a server to a request of earlier revisions. `elicitation`: the id
+/// for one that opens a URL, which this revision does not have.
+pub fn request_from_input(id: &RequestId, request: &InputRequest, elicitation: &str) -> Bytes {
     let params = request.params.as_deref().map(|params| {
         let is_url = request.method == Method::ElicitationCreate
             && text_member(params, "mode").as_deref() == Some("url");
@@ -224,7 +225,7 @@ pub fn question(id: &RequestId, request: &InputRequest, elicitation: &str) -> By
     handshake::request(id, request.method, params.as_deref())
 }
 
-/// The id of the stream of notifications that a message came on.
+/// Returns the id of the stream of notifications that a message came on.
 pub fn subscription_id(message: &Message) -> Option<RequestId> {
     let meta = message.bytes(message.fields.meta)?;
     let document = Document::parse(meta, &limits(meta)).ok()?;
@@ -233,7 +234,7 @@ pub fn subscription_id(message: &Message) -> Option<RequestId> {
         .then(|| RequestId::from_raw(Bytes::copy_from_slice(id.raw())))
 }
 
-/// A notification without the id of the stream it came on.
+/// Returns a notification without the id of the stream it came on.
 pub fn without_subscription_id(message: &Message) -> Bytes {
     match message.fields.meta {
         Some(meta) => {
@@ -252,8 +253,10 @@ mod tests {
     }
 
     fn shown(result: &str, method: Method) -> String {
-        let frame =
-            answer(&message(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#)), method);
+        let frame = downgrade_answer(
+            &message(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#)),
+            method,
+        );
         let text = String::from_utf8(frame.to_vec()).unwrap();
         text.strip_prefix(r#"{"jsonrpc":"2.0","id":1,"result":"#)
             .unwrap()
@@ -300,7 +303,9 @@ mod tests {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"m","data":{data}}}}}"#
             );
-            error_code(&message(std::str::from_utf8(&answer(&message(&text), method)).unwrap()))
+            error_code(&message(
+                std::str::from_utf8(&downgrade_answer(&message(&text), method)).unwrap(),
+            ))
         };
         assert_eq!(error("-32602", r#"{"uri":"a:b"}"#, Method::ResourcesRead), Some(-32002));
         assert_eq!(
@@ -314,7 +319,7 @@ mod tests {
 
     #[test]
     fn what_a_client_declares_is_told_in_new_words() {
-        let told = client_capabilities(
+        let told = upgrade_client_capabilities(
             br#"{"roots":{"listChanged":true},"sampling":{},"tasks":{"list":{}},"x":{}}"#,
         );
         let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
@@ -332,11 +337,11 @@ mod tests {
             )),
         };
         let id = RequestId::from_raw(Bytes::from_static(b"\"input-1\""));
-        let asked = message(std::str::from_utf8(&question(&id, &url, "e1")).unwrap());
+        let asked = message(std::str::from_utf8(&request_from_input(&id, &url, "e1")).unwrap());
         assert_eq!(asked.text(asked.fields.elicitation_id).as_deref(), Some("e1"));
         let roots = InputRequest { key: "r".into(), method: Method::RootsList, params: None };
         assert_eq!(
-            question(&id, &roots, "e2"),
+            request_from_input(&id, &roots, "e2"),
             br#"{"jsonrpc":"2.0","id":"input-1","method":"roots/list"}"#.as_slice()
         );
     }
@@ -356,11 +361,11 @@ mod tests {
     #[test]
     fn tools_promise_objects_or_nothing() {
         let tools = br#"{"tools":[{"name":"a","outputSchema":{"type":"array"}},{"name":"b","outputSchema":{"type":"object"}}]}"#;
-        let kept = tools_result(tools).unwrap();
+        let kept = downgrade_tools_result(tools).unwrap();
         assert_eq!(
             kept,
             br#"{"tools":[{"name":"a"},{"name":"b","outputSchema":{"type":"object"}}]}"#
         );
-        assert_eq!(tools_result(&kept), None);
+        assert_eq!(downgrade_tools_result(&kept), None);
     }
 }

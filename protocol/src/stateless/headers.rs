@@ -1,7 +1,8 @@
-//! Headers that repeat what is in the body (MCP 2026-07-28, Streamable HTTP: Request Headers).
+//! Headers that repeat values of the body (MCP 2026-07-28, Streamable HTTP: Request Headers).
 //!
-//! A value is plain where it is printable ASCII without outer blanks; anything else is base64 between `=?base64?` and
-//! `?=`. Both forms of one value are the same value: what is compared is always decoded.
+//! A value is plain if it is printable ASCII without outer blanks. Any other value is base64
+//! between `=?base64?` and `?=`. Both forms of one value are equal: comparisons always use the
+//! decoded value.
 
 use std::borrow::Cow;
 
@@ -15,9 +16,9 @@ use crate::method::Method;
 pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 /// The method.
 pub const METHOD: &str = "mcp-method";
-/// What the request is about: a tool, a prompt, a URI or a task.
+/// The subject of the request: a tool, a prompt, a URI or a task.
 pub const NAME: &str = "mcp-name";
-/// Begins the names of headers that repeat arguments of a tool.
+/// Prefix of the names of headers that repeat arguments of a tool.
 pub const PARAM_PREFIX: &str = "mcp-param-";
 
 const SENTINEL_START: &str = "=?base64?";
@@ -28,7 +29,7 @@ const SENTINEL_END: &str = "?=";
 #[error("the value is neither printable ASCII nor valid base64 of UTF-8 between =?base64? and ?=")]
 pub struct BadHeaderValue;
 
-/// The text as a header value.
+/// Returns the text as a header value.
 pub fn encode(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
         return Cow::Borrowed(text);
@@ -36,7 +37,7 @@ pub fn encode(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{SENTINEL_START}{}{SENTINEL_END}", STANDARD.encode(text)))
 }
 
-/// The text of a header value; blanks around it do not count.
+/// Returns the text of a header value; blanks around it do not count.
 pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, BadHeaderValue> {
     let text = std::str::from_utf8(value).map_err(|_| BadHeaderValue)?.trim_matches([' ', '\t']);
     if text.bytes().any(|byte| !matches!(byte, 0x20..=0x7e | b'\t')) {
@@ -50,16 +51,16 @@ pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, BadHeaderValue> {
     String::from_utf8(bytes).map(Cow::Owned).map_err(|_| BadHeaderValue)
 }
 
-/// Whether a header value, as it came, stands for this text.
-pub fn says(value: &[u8], text: &str) -> Result<bool, BadHeaderValue> {
-    // Most are the text itself: nothing has to be decoded.
+/// Returns whether a header value, as it came, stands for this text.
+pub fn value_matches(value: &[u8], text: &str) -> Result<bool, BadHeaderValue> {
+    // Most values are plain: nothing has to be decoded.
     if value == text.as_bytes() && is_plain(text) {
         return Ok(true);
     }
     decode(value).map(|said| said == text)
 }
 
-/// The text is its own header value.
+/// Returns whether the text is its own header value.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, 0x20..=0x7e))
         && text.trim_matches(' ') == text
@@ -72,8 +73,8 @@ fn is_wrapped(text: &str) -> bool {
         && text.ends_with(SENTINEL_END)
 }
 
-/// Where the value is that `Mcp-Name` repeats, and what it is called; `None` for requests that carry no such header. The
-/// value itself may be missing.
+/// Returns the place of the value that `Mcp-Name` repeats, and its name. `None`: the request
+/// carries no such header. The value itself may be missing.
 pub fn named_value(message: &Message) -> Option<(Option<Span>, &'static str)> {
     match message.method {
         Method::ToolsCall | Method::PromptsGet => Some((message.fields.name, "params.name")),
@@ -111,12 +112,16 @@ mod tests {
     #[test]
     fn a_value_is_compared_as_what_it_stands_for() {
         for text in ["", "tool.name", " a", "naïve", "=?base64?YQ==?=", "=?base64?"] {
-            assert_eq!(says(encode(text).as_bytes(), text), Ok(true), "{text}");
-            assert_eq!(says(encode(text).as_bytes(), "other"), Ok(false), "{text}");
+            assert_eq!(value_matches(encode(text).as_bytes(), text), Ok(true), "{text}");
+            assert_eq!(value_matches(encode(text).as_bytes(), "other"), Ok(false), "{text}");
         }
-        assert_eq!(says("naïve".as_bytes(), "naïve"), Err(BadHeaderValue), "it has to be wrapped");
         assert_eq!(
-            says(b"=?base64?YQ==?=", "=?base64?YQ==?="),
+            value_matches("naïve".as_bytes(), "naïve"),
+            Err(BadHeaderValue),
+            "it has to be wrapped"
+        );
+        assert_eq!(
+            value_matches(b"=?base64?YQ==?=", "=?base64?YQ==?="),
             Ok(false),
             "it stands for another text"
         );

@@ -1,7 +1,8 @@
-//! Requests that need something of the client first (MCP 2026-07-28, Multi Round-Trip Requests).
+//! Requests that need input of the client first (MCP 2026-07-28, Multi Round-Trip Requests).
 //!
-//! A server answers with what it needs, under keys of its own, and with a state that the client sends back as it is. The
-//! client sends the same request again, with the answers under the same keys.
+//! A server answers with the inputs it needs, under keys of its own, and with a state that the
+//! client sends back unchanged. The client sends the same request again, with the answers under the
+//! same keys.
 
 use bytes::Bytes;
 
@@ -11,7 +12,7 @@ use crate::ids::RequestId;
 use crate::json::{Document, Limits, ValueKind, quote, quote_into};
 use crate::method::Method;
 
-/// One thing a server needs.
+/// One input that a server needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputRequest {
     /// The server's name for it.
@@ -23,7 +24,7 @@ pub struct InputRequest {
 }
 
 impl InputRequest {
-    /// The object of the request, without id.
+    /// Returns the object of the request, without id.
     pub fn to_json(&self) -> Vec<u8> {
         let mut out = format!("{{\"method\":{}", quote(self.method.name())).into_bytes();
         if let Some(params) = &self.params {
@@ -37,12 +38,12 @@ impl InputRequest {
 
 const AMBIGUOUS: &str = "an input request has a member twice, or in another letter case";
 
-/// An answer that is not one yet.
+/// An `input_required` result, which is not the final answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InputRequired {
-    /// What is needed; may be empty where there is a state.
+    /// Inputs that are needed; may be empty if there is a state.
     pub requests: Vec<InputRequest>,
-    /// To be sent back as it is.
+    /// State that the client sends back unchanged.
     pub state: Option<String>,
 }
 
@@ -94,7 +95,7 @@ impl InputRequired {
         Ok(Self { requests, state })
     }
 
-    /// The whole response.
+    /// Returns the whole response.
     pub fn to_response(&self, id: &RequestId, server_info: &[u8]) -> Bytes {
         let mut out = Vec::with_capacity(512);
         out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
@@ -117,7 +118,7 @@ impl InputRequired {
     }
 }
 
-/// The object `inputRequests`.
+/// Returns the object `inputRequests`.
 pub fn requests_json(requests: &[InputRequest]) -> Vec<u8> {
     let mut out = b"{".to_vec();
     for request in requests {
@@ -132,15 +133,15 @@ pub fn requests_json(requests: &[InputRequest]) -> Vec<u8> {
     out
 }
 
-/// Whether this is one of the three requests a server may need answered.
+/// Returns whether this is one of the three requests a server may need answered.
 pub const fn is_input(method: Method) -> bool {
     matches!(method, Method::ElicitationCreate | Method::SamplingCreateMessage | Method::RootsList)
 }
 
-/// Inputs of one request, asked for and answered.
+/// Most inputs of one request, required and answered.
 pub const INPUTS_MAX: usize = 256;
 
-/// What a client sends back with a request.
+/// Answers and state that a client sends back with a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InputResponses {
     /// Key and result object, as sent.
@@ -188,7 +189,7 @@ impl InputResponses {
     }
 }
 
-/// What a client has to declare that is asked this, as the object of its capabilities.
+/// Returns the capability that a client must declare to be sent `question`, as a JSON object.
 pub fn required_capability(question: &Message) -> Option<&'static str> {
     let params = question.bytes(question.params).unwrap_or_default();
     let has = |member: &str| {

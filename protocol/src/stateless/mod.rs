@@ -1,7 +1,9 @@
-//! The words of MCP 2026-07-28: keys of `_meta`, headers, kinds of results, error codes, and their readers and writers.
+//! MCP 2026-07-28: keys of `_meta`, headers, kinds of results, error codes, and their readers and
+//! writers.
 //!
-//! Used on both sides: the front reads requests and writes results, the back writes requests and reads results. In this
-//! revision each request stands alone, so everything here is about one message and nothing about a session.
+//! Both sides use it: the front reads requests and writes results, the back writes requests and
+//! reads results. In this revision each request stands alone, so everything here is about one
+//! message and nothing about a session.
 
 pub mod downgrade;
 pub mod headers;
@@ -13,19 +15,19 @@ pub mod tool_headers;
 use crate::method::Method;
 use crate::version::Version;
 
-/// `_meta`: the revision a request is in.
+/// `_meta`: the revision of a request.
 pub const META_PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-/// `_meta`: what the client can do, for this request alone.
+/// `_meta`: the client's capabilities, for this request alone.
 pub const META_CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 /// `_meta`: the client's name and version, for display only.
 pub const META_CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
-/// `_meta`: least severe log message wanted with this request; absent, none is.
+/// `_meta`: least severe log message wanted with this request. If it is absent, none is sent.
 pub const META_LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 /// `_meta` of results: the server's name and version, for display only.
 pub const META_SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 /// `_meta` of everything on a stream of notifications: the id of the request that opened it.
 pub const META_SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
-/// The members of a request's `_meta` that are between two neighbours and never passed on.
+/// The members of a request's `_meta` that two neighbours exchange and never pass on.
 pub const HOP_META: [&str; 4] =
     [META_PROTOCOL_VERSION, META_CLIENT_CAPABILITIES, META_CLIENT_INFO, META_LOG_LEVEL];
 
@@ -39,17 +41,19 @@ pub const MISSING_CLIENT_CAPABILITY: i64 = -32021;
 /// The revision is not served; `data` names those that are.
 pub const UNSUPPORTED_PROTOCOL_VERSION: i64 = -32022;
 
-/// Whether an error of this code can only come from a server that speaks 2026-07-28.
+/// Returns whether an error of this code can only come from a server that speaks 2026-07-28.
 pub const fn is_stateless_error(code: i64) -> bool {
     matches!(code, HEADER_MISMATCH | MISSING_CLIENT_CAPABILITY | UNSUPPORTED_PROTOCOL_VERSION)
 }
 
-/// Whether the answer to this request may be `input_required` (MCP 2026-07-28, Multi Round-Trip Requests).
+/// Returns whether the answer to this request may be `input_required` (MCP 2026-07-28, Multi
+/// Round-Trip Requests).
 pub const fn may_require_input(method: Method) -> bool {
     matches!(method, Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead)
 }
 
-/// Whether a result of this request says how long it may be kept (MCP 2026-07-28, Caching).
+/// Returns whether a result of this request holds a time for which it may be kept (MCP 2026-07-28,
+/// Caching).
 pub const fn is_cacheable(method: Method) -> bool {
     matches!(
         method,
@@ -62,10 +66,10 @@ pub const fn is_cacheable(method: Method) -> bool {
     )
 }
 
-/// Whether a client may send this request in the revision.
+/// Returns whether a client may send this request in the revision.
 pub fn is_request(method: Method) -> bool {
     let info = method.info();
-    method.served(Version::V2026_07_28)
+    method.exists_in(Version::V2026_07_28)
         && info.kind == crate::method::MessageKind::Request
         && method.from_client()
 }

@@ -1,4 +1,4 @@
-//! What a request of 2026-07-28 says of itself in `_meta`: revision, capabilities, and what it wants to hear.
+//! The `_meta` of a request of 2026-07-28: revision, capabilities and log level.
 
 use bytes::Bytes;
 
@@ -19,18 +19,19 @@ const QUOTED_CHARS_MAX: usize = 64;
 pub struct RequestMeta {
     /// Always 2026-07-28 so far; others are refused.
     pub version: Version,
-    /// What the client can do, for this request alone. The object as sent is in `raw`.
+    /// The client's capabilities, for this request alone. The object as sent is in `raw`.
     pub capabilities: ClientCapabilities,
-    /// Whether it declares the extension of tasks.
+    /// True if it declares the extension of tasks.
     pub tasks: bool,
     /// `clientInfo` as sent.
     pub client_info: Option<Bytes>,
-    /// `logLevel`, whatever it says.
+    /// `logLevel`, not checked.
     pub log_level: Option<String>,
 }
 
 impl RequestMeta {
-    /// Reads the `_meta` of a request; `supported` is told to a client that speaks another revision.
+    /// Reads the `_meta` of a request. A client that speaks another revision is refused with
+    /// `supported`.
     pub fn read(message: &Message, supported: &[Version]) -> Result<Self, Refusal> {
         let fields = &message.fields;
         if message.bytes(fields.meta).is_none_or(|meta| meta.first() != Some(&b'{')) {
@@ -62,7 +63,8 @@ impl RequestMeta {
     }
 }
 
-/// A required member of `_meta` is not there, or not what it must be.
+/// Returns the refusal of a request whose `_meta` lacks a required member, or has it with another
+/// type.
 fn missing(member: &str, expected: &str) -> Refusal {
     Refusal::new(
         ErrorKind::MetaInvalid,
@@ -70,7 +72,7 @@ fn missing(member: &str, expected: &str) -> Refusal {
     )
 }
 
-/// The refusal of a revision, with those that may be asked for.
+/// Returns the refusal of a revision, with those that are supported.
 pub fn unsupported_version(requested: &str, supported: &[Version]) -> Refusal {
     let requested: String = requested.chars().take(QUOTED_CHARS_MAX).collect();
     let names: Vec<&str> = supported.iter().map(|version| version.as_str()).collect();
@@ -82,7 +84,8 @@ pub fn unsupported_version(requested: &str, supported: &[Version]) -> Refusal {
     .with("requested", requested)
 }
 
-/// The refusal of a request that declares too little: `required` is the JSON object of what is missing.
+/// Returns the refusal of a request that declares too little. `required`: the missing capabilities
+/// as a JSON object.
 pub fn capability_required(required: &str, message: impl Into<String>) -> Refusal {
     let required: serde_json::Value =
         serde_json::from_str(required).unwrap_or_else(|_| serde_json::json!({}));
@@ -90,7 +93,7 @@ pub fn capability_required(required: &str, message: impl Into<String>) -> Refusa
         .with("requiredCapabilities", required)
 }
 
-/// The members of a request's `_meta` as its sender writes them, each with its JSON text.
+/// Returns the members of a request's `_meta` as its sender writes them, each with its JSON text.
 pub fn meta_members<'a>(
     capabilities: &'a [u8],
     client_info: Option<&'a [u8]>,

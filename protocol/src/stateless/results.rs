@@ -1,4 +1,4 @@
-//! Results of 2026-07-28: each says of what type it is, some say how long they may be kept.
+//! Results of 2026-07-28: each has a type, and some have a time for which they may be kept.
 
 use bytes::Bytes;
 
@@ -11,21 +11,21 @@ use crate::splice::Splice;
 use crate::stateless::{EXTENSION_TASKS, META_SERVER_INFO, META_SUBSCRIPTION_ID};
 use crate::version::Version;
 
-/// Of what type a result is.
+/// Type of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultType {
-    /// The answer itself. Also meant where nothing is said, as servers of earlier revisions do.
+    /// The answer itself. Servers of earlier revisions omit the type and mean this one.
     Complete,
     /// The server needs something of the client first.
     InputRequired,
-    /// The call goes on as a task (extension).
+    /// The call continues as a task (extension).
     Task,
-    /// A type nobody knows here: the result is invalid.
+    /// An unknown type: the result is invalid.
     Unknown,
 }
 
 impl ResultType {
-    /// The type of an answer that is a result.
+    /// Returns the type of an answer that is a result.
     pub fn of(answer: &Message) -> Self {
         match (answer.fields.result_type, answer.text(answer.fields.result_type).as_deref()) {
             (None, _) | (_, Some("complete")) => Self::Complete,
@@ -35,7 +35,7 @@ impl ResultType {
         }
     }
 
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -46,17 +46,17 @@ impl ResultType {
     }
 }
 
-/// Who may share a kept result.
+/// Readers who may share a kept result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheScope {
-    /// Only who has the same authorization.
+    /// Only requests with the same authorization.
     Private,
-    /// Everybody.
+    /// Every reader.
     Public,
 }
 
 impl CacheScope {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Private => "private",
@@ -65,7 +65,7 @@ impl CacheScope {
     }
 }
 
-/// How long, and by whom, a result may be kept.
+/// Time for which a result may be kept, and readers who may share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheHint {
     /// `ttlMs`; 0 means not at all.
@@ -75,10 +75,10 @@ pub struct CacheHint {
 }
 
 impl CacheHint {
-    /// What is to be assumed where nothing is said: not kept, and nobody else's.
+    /// Hint of a result without one: not kept and not shared.
     pub const NONE: Self = Self { ttl_ms: 0, scope: CacheScope::Private };
 
-    /// Reads the hint of a result object. What is malformed counts as nothing said.
+    /// Reads the hint of a result object. Malformed members count as absent.
     pub fn read(result: &[u8]) -> Self {
         let limits = Limits { bytes_max: result.len(), ..Limits::default() };
         Tape::parse(result, &limits).map_or(Self::NONE, |tape| Self::of(tape.root()))
@@ -98,8 +98,8 @@ impl CacheHint {
     }
 }
 
-/// A complete result response around a result object of the broker's own making that has none of the members added here,
-/// `_meta` included. `members`: the object without its braces.
+/// Returns a complete result response around a result object of the broker's own. The object must
+/// have none of the members added here, `_meta` included. `members`: the object without its braces.
 pub fn complete_response(
     id: &RequestId,
     members: &[u8],
@@ -124,7 +124,8 @@ pub fn complete_response(
     out.into()
 }
 
-/// The end of a stream of notifications, which says nothing but that (MCP 2026-07-28, Subscriptions).
+/// Returns the end of a stream of notifications, which carries nothing else (MCP 2026-07-28,
+/// Subscriptions).
 pub fn listen_ended(id: &RequestId, server_info: &[u8]) -> Bytes {
     let meta = server_meta(server_info, Some(id));
     let id = String::from_utf8_lossy(id.raw()).into_owned();
@@ -141,9 +142,10 @@ fn server_meta(server_info: &[u8], subscription: Option<&RequestId>) -> String {
     )
 }
 
-/// Gives a result of an earlier revision what this one requires. `splice` edits the frame of `answer`, which is a result.
-/// What the server said of these already, it said for somebody else.
-pub fn complete<'a>(
+/// Adds to a result of an earlier revision the members that this one requires. `splice` edits the
+/// frame of `answer`, which is a result. If the server set these members, they were meant for
+/// another reader and are replaced.
+pub fn upgrade_result<'a>(
     splice: &mut Splice<'a>,
     answer: &Message,
     cache: Option<CacheHint>,
@@ -155,7 +157,8 @@ pub fn complete<'a>(
         .iter()
         .all(Option::is_none);
     if says_nothing {
-        // What nearly all servers of earlier revisions answer: all of it goes in at one place.
+        // Nearly all servers of earlier revisions answer without these members: all are inserted at
+        // one place.
         let hint = cache.map_or(String::new(), |cache| format!(",{}", cache.members()));
         let is_empty =
             answer.frame[result.start as usize + 1..].trim_ascii_start().first() == Some(&b'}');
@@ -193,20 +196,20 @@ pub fn complete<'a>(
     splice.set_meta(answer, META_SERVER_INFO, server_info);
 }
 
-/// What a server says in answer to `server/discover`.
+/// A server's answer to `server/discover`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DiscoverResult {
     /// The revisions it speaks that are known here, oldest first.
     pub versions: Vec<Version>,
-    /// What it can do.
+    /// Capabilities of the server.
     pub capabilities: ServerCapabilities,
     /// The ids of its extensions.
     pub extensions: Vec<String>,
-    /// For whoever uses the server.
+    /// Instructions for the users of the server.
     pub instructions: Option<String>,
     /// `serverInfo` as sent.
     pub server_info: Option<Bytes>,
-    /// How long this may be kept.
+    /// Time for which this may be kept.
     pub cache: CacheHint,
 }
 
@@ -247,7 +250,8 @@ impl DiscoverResult {
     }
 }
 
-/// The members of a discover result but for type, cache hint and `_meta`, for [`complete_response`].
+/// Returns the members of a discover result for [`complete_response`]: all except type, cache hint
+/// and `_meta`.
 pub fn discover_members(
     versions: &[Version],
     capabilities: &[u8],
@@ -264,9 +268,9 @@ pub fn discover_members(
     out
 }
 
-/// The capabilities of a server of an earlier revision in the words of this one: without its tasks, which are an extension
-/// now (`tasks`: offered as such).
-pub fn modern_capabilities(legacy: &ServerCapabilities, tasks: bool) -> Bytes {
+/// Converts the capabilities of a server of an earlier revision to this one. Its tasks are removed:
+/// they are an extension now, which is declared if `tasks` is set.
+pub fn upgrade_server_capabilities(legacy: &ServerCapabilities, tasks: bool) -> Bytes {
     let text = Bytes::copy_from_slice(legacy.raw());
     let span = crate::json::Span { start: 0, end: u32::try_from(text.len()).unwrap_or(u32::MAX) };
     let kept = Splice::new(&text)
@@ -280,7 +284,8 @@ pub fn modern_capabilities(legacy: &ServerCapabilities, tasks: bool) -> Bytes {
     Splice::new(&kept).set_member(span, None, "extensions", extensions.as_bytes()).finish()
 }
 
-/// What a client wants to be told (MCP 2026-07-28, Subscriptions), or what of it a server will tell.
+/// Filter of the notifications that a client wants, or that a server agrees to send (MCP
+/// 2026-07-28, Subscriptions).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SubscriptionFilter {
     /// `toolsListChanged`
@@ -289,14 +294,16 @@ pub struct SubscriptionFilter {
     pub prompts: bool,
     /// `resourcesListChanged`
     pub resources: bool,
-    /// `resourceSubscriptions`: absent means none, and is not the same as empty only on the wire.
+    /// `resourceSubscriptions`. An absent list and an empty one differ on the wire only; both mean
+    /// none.
     pub uris: Vec<String>,
     /// `taskIds`, of the extension of tasks.
     pub tasks: Vec<String>,
 }
 
 impl SubscriptionFilter {
-    /// Reads the object `notifications`. What is not known here is left out, which the acknowledgement then tells.
+    /// Reads the object `notifications`. Unknown members are left out, and the acknowledgement
+    /// shows it.
     pub fn parse(text: &[u8]) -> Result<Self, &'static str> {
         let limits = Limits { bytes_max: text.len(), ..Limits::default() };
         let document = Document::parse(text, &limits).map_err(|_| "it is not valid JSON")?;
@@ -325,7 +332,7 @@ impl SubscriptionFilter {
         })
     }
 
-    /// Whether changes of this list are in it.
+    /// Returns whether the filter includes changes of this list.
     pub const fn has(&self, list: ListKind) -> bool {
         match list {
             ListKind::Tools => self.tools,
@@ -334,7 +341,7 @@ impl SubscriptionFilter {
         }
     }
 
-    /// The object, only with what is in it.
+    /// Returns the object, with only the members that are set.
     pub fn to_json(&self) -> String {
         let mut members = Vec::new();
         for (name, set) in [
@@ -356,8 +363,9 @@ impl SubscriptionFilter {
     }
 }
 
-/// A notification that belongs to the stream the request with this id opened. `members`: its params but for `_meta`.
-pub fn subscribed(method: Method, id: &RequestId, members: &str) -> Bytes {
+/// Returns a notification on the stream that the request with this id opened. `members`: its params
+/// without `_meta`.
+pub fn subscription_notification(method: Method, id: &RequestId, members: &str) -> Bytes {
     let comma = if members.is_empty() { "" } else { "," };
     let params = format!("{{{members}{comma}\"_meta\":{{\"{META_SUBSCRIPTION_ID}\":{id}}}}}");
     crate::handshake::notification(method, Some(params.as_bytes()))
@@ -406,7 +414,7 @@ mod tests {
         ] {
             let answer = message(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#));
             let mut splice = Splice::new(&answer.frame);
-            complete(&mut splice, &answer, Some(hint), br#"{"name":"b"}"#);
+            upgrade_result(&mut splice, &answer, Some(hint), br#"{"name":"b"}"#);
             let text = splice.finish();
             assert_eq!(
                 String::from_utf8_lossy(&text),
@@ -440,8 +448,11 @@ mod tests {
             br#"{"tools":{},"tasks":{"list":{}},"experimental":{"x":{}}}"#,
         )
         .unwrap();
-        assert_eq!(modern_capabilities(&legacy, false), r#"{"tools":{},"experimental":{"x":{}}}"#);
-        let with = modern_capabilities(&legacy, true);
+        assert_eq!(
+            upgrade_server_capabilities(&legacy, false),
+            r#"{"tools":{},"experimental":{"x":{}}}"#
+        );
+        let with = upgrade_server_capabilities(&legacy, true);
         assert_eq!(
             with,
             r#"{"extensions":{"io.modelcontextprotocol/tasks":{}},"tools":{},"experimental":{"x":{}}}"#
@@ -470,7 +481,7 @@ mod tests {
     fn n_sub_02_the_type_of_a_subscription_id_is_kept() {
         for id in ["7", "\"7\""] {
             let id = RequestId::from_raw(Bytes::from(id.to_owned()));
-            let frame = subscribed(Method::ToolsListChanged, &id, "");
+            let frame = subscription_notification(Method::ToolsListChanged, &id, "");
             let expected = format!(
                 r#""params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}}}"#
             );

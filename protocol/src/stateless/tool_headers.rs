@@ -1,19 +1,25 @@
-//! Arguments that a tool wants repeated in headers: `x-mcp-header` in its `inputSchema` (MCP 2026-07-28, Streamable HTTP).
+//! Arguments that a tool wants repeated in headers: `x-mcp-header` in its `inputSchema` (MCP
+//! 2026-07-28, Streamable HTTP).
 //!
-//! An annotation is valid on a property of type string, integer or boolean that is reached by `properties` alone, with a
-//! header name that occurs once. A tool with any other is not one that a client may use.
+//! An annotation is valid under three conditions:
+//!
+//! - Its property has the type string, integer or boolean.
+//! - The property is reached by `properties` alone.
+//! - The header name occurs once.
+//!
+//! A client may not use a tool with any other annotation.
 
 use std::borrow::Cow;
 
 use crate::json::{Document, Limits, Value, ValueKind};
 use crate::stateless::headers;
 
-/// Deepest nesting of properties that is looked into.
+/// Deepest nesting of properties that is searched.
 const DEPTH_MAX: usize = 32;
 /// The largest integer that every peer can hold exactly.
 const INTEGER_MAX: i64 = (1 << 53) - 1;
 
-/// What type the argument has.
+/// Type of the argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParamType {
     /// `string`
@@ -29,33 +35,33 @@ pub enum ParamType {
 pub struct ParamHeader {
     /// The whole header name, in lower case.
     pub header: String,
-    /// Where in the arguments the value is.
+    /// Path of the value in the arguments.
     pub path: Vec<String>,
-    /// What it is.
+    /// Type of the value.
     pub kind: ParamType,
 }
 
-/// Why a tool cannot be used.
+/// Reason why a tool cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadAnnotation {
-    /// The header name is no token, or no string.
+    /// The header name is not a token, or not a string.
     #[error("x-mcp-header must be a non-empty token")]
     Name,
-    /// Two properties have one name.
+    /// Two properties have the same header name.
     #[error("two properties have the same x-mcp-header")]
     Duplicate,
     /// The property is of another type.
     #[error("x-mcp-header is for properties of type string, integer or boolean")]
     Type,
-    /// It is not reached by `properties` alone.
+    /// The property is not reached by `properties` alone.
     #[error("x-mcp-header is on something else than a property, or too deep")]
     NotReachable,
     /// The schema cannot be read.
-    #[error("inputSchema can not be read")]
+    #[error("inputSchema cannot be read")]
     Schema,
 }
 
-/// The arguments a tool with this `inputSchema` wants repeated.
+/// Returns the arguments a tool with this `inputSchema` wants repeated.
 pub fn param_headers(schema: &[u8]) -> Result<Vec<ParamHeader>, BadAnnotation> {
     if memchr::memmem::find(schema, b"x-mcp-header").is_none()
         && memchr::memmem::find(schema, b"\\u").is_none()
@@ -106,7 +112,8 @@ fn properties(
     Ok(())
 }
 
-/// How many annotations there are anywhere. A property may be called `x-mcp-header`; it is an object then, or `true`.
+/// Counts the annotations at any place. A property may be called `x-mcp-header`: it is then an
+/// object, or `true`.
 fn count(value: Value<'_>, depth: usize) -> Result<usize, BadAnnotation> {
     if depth > 4 * DEPTH_MAX {
         return Err(BadAnnotation::NotReachable);
@@ -123,7 +130,7 @@ fn count(value: Value<'_>, depth: usize) -> Result<usize, BadAnnotation> {
     Ok(sum)
 }
 
-/// RFC 9110, Tokens.
+/// Returns whether the text is a token (RFC 9110, Tokens).
 fn is_token(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -132,8 +139,11 @@ fn is_token(text: &str) -> bool {
 }
 
 impl ParamHeader {
-    /// The header's text for these arguments, not encoded yet; `None` where the argument is absent or null, where it is not of
-    /// its type, which is for the server to judge, and where two readers would find different arguments.
+    /// Returns the header's text for these arguments, not encoded yet. `None` in three cases:
+    ///
+    /// - The argument is absent or null.
+    /// - It is not of its type, which the server has to judge.
+    /// - Two readers would find different arguments.
     pub fn text(&self, arguments: Option<&[u8]>) -> Option<String> {
         let arguments = arguments?;
         let document =
@@ -148,8 +158,8 @@ impl ParamHeader {
         }
     }
 
-    /// Whether the argument is there and not null, for any reader.
-    pub fn is_given(&self, arguments: Option<&[u8]>) -> bool {
+    /// Returns whether any reader finds the argument, and it is not null.
+    pub fn is_present(&self, arguments: Option<&[u8]>) -> bool {
         let Some(arguments) = arguments else { return false };
         let Ok(document) =
             Document::parse(arguments, &Limits { bytes_max: arguments.len(), ..Limits::default() })
@@ -163,8 +173,8 @@ impl ParamHeader {
             .map_or(true, |value| value.is_some_and(|value| !value.is_null()))
     }
 
-    /// Whether a header with this value says what the arguments say.
-    pub fn agrees(&self, value: &[u8], arguments: Option<&[u8]>) -> bool {
+    /// Returns whether a header with this value agrees with the arguments.
+    pub fn matches(&self, value: &[u8], arguments: Option<&[u8]>) -> bool {
         let (Some(expected), Ok(given)) = (self.text(arguments), headers::decode(value)) else {
             return false;
         };
@@ -177,7 +187,7 @@ impl ParamHeader {
     }
 }
 
-/// An integer in any JSON notation, `1e3` and `4.0` too.
+/// Parses an integer in any JSON notation, `1e3` and `4.0` too.
 fn integer(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let number = text.parse::<i64>().ok().or_else(|| {
@@ -205,13 +215,14 @@ mod tests {
         let texts: Vec<Option<String>> =
             headers.iter().map(|one| one.text(Some(arguments))).collect();
         assert_eq!(texts, [Some("eu é".into()), Some("4".into()), Some("true".into())]);
-        assert!(headers[0].agrees(headers::encode("eu é").as_bytes(), Some(arguments)));
+        assert!(headers[0].matches(headers::encode("eu é").as_bytes(), Some(arguments)));
         assert!(
-            headers[1].agrees(b"4", Some(arguments)) && headers[1].agrees(b"4.0", Some(arguments))
+            headers[1].matches(b"4", Some(arguments))
+                && headers[1].matches(b"4.0", Some(arguments))
         );
         assert!(
-            !headers[1].agrees(b"5", Some(arguments))
-                && !headers[2].agrees(b"True", Some(arguments))
+            !headers[1].matches(b"5", Some(arguments))
+                && !headers[2].matches(b"True", Some(arguments))
         );
     }
 
@@ -225,9 +236,9 @@ mod tests {
         ] {
             let arguments = Some(arguments.as_bytes());
             assert!(
-                region.is_given(arguments)
-                    && !region.agrees(b"eu", arguments)
-                    && !region.agrees(b"us", arguments)
+                region.is_present(arguments)
+                    && !region.matches(b"eu", arguments)
+                    && !region.matches(b"us", arguments)
             );
         }
     }
@@ -236,9 +247,9 @@ mod tests {
     fn n_hdr_03_null_and_absent_arguments_have_no_header() {
         let region = &param_headers(SCHEMA.as_bytes()).unwrap()[0];
         for arguments in [None, Some(&b"{}"[..]), Some(br#"{"region":null}"#)] {
-            assert_eq!((region.text(arguments), region.is_given(arguments)), (None, false));
+            assert_eq!((region.text(arguments), region.is_present(arguments)), (None, false));
         }
-        assert!(region.is_given(Some(br#"{"region":""}"#)));
+        assert!(region.is_present(Some(br#"{"region":""}"#)));
     }
 
     #[test]

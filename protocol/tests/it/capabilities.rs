@@ -1,4 +1,4 @@
-//! What may be sent to whom.
+//! The messages that capabilities permit in each direction.
 
 use bytes::Bytes;
 use protocol::capabilities::ListKind;
@@ -14,7 +14,7 @@ fn server(text: &str) -> ServerCapabilities {
     ServerCapabilities::parse(text.as_bytes()).expect("capabilities")
 }
 
-/// What a client with these capabilities and this version is spared from.
+/// Returns the kind of refusal for a request to a client with these capabilities and this version.
 fn refusal(capabilities: &str, version: Version, method: &str, params: &str) -> Option<ErrorKind> {
     let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
     let message = Message::decode(Bytes::from(text), &Limits::default()).expect("a message");

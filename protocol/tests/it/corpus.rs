@@ -1,4 +1,4 @@
-//! The JSON Test Suite: what must be refused is refused, what must be accepted is accepted, nothing crashes.
+//! The JSON Test Suite: the reader refuses and accepts the texts that it must, and never crashes.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn what_is_not_json_is_refused_as_a_body_and_as_an_argument() {
         // An unclosed or odd text that happens to be JSON would be `invalid_request`: none is.
         assert_eq!(body.refusal.kind, ErrorKind::ParseError, "{name} as a body");
         assert!(Document::parse(&text, &Limits::default()).is_err(), "{name} as a document");
-        // Three texts close the objects around them and go on with something that fits.
+        // Three texts close the objects around them and continue with something that fits.
         let argument = Message::decode(as_argument(&text), &Limits::default());
         assert!(argument.is_err(), "{name} as an argument");
     }

@@ -1,4 +1,4 @@
-//! What a decoded message says about itself.
+//! The parts of a decoded message.
 
 use bytes::Bytes;
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
@@ -70,7 +70,7 @@ fn every_field_is_found() {
     assert_eq!((message.kind, message.method), (Kind::Request, Method::ToolsCall));
     assert_eq!(message.id, Some(RequestId::from_raw(Bytes::from_static(b"\"1\""))));
     assert_ne!(message.id, Some(RequestId::from_u64(1)), "a string is not a number");
-    assert!(message.is_modern());
+    assert!(message.is_stateless());
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn values_of_the_wrong_type_are_nobodys_text() {
     assert_eq!(message.bytes(message.fields.name), Some(&b"1"[..]));
     assert_eq!(message.fields.meta_progress_token, None);
     assert_eq!(message.kind, Kind::Notification);
-    assert!(!message.is_modern());
-    assert!(decode(r#"{"jsonrpc":"2.0","id":1,"method":"server/discover"}"#).is_modern());
+    assert!(!message.is_stateless());
+    assert!(decode(r#"{"jsonrpc":"2.0","id":1,"method":"server/discover"}"#).is_stateless());
 }
 
 #[test]

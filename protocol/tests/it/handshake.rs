@@ -23,7 +23,7 @@ fn what_we_send_a_backend_is_what_a_server_reads() {
     );
     let message = Message::decode(sent, &Limits::default()).expect("a message");
     let params = InitializeParams::parse(&message).expect("good params");
-    assert_eq!(params.requested, "2025-11-25");
+    assert_eq!(params.requested_version, "2025-11-25");
     assert_eq!((params.client_name.as_str(), params.client_version.as_str()), ("mcp-broker", "1"));
     assert_eq!(params.client_info, &info[..]);
     assert!(params.capabilities.roots);

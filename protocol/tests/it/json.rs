@@ -1,4 +1,4 @@
-//! Spans and values against serde_json as the slow, obvious reader.
+//! Spans and values against serde_json, a slow and obvious reader.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn parse(text: &str) -> Document<'_> {
         .unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Every value of `value` has the same text as serde_json finds in `raw`.
+/// Checks that every value of `value` has the same text as serde_json finds in `raw`.
 fn same(value: Value<'_>, raw: &RawValue) {
     let text = raw.get();
     assert_eq!(String::from_utf8_lossy(value.raw()), text);
@@ -117,7 +117,7 @@ fn number_texts_survive_whatever_their_size() {
         let text = format!("[{number}]");
         assert_eq!(parse(&text).root().elements().next().expect("one").raw(), number.as_bytes());
     }
-    // Who reads one of these as a number reads another, or nothing.
+    // A reader that takes one of these for a number reads another number, or fails.
     for number in ["1E400", "-1e309", &"9".repeat(400)] {
         let text = format!("[{number}]");
         assert_eq!(

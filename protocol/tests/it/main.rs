@@ -1,4 +1,4 @@
-//! The protocol crate from outside: everything here uses public signatures only.
+//! Tests of the protocol crate from outside: they use public signatures only.
 
 mod capabilities;
 mod corpus;

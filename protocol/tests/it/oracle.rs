@@ -1,7 +1,8 @@
-//! The walker against simd-json, which shares no code with it: both accept the same texts and read the same values. And the tape
-//! against the walker: every value is where the walker finds it.
+//! The walker against simd-json, which shares no code with it: both accept the same texts and read
+//! the same values. Also the tape against the walker: every value is where the walker finds it.
 //!
-//! Differences that are meant: the walker has limits of its own (bytes, depth, values), and `-0` is an integer to simd-json.
+//! Intended differences: the walker has limits of its own (bytes, depth, values), and `-0` is an
+//! integer to simd-json.
 
 use std::{fs, path::Path};
 
@@ -15,11 +16,11 @@ use simd_json::{prelude::*, tape};
 
 use crate::text;
 
-/// simd-json's own limit of depth.
+/// Limits with simd-json's own limit of depth.
 const LIMITS: Limits =
     Limits { bytes_max: 16 * 1024 * 1024, depth_max: simd_json::DEFAULT_MAX_DEPTH };
 
-/// All readers judge `text` alike, and read the same of it.
+/// Checks that all readers judge `text` alike and read the same values.
 fn read_alike(text: &[u8]) -> Result<(), TestCaseError> {
     let mut copy = text.to_vec();
     let (walked, oracle, tape) =
@@ -111,7 +112,7 @@ fn same_places(walked: Value<'_>, tape: TapeValue<'_>) -> Result<(), TestCaseErr
     walked.elements().zip(tape.elements()).try_for_each(|(ours, other)| same_places(ours, other))
 }
 
-/// A call whose arguments hold `text`.
+/// Returns a call whose arguments hold `text`.
 fn call(text: &[u8]) -> Bytes {
     let head = br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"\u0074ool","arguments":{"value":"#;
     [head, text, b"}}}"].concat().into()
@@ -170,7 +171,7 @@ proptest! {
         read_alike(format!("{{{}}}", members.join(",")).as_bytes())?;
     }
 
-    /// The envelope as it is decoded for every message.
+    /// Compares the decoded envelope, which is read for every message.
     #[test]
     fn messages_are_judged_alike(text in prop_oneof![text::value().prop_map(String::into_bytes), damaged()]) {
         let frame = call(&text);

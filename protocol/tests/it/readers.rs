@@ -1,6 +1,7 @@
-//! What a peer reads of a message must be what the broker read. The peers here are models of JSON readers that are common among
-//! MCP servers and clients: exact or ignoring case as Go's `encoding/json` does, and taking the first or the last of several
-//! members. The models read with `serde_json` and share no code with the broker's reader.
+//! A peer must read the same message as the broker. The peers here are models of JSON readers that
+//! are common among MCP servers and clients. They match names exactly or ignore case, as Go's
+//! `encoding/json` does, and take the first or the last of several members. The models read with
+//! `serde_json` and share no code with the broker's reader.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -11,7 +12,7 @@ use protocol::{
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// How a peer finds a member.
+/// A peer's way to find a member.
 #[derive(Debug, Clone, Copy)]
 struct Reader {
     ignores_case: bool,
@@ -36,7 +37,8 @@ impl Reader {
     }
 }
 
-/// Unicode simple case folding of what can fold to a letter of ASCII; other letters stay, so they equal no name of the protocol.
+/// Folds the characters that can fold to a letter of ASCII (Unicode simple case folding). Other
+/// letters stay, so they equal no name of the protocol.
 fn simple_fold(text: &str) -> String {
     let fold = |letter| match letter {
         'ſ' => 's',
@@ -46,7 +48,8 @@ fn simple_fold(text: &str) -> String {
     text.chars().map(fold).collect()
 }
 
-/// The members of an object in their order, doubles too, with the text of each value. `None` for anything but an object.
+/// Returns the members of an object in their order, doubles too, with the text of each value.
+/// `None` for anything but an object.
 fn members(object: &str) -> Option<Vec<(String, &str)>> {
     struct InOrder;
     impl<'de> Visitor<'de> for InOrder {
@@ -67,7 +70,7 @@ fn members(object: &str) -> Option<Vec<(String, &str)>> {
     serde_json::Deserializer::from_str(object).deserialize_map(InOrder).ok()
 }
 
-/// What decides about a message: where it goes, whose it is, what it carries.
+/// The parts of a message that decide about it: its receiver, its owner, its content.
 type View<'a> = Vec<(&'static str, Option<&'a str>)>;
 
 fn read_by(reader: Reader, message: &str) -> View<'_> {
@@ -114,7 +117,8 @@ fn read_by(reader: Reader, message: &str) -> View<'_> {
     view
 }
 
-/// What decoding keeps no place of, and policy, capabilities, exposure and the like look for in params and results.
+/// Members that decoding keeps no place of, but policy, capabilities, exposure and others read in
+/// params and results.
 const READ_LATER: [(&str, &[&str]); 39] = [
     ("argument", &["argument"]),
     ("argument.name", &["argument", "name"]),
@@ -157,7 +161,7 @@ const READ_LATER: [(&str, &[&str]); 39] = [
     ("reason", &["reason"]),
 ];
 
-/// The same as the broker's decoding has it.
+/// Returns the view of the broker's decoder.
 fn read_by_broker(message: &Message) -> View<'_> {
     let fields = &message.fields;
     let utf8 = |bytes| std::str::from_utf8(bytes).expect("a decoded message is UTF-8");
@@ -199,7 +203,8 @@ fn read_by_broker(message: &Message) -> View<'_> {
     view
 }
 
-/// Names that stand together, as two of one object are needed for readers to differ. Each message is made of one line.
+/// Names that stand together: readers can differ only if one object holds two of them. Each message
+/// is made of one line.
 const NAMES: [&str; 8] = [
     "jsonrpc id method params result error name uri arguments cursor requestId progressToken taskId level task ref _meta code message \
     data requestState io.modelcontextprotocol/protocolVersion io.modelcontextprotocol/related-task other",
@@ -213,7 +218,8 @@ const NAMES: [&str; 8] = [
     io.modelcontextprotocol/serverInfo other",
 ];
 
-/// A name of the protocol as it is written, in another letter case, or with letters that fold into it, some of them escaped.
+/// Returns a name of the protocol as it is written, in another letter case, or with letters that
+/// fold into it, some of them escaped.
 fn key(names: &'static str) -> impl Strategy<Value = String> {
     let names: Vec<&str> = names.split_whitespace().collect();
     (proptest::sample::select(names), prop_oneof![6 => Just(0_u8), 4 => 1_u8..5], any::<u64>())
@@ -261,7 +267,7 @@ fn object(members: &[(String, String)]) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// A message that is one, with members added anywhere.
+/// Returns a valid message with members added anywhere.
 fn message() -> impl Strategy<Value = String> {
     prop_oneof![2 => Just(NAMES[0]), 3 => proptest::sample::select(NAMES.to_vec())]
         .prop_flat_map(message_of)
@@ -309,7 +315,7 @@ proptest! {
     }
 }
 
-/// The property would hold of a decoder that refuses everything.
+/// Shows that the decoder does not simply refuse everything.
 #[test]
 fn s01_messages_that_every_reader_reads_alike_are_accepted() {
     use proptest::{strategy::ValueTree as _, test_runner::TestRunner};
@@ -366,7 +372,7 @@ fn s01_a_member_in_another_letter_case_is_refused_at_every_level() {
     }
 }
 
-/// Where the broker reads nothing, nothing is refused.
+/// Accepts messages whose ambiguous members the broker does not read.
 #[test]
 fn s01_arguments_results_and_data_stay_free() {
     for text in [

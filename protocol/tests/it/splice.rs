@@ -49,13 +49,13 @@ fn in_pieces_only_what_is_between_edits_is_copied() {
     let span = |start, end| Span { start, end };
     let mut splice = Splice::new(&frame);
     let [before, edited, behind] =
-        splice.replace(span(6, 7), &b"six"[..]).replace(span(2, 3), &b"two"[..]).finish_in_pieces();
+        splice.replace(span(6, 7), &b"six"[..]).replace(span(2, 3), &b"two"[..]).finish_vectored();
     assert_eq!(
         (&before[..], &edited[..], &behind[..]),
         (&b"01"[..], &b"two345six"[..], &b"789"[..])
     );
     assert_eq!((before.as_ptr(), behind.as_ptr()), (frame.as_ptr(), frame[7..].as_ptr()));
-    let [whole, nothing, neither] = Splice::new(&frame).finish_in_pieces();
+    let [whole, nothing, neither] = Splice::new(&frame).finish_vectored();
     assert_eq!((whole.as_ptr(), nothing.len() + neither.len()), (frame.as_ptr(), 0));
 }
 
@@ -170,7 +170,7 @@ proptest! {
         );
         prop_assert_eq!(String::from_utf8_lossy(&out), expected);
 
-        // And back again: the bytes the sender wrote.
+        // The second edit restores the bytes that the sender wrote.
         let sent = Message::decode(out, &Limits::default()).expect("still a message");
         let mut splice = Splice::new(&sent.frame);
         splice.replace(sent.id_span.expect("an id"), id.to_string().into_bytes()).replace(sent.fields.name.expect("a name"), &b"\"n\""[..]);
@@ -199,12 +199,12 @@ fn an_edited_message_says_what_reading_it_again_would_say() {
     let (id, meta) = (said.id_span.expect("an id"), said.fields.meta.expect("a _meta"));
     let mut splice = Splice::new(&said.frame);
     splice.replace(id, &b"\"other\""[..]).replace(meta, &b"{}"[..]);
-    // What is inside of what is replaced is not told to be there.
+    // Parts inside of a replaced value are not reported as present.
     assert!(splice.finish_message(said.clone()).is_err());
 
     let mut known = said.clone();
     known.id = Some(RequestId::from_raw(Bytes::from_static(b"\"other\"")));
-    known.fields.forget_hop_meta();
+    known.fields.clear_hop_meta();
     let mut splice = Splice::new(&said.frame);
     splice.replace(id, &b"\"other\""[..]).replace(meta, &b"{}"[..]);
     let edited = splice.finish_message(known.clone()).expect("nothing is added");

@@ -25,7 +25,7 @@ fn data(text: &str) -> SseEvent {
     SseEvent { data: Some(Bytes::copy_from_slice(text.as_bytes())), ..SseEvent::default() }
 }
 
-/// The standard's algorithm over a stream that is all there.
+/// Runs the standard's algorithm over a complete stream.
 fn obvious(stream: &str) -> Vec<SseEvent> {
     let text =
         stream.strip_prefix('\u{feff}').unwrap_or(stream).replace("\r\n", "\n").replace('\r', "\n");

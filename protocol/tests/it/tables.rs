@@ -1,10 +1,10 @@
-//! Tables agree with themselves and with the specification; names and phases keep their grammar.
+//! Tables agree with themselves and with the specification. Names and phases keep their grammar.
 
 use std::collections::HashSet;
 
 use bytes::Bytes;
 use protocol::error::{REFUSAL_NUMBERS, kinds_markdown, refusal_numbers_markdown};
-use protocol::method::docs;
+use protocol::method::methods_markdown;
 use protocol::{
     BackendId, Direction, ErrorKind, LinkPhase, MessageKind, Method, PrincipalId, Refusal,
     RequestId, SessionPhase, TenantId, Version, WireId,
@@ -30,26 +30,26 @@ fn each_method_is_found_by_its_name() {
                 || info.direction != Direction::ServerToClient
                 || info.kind == MessageKind::Notification
         );
-        assert!(docs().contains(&format!("| `{}` |", info.name)));
+        assert!(methods_markdown().contains(&format!("| `{}` |", info.name)));
     }
     assert_eq!(names.len(), 36);
     for unknown in ["", "unknown", "tools/List", "notifications/", "tools/list "] {
         assert_eq!(Method::parse(unknown), Method::Unknown);
     }
-    assert!(!Method::Unknown.served(Version::V2025_11_25));
+    assert!(!Method::Unknown.exists_in(Version::V2025_11_25));
 }
 
 #[test]
 fn revisions_have_the_methods_their_schema_has() {
-    let count = |version| Method::ALL.iter().filter(|method| method.served(version)).count();
+    let count = |version| Method::ALL.iter().filter(|method| method.exists_in(version)).count();
     assert_eq!(Version::ALL.map(count), [24, 24, 25, 31, 22]);
     assert!(
-        Method::ElicitationCreate.served(Version::V2025_06_18)
-            && !Method::ElicitationCreate.served(Version::V2025_03_26)
+        Method::ElicitationCreate.exists_in(Version::V2025_06_18)
+            && !Method::ElicitationCreate.exists_in(Version::V2025_03_26)
     );
     assert!(
-        !Method::Ping.served(Version::V2026_07_28)
-            && Method::ServerDiscover.served(Version::V2026_07_28)
+        !Method::Ping.exists_in(Version::V2026_07_28)
+            && Method::ServerDiscover.exists_in(Version::V2026_07_28)
     );
 }
 

@@ -8,7 +8,7 @@ pub(crate) fn blank() -> impl Strategy<Value = String> {
     prop_oneof![4 => Just(String::new()), 1 => "[ \t\r\n]{1,70}"]
 }
 
-/// A string literal. The same text may be written with escapes or without.
+/// Returns a string literal. The same text may be written with escapes or without.
 pub(crate) fn string_literal() -> impl Strategy<Value = String> {
     vec((any::<char>(), 0..4u8), 0..20).prop_map(|chars| {
         let mut out = String::from("\"");
@@ -66,7 +66,7 @@ pub(crate) fn value() -> impl Strategy<Value = String> {
     })
 }
 
-/// An object whose keys are all different.
+/// Returns an object whose keys are all different.
 pub(crate) fn object() -> impl Strategy<Value = String> {
     object_of(value())
 }

@@ -1,7 +1,8 @@
-//! Transcripts: what a client says and what comes back, as text files.
+//! Transcripts as text files: messages of a client, and the answers to them.
 //!
-//! `in` is what the client sends; the `out` lines after it are all that comes back. `out pass METHOD` means the message
-//! is in order and goes on to routing, `out nothing` that it is dropped or only acknowledged. `new` begins a session.
+//! `in` is a message of the client; the `out` lines after it are all answers. `out pass METHOD`
+//! means the message is in order and is routed, `out nothing` that it is dropped or only
+//! acknowledged. `new` begins a session.
 
 use bytes::Bytes;
 use protocol::handshake::{InitializeParams, initialize_result, success};
@@ -60,7 +61,7 @@ impl Front {
             Ok(params) => params,
             Err(refusal) => return refused(&refusal, message),
         };
-        let version = Version::answer_initialize(&params.requested);
+        let version = Version::negotiate(&params.requested_version);
         self.version = Some(version);
         self.phase = self.phase.advance(SessionPhase::AwaitingInitialized).expect("admitted");
         let result =

@@ -1,16 +1,14 @@
-//! What every [`AuditStore`](crate::AuditStore) must do.
+//! Behaviours of every [`AuditStore`](crate::AuditStore).
 
 use protocol::ids::{BackendId, KeyId};
+use records::{AdminChange, AuditFilter, AuditKind, AuditRecord, SESSION_KEY_BYTES, SessionKey};
 
 use super::{
     Outcome,
     config::{backend_record, key_record, tenant_record},
     tenant,
 };
-use crate::{
-    AdminChange, AuditFilter, AuditKind, AuditRecord, DurableStore, SESSION_KEY_BYTES, SessionKey,
-    StoreError,
-};
+use crate::{DurableStore, StoreError};
 
 fn record(number: u8, kind: AuditKind, of: Option<&str>) -> AuditRecord {
     AuditRecord {
@@ -26,7 +24,12 @@ async fn numbers(
     store: &dyn DurableStore,
     filter: &AuditFilter,
 ) -> Result<Vec<u8>, crate::StoreError> {
-    Ok(store.audit(filter, None, 100).await?.iter().map(|stored| stored.record.id[0]).collect())
+    Ok(store
+        .audit_records(filter, None, 100)
+        .await?
+        .iter()
+        .map(|stored| stored.record.id[0])
+        .collect())
 }
 
 pub async fn records_are_kept_as_given_and_in_order(store: &dyn DurableStore) -> Outcome {
@@ -35,7 +38,7 @@ pub async fn records_are_kept_as_given_and_in_order(store: &dyn DurableStore) ->
     let given = [record(1, AuditKind::Admin, None), odd, record(3, AuditKind::Call, Some("other"))];
     store.append_audit(&given[..2]).await?;
     store.append_audit(&given[2..]).await?;
-    let found = store.audit(&AuditFilter::default(), None, 100).await?;
+    let found = store.audit_records(&AuditFilter::default(), None, 100).await?;
     assert_eq!(found.iter().map(|stored| stored.record.clone()).collect::<Vec<_>>(), given);
     assert!(found.is_sorted_by_key(|stored| stored.number));
     Ok(())
@@ -73,7 +76,7 @@ pub async fn records_are_filtered_and_paged(store: &dyn DurableStore) -> Outcome
     assert_eq!(numbers(store, &calls).await?, [9]);
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
-        let page = store.audit(&AuditFilter::default(), after, 7).await?;
+        let page = store.audit_records(&AuditFilter::default(), after, 7).await?;
         seen.extend(page.iter().map(|stored| stored.record.id[0]));
         after = page.last().map(|last| last.number);
         if page.len() < 7 {
@@ -85,9 +88,9 @@ pub async fn records_are_filtered_and_paged(store: &dyn DurableStore) -> Outcome
 }
 
 pub async fn records_outlive_their_tenant(store: &dyn DurableStore) -> Outcome {
-    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     store.append_audit(&[record(1, AuditKind::Call, Some("acme"))]).await?;
-    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    assert!(store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     assert_eq!(numbers(store, &AuditFilter::default()).await?, [1]);
     Ok(())
 }
@@ -101,28 +104,26 @@ pub async fn a_change_and_what_is_told_of_it_are_one(store: &dyn DurableStore) -
         backend_record("acme", "b"),
     );
     let name = BackendId::parse("b").expect("a legal name");
-    assert!(store.change(AdminChange::PutTenant(&acme), Some(&told(1))).await?);
-    assert!(store.change(AdminChange::PutKey(&key), Some(&told(2))).await?);
-    assert!(store.change(AdminChange::PutBackend(&backend), Some(&told(3))).await?);
-    // What changes nothing is not told of by the store.
-    let twice = store.change(AdminChange::PutKey(&key), Some(&told(4))).await;
+    assert!(store.apply(AdminChange::PutTenant(&acme), Some(&told(1))).await?);
+    assert!(store.apply(AdminChange::PutKey(&key), Some(&told(2))).await?);
+    assert!(store.apply(AdminChange::PutBackend(&backend), Some(&told(3))).await?);
+    // A change without effect adds no record.
+    let twice = store.apply(AdminChange::PutKey(&key), Some(&told(4))).await;
     assert!(matches!(twice, Err(StoreError::Exists { .. })), "{twice:?}");
     let orphan =
-        store.change(AdminChange::PutBackend(&backend_record("nobody", "b")), Some(&told(5))).await;
+        store.apply(AdminChange::PutBackend(&backend_record("nobody", "b")), Some(&told(5))).await;
     assert!(matches!(orphan, Err(StoreError::UnknownTenant { .. })), "{orphan:?}");
-    assert!(!store.change(AdminChange::AddTenant(&acme), Some(&told(6))).await?);
+    assert!(!store.apply(AdminChange::AddTenant(&acme), Some(&told(6))).await?);
     assert!(
-        !store
-            .change(AdminChange::DeleteKey(&of_acme, &KeyId::new("none")), Some(&told(7)))
-            .await?
+        !store.apply(AdminChange::DeleteKey(&of_acme, &KeyId::new("none")), Some(&told(7))).await?
     );
-    assert!(!store.change(AdminChange::DeleteTenant(&tenant("nobody")), Some(&told(8))).await?);
+    assert!(!store.apply(AdminChange::DeleteTenant(&tenant("nobody")), Some(&told(8))).await?);
     let nobodys = SessionKey::new([9; SESSION_KEY_BYTES]);
-    assert!(!store.change(AdminChange::EndSession(&nobodys), Some(&told(9))).await?);
-    assert!(store.change(AdminChange::PutTenant(&acme), Some(&told(10))).await?, "replaced");
-    assert!(store.change(AdminChange::DeleteBackend(&of_acme, &name), Some(&told(11))).await?);
-    assert!(store.change(AdminChange::DeleteKey(&of_acme, &key.key), Some(&told(12))).await?);
-    assert!(store.change(AdminChange::DeleteTenant(&of_acme), Some(&told(13))).await?);
+    assert!(!store.apply(AdminChange::EndSession(&nobodys), Some(&told(9))).await?);
+    assert!(store.apply(AdminChange::PutTenant(&acme), Some(&told(10))).await?, "replaced");
+    assert!(store.apply(AdminChange::DeleteBackend(&of_acme, &name), Some(&told(11))).await?);
+    assert!(store.apply(AdminChange::DeleteKey(&of_acme, &key.key), Some(&told(12))).await?);
+    assert!(store.apply(AdminChange::DeleteTenant(&of_acme), Some(&told(13))).await?);
     assert_eq!(numbers(store, &AuditFilter::default()).await?, [1, 2, 3, 10, 11, 12, 13]);
     Ok(())
 }

@@ -1,12 +1,13 @@
-//! What every [`AuditChainStore`](crate::AuditChainStore) must do.
+//! Behaviours of every [`AuditChainStore`](crate::AuditChainStore).
 
 use futures_util::future::try_join_all;
+use records::{
+    AUDIT_GENESIS, AdminChange, AuditChain, AuditCheckpoint, AuditFilter, AuditKind, AuditRecord,
+    AuditRetentionTerms, AuditTruncation, ChainedAuditRecord,
+};
 
 use super::{Outcome, config::tenant_record};
-use crate::{
-    AUDIT_GENESIS, AdminChange, AuditChain, AuditCheckpoint, AuditFilter, AuditKind, AuditRecord,
-    AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, DurableStore, StoreError,
-};
+use crate::{DurableStore, StoreError};
 
 fn record(number: u16, of: Option<&str>) -> AuditRecord {
     let mut id = [0; 16];
@@ -20,15 +21,15 @@ fn record(number: u16, of: Option<&str>) -> AuditRecord {
     }
 }
 
-/// A chain whose records all fit, from its start to its head.
+/// Returns a chain after checking all its records from the start to the head.
 async fn sound(
     store: &dyn DurableStore,
     name: &str,
 ) -> Result<(AuditChain, Vec<ChainedAuditRecord>), StoreError> {
-    let found = store.audit_links(name, 0, 1_000).await?;
+    let found = store.audit_chain_page(name, 0, 1_000).await?;
     let (mut position, mut number, mut hash) =
         (found.chain.start.position, 0, found.chain.start.hash.clone());
-    for link in &found.links {
+    for link in &found.records {
         assert_eq!(link.position, position + 1, "{name}: no place is left out");
         assert!(link.number > number, "{name}: numbers grow along the chain");
         assert_eq!(link.hash, link.hash_after(&hash), "{name}: record {}", link.number);
@@ -39,7 +40,7 @@ async fn sound(
         (position, &hash),
         "{name}: the chain ends where it says"
     );
-    Ok((found.chain, found.links))
+    Ok((found.chain, found.records))
 }
 
 pub async fn s15_records_form_a_chain_for_each_tenant(store: &dyn DurableStore) -> Outcome {
@@ -47,24 +48,24 @@ pub async fn s15_records_form_a_chain_for_each_tenant(store: &dyn DurableStore) 
     let records: Vec<AuditRecord> =
         (0..12).map(|number| record(number, owners[usize::from(number % 3)])).collect();
     store.append_audit(&records[..5]).await?;
-    // Some are known, and one is given twice.
+    // The log already has some of these records, and one of them occurs twice.
     store.append_audit(&[&records[3..], &records[10..11]].concat()).await?;
     for (name, of) in [("acme", Some("acme")), ("", None), ("b", Some("b"))] {
         let (chain, links) = sound(store, name).await?;
         assert_eq!((chain.length, chain.checkpoint), (4, None));
         assert!(links.iter().all(|link| link.tenant.as_deref() == of), "{name}");
     }
-    let all = store.audit(&AuditFilter::default(), None, 100).await?;
+    let all = store.audit_records(&AuditFilter::default(), None, 100).await?;
     assert_eq!(
         all.into_iter().map(|stored| stored.record).collect::<Vec<_>>(),
         records,
         "in the order given, over all chains"
     );
-    let page = store.audit_links("acme", 1, 2).await?;
-    assert_eq!(page.links.iter().map(|link| link.position).collect::<Vec<_>>(), [2, 3]);
-    let nothing = store.audit_links("nobody", 0, 10).await?;
-    assert_eq!((nothing.chain, nothing.links.len()), (AuditChain::empty("nobody"), 0));
-    assert_eq!(store.audit_outside().await?.stray, None);
+    let page = store.audit_chain_page("acme", 1, 2).await?;
+    assert_eq!(page.records.iter().map(|link| link.position).collect::<Vec<_>>(), [2, 3]);
+    let nothing = store.audit_chain_page("nobody", 0, 10).await?;
+    assert_eq!((nothing.chain, nothing.records.len()), (AuditChain::empty("nobody"), 0));
+    assert_eq!(store.unchained_audit().await?.first_unchained, None);
     Ok(())
 }
 
@@ -78,7 +79,7 @@ pub async fn s15_writers_at_the_same_time_extend_one_chain(store: &dyn DurableSt
                 .collect();
             store.append_audit(&batch).await?;
             store
-                .change(
+                .apply(
                     AdminChange::PutTenant(&tenant_record("acme")),
                     Some(&record(first + 9, Some("acme"))),
                 )
@@ -99,8 +100,8 @@ pub async fn s15_only_the_beginning_of_a_chain_is_removed(store: &dyn DurableSto
     let records: Vec<AuditRecord> = (1..=9).map(|number| record(number, Some("acme"))).collect();
     store.append_audit(&records).await?;
     store.append_audit(&[record(20, None)]).await?;
-    assert_eq!(store.audit_chains_older(1_000, 10).await?, Vec::<String>::new());
-    assert_eq!(store.audit_chains_older(6_000, 10).await?, ["acme"]);
+    assert_eq!(store.audit_chains_to_truncate(1_000, 10).await?, Vec::<String>::new());
+    assert_eq!(store.audit_chains_to_truncate(6_000, 10).await?, ["acme"]);
     let (_, links) = sound(store, "acme").await?;
     let cut = |position: usize| AuditTruncation {
         position: position as i64,
@@ -109,19 +110,23 @@ pub async fn s15_only_the_beginning_of_a_chain_is_removed(store: &dyn DurableSto
         signature: b"signed".to_vec(),
     };
     let wrong = AuditTruncation { hash: AUDIT_GENESIS.to_vec(), ..cut(5) };
-    assert_eq!(store.cut_audit_chain("acme", &wrong).await?, 0, "another record is at that place");
-    assert_eq!(store.cut_audit_chain("acme", &cut(3)).await?, 3);
-    assert_eq!(store.cut_audit_chain("acme", &cut(5)).await?, 2);
-    assert_eq!(store.cut_audit_chain("acme", &cut(5)).await?, 0, "it is gone already");
+    assert_eq!(
+        store.truncate_audit_chain("acme", &wrong).await?,
+        0,
+        "another record is at that place"
+    );
+    assert_eq!(store.truncate_audit_chain("acme", &cut(3)).await?, 3);
+    assert_eq!(store.truncate_audit_chain("acme", &cut(5)).await?, 2);
+    assert_eq!(store.truncate_audit_chain("acme", &cut(5)).await?, 0, "it is gone already");
     let (chain, left) = sound(store, "acme").await?;
     assert_eq!((chain.length, chain.start, left.len()), (9, cut(5), 4));
     assert!(
-        store.cut_audit_chain("acme", &cut(7)).await.is_err(),
+        store.truncate_audit_chain("acme", &cut(7)).await.is_err(),
         "the newest of them is not old enough"
     );
     assert_eq!(sound(store, "acme").await?.1.len(), 4, "then nothing is removed");
     assert_eq!(
-        store.trim_audit(1_000_000, 100).await?,
+        store.trim_unchained_audit(1_000_000, 100).await?,
         0,
         "a record of a chain is not removed by its age alone"
     );
@@ -138,9 +143,9 @@ pub async fn s15_checkpoints_only_move_forward(store: &dyn DurableStore) -> Outc
     store.append_audit(&[record(6, None), record(7, Some("b"))]).await?;
     let names =
         |chains: Vec<AuditChain>| chains.into_iter().map(|chain| chain.name).collect::<Vec<_>>();
-    assert_eq!(names(store.audit_chains_ahead(1, None, 10).await?), ["", "acme", "b"]);
-    assert_eq!(names(store.audit_chains_ahead(1, Some(""), 1).await?), ["acme"]);
-    assert_eq!(names(store.audit_chains_ahead(5, None, 10).await?), ["acme"]);
+    assert_eq!(names(store.audit_chains_to_checkpoint(1, None, 10).await?), ["", "acme", "b"]);
+    assert_eq!(names(store.audit_chains_to_checkpoint(1, Some(""), 1).await?), ["acme"]);
+    assert_eq!(names(store.audit_chains_to_checkpoint(5, None, 10).await?), ["acme"]);
     let checkpoint = |count: i64| {
         let made = AuditCheckpoint {
             count,
@@ -157,9 +162,9 @@ pub async fn s15_checkpoints_only_move_forward(store: &dyn DurableStore) -> Outc
         ["acme"]
     );
     assert_eq!(store.put_audit_checkpoints(&[checkpoint(3)]).await?, Vec::<String>::new());
-    assert_eq!(store.audit_links("acme", 0, 1).await?.chain.checkpoint, Some(checkpoint(4).1));
+    assert_eq!(store.audit_chain_page("acme", 0, 1).await?.chain.checkpoint, Some(checkpoint(4).1));
     assert_eq!(store.put_audit_checkpoints(&[checkpoint(5)]).await?, ["acme"]);
-    assert_eq!(names(store.audit_chains_ahead(1, None, 10).await?), ["", "b"]);
+    assert_eq!(names(store.audit_chains_to_checkpoint(1, None, 10).await?), ["", "b"]);
     assert_eq!(store.put_audit_checkpoints(&[]).await?, Vec::<String>::new());
     Ok(())
 }
@@ -194,15 +199,15 @@ pub async fn s15_terms_change_one_version_at_a_time(store: &dyn DurableStore) ->
         terms: format!("terms {version}"),
         signature: vec![9; 64],
     };
-    assert!(store.change(AdminChange::PutAuditTerms(&terms(1)), Some(&record(1, None))).await?);
+    assert!(store.apply(AdminChange::PutAuditTerms(&terms(1)), Some(&record(1, None))).await?);
     assert!(
-        !store.change(AdminChange::PutAuditTerms(&terms(1)), Some(&record(2, None))).await?,
+        !store.apply(AdminChange::PutAuditTerms(&terms(1)), Some(&record(2, None))).await?,
         "another replica was first"
     );
-    assert!(!store.change(AdminChange::PutAuditTerms(&terms(3)), Some(&record(3, None))).await?);
-    assert!(store.change(AdminChange::PutAuditTerms(&terms(2)), Some(&record(4, None))).await?);
+    assert!(!store.apply(AdminChange::PutAuditTerms(&terms(3)), Some(&record(3, None))).await?);
+    assert!(store.apply(AdminChange::PutAuditTerms(&terms(2)), Some(&record(4, None))).await?);
     assert_eq!(store.audit_terms().await?, Some(terms(2)));
-    let told = store.audit(&AuditFilter::default(), None, 10).await?;
+    let told = store.audit_records(&AuditFilter::default(), None, 10).await?;
     assert_eq!(
         told.into_iter().map(|stored| stored.record).collect::<Vec<_>>(),
         [record(1, None), record(4, None)]

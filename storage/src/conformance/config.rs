@@ -1,11 +1,10 @@
-//! What every [`ConfigStore`] must do: tenants, API keys and backends.
+//! Behaviours of every [`ConfigStore`]: tenants, API keys and backends.
 
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
+use records::{AdminChange, BackendRecord, HASH_BYTES, KeyRecord, PolicyRecord, TenantRecord};
 
 use super::{Outcome, tenant};
-use crate::{
-    AdminChange, BackendRecord, ConfigStore, HASH_BYTES, KeyRecord, StoreError, TenantRecord,
-};
+use crate::{ConfigStore, StoreError};
 
 pub async fn starts_empty(store: &dyn ConfigStore) -> Outcome {
     assert_eq!(store.tenants().await?, []);
@@ -16,7 +15,7 @@ pub async fn starts_empty(store: &dyn ConfigStore) -> Outcome {
 
 pub async fn lists_tenants_by_name(store: &dyn ConfigStore) -> Outcome {
     for name in ["mango", "apple", "zebra", "a-b", "a0"] {
-        store.change(AdminChange::PutTenant(&tenant_record(name)), None).await?;
+        store.apply(AdminChange::PutTenant(&tenant_record(name)), None).await?;
     }
     let names: Vec<String> =
         store.tenants().await?.iter().map(|record| record.tenant.as_str().to_owned()).collect();
@@ -26,14 +25,14 @@ pub async fn lists_tenants_by_name(store: &dyn ConfigStore) -> Outcome {
 
 pub async fn replaces_a_tenant_and_keeps_its_birthday(store: &dyn ConfigStore) -> Outcome {
     let first = tenant_record("acme");
-    store.change(AdminChange::PutTenant(&first), None).await?;
+    store.apply(AdminChange::PutTenant(&first), None).await?;
     let second = TenantRecord {
         settings: "{\"weight\":7}".into(),
         created_at_us: 900,
         updated_at_us: 900,
         ..first.clone()
     };
-    store.change(AdminChange::PutTenant(&second), None).await?;
+    store.apply(AdminChange::PutTenant(&second), None).await?;
     assert_eq!(
         store.tenants().await?,
         [TenantRecord { created_at_us: first.created_at_us, ..second }]
@@ -43,10 +42,10 @@ pub async fn replaces_a_tenant_and_keeps_its_birthday(store: &dyn ConfigStore) -
 
 pub async fn adds_a_tenant_only_where_there_is_none(store: &dyn ConfigStore) -> Outcome {
     let first = tenant_record("acme");
-    assert!(store.change(AdminChange::AddTenant(&first), None).await?);
+    assert!(store.apply(AdminChange::AddTenant(&first), None).await?);
     assert!(
         !store
-            .change(
+            .apply(
                 AdminChange::AddTenant(&TenantRecord {
                     settings: "{\"weight\":7}".into(),
                     ..first.clone()
@@ -62,7 +61,7 @@ pub async fn adds_a_tenant_only_where_there_is_none(store: &dyn ConfigStore) -> 
 pub async fn keeps_settings_byte_for_byte(store: &dyn ConfigStore) -> Outcome {
     let text = "{\"a\":\"\\u0000 ' \\\" é 漢 😀\",\n\t\"b\":1e400}";
     store
-        .change(
+        .apply(
             AdminChange::PutTenant(&TenantRecord {
                 settings: text.into(),
                 ..tenant_record("acme")
@@ -73,7 +72,7 @@ pub async fn keeps_settings_byte_for_byte(store: &dyn ConfigStore) -> Outcome {
     assert_eq!(store.tenants().await?[0].settings, text);
     let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
     store
-        .change(
+        .apply(
             AdminChange::PutBackend(&BackendRecord {
                 settings: bytes.clone(),
                 ..backend_record("acme", "one")
@@ -86,19 +85,19 @@ pub async fn keeps_settings_byte_for_byte(store: &dyn ConfigStore) -> Outcome {
 }
 
 pub async fn tells_whether_a_tenant_was_there(store: &dyn ConfigStore) -> Outcome {
-    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
-    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
-    assert!(!store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    assert!(store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    assert!(!store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     assert_eq!(store.tenants().await?, []);
     Ok(())
 }
 
 pub async fn takes_keys_and_backends_along_with_their_tenant(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
-    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    assert!(store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     assert!(store.keys().await?.iter().all(|record| record.tenant == tenant("umbrella")));
     assert!(store.backends().await?.iter().all(|record| record.tenant == tenant("umbrella")));
-    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     assert_eq!(
         store.keys_of(&tenant("acme")).await?,
         [],
@@ -123,7 +122,7 @@ pub async fn refuses_a_key_id_twice(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     for owner in ["acme", "umbrella"] {
         let again = store
-            .change(
+            .apply(
                 AdminChange::PutKey(&KeyRecord {
                     hash: vec![9; HASH_BYTES],
                     ..key_record(owner, "k1")
@@ -145,11 +144,11 @@ pub async fn removes_a_key_only_for_its_tenant(store: &dyn ConfigStore) -> Outco
     fill(store).await?;
     let k1 = KeyId::new("k1");
     assert!(
-        !store.change(AdminChange::DeleteKey(&tenant("umbrella"), &k1), None).await?,
+        !store.apply(AdminChange::DeleteKey(&tenant("umbrella"), &k1), None).await?,
         "another tenant's key looks like an absent one"
     );
-    assert!(store.change(AdminChange::DeleteKey(&tenant("acme"), &k1), None).await?);
-    assert!(!store.change(AdminChange::DeleteKey(&tenant("acme"), &k1), None).await?);
+    assert!(store.apply(AdminChange::DeleteKey(&tenant("acme"), &k1), None).await?);
+    assert!(!store.apply(AdminChange::DeleteKey(&tenant("acme"), &k1), None).await?);
     assert_eq!(store.keys_of(&tenant("acme")).await?, [key_record("acme", "k2")]);
     Ok(())
 }
@@ -157,11 +156,11 @@ pub async fn removes_a_key_only_for_its_tenant(store: &dyn ConfigStore) -> Outco
 pub async fn refuses_what_has_no_tenant(store: &dyn ConfigStore) -> Outcome {
     let missing = StoreError::UnknownTenant { tenant: tenant("acme") };
     assert_eq!(
-        store.change(AdminChange::PutKey(&key_record("acme", "k1")), None).await,
+        store.apply(AdminChange::PutKey(&key_record("acme", "k1")), None).await,
         Err(missing.clone())
     );
     assert_eq!(
-        store.change(AdminChange::PutBackend(&backend_record("acme", "one")), None).await,
+        store.apply(AdminChange::PutBackend(&backend_record("acme", "one")), None).await,
         Err(missing)
     );
     starts_empty(store).await
@@ -186,7 +185,7 @@ pub async fn replaces_a_backend_and_keeps_its_birthday(store: &dyn ConfigStore) 
         updated_at_us: 900,
         ..backend_record("acme", "one")
     };
-    store.change(AdminChange::PutBackend(&changed), None).await?;
+    store.apply(AdminChange::PutBackend(&changed), None).await?;
     let stored = store.backends().await?;
     assert_eq!(
         stored[0],
@@ -199,8 +198,8 @@ pub async fn replaces_a_backend_and_keeps_its_birthday(store: &dyn ConfigStore) 
 pub async fn keeps_one_backend_name_apart_in_two_tenants(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let one = BackendId::parse("one").expect("a legal name");
-    assert!(store.change(AdminChange::DeleteBackend(&tenant("acme"), &one), None).await?);
-    assert!(!store.change(AdminChange::DeleteBackend(&tenant("acme"), &one), None).await?);
+    assert!(store.apply(AdminChange::DeleteBackend(&tenant("acme"), &one), None).await?);
+    assert!(!store.apply(AdminChange::DeleteBackend(&tenant("acme"), &one), None).await?);
     assert_eq!(
         store.backends().await?,
         [backend_record("acme", "two"), backend_record("umbrella", "one")]
@@ -211,9 +210,9 @@ pub async fn keeps_one_backend_name_apart_in_two_tenants(store: &dyn ConfigStore
 pub async fn takes_writes_at_the_same_time(store: &dyn ConfigStore) -> Outcome {
     let [acme, umbrella, initech] = ["acme", "umbrella", "initech"].map(tenant_record);
     let (first, second, third, read) = tokio::join!(
-        store.change(AdminChange::PutTenant(&acme), None),
-        store.change(AdminChange::PutTenant(&umbrella), None),
-        store.change(AdminChange::PutTenant(&initech), None),
+        store.apply(AdminChange::PutTenant(&acme), None),
+        store.apply(AdminChange::PutTenant(&umbrella), None),
+        store.apply(AdminChange::PutTenant(&initech), None),
         store.tenants()
     );
     first.and(second).and(third).and(read)?;
@@ -223,21 +222,21 @@ pub async fn takes_writes_at_the_same_time(store: &dyn ConfigStore) -> Outcome {
 
 pub async fn tells_of_every_change_by_a_version(store: &dyn ConfigStore) -> Outcome {
     let mut versions = vec![store.config_version().await?];
-    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     versions.push(store.config_version().await?);
-    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     versions.push(store.config_version().await?);
-    store.change(AdminChange::PutKey(&key_record("acme", "k1")), None).await?;
+    store.apply(AdminChange::PutKey(&key_record("acme", "k1")), None).await?;
     versions.push(store.config_version().await?);
-    store.change(AdminChange::PutBackend(&backend_record("acme", "one")), None).await?;
+    store.apply(AdminChange::PutBackend(&backend_record("acme", "one")), None).await?;
     versions.push(store.config_version().await?);
-    store.change(AdminChange::PutBackend(&backend_record("acme", "one")), None).await?;
+    store.apply(AdminChange::PutBackend(&backend_record("acme", "one")), None).await?;
     versions.push(store.config_version().await?);
-    assert!(store.change(AdminChange::DeleteKey(&tenant("acme"), &KeyId::new("k1")), None).await?);
+    assert!(store.apply(AdminChange::DeleteKey(&tenant("acme"), &KeyId::new("k1")), None).await?);
     versions.push(store.config_version().await?);
     assert!(
         store
-            .change(
+            .apply(
                 AdminChange::DeleteBackend(
                     &tenant("acme"),
                     &BackendId::parse("one").expect("a legal name")
@@ -247,7 +246,7 @@ pub async fn tells_of_every_change_by_a_version(store: &dyn ConfigStore) -> Outc
             .await?
     );
     versions.push(store.config_version().await?);
-    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    assert!(store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     versions.push(store.config_version().await?);
     assert!(versions.is_sorted_by(|before, after| before < after), "{versions:?}");
     Ok(())
@@ -256,7 +255,7 @@ pub async fn tells_of_every_change_by_a_version(store: &dyn ConfigStore) -> Outc
 pub async fn keeps_its_version_while_nothing_changes(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let version = store.config_version().await?;
-    let refused = store.change(AdminChange::PutKey(&key_record("nobody", "k9")), None).await;
+    let refused = store.apply(AdminChange::PutKey(&key_record("nobody", "k9")), None).await;
     assert!(matches!(refused, Err(StoreError::UnknownTenant { .. })), "{refused:?}");
     store.tenants().await?;
     assert_eq!(store.config_version().await?, version);
@@ -272,28 +271,28 @@ pub async fn holds_breakers_until_they_are_released_or_their_backend_goes(
     let (acme, umbrella) = (tenant("acme"), tenant("umbrella"));
     let mut versions = vec![store.config_version().await?];
     for (owner, backend) in [(&umbrella, &one), (&acme, &two), (&acme, &one), (&acme, &declared)] {
-        assert!(store.change(AdminChange::HoldBreaker(owner, backend), None).await?);
-        assert!(!store.change(AdminChange::HoldBreaker(owner, backend), None).await?, "it is held");
+        assert!(store.apply(AdminChange::HoldBreaker(owner, backend), None).await?);
+        assert!(!store.apply(AdminChange::HoldBreaker(owner, backend), None).await?, "it is held");
         versions.push(store.config_version().await?);
     }
     let of = |owner: &TenantId, backend: &BackendId| (owner.clone(), backend.clone());
     let all = [of(&acme, &declared), of(&acme, &one), of(&acme, &two), of(&umbrella, &one)];
     assert_eq!(store.held_breakers().await?, all);
-    store.change(AdminChange::PutBackend(&backend_record("acme", "one")), None).await?;
+    store.apply(AdminChange::PutBackend(&backend_record("acme", "one")), None).await?;
     assert_eq!(store.held_breakers().await?, all, "a new body changes nothing");
-    assert!(store.change(AdminChange::ReleaseBreaker(&acme, &one), None).await?);
-    assert!(!store.change(AdminChange::ReleaseBreaker(&acme, &one), None).await?);
+    assert!(store.apply(AdminChange::ReleaseBreaker(&acme, &one), None).await?);
+    assert!(!store.apply(AdminChange::ReleaseBreaker(&acme, &one), None).await?);
     versions.push(store.config_version().await?);
-    assert!(store.change(AdminChange::DeleteBackend(&acme, &two), None).await?);
+    assert!(store.apply(AdminChange::DeleteBackend(&acme, &two), None).await?);
     assert_eq!(store.held_breakers().await?, [of(&acme, &declared), of(&umbrella, &one)]);
-    store.change(AdminChange::PutBackend(&backend_record("acme", "declared")), None).await?;
+    store.apply(AdminChange::PutBackend(&backend_record("acme", "declared")), None).await?;
     assert_eq!(
         store.held_breakers().await?,
         [of(&umbrella, &one)],
         "a backend that begins is not held"
     );
-    assert!(store.change(AdminChange::HoldBreaker(&acme, &one), None).await?);
-    assert!(store.change(AdminChange::DeleteTenant(&acme), None).await?);
+    assert!(store.apply(AdminChange::HoldBreaker(&acme, &one), None).await?);
+    assert!(store.apply(AdminChange::DeleteTenant(&acme), None).await?);
     assert_eq!(store.held_breakers().await?, [of(&umbrella, &one)]);
     assert!(versions.is_sorted_by(|before, after| before < after), "{versions:?}");
     Ok(())
@@ -304,24 +303,90 @@ pub async fn refuses_after_close(store: &dyn ConfigStore) -> Outcome {
     store.close().await;
     assert!(matches!(store.tenants().await, Err(StoreError::Unavailable { .. })));
     assert!(matches!(
-        store.change(AdminChange::PutTenant(&tenant_record("late")), None).await,
+        store.apply(AdminChange::PutTenant(&tenant_record("late")), None).await,
         Err(StoreError::Unavailable { .. })
     ));
     store.close().await;
     Ok(())
 }
 
-/// Two tenants: acme with two keys and two backends, umbrella with one of each.
+/// Stores two tenants: acme with two keys and two backends, umbrella with one of each.
 pub async fn fill(store: &dyn ConfigStore) -> Outcome {
-    store.change(AdminChange::PutTenant(&tenant_record("umbrella")), None).await?;
-    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    store.apply(AdminChange::PutTenant(&tenant_record("umbrella")), None).await?;
+    store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     for (owner, key) in [("acme", "k2"), ("umbrella", "k3"), ("acme", "k1")] {
-        store.change(AdminChange::PutKey(&key_record(owner, key)), None).await?;
+        store.apply(AdminChange::PutKey(&key_record(owner, key)), None).await?;
     }
     for (owner, backend) in [("umbrella", "one"), ("acme", "two"), ("acme", "one")] {
-        store.change(AdminChange::PutBackend(&backend_record(owner, backend)), None).await?;
+        store.apply(AdminChange::PutBackend(&backend_record(owner, backend)), None).await?;
     }
     Ok(())
+}
+
+pub async fn replaces_a_policy_and_keeps_its_birthday(store: &dyn ConfigStore) -> Outcome {
+    for tenant in ["zoo", "acme"] {
+        store.apply(AdminChange::PutTenant(&tenant_record(tenant)), None).await?;
+    }
+    let (first, other) = (policy_record("acme"), policy_record("zoo"));
+    assert!(store.apply(AdminChange::PutPolicy(&other), None).await?);
+    assert!(store.apply(AdminChange::PutPolicy(&first), None).await?);
+    let second = PolicyRecord {
+        document: "{\"default\":\"deny\"}".into(),
+        created_at_us: 900,
+        updated_at_us: 900,
+        ..first.clone()
+    };
+    assert!(store.apply(AdminChange::PutPolicy(&second), None).await?);
+    let kept = PolicyRecord { created_at_us: first.created_at_us, ..second };
+    assert_eq!(store.policies().await?, [kept, other]);
+    Ok(())
+}
+
+pub async fn removes_a_policy_once_and_with_its_tenant(store: &dyn ConfigStore) -> Outcome {
+    for tenant in ["acme", "zoo"] {
+        store.apply(AdminChange::PutTenant(&tenant_record(tenant)), None).await?;
+        store.apply(AdminChange::PutPolicy(&policy_record(tenant)), None).await?;
+    }
+    let acme = tenant("acme");
+    assert!(store.apply(AdminChange::DeletePolicy(&acme), None).await?);
+    assert!(!store.apply(AdminChange::DeletePolicy(&acme), None).await?);
+    assert_eq!(store.policies().await?, [policy_record("zoo")]);
+    store.apply(AdminChange::DeleteTenant(&tenant("zoo")), None).await?;
+    assert_eq!(store.policies().await?, []);
+    Ok(())
+}
+
+pub async fn refuses_a_policy_of_an_unknown_tenant(store: &dyn ConfigStore) -> Outcome {
+    let refused = store.apply(AdminChange::PutPolicy(&policy_record("ghost")), None).await;
+    assert!(matches!(refused, Err(StoreError::UnknownTenant { .. })), "{refused:?}");
+    Ok(())
+}
+
+pub async fn counts_changes_of_policies(store: &dyn ConfigStore) -> Outcome {
+    store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    let mut before = store.config_version().await?;
+    let (first, acme) = (policy_record("acme"), tenant("acme"));
+    let second = PolicyRecord { document: "{\"default\":\"deny\"}".into(), ..first.clone() };
+    for change in [
+        AdminChange::PutPolicy(&first),
+        AdminChange::PutPolicy(&second),
+        AdminChange::DeletePolicy(&acme),
+    ] {
+        store.apply(change, None).await?;
+        let now = store.config_version().await?;
+        assert!(now > before, "{} is not counted", change.name());
+        before = now;
+    }
+    Ok(())
+}
+
+fn policy_record(name: &str) -> PolicyRecord {
+    PolicyRecord {
+        tenant: tenant(name),
+        document: format!("{{\"rules\":[],\"name\":\"{name}\"}}"),
+        created_at_us: 100,
+        updated_at_us: 200,
+    }
 }
 
 pub(super) fn tenant_record(name: &str) -> TenantRecord {
@@ -340,6 +405,7 @@ pub(super) fn key_record(owner: &str, key: &str) -> KeyRecord {
         principal: PrincipalId::new(format!("{owner}-person")),
         name: format!("key {key}"),
         hash: vec![7; HASH_BYTES],
+        attributes: r#"{"groups":["dev"]}"#.into(),
         created_at_us: 300,
     }
 }

@@ -1,14 +1,16 @@
-//! What every [`EventStore`] must do. Streams and events need no session in any database: the log may be elsewhere.
+//! Behaviours of every [`EventStore`]. Streams and events need no session in any database, because
+//! the log may be in another one.
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use records::{
+    AdminChange, LogEntry, LoggedEvent, SessionKey, StoredStream, StreamRecord, WriteOp,
+    WriteOutcome,
+};
 
 use super::{LONG, Outcome, open, session, session_record, write};
-use crate::{
-    AdminChange, DurableStore, EventStore, LogEntry, LoggedEvent, SessionKey, StoredStream,
-    StreamRecord, WriteOp, WriteOutcome,
-};
+use crate::{DurableStore, EventStore};
 
 pub async fn finds_nothing_where_nothing_was_told(log: &dyn EventStore) -> Outcome {
     assert_eq!(log.streams(&session(1)).await?, []);
@@ -19,8 +21,12 @@ pub async fn finds_nothing_where_nothing_was_told(log: &dyn EventStore) -> Outco
 }
 
 pub async fn finds_a_stream_as_it_was_told(log: &dyn EventStore) -> Outcome {
-    let told =
-        StreamRecord { number: 1, general: true, due: b"[1,\"a\"]\0\xff".to_vec(), was_read: true };
+    let told = StreamRecord {
+        number: 1,
+        standalone: true,
+        pending_answers: b"[1,\"a\"]\0\xff".to_vec(),
+        was_read: true,
+    };
     log.append(&[begin(1, told.clone())]).await?;
     let empty =
         StoredStream { record: told, trimmed_through: 0, last_sequence: 0, events: Vec::new() };
@@ -29,7 +35,7 @@ pub async fn finds_a_stream_as_it_was_told(log: &dyn EventStore) -> Outcome {
 }
 
 pub async fn lists_streams_by_number_over_all_owners(log: &dyn EventStore) -> Outcome {
-    // An owner's epoch is in the upper half, so these are of the owners 1, 2 and 2^30.
+    // An owner's epoch is in the upper half, so these numbers belong to the owners 1, 2 and 2^30.
     let numbers = [(1 << 32) | 1, (1 << 32) | 2, (2 << 32) | 1, (1 << 62) | 7];
     for number in [numbers[2], numbers[0], numbers[3], numbers[1]] {
         log.append(&[begin(1, record(number)), event(1, number, 1, "x")]).await?;
@@ -67,7 +73,7 @@ pub async fn tells_a_position_ahead_of_the_log(log: &dyn EventStore) -> Outcome 
             "after {position}"
         );
     }
-    // What a client sends may be any number.
+    // A client may send any number.
     assert_eq!(log.stream(&session(1), u64::MAX, 0).await?, None);
     assert_eq!(log.stream(&session(1), u64::MAX, u64::MAX).await?, None);
     Ok(())
@@ -97,7 +103,7 @@ pub async fn keeps_frames_byte_for_byte(log: &dyn EventStore) -> Outcome {
 pub async fn keeps_events_of_a_stream_told_again(log: &dyn EventStore) -> Outcome {
     log.append(&[begin(1, record(1)), event(1, 1, 1, "a"), event(1, 1, 2, "b"), trim(1, 1, 1)])
         .await?;
-    let changed = StreamRecord { due: b"less".to_vec(), was_read: true, ..record(1) };
+    let changed = StreamRecord { pending_answers: b"less".to_vec(), was_read: true, ..record(1) };
     log.append(&[begin(1, changed.clone())]).await?;
     let stream = log.stream(&session(1), 1, 0).await?.expect("told before");
     assert_eq!((stream.record, stream.trimmed_through, stream.last_sequence), (changed, 1, 2));
@@ -106,7 +112,7 @@ pub async fn keeps_events_of_a_stream_told_again(log: &dyn EventStore) -> Outcom
 }
 
 pub async fn keeps_one_of_what_is_told_twice(log: &dyn EventStore) -> Outcome {
-    // As after an append of which nobody knows whether it succeeded.
+    // A caller repeats an append like this when its outcome is unknown.
     let entries = [begin(1, record(1)), event(1, 1, 1, "a"), event(1, 1, 2, "b")];
     log.append(&entries).await?;
     log.append(&entries).await?;
@@ -136,7 +142,7 @@ pub async fn lets_go_of_what_is_trimmed(log: &dyn EventStore) -> Outcome {
         (stream.events.as_slice(), stream.trimmed_through, stream.last_sequence),
         (&[][..], 9, 9)
     );
-    // All of it was lost: a client that stands at the trim has missed nothing.
+    // All events were lost. A client whose position is the trim has missed none.
     log.append(&[begin(1, record(2)), trim(1, 2, 7)]).await?;
     let stream = log.stream(&session(1), 2, 7).await?.expect("told before");
     assert_eq!(
@@ -286,7 +292,8 @@ pub async fn takes_appends_at_the_same_time(log: &dyn EventStore) -> Outcome {
     Ok(())
 }
 
-/// For a database that is both: a session's streams go with it, however it ends. Not part of the lists.
+/// For a database with both traits: a session's streams are removed with it, however it ends. Not
+/// part of the lists.
 pub async fn streams_end_with_their_session<S: DurableStore + EventStore>(store: &S) -> Outcome {
     for number in 1..=4 {
         assert_eq!(write(store, open(session_record(number), "a")).await?, WriteOutcome::Done);
@@ -296,8 +303,8 @@ pub async fn streams_end_with_their_session<S: DurableStore + EventStore>(store:
         write(store, WriteOp::EndSession { key: session(1), epoch: 1 }).await?,
         WriteOutcome::Done
     );
-    // Nobody of that name has a lease.
-    assert!(store.change(AdminChange::EndSession(&session(2)), None).await?);
+    // The owner has no lease.
+    assert!(store.apply(AdminChange::EndSession(&session(2)), None).await?);
     assert_eq!(held(store, 3, 1, 0).await?, ["x"]);
     assert_eq!(store.sweep_sessions(Duration::ZERO, 10).await?.len(), 2);
     for number in 1..=4 {
@@ -307,7 +314,7 @@ pub async fn streams_end_with_their_session<S: DurableStore + EventStore>(store:
     Ok(())
 }
 
-/// The frames held of a stream after a position.
+/// Returns the frames that the log holds of a stream after a position.
 async fn held(
     log: &dyn EventStore,
     number: u8,
@@ -325,8 +332,8 @@ async fn held(
 fn record(number: u64) -> StreamRecord {
     StreamRecord {
         number,
-        general: false,
-        due: format!("due on {number}").into_bytes(),
+        standalone: false,
+        pending_answers: format!("due on {number}").into_bytes(),
         was_read: false,
     }
 }

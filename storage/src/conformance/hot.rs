@@ -1,4 +1,5 @@
-//! What every [`HotStore`] must do while what is behind it works. That it may lose anything is tried where it can be broken.
+//! Behaviours of every [`HotStore`] while its server works. Tests of single engines cover the loss
+//! of data.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,30 +13,30 @@ use crate::{
     hot::{BudgetGrant, BudgetRequest, TASK_NOTIFICATION_BYTES_MAX, WAKEUPS_BUFFERED_MAX},
 };
 
-/// Two replicas that hear each other.
+/// Two replicas that receive each other's wakeups.
 pub type Replicas = [Arc<dyn HotStore>; 2];
 
-/// How long a word may take between two replicas.
+/// Time a wakeup may take between two replicas.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 pub async fn finds_who_owns_a_session(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
-    assert_eq!(one.owner(&session(1)).await, None);
-    one.note_owner(&session(1), &hint("a"), LONG).await;
-    one.note_owner(&session(2), &hint("b"), LONG).await;
+    assert_eq!(one.owner_hint(&session(1)).await, None);
+    one.put_owner_hint(&session(1), &hint("a"), LONG).await;
+    one.put_owner_hint(&session(2), &hint("b"), LONG).await;
     assert_eq!(
-        (two.owner(&session(1)).await, two.owner(&session(2)).await),
+        (two.owner_hint(&session(1)).await, two.owner_hint(&session(2)).await),
         (Some(hint("a")), Some(hint("b")))
     );
-    two.note_owner(&session(1), &hint("c"), LONG).await;
+    two.put_owner_hint(&session(1), &hint("c"), LONG).await;
     assert_eq!(
-        (one.owner(&session(1)).await, two.owner(&session(1)).await),
+        (one.owner_hint(&session(1)).await, two.owner_hint(&session(1)).await),
         (Some(hint("c")), Some(hint("c")))
     );
-    two.forget_owner(&session(1)).await;
-    two.forget_owner(&session(9)).await;
+    two.remove_owner_hint(&session(1)).await;
+    two.remove_owner_hint(&session(9)).await;
     assert_eq!(
-        (one.owner(&session(1)).await, one.owner(&session(2)).await),
+        (one.owner_hint(&session(1)).await, one.owner_hint(&session(2)).await),
         (None, Some(hint("b")))
     );
     Ok(())
@@ -43,16 +44,16 @@ pub async fn finds_who_owns_a_session(replicas: &Replicas) -> Outcome {
 
 pub async fn a_hint_ends_with_its_time(replicas: &Replicas) -> Outcome {
     let [one, _] = replicas;
-    one.note_owner(&session(1), &hint("a"), LONG).await;
-    one.note_owner(&session(1), &hint("b"), Duration::ZERO).await;
-    assert_eq!(one.owner(&session(1)).await, None);
+    one.put_owner_hint(&session(1), &hint("a"), LONG).await;
+    one.put_owner_hint(&session(1), &hint("b"), Duration::ZERO).await;
+    assert_eq!(one.owner_hint(&session(1)).await, None);
     Ok(())
 }
 
 pub async fn a_word_reaches_every_listener_once_and_in_order(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     assert!(one.is_connected() && two.is_connected());
-    let mut listeners = [one.wakes(), one.wakes(), two.wakes(), two.wakes()];
+    let mut listeners = [one.subscribe(), one.subscribe(), two.subscribe(), two.subscribe()];
     let words = [
         Wakeup::Config,
         Wakeup::Task { task: TaskId::new("task-ü/1"), session: session(1) },
@@ -67,14 +68,14 @@ pub async fn a_word_reaches_every_listener_once_and_in_order(replicas: &Replicas
         Wakeup::SessionEnd(session(3)),
     ];
     for word in &words {
-        one.wake(word.clone());
+        one.publish(word.clone());
     }
     for listener in &mut listeners {
         for word in &words {
             assert_eq!(heard(listener).await, *word);
         }
     }
-    two.wake(Wakeup::SessionEnd(session(4)));
+    two.publish(Wakeup::SessionEnd(session(4)));
     for listener in &mut listeners {
         assert_eq!(heard(listener).await, Wakeup::SessionEnd(session(4)), "nothing was told twice");
     }
@@ -83,21 +84,21 @@ pub async fn a_word_reaches_every_listener_once_and_in_order(replicas: &Replicas
 
 pub async fn a_word_reaches_nobody_who_listens_later(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
-    one.wake(Wakeup::Config);
-    let mut late = one.wakes();
-    two.wake(Wakeup::SessionEnd(session(1)));
+    one.publish(Wakeup::Config);
+    let mut late = one.subscribe();
+    two.publish(Wakeup::SessionEnd(session(1)));
     assert_eq!(heard(&mut late).await, Wakeup::SessionEnd(session(1)));
     Ok(())
 }
 
 pub async fn a_longer_notification_is_not_passed_on(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
-    let mut listeners = [one.wakes(), two.wakes()];
-    one.wake(Wakeup::TaskNotification {
+    let mut listeners = [one.subscribe(), two.subscribe()];
+    one.publish(Wakeup::TaskNotification {
         session: session(1),
         frame: Bytes::from(vec![b'x'; TASK_NOTIFICATION_BYTES_MAX + 1]),
     });
-    one.wake(Wakeup::Config);
+    one.publish(Wakeup::Config);
     for listener in &mut listeners {
         assert_eq!(heard(listener).await, Wakeup::Config);
     }
@@ -106,12 +107,12 @@ pub async fn a_longer_notification_is_not_passed_on(replicas: &Replicas) -> Outc
 
 pub async fn many_words_at_once_arrive(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
-    let mut listener = two.wakes();
+    let mut listener = two.subscribe();
     let count = WAKEUPS_BUFFERED_MAX / 2;
     let word =
         |number: usize| Wakeup::Task { task: TaskId::new(number.to_string()), session: session(1) };
     for number in 0..count {
-        one.wake(word(number));
+        one.publish(word(number));
     }
     for number in 0..count {
         assert_eq!(heard(&mut listener).await, word(number));
@@ -160,7 +161,7 @@ pub async fn a_budget_comes_back_at_its_rate(replicas: &Replicas) -> Outcome {
     for round in 0..400 {
         granted += taken(&replicas[round % 2], all(50)).await.granted;
     }
-    // The slack is 500 of these, once.
+    // The slack allows 500 of these, once.
     let most = 100.0 + 500.0 + begun.elapsed().as_secs_f64() * 10_000.0 + 1.0;
     assert!(f64::from(granted) <= most, "{granted} in {:?}", begun.elapsed());
     assert!(
@@ -183,22 +184,26 @@ pub async fn many_budgets_are_asked_for_at_once(replicas: &Replicas) -> Outcome 
 
 pub async fn nothing_fails_after_close(replicas: &Replicas) -> Outcome {
     let [one, _] = replicas;
-    one.note_owner(&session(1), &hint("a"), LONG).await;
+    one.put_owner_hint(&session(1), &hint("a"), LONG).await;
     one.close().await;
     one.close().await;
     assert!(!one.is_connected());
-    one.note_owner(&session(2), &hint("b"), LONG).await;
-    one.forget_owner(&session(1)).await;
-    one.wake(Wakeup::Config);
-    assert_eq!((one.owner(&session(1)).await, one.owner(&session(2)).await), (None, None));
+    one.put_owner_hint(&session(2), &hint("b"), LONG).await;
+    one.remove_owner_hint(&session(1)).await;
+    one.publish(Wakeup::Config);
+    assert_eq!(
+        (one.owner_hint(&session(1)).await, one.owner_hint(&session(2)).await),
+        (None, None)
+    );
     assert_eq!(one.take_from_budgets(&[ask("acme", 0, 1)]).await, None);
     Ok(())
 }
 
-/// Rates are whole numbers a second, so one of these comes back within a second, which no test waits for.
+/// Rates are whole numbers per second, so one unit comes back within a second. No test waits for
+/// it.
 const SECOND_EACH: Duration = Duration::from_secs(1);
 
-/// Of a budget of five, one a second.
+/// Requests part of a budget of five that refills one per second.
 fn ask(name: &str, used: u32, wanted: u32) -> BudgetRequest {
     BudgetRequest { name: name.into(), per_second: 1, burst: 5, used, wanted }
 }

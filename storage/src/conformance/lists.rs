@@ -1,6 +1,7 @@
-//! The lists of behaviours, as macros: adding a behaviour here holds every implementation to it.
+//! The lists of behaviours, as macros. Every implementation must pass each behaviour in them.
 
-/// A module of tests with the behaviours of a [`ConfigStore`](crate::ConfigStore), each with a store of its own.
+/// Defines a module of tests with the behaviours of a [`ConfigStore`](crate::ConfigStore). Each
+/// test has its own store.
 #[macro_export]
 macro_rules! store_conformance {
     (@list $suite:ident, $pair:tt) => {
@@ -23,6 +24,10 @@ macro_rules! store_conformance {
                 takes_writes_at_the_same_time
                 tells_of_every_change_by_a_version
                 keeps_its_version_while_nothing_changes
+                replaces_a_policy_and_keeps_its_birthday
+                removes_a_policy_once_and_with_its_tenant
+                refuses_a_policy_of_an_unknown_tenant
+                counts_changes_of_policies
                 holds_breakers_until_they_are_released_or_their_backend_goes
                 refuses_after_close
             }
@@ -36,7 +41,8 @@ macro_rules! store_conformance {
     };
 }
 
-/// A module of tests with the behaviours of a [`DurableStore`](crate::DurableStore), each with a store of its own.
+/// Defines a module of tests with the behaviours of a [`DurableStore`](crate::DurableStore). Each
+/// test has its own store.
 #[macro_export]
 macro_rules! durable_conformance {
     (@list $suite:ident, $pair:tt) => {
@@ -146,8 +152,9 @@ macro_rules! durable_conformance {
     };
 }
 
-/// A module of tests with the behaviours of an [`EventStore`](crate::EventStore), each with a store of its own. A store
-/// whose events go by themselves when their time is over says so, and is not asked to let go of them.
+/// Defines a module of tests with the behaviours of an [`EventStore`](crate::EventStore). Each test
+/// has its own store. A store whose events expire by themselves leaves out the behaviours about
+/// expiry.
 #[macro_export]
 macro_rules! event_conformance {
     (@list $suite:ident, $pair:tt, $($more:ident)*) => {
@@ -189,8 +196,8 @@ macro_rules! event_conformance {
     };
 }
 
-/// A module of tests with the behaviours of a [`HotStore`](crate::HotStore). Two replicas take part in each, which may be
-/// one and the same for a store that knows no others.
+/// Defines a module of tests with the behaviours of a [`HotStore`](crate::HotStore). Each test has
+/// two replicas. A store of a single process uses the same replica twice.
 #[macro_export]
 macro_rules! hot_conformance {
     ($suite:ident, $pair:expr) => {
@@ -213,11 +220,12 @@ macro_rules! hot_conformance {
     };
 }
 
-/// What the macros above share.
+/// Shared part of the macros above.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_tests {
-    // One test for each subject, where a server costs more than a behaviour: each has a database of its own on it.
+    // One test for each subject, if starting a server costs more than a behaviour. Each behaviour
+    // has its own database on that server.
     ($suite:ident, { on $server:expr => $open:path }, $($subject:ident { $($behaviour:ident)* })*) => {
         mod $suite {
             $(
@@ -254,7 +262,7 @@ macro_rules! conformance_tests {
 
 #[cfg(test)]
 mod tests {
-    /// Functions of a file that take a store and nothing else.
+    /// Returns the functions of a file that take a store and nothing else.
     fn behaviours(text: &str) -> impl Iterator<Item = &str> {
         let heads = text.lines().filter_map(|line| line.strip_prefix("pub async fn "));
         heads

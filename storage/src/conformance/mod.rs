@@ -1,15 +1,16 @@
-//! What every store must do, one async function per behaviour; a macro stamps a list of them over an implementation:
+//! Behaviours of every store, one async function each. A macro defines the tests of an
+//! implementation from a list of them:
 //!
 //! ```ignore
 //! storage::durable_conformance!(file, (folder, SqliteStore::open(&options).await.unwrap()));
 //! ```
 //!
-//! The second argument is evaluated inside each test and yields a pair: something to keep alive while the test runs, and an
-//! empty store. It may `return` where there is no server to try it on. No behaviour waits for time to pass: a lease or a
-//! time-to-live of zero is over at once.
+//! Each test evaluates the second argument. It yields a pair: a value to keep alive during the
+//! test, and an empty store. It may `return` if no server is available. No behaviour waits for time
+//! to pass: a lease or a time-to-live of zero expires at once.
 //!
-//! Where a store needs a server that takes long to start, `on SERVER => OPEN` stamps one test for each subject instead: `OPEN`
-//! makes an empty store on that server for each behaviour.
+//! If a store needs a server with a long start, `on SERVER => OPEN` defines one test for each
+//! subject instead. `OPEN` creates an empty store on that server for each behaviour.
 
 pub mod audit;
 pub mod audit_chain;
@@ -30,14 +31,15 @@ use std::{
 
 use futures_util::{FutureExt, StreamExt, future::LocalBoxFuture, stream};
 use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
-
-pub use self::config::fill;
-use crate::{
-    DurableStore, NodeName, SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord,
-    StoreError, SubscriptionRecord, TaskLimits, TaskRecord, WriteOp, WriteOutcome,
+use records::{
+    NodeName, SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord, SubscriptionRecord,
+    TaskLimits, TaskRecord, WriteOp, WriteOutcome,
 };
 
-/// A store that fails ends the behaviour.
+pub use self::config::fill;
+use crate::{DurableStore, StoreError};
+
+/// Result of a behaviour. An error of the store ends it.
 pub type Outcome = Result<(), StoreError>;
 
 /// A lease that outlasts any test.
@@ -55,7 +57,7 @@ fn node(name: &str) -> NodeName {
     NodeName::new(name)
 }
 
-/// Session keys that differ in their digest.
+/// Returns a session key. Different numbers give different digests.
 fn session(number: u8) -> SessionKey {
     let mut bytes = [number; SESSION_KEY_BYTES];
     bytes[31] = 0xfe;
@@ -73,7 +75,7 @@ fn seat(tenant_name: &str) -> SessionIdentity {
 fn session_record(number: u8) -> SessionRecord {
     SessionRecord {
         key: session(number),
-        seat: seat("acme"),
+        identity: seat("acme"),
         api_key: Some(KeyId::new("k1")),
         transport: "streamable_http".into(),
         version: "2025-11-25".into(),
@@ -120,10 +122,10 @@ fn create(record: TaskRecord, owner: &str) -> WriteOp {
     WriteOp::CreateTask { record: Box::new(record), owner: node(owner), limits: NO_LIMITS }
 }
 
-/// So many behaviours beside each other on one server: each has connections of its own.
+/// Behaviours that run at the same time on one server. Each has its own connections.
 const AT_A_TIME: usize = 4;
 
-/// Tells which of them failed.
+/// Runs behaviours concurrently and prints the names of those that failed.
 pub async fn some_at_a_time(behaviours: Vec<(&str, LocalBoxFuture<'_, ()>)>) {
     let tried =
         stream::iter(behaviours).for_each_concurrent(AT_A_TIME, |(name, behaviour)| async move {
@@ -135,14 +137,14 @@ pub async fn some_at_a_time(behaviours: Vec<(&str, LocalBoxFuture<'_, ()>)>) {
     tried.await;
 }
 
-/// One write, its outcome.
+/// Makes one write and returns its outcome.
 async fn write(store: &dyn DurableStore, write: WriteOp) -> Result<WriteOutcome, StoreError> {
     let outcomes = store.write(std::slice::from_ref(&write)).await?;
     let [outcome] = <[WriteOutcome; 1]>::try_from(outcomes).expect("one outcome for each write");
     Ok(outcome)
 }
 
-/// One write that is expected to be carried out.
+/// Makes one write that must succeed.
 async fn done(store: &dyn DurableStore, change: WriteOp) -> Outcome {
     let shown = format!("{change:?}");
     let outcome = write(store, change).await?;

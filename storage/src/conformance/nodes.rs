@@ -1,9 +1,11 @@
-//! What every [`DurableStore`] must do with leases.
+//! Behaviours of every [`DurableStore`] for leases.
 
 use std::time::Duration;
 
+use records::{AdminChange, LeaseRenewal, NodeRecord};
+
 use super::{LONG, Outcome, config::tenant_record, done, node, open, session, session_record};
-use crate::{AdminChange, DurableStore, LeaseRenewal, NodeRecord};
+use crate::DurableStore;
 
 pub async fn a_lease_runs_from_joining(store: &dyn DurableStore) -> Outcome {
     assert_eq!(store.live_nodes().await?, []);
@@ -33,7 +35,7 @@ pub async fn nodes_are_listed_by_name(store: &dyn DurableStore) -> Outcome {
 }
 
 pub async fn joining_may_be_repeated(store: &dyn DurableStore) -> Outcome {
-    // As after a join of which nobody knows whether it succeeded.
+    // A caller repeats a join like this when its outcome is unknown.
     store.join(&node("a"), None, Duration::ZERO).await?;
     store.join(&node("a"), Some("there"), LONG).await?;
     let nodes = store.live_nodes().await?;
@@ -45,21 +47,24 @@ pub async fn joining_may_be_repeated(store: &dyn DurableStore) -> Outcome {
 pub async fn a_renewal_extends_the_lease(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), Some("there"), LONG).await?;
     let renewal = store.renew_lease(&node("a"), LONG * 3, true).await?;
-    assert!(renewal.held && renewal.ended.is_empty(), "{renewal:?}");
+    assert!(renewal.renewed && renewal.sessions_to_end.is_empty(), "{renewal:?}");
     let nodes = store.live_nodes().await?;
     assert!(nodes[0].draining && nodes[0].lease_left > LONG * 2, "{nodes:?}");
     assert_eq!(nodes[0].address.as_deref(), Some("there"));
-    assert!(store.renew_lease(&node("a"), LONG, false).await?.held);
+    assert!(store.renew_lease(&node("a"), LONG, false).await?.renewed);
     assert!(!store.live_nodes().await?[0].draining);
     Ok(())
 }
 
 pub async fn a_lapsed_lease_is_not_renewed(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
-    assert!(store.renew_lease(&node("a"), Duration::ZERO, false).await?.held, "it ran until then");
+    assert!(
+        store.renew_lease(&node("a"), Duration::ZERO, false).await?.renewed,
+        "it ran until then"
+    );
     assert_eq!(store.live_nodes().await?, []);
     for _again in 0..2 {
-        assert!(!store.renew_lease(&node("a"), LONG, false).await?.held);
+        assert!(!store.renew_lease(&node("a"), LONG, false).await?.renewed);
     }
     assert_eq!(store.live_nodes().await?, [], "and the attempt changes nothing");
     Ok(())
@@ -67,7 +72,7 @@ pub async fn a_lapsed_lease_is_not_renewed(store: &dyn DurableStore) -> Outcome 
 
 pub async fn an_unknown_node_holds_nothing(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
-    assert!(!store.renew_lease(&node("b"), LONG, false).await?.held);
+    assert!(!store.renew_lease(&node("b"), LONG, false).await?.renewed);
     assert_eq!(names(&store.live_nodes().await?), ["a"]);
     Ok(())
 }
@@ -78,7 +83,7 @@ pub async fn leaving_lets_go_at_once(store: &dyn DurableStore) -> Outcome {
     store.leave(&node("a")).await?;
     store.leave(&node("a")).await?;
     assert_eq!(names(&store.live_nodes().await?), ["b"]);
-    assert!(!store.renew_lease(&node("a"), LONG, false).await?.held);
+    assert!(!store.renew_lease(&node("a"), LONG, false).await?.renewed);
     Ok(())
 }
 
@@ -86,7 +91,7 @@ pub async fn a_renewal_tells_the_version_of_the_configuration(store: &dyn Durabl
     store.join(&node("a"), None, LONG).await?;
     let before = store.renew_lease(&node("a"), LONG, false).await?.config_version;
     assert_eq!(before, store.config_version().await?);
-    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     let after = store.renew_lease(&node("a"), LONG, false).await?.config_version;
     assert!(after > before, "{before} {after}");
     assert_eq!(after, store.config_version().await?);
@@ -100,19 +105,20 @@ pub async fn a_renewal_names_the_sessions_to_end(store: &dyn DurableStore) -> Ou
         done(store, open(session_record(number), owner)).await?;
     }
     for number in [2, 3, 4] {
-        assert!(store.change(AdminChange::EndSession(&session(number)), None).await?);
+        assert!(store.apply(AdminChange::EndSession(&session(number)), None).await?);
     }
-    let mut ended = store.renew_lease(&node("a"), LONG, false).await?.ended;
+    let mut ended = store.renew_lease(&node("a"), LONG, false).await?.sessions_to_end;
     ended.sort_unstable();
     assert_eq!(ended, [session(2), session(4)]);
     assert_eq!(
-        store.renew_lease(&node("a"), LONG, false).await?.ended.len(),
+        store.renew_lease(&node("a"), LONG, false).await?.sessions_to_end.len(),
         2,
         "as long as they are there"
     );
-    assert_eq!(store.renew_lease(&node("b"), LONG, false).await?.ended, [session(3)]);
-    done(store, crate::WriteOp::EndSession { key: session(3), epoch: 1 }).await?;
-    let LeaseRenewal { held, ended, .. } = store.renew_lease(&node("b"), LONG, false).await?;
+    assert_eq!(store.renew_lease(&node("b"), LONG, false).await?.sessions_to_end, [session(3)]);
+    done(store, records::WriteOp::EndSession { key: session(3), epoch: 1 }).await?;
+    let LeaseRenewal { renewed: held, sessions_to_end: ended, .. } =
+        store.renew_lease(&node("b"), LONG, false).await?;
     assert!(held && ended.is_empty());
     Ok(())
 }

@@ -1,17 +1,18 @@
-//! What every [`DurableStore`] must do with sessions: fenced writes, and their being taken over.
+//! Behaviours of every [`DurableStore`] for sessions: fenced writes, and takeovers.
 
 use std::time::Duration;
 
 use protocol::ids::PrincipalId;
+use records::{
+    AdminChange, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoredSession,
+    WriteOp, WriteOutcome,
+};
 
 use super::{
     LONG, Outcome, backend, config::tenant_record, done, node, open, seat, session, session_record,
     subscription, tenant, write,
 };
-use crate::{
-    AdminChange, DurableStore, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
-    StoreError, StoredSession, WriteOp, WriteOutcome,
-};
+use crate::{DurableStore, StoreError};
 
 pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), Some("there"), LONG).await?;
@@ -23,7 +24,7 @@ pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Out
         ..session_record(1)
     };
     let sparse = SessionRecord {
-        seat: SessionIdentity { endpoint: Some(backend("one")), ..seat("acme") },
+        identity: SessionIdentity { endpoint: Some(backend("one")), ..seat("acme") },
         api_key: None,
         state: Vec::new(),
         ..session_record(2)
@@ -154,7 +155,7 @@ pub async fn an_ended_session_is_gone(store: &dyn DurableStore) -> Outcome {
         SessionClaimOutcome::NotFound
     );
     assert_eq!(write(store, end).await?, WriteOutcome::Fenced);
-    assert!(!store.change(AdminChange::EndSession(&session(1)), None).await?);
+    assert!(!store.apply(AdminChange::EndSession(&session(1)), None).await?);
     Ok(())
 }
 
@@ -253,7 +254,8 @@ pub async fn a_claim_needs_the_same_seat(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "gone")).await?;
     let narrow = SessionIdentity { endpoint: Some(backend("one")), ..seat("acme") };
-    done(store, open(SessionRecord { seat: narrow.clone(), ..session_record(2) }, "gone")).await?;
+    done(store, open(SessionRecord { identity: narrow.clone(), ..session_record(2) }, "gone"))
+        .await?;
     let stranger = SessionIdentity { principal: PrincipalId::new("bob"), ..seat("acme") };
     let other_backend = SessionIdentity { endpoint: Some(backend("two")), ..seat("acme") };
     for (number, wrong) in [
@@ -374,8 +376,8 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
 pub async fn a_live_owner_is_asked_to_end_a_session(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
-    assert!(store.change(AdminChange::EndSession(&session(1)), None).await?);
-    assert!(store.change(AdminChange::EndSession(&session(1)), None).await?, "asked again");
+    assert!(store.apply(AdminChange::EndSession(&session(1)), None).await?);
+    assert!(store.apply(AdminChange::EndSession(&session(1)), None).await?, "asked again");
     assert_eq!(one(store, &session(1)).await?.epoch, 1, "it is there until its owner ends it");
     done(store, update(1, 1, Some(b"last words"), None)).await?;
     store.renew_lease(&node("a"), Duration::ZERO, false).await?;
@@ -398,11 +400,11 @@ pub async fn without_a_live_owner_a_session_ends_when_asked(store: &dyn DurableS
     done(store, open(session_record(1), "lapsed")).await?;
     done(store, open(session_record(2), "a")).await?;
     done(store, release(2, 1)).await?;
-    assert!(store.change(AdminChange::EndSession(&session(1)), None).await?);
-    assert!(store.change(AdminChange::EndSession(&session(2)), None).await?);
+    assert!(store.apply(AdminChange::EndSession(&session(1)), None).await?);
+    assert!(store.apply(AdminChange::EndSession(&session(2)), None).await?);
     assert_eq!(store.list_sessions(None, None, 10).await?, []);
-    assert!(!store.change(AdminChange::EndSession(&session(1)), None).await?);
-    assert!(!store.change(AdminChange::EndSession(&session(9)), None).await?);
+    assert!(!store.apply(AdminChange::EndSession(&session(1)), None).await?);
+    assert!(!store.apply(AdminChange::EndSession(&session(9)), None).await?);
     Ok(())
 }
 
@@ -454,7 +456,8 @@ pub async fn subscriptions_are_counted_by_resource(store: &dyn DurableStore) -> 
     for number in 1..=3 {
         done(store, open(session_record(number), "a")).await?;
     }
-    done(store, open(SessionRecord { seat: seat("umbrella"), ..session_record(4) }, "a")).await?;
+    done(store, open(SessionRecord { identity: seat("umbrella"), ..session_record(4) }, "a"))
+        .await?;
     for (number, uri) in [
         (1, "file:///x"),
         (2, "file:///x"),
@@ -499,8 +502,10 @@ pub async fn a_subscription_ends_when_told(store: &dyn DurableStore) -> Outcome 
         )
         .await?;
     }
-    let moved =
-        crate::SubscriptionRecord { uri: "file:///elsewhere".into(), ..subscription("file:///y") };
+    let moved = records::SubscriptionRecord {
+        uri: "file:///elsewhere".into(),
+        ..subscription("file:///y")
+    };
     done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: moved.clone() })
         .await?;
     let unsubscribe = WriteOp::Unsubscribe {
@@ -520,7 +525,8 @@ pub async fn sessions_are_listed_in_pages(store: &dyn DurableStore) -> Outcome {
     for number in [5, 3, 9, 1, 7] {
         done(store, open(session_record(number), "a")).await?;
     }
-    done(store, open(SessionRecord { seat: seat("umbrella"), ..session_record(4) }, "a")).await?;
+    done(store, open(SessionRecord { identity: seat("umbrella"), ..session_record(4) }, "a"))
+        .await?;
     let whole = keys(store.list_sessions(None, None, 100).await?);
     assert_eq!(whole.len(), 6);
     let mut paged = Vec::new();
@@ -588,17 +594,18 @@ pub async fn sessions_are_found_by_digest(store: &dyn DurableStore) -> Outcome {
 }
 
 pub async fn sessions_end_with_their_tenant(store: &dyn DurableStore) -> Outcome {
-    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
-    store.change(AdminChange::PutTenant(&tenant_record("umbrella")), None).await?;
+    store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    store.apply(AdminChange::PutTenant(&tenant_record("umbrella")), None).await?;
     done(store, open(session_record(1), "a")).await?;
-    done(store, open(SessionRecord { seat: seat("umbrella"), ..session_record(2) }, "a")).await?;
-    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    done(store, open(SessionRecord { identity: seat("umbrella"), ..session_record(2) }, "a"))
+        .await?;
+    assert!(store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     assert_eq!(keys(store.list_sessions(None, None, 10).await?), [session(2)]);
     assert_eq!(write(store, update(1, 1, None, None)).await?, WriteOutcome::Fenced);
     Ok(())
 }
 
-/// The one session of this key.
+/// Returns the one session with this key.
 async fn one(store: &dyn DurableStore, key: &SessionKey) -> Result<StoredSession, StoreError> {
     let found = store.sessions_by_digest(&key.digest()).await?;
     Ok(found.into_iter().find(|stored| stored.record.key == *key).expect("the session is there"))
@@ -618,7 +625,7 @@ fn release(number: u8, epoch: i64) -> WriteOp {
     WriteOp::ReleaseSession { key: session(number), epoch, idle: Duration::ZERO, state, links }
 }
 
-/// One of each write that only an owner may make.
+/// Returns one of each write that only an owner may make.
 fn owners_writes(number: u8, epoch: i64) -> [WriteOp; 5] {
     let key = session(number);
     [

@@ -1,9 +1,11 @@
-//! What every [`DurableStore`] must do with the questions of a task to its client.
+//! Behaviours of every [`DurableStore`] for the inputs that a task requests from its client.
+
+use records::{InputCounts, TaskInput, TaskStatus, WriteOp, WriteOutcome};
 
 use super::{
     LONG, Outcome, create, done, node, task_id, task_record, tasks::end, tasks::task, write,
 };
-use crate::{DurableStore, InputCounts, StoreError, TaskInput, TaskStatus, WriteOp, WriteOutcome};
+use crate::{DurableStore, StoreError};
 
 pub async fn a_question_makes_the_task_wait(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
@@ -201,7 +203,7 @@ fn close(epoch: i64, number: i64) -> WriteOp {
     WriteOp::CloseInput { task: task_id("t1"), epoch, number }
 }
 
-/// The numbers of the inputs of `t1` that are not closed.
+/// Returns the numbers of the inputs of `t1` that are not closed.
 async fn numbers(store: &dyn DurableStore) -> Result<Vec<i64>, StoreError> {
     Ok(store.open_task_inputs(&task_id("t1")).await?.iter().map(|input| input.number).collect())
 }

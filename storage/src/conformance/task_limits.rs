@@ -1,8 +1,10 @@
-//! What every [`DurableStore`] must do so that tasks are not too many: repeated requests, limits, expiry.
+//! Behaviours of every [`DurableStore`] that bound the number of tasks: repeated requests, limits,
+//! expiry.
 
 use std::time::Duration;
 
 use protocol::ids::{PrincipalId, TaskId};
+use records::{AdminChange, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WriteOp, WriteOutcome};
 
 use super::{
     LONG, NO_LIMITS, Outcome,
@@ -11,9 +13,7 @@ use super::{
     tasks::{counts, end, names},
     tenant, write,
 };
-use crate::{
-    AdminChange, DurableStore, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WriteOp, WriteOutcome,
-};
+use crate::DurableStore;
 
 pub async fn creating_may_be_repeated_by_its_owner_only(store: &dyn DurableStore) -> Outcome {
     let first = write(store, create(task_record("t1"), "a")).await?;
@@ -272,7 +272,7 @@ pub async fn expiry_keeps_to_its_limit(store: &dyn DurableStore) -> Outcome {
 }
 
 pub async fn tasks_end_with_their_tenant(store: &dyn DurableStore) -> Outcome {
-    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     let limits = TaskLimits { stored: 1, ..NO_LIMITS };
     let make = |name: &str| WriteOp::CreateTask {
         record: Box::new(task_record(name)),
@@ -282,7 +282,7 @@ pub async fn tasks_end_with_their_tenant(store: &dyn DurableStore) -> Outcome {
     done(store, make("t1")).await?;
     done(store, create(TaskRecord { tenant: tenant("umbrella"), ..task_record("t2") }, "a"))
         .await?;
-    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    assert!(store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     assert_eq!(names(&store.list_tasks(None, None, None, 10).await?), ["t2"]);
     assert_eq!(counts(store).await?, [1, 0, 0, 0, 0]);
     done(store, make("t3")).await

@@ -1,14 +1,16 @@
-//! What every [`DurableStore`] must do with tasks: their states, their owners, and who sees them.
+//! Behaviours of every [`DurableStore`] for tasks: their states, their owners, and their
+//! visibility.
 
 use std::time::Duration;
 
 use protocol::ids::PrincipalId;
+use records::{
+    FullTask, StoredTask, TaskAudience, TaskListPosition, TaskRecord, TaskStatus, TaskStep,
+    TaskTransition, WriteOp, WriteOutcome,
+};
 
 use super::{LONG, Outcome, create, done, node, session, task_id, task_record, tenant, write};
-use crate::{
-    DurableStore, FullTask, StoreError, StoredTask, TaskAudience, TaskListPosition, TaskRecord,
-    TaskStatus, TaskStep, TaskTransition, WriteOp, WriteOutcome,
-};
+use crate::{DurableStore, StoreError};
 
 pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
     let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
@@ -37,7 +39,7 @@ pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
             record,
         };
         assert_eq!(store.task(&expected.record.task).await?, Some(outline(expected.clone())));
-        let FullTask { stored, left } =
+        let FullTask { stored, ttl_left: left } =
             store.full_task(&expected.record.task).await?.expect("it is there");
         assert_eq!(stored, expected);
         assert!(
@@ -315,11 +317,11 @@ pub async fn a_task_has_the_time_left_that_the_store_says(store: &dyn DurableSto
         (left, ttl) => left == ttl,
     };
     for (name, ttl) in tasks {
-        let left = store.full_task(&task_id(name)).await?.expect("it is there").left;
+        let left = store.full_task(&task_id(name)).await?.expect("it is there").ttl_left;
         assert!(is_right(left, ttl), "{name}: {left:?}");
     }
     for (claimed, (name, ttl)) in store.claim_tasks(&node("b"), 3, &[]).await?.iter().zip(tasks) {
-        assert!(is_right(claimed.left, ttl), "{name}: {claimed:?}");
+        assert!(is_right(claimed.ttl_left, ttl), "{name}: {claimed:?}");
     }
     Ok(())
 }
@@ -414,7 +416,7 @@ pub async fn a_page_begins_after_a_place_that_is_gone(store: &dyn DurableStore) 
     Ok(())
 }
 
-/// What is not read where it is not asked for.
+/// Removes the fields that the short reads leave empty.
 fn outline(mut task: StoredTask) -> StoredTask {
     (task.record.request, task.record.details) = (Vec::new(), Vec::new());
     task
@@ -422,7 +424,7 @@ fn outline(mut task: StoredTask) -> StoredTask {
 
 pub(super) async fn claim(
     store: &dyn DurableStore,
-    by: &crate::NodeName,
+    by: &records::NodeName,
     limit: u32,
 ) -> Result<Vec<StoredTask>, StoreError> {
     Ok(store.claim_tasks(by, limit, &[]).await?.into_iter().map(|whole| whole.stored).collect())
@@ -450,7 +452,7 @@ pub async fn what_a_node_can_not_carry_out_is_left_to_others(store: &dyn Durable
     Ok(())
 }
 
-/// The task of this name, which is there.
+/// Returns the task of this name, which must exist.
 pub(super) async fn task(store: &dyn DurableStore, name: &str) -> Result<StoredTask, StoreError> {
     Ok(store.task(&task_id(name)).await?.expect("the task is there"))
 }
@@ -466,7 +468,7 @@ pub(super) fn end(name: &str, epoch: Option<i64>, status: TaskStatus) -> WriteOp
     }
 }
 
-/// How many tasks there are, in the order of [`TaskStatus::ALL`].
+/// Counts the tasks, in the order of [`TaskStatus::ALL`].
 pub(super) async fn counts(store: &dyn DurableStore) -> Result<[u64; 5], StoreError> {
     let counted = store.task_counts().await?;
     assert_eq!(
@@ -486,7 +488,7 @@ fn place(stored: &StoredTask) -> TaskListPosition {
     TaskListPosition { created_at_us: stored.created_at_us, task: stored.record.task.clone() }
 }
 
-/// The names of a list that is asked for page by page.
+/// Reads a list page by page and returns the names in it.
 async fn in_pages(
     limit: usize,
     ask: impl AsyncFn(Option<TaskListPosition>) -> Result<Vec<StoredTask>, StoreError>,
@@ -501,7 +503,7 @@ async fn in_pages(
     }
 }
 
-/// One of each write that only an owner may make.
+/// Returns one of each write that only an owner may make.
 fn owners_writes(name: &str, epoch: i64) -> [WriteOp; 5] {
     let task = task_id(name);
     [

@@ -1,40 +1,43 @@
-//! Budgets that all replicas take from: so many per second with a burst, held as one number, the time at which everything
-//! that was taken will have come back (GCRA). `redis/budgets.lua` does the same where replicas share a Redis.
+//! Budgets that all replicas share: a rate per second with a burst. The state is one number, the
+//! time at which the whole budget is available again (GCRA). `redis/budgets.lua` computes the same
+//! for replicas that share a Redis.
 //!
-//! A replica takes ahead of need and tells afterwards what it used beyond that: what was used counts whatever there was.
+//! A replica takes ahead of need and reports later what it used beyond its grant. The reported use
+//! counts even if the budget did not allow it.
 
 use std::time::Duration;
 
-/// What one replica wants of one budget.
+/// Request of one replica for part of one budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetRequest {
-    /// The same on every replica. May hold names that clients chose.
+    /// Same name on every replica. May contain names that clients chose.
     pub name: String,
     pub per_second: u32,
-    /// What may be taken at once, after a while without.
+    /// Most that may be taken at once after a pause.
     pub burst: u32,
-    /// Used already, beyond what was granted before.
+    /// Amount already used beyond earlier grants.
     pub used: u32,
-    /// To be used soon.
+    /// Amount to be used soon.
     pub wanted: u32,
 }
 
-/// What it gets.
+/// Answer to a [`BudgetRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetGrant {
     pub granted: u32,
-    /// What could have been granted besides.
+    /// Amount that could have been granted in addition.
     pub left: u32,
-    /// Until there is some again; zero while there is.
+    /// Time until the budget allows more, or zero if it allows more now.
     pub wait: Duration,
 }
 
-/// Replicas look from time to time: what came back between two looks is not lost though the burst is full.
+/// Extra room for the time between two requests of a replica. Without it, the refill between them
+/// would be lost while the burst is full.
 pub(super) const SLACK_US: f64 = 50_000.0;
-/// The most a budget can be overdrawn. A clock that jumps, or a foreign value, cannot close it for longer.
+/// The most a budget can be overdrawn. It bounds the effect of a clock jump or of a foreign value.
 pub(super) const OVERDRAWN_US_MAX: f64 = 10_000_000.0;
 
-/// Settles one ask at `now_us`: the new state, and the answer.
+/// Settles one request at `now_us`. Returns the new state and the answer.
 pub(super) fn settle(state: Option<f64>, now_us: f64, ask: &BudgetRequest) -> (f64, BudgetGrant) {
     let interval = 1_000_000.0 / f64::from(ask.per_second.max(1));
     let room = interval * f64::from(ask.burst.max(1) - 1) + SLACK_US;

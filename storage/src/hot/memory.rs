@@ -1,4 +1,5 @@
-//! Hints and words of a broker that has no other replicas, or none that share a Redis with it: they stay in the process.
+//! Hot store of a broker without other replicas, or without a Redis that they share. Hints and
+//! wakeups stay in the process.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -7,17 +8,17 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::{Mutex, MutexGuard};
+use records::SessionKey;
 use tokio::sync::broadcast;
 
 use super::{
     BudgetGrant, BudgetRequest, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup, budget::settle,
     recency_cache::RecencyCache,
 };
-use crate::SessionKey;
 
-/// Hints held; beyond it old ones are forgotten.
+/// Number of hints kept. Above it the oldest are dropped.
 const HINTS_MAX: usize = 16_384;
-/// Budgets held; beyond it old ones are forgotten, and with them what was taken of them.
+/// Number of budgets kept. Above it the oldest are dropped, and with them the record of their use.
 const BUDGETS_MAX: usize = 65_536;
 
 /// The [`HotStore`] of one process.
@@ -55,29 +56,29 @@ impl HotStore for MemoryHotStore {
         "memory"
     }
 
-    async fn owner(&self, session: &SessionKey) -> Option<OwnerHint> {
+    async fn owner_hint(&self, session: &SessionKey) -> Option<OwnerHint> {
         let owners = self.owners();
         let (owner, until) = owners.get(session)?;
         (*until > Instant::now()).then(|| owner.clone())
     }
 
-    async fn note_owner(&self, session: &SessionKey, owner: &OwnerHint, ttl: Duration) {
+    async fn put_owner_hint(&self, session: &SessionKey, owner: &OwnerHint, ttl: Duration) {
         if self.is_connected() {
             self.owners().insert(*session, (owner.clone(), Instant::now() + ttl));
         }
     }
 
-    async fn forget_owner(&self, session: &SessionKey) {
+    async fn remove_owner_hint(&self, session: &SessionKey) {
         self.owners().remove(session);
     }
 
-    fn wake(&self, wake: Wakeup) {
+    fn publish(&self, wake: Wakeup) {
         if self.is_connected() && !wake.is_too_long() {
             let _ = self.words.send(wake); // nobody listens: nobody misses it
         }
     }
 
-    fn wakes(&self) -> broadcast::Receiver<Wakeup> {
+    fn subscribe(&self) -> broadcast::Receiver<Wakeup> {
         self.words.subscribe()
     }
 
@@ -109,7 +110,7 @@ mod tests {
     use super::MemoryHotStore;
     use crate::conformance::hot::Replicas;
 
-    /// The process is its only replica.
+    /// Returns the same store twice, because the process is its only replica.
     fn replicas() -> Replicas {
         let hot = Arc::new(MemoryHotStore::new());
         [hot.clone(), hot]

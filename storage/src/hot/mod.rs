@@ -1,7 +1,7 @@
-//! What may be lost at any time: who owns a session, as a hint, words to other replicas that something changed, and what
-//! was taken of budgets.
+//! State that may be lost at any time: hints about the owner of a session, wakeups to other
+//! replicas, and the use of budgets.
 //!
-//! Whoever relies on a word also looks by itself from time to time; whoever relies on a hint finds out when it is wrong.
+//! A receiver of wakeups also polls from time to time. A user of a hint detects a wrong one.
 
 mod budget;
 mod memory;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::ids::TaskId;
+use records::SessionKey;
 use tokio::sync::broadcast;
 
 pub use self::{
@@ -20,25 +21,26 @@ pub use self::{
     memory::MemoryHotStore,
     redis::{RedisOptions, RedisStore},
 };
-use crate::SessionKey;
 
-/// Words waiting for one listener; a slower one misses the oldest and is told so.
+/// Wakeups buffered for one receiver. A slower receiver misses the oldest and gets an error.
 pub const WAKEUPS_BUFFERED_MAX: usize = 4_096;
 
-/// Something changed. Never more than a reason to look.
+/// Notice of a change. It only gives the receiver a reason to look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wakeup {
-    /// Tenants, keys or backends.
+    /// Tenants, keys or backends changed.
     Config,
-    /// A task's status, or an input of it. `session`: the one that made it.
+    /// The status of a task or one of its inputs changed. `session` is the session that created the
+    /// task.
     Task { task: TaskId, session: SessionKey },
-    /// A notification of a running task for the client that made it, such as progress. At most [`TASK_NOTIFICATION_BYTES_MAX`].
+    /// A notification of a running task for the client that created it, such as progress. It has at
+    /// most [`TASK_NOTIFICATION_BYTES_MAX`] bytes.
     TaskNotification { session: SessionKey, frame: Bytes },
-    /// A session was asked to end.
+    /// The end of a session was requested.
     SessionEnd(SessionKey),
 }
 
-/// A longer notification is not passed on.
+/// Largest notification that is passed on.
 pub const TASK_NOTIFICATION_BYTES_MAX: usize = 64 * 1024;
 
 impl Wakeup {
@@ -47,38 +49,40 @@ impl Wakeup {
     }
 }
 
-/// Where a session is said to be.
+/// Probable location of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerHint {
     pub node: String,
     pub address: String,
 }
 
-/// Hints and words. None of it fails: what cannot be done is counted, and as good as lost.
+/// Hints, wakeups and budgets. No call fails: an operation that is not possible is counted and
+/// lost.
 #[async_trait]
 pub trait HotStore: Send + Sync {
-    /// `memory` or `redis`: a metric's label.
+    /// Returns `memory` or `redis`, which is a metric label.
     fn engine(&self) -> &'static str;
 
-    async fn owner(&self, session: &SessionKey) -> Option<OwnerHint>;
+    async fn owner_hint(&self, session: &SessionKey) -> Option<OwnerHint>;
 
-    async fn note_owner(&self, session: &SessionKey, owner: &OwnerHint, ttl: Duration);
+    async fn put_owner_hint(&self, session: &SessionKey, owner: &OwnerHint, ttl: Duration);
 
-    async fn forget_owner(&self, session: &SessionKey);
+    async fn remove_owner_hint(&self, session: &SessionKey);
 
-    /// Tells every replica, this one included. Never waits.
-    fn wake(&self, wake: Wakeup);
+    /// Sends a wakeup to every replica, this one included. Never waits.
+    fn publish(&self, wake: Wakeup);
 
-    /// What is told from now on.
-    fn wakes(&self) -> broadcast::Receiver<Wakeup>;
+    /// Returns a receiver of all wakeups from now on.
+    fn subscribe(&self) -> broadcast::Receiver<Wakeup>;
 
-    /// Takes of budgets that replicas share, an answer for each ask in the same order. `None`: they cannot be asked now, and
-    /// it may be that all or none of it was taken.
+    /// Takes from budgets that replicas share. Returns one answer for each request, in the same
+    /// order. Returns `None` if the budgets are not reachable. All or none of the amounts may then
+    /// have been taken.
     async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>>;
 
-    /// Whether words reach other replicas now.
+    /// Returns whether wakeups reach other replicas now.
     fn is_connected(&self) -> bool;
 
-    /// Lets go of connections.
+    /// Closes the connections.
     async fn close(&self);
 }

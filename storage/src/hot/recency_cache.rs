@@ -1,18 +1,19 @@
-//! A bounded map that drops the entry inserted longest ago. For hints and budgets, where a lost entry costs only a detour.
+//! A bounded map that drops the entry inserted longest ago. For hints and budgets, where a lost
+//! entry costs only a detour.
 
 use std::{borrow::Borrow, hash::Hash};
 
 use quick_cache::{OptionsBuilder, unsync::Cache};
 
-/// Orders its entries by the time of their last insertion alone.
+/// Orders its entries only by the time of their last insertion.
 ///
-/// By its own rules quick_cache keeps what is read often, and may drop the latest entry. Here a read leaves no mark, and all entries
-/// but one are in the ring that quick_cache drops by age.
+/// By default quick_cache keeps entries that are read often, and may drop the latest entry. Here a
+/// read leaves no mark. All entries but one are in the ring that quick_cache drops by age.
 #[derive(Debug)]
 pub(super) struct RecencyCache<K, V>(Cache<K, V>);
 
 impl<K: Eq + Hash, V> RecencyCache<K, V> {
-    /// Holds at most `max` entries. The latest `max - 1` of them are always there.
+    /// Creates a cache of at most `max` entries. It always holds the latest `max - 1` of them.
     pub(super) fn new(max: usize) -> Self {
         let mut options = OptionsBuilder::new();
         options
@@ -29,7 +30,7 @@ impl<K: Eq + Hash, V> RecencyCache<K, V> {
         ))
     }
 
-    /// Inserts the entry as the youngest one, also when the map holds the key.
+    /// Inserts the entry as the youngest one, even if the map has the key.
     pub(super) fn insert(&mut self, key: K, value: V) {
         self.0.remove(&key);
         self.0.insert(key, value);
@@ -42,7 +43,7 @@ impl<K: Eq + Hash, V> RecencyCache<K, V> {
         self.0.peek(key)
     }
 
-    /// Removes the entry. Insert it again to keep it.
+    /// Removes the entry. To keep it, the caller inserts it again.
     pub(super) fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,

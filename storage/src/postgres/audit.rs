@@ -1,15 +1,14 @@
-//! [`AuditStore`]. That nothing is changed and nothing removed early is the work of triggers.
+//! [`AuditStore`] on PostgreSQL. Triggers refuse changes of records and early removals.
 
 use async_trait::async_trait;
+use records::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, StoredAuditRecord};
 use sqlx::postgres::PgRow;
 
 use super::{
     PostgresStore, config,
     rows::{get, text},
 };
-use crate::{
-    AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoreError, StoredAuditRecord,
-};
+use crate::{AuditStore, StoreError};
 
 #[async_trait]
 impl AuditStore for PostgresStore {
@@ -33,7 +32,7 @@ impl AuditStore for PostgresStore {
         Ok(())
     }
 
-    async fn audit(
+    async fn audit_records(
         &self,
         filter: &AuditFilter,
         after: Option<i64>,
@@ -56,7 +55,7 @@ impl AuditStore for PostgresStore {
         self.rows(select).await?.iter().map(stored).collect()
     }
 
-    async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
+    async fn trim_unchained_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
         let trim = |_again| {
             sqlx::query("SELECT trim_audit($1, $2) AS gone").bind(before_us).bind(i64::from(limit))
         };

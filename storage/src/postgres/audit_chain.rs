@@ -1,13 +1,15 @@
-//! [`AuditChainStore`]. Chains are extended by functions of the schema, which lock a chain's row.
+//! [`AuditChainStore`] on PostgreSQL. Functions of the schema extend chains, and lock a chain's
+//! row.
 
 use async_trait::async_trait;
+use records::{
+    AuditChain, AuditChainPage, AuditCheckpoint, AuditRetentionTerms, AuditTruncation,
+    UnchainedAudit,
+};
 use sqlx::postgres::PgRow;
 
 use super::{PostgresStore, config, rows::get};
-use crate::{
-    AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms,
-    AuditTruncation, StoreError, UnchainedAudit, audit_rows,
-};
+use crate::{AuditChainStore, StoreError, audit_rows};
 
 #[async_trait]
 impl AuditChainStore for PostgresStore {
@@ -16,7 +18,8 @@ impl AuditChainStore for PostgresStore {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<AuditChain>, StoreError> {
-        // Names that only records have are found by jumping from one to the next along the index.
+        // The query finds names that only records contain. It jumps from one name to the next along
+        // the index.
         let select = |_again| {
             sqlx::query(
                 "WITH RECURSIVE named (chain) AS (
@@ -38,7 +41,7 @@ impl AuditChainStore for PostgresStore {
         self.rows(select).await?.iter().map(audit_rows::chain).collect()
     }
 
-    async fn audit_links(
+    async fn audit_chain_page(
         &self,
         name: &str,
         after: i64,
@@ -62,10 +65,10 @@ impl AuditChainStore for PostgresStore {
             .iter()
             .filter_map(|row| audit_rows::chained_record(row).transpose())
             .collect::<Result<_, _>>()?;
-        Ok(AuditChainPage { chain, links })
+        Ok(AuditChainPage { chain, records: links })
     }
 
-    async fn audit_outside(&self) -> Result<UnchainedAudit, StoreError> {
+    async fn unchained_audit(&self) -> Result<UnchainedAudit, StoreError> {
         let select = |_again| {
             sqlx::query(
                 "SELECT unchained_until,
@@ -75,10 +78,13 @@ impl AuditChainStore for PostgresStore {
         };
         let rows = self.rows(select).await?;
         let row = config::only(&rows)?;
-        Ok(UnchainedAudit { until: get(row, "unchained_until")?, stray: get(row, "stray")? })
+        Ok(UnchainedAudit {
+            until: get(row, "unchained_until")?,
+            first_unchained: get(row, "stray")?,
+        })
     }
 
-    async fn audit_chains_ahead(
+    async fn audit_chains_to_checkpoint(
         &self,
         by: i64,
         after: Option<&str>,
@@ -109,7 +115,7 @@ impl AuditChainStore for PostgresStore {
             checkpoints.iter().map(|(_, checkpoint)| checkpoint.at_us).collect();
         let signatures: Vec<&[u8]> =
             checkpoints.iter().map(|(_, checkpoint)| checkpoint.signature.as_slice()).collect();
-        // After a lost answer the very same checkpoint counts as this one.
+        // After a lost answer an identical checkpoint counts as this one.
         let put = |again: bool| {
             sqlx::query("SELECT chain FROM put_audit_checkpoints($1, $2, $3, $4, $5, $6) AS chain")
                 .bind(names.clone())
@@ -122,7 +128,7 @@ impl AuditChainStore for PostgresStore {
         self.rows(put).await?.iter().map(|row| get(row, "chain")).collect()
     }
 
-    async fn audit_chains_older(
+    async fn audit_chains_to_truncate(
         &self,
         before_us: i64,
         limit: u32,
@@ -140,7 +146,11 @@ impl AuditChainStore for PostgresStore {
         self.rows(select).await?.iter().map(|row| get(row, "chain")).collect()
     }
 
-    async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError> {
+    async fn truncate_audit_chain(
+        &self,
+        name: &str,
+        cut: &AuditTruncation,
+    ) -> Result<u64, StoreError> {
         let trim = |_again| {
             sqlx::query("SELECT cut_audit_chain($1, $2, $3, $4, $5) AS gone")
                 .bind(name)

@@ -1,27 +1,29 @@
-//! How a batch of writes is laid out for the functions `write_sessions` and `write_tasks` of the schema: sessions and tasks
-//! apart, each as columns of one length, in which NULL stands for what a kind of write does not have.
+//! Layout of a batch of writes for the functions `write_sessions` and `write_tasks` of the schema.
+//! Sessions and tasks are separate, each as columns of one length. NULL stands for a column that a
+//! kind of write does not have.
 
+use records::{TaskStep, WriteOp};
 use sqlx::{
     postgres::{PgArguments, Postgres},
     query::Query,
 };
 
 use super::{micros, tasks};
-use crate::{TaskStep, WriteOp};
 
-/// A batch, its sessions and its tasks apart, each as columns of the same length.
+/// A batch, with sessions and tasks separate, each as columns of the same length.
 pub(super) struct Columns<'b> {
     pub(super) length: usize,
     sessions: SessionColumns<'b>,
     tasks: TaskColumns<'b>,
 }
 
-/// Declares a struct of columns and how to add a row to it: what a row does not name is NULL.
+/// Declares a struct of columns and a method to add a row. Columns that a row does not name are
+/// NULL.
 macro_rules! columns {
     ($columns:ident, $row:ident, { $($column:ident, $field:ident: $kind:ty;)* }) => {
         #[derive(Default)]
         struct $columns<'b> {
-            /// Where in the batch each row is from.
+            /// Position of each row in the batch.
             places: Vec<i64>,
             kinds: Vec<i16>,
             $($column: Vec<Option<$kind>>,)*
@@ -43,7 +45,7 @@ macro_rules! columns {
                 $(self.$column.push(row.$field);)*
             }
 
-            /// The places, the kinds, the other columns in their order, and `again`.
+            /// Binds the places, the kinds, the other columns in their order, and `again`.
             fn bind<'q>(&'q self, query: Query<'q, Postgres, PgArguments>, again: bool) -> Query<'q, Postgres, PgArguments> {
                 query.bind(&self.places[..]).bind(&self.kinds[..])$(.bind(&self.$column[..]))*.bind(again)
             }
@@ -106,7 +108,7 @@ const WRITE_BOTH: &str = "SELECT place, outcome, NULL::bigint AS at_us, NULL::te
         $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44)";
 
 impl Columns<'_> {
-    /// The one statement that carries out the batch.
+    /// Returns the one statement that carries out the batch.
     pub(super) fn statement(&self) -> &'static str {
         match (self.sessions.is_empty(), self.tasks.is_empty()) {
             (_, true) => WRITE_SESSIONS,
@@ -143,15 +145,16 @@ impl<'b> Columns<'b> {
     }
 }
 
-/// The kind, as the schema's function counts them, and what it has; `None`: it is about no session.
+/// Returns the kind, as the schema's function numbers it, and the columns. Returns `None` if the
+/// write is not about a session.
 fn session_row(write: &WriteOp) -> Option<(i16, SessionRow<'_>)> {
     let row = match write {
         WriteOp::OpenSession { record, owner } => SessionRow {
             key: Some(record.key.as_bytes()),
             owner: Some(owner.as_str()),
-            tenant: Some(record.seat.tenant.as_str()),
-            principal: Some(record.seat.principal.as_str()),
-            endpoint: record.seat.endpoint.as_ref().map(|endpoint| endpoint.as_str()),
+            tenant: Some(record.identity.tenant.as_str()),
+            principal: Some(record.identity.principal.as_str()),
+            endpoint: record.identity.endpoint.as_ref().map(|endpoint| endpoint.as_str()),
             api_key: record.api_key.as_ref().map(|key| key.as_str()),
             transport: Some(&record.transport),
             version: Some(&record.version),
@@ -267,7 +270,7 @@ fn task_row(write: &WriteOp) -> Option<(i16, TaskRow<'_>)> {
     Some((kind(write), row))
 }
 
-/// As the functions of the schema count them, sessions and tasks apart.
+/// Returns the number of the kind in the schema's functions. Sessions and tasks count separately.
 fn kind(write: &WriteOp) -> i16 {
     match write {
         WriteOp::OpenSession { .. } | WriteOp::CreateTask { .. } => 0,

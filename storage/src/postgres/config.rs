@@ -1,20 +1,19 @@
-//! [`ConfigStore`]: tenants, API keys and backends.
+//! [`ConfigStore`] on PostgreSQL: tenants, API keys and backends.
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
+use records::{AdminChange, AuditRecord, BackendRecord, KeyRecord, PolicyRecord, TenantRecord};
 use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
     PostgresStore, StatementError, error_mapping,
     rows::{self, get},
 };
-use crate::{
-    AdminChange, AuditRecord, BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord,
-    fault_point,
-};
+use crate::{ConfigStore, StoreError, fault_point};
 
-/// One statement that makes a change and adds what is told of it ($2 to $6), if anything was changed. `$again` says how the answer
-/// is to be read where the one before was lost ($1).
+/// Builds one statement that makes a change and adds its audit record ($2 to $6), if the change had
+/// an effect. `$again` is the condition under which a repeated call after a lost answer counts as
+/// done ($1).
 macro_rules! changing {
     ($change:literal, $again:literal) => {
         concat!(
@@ -29,7 +28,8 @@ macro_rules! changing {
     };
 }
 
-/// As it was to be counts as done: by what was told, where something was.
+/// Builds a statement for a change that may already be done. After a lost answer it counts as done
+/// if its audit record exists, or if it has none.
 macro_rules! settling {
     ($change:literal) => {
         changing!($change, "($2::bytea IS NULL OR EXISTS (SELECT FROM audit WHERE id = $2))")
@@ -63,7 +63,14 @@ impl PostgresStore {
                     .bind(record.principal.as_str())
                     .bind(record.name.as_str())
                     .bind(record.hash.as_slice())
+                    .bind(record.attributes.as_str())
                     .bind(record.created_at_us),
+                AdminChange::PutPolicy(record) => values
+                    .bind(record.tenant.as_str())
+                    .bind(record.document.as_str())
+                    .bind(record.created_at_us)
+                    .bind(record.updated_at_us),
+                AdminChange::DeletePolicy(tenant) => values.bind(tenant.as_str()),
                 AdminChange::DeleteKey(tenant, key) => {
                     values.bind(tenant.as_str()).bind(key.as_str())
                 }
@@ -103,9 +110,10 @@ const fn statement(change: AdminChange<'_>) -> &'static str {
             "FALSE"
         ),
         AdminChange::DeleteTenant(_) => settling!("SELECT 1 WHERE delete_tenant($7)"),
-        // After a lost answer, the very same key counts as this one. Its hash tells: nobody else can have made it.
+        // After a lost answer, an identical key counts as this one. The equal hash proves that this
+        // call made it.
         AdminChange::PutKey(_) => changing!(
-            "INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us) SELECT $7, $8, $9, $10, $11, $12
+            "INSERT INTO api_keys (key_id, tenant, principal, name, hash, attributes, created_at_us) SELECT $7, $8, $9, $10, $11, $12, $13
              WHERE NOT ($1 AND EXISTS (SELECT 1 FROM api_keys WHERE key_id = $7 AND tenant = $8 AND hash = $11)) RETURNING 1",
             "TRUE"
         ),
@@ -116,6 +124,12 @@ const fn statement(change: AdminChange<'_>) -> &'static str {
             "TRUE"
         ),
         AdminChange::DeleteBackend(..) => settling!("DELETE FROM backends WHERE tenant = $7 AND backend = $8 RETURNING 1"),
+        AdminChange::PutPolicy(_) => changing!(
+            "INSERT INTO policies (tenant, document, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10)
+             ON CONFLICT (tenant) DO UPDATE SET document = excluded.document, updated_at_us = excluded.updated_at_us RETURNING 1",
+            "TRUE"
+        ),
+        AdminChange::DeletePolicy(_) => settling!("DELETE FROM policies WHERE tenant = $7 RETURNING 1"),
         AdminChange::HoldBreaker(..) => {
             settling!("INSERT INTO held_breakers (tenant, backend) VALUES ($7, $8) ON CONFLICT DO NOTHING RETURNING 1")
         }
@@ -131,14 +145,14 @@ const fn statement(change: AdminChange<'_>) -> &'static str {
 
 #[async_trait]
 impl ConfigStore for PostgresStore {
-    async fn change(
+    async fn apply(
         &self,
         change: AdminChange<'_>,
         told: Option<&AuditRecord>,
     ) -> Result<bool, StoreError> {
-        fault_point::passed("change.executed");
+        fault_point::hit("change.executed");
         let made = self.make(change, told).await.map_err(|error| refusal(error, change))?;
-        fault_point::passed("change.committed");
+        fault_point::hit("change.committed");
         Ok(made)
     }
 
@@ -148,13 +162,13 @@ impl ConfigStore for PostgresStore {
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        let found = self.rows(|_| sqlx::query("SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys ORDER BY key_id"));
+        let found = self.rows(|_| sqlx::query("SELECT key_id, tenant, principal, name, hash, attributes, created_at_us FROM api_keys ORDER BY key_id"));
         found.await?.iter().map(key_record).collect()
     }
 
     async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRecord>, StoreError> {
         let select = |_| {
-            sqlx::query("SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys WHERE tenant = $1 ORDER BY key_id")
+            sqlx::query("SELECT key_id, tenant, principal, name, hash, attributes, created_at_us FROM api_keys WHERE tenant = $1 ORDER BY key_id")
                 .bind(tenant.as_str())
         };
         self.rows(select).await?.iter().map(key_record).collect()
@@ -163,6 +177,12 @@ impl ConfigStore for PostgresStore {
     async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
         let select = "SELECT tenant, backend, settings, created_at_us, updated_at_us FROM backends ORDER BY tenant, backend";
         self.rows(|_| sqlx::query(select)).await?.iter().map(backend_record).collect()
+    }
+
+    async fn policies(&self) -> Result<Vec<PolicyRecord>, StoreError> {
+        let select =
+            "SELECT tenant, document, created_at_us, updated_at_us FROM policies ORDER BY tenant";
+        self.rows(|_| sqlx::query(select)).await?.iter().map(policy_record).collect()
     }
 
     async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
@@ -186,14 +206,14 @@ impl ConfigStore for PostgresStore {
     }
 }
 
-/// The row of a statement that always returns one.
+/// Returns the row of a statement that always returns one.
 pub(super) fn only(rows: &[PgRow]) -> Result<&PgRow, StoreError> {
     rows.first().ok_or_else(|| StoreError::Corrupt {
         detail: "a row that is always there is missing".into(),
     })
 }
 
-/// A write below a tenant that is not there breaks the foreign key.
+/// Maps the error of a write. A write below a tenant that does not exist violates the foreign key.
 fn refusal(error: StatementError, change: AdminChange<'_>) -> StoreError {
     match (error, change, change.required_tenant()) {
         (StatementError::Failed(error), AdminChange::PutKey(record), _)
@@ -217,6 +237,15 @@ fn tenant_record(row: &PgRow) -> Result<TenantRecord, StoreError> {
     })
 }
 
+fn policy_record(row: &PgRow) -> Result<PolicyRecord, StoreError> {
+    Ok(PolicyRecord {
+        tenant: rows::tenant(row)?,
+        document: get(row, "document")?,
+        created_at_us: get(row, "created_at_us")?,
+        updated_at_us: get(row, "updated_at_us")?,
+    })
+}
+
 fn key_record(row: &PgRow) -> Result<KeyRecord, StoreError> {
     Ok(KeyRecord {
         key: KeyId::new(get::<&str>(row, "key_id")?),
@@ -224,6 +253,7 @@ fn key_record(row: &PgRow) -> Result<KeyRecord, StoreError> {
         principal: PrincipalId::new(get::<&str>(row, "principal")?),
         name: get(row, "name")?,
         hash: get(row, "hash")?,
+        attributes: get(row, "attributes")?,
         created_at_us: get(row, "created_at_us")?,
     })
 }

@@ -1,24 +1,26 @@
-//! From what PostgreSQL and the way to it report to what an operator can act on. The only place that knows SQLSTATEs
-//! (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
+//! Maps errors of PostgreSQL and of the network to errors that an operator can act on. Only this
+//! file uses SQLSTATEs (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
 
 use sqlx::error::ErrorKind;
 
 use crate::StoreError;
 
-/// What may be done about a failed statement.
+/// Possible reaction to a failed statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetryAction {
-    /// The connection is gone, and whether the statement was carried out is not known.
+    /// The connection is lost, and the outcome of the statement is unknown.
     Reconnect,
-    /// Another transaction was in the way and this one left no trace: the same again, after a moment.
+    /// A conflict with another transaction. The statement had no effect, so it can be repeated
+    /// after a pause.
     Retry,
-    /// A statement prepared before the schema changed: the same again, on a new connection.
+    /// The statement was prepared before the schema changed. It can be repeated on a new
+    /// connection.
     Reprepare,
-    /// Nothing here.
+    /// No reaction helps.
     None,
 }
 
-pub(super) fn remedy(error: &sqlx::Error) -> RetryAction {
+pub(super) fn retry_action(error: &sqlx::Error) -> RetryAction {
     match error {
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)
@@ -27,7 +29,8 @@ pub(super) fn remedy(error: &sqlx::Error) -> RetryAction {
         sqlx::Error::Database(fault) => match fault.code().as_deref() {
             Some("40001" | "40P01") => RetryAction::Retry,
             Some("0A000") => RetryAction::Reprepare,
-            // Ended by an operator, a crash of a neighbour, or a server that starts or stops.
+            // The connection was ended by an operator, the crash of another server process, or a
+            // server that starts or stops.
             Some(code) if code.starts_with("57P") || code.starts_with("08") => {
                 RetryAction::Reconnect
             }
@@ -37,20 +40,23 @@ pub(super) fn remedy(error: &sqlx::Error) -> RetryAction {
     }
 }
 
-/// A server that takes no connection now and may take one soon: it starts, it ends, it has no room, the network hiccups.
+/// Returns true if the server refuses connections now and may accept them soon: it starts or stops,
+/// it is full, or the network fails for a moment.
 pub(super) fn may_connect_soon(error: &sqlx::Error) -> bool {
     let has_no_room =
         error.as_database_error().is_some_and(|fault| fault.code().as_deref() == Some("53300"));
     has_no_room
         || matches!(error, sqlx::Error::Io(_))
-        || matches!(error, sqlx::Error::Database(_)) && remedy(error) == RetryAction::Reconnect
+        || matches!(error, sqlx::Error::Database(_))
+            && retry_action(error) == RetryAction::Reconnect
 }
 
-/// The connection may serve the next statement.
+/// Returns whether the connection may serve the next statement.
 pub(super) fn leaves_connection_usable(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(_) => {
-            remedy(error) != RetryAction::Reconnect && remedy(error) != RetryAction::Reprepare
+            retry_action(error) != RetryAction::Reconnect
+                && retry_action(error) != RetryAction::Reprepare
         }
         sqlx::Error::RowNotFound
         | sqlx::Error::ColumnNotFound(_)
@@ -59,20 +65,21 @@ pub(super) fn leaves_connection_usable(error: &sqlx::Error) -> bool {
     }
 }
 
-pub(super) fn explain(error: sqlx::Error) -> StoreError {
+pub(super) fn map_error(error: sqlx::Error) -> StoreError {
     match &error {
         sqlx::Error::Database(fault) => {
             let detail = fault.message().to_owned();
             match fault.code().as_deref() {
                 Some("53100") => StoreError::Full,
-                // Locks and statements that took too long; serialization; no room for a connection; out of memory.
+                // Timeouts of locks and statements, serialization failures, no free connection, out
+                // of memory.
                 Some("55P03" | "57014" | "40001" | "40P01" | "53300" | "53200") => {
                     StoreError::Busy { detail }
                 }
-                // Damaged data or index; a row that breaks what the schema promises.
+                // Damaged data, or a damaged index.
                 Some("XX001" | "XX002") => StoreError::Corrupt { detail },
                 Some(code) if is_outage(code) => StoreError::Unavailable { detail },
-                // A statement that cannot be carried out keeps nobody from carrying out others.
+                // A statement that fails alone does not stop other statements.
                 _ => StoreError::Refused { detail },
             }
         }
@@ -83,26 +90,27 @@ pub(super) fn explain(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// No statement of ours would be carried out: the connection, the server's resources or its system are in trouble, an operator
-/// ended it, or it takes no writes.
+/// Returns true if the server would refuse every statement: the connection, the server's resources
+/// or its system failed, an operator ended it, or it accepts no writes.
 fn is_outage(code: &str) -> bool {
     ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) || code == "25006"
 }
 
-/// Nothing can be asked, whatever the reason: even one like a wrong password.
-pub(super) fn explain_connecting(error: sqlx::Error) -> StoreError {
-    match explain(error) {
+/// Maps the error of a connect. Without a connection, every reason means that the database is
+/// unavailable, even a wrong password.
+pub(super) fn map_connect_error(error: sqlx::Error) -> StoreError {
+    match map_error(error) {
         StoreError::Refused { detail } => StoreError::Unavailable { detail },
         known => known,
     }
 }
 
-/// The row is there already.
+/// Returns true if the row already exists.
 pub(super) fn is_duplicate(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|fault| fault.kind() == ErrorKind::UniqueViolation)
 }
 
-/// The row it belongs to is missing.
+/// Returns true if the parent row is missing.
 pub(super) fn is_orphan(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|fault| fault.kind() == ErrorKind::ForeignKeyViolation)
 }

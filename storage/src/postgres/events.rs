@@ -1,21 +1,20 @@
-//! [`EventStore`]: the log of event streams, for deployments without Redis.
+//! [`EventStore`] on PostgreSQL: the log of event streams, for deployments without Redis.
 //!
-//! A run of entries is reduced to its net effect before it is sent: an event that is trimmed or dropped in the same run
-//! never reaches the server.
+//! A run of entries is reduced to its net effect before it is sent. An event that is trimmed or
+//! dropped in the same run never reaches the server.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use records::{LogEntry, LoggedEvent, SessionKey, StoredStream, StreamRecord};
 use sqlx::{
     postgres::{PgArguments, PgRow, Postgres},
     query::Query,
 };
 
 use super::{PostgresStore, config, micros, rows::get};
-use crate::{
-    EventStore, LogEntry, LoggedEvent, SessionKey, StoreError, StoredStream, StreamRecord,
-};
+use crate::{EventStore, StoreError};
 
 #[async_trait]
 impl EventStore for PostgresStore {
@@ -50,7 +49,7 @@ impl EventStore for PostgresStore {
         position: u64,
     ) -> Result<Option<StoredStream>, StoreError> {
         let Ok(number) = i64::try_from(number) else { return Ok(None) };
-        // One statement, so that what is said to be trimmed and what is there belong together.
+        // One statement reads both, so that the trim and the events are consistent.
         let select = |_| {
             sqlx::query(
                 "SELECT s.number, s.general, s.due, s.was_read, s.trimmed_through, s.last_sequence, e.sequences, e.kinds, e.frames
@@ -91,7 +90,7 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Numbers in the tables are never negative.
+/// Converts a number of the tables, which is never negative.
 fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
@@ -99,8 +98,8 @@ fn unsigned(number: i64) -> u64 {
 fn stream_record(row: &PgRow) -> Result<StreamRecord, StoreError> {
     Ok(StreamRecord {
         number: unsigned(get(row, "number")?),
-        general: get(row, "general")?,
-        due: get(row, "due")?,
+        standalone: get(row, "general")?,
+        pending_answers: get(row, "due")?,
         was_read: get(row, "was_read")?,
     })
 }
@@ -124,18 +123,18 @@ fn stored_stream(row: &PgRow) -> Result<StoredStream, StoreError> {
     Ok(StoredStream {
         record: stream_record(row)?,
         trimmed_through,
-        // Of what was lost, only the trim may be logged.
+        // After a loss the log may contain the trim alone.
         last_sequence: last_sequence.max(trimmed_through),
         events: events.map(event).collect(),
     })
 }
 
-/// What a run of entries comes to for one stream.
+/// Net effect of a run of entries on one stream.
 #[derive(Default)]
 struct StreamEffect<'e> {
-    /// What the log holds of it goes first.
+    /// Set when the logged data of the stream is dropped first.
     dropped: bool,
-    /// It begins, or is told again.
+    /// Last record of the stream in the run.
     told: Option<&'e StreamRecord>,
     events: Vec<&'e LoggedEvent>,
     trimmed_through: u64,
@@ -174,8 +173,8 @@ impl<'e> LogEffect<'e> {
             .bind(dropped().map(|(_, number)| number).collect::<Vec<_>>())
             .bind(told().map(|((session, _), _)| session).collect::<Vec<_>>())
             .bind(told().map(|((_, number), _)| number).collect::<Vec<_>>())
-            .bind(told().map(|(_, record)| record.general).collect::<Vec<_>>())
-            .bind(told().map(|(_, record)| record.due.as_slice()).collect::<Vec<_>>())
+            .bind(told().map(|(_, record)| record.standalone).collect::<Vec<_>>())
+            .bind(told().map(|(_, record)| record.pending_answers.as_slice()).collect::<Vec<_>>())
             .bind(told().map(|(_, record)| record.was_read).collect::<Vec<_>>())
             .bind(touched().map(|((session, _), _)| *session).collect::<Vec<_>>())
             .bind(touched().map(|((_, number), _)| *number).collect::<Vec<_>>())
@@ -194,7 +193,7 @@ impl<'e> StreamEffect<'e> {
         match entry {
             LogEntry::Stream { record, .. } => self.told = Some(record),
             LogEntry::Drop { .. } => *self = Self { dropped: true, ..Self::default() },
-            // Nothing is there to be changed until it is told anew.
+            // A dropped stream has no data to change until a new record begins it.
             LogEntry::Event { .. } | LogEntry::Trim { .. }
                 if self.dropped && self.told.is_none() => {}
             LogEntry::Event { event, .. } => {

@@ -1,9 +1,9 @@
 //! The shared store: one PostgreSQL database (12 or newer) for any number of brokers.
 //!
-//! Every question is one statement (what takes several is a function of the schema), so it costs one round trip and is its own
-//! transaction. Whatever the server or the way to it does, a call ends
-//! within [`ANSWER_WITHIN`], or [`SETTLED_WITHIN`] for writes. With `synchronous_commit = on` a write that returned is on
-//! disk.
+//! Every call is one statement, so it costs one round trip and is its own transaction. Work that
+//! takes several statements is a function of the schema. Every call ends within [`ANSWER_WITHIN`],
+//! or [`SETTLED_WITHIN`] for writes, even if the server or the network hangs. With
+//! `synchronous_commit = on` a write that returned is on disk.
 
 mod audit;
 mod audit_chain;
@@ -33,31 +33,34 @@ use sqlx::{
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::{
-    error_mapping::{RetryAction, explain, remedy},
+    error_mapping::{RetryAction, map_error, retry_action},
     pool::Pool,
 };
 use crate::{MigrationOutcome, StoreError};
 
-/// Connections of one broker for what it asks.
+/// Connections of one broker for reads and other calls.
 const CONNECTIONS_MAX: u32 = 11;
-/// And for what it stores, which must not wait behind that: as many as write at the same time.
+/// Connections for writes, which must not wait for other calls. This is also the number of
+/// concurrent writes.
 const WRITE_CONNECTIONS: u32 = 4;
-/// And for its lease, which must not wait behind the rest, nor have its statements prepared anew.
+/// Connection for the lease. Renewals must not wait for other calls, and their statements stay
+/// prepared on it.
 const LEASE_CONNECTIONS: u32 = 1;
-/// How long a call waits for its answer, connecting included.
+/// Time limit for the answer to a call, connecting included.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// How long a write may take, finding out about a lost commit included.
+/// Time limit of a write, including the check of a commit whose answer was lost.
 const SETTLED_WITHIN: Duration = Duration::from_millis(2_700);
-/// How often a statement that was in another's way, or lost its connection, is tried.
+/// Attempts at a statement after conflicts or lost connections.
 const TRIES_MAX: u32 = 4;
-/// At most so long before it is tried again.
+/// Longest pause before another attempt, in milliseconds.
 const RETRY_AFTER_MS_MAX: u64 = 40;
-/// How long a start waits for another replica's migration, and for each statement of its own.
+/// Time limit of a start for another replica's migration, and for each statement of its own
+/// migration.
 const MIGRATES_WITHIN: Duration = Duration::from_secs(10 * 60);
 const _: () = assert!(ANSWER_WITHIN.as_millis() < SETTLED_WITHIN.as_millis()); // else a lost commit could never be settled
 
-/// Settings of each connection. The server gives up on a statement before, or when, its caller does; on a commit (which may wait
-/// for a disk or a standby) it never does.
+/// Settings of each connection. The server ends a statement before its caller gives up, or at the
+/// same time. It never gives up on a commit, which may wait for a disk or a standby.
 const SETTINGS: [(&str, &str); 7] = [
     ("synchronous_commit", "on"),
     ("statement_timeout", "2000"),
@@ -65,27 +68,28 @@ const SETTINGS: [(&str, &str); 7] = [
     ("idle_in_transaction_session_timeout", "5000"),
     ("default_transaction_isolation", "read committed"),
     ("client_min_messages", "warning"),
-    // The server's end of what TCP offers; ours is the time limit of each call.
+    // Keep-alive at the server's end. The time limit of each call serves this end.
     ("tcp_keepalives_idle", "30"),
 ];
 
-/// For writes the server gives up well before, as long as it is not committing yet: then it is certain that nothing was done.
+/// For writes the server gives up well before the caller, unless it is committing. The caller then
+/// knows that the write had no effect.
 const WRITE_SETTINGS: [(&str, &str); 2] = [("statement_timeout", "1700"), ("lock_timeout", "1200")];
 
-/// Where the database is and whether to bring it up to date.
+/// Address of the database, and the setting for migrations.
 #[derive(Clone)]
 pub struct PostgresOptions {
     /// `postgres://user:password@host:port/database?sslmode=verify-full`.
     pub url: String,
-    /// Apply missing migrations; otherwise an old schema is refused.
+    /// True to apply missing migrations. Otherwise an old schema is refused.
     pub migrate: bool,
-    /// How long opening waits for the server.
+    /// Time that opening waits for the server.
     pub connect_timeout: Duration,
 }
 
 impl fmt::Debug for PostgresOptions {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL holds the password.
+        // The URL contains the password.
         out.debug_struct("PostgresOptions")
             .field("migrate", &self.migrate)
             .field("connect_timeout", &self.connect_timeout)
@@ -102,25 +106,25 @@ pub struct PostgresStore {
     migrated: MigrationOutcome,
     unreadable: AtomicU64,
     unanswered: Mutex<InDoubtCalls>,
-    /// One at a time: a call that is still under way is not one without an answer.
+    /// Allows one claim at a time, because a claim in progress does not count as unanswered.
     claiming: tokio::sync::Mutex<()>,
 }
 
-/// Calls that gave something away and whose answers were lost: asked again, the store tells once more.
+/// Calls that assigned rows and whose answers were lost. A repeated call gets the rows again.
 #[derive(Debug, Default)]
 struct InDoubtCalls {
-    /// Names of calls of `claim_tasks`, and until when they are remembered.
+    /// Tokens of `claim_tasks` calls, and the time until which they are kept.
     claims: Vec<(i64, Instant)>,
-    /// Until then a batch may be one that was sent before.
+    /// Time until which a batch may repeat an earlier one.
     writes_until: Option<Instant>,
 }
 
-/// Names of claims are forgotten after so long. A commit that takes longer leaves tasks that are found by who compares what
-/// it owns with what it does.
+/// Time that tokens of claims are kept. After a slower commit, the owner still finds its tasks when
+/// it compares the tasks that it owns with those that it runs.
 const CLAIMS_REMEMBERED_FOR: Duration = Duration::from_secs(60);
 
 impl InDoubtCalls {
-    /// A call of this name begins. Returns those that were not answered.
+    /// Registers a call with this token. Returns the tokens of unanswered calls.
     fn note_claim(&mut self, token: i64) -> Vec<i64> {
         let now = Instant::now();
         self.claims.retain(|(_, until)| now < *until);
@@ -133,14 +137,14 @@ impl InDoubtCalls {
 impl PostgresStore {
     /// Connects, and brings the schema up to date if allowed.
     pub async fn open(options: &PostgresOptions) -> Result<Self, StoreError> {
-        // The parser's own words may repeat parts of the URL, and so the password.
+        // The parser's error may quote parts of the URL, and so the password.
         let unusable = |_| StoreError::Unavailable {
             detail: "storage.url is not a PostgreSQL URL this build understands".into(),
         };
         let base = PgConnectOptions::from_str(&options.url).map_err(unusable)?;
         let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
         tls_verification::warn_if_unverified(&base);
-        let migrated = Self::bring_up_to_date(&base, options).await?;
+        let migrated = Self::apply_migrations(&base, options).await?;
         let base = base.options(SETTINGS);
         Ok(Self {
             pool: Pool::new(base.clone(), CONNECTIONS_MAX),
@@ -153,7 +157,7 @@ impl PostgresStore {
         })
     }
 
-    async fn bring_up_to_date(
+    async fn apply_migrations(
         base: &PgConnectOptions,
         options: &PostgresOptions,
     ) -> Result<MigrationOutcome, StoreError> {
@@ -170,25 +174,26 @@ impl PostgresStore {
                 Ok(Err(error))
                     if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at =>
                 {
-                    last = error_mapping::explain_connecting(error)
+                    last = error_mapping::map_connect_error(error)
                 }
-                Ok(Err(error)) => return Err(error_mapping::explain_connecting(error)),
+                Ok(Err(error)) => return Err(error_mapping::map_connect_error(error)),
                 Err(_) => return Err(last),
             }
-            sleep(moment()).await;
+            sleep(retry_jitter()).await;
         };
-        let migrated = schema::bring_up_to_date(&mut connection, options.migrate).await?;
+        let migrated = schema::apply_migrations(&mut connection, options.migrate).await?;
         let _gone_either_way = timeout(ANSWER_WITHIN, connection.close()).await;
         Ok(migrated)
     }
 
-    /// What opening did to the schema.
-    pub fn migrated(&self) -> MigrationOutcome {
+    /// Returns the schema versions before and after opening.
+    pub fn migration(&self) -> MigrationOutcome {
         self.migrated
     }
 
-    /// Carries out one statement and reads all it returns; it has taken effect then. `query` makes it; it is told whether an
-    /// earlier attempt may have been carried out without our learning of it.
+    /// Carries out one statement and returns all its rows. The statement has then taken effect.
+    /// `query` creates the statement. Its argument is true if an earlier attempt may have taken
+    /// effect unnoticed.
     async fn rows<'q>(
         &self,
         query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync,
@@ -196,7 +201,7 @@ impl PostgresStore {
         self.rows_of(&self.pool, query).await
     }
 
-    /// The same over the connection for the lease.
+    /// Works as `rows` over the connection for the lease.
     async fn lease_rows<'q>(
         &self,
         query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync,
@@ -212,7 +217,7 @@ impl PostgresStore {
         let started = Instant::now();
         match timeout(ANSWER_WITHIN, self.rows_untimed(pool, query)).await {
             Ok(answer) => answer,
-            Err(_) => Err(StatementError::TimedOut(self.late(started))),
+            Err(_) => Err(StatementError::TimedOut(self.timeout_error(started))),
         }
     }
 
@@ -224,58 +229,59 @@ impl PostgresStore {
         let mut again = false;
         let mut tries = 1;
         loop {
-            let mut connection = pool.take().await.map_err(StatementError::NotConnected)?;
+            let mut connection = pool.acquire().await.map_err(StatementError::NotConnected)?;
             let error = match query(again).fetch_all(&mut *connection).await {
                 Ok(rows) => {
-                    connection.keep();
+                    connection.release();
                     return Ok(rows);
                 }
                 Err(error) => error,
             };
-            connection.keep_after(&error);
-            let remedy = remedy(&error);
+            connection.release_after(&error);
+            let remedy = retry_action(&error);
             if remedy == RetryAction::None || tries == TRIES_MAX {
                 return Err(StatementError::Failed(error));
             }
             if remedy == RetryAction::Reconnect {
-                self.distrust();
+                self.invalidate_idle();
                 again = true;
             } else {
-                sleep(moment()).await;
+                sleep(retry_jitter()).await;
             }
             tries += 1;
         }
     }
 
-    /// The reason for a call's being late, which is found out from whether the server talked to anybody meanwhile.
-    fn late(&self, started: Instant) -> StoreError {
-        if self.pools().iter().any(|pool| pool.heard_since(started)) {
+    /// Returns the error of a late call. The reason depends on whether the server answered any
+    /// other call meanwhile.
+    fn timeout_error(&self, started: Instant) -> StoreError {
+        if self.pools().iter().any(|pool| pool.active_since(started)) {
             return StoreError::Busy {
                 detail: format!("no answer within {ANSWER_WITHIN:?}, though it answers others"),
             };
         }
-        self.distrust();
+        self.invalidate_idle();
         StoreError::Unavailable { detail: format!("no answer within {ANSWER_WITHIN:?}") }
     }
 
-    /// A connection was lost, or nothing was heard over any.
-    fn distrust(&self) {
-        self.pools().iter().for_each(|pool| pool.distrust());
+    /// Closes all idle connections, after one was lost or all were silent.
+    fn invalidate_idle(&self) {
+        self.pools().iter().for_each(|pool| pool.invalidate_idle());
     }
 
     fn pools(&self) -> [&Pool; 3] {
         [&self.pool, &self.write_pool, &self.lease_pool]
     }
 
-    fn unanswered(&self) -> parking_lot::MutexGuard<'_, InDoubtCalls> {
+    fn in_doubt(&self) -> parking_lot::MutexGuard<'_, InDoubtCalls> {
         self.unanswered.lock()
     }
 }
 
-/// Why a statement gave nothing.
+/// Reason for the failure of a statement.
 #[derive(Debug)]
 enum StatementError {
-    /// Nothing was asked: the time for finding a connection is over.
+    /// No statement was sent, because no connection was available in time.
     NotConnected(sqlx::Error),
     Failed(sqlx::Error),
     TimedOut(StoreError),
@@ -287,21 +293,21 @@ impl From<StatementError> for StoreError {
             StatementError::NotConnected(sqlx::Error::PoolClosed) => {
                 Self::Unavailable { detail: "it was closed, the broker is ending".into() }
             }
-            StatementError::NotConnected(error) => error_mapping::explain_connecting(error),
-            StatementError::Failed(error) => explain(error),
+            StatementError::NotConnected(error) => error_mapping::map_connect_error(error),
+            StatementError::Failed(error) => map_error(error),
             StatementError::TimedOut(error) => error,
         }
     }
 }
 
-/// A short time of chance length, so that two who were in each other's way are not so again.
-fn moment() -> Duration {
+/// Returns a short random pause, so that two transactions in conflict do not collide again.
+fn retry_jitter() -> Duration {
     Duration::from_millis(rand::random_range(1..=RETRY_AFTER_MS_MAX))
 }
 
-/// For the database, which counts microseconds.
+/// Converts a duration for the database, which counts microseconds.
 fn micros(duration: Duration) -> i64 {
-    // Far beyond any lease, and adding it to the present does not overflow.
+    // This exceeds any lease, and adding it to the current time does not overflow.
     const MOST: i64 = i64::MAX / 4;
     i64::try_from(duration.as_micros()).map_or(MOST, |micros| micros.min(MOST))
 }

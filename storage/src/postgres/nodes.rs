@@ -1,20 +1,22 @@
-//! Leases. All arithmetic is the server's, by its clock.
+//! Leases. The server does all time arithmetic, by its own clock.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::ids::TaskId;
+use records::{LeaseRenewal, NodeName, NodeRecord, SessionKey};
 use sqlx::{Row, postgres::PgRow};
 
 use super::{
     PostgresStore, config,
-    error_mapping::explain,
+    error_mapping::map_error,
     micros,
     rows::{get, session_key, task_id, task_name},
 };
-use crate::{LeaseRenewal, NodeName, NodeRecord, NodeStore, SessionKey, StoreError};
+use crate::{NodeStore, StoreError};
 
-/// Nodes whose lease lapsed so long ago are forgotten; what names them as its owner has none either way.
+/// Time after which lapsed nodes are deleted. Rows that name a lapsed node as owner have no live
+/// owner before or after that.
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[async_trait]
@@ -44,7 +46,7 @@ impl NodeStore for PostgresStore {
         Ok(())
     }
 
-    /// One round trip for all a node wants to know this often.
+    /// Returns everything that a node needs at this interval in one round trip.
     async fn renew_lease(
         &self,
         node: &NodeName,
@@ -53,10 +55,10 @@ impl NodeStore for PostgresStore {
     ) -> Result<LeaseRenewal, StoreError> {
         let update = |_| {
             sqlx::query(
-                "WITH renewed AS (
+                "WITH held AS (
                      UPDATE nodes SET lease_until_us = now_us() + $2, draining = $3
                      WHERE node = $1 AND lease_until_us > now_us() RETURNING 1)
-                 SELECT EXISTS (SELECT 1 FROM renewed) AS held,
+                 SELECT EXISTS (SELECT 1 FROM held) AS held,
                         (SELECT version FROM config_version) AS config_version,
                         ARRAY(SELECT key FROM sessions WHERE owner = $1 AND end_asked) AS ended",
             )
@@ -73,7 +75,11 @@ impl NodeStore for PostgresStore {
         } else {
             Vec::new()
         };
-        Ok(LeaseRenewal { held, config_version: get(row, "config_version")?, ended })
+        Ok(LeaseRenewal {
+            renewed: held,
+            config_version: get(row, "config_version")?,
+            sessions_to_end: ended,
+        })
     }
 
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
@@ -131,10 +137,10 @@ fn nameless() -> StoreError {
     StoreError::Corrupt { detail: "a node has no name".into() }
 }
 
-/// From the columns `node`, `address`, `draining` and `lease_left_us`; `None`: there is no node in this row. A node that is
-/// known by name only has left.
+/// Reads a node from the columns `node`, `address`, `draining` and `lease_left_us`. Returns `None`
+/// if the row has no node. A node with a name only has left.
 pub(super) fn node_record(row: &PgRow) -> Result<Option<NodeRecord>, StoreError> {
-    let Some(node) = row.try_get::<Option<&str>, _>("node").map_err(explain)? else {
+    let Some(node) = row.try_get::<Option<&str>, _>("node").map_err(map_error)? else {
         return Ok(None);
     };
     let left_us = get::<Option<i64>>(row, "lease_left_us")?.unwrap_or(0);

@@ -1,9 +1,11 @@
-//! Connections to the server, reused. Called by every statement of the store.
+//! Connection pool of the store. Every statement uses it.
 //!
-//! Three things differ from a pool for everybody. A connection is given back only by who knows that it is idle; one that is
-//! merely dropped, with an answer still due, is closed, so no answer ever reaches the wrong question. Giving back and taking
-//! cost no round trip. And one lost connection makes all that idle now suspect: after a restart or a fail-over no call has
-//! to find out one by one.
+//! It differs from a general pool in three ways:
+//! - Only a caller that knows a connection is idle returns it. A connection that is merely dropped,
+//!   with an answer still due, is closed. So no answer ever reaches the wrong call.
+//! - Returning and taking a connection costs no round trip.
+//! - One lost connection makes all idle connections suspect. After a restart or a failover, calls
+//!   do not have to detect each of them one by one.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -23,17 +25,19 @@ use tokio::{
 
 use super::error_mapping;
 
-/// One that idled for longer is asked first whether it is alive.
+/// Idle time after which a connection is pinged before its use.
 const TRUSTED_FOR: Duration = Duration::from_secs(2);
-/// How long a living one may take to answer that.
+/// Time limit for the answer to that ping.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(700);
-/// How long a server that refuses is tried again. A client that has to be refused hears so within a second.
+/// Time that connects to a refusing server are repeated. A caller that must be refused then gets its
+/// error within a second.
 const REFUSED_FOR: Duration = Duration::from_millis(600);
 const TRY_EVERY: Duration = Duration::from_millis(50);
-/// Then it is replaced, so that changed addresses and memory of the server's side do not stay for ever.
+/// Age at which a connection is replaced, so that old addresses and server memory do not stay for
+/// ever.
 const LIFETIME_MAX: Duration = Duration::from_secs(30 * 60);
 const IDLE_MAX: Duration = Duration::from_secs(5 * 60);
-/// How long the end of the store waits for statements under way and for each goodbye.
+/// Time that the close of the store waits for statements in progress and for each goodbye.
 const CLOSES_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -41,7 +45,7 @@ struct Live {
     connection: PgConnection,
     made_at: Instant,
     idle_since: Instant,
-    /// [`Pool::generation`] when it was made.
+    /// Value of [`Pool::generation`] when the connection was made.
     generation: u64,
 }
 
@@ -49,12 +53,12 @@ pub(super) struct Pool {
     options: PgConnectOptions,
     connections_max: u32,
     permits: Semaphore,
-    /// The one that idled the shortest is last.
+    /// The last entry was idle for the shortest time.
     idle: Mutex<Vec<Live>>,
-    /// Grows when a connection is lost. Connections of before are not trusted any more.
+    /// Grows when a connection is lost. Older connections are no longer trusted.
     generation: AtomicU64,
     started: Instant,
-    /// When the server last said anything, in milliseconds after `started`.
+    /// Time of the last answer of the server, in milliseconds after `started`.
     heard_at_ms: AtomicU64,
 }
 
@@ -67,7 +71,7 @@ impl std::fmt::Debug for Pool {
 /// A connection in use.
 pub(super) struct PooledConnection<'p> {
     pool: &'p Pool,
-    /// Taken out when it is given back.
+    /// Taken out when the connection is returned.
     live: Option<Live>,
     _permit: SemaphorePermit<'p>,
 }
@@ -85,26 +89,26 @@ impl Pool {
         }
     }
 
-    /// An idle connection, or a new one. Waits for either; the caller limits how long.
-    pub(super) async fn take(&self) -> Result<PooledConnection<'_>, sqlx::Error> {
-        self.take_heard_of(TRUSTED_FOR).await
+    /// Returns an idle connection or a new one. Waits for either. The caller limits the time.
+    pub(super) async fn acquire(&self) -> Result<PooledConnection<'_>, sqlx::Error> {
+        self.acquire_verified(TRUSTED_FOR).await
     }
 
-    /// The same, with a sign of life that is no older.
-    pub(super) async fn take_heard_of(
+    /// Works as [`Pool::acquire`], with another limit for the idle time without a ping.
+    pub(super) async fn acquire_verified(
         &self,
         trusted_for: Duration,
     ) -> Result<PooledConnection<'_>, sqlx::Error> {
         let permit = self.permits.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
         let give_up_at = Instant::now() + REFUSED_FOR;
         loop {
-            if let Some(live) = self.take_idle(trusted_for).await {
+            if let Some(live) = self.acquire_idle(trusted_for).await {
                 return Ok(PooledConnection { pool: self, live: Some(live), _permit: permit });
             }
             let generation = self.generation.load(Ordering::Acquire);
             match self.options.connect().await {
                 Ok(connection) => {
-                    self.note_heard();
+                    self.record_activity();
                     let now = Instant::now();
                     let live = Live { connection, made_at: now, idle_since: now, generation };
                     return Ok(PooledConnection { pool: self, live: Some(live), _permit: permit });
@@ -119,7 +123,7 @@ impl Pool {
         }
     }
 
-    async fn take_idle(&self, trusted_for: Duration) -> Option<Live> {
+    async fn acquire_idle(&self, trusted_for: Duration) -> Option<Live> {
         loop {
             let mut live = self.idle().pop()?;
             if live.generation != self.generation.load(Ordering::Acquire) {
@@ -130,7 +134,7 @@ impl Pool {
             }
             match timeout(ANSWERS_WITHIN, live.connection.ping()).await {
                 Ok(Ok(())) => return Some(live),
-                Ok(Err(_)) | Err(_) => self.distrust(),
+                Ok(Err(_)) | Err(_) => self.invalidate_idle(),
             }
         }
     }
@@ -139,19 +143,20 @@ impl Pool {
         self.idle.lock()
     }
 
-    /// A connection was lost: those that idle are closed.
-    pub(super) fn distrust(&self) {
+    /// Closes all idle connections after one was lost.
+    pub(super) fn invalidate_idle(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         let lost = std::mem::take(&mut *self.idle());
         drop(lost);
     }
 
-    pub(super) fn note_heard(&self) {
+    pub(super) fn record_activity(&self) {
         self.heard_at_ms.fetch_max(self.millis(Instant::now()), Ordering::AcqRel);
     }
 
-    /// Whether the server said anything after this moment, to whomever: then it is there, if slow.
-    pub(super) fn heard_since(&self, moment: Instant) -> bool {
+    /// Returns whether the server answered any call after this moment. It is then reachable, if
+    /// slow.
+    pub(super) fn active_since(&self, moment: Instant) -> bool {
         self.heard_at_ms.load(Ordering::Acquire) > self.millis(moment)
     }
 
@@ -160,8 +165,8 @@ impl Pool {
             .unwrap_or(u64::MAX)
     }
 
-    fn give_back(&self, mut live: Live) {
-        self.note_heard();
+    fn return_to_pool(&self, mut live: Live) {
+        self.record_activity();
         live.idle_since = Instant::now();
         let is_good = live.generation == self.generation.load(Ordering::Acquire)
             && live.made_at.elapsed() < LIFETIME_MAX;
@@ -169,13 +174,14 @@ impl Pool {
         if is_good && !self.permits.is_closed() {
             idle.push(live);
         }
-        // The first one idled longest. One for each call is enough: there are calls as long as there is a lease.
+        // The first entry was idle for the longest time. One removal for each call is enough,
+        // because calls continue as long as the lease.
         if idle.first().is_some_and(|first| first.idle_since.elapsed() > IDLE_MAX) {
             idle.remove(0);
         }
     }
 
-    /// No connection is given out any more; those in use have a moment to finish.
+    /// Stops giving out connections. Those in use have a moment to finish.
     pub(super) async fn close(&self) {
         let _in_use = timeout(CLOSES_WITHIN, self.permits.acquire_many(self.connections_max)).await;
         self.permits.close();
@@ -187,17 +193,17 @@ impl Pool {
 }
 
 impl PooledConnection<'_> {
-    /// Gives the connection back; nothing is due on it.
-    pub(super) fn keep(mut self) {
+    /// Returns the connection to the pool. No answer may be due on it.
+    pub(super) fn release(mut self) {
         if let Some(live) = self.live.take() {
-            self.pool.give_back(live);
+            self.pool.return_to_pool(live);
         }
     }
 
-    /// Gives it back or closes it, as the error says.
-    pub(super) fn keep_after(self, error: &sqlx::Error) {
+    /// Returns the connection or closes it, depending on the error.
+    pub(super) fn release_after(self, error: &sqlx::Error) {
         if error_mapping::leaves_connection_usable(error) {
-            self.keep();
+            self.release();
         }
     }
 }

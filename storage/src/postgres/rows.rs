@@ -1,22 +1,23 @@
-//! Rows as the broker sees them. One that cannot be read is counted, told in the log and left out: it must not keep the
-//! others from being served.
+//! Reads rows into the types of the broker. The store counts and logs a row that it cannot read,
+//! and skips it, so that it can still serve the other rows.
 
 use std::sync::atomic::Ordering;
 
 use protocol::ids::{BackendId, TaskId, TenantId};
+use records::SessionKey;
 use sqlx::{
     Decode, Row, Type,
     postgres::{PgRow, Postgres},
 };
 
-use super::{PostgresStore, error_mapping::explain};
-use crate::{SessionKey, StoreError, audit_rows::Column};
+use super::{PostgresStore, error_mapping::map_error};
+use crate::{StoreError, audit_rows::Column};
 
 pub(super) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
     row: &'r PgRow,
     column: &str,
 ) -> Result<T, StoreError> {
-    row.try_get(column).map_err(explain)
+    row.try_get(column).map_err(map_error)
 }
 
 impl<T> Column<T> for PgRow
@@ -24,7 +25,7 @@ where
     T: for<'r> Decode<'r, Postgres> + Type<Postgres>,
 {
     fn column(&self, name: &str) -> Result<T, StoreError> {
-        self.try_get(name).map_err(explain)
+        self.try_get(name).map_err(map_error)
     }
 }
 
@@ -40,7 +41,7 @@ pub(super) fn backend(name: &str) -> Result<BackendId, StoreError> {
 }
 
 pub(super) fn session_key(row: &PgRow) -> Result<SessionKey, StoreError> {
-    SessionKey::from_slice(row.try_get("key").map_err(explain)?).ok_or_else(|| {
+    SessionKey::from_slice(row.try_get("key").map_err(map_error)?).ok_or_else(|| {
         StoreError::Corrupt { detail: "a session's key is not 32 bytes long".into() }
     })
 }
@@ -53,19 +54,19 @@ pub(super) fn task_name(row: &PgRow) -> String {
     format!("task {}", row.try_get::<&str, _>("task").unwrap_or("without an id"))
 }
 
-/// A text that may hold NUL, and is therefore kept as bytes.
+/// Reads a text that may contain NUL and is therefore stored as bytes.
 pub(super) fn text(bytes: Vec<u8>) -> Result<String, StoreError> {
     String::from_utf8(bytes)
         .map_err(|_| StoreError::Corrupt { detail: "a text is not UTF-8".into() })
 }
 
-/// Counts are never negative.
+/// Reads a count, which is never negative.
 pub(super) fn count(row: &PgRow, column: &str) -> Result<u64, StoreError> {
     Ok(u64::try_from(get::<i64>(row, column)?).unwrap_or(0))
 }
 
 impl PostgresStore {
-    /// What can be read of `rows`. `name` says which row it was.
+    /// Returns the readable rows. `name` names a row for the log.
     pub(super) fn readable<T>(
         &self,
         rows: &[PgRow],
@@ -82,7 +83,7 @@ impl PostgresStore {
     ) -> Option<T> {
         read.inspect_err(|error| {
             self.unreadable.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(row = name(), %error, "a row of the database can not be read and is left out");
+            tracing::error!(row = name(), %error, "a row of the database cannot be read and is left out");
         })
         .ok()
     }

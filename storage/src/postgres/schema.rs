@@ -1,6 +1,7 @@
-//! The schema's versions. Migrations are the numbered files of `migrations/postgres`, built into the binary; each is applied
-//! in a transaction of its own together with the note that it was. Replicas that start at once take turns by an advisory
-//! lock, which the server lets go of however the one that holds it ends.
+//! The schema's versions. Migrations are the numbered files of `migrations/postgres`, built into
+//! the binary. Each runs in its own transaction, which also records the migration. Replicas that
+//! start at once take turns with an advisory lock. The server releases the lock when its holder
+//! ends.
 
 use sqlx::{
     Row, SqlSafeStr,
@@ -8,11 +9,11 @@ use sqlx::{
     postgres::PgConnection,
 };
 
-use super::error_mapping::explain;
+use super::error_mapping::map_error;
 use crate::{MigrationOutcome, StoreError, fault_point};
 
-/// Every migration in order, and the places between them at which tests end the process. A released file is never edited:
-/// the next change is the next file.
+/// Every migration in order, and the places between them at which tests end the process. A released
+/// file is never edited: a change is a new file.
 const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
     (
         1,
@@ -50,21 +51,28 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0006_audit_chain.sql"),
         ["migration.6.begun", "migration.6.applied"],
     ),
+    (
+        7,
+        "access",
+        include_str!("../../../migrations/postgres/0007_access.sql"),
+        ["migration.7.begun", "migration.7.applied"],
+    ),
 ];
 
 const TABLE: &str = "_sqlx_migrations";
 
-/// The version this build works with.
-pub(super) fn known() -> i64 {
+/// Returns the version that this build works with.
+pub(super) fn latest_version() -> i64 {
     MIGRATIONS.last().map_or(0, |(version, ..)| *version)
 }
 
-/// `connection` is one that may wait as long as another replica's migration takes.
-pub(super) async fn bring_up_to_date(
+/// Brings the schema up to date. `connection` must allow waits as long as another replica's
+/// migration.
+pub(super) async fn apply_migrations(
     connection: &mut PgConnection,
     migrate: bool,
 ) -> Result<MigrationOutcome, StoreError> {
-    let known = known();
+    let known = latest_version();
     let at_first = found(connection).await?;
     if at_first > known {
         return Err(StoreError::SchemaNewer { found: at_first, known });
@@ -84,12 +92,13 @@ pub(super) async fn bring_up_to_date(
     Ok(MigrationOutcome { from, to: known })
 }
 
-/// With the lock held. Returns the version it began with, which another replica may have raised meanwhile.
+/// Applies missing migrations. The caller holds the lock. Returns the version before, which another
+/// replica may have raised meanwhile.
 async fn apply_missing(connection: &mut PgConnection) -> Result<i64, StoreError> {
-    bring_up_to(connection, known()).await
+    migrate_to(connection, latest_version()).await
 }
 
-pub(super) async fn bring_up_to(
+pub(super) async fn migrate_to(
     connection: &mut PgConnection,
     known: i64,
 ) -> Result<i64, StoreError> {
@@ -102,10 +111,10 @@ pub(super) async fn bring_up_to(
     for (version, name, sql, [begun, applied]) in
         MIGRATIONS.iter().filter(|(version, ..)| (from + 1..=known).contains(version))
     {
-        fault_point::passed(begun);
+        fault_point::hit(begun);
         let migration = migration(*version, name, sql);
         connection.apply(TABLE, &migration).await.map_err(|error| refused(error, *version))?;
-        fault_point::passed(applied);
+        fault_point::hit(applied);
     }
     if from < known {
         tracing::info!(from, to = known, "database schema brought up to date");
@@ -113,7 +122,7 @@ pub(super) async fn bring_up_to(
     Ok(from)
 }
 
-/// Compares what was applied with what this build would have.
+/// Compares the applied migrations with those of this build.
 async fn check(connection: &mut PgConnection) -> Result<(), StoreError> {
     for applied in connection.list_applied_migrations(TABLE).await.map_err(refusal)? {
         let own = MIGRATIONS.iter().find(|(version, ..)| *version == applied.version);
@@ -133,18 +142,18 @@ fn migration(version: i64, name: &'static str, sql: &'static str) -> Migration {
     Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
 }
 
-/// The newest migration that was applied, whoever applied it.
+/// Returns the version of the newest applied migration, by any replica.
 async fn found(connection: &mut PgConnection) -> Result<i64, StoreError> {
     let table = sqlx::query("SELECT to_regclass('_sqlx_migrations') IS NOT NULL")
         .fetch_one(&mut *connection)
         .await
-        .map_err(explain)?;
-    if !table.try_get::<bool, _>(0).map_err(explain)? {
+        .map_err(map_error)?;
+    if !table.try_get::<bool, _>(0).map_err(map_error)? {
         return Ok(0);
     }
     let newest =
         sqlx::query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success");
-    newest.fetch_one(connection).await.map_err(explain)?.try_get(0).map_err(explain)
+    newest.fetch_one(connection).await.map_err(map_error)?.try_get(0).map_err(map_error)
 }
 
 fn refusal(error: MigrateError) -> StoreError {
@@ -153,11 +162,11 @@ fn refusal(error: MigrateError) -> StoreError {
 
 fn refused(error: MigrateError, version: i64) -> StoreError {
     match error {
-        MigrateError::Execute(error) => explain(error),
+        MigrateError::Execute(error) => map_error(error),
         MigrateError::ExecuteMigration(error, _) => {
-            let is_of_server =
-                super::error_mapping::remedy(&error) != super::error_mapping::RetryAction::None;
-            match explain(error) {
+            let is_of_server = super::error_mapping::retry_action(&error)
+                != super::error_mapping::RetryAction::None;
+            match map_error(error) {
                 StoreError::Unavailable { detail } | StoreError::Refused { detail }
                     if !is_of_server =>
                 {
@@ -177,7 +186,7 @@ mod tests {
     #[test]
     fn migrations_are_numbered_without_gaps() {
         let numbers: Vec<i64> = MIGRATIONS.iter().map(|(version, ..)| *version).collect();
-        assert_eq!(numbers, (1..=known()).collect::<Vec<_>>());
+        assert_eq!(numbers, (1..=latest_version()).collect::<Vec<_>>());
     }
 
     #[test]

@@ -1,27 +1,29 @@
-//! Sessions: who owns them, and what operators see of them. Their owners' writes are in `write`.
+//! Sessions: owners, claims, and lists for operators. `write` contains the writes of their owners.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
+use records::{
+    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoredSession,
+    SubscriptionCount, SubscriptionRecord,
+};
 use sqlx::{Row, postgres::PgRow};
 
 use super::{
     PostgresStore, micros, nodes,
     rows::{self, count, get, session_key},
 };
-use crate::{
-    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, SessionStore,
-    StoreError, StoredSession, SubscriptionCount, SubscriptionRecord,
-};
+use crate::{SessionStore, StoreError};
 
-/// Digits of a digest: eight bytes.
+/// Digits of a digest, which has eight bytes.
 const DIGEST_DIGITS: usize = 16;
 
 #[async_trait]
 impl SessionStore for PostgresStore {
-    /// Locks the session, then its owner's lease, and that only to share it: whoever changes a lease holds no lock that this
-    /// could wait for, so the order of the batches (leases first) is not needed here.
+    /// Locks the session, and then its owner's lease in shared mode. A transaction that changes a
+    /// lease holds no lock that this call could wait for. So this call need not follow the lock
+    /// order of the batches, which is leases first.
     async fn claim_session(
         &self,
         key: &SessionKey,
@@ -45,7 +47,7 @@ impl SessionStore for PostgresStore {
         }
         let record = SessionRecord {
             key: *key,
-            seat: seat.clone(),
+            identity: seat.clone(),
             api_key: get::<Option<&str>>(row, "api_key")?.map(KeyId::new),
             transport: get(row, "transport")?,
             version: get(row, "version")?,
@@ -84,7 +86,8 @@ impl SessionStore for PostgresStore {
         if digest.len() != DIGEST_DIGITS || !digits {
             return Ok(Vec::new());
         }
-        // Every key that begins with these bytes: none is longer than 32, so none is after the eight with 0xff behind them.
+        // Selects every key that begins with these bytes. No key has more than 32 bytes, so none is
+        // above the eight bytes followed by 0xff.
         let rows = self.rows(|_| sqlx::query(SESSIONS_BY_DIGEST).bind(digest)).await?;
         Ok(self.readable(&rows, stored_session, named))
     }
@@ -132,7 +135,7 @@ impl SessionStore for PostgresStore {
 }
 
 impl PostgresStore {
-    /// From three columns of the same length.
+    /// Reads subscriptions from three columns of the same length.
     fn subscriptions(
         &self,
         row: &PgRow,
@@ -160,7 +163,7 @@ impl PostgresStore {
     }
 }
 
-/// What [`stored_session`] reads, of the sessions `s`.
+/// Selects the columns that [`stored_session`] reads, of the sessions `s`.
 macro_rules! stored_sessions {
     ($which:literal) => {
         concat!(
@@ -189,7 +192,7 @@ fn stored_session(row: &PgRow) -> Result<StoredSession, StoreError> {
     Ok(StoredSession {
         record: SessionRecord {
             key: session_key(row)?,
-            seat: SessionIdentity {
+            identity: SessionIdentity {
                 tenant: rows::tenant(row)?,
                 principal: PrincipalId::new(get::<&str>(row, "principal")?),
                 endpoint,

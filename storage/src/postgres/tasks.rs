@@ -1,4 +1,4 @@
-//! Tasks: who owns them, and what is read of them. Their changes are in `write`.
+//! Tasks: owners, claims and reads. `write` contains their changes.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -7,24 +7,24 @@ use std::{
 
 use async_trait::async_trait;
 use protocol::ids::{PrincipalId, TaskId, TenantId};
+use records::{
+    FullTask, InputCounts, NodeName, SessionKey, StoredTask, StoredTaskSnapshot, TaskAudience,
+    TaskInput, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
+};
 use sqlx::{Row, postgres::PgRow};
 
 use super::{
     PostgresStore, StatementError,
     rows::{self, count, get, task_id, task_name},
 };
-use crate::{
-    FullTask, InputCounts, NodeName, SessionKey, StoreError, StoredTask, StoredTaskSnapshot,
-    TaskAudience, TaskInput, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskStore,
-    TaskTransition,
-};
+use crate::{StoreError, TaskStore};
 
-/// How far a task has got, as it is stored.
+/// Progress of a task, as stored.
 pub(super) const QUEUED: i16 = 0;
 pub(super) const SENT: i16 = 1;
 pub(super) const MIRRORED: i16 = 2;
 
-/// What [`stored_task`] reads. What may be long is left where it is.
+/// Selects the columns that [`stored_task`] reads. Leaves out columns with long values.
 macro_rules! stored_tasks {
     ($from:literal) => {
         stored_tasks!("", $from)
@@ -40,7 +40,7 @@ macro_rules! stored_tasks {
     };
 }
 
-/// What [`whole_task`] reads: all but the outcome.
+/// Selects the columns that [`whole_task`] reads: all except the outcome.
 macro_rules! whole_tasks {
     ($from:literal) => {
         whole_tasks!("", $from)
@@ -57,7 +57,7 @@ macro_rules! whole_tasks {
     };
 }
 
-/// Only what waits has questions that are not closed.
+/// Only a task that waits has inputs that are not closed.
 const LOOKS: &str = stored_tasks!(
     ", newest, coalesce(asked, 0) AS asked, coalesce(answered, 0) AS answered",
     "tasks LEFT JOIN LATERAL (
@@ -77,7 +77,7 @@ const TASKS: &str = stored_tasks!(
         AND ($3::bigint IS NULL OR (created_at_us, task) > ($3, $4)) ORDER BY created_at_us, task LIMIT $5"
 );
 
-/// Without reading what is over.
+/// Counts tasks without reading the finished ones.
 pub(super) const TASK_COUNTS: &str = "
     SELECT status, count(*) AS tasks FROM tasks WHERE status IN ('working', 'input_required') GROUP BY status
     UNION ALL
@@ -166,9 +166,10 @@ impl TaskStore for PostgresStore {
         Ok(self.read_tasks(&self.rows(select).await?))
     }
 
-    /// A call whose answer was lost has made this node the owner of tasks it does not know of, and which nobody else takes
-    /// as long as its lease runs. Its commit may be long in coming, and a later call does not wait for its locks. So calls
-    /// have names, and for a while each call goes by the names of those that were not answered, too.
+    /// A call whose answer was lost has made this node the owner of tasks that it does not know. No
+    /// other node claims them while the node's lease is valid. The commit of that call may come
+    /// late, and a later call does not wait for its locks. So each call has a token, and for a
+    /// while each later call passes the tokens of the unanswered ones.
     async fn claim_tasks(
         &self,
         node: &NodeName,
@@ -177,7 +178,7 @@ impl TaskStore for PostgresStore {
     ) -> Result<Vec<FullTask>, StoreError> {
         let _one_at_a_time = self.claiming.lock().await;
         let token: i64 = rand::random();
-        let unanswered = self.unanswered().note_claim(token);
+        let unanswered = self.in_doubt().note_claim(token);
         let except: Vec<&str> = except.iter().map(TaskId::as_str).collect();
         let was_repeated = AtomicBool::new(false);
         let claim = |again: bool| {
@@ -201,13 +202,13 @@ impl TaskStore for PostgresStore {
                     && !was_repeated.load(Ordering::Acquire)
             }
         };
-        // All that one took appears at once.
+        // All tasks of one claim appear at once.
         let told = answer
             .iter()
             .flatten()
             .filter_map(|row| row.try_get::<Option<i64>, _>("claim").ok().flatten());
         let settled: Vec<i64> = told.chain(is_settled.then_some(token)).collect();
-        self.unanswered().claims.retain(|(token, _)| !settled.contains(token));
+        self.in_doubt().claims.retain(|(token, _)| !settled.contains(token));
         Ok(self.readable(&answer?, whole_task, task_name))
     }
 
@@ -329,5 +330,5 @@ fn stored_task(row: &PgRow) -> Result<StoredTask, StoreError> {
 fn whole_task(row: &PgRow) -> Result<FullTask, StoreError> {
     let left: Option<i64> = get(row, "left_us")?;
     let left = left.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
-    Ok(FullTask { stored: stored_task(row)?, left })
+    Ok(FullTask { stored: stored_task(row)?, ttl_left: left })
 }

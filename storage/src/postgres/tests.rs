@@ -1,4 +1,4 @@
-//! The conformance suites over PostgreSQL, and what is particular to a server that may go away.
+//! The conformance suites over PostgreSQL, and tests of a server that may go away.
 
 mod claims;
 mod commits;
@@ -11,28 +11,28 @@ mod tls;
 use std::time::Duration;
 
 use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
+use records::{
+    AdminChange, AuditKind, AuditRecord, NodeName, SessionIdentity, SessionKey, SessionRecord,
+    TaskLimits, TaskRecord, TaskStatus, TenantRecord, WriteOp,
+};
 use testkit::{FaultProxy, PostgresServer};
 
 use super::{PostgresOptions, PostgresStore, rows::get};
-use crate::{
-    AdminChange, AuditKind, AuditRecord, ConfigStore, DurableStore, NodeName, SessionIdentity,
-    SessionKey, SessionRecord, SessionStore, StoreError, TaskLimits, TaskRecord, TaskStatus,
-    TenantRecord, WriteOp,
-};
+use crate::{ConfigStore, DurableStore, SessionStore, StoreError};
 
-/// No call may take longer, whatever happens.
+/// Longest time of any call, in every fault.
 const AT_MOST: Duration = Duration::from_secs(3);
-/// How soon calls succeed again after the server's return.
+/// Time after the server's return within which calls succeed again.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(1);
 
-/// A store on a server of its own, which goes with the test.
+/// Returns a store on its own server, which ends with the test.
 async fn on_server() -> (PostgresServer, PostgresStore) {
     let server = PostgresServer::fast().await;
     let store = open(&server).await;
     (server, store)
 }
 
-/// The same over a network that fails when it is told to.
+/// Returns a store on its own server, behind a proxy that can fail.
 async fn behind_proxy() -> (PostgresServer, FaultProxy, PostgresStore) {
     let server = PostgresServer::fast().await;
     let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await;
@@ -49,7 +49,7 @@ fn options(server: &PostgresServer) -> PostgresOptions {
     PostgresOptions { url: server.url(), migrate: true, connect_timeout: Duration::from_secs(5) }
 }
 
-/// An empty store on a server that has others.
+/// Returns an empty store on a server that has other databases.
 async fn fresh(server: &PostgresServer) -> PostgresStore {
     PostgresStore::open(&PostgresOptions { url: server.database().await, ..options(server) })
         .await
@@ -84,7 +84,7 @@ async fn records_survive_a_restart_and_a_crash() {
     server.kill().await;
     server.start_again().await;
     let store = open(&server).await;
-    assert_eq!(store.migrated().from, store.migrated().to, "nothing left to migrate");
+    assert_eq!(store.migration().from, store.migration().to, "nothing left to migrate");
     assert_eq!(
         before,
         (
@@ -103,14 +103,14 @@ async fn settings_reach_the_disk_before_a_write_returns() {
     assert_eq!(get::<String>(&rows.await.unwrap()[0], "all").unwrap(), "on 1500ms read committed");
 }
 
-/// The same database through the proxy.
+/// Returns the URL of the same database through the proxy.
 fn behind(proxy: &FaultProxy, url: &str) -> String {
     let (_, database) = url.rsplit_once('/').unwrap();
     format!("postgres://postgres@{}/{database}", proxy.address())
 }
 
 fn key(number: u8) -> SessionKey {
-    SessionKey::new([number; crate::SESSION_KEY_BYTES])
+    SessionKey::new([number; records::SESSION_KEY_BYTES])
 }
 
 fn seat() -> SessionIdentity {
@@ -124,7 +124,7 @@ fn seat() -> SessionIdentity {
 fn open_session(number: u8) -> WriteOp {
     let record = SessionRecord {
         key: key(number),
-        seat: seat(),
+        identity: seat(),
         api_key: None,
         transport: "streamable_http".into(),
         version: "2025-11-25".into(),
@@ -179,7 +179,7 @@ fn end_as(number: u8, epoch: Option<i64>, status: TaskStatus) -> WriteOp {
 #[tokio::test]
 async fn a_change_that_can_not_be_told_of_is_not_made() {
     let (_server, store) = on_server().await;
-    // No text of PostgreSQL holds a NUL.
+    // PostgreSQL refuses a text with a NUL.
     let record = AuditRecord {
         id: [1; 16],
         at_us: 1,
@@ -193,6 +193,6 @@ async fn a_change_that_can_not_be_told_of_is_not_made() {
         created_at_us: 1,
         updated_at_us: 1,
     };
-    store.change(AdminChange::PutTenant(&acme), Some(&record)).await.unwrap_err();
+    store.apply(AdminChange::PutTenant(&acme), Some(&record)).await.unwrap_err();
     assert_eq!(store.tenants().await.unwrap(), []);
 }

@@ -1,10 +1,12 @@
-//! Whether a connection to PostgreSQL proves which server it leads to. Looked at once, when the store is opened.
+//! Checks whether a connection to PostgreSQL verifies the server. Called once, when the store is
+//! opened.
 
 use std::net::IpAddr;
 
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-/// The mode of a connection that leaves this machine and does not verify the server. `None`: there is nothing to say.
+/// Returns the mode of a connection that leaves this machine and does not verify the server.
+/// Returns `None` if no warning is due.
 pub(super) fn unverified(options: &PgConnectOptions) -> Option<&'static str> {
     let mode = match options.get_ssl_mode() {
         PgSslMode::VerifyFull | PgSslMode::VerifyCa => return None,
@@ -17,7 +19,7 @@ pub(super) fn unverified(options: &PgConnectOptions) -> Option<&'static str> {
     (!stays_here).then_some(mode)
 }
 
-/// Says so, and what to write instead.
+/// Logs a warning that names the setting to change.
 pub(super) fn warn_if_unverified(options: &PgConnectOptions) {
     if let Some(sslmode) = unverified(options) {
         tracing::warn!(

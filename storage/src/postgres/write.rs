@@ -1,16 +1,17 @@
-//! Batches of writes: one statement that calls a function of the schema for each half of the batch, its sessions and its
-//! tasks, which it gets as columns. The statement is its own transaction: however long the batch is, it costs one round trip,
-//! and no lock is held for as long as an answer is on its way.
+//! Batches of writes. One statement calls a function of the schema for each half of the batch, its
+//! sessions and its tasks, and passes the half as columns. The statement is its own transaction. So
+//! a batch of any length costs one round trip, and holds no lock while an answer is on its way.
 //!
-//! A statement that was not sent takes no effect, and one is sent only over a connection that was heard of just now. When the
-//! connection is lost after that, nobody knows whether it took effect. The batch is then carried out again on a new connection
-//! and told that it may have been before (`again`). The locks of the first attempt, should the server still be at it, make the
-//! second one wait for its end. Each kind of write then finds out by itself what is its own:
+//! A statement that was not sent takes no effect, and the store sends one only over a connection
+//! that answered a moment ago. If the connection is lost after that, the outcome is unknown. The
+//! store then repeats the batch on a new connection, and marks it as a repetition (`again`). If the
+//! server still runs the first attempt, its locks make the second one wait for its end. Each kind
+//! of write then recognises its own effect:
 //!
 //! | kind | on the second attempt |
 //! |---|---|
-//! | open, create | the row is there with our owner: ours, since nobody else knows its key |
-//! | update, step, subscribe, unsubscribe, ask, close | the same again changes nothing more |
+//! | open, create | the row exists with our owner, and no other replica knows its key |
+//! | update, step, subscribe, unsubscribe, ask, close | a repetition changes nothing more |
 //! | release | the row has the next epoch and no owner |
 //! | end of a session | the row is gone |
 //! | end of a task | over with the same status, message, outcome and epoch |
@@ -22,24 +23,27 @@ use std::{
 };
 
 use async_trait::async_trait;
+use records::{TaskLimit, WriteOp, WriteOutcome};
 use sqlx::{Executor as _, SqlSafeStr as _, postgres::PgRow};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     ANSWER_WITHIN, PostgresStore, SETTLED_WITHIN, StatementError, TRIES_MAX,
     columns::Columns,
-    error_mapping::{RetryAction, remedy},
-    moment,
+    error_mapping::{RetryAction, retry_action},
+    retry_jitter,
     rows::get,
 };
-use crate::{DurableStore, StoreError, TaskLimit, WriteOp, WriteOutcome, fault_point};
+use crate::{DurableStore, StoreError, fault_point};
 
-/// How long after a batch whose outcome nobody knows writes are taken for possible repetitions of its own. A write that is
-/// none is done no harm: what it would have been refused for is then as it wanted it to be.
+/// Time after a batch with an unknown outcome in which each write may be its repetition. Other
+/// writes suffer no harm from the mark: a write that would be refused finds the state that it
+/// wanted.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
-/// A connection that was heard of as recently is there: a batch right behind another one needs not ask.
+/// Idle time below which a connection needs no ping, such as for a batch directly after another
+/// one.
 const SURE_FOR: Duration = Duration::from_millis(2);
-/// Before a lost connection's batch is carried out again.
+/// Pause before a batch whose connection was lost is repeated.
 const SETTLE_AFTER: Duration = Duration::from_millis(20);
 
 #[async_trait]
@@ -63,8 +67,8 @@ impl DurableStore for PostgresStore {
         let columns = Columns::of(batch);
         let started = Instant::now();
         let give_up_at = started + SETTLED_WITHIN;
-        // An earlier batch may have been this one.
-        let repeats = self.unanswered().writes_until.is_some_and(|end| started < end);
+        // This batch may repeat an earlier one.
+        let repeats = self.in_doubt().writes_until.is_some_and(|end| started < end);
         let is_open = AtomicBool::new(false);
         let mut tries = 1;
         loop {
@@ -74,30 +78,31 @@ impl DurableStore for PostgresStore {
                 Ok(Ok(outcomes)) => return Ok(outcomes),
                 Ok(Err(error)) => error,
                 Err(_) => {
-                    let error = self.late(started);
+                    let error = self.timeout_error(started);
                     if Instant::now() >= give_up_at {
                         return Err(self.given_up(error, &is_open));
                     }
-                    // It may have been the answer alone that was lost: what is left of the time is for finding out.
+                    // Only the answer may have been lost. The rest of the time serves to find out.
                     continue;
                 }
             };
             let cause = match &error {
                 StatementError::Failed(cause) => cause,
-                // It was tried for as long as there is hope. What went before may have been carried out all the same.
+                // No time is left for another attempt. An earlier attempt may still have taken
+                // effect.
                 StatementError::NotConnected(_) | StatementError::TimedOut(_) => {
                     return Err(self.given_up(error.into(), &is_open));
                 }
             };
-            let remedy = remedy(cause);
+            let remedy = retry_action(cause);
             if remedy == RetryAction::None || tries >= TRIES_MAX || Instant::now() >= give_up_at {
                 return Err(self.given_up(error.into(), &is_open));
             }
             if remedy == RetryAction::Reconnect {
-                self.distrust();
+                self.invalidate_idle();
                 sleep(SETTLE_AFTER).await;
             } else {
-                sleep(moment()).await;
+                sleep(retry_jitter()).await;
             }
             tries += 1;
         }
@@ -105,31 +110,36 @@ impl DurableStore for PostgresStore {
 }
 
 impl PostgresStore {
-    /// There is no more time. Where the batch was sent, nobody knows whether the batch was carried out; its sender may try again.
+    /// Returns the error of a batch that ran out of time. If the batch was sent, its outcome is
+    /// unknown, and the caller may try again.
     fn given_up(&self, error: StoreError, is_open: &AtomicBool) -> StoreError {
         if !is_open.load(Ordering::Acquire) {
             return error;
         }
-        self.unanswered().writes_until = Some(Instant::now() + REMEMBERED_FOR);
+        self.in_doubt().writes_until = Some(Instant::now() + REMEMBERED_FOR);
         StoreError::OutcomeUnknown(Box::new(error))
     }
 
-    /// `is_open`: the batch was sent, in this attempt or before, whose answer is not known.
+    /// `is_open` is true if the batch was sent, in this or an earlier attempt, without a known
+    /// answer.
     async fn attempt(
         &self,
         columns: &Columns<'_>,
         again: bool,
         is_open: &AtomicBool,
     ) -> Result<Vec<WriteOutcome>, StatementError> {
-        let mut connection =
-            self.write_pool.take_heard_of(SURE_FOR).await.map_err(StatementError::NotConnected)?;
+        let mut connection = self
+            .write_pool
+            .acquire_verified(SURE_FOR)
+            .await
+            .map_err(StatementError::NotConnected)?;
         match carry_out(&mut connection, columns, again, is_open).await {
             Ok(rows) => {
-                connection.keep();
+                connection.release();
                 outcomes(&rows, columns.length).map_err(StatementError::TimedOut)
             }
             Err(error) => {
-                connection.keep_after(&error);
+                connection.release_after(&error);
                 Err(StatementError::Failed(error))
             }
         }
@@ -142,21 +152,22 @@ async fn carry_out(
     again: bool,
     is_open: &AtomicBool,
 ) -> Result<Vec<PgRow>, sqlx::Error> {
-    fault_point::passed("write.begun");
-    // By itself, so that what follows is one round trip, and what fails before it was certainly not done.
+    fault_point::hit("write.begun");
+    // A separate step: the statement itself is then one round trip, and an error before it
+    // certainly had no effect.
     connection.prepare(columns.statement().into_sql_str()).await?;
     let was_open = is_open.swap(true, Ordering::AcqRel);
     let rows = columns.query(again).fetch_all(&mut *connection).await.inspect_err(|error| {
-        // The server's own word that it did not.
-        if remedy(error) != RetryAction::Reconnect {
+        // The server itself reported that the statement had no effect.
+        if retry_action(error) != RetryAction::Reconnect {
             is_open.store(was_open, Ordering::Release);
         }
     })?;
-    fault_point::passed("write.committed");
+    fault_point::hit("write.committed");
     Ok(rows)
 }
 
-/// In the order of the batch.
+/// Returns the outcomes in the order of the batch.
 fn outcomes(rows: &[PgRow], length: usize) -> Result<Vec<WriteOutcome>, StoreError> {
     let missing = || StoreError::Corrupt {
         detail: "the functions of its schema are not those of this build".into(),

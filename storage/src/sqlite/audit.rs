@@ -1,15 +1,15 @@
-//! [`AuditStore`] on SQLite. That nothing is changed and nothing removed early is the work of triggers.
+//! [`AuditStore`] on SQLite. Triggers refuse changes of records and early removals.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use async_trait::async_trait;
+use records::{
+    AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, ChainedAuditRecord, StoredAuditRecord,
+};
 use sqlx::{Row, sqlite::SqliteRow};
 
-use super::{SqliteStore, WriteTransaction, audit_chain, error_mapping::explain, with_deadline};
-use crate::{
-    AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, ChainedAuditRecord,
-    StoreError, StoredAuditRecord,
-};
+use super::{SqliteStore, WriteTransaction, audit_chain, error_mapping::map_error, with_deadline};
+use crate::{AuditStore, StoreError};
 
 #[async_trait]
 impl AuditStore for SqliteStore {
@@ -22,7 +22,7 @@ impl AuditStore for SqliteStore {
         .await
     }
 
-    async fn audit(
+    async fn audit_records(
         &self,
         filter: &AuditFilter,
         after: Option<i64>,
@@ -40,21 +40,21 @@ impl AuditStore for SqliteStore {
         .bind(filter.until_us.unwrap_or(i64::MAX))
         .bind(limit);
         with_deadline("reading the audit log", async {
-            select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(stored).collect()
+            select.fetch_all(&self.readers).await.map_err(map_error)?.iter().map(stored).collect()
         })
         .await
     }
 
-    async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
+    async fn trim_unchained_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
         with_deadline("trimming the audit log", async {
             let mut writing = self.begin().await?;
             let release = sqlx::query("UPDATE audit_retention SET before_us = ?1 WHERE before_us < ?1").bind(before_us);
-            release.execute(writing.connection()).await.map_err(explain)?;
+            release.execute(writing.connection()).await.map_err(map_error)?;
             let delete = sqlx::query(
                 "DELETE FROM audit WHERE number IN
                  (SELECT number FROM audit INDEXED BY audit_by_time WHERE at_us < ? AND chain_position IS NULL LIMIT ?)",
             );
-            let gone = delete.bind(before_us).bind(limit).execute(writing.connection()).await.map_err(explain)?.rows_affected();
+            let gone = delete.bind(before_us).bind(limit).execute(writing.connection()).await.map_err(map_error)?.rows_affected();
             writing.commit().await?;
             Ok(gone)
         })
@@ -62,7 +62,7 @@ impl AuditStore for SqliteStore {
     }
 }
 
-/// Adds the records that are not there, with whatever else is written, to the chains they belong to.
+/// Adds the missing records to their chains, in the same transaction as the other writes.
 pub(super) async fn append(
     writing: &mut WriteTransaction<'_>,
     records: &[AuditRecord],
@@ -89,7 +89,7 @@ pub(super) async fn append(
         .bind(record.body.as_str())
         .bind(link.position)
         .bind(hash.as_slice());
-        if insert.execute(writing.connection()).await.map_err(explain)?.rows_affected() > 0 {
+        if insert.execute(writing.connection()).await.map_err(map_error)?.rows_affected() > 0 {
             (*length, *head, number) = (link.position, hash.to_vec(), link.number);
         }
     }
@@ -103,16 +103,16 @@ fn stored(row: &SqliteRow) -> Result<StoredAuditRecord, StoreError> {
     let corrupt = |what: &str| StoreError::Corrupt {
         detail: format!("a record of the audit log has no {what} that can be read"),
     };
-    let id: Vec<u8> = row.try_get("id").map_err(explain)?;
-    let kind: &str = row.try_get("kind").map_err(explain)?;
+    let id: Vec<u8> = row.try_get("id").map_err(map_error)?;
+    let kind: &str = row.try_get("kind").map_err(map_error)?;
     Ok(StoredAuditRecord {
-        number: row.try_get("number").map_err(explain)?,
+        number: row.try_get("number").map_err(map_error)?,
         record: AuditRecord {
             id: <[u8; AUDIT_ID_BYTES]>::try_from(id).map_err(|_| corrupt("id"))?,
-            at_us: row.try_get("at_us").map_err(explain)?,
+            at_us: row.try_get("at_us").map_err(map_error)?,
             kind: AuditKind::parse(kind).ok_or_else(|| corrupt("kind"))?,
-            tenant: row.try_get("tenant").map_err(explain)?,
-            body: row.try_get("body").map_err(explain)?,
+            tenant: row.try_get("tenant").map_err(map_error)?,
+            body: row.try_get("body").map_err(map_error)?,
         },
     })
 }

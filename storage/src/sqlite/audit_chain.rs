@@ -1,13 +1,14 @@
 //! [`AuditChainStore`] on SQLite: one writer at a time extends the chains.
 
 use async_trait::async_trait;
+use records::{
+    AUDIT_GENESIS, AuditChain, AuditChainPage, AuditCheckpoint, AuditRetentionTerms,
+    AuditTruncation, UnchainedAudit,
+};
 use sqlx::{Row, sqlite::SqliteRow};
 
-use super::{SqliteStore, WriteTransaction, error_mapping::explain, with_deadline};
-use crate::{
-    AUDIT_GENESIS, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint,
-    AuditRetentionTerms, AuditTruncation, StoreError, UnchainedAudit, audit_rows,
-};
+use super::{SqliteStore, WriteTransaction, error_mapping::map_error, with_deadline};
+use crate::{AuditChainStore, StoreError, audit_rows};
 
 const READING: &str = "reading the chains of the audit log";
 
@@ -18,7 +19,8 @@ impl AuditChainStore for SqliteStore {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<AuditChain>, StoreError> {
-        // Names that only records have are found by jumping from one to the next along the index.
+        // The query finds names that only records contain. It jumps from one name to the next along
+        // the index.
         let select = sqlx::query(
             "WITH RECURSIVE named (chain) AS (
                  SELECT min(coalesce(tenant, '')) FROM audit INDEXED BY audit_by_chain
@@ -37,7 +39,7 @@ impl AuditChainStore for SqliteStore {
             select
                 .fetch_all(&self.readers)
                 .await
-                .map_err(explain)?
+                .map_err(map_error)?
                 .iter()
                 .map(audit_rows::chain)
                 .collect()
@@ -45,7 +47,7 @@ impl AuditChainStore for SqliteStore {
         .await
     }
 
-    async fn audit_links(
+    async fn audit_chain_page(
         &self,
         name: &str,
         after: i64,
@@ -60,31 +62,34 @@ impl AuditChainStore for SqliteStore {
         );
         let select = select.bind(name).bind(after).bind(limit);
         with_deadline(READING, async {
-            let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
             let chain =
                 rows.first().map_or_else(|| Ok(AuditChain::empty(name)), audit_rows::chain)?;
             let links = rows
                 .iter()
                 .filter_map(|row| audit_rows::chained_record(row).transpose())
                 .collect::<Result<_, _>>()?;
-            Ok(AuditChainPage { chain, links })
+            Ok(AuditChainPage { chain, records: links })
         })
         .await
     }
 
-    async fn audit_outside(&self) -> Result<UnchainedAudit, StoreError> {
+    async fn unchained_audit(&self) -> Result<UnchainedAudit, StoreError> {
         let select = sqlx::query(
             "SELECT unchained_until, (SELECT min(number) FROM audit INDEXED BY audit_outside_chains
                  WHERE chain_position IS NULL AND number > unchained_until) AS stray FROM audit_retention",
         );
         with_deadline(READING, async {
-            let row = select.fetch_one(&self.readers).await.map_err(explain)?;
-            Ok(UnchainedAudit { until: get(&row, "unchained_until")?, stray: get(&row, "stray")? })
+            let row = select.fetch_one(&self.readers).await.map_err(map_error)?;
+            Ok(UnchainedAudit {
+                until: get(&row, "unchained_until")?,
+                first_unchained: get(&row, "stray")?,
+            })
         })
         .await
     }
 
-    async fn audit_chains_ahead(
+    async fn audit_chains_to_checkpoint(
         &self,
         by: i64,
         after: Option<&str>,
@@ -99,7 +104,7 @@ impl AuditChainStore for SqliteStore {
             select
                 .fetch_all(&self.readers)
                 .await
-                .map_err(explain)?
+                .map_err(map_error)?
                 .iter()
                 .map(audit_rows::chain)
                 .collect()
@@ -123,7 +128,7 @@ impl AuditChainStore for SqliteStore {
                 .bind(checkpoint.head.as_slice())
                 .bind(checkpoint.at_us)
                 .bind(checkpoint.signature.as_slice());
-                if update.execute(writing.connection()).await.map_err(explain)?.rows_affected() > 0 {
+                if update.execute(writing.connection()).await.map_err(map_error)?.rows_affected() > 0 {
                     taken.push(name.clone());
                 }
             }
@@ -133,7 +138,7 @@ impl AuditChainStore for SqliteStore {
         .await
     }
 
-    async fn audit_chains_older(
+    async fn audit_chains_to_truncate(
         &self,
         before_us: i64,
         limit: u32,
@@ -148,7 +153,7 @@ impl AuditChainStore for SqliteStore {
             select
                 .fetch_all(&self.readers)
                 .await
-                .map_err(explain)?
+                .map_err(map_error)?
                 .iter()
                 .map(|row| get(row, "chain"))
                 .collect()
@@ -156,7 +161,11 @@ impl AuditChainStore for SqliteStore {
         .await
     }
 
-    async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError> {
+    async fn truncate_audit_chain(
+        &self,
+        name: &str,
+        cut: &AuditTruncation,
+    ) -> Result<u64, StoreError> {
         with_deadline("trimming the audit log", async {
             let mut writing = self.begin().await?;
             let begin = sqlx::query(
@@ -169,13 +178,13 @@ impl AuditChainStore for SqliteStore {
             .bind(cut.hash.as_slice())
             .bind(cut.before_us)
             .bind(cut.signature.as_slice());
-            if begin.execute(writing.connection()).await.map_err(explain)?.rows_affected() == 0 {
+            if begin.execute(writing.connection()).await.map_err(map_error)?.rows_affected() == 0 {
                 return Ok(0);
             }
             let release = sqlx::query("UPDATE audit_retention SET before_us = ?1 WHERE before_us < ?1").bind(cut.before_us);
-            release.execute(writing.connection()).await.map_err(explain)?;
+            release.execute(writing.connection()).await.map_err(map_error)?;
             let delete = sqlx::query("DELETE FROM audit WHERE coalesce(tenant, '') = ? AND chain_position <= ?");
-            let gone = delete.bind(name).bind(cut.position).execute(writing.connection()).await.map_err(explain)?.rows_affected();
+            let gone = delete.bind(name).bind(cut.position).execute(writing.connection()).await.map_err(map_error)?.rows_affected();
             writing.commit().await?;
             Ok(gone)
         })
@@ -185,7 +194,7 @@ impl AuditChainStore for SqliteStore {
     async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError> {
         let select = sqlx::query("SELECT version, terms, signature FROM audit_retention_terms");
         with_deadline("reading how long the audit log is kept", async {
-            let row = select.fetch_optional(&self.readers).await.map_err(explain)?;
+            let row = select.fetch_optional(&self.readers).await.map_err(map_error)?;
             let terms = |row: &SqliteRow| {
                 Ok(AuditRetentionTerms {
                     version: get(row, "version")?,
@@ -199,21 +208,21 @@ impl AuditChainStore for SqliteStore {
     }
 }
 
-/// The number of the record that was added last, to whichever chain.
+/// Returns the number of the record that was added last, in any chain.
 pub(super) async fn last_number(writing: &mut WriteTransaction<'_>) -> Result<i64, StoreError> {
     let select = sqlx::query_scalar(
         "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'audit'), 0)",
     );
-    select.fetch_one(writing.connection()).await.map_err(explain)
+    select.fetch_one(writing.connection()).await.map_err(map_error)
 }
 
-/// Length and last hash of a chain.
+/// Returns the length and the last hash of a chain.
 pub(super) async fn head(
     writing: &mut WriteTransaction<'_>,
     name: &str,
 ) -> Result<(i64, Vec<u8>), StoreError> {
     let select = sqlx::query("SELECT length, head FROM audit_chains WHERE chain = ?").bind(name);
-    match select.fetch_optional(writing.connection()).await.map_err(explain)? {
+    match select.fetch_optional(writing.connection()).await.map_err(map_error)? {
         Some(row) => Ok((get(&row, "length")?, get(&row, "head")?)),
         None => Ok((0, AUDIT_GENESIS.to_vec())),
     }
@@ -229,19 +238,19 @@ pub(super) async fn put_head(
         .bind(length)
         .bind(head)
         .bind(name);
-    if update.execute(writing.connection()).await.map_err(explain)?.rows_affected() > 0 {
+    if update.execute(writing.connection()).await.map_err(map_error)?.rows_affected() > 0 {
         return Ok(());
     }
     let put = sqlx::query(
         "INSERT INTO audit_chains (chain, length, head, start_hash) VALUES (?, ?, ?, ?)",
     );
     let put = put.bind(name).bind(length).bind(head).bind(AUDIT_GENESIS.as_slice());
-    put.execute(writing.connection()).await.map_err(explain).map(drop)
+    put.execute(writing.connection()).await.map_err(map_error).map(drop)
 }
 
 fn get<'r, T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>>(
     row: &'r SqliteRow,
     column: &str,
 ) -> Result<T, StoreError> {
-    row.try_get(column).map_err(explain)
+    row.try_get(column).map_err(map_error)
 }

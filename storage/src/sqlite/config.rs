@@ -1,20 +1,19 @@
-//! [`ConfigStore`] on SQLite. That its version grows with every change is the work of triggers.
+//! [`ConfigStore`] on SQLite. Triggers increase its version with every change.
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
+use records::{AdminChange, AuditRecord, BackendRecord, KeyRecord, PolicyRecord, TenantRecord};
 use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 
 use super::{
     SqliteStore, WriteTransaction, audit,
-    error_mapping::{explain, is_duplicate, is_orphan},
+    error_mapping::{is_duplicate, is_orphan, map_error},
     sessions, with_deadline,
 };
-use crate::{
-    AdminChange, AuditRecord, BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord,
-    fault_point,
-};
+use crate::{ConfigStore, StoreError, fault_point};
 
-/// Sessions or tasks of a tenant that are removed in one transaction, so that others get their turn in between.
+/// Sessions or tasks of a tenant that are removed in one transaction, so that other writers get
+/// their turn in between.
 const REMOVED_AT_ONCE: u32 = 500;
 
 impl SqliteStore {
@@ -24,13 +23,14 @@ impl SqliteStore {
         record: fn(&SqliteRow) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
         with_deadline("reading the configuration", async {
-            rows.fetch_all(&self.readers).await.map_err(explain)?.iter().map(record).collect()
+            rows.fetch_all(&self.readers).await.map_err(map_error)?.iter().map(record).collect()
         })
         .await
     }
 
-    /// What a tenant made, in steps that are small enough for the deadline of one call; the rest goes with the tenant.
-    async fn remove_what_it_made(&self, tenant: &TenantId) -> Result<(), StoreError> {
+    /// Removes the sessions and tasks of a tenant in steps that fit the deadline of one call. The
+    /// removal of the tenant deletes the rest.
+    async fn remove_tenant_state(&self, tenant: &TenantId) -> Result<(), StoreError> {
         for statement in [
             "DELETE FROM sessions WHERE number IN (SELECT number FROM sessions WHERE tenant = ? LIMIT ?)",
             "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE tenant = ? LIMIT ?)",
@@ -39,7 +39,7 @@ impl SqliteStore {
                 let mut writing = self.begin().await?;
                 let delete = sqlx::query(statement).bind(tenant.as_str()).bind(REMOVED_AT_ONCE);
                 let removed =
-                    delete.execute(writing.connection()).await.map_err(explain)?.rows_affected();
+                    delete.execute(writing.connection()).await.map_err(map_error)?.rows_affected();
                 writing.commit().await?;
                 Ok(removed)
             };
@@ -49,13 +49,13 @@ impl SqliteStore {
     }
 }
 
-/// Carries a change out. Returns whether there was anything to change.
+/// Carries out a change. Returns whether it had an effect.
 async fn carry_out(
     writing: &mut WriteTransaction<'_>,
     change: AdminChange<'_>,
 ) -> Result<bool, StoreError> {
     match change {
-        AdminChange::EndSession(key) => return sessions::ask_end(writing, key).await,
+        AdminChange::EndSession(key) => return sessions::request_end(writing, key).await,
         AdminChange::DeleteTenant(tenant) => {
             for statement in
                 ["DELETE FROM sessions WHERE tenant = ?", "DELETE FROM tasks WHERE tenant = ?"]
@@ -64,7 +64,7 @@ async fn carry_out(
                     .bind(tenant.as_str())
                     .execute(writing.connection())
                     .await
-                    .map_err(explain)?;
+                    .map_err(map_error)?;
             }
         }
         _ => {}
@@ -75,7 +75,7 @@ async fn carry_out(
     Ok(changed.rows_affected() > 0)
 }
 
-/// `None`: it takes more than one.
+/// Returns the statement for a change, or `None` if the change takes more than one.
 fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArguments>> {
     Some(match change {
         AdminChange::PutTenant(record) => tenant_values(
@@ -89,12 +89,13 @@ fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArgument
         ),
         AdminChange::DeleteTenant(tenant) => sqlx::query("DELETE FROM tenants WHERE tenant = ?").bind(tenant.as_str()),
         AdminChange::PutKey(record) => {
-            sqlx::query("INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us) VALUES (?, ?, ?, ?, ?, ?)")
+            sqlx::query("INSERT INTO api_keys (key_id, tenant, principal, name, hash, attributes, created_at_us) VALUES (?, ?, ?, ?, ?, ?, ?)")
                 .bind(record.key.as_str())
                 .bind(record.tenant.as_str())
                 .bind(record.principal.as_str())
                 .bind(record.name.as_str())
                 .bind(record.hash.as_slice())
+                .bind(record.attributes.as_str())
                 .bind(record.created_at_us)
         }
         AdminChange::DeleteKey(tenant, key) => {
@@ -112,6 +113,15 @@ fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArgument
         AdminChange::DeleteBackend(tenant, backend) => {
             sqlx::query("DELETE FROM backends WHERE tenant = ? AND backend = ?").bind(tenant.as_str()).bind(backend.as_str())
         }
+        AdminChange::PutPolicy(record) => sqlx::query(
+            "INSERT INTO policies (tenant, document, created_at_us, updated_at_us) VALUES (?, ?, ?, ?)
+             ON CONFLICT (tenant) DO UPDATE SET document = excluded.document, updated_at_us = excluded.updated_at_us",
+        )
+        .bind(record.tenant.as_str())
+        .bind(record.document.as_str())
+        .bind(record.created_at_us)
+        .bind(record.updated_at_us),
+        AdminChange::DeletePolicy(tenant) => sqlx::query("DELETE FROM policies WHERE tenant = ?").bind(tenant.as_str()),
         AdminChange::HoldBreaker(tenant, backend) => {
             let insert = sqlx::query("INSERT INTO held_breakers (tenant, backend) VALUES (?, ?) ON CONFLICT DO NOTHING");
             insert.bind(tenant.as_str()).bind(backend.as_str())
@@ -139,7 +149,7 @@ fn tenant_values<'q>(
     values.bind(record.created_at_us).bind(record.updated_at_us)
 }
 
-/// A write below a tenant that is not there breaks the foreign key.
+/// Maps the error of a write. A write below a tenant that does not exist violates the foreign key.
 fn refusal(error: sqlx::Error, change: AdminChange<'_>) -> StoreError {
     match (change, change.required_tenant()) {
         (AdminChange::PutKey(record), _) if is_duplicate(&error) => {
@@ -148,13 +158,13 @@ fn refusal(error: sqlx::Error, change: AdminChange<'_>) -> StoreError {
         (_, Some(tenant)) if is_orphan(&error) => {
             StoreError::UnknownTenant { tenant: tenant.clone() }
         }
-        _ => explain(error),
+        _ => map_error(error),
     }
 }
 
 #[async_trait]
 impl ConfigStore for SqliteStore {
-    async fn change(
+    async fn apply(
         &self,
         change: AdminChange<'_>,
         told: Option<&AuditRecord>,
@@ -165,20 +175,20 @@ impl ConfigStore for SqliteStore {
             if self.all(exists, |_| Ok(())).await?.is_empty() {
                 return Ok(false);
             }
-            self.remove_what_it_made(tenant).await?;
+            self.remove_tenant_state(tenant).await?;
         }
         with_deadline("changing the configuration", async {
             let mut writing = self.begin().await?;
             if !carry_out(&mut writing, change).await? {
                 return Ok(false);
             }
-            fault_point::passed("change.executed");
+            fault_point::hit("change.executed");
             if let Some(record) = told {
                 audit::append(&mut writing, std::slice::from_ref(record)).await?;
             }
-            fault_point::passed("change.told");
+            fault_point::hit("change.told");
             writing.commit().await?;
-            fault_point::passed("change.committed");
+            fault_point::hit("change.committed");
             Ok(true)
         })
         .await
@@ -193,14 +203,14 @@ impl ConfigStore for SqliteStore {
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
         let rows = sqlx::query(
-            "SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys ORDER BY key_id",
+            "SELECT key_id, tenant, principal, name, hash, attributes, created_at_us FROM api_keys ORDER BY key_id",
         );
         self.all(rows, key_record).await
     }
 
     async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRecord>, StoreError> {
         let rows =
-            sqlx::query("SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys WHERE tenant = ? ORDER BY key_id")
+            sqlx::query("SELECT key_id, tenant, principal, name, hash, attributes, created_at_us FROM api_keys WHERE tenant = ? ORDER BY key_id")
                 .bind(tenant.as_str());
         self.all(rows, key_record).await
     }
@@ -212,6 +222,13 @@ impl ConfigStore for SqliteStore {
         self.all(rows, backend_record).await
     }
 
+    async fn policies(&self) -> Result<Vec<PolicyRecord>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT tenant, document, created_at_us, updated_at_us FROM policies ORDER BY tenant",
+        );
+        self.all(rows, policy_record).await
+    }
+
     async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
         let rows =
             sqlx::query("SELECT tenant, backend FROM held_breakers ORDER BY tenant, backend");
@@ -221,7 +238,7 @@ impl ConfigStore for SqliteStore {
     async fn config_version(&self) -> Result<i64, StoreError> {
         let version = sqlx::query_scalar("SELECT version FROM config_version");
         with_deadline("reading the configuration", async {
-            version.fetch_one(&self.readers).await.map_err(explain)
+            version.fetch_one(&self.readers).await.map_err(map_error)
         })
         .await
     }
@@ -229,9 +246,11 @@ impl ConfigStore for SqliteStore {
     async fn close(&self) {
         self.readers.close().await;
         self.log.close().await;
-        // Last: SQLite folds the WAL into the main file when the final connection goes.
+        // The writer is last: SQLite folds the WAL into the main file when the final connection
+        // closes.
         self.writer.close().await;
-        // Now, and not when the last task that knows the store is gone: the next broker may be waiting for the file.
+        // The lock is released now, not when the last task drops the store: the next broker may be
+        // waiting for the file.
         drop(self.lock.lock().take());
     }
 }
@@ -239,9 +258,18 @@ impl ConfigStore for SqliteStore {
 fn tenant_record(row: &SqliteRow) -> Result<TenantRecord, StoreError> {
     Ok(TenantRecord {
         tenant: tenant_id(row)?,
-        settings: row.try_get("settings").map_err(explain)?,
-        created_at_us: row.try_get("created_at_us").map_err(explain)?,
-        updated_at_us: row.try_get("updated_at_us").map_err(explain)?,
+        settings: row.try_get("settings").map_err(map_error)?,
+        created_at_us: row.try_get("created_at_us").map_err(map_error)?,
+        updated_at_us: row.try_get("updated_at_us").map_err(map_error)?,
+    })
+}
+
+fn policy_record(row: &SqliteRow) -> Result<PolicyRecord, StoreError> {
+    Ok(PolicyRecord {
+        tenant: tenant_id(row)?,
+        document: row.try_get("document").map_err(map_error)?,
+        created_at_us: row.try_get("created_at_us").map_err(map_error)?,
+        updated_at_us: row.try_get("updated_at_us").map_err(map_error)?,
     })
 }
 
@@ -250,9 +278,10 @@ fn key_record(row: &SqliteRow) -> Result<KeyRecord, StoreError> {
         key: KeyId::new(text(row, "key_id")?),
         tenant: tenant_id(row)?,
         principal: PrincipalId::new(text(row, "principal")?),
-        name: row.try_get("name").map_err(explain)?,
-        hash: row.try_get("hash").map_err(explain)?,
-        created_at_us: row.try_get("created_at_us").map_err(explain)?,
+        name: row.try_get("name").map_err(map_error)?,
+        hash: row.try_get("hash").map_err(map_error)?,
+        attributes: row.try_get("attributes").map_err(map_error)?,
+        created_at_us: row.try_get("created_at_us").map_err(map_error)?,
     })
 }
 
@@ -260,9 +289,9 @@ fn backend_record(row: &SqliteRow) -> Result<BackendRecord, StoreError> {
     Ok(BackendRecord {
         tenant: tenant_id(row)?,
         backend: backend_id(row)?,
-        settings: row.try_get("settings").map_err(explain)?,
-        created_at_us: row.try_get("created_at_us").map_err(explain)?,
-        updated_at_us: row.try_get("updated_at_us").map_err(explain)?,
+        settings: row.try_get("settings").map_err(map_error)?,
+        created_at_us: row.try_get("created_at_us").map_err(map_error)?,
+        updated_at_us: row.try_get("updated_at_us").map_err(map_error)?,
     })
 }
 
@@ -279,5 +308,5 @@ fn backend_id(row: &SqliteRow) -> Result<BackendId, StoreError> {
 }
 
 fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {
-    row.try_get(column).map_err(explain)
+    row.try_get(column).map_err(map_error)
 }

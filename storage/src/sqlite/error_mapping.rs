@@ -1,4 +1,5 @@
-//! From what SQLite reports to what an operator can act on. The only place that knows SQLite's result codes.
+//! Maps errors of SQLite to errors that an operator can act on. Only this file uses SQLite's result
+//! codes.
 
 use sqlx::error::ErrorKind;
 
@@ -11,11 +12,11 @@ const CORRUPT: i32 = 11;
 const FULL: i32 = 13;
 const NOTADB: i32 = 26;
 
-pub(super) fn explain(error: sqlx::Error) -> StoreError {
+pub(super) fn map_error(error: sqlx::Error) -> StoreError {
     match &error {
         sqlx::Error::Database(fault) => {
             let detail = fault.message().to_owned();
-            // The low byte of an extended code is its primary one.
+            // The low byte of an extended code is its primary code.
             match fault.code().and_then(|code| code.parse::<i32>().ok()).map(|code| code & 0xff) {
                 Some(BUSY | LOCKED) => StoreError::Busy { detail },
                 Some(FULL) => StoreError::Full,
@@ -36,12 +37,12 @@ pub(super) fn explain(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// The row is there already.
+/// Returns true if the row already exists.
 pub(super) fn is_duplicate(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|fault| fault.kind() == ErrorKind::UniqueViolation)
 }
 
-/// The row it belongs to is missing.
+/// Returns true if the parent row is missing.
 pub(super) fn is_orphan(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|fault| fault.kind() == ErrorKind::ForeignKeyViolation)
 }

@@ -1,5 +1,6 @@
-//! [`EventStore`] on SQLite. Written through the connection that may lag behind the disk: it survives the end of the process
-//! but not, in its newest part, a loss of power, which clients learn of as a gap.
+//! [`EventStore`] on SQLite. Writes use the connection that may lag behind the disk. The log
+//! survives the end of the process. After a loss of power its newest part may be missing, and
+//! clients see a gap.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -8,6 +9,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use records::{LogEntry, LoggedEvent, SessionKey, StoredStream, StreamRecord};
 use sqlx::{
     Row,
     sqlite::{SqliteConnection, SqliteRow},
@@ -15,15 +17,12 @@ use sqlx::{
 
 use super::{
     SqliteStore,
-    error_mapping::explain,
+    error_mapping::map_error,
     micros, now_us,
     rows::{UnreadableColumn, count, get},
     with_deadline,
 };
-use crate::{
-    EventStore, LogEntry, LoggedEvent, SessionKey, StoreError, StoredStream, StreamRecord,
-    fault_point,
-};
+use crate::{EventStore, StoreError, fault_point};
 
 #[async_trait]
 impl EventStore for SqliteStore {
@@ -41,7 +40,7 @@ impl EventStore for SqliteStore {
     async fn streams(&self, session: &SessionKey) -> Result<Vec<StreamRecord>, StoreError> {
         with_deadline("reading streams", async {
             let select = sqlx::query("SELECT number, general, due, was_read FROM streams WHERE session = ? ORDER BY number");
-            let rows = select.bind(session.as_bytes().as_slice()).fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.bind(session.as_bytes().as_slice()).fetch_all(&self.readers).await.map_err(map_error)?;
             Ok(self.readable(&rows, stream_name, stream_record))
         })
         .await
@@ -61,7 +60,7 @@ impl EventStore for SqliteStore {
             let mut writing = self.begin_log().await?;
             let delete = sqlx::query("DELETE FROM streams WHERE session = ?")
                 .bind(session.as_bytes().as_slice());
-            delete.execute(writing.connection()).await.map_err(explain)?;
+            delete.execute(writing.connection()).await.map_err(map_error)?;
             writing.commit().await
         })
         .await
@@ -80,13 +79,14 @@ fn stream_name(row: &SqliteRow) -> String {
 fn stream_record(row: &SqliteRow) -> Result<StreamRecord, UnreadableColumn> {
     Ok(StreamRecord {
         number: count(row, "number")?,
-        general: get(row, "general")?,
-        due: get(row, "due")?,
+        standalone: get(row, "general")?,
+        pending_answers: get(row, "due")?,
         was_read: get(row, "was_read")?,
     })
 }
 
-/// As a column holds it. Numbers beyond are of no stream and no event, but clients may ask for them.
+/// Converts a number for a column. No stream or event has a larger number, but clients may send
+/// one.
 fn column(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -97,13 +97,13 @@ async fn stream(
     number: u64,
     position: u64,
 ) -> Result<Option<StoredStream>, StoreError> {
-    // One view for both statements.
-    let mut reading = store.readers.begin().await.map_err(explain)?;
+    // One transaction gives both statements the same view.
+    let mut reading = store.readers.begin().await.map_err(map_error)?;
     let select = sqlx::query(
         "SELECT id, number, general, due, was_read, trimmed_through, last_sequence FROM streams WHERE session = ? AND number = ?",
     );
     let select = select.bind(session.as_bytes().as_slice()).bind(column(number));
-    let Some(row) = select.fetch_optional(&mut *reading).await.map_err(explain)? else {
+    let Some(row) = select.fetch_optional(&mut *reading).await.map_err(map_error)? else {
         return Ok(None);
     };
     let read = stream_record(&row).and_then(|record| {
@@ -119,7 +119,7 @@ async fn stream(
         "SELECT sequence, kind, frame FROM stream_events WHERE stream = ? AND sequence > ? ORDER BY sequence",
     );
     let rows =
-        select.bind(id).bind(column(position)).fetch_all(&mut *reading).await.map_err(explain)?;
+        select.bind(id).bind(column(position)).fetch_all(&mut *reading).await.map_err(map_error)?;
     found.events = store.readable(
         &rows,
         |_| "an event".into(),
@@ -136,7 +136,7 @@ async fn stream(
     Ok(Some(found))
 }
 
-/// What is known of a stream while entries are added.
+/// State of a stream while entries are added.
 #[derive(Clone, Copy)]
 struct StreamRow {
     id: i64,
@@ -144,7 +144,7 @@ struct StreamRow {
     last_sequence: i64,
 }
 
-/// The streams that the entries so far were about; `None`: there is none.
+/// The streams of the entries so far. `None` means that the stream does not exist.
 type StreamRows = HashMap<(SessionKey, u64), Option<StreamRow>>;
 
 async fn append(store: &SqliteStore, entries: &[LogEntry]) -> Result<(), StoreError> {
@@ -160,11 +160,11 @@ async fn append(store: &SqliteStore, entries: &[LogEntry]) -> Result<(), StoreEr
         );
         let update =
             update.bind(known.trimmed_through).bind(known.last_sequence).bind(now).bind(known.id);
-        update.execute(writing.connection()).await.map_err(explain)?;
+        update.execute(writing.connection()).await.map_err(map_error)?;
     }
-    fault_point::passed("events.executed");
+    fault_point::hit("events.executed");
     writing.commit().await?;
-    fault_point::passed("events.committed");
+    fault_point::hit("events.committed");
     Ok(())
 }
 
@@ -176,9 +176,9 @@ async fn add(
 ) -> Result<(), StoreError> {
     match entry {
         LogEntry::Stream { session, record } => {
-            let told = tell(connection, session, record, now).await?;
+            let told = upsert_stream(connection, session, record, now).await?;
             let known = streams.entry((*session, record.number)).or_default();
-            // What this batch has added so far is not in the row yet.
+            // The row does not contain the earlier additions of this batch yet.
             known.get_or_insert(told);
         }
         LogEntry::Event { session, stream, event } => {
@@ -192,7 +192,7 @@ async fn add(
                 );
                 let insert =
                     insert.bind(known.id).bind(sequence).bind(event.kind).bind(&event.frame[..]);
-                insert.execute(connection).await.map_err(explain)?;
+                insert.execute(connection).await.map_err(map_error)?;
             }
             known.last_sequence = known.last_sequence.max(sequence);
         }
@@ -209,7 +209,7 @@ async fn add(
                 .bind(known.trimmed_through)
                 .execute(connection)
                 .await
-                .map_err(explain)?;
+                .map_err(map_error)?;
         }
         LogEntry::Drop { session, stream } => {
             let delete = sqlx::query("DELETE FROM streams WHERE session = ? AND number = ?");
@@ -218,14 +218,14 @@ async fn add(
                 .bind(column(*stream))
                 .execute(connection)
                 .await
-                .map_err(explain)?;
+                .map_err(map_error)?;
             streams.insert((*session, *stream), None);
         }
     }
     Ok(())
 }
 
-async fn tell(
+async fn upsert_stream(
     connection: &mut SqliteConnection,
     session: &SessionKey,
     record: &StreamRecord,
@@ -239,11 +239,11 @@ async fn tell(
     )
     .bind(session.as_bytes().as_slice())
     .bind(column(record.number))
-    .bind(record.general)
-    .bind(record.due.as_slice())
+    .bind(record.standalone)
+    .bind(record.pending_answers.as_slice())
     .bind(record.was_read)
     .bind(now);
-    known(&upsert.fetch_one(connection).await.map_err(explain)?)
+    known(&upsert.fetch_one(connection).await.map_err(map_error)?)
 }
 
 async fn find<'s>(
@@ -259,18 +259,18 @@ async fn find<'s>(
                 "SELECT id, trimmed_through, last_sequence FROM streams WHERE session = ? AND number = ?",
             );
             let select = select.bind(session.as_bytes().as_slice()).bind(column(number));
-            let row = select.fetch_optional(connection).await.map_err(explain)?;
+            let row = select.fetch_optional(connection).await.map_err(map_error)?;
             Ok(entry.insert(row.as_ref().map(known).transpose()?).as_mut())
         }
     }
 }
 
 fn known(row: &SqliteRow) -> Result<StreamRow, StoreError> {
-    let at = |column: usize| row.try_get(column).map_err(explain);
+    let at = |column: usize| row.try_get(column).map_err(map_error);
     Ok(StreamRow { id: at(0)?, trimmed_through: at(1)?, last_sequence: at(2)? })
 }
 
-/// Deletes from streams that were last added to before `until`, the oldest first.
+/// Deletes from streams without additions since `until`, the oldest first.
 async fn expire(store: &SqliteStore, until: i64, limit: u32) -> Result<u64, StoreError> {
     let mut writing = store.begin_log().await?;
     let delete = sqlx::query(
@@ -280,11 +280,11 @@ async fn expire(store: &SqliteStore, until: i64, limit: u32) -> Result<u64, Stor
          RETURNING stream, sequence",
     );
     let gone =
-        delete.bind(until).bind(limit).fetch_all(writing.connection()).await.map_err(explain)?;
+        delete.bind(until).bind(limit).fetch_all(writing.connection()).await.map_err(map_error)?;
     let mut last_gone: HashMap<i64, i64> = HashMap::new();
     for row in &gone {
         let (stream, sequence) =
-            (row.try_get(0).map_err(explain)?, row.try_get(1).map_err(explain)?);
+            (row.try_get(0).map_err(map_error)?, row.try_get(1).map_err(map_error)?);
         let last = last_gone.entry(stream).or_insert(sequence);
         *last = sequence.max(*last);
     }
@@ -292,13 +292,18 @@ async fn expire(store: &SqliteStore, until: i64, limit: u32) -> Result<u64, Stor
         let update = sqlx::query(
             "UPDATE streams SET trimmed_through = max(trimmed_through, ?) WHERE id = ?",
         );
-        update.bind(sequence).bind(stream).execute(writing.connection()).await.map_err(explain)?;
+        update
+            .bind(sequence)
+            .bind(stream)
+            .execute(writing.connection())
+            .await
+            .map_err(map_error)?;
     }
     let delete = sqlx::query(
         "DELETE FROM streams WHERE id IN (SELECT id FROM streams s WHERE touched_at_us <= ?
              AND NOT EXISTS (SELECT 1 FROM stream_events WHERE stream = s.id) ORDER BY touched_at_us LIMIT ?)",
     );
-    delete.bind(until).bind(limit).execute(writing.connection()).await.map_err(explain)?;
+    delete.bind(until).bind(limit).execute(writing.connection()).await.map_err(map_error)?;
     writing.commit().await?;
     Ok(gone.len() as u64)
 }

@@ -1,13 +1,14 @@
 //! The embedded store: one SQLite file in WAL mode, used by one broker at a time.
 //!
-//! Two connections write, in turns, and a few read. What must not be lost is written with `synchronous = FULL`, so it is on
-//! disk when a write returns. Event streams and leases go through the other one, with `synchronous = NORMAL`: they survive
-//! the death of the process, but their newest part may not survive a loss of power. The file is guarded by a lock on
-//! `<file>.lock`, held until the store is closed or dropped: the operating system lets go of it however the process ends.
+//! Two connections write, in turns, and a few read. Data that must not be lost is written with
+//! `synchronous = FULL`, so it is on disk when a write returns. Event streams and leases go through
+//! the other connection, with `synchronous = NORMAL`. They survive the death of the process, but a
+//! loss of power may destroy their newest part. A lock on `<file>.lock` guards the file until the
+//! store is closed or dropped. The operating system releases the lock when the process ends.
 //!
-//! Where a statement must not read a whole table it names its index (`INDEXED BY`), so that a change of either is noticed by
-//! every test that runs it. Leases and times are measured by the process's wall clock. No call takes longer than
-//! [`DEADLINE`], except for opening and for the commit of a claim of tasks.
+//! A statement that must not read a whole table names its index (`INDEXED BY`). If either changes,
+//! every test that runs the statement fails. The process's wall clock measures leases and times. No
+//! call takes longer than [`DEADLINE`], except for opening and for the commit of a claim of tasks.
 
 mod audit;
 mod audit_chain;
@@ -46,27 +47,27 @@ use sqlx::{
 use tokio::sync::{Mutex, MutexGuard};
 
 pub use self::schema::MigrationOutcome;
-use self::{error_mapping::explain, process_lock::ProcessLock};
+use self::{error_mapping::map_error, process_lock::ProcessLock};
 use crate::{StoreError, fault_point};
 
-/// Reading connections beside those that write.
+/// Connections for reads, in addition to those for writes.
 const READERS_MAX: u32 = 3;
-/// How long a call may take; then it is told to have failed, though what it wrote may yet be kept.
+/// Time limit of a call. A call over the limit fails, but its write may still take effect.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// The WAL is cut back to this after it had to be longer.
+/// Size to which the WAL shrinks after it had to grow.
 const WAL_BYTES_KEPT: &str = "67108864";
-/// How long a call waits for a free connection.
+/// Time that a call waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = DEADLINE;
-/// How long a statement waits for another process that holds the file, such as a backup.
+/// Time that a statement waits for another process that holds the file, such as a backup.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(1_500);
 const _: () = assert!(BUSY_TIMEOUT.as_millis() < DEADLINE.as_millis()); // else nobody would learn what it waited for
 
-/// Where the database is and whether to bring it up to date.
+/// Path of the database, and the setting for migrations.
 #[derive(Debug, Clone)]
 pub struct SqliteOptions {
     /// Created with its folders when absent.
     pub path: PathBuf,
-    /// Apply missing migrations; otherwise an old schema is refused.
+    /// True to apply missing migrations. Otherwise an old schema is refused.
     pub migrate: bool,
 }
 
@@ -74,10 +75,10 @@ pub struct SqliteOptions {
 #[derive(Debug)]
 pub struct SqliteStore {
     writer: SqlitePool,
-    /// Writes what may lag behind the disk.
+    /// Connection for writes that may lag behind the disk.
     log: SqlitePool,
     readers: SqlitePool,
-    /// Whose turn it is to write. Waiting here is fair; SQLite's own waiting is not.
+    /// Lock for the turn to write. It is fair, unlike SQLite's own waiting.
     turn: Mutex<()>,
     unreadable: AtomicU64,
     migrated: MigrationOutcome,
@@ -87,8 +88,9 @@ pub struct SqliteStore {
 impl SqliteStore {
     pub async fn open(options: &SqliteOptions) -> Result<Self, StoreError> {
         create_private(&options.path)?;
-        // Before anything touches the database: a second broker must not even look at it.
-        let lock = ProcessLock::take(&options.path)?;
+        // The lock comes before any access to the database, because a second broker must not even
+        // read it.
+        let lock = ProcessLock::acquire(&options.path)?;
         let base = SqliteConnectOptions::new()
             .filename(&options.path)
             .create_if_missing(true)
@@ -97,10 +99,10 @@ impl SqliteStore {
             .pragma("journal_size_limit", WAL_BYTES_KEPT)
             .busy_timeout(BUSY_TIMEOUT)
             .foreign_keys(true);
-        let writer = pool(1).connect_with(base.clone()).await.map_err(explain)?;
+        let writer = pool(1).connect_with(base.clone()).await.map_err(map_error)?;
         check_intact(&writer).await?;
-        let migrated = schema::bring_up_to_date(&writer, options.migrate).await?;
-        nodes::void(&writer).await?;
+        let migrated = schema::apply_migrations(&writer, options.migrate).await?;
+        nodes::void_leases(&writer).await?;
         let log = pool(1).connect_lazy_with(base.clone().synchronous(SqliteSynchronous::Normal));
         let readers =
             pool(READERS_MAX).connect_lazy_with(base.read_only(true).create_if_missing(false));
@@ -115,19 +117,20 @@ impl SqliteStore {
         })
     }
 
-    /// A store that ends with the process: for tests, and for a broker that is to leave no trace.
+    /// Opens a store that ends with the process: for tests, and for a broker without persistence.
     pub async fn in_memory() -> Result<Self, StoreError> {
-        let options =
-            SqliteConnectOptions::from_str("sqlite::memory:").map_err(explain)?.foreign_keys(true);
-        // One connection that is never replaced: the database lives in it.
+        let options = SqliteConnectOptions::from_str("sqlite::memory:")
+            .map_err(map_error)?
+            .foreign_keys(true);
+        // The database exists in this one connection, so it is never replaced.
         let writer = pool(1)
             .min_connections(1)
             .idle_timeout(None)
             .max_lifetime(None)
             .connect_with(options)
             .await
-            .map_err(explain)?;
-        let migrated = schema::bring_up_to_date(&writer, true).await?;
+            .map_err(map_error)?;
+        let migrated = schema::apply_migrations(&writer, true).await?;
         let (log, readers) = (writer.clone(), writer.clone());
         Ok(Self {
             writer,
@@ -140,17 +143,17 @@ impl SqliteStore {
         })
     }
 
-    /// What opening did to the schema.
-    pub fn migrated(&self) -> MigrationOutcome {
+    /// Returns the schema versions before and after opening.
+    pub fn migration(&self) -> MigrationOutcome {
         self.migrated
     }
 
-    /// A transaction that is on disk when it is committed.
+    /// Begins a transaction that is on disk when it is committed.
     async fn begin(&self) -> Result<WriteTransaction<'_>, StoreError> {
         self.begin_on(&self.writer).await
     }
 
-    /// A transaction that may lag behind the disk.
+    /// Begins a transaction that may lag behind the disk.
     async fn begin_log(&self) -> Result<WriteTransaction<'_>, StoreError> {
         self.begin_on(&self.log).await
     }
@@ -159,15 +162,15 @@ impl SqliteStore {
         let turn = self.turn.lock().await;
         const BEGIN: &str = "BEGIN IMMEDIATE";
         let begun = match pool.begin_with(BEGIN).await {
-            // Where the disk was full SQLite has rolled back by itself, which the connection does not know: it believes to be in
-            // a transaction for ever.
+            // On a full disk SQLite rolls back by itself. The connection does not notice, and would
+            // stay in its transaction for ever.
             Err(sqlx::Error::InvalidSavePointStatement) => {
-                pool.acquire().await.map_err(explain)?.close().await.map_err(explain)?;
+                pool.acquire().await.map_err(map_error)?.close().await.map_err(map_error)?;
                 pool.begin_with(BEGIN).await
             }
             begun => begun,
         };
-        let transaction = begun.map_err(explain)?;
+        let transaction = begun.map_err(map_error)?;
         Ok(WriteTransaction { transaction, _turn: turn })
     }
 
@@ -176,7 +179,7 @@ impl SqliteStore {
     }
 }
 
-/// A transaction that may write; rolled back when it is dropped.
+/// A transaction that may write. Dropping it rolls it back.
 struct WriteTransaction<'a> {
     transaction: Transaction<'static, Sqlite>,
     _turn: MutexGuard<'a, ()>,
@@ -188,19 +191,19 @@ impl WriteTransaction<'_> {
     }
 
     async fn commit(self) -> Result<(), StoreError> {
-        self.transaction.commit().await.map_err(explain)
+        self.transaction.commit().await.map_err(map_error)
     }
 
     /// Commits a transaction in which sessions or tasks get another owner.
     async fn commit_claim(self) -> Result<(), StoreError> {
-        fault_point::passed("claim.executed");
+        fault_point::hit("claim.executed");
         self.commit().await?;
-        fault_point::passed("claim.committed");
+        fault_point::hit("claim.committed");
         Ok(())
     }
 }
 
-/// Holds a call to the [`DEADLINE`]. `what` it does is for people.
+/// Limits a call to the [`DEADLINE`]. `what` describes the call in the error.
 async fn with_deadline<T>(
     what: &'static str,
     call: impl Future<Output = Result<T, StoreError>> + Send,
@@ -211,12 +214,12 @@ async fn with_deadline<T>(
     tokio::time::timeout(DEADLINE, call).await.unwrap_or_else(late)
 }
 
-/// Microseconds since 1970: the clock of all times and leases.
+/// Returns the microseconds since 1970, the clock of all times and leases.
 fn now_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
 }
 
-/// As many microseconds as a column holds.
+/// Converts to microseconds, up to the maximum of a column.
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
@@ -225,8 +228,8 @@ fn pool(connections_max: u32) -> SqlitePoolOptions {
     SqlitePoolOptions::new().max_connections(connections_max).acquire_timeout(ACQUIRE_TIMEOUT)
 }
 
-/// The file holds key hashes and sealed credentials: nobody but the broker's user has business with it. SQLite gives its
-/// side files the mode of the main one.
+/// Creates the file so that only the broker's user can access it, because it contains key hashes
+/// and sealed credentials. SQLite gives its side files the mode of the main file.
 fn create_private(path: &Path) -> Result<(), StoreError> {
     let unavailable = |what: &str, error: std::io::Error| StoreError::Unavailable {
         detail: format!("{what}: {error}"),
@@ -241,6 +244,6 @@ fn create_private(path: &Path) -> Result<(), StoreError> {
 
 async fn check_intact(writer: &SqlitePool) -> Result<(), StoreError> {
     let verdict: String =
-        sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(writer).await.map_err(explain)?;
+        sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(writer).await.map_err(map_error)?;
     if verdict == "ok" { Ok(()) } else { Err(StoreError::Corrupt { detail: verdict }) }
 }

@@ -1,27 +1,28 @@
-//! Leases. One process at a time has the file, so of all nodes but its own it is certain that they are gone; what is
-//! left of leases serves a process that stopped for a while and goes on under a new name.
+//! Leases. One process at a time has the file, so every other node is certainly gone. The leases
+//! serve a process that was suspended for a while and continues under a new name.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::ids::TaskId;
+use records::{LeaseRenewal, NodeName, NodeRecord, SessionKey};
 use sqlx::sqlite::SqlitePool;
 
 use super::{
     SqliteStore,
-    error_mapping::explain,
+    error_mapping::map_error,
     micros, now_us,
     rows::{get, node_record, session_key, session_name, task_name},
     with_deadline,
 };
-use crate::{LeaseRenewal, NodeName, NodeRecord, NodeStore, SessionKey, StoreError, fault_point};
+use crate::{NodeStore, StoreError, fault_point};
 
-/// A lapsed node is remembered for this long, for those who list sessions.
+/// Time that a lapsed node is kept, for lists of sessions.
 const LAPSED_KEPT_US: i64 = 3_600_000_000;
 
-/// Forgets every node. The caller holds the lock on the file.
-pub(super) async fn void(writer: &SqlitePool) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM nodes").execute(writer).await.map(drop).map_err(explain)
+/// Deletes every node. The caller holds the lock on the file.
+pub(super) async fn void_leases(writer: &SqlitePool) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM nodes").execute(writer).await.map(drop).map_err(map_error)
 }
 
 #[async_trait]
@@ -37,7 +38,7 @@ impl NodeStore for SqliteStore {
             let mut writing = self.begin_log().await?;
             let forget = sqlx::query("DELETE FROM nodes WHERE lease_until_us < ?")
                 .bind(now.saturating_sub(LAPSED_KEPT_US));
-            forget.execute(writing.connection()).await.map_err(explain)?;
+            forget.execute(writing.connection()).await.map_err(map_error)?;
             sqlx::query(
                 "INSERT INTO nodes (node, address, draining, lease_until_us) VALUES (?, ?, 0, ?)
                  ON CONFLICT (node) DO UPDATE SET address = excluded.address, draining = 0, lease_until_us = excluded.lease_until_us",
@@ -47,9 +48,9 @@ impl NodeStore for SqliteStore {
             .bind(now.saturating_add(micros(lease)))
             .execute(writing.connection())
             .await
-            .map_err(explain)?;
+            .map_err(map_error)?;
             writing.commit().await?;
-            fault_point::passed("join.committed");
+            fault_point::hit("join.committed");
             Ok(())
         })
         .await
@@ -71,19 +72,19 @@ impl NodeStore for SqliteStore {
             .bind(draining)
             .bind(node.as_str())
             .bind(now);
-            let held = extended.execute(writing.connection()).await.map_err(explain)?.rows_affected() > 0;
+            let held = extended.execute(writing.connection()).await.map_err(map_error)?.rows_affected() > 0;
             let version = sqlx::query_scalar("SELECT version FROM config_version");
-            let config_version = version.fetch_one(writing.connection()).await.map_err(explain)?;
+            let config_version = version.fetch_one(writing.connection()).await.map_err(map_error)?;
             let mut ended = Vec::new();
             if held {
                 let asked =
                     sqlx::query_scalar("SELECT key FROM sessions WHERE end_asked = 1 AND owner = ?")
                         .bind(node.as_str());
-                let keys: Vec<Vec<u8>> = asked.fetch_all(writing.connection()).await.map_err(explain)?;
+                let keys: Vec<Vec<u8>> = asked.fetch_all(writing.connection()).await.map_err(map_error)?;
                 ended.extend(keys.iter().filter_map(|key| SessionKey::from_slice(key)));
             }
             writing.commit().await?;
-            Ok(LeaseRenewal { held, config_version, ended })
+            Ok(LeaseRenewal { renewed: held, config_version, sessions_to_end: ended })
         })
         .await
     }
@@ -92,7 +93,7 @@ impl NodeStore for SqliteStore {
         with_deadline("leaving", async {
             let mut writing = self.begin_log().await?;
             let delete = sqlx::query("DELETE FROM nodes WHERE node = ?").bind(node.as_str());
-            delete.execute(writing.connection()).await.map_err(explain)?;
+            delete.execute(writing.connection()).await.map_err(map_error)?;
             writing.commit().await
         })
         .await
@@ -102,7 +103,7 @@ impl NodeStore for SqliteStore {
         with_deadline("listing nodes", async {
             let now = now_us();
             let select = sqlx::query("SELECT node, address, draining, lease_until_us FROM nodes WHERE lease_until_us > ? ORDER BY node").bind(now);
-            let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
             let nodes = self.readable(
                 &rows,
                 |row| format!("node {}", get::<&str>(row, "node").unwrap_or_default()),
@@ -128,11 +129,11 @@ impl NodeStore for SqliteStore {
                 );
                 let update =
                     update.bind(to.as_str()).bind(key.as_bytes().as_slice()).bind(from.as_str());
-                update.execute(writing.connection()).await.map_err(explain)?;
+                update.execute(writing.connection()).await.map_err(map_error)?;
                 let select =
                     sqlx::query("SELECT key, epoch FROM sessions WHERE key = ? AND owner = ?");
                 let select = select.bind(key.as_bytes().as_slice()).bind(to.as_str());
-                rows.extend(select.fetch_optional(writing.connection()).await.map_err(explain)?);
+                rows.extend(select.fetch_optional(writing.connection()).await.map_err(map_error)?);
             }
             writing.commit_claim().await?;
             Ok(self.readable(&rows, session_name, |row| {
@@ -157,11 +158,11 @@ impl NodeStore for SqliteStore {
                 .bind(from.as_str())
                 .execute(writing.connection())
                 .await
-                .map_err(explain)?;
+                .map_err(map_error)?;
             let select = sqlx::query(
                 "SELECT task, epoch FROM tasks WHERE owner = ? AND status IN ('working', 'input_required')",
             );
-            let rows = select.bind(to.as_str()).fetch_all(writing.connection()).await.map_err(explain)?;
+            let rows = select.bind(to.as_str()).fetch_all(writing.connection()).await.map_err(map_error)?;
             writing.commit_claim().await?;
             Ok(self.readable(&rows, task_name, |row| {
                 Ok((TaskId::new(get::<String>(row, "task")?), get(row, "epoch")?))

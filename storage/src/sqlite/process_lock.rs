@@ -1,7 +1,8 @@
-//! One broker per database file: an advisory lock on a file beside it, let go when this value is dropped or the process ends.
+//! One broker per database file: an advisory lock on a file next to it. Dropping this value or
+//! ending the process releases the lock.
 //!
-//! The lock file stays behind on purpose: removing it would let a third process lock a new file of the same name while the
-//! second still waits on the old one.
+//! The lock file stays on purpose. If it were removed, a third process could lock a new file of the
+//! same name while the second still waits on the old one.
 
 use std::{
     ffi::OsString,
@@ -18,7 +19,7 @@ pub(super) struct ProcessLock {
 }
 
 impl ProcessLock {
-    pub(super) fn take(database: &Path) -> Result<Self, StoreError> {
+    pub(super) fn acquire(database: &Path) -> Result<Self, StoreError> {
         let mut name = OsString::from(database);
         name.push(".lock");
         let path = PathBuf::from(name);

@@ -1,22 +1,23 @@
-//! From rows to sessions and tasks. A row that cannot be read is left out, counted, and named in the log by its key: what
-//! is in it is nobody's business there.
+//! Converts rows to sessions and tasks. The store skips a row that it cannot read, counts it, and
+//! logs its key, but never its content.
 
 use std::{str, time::Duration};
 
 use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
+use records::{
+    FullTask, NodeName, NodeRecord, SessionIdentity, SessionKey, SessionRecord, StoredSession,
+    StoredTask, TaskRecord, TaskStatus, TaskStep,
+};
 use sqlx::{Decode, Row, Sqlite, Type, sqlite::SqliteRow};
 
-use super::{SqliteStore, error_mapping::explain};
-use crate::{
-    FullTask, NodeName, NodeRecord, SessionIdentity, SessionKey, SessionRecord, StoreError,
-    StoredSession, StoredTask, TaskRecord, TaskStatus, TaskStep, audit_rows::Column,
-};
+use super::{SqliteStore, error_mapping::map_error};
+use crate::{StoreError, audit_rows::Column};
 
 /// The column that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UnreadableColumn(pub(super) &'static str);
 
-/// A column of a row.
+/// Reads a column of a row.
 pub(super) fn get<'r, T: Decode<'r, Sqlite> + Type<Sqlite>>(
     row: &'r SqliteRow,
     column: &'static str,
@@ -25,7 +26,7 @@ pub(super) fn get<'r, T: Decode<'r, Sqlite> + Type<Sqlite>>(
 }
 
 impl SqliteStore {
-    /// Those of the rows that can be read. `key` names one for the log.
+    /// Returns the readable rows. `key` names a row for the log.
     pub(super) fn readable<T>(
         &self,
         rows: &[SqliteRow],
@@ -45,21 +46,21 @@ impl SqliteStore {
             tracing::error!(
                 key = key(),
                 column,
-                "a row of the database can not be read and is left out"
+                "a row of the database cannot be read and is left out"
             );
         })
         .ok()
     }
 }
 
-/// How the log names a session.
+/// Returns the name of a session for the log.
 pub(super) fn session_name(row: &SqliteRow) -> String {
     let key: &[u8] = get(row, "key").unwrap_or_default();
     SessionKey::from_slice(key)
         .map_or_else(|| "a session".into(), |key| format!("session {}", key.digest()))
 }
 
-/// How the log names a task.
+/// Returns the name of a task for the log.
 pub(super) fn task_name(row: &SqliteRow) -> String {
     format!("task {}", get::<&str>(row, "task").unwrap_or_default())
 }
@@ -76,7 +77,7 @@ where
     T: for<'r> Decode<'r, Sqlite> + Type<Sqlite>,
 {
     fn column(&self, name: &str) -> Result<T, StoreError> {
-        self.try_get(name).map_err(explain)
+        self.try_get(name).map_err(map_error)
     }
 }
 
@@ -92,7 +93,7 @@ pub(super) fn count(row: &SqliteRow, column: &'static str) -> Result<u64, Unread
     u64::try_from(get::<i64>(row, column)?).map_err(|_| UnreadableColumn(column))
 }
 
-/// From a row with the columns of `nodes`; `name` is the column with the node's name.
+/// Reads a node from a row with the columns of `nodes`. `name` is the column with the node's name.
 pub(super) fn node_record(
     row: &SqliteRow,
     name: &'static str,
@@ -108,7 +109,7 @@ pub(super) fn node_record(
     }))
 }
 
-/// The columns that [`session_record`] and [`stored_session`] read.
+/// Selects the columns that [`session_record`] and [`stored_session`] read.
 macro_rules! select_sessions {
     ($rest:literal) => {
         concat!(
@@ -129,7 +130,7 @@ pub(super) fn session_record(row: &SqliteRow) -> Result<SessionRecord, Unreadabl
         .map_err(|_| UnreadableColumn("endpoint"))?;
     Ok(SessionRecord {
         key: session_key(row, "key")?,
-        seat: SessionIdentity {
+        identity: SessionIdentity {
             tenant: tenant_id(row)?,
             principal: PrincipalId::new(get::<String>(row, "principal")?),
             endpoint,
@@ -157,7 +158,7 @@ pub(super) fn stored_session(
     })
 }
 
-/// The columns that [`stored_task`] reads. What may be long is left where it is.
+/// Selects the columns that [`stored_task`] reads. Leaves out columns with long values.
 macro_rules! task_columns {
     ($before:literal, $after:literal) => {
         concat!(
@@ -170,7 +171,7 @@ macro_rules! task_columns {
 }
 pub(super) use task_columns;
 
-/// The columns that [`whole_task`] reads.
+/// Selects the columns that [`whole_task`] reads.
 macro_rules! whole_task_columns {
     ($before:literal, $after:literal) => {
         concat!(
@@ -186,7 +187,7 @@ pub(super) use whole_task_columns;
 pub(super) fn whole_task(row: &SqliteRow, now_us: i64) -> Result<FullTask, UnreadableColumn> {
     let left = get::<Option<i64>>(row, "expires_at_us")?.map(|end| end.saturating_sub(now_us));
     let left = left.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
-    Ok(FullTask { stored: stored_task(row)?, left })
+    Ok(FullTask { stored: stored_task(row)?, ttl_left: left })
 }
 
 pub(super) fn stored_task(row: &SqliteRow) -> Result<StoredTask, UnreadableColumn> {
@@ -235,7 +236,7 @@ fn task_step(row: &SqliteRow) -> Result<TaskStep, UnreadableColumn> {
     }
 }
 
-/// What [`task_step`] reads: the step's name, the backend's task and the link.
+/// Returns the columns that [`task_step`] reads: the step's name, the backend's task and the link.
 pub(super) fn step_columns(step: &TaskStep) -> (&'static str, Option<&str>, Option<&[u8]>) {
     match step {
         TaskStep::Queued => ("queued", None, None),

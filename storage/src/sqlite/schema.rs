@@ -1,5 +1,6 @@
-//! The schema's versions. Migrations are the numbered files of `migrations/sqlite`, built into the binary; each is applied in
-//! a transaction of its own together with the note that it was, so an interrupted start goes on where it stopped.
+//! The schema's versions. Migrations are the numbered files of `migrations/sqlite`, built into the
+//! binary. Each runs in its own transaction, which also records the migration. So an interrupted
+//! start continues at the next migration.
 
 use sqlx::{
     Row, SqlSafeStr,
@@ -7,10 +8,10 @@ use sqlx::{
     sqlite::SqlitePool,
 };
 
-use super::error_mapping::explain;
+use super::error_mapping::map_error;
 use crate::{StoreError, fault_point};
 
-/// Every migration in order. A released file is never edited: the next change is the next file.
+/// Every migration in order. A released file is never edited: a change is a new file.
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "configuration", include_str!("../../../migrations/sqlite/0001_configuration.sql")),
     (2, "state", include_str!("../../../migrations/sqlite/0002_state.sql")),
@@ -22,26 +23,27 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "audit not replaced",
         include_str!("../../../migrations/sqlite/0006_audit_not_replaced.sql"),
     ),
+    (7, "access", include_str!("../../../migrations/sqlite/0007_access.sql")),
 ];
 
-/// Schema versions before and after opening; equal when there was nothing to do.
+/// Schema versions before and after opening. They are equal if no migration was missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MigrationOutcome {
-    /// 0: the database was empty.
+    /// 0 if the database was empty.
     pub from: i64,
     pub to: i64,
 }
 
-/// The version this build works with.
-pub(super) fn known() -> i64 {
+/// Returns the version that this build works with.
+pub(super) fn latest_version() -> i64 {
     MIGRATIONS.last().map_or(0, |(version, ..)| *version)
 }
 
-pub(super) async fn bring_up_to_date(
+pub(super) async fn apply_migrations(
     writer: &SqlitePool,
     migrate: bool,
 ) -> Result<MigrationOutcome, StoreError> {
-    let (found, known) = (found(writer).await?, known());
+    let (found, known) = (found(writer).await?, latest_version());
     if found > known {
         return Err(StoreError::SchemaNewer { found, known });
     }
@@ -51,12 +53,13 @@ pub(super) async fn bring_up_to_date(
     for (count, (version, ..)) in
         (1..).zip(MIGRATIONS).filter(|(_, (version, ..))| *version > found)
     {
-        fault_point::passed("migration.begun");
+        fault_point::hit("migration.begun");
         migrator(&MIGRATIONS[..count]).run(writer).await.map_err(refusal)?;
-        fault_point::passed("migration.applied");
+        fault_point::hit("migration.applied");
         tracing::debug!(version, "migration applied");
     }
-    // Also with nothing to apply: it compares what was applied with what this build would have.
+    // This also runs without missing migrations: it compares the applied migrations with those of
+    // this build.
     migrator(MIGRATIONS).run(writer).await.map_err(refusal)?;
     if found < known {
         tracing::info!(from = found, to = known, "database schema brought up to date");
@@ -71,25 +74,25 @@ fn migrator(migrations: &[(i64, &'static str, &'static str)]) -> Migrator {
     Migrator::with_migrations(migrations.collect())
 }
 
-/// The newest migration that was applied, whoever applied it.
+/// Returns the version of the newest applied migration, by any build.
 async fn found(writer: &SqlitePool) -> Result<i64, StoreError> {
     let table = sqlx::query(
         "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = '_sqlx_migrations'",
     );
-    if table.fetch_optional(writer).await.map_err(explain)?.is_none() {
+    if table.fetch_optional(writer).await.map_err(map_error)?.is_none() {
         return Ok(0);
     }
     let row = sqlx::query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations")
         .fetch_one(writer)
         .await
-        .map_err(explain)?;
-    row.try_get(0).map_err(explain)
+        .map_err(map_error)?;
+    row.try_get(0).map_err(map_error)
 }
 
 fn refusal(error: MigrateError) -> StoreError {
     match error {
-        MigrateError::Execute(error) => explain(error),
-        MigrateError::ExecuteMigration(error, version) => match explain(error) {
+        MigrateError::Execute(error) => map_error(error),
+        MigrateError::ExecuteMigration(error, version) => match map_error(error) {
             StoreError::Unavailable { detail } => StoreError::Migration { version, detail },
             known => known,
         },
@@ -100,7 +103,7 @@ fn refusal(error: MigrateError) -> StoreError {
     }
 }
 
-/// A database as the build that knew `version` left it, with one tenant where it had tenants.
+/// Makes a database of schema version `version`, with one tenant if that version has tenants.
 #[cfg(test)]
 pub(super) async fn make_older(path: &std::path::Path, version: i64) {
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).create_if_missing(true);
@@ -147,12 +150,12 @@ mod tests {
     #[test]
     fn migrations_are_numbered_without_gaps() {
         let numbers: Vec<i64> = MIGRATIONS.iter().map(|(version, ..)| *version).collect();
-        assert_eq!(numbers, (1..=known()).collect::<Vec<_>>());
+        assert_eq!(numbers, (1..=latest_version()).collect::<Vec<_>>());
     }
 
     #[tokio::test]
     async fn opening_tells_what_it_did() {
         let store = SqliteStore::in_memory().await.unwrap();
-        assert_eq!(store.migrated(), MigrationOutcome { from: 0, to: known() });
+        assert_eq!(store.migration(), MigrationOutcome { from: 0, to: latest_version() });
     }
 }

@@ -1,13 +1,15 @@
-//! What owners write about their sessions. Each statement carries the epoch; one that finds no row was fenced off.
+//! Writes of owners to their sessions. Each statement contains the epoch. If it finds no row, the
+//! write was fenced off.
 
 use std::time::Duration;
 
+use records::{NodeName, SessionKey, SessionRecord, SubscriptionRecord, WriteOutcome};
 use sqlx::sqlite::SqliteConnection;
 
-use super::{error_mapping::explain, micros};
-use crate::{NodeName, SessionKey, SessionRecord, StoreError, SubscriptionRecord, WriteOutcome};
+use super::{error_mapping::map_error, micros};
+use crate::StoreError;
 
-/// A session under the epoch its owner knows.
+/// A session and the epoch under which its owner holds it.
 pub(super) struct OwnedSession<'a> {
     pub(super) key: &'a SessionKey,
     pub(super) epoch: i64,
@@ -25,9 +27,9 @@ pub(super) async fn open(
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING",
     )
     .bind(record.key.as_bytes().as_slice())
-    .bind(record.seat.tenant.as_str())
-    .bind(record.seat.principal.as_str())
-    .bind(record.seat.endpoint.as_ref().map(|endpoint| endpoint.as_str()))
+    .bind(record.identity.tenant.as_str())
+    .bind(record.identity.principal.as_str())
+    .bind(record.identity.endpoint.as_ref().map(|endpoint| endpoint.as_str()))
     .bind(record.api_key.as_ref().map(|key| key.as_str()))
     .bind(record.transport.as_str())
     .bind(record.version.as_str())
@@ -37,7 +39,7 @@ pub(super) async fn open(
     .bind(record.agreement.as_slice())
     .bind(record.state.as_slice())
     .bind(record.links.as_slice());
-    if insert.execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0 {
+    if insert.execute(&mut *connection).await.map_err(map_error)?.rows_affected() > 0 {
         return Ok(WriteOutcome::Done);
     }
     let same = sqlx::query("SELECT 1 FROM sessions WHERE key = ? AND owner = ? AND epoch = 1");
@@ -46,7 +48,7 @@ pub(super) async fn open(
         .bind(owner.as_str())
         .fetch_optional(connection)
         .await
-        .map_err(explain)?;
+        .map_err(map_error)?;
     Ok(if same.is_some() { WriteOutcome::Done } else { WriteOutcome::Fenced })
 }
 
@@ -66,7 +68,7 @@ pub(super) async fn update(
         .bind(links)
         .bind(session.key.as_bytes().as_slice())
         .bind(session.epoch);
-    Ok(unless_fenced(update.execute(connection).await.map_err(explain)?.rows_affected()))
+    Ok(unless_fenced(update.execute(connection).await.map_err(map_error)?.rows_affected()))
 }
 
 pub(super) async fn release(
@@ -85,17 +87,17 @@ pub(super) async fn release(
         .bind(links)
         .bind(session.key.as_bytes().as_slice())
         .bind(session.epoch);
-    Ok(unless_fenced(update.execute(connection).await.map_err(explain)?.rows_affected()))
+    Ok(unless_fenced(update.execute(connection).await.map_err(map_error)?.rows_affected()))
 }
 
-/// Its subscriptions and streams go with it.
+/// Removes a session with its subscriptions and streams.
 pub(super) async fn end(
     connection: &mut SqliteConnection,
     session: OwnedSession<'_>,
 ) -> Result<WriteOutcome, StoreError> {
     let delete = sqlx::query("DELETE FROM sessions WHERE key = ? AND epoch = ?");
     let delete = delete.bind(session.key.as_bytes().as_slice()).bind(session.epoch);
-    Ok(unless_fenced(delete.execute(connection).await.map_err(explain)?.rows_affected()))
+    Ok(unless_fenced(delete.execute(connection).await.map_err(map_error)?.rows_affected()))
 }
 
 pub(super) async fn subscribe(
@@ -112,7 +114,7 @@ pub(super) async fn subscribe(
     .bind(subscription.uri.as_str())
     .bind(session.key.as_bytes().as_slice())
     .bind(session.epoch);
-    Ok(unless_fenced(upsert.execute(connection).await.map_err(explain)?.rows_affected()))
+    Ok(unless_fenced(upsert.execute(connection).await.map_err(map_error)?.rows_affected()))
 }
 
 pub(super) async fn unsubscribe(
@@ -122,16 +124,16 @@ pub(super) async fn unsubscribe(
 ) -> Result<WriteOutcome, StoreError> {
     let select = sqlx::query_scalar("SELECT number FROM sessions WHERE key = ? AND epoch = ?");
     let select = select.bind(session.key.as_bytes().as_slice()).bind(session.epoch);
-    let number: Option<i64> = select.fetch_optional(&mut *connection).await.map_err(explain)?;
+    let number: Option<i64> = select.fetch_optional(&mut *connection).await.map_err(map_error)?;
     let Some(number) = number else { return Ok(WriteOutcome::Fenced) };
     let delete = sqlx::query("DELETE FROM subscriptions WHERE session = ? AND exposed_uri = ?")
         .bind(number)
         .bind(exposed_uri);
-    delete.execute(connection).await.map_err(explain)?;
+    delete.execute(connection).await.map_err(map_error)?;
     Ok(WriteOutcome::Done)
 }
 
-/// When a client was heard of that was idle for this long.
+/// Returns the time at which a client was last heard from, if it has been idle for this long.
 pub(super) fn seen(now: i64, idle: Duration) -> i64 {
     now.saturating_sub(micros(idle))
 }

@@ -1,14 +1,19 @@
-//! Sessions: lists, claims, and their end when nobody owns them. Their owners' writes are in `session_writes`.
+//! Sessions: lists, claims, and the removal of sessions without an owner. `session_writes` contains
+//! the writes of owners.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::ids::TenantId;
+use records::{
+    NodeName, SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, StoredSession,
+    SubscriptionCount, SubscriptionRecord,
+};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::{
     SqliteStore, WriteTransaction,
-    error_mapping::explain,
+    error_mapping::map_error,
     micros, now_us,
     rows::{
         backend_id, count, get, node_record, select_sessions, session_key, session_name,
@@ -16,10 +21,7 @@ use super::{
     },
     with_deadline,
 };
-use crate::{
-    NodeName, SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionStore,
-    StoreError, StoredSession, SubscriptionCount, SubscriptionRecord,
-};
+use crate::{SessionStore, StoreError};
 
 #[async_trait]
 impl SessionStore for SqliteStore {
@@ -35,7 +37,7 @@ impl SessionStore for SqliteStore {
             let mut writing = self.begin().await?;
             let select = sqlx::query(select_sessions!("WHERE s.key = ? AND s.end_asked = 0"))
                 .bind(key.as_bytes().as_slice());
-            let Some(row) = select.fetch_optional(writing.connection()).await.map_err(explain)?
+            let Some(row) = select.fetch_optional(writing.connection()).await.map_err(map_error)?
             else {
                 return Ok(SessionClaimOutcome::NotFound);
             };
@@ -44,7 +46,7 @@ impl SessionStore for SqliteStore {
             let Some((record, owner, standing)) = self.report(read, || session_name(&row)) else {
                 return Ok(SessionClaimOutcome::NotFound);
             };
-            if record.seat != *seat {
+            if record.identity != *seat {
                 return Ok(SessionClaimOutcome::NotFound);
             }
             if let Some(owner) =
@@ -60,7 +62,7 @@ impl SessionStore for SqliteStore {
                 "UPDATE sessions SET owner = ?, epoch = ?, seen_at_us = ? WHERE number = ?",
             );
             let update = update.bind(node.as_str()).bind(epoch).bind(now).bind(standing.number);
-            update.execute(writing.connection()).await.map_err(explain)?;
+            update.execute(writing.connection()).await.map_err(map_error)?;
             let subscriptions = subscriptions(self, writing.connection(), standing.number).await?;
             writing.commit_claim().await?;
             Ok(SessionClaimOutcome::Acquired {
@@ -84,7 +86,7 @@ impl SessionStore for SqliteStore {
             if let Some(key) = after {
                 let select = sqlx::query_scalar("SELECT number FROM sessions WHERE key = ?")
                     .bind(key.as_bytes().as_slice());
-                let Some(number) = select.fetch_optional(&self.readers).await.map_err(explain)?
+                let Some(number) = select.fetch_optional(&self.readers).await.map_err(map_error)?
                 else {
                     return Ok(Vec::new());
                 };
@@ -104,7 +106,7 @@ impl SessionStore for SqliteStore {
                 .bind(limit)
                 .fetch_all(&self.readers)
                 .await
-                .map_err(explain)?;
+                .map_err(map_error)?;
             let now = now_us();
             Ok(self.readable(&rows, session_name, |row| stored_session(row, now)))
         })
@@ -121,7 +123,7 @@ impl SessionStore for SqliteStore {
                 .bind(last.as_slice())
                 .fetch_all(&self.readers)
                 .await
-                .map_err(explain)?;
+                .map_err(map_error)?;
             let now = now_us();
             Ok(self.readable(&rows, session_name, |row| stored_session(row, now)))
         })
@@ -145,7 +147,7 @@ impl SessionStore for SqliteStore {
                  RETURNING key",
             );
             let delete = delete.bind(now.saturating_sub(micros(idle))).bind(now).bind(limit);
-            let rows = delete.fetch_all(writing.connection()).await.map_err(explain)?;
+            let rows = delete.fetch_all(writing.connection()).await.map_err(map_error)?;
             writing.commit().await?;
             Ok(self.readable(&rows, session_name, |row| session_key(row, "key")))
         })
@@ -168,7 +170,7 @@ impl SessionStore for SqliteStore {
                 )
                 .bind(tenant.as_str()),
             };
-            let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
             Ok(self.readable(
                 &rows,
                 |_| "subscriptions".into(),
@@ -210,7 +212,7 @@ async fn subscriptions(
     number: i64,
 ) -> Result<Vec<SubscriptionRecord>, StoreError> {
     let select = sqlx::query("SELECT exposed_uri, backend, uri FROM subscriptions WHERE session = ? ORDER BY exposed_uri").bind(number);
-    let rows = select.fetch_all(connection).await.map_err(explain)?;
+    let rows = select.fetch_all(connection).await.map_err(map_error)?;
     Ok(store.readable(
         &rows,
         |_| "a subscription".into(),
@@ -224,7 +226,7 @@ async fn subscriptions(
     ))
 }
 
-/// The lowest and the highest key of a digest; `None`: it is not one.
+/// Returns the lowest and the highest key of a digest, or `None` if the text is not a digest.
 fn keys_of_digest(digest: &str) -> Option<([u8; SESSION_KEY_BYTES], [u8; SESSION_KEY_BYTES])> {
     if digest.len() != 16
         || !digest.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
@@ -238,8 +240,8 @@ fn keys_of_digest(digest: &str) -> Option<([u8; SESSION_KEY_BYTES], [u8; SESSION
     Some((first, last))
 }
 
-/// False: there is no such session.
-pub(super) async fn ask_end(
+/// Requests the end of a session. Returns false if the session does not exist.
+pub(super) async fn request_end(
     writing: &mut WriteTransaction<'_>,
     key: &SessionKey,
 ) -> Result<bool, StoreError> {
@@ -247,7 +249,7 @@ pub(super) async fn ask_end(
         "SELECT EXISTS (SELECT 1 FROM nodes WHERE node = sessions.owner AND lease_until_us > ?) FROM sessions WHERE key = ?",
     );
     let owned = owned.bind(now_us()).bind(key.as_bytes().as_slice());
-    let Some(owned) = owned.fetch_optional(writing.connection()).await.map_err(explain)? else {
+    let Some(owned) = owned.fetch_optional(writing.connection()).await.map_err(map_error)? else {
         return Ok(false);
     };
     let change = if owned {
@@ -259,6 +261,6 @@ pub(super) async fn ask_end(
         .bind(key.as_bytes().as_slice())
         .execute(writing.connection())
         .await
-        .map_err(explain)?;
+        .map_err(map_error)?;
     Ok(true)
 }

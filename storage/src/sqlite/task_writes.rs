@@ -1,13 +1,12 @@
-//! What is written about tasks: their making, their steps, their questions, their end. What a tenant has of them is kept by
-//! triggers; here it is only compared with its limits.
+//! Writes to tasks: creation, steps, inputs and end. Triggers maintain the usage of each tenant.
+//! This file only compares it with the tenant's limits.
 
 use protocol::ids::TaskId;
+use records::{NodeName, TaskLimit, TaskLimits, TaskRecord, TaskStatus, TaskStep, WriteOutcome};
 use sqlx::{Row, sqlite::SqliteConnection};
 
-use super::{error_mapping::explain, micros, rows::step_columns};
-use crate::{
-    NodeName, StoreError, TaskLimit, TaskLimits, TaskRecord, TaskStatus, TaskStep, WriteOutcome,
-};
+use super::{error_mapping::map_error, micros, rows::step_columns};
+use crate::StoreError;
 
 pub(super) async fn create(
     connection: &mut SqliteConnection,
@@ -42,17 +41,23 @@ pub(super) async fn create(
     .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
     .bind(record.details.as_slice())
     .bind(record.request.as_slice());
-    let number: Option<i64> = insert.fetch_optional(&mut *connection).await.map_err(explain)?;
+    let number: Option<i64> = insert.fetch_optional(&mut *connection).await.map_err(map_error)?;
     let Some(number) = number else {
-        // Either its id or its idempotency key is taken.
+        // The task's id or its idempotency key is taken.
         return Ok(known(connection, record, owner).await?.unwrap_or(WriteOutcome::Fenced));
     };
-    note(connection, TaskRowRevision { number, revision: 1 }, TaskStatus::Working, Some(1), now)
-        .await?;
+    record_transition(
+        connection,
+        TaskRowRevision { number, revision: 1 },
+        TaskStatus::Working,
+        Some(1),
+        now,
+    )
+    .await?;
     Ok(WriteOutcome::Created { at_us: now })
 }
 
-/// Which limit the tenant has reached.
+/// Returns the limit that the tenant has reached.
 async fn reached(
     connection: &mut SqliteConnection,
     record: &TaskRecord,
@@ -64,11 +69,11 @@ async fn reached(
                 coalesce(sum(bytes), 0)
          FROM task_usage WHERE tenant = ?",
     );
-    let row = select.bind(record.tenant.as_str()).fetch_one(connection).await.map_err(explain)?;
+    let row = select.bind(record.tenant.as_str()).fetch_one(connection).await.map_err(map_error)?;
     let at = |column: usize| {
         row.try_get::<i64, _>(column)
             .map(|count| u64::try_from(count).unwrap_or(0))
-            .map_err(explain)
+            .map_err(map_error)
     };
     let (running, stored, used) = (at(0)?, at(1)?, at(2)?);
     Ok(if running >= limits.running {
@@ -82,7 +87,8 @@ async fn reached(
     })
 }
 
-/// The task that is there already: the same one, written again by its owner, or one that was asked for with the same key.
+/// Returns the outcome for an existing task: the same task, written again by its owner, or an
+/// earlier task with the same idempotency key.
 async fn known(
     connection: &mut SqliteConnection,
     record: &TaskRecord,
@@ -95,10 +101,10 @@ async fn known(
         .bind(record.task.as_str())
         .fetch_optional(&mut *connection)
         .await
-        .map_err(explain)?;
+        .map_err(map_error)?;
     if let Some(row) = same {
         let (at_us, is_its) =
-            (row.try_get(0).map_err(explain)?, row.try_get::<bool, _>(1).map_err(explain)?);
+            (row.try_get(0).map_err(map_error)?, row.try_get::<bool, _>(1).map_err(map_error)?);
         return Ok(Some(if is_its {
             WriteOutcome::Created { at_us }
         } else {
@@ -110,7 +116,7 @@ async fn known(
         "SELECT task FROM tasks WHERE tenant = ? AND principal = ? AND idempotency = ?",
     );
     let other = other.bind(record.tenant.as_str()).bind(record.principal.as_str()).bind(key);
-    let other: Option<String> = other.fetch_optional(connection).await.map_err(explain)?;
+    let other: Option<String> = other.fetch_optional(connection).await.map_err(map_error)?;
     Ok(other.map(|task| WriteOutcome::Duplicate(TaskId::new(task))))
 }
 
@@ -126,7 +132,7 @@ pub(super) async fn step(
          WHERE task = ? AND epoch = ? AND status IN ('working', 'input_required')",
     );
     let update = update.bind(name).bind(backend_task).bind(link).bind(task.as_str()).bind(epoch);
-    let updated = update.execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0;
+    let updated = update.execute(&mut *connection).await.map_err(map_error)?.rows_affected() > 0;
     if updated { Ok(WriteOutcome::Done) } else { refusal(connection, task, Some(epoch)).await }
 }
 
@@ -143,13 +149,13 @@ pub(super) async fn release(
         .bind(epoch)
         .execute(&mut *connection)
         .await
-        .map_err(explain)?
+        .map_err(map_error)?
         .rows_affected()
         > 0;
     if updated { Ok(WriteOutcome::Done) } else { refusal(connection, task, Some(epoch)).await }
 }
 
-/// How a task ends.
+/// Final state of a task.
 pub(super) struct TaskEnd<'a> {
     pub(super) status: TaskStatus,
     pub(super) message: Option<&'a str>,
@@ -178,22 +184,22 @@ pub(super) async fn end(
     let Some(moved) = moved(update.fetch_optional(&mut *connection).await)? else {
         return refusal(connection, task, epoch).await;
     };
-    note(connection, moved, ending.status, epoch, now).await?;
+    record_transition(connection, moved, ending.status, epoch, now).await?;
     let close = sqlx::query(
         "UPDATE task_inputs SET closed = 1, request = x'', answer = NULL WHERE task = ? AND closed = 0",
     );
-    close.bind(moved.number).execute(connection).await.map_err(explain)?;
+    close.bind(moved.number).execute(connection).await.map_err(map_error)?;
     Ok(WriteOutcome::Done)
 }
 
-/// Why nothing was written for this epoch.
+/// Returns the reason why this epoch wrote nothing.
 async fn refusal(
     connection: &mut SqliteConnection,
     task: &TaskId,
     epoch: Option<i64>,
 ) -> Result<WriteOutcome, StoreError> {
     let select = sqlx::query_scalar("SELECT epoch FROM tasks WHERE task = ?").bind(task.as_str());
-    let found: Option<i64> = select.fetch_optional(connection).await.map_err(explain)?;
+    let found: Option<i64> = select.fetch_optional(connection).await.map_err(map_error)?;
     Ok(match (found, epoch) {
         (None, None) => WriteOutcome::NotFound,
         (Some(found), Some(epoch)) if found == epoch => WriteOutcome::AlreadyFinished,
@@ -202,7 +208,7 @@ async fn refusal(
     })
 }
 
-/// A task's row and the revision it has reached.
+/// A task's row and its current revision.
 #[derive(Clone, Copy)]
 struct TaskRowRevision {
     number: i64,
@@ -212,15 +218,15 @@ struct TaskRowRevision {
 fn moved(
     row: Result<Option<sqlx::sqlite::SqliteRow>, sqlx::Error>,
 ) -> Result<Option<TaskRowRevision>, StoreError> {
-    let Some(row) = row.map_err(explain)? else { return Ok(None) };
+    let Some(row) = row.map_err(map_error)? else { return Ok(None) };
     Ok(Some(TaskRowRevision {
-        number: row.try_get(0).map_err(explain)?,
-        revision: row.try_get(1).map_err(explain)?,
+        number: row.try_get(0).map_err(map_error)?,
+        revision: row.try_get(1).map_err(map_error)?,
     }))
 }
 
 /// Adds a line to the task's history.
-async fn note(
+async fn record_transition(
     connection: &mut SqliteConnection,
     moved: TaskRowRevision,
     to: TaskStatus,
@@ -232,10 +238,10 @@ async fn note(
     );
     let insert =
         insert.bind(moved.number).bind(moved.revision).bind(to.name()).bind(now).bind(epoch);
-    insert.execute(connection).await.map(drop).map_err(explain)
+    insert.execute(connection).await.map(drop).map_err(map_error)
 }
 
-/// Moves a task that is not over to `to`, if it is in `from`.
+/// Moves an unfinished task to `to`, if it is in `from`.
 async fn transition(
     connection: &mut SqliteConnection,
     number: i64,
@@ -248,7 +254,7 @@ async fn transition(
     );
     let update = update.bind(to.name()).bind(now).bind(number).bind(from.name());
     let Some(moved) = moved(update.fetch_optional(&mut *connection).await)? else { return Ok(()) };
-    note(connection, moved, to, Some(epoch), now).await
+    record_transition(connection, moved, to, Some(epoch), now).await
 }
 
 pub(super) async fn ask(
@@ -266,12 +272,12 @@ pub(super) async fn ask(
         "INSERT INTO task_inputs (task, number, request) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
     );
     let insert = insert.bind(row).bind(number).bind(request);
-    if insert.execute(&mut *connection).await.map_err(explain)?.rows_affected() == 0 {
+    if insert.execute(&mut *connection).await.map_err(map_error)?.rows_affected() == 0 {
         let closed =
             sqlx::query_scalar("SELECT closed FROM task_inputs WHERE task = ? AND number = ?")
                 .bind(row)
                 .bind(number);
-        let closed: bool = closed.fetch_one(connection).await.map_err(explain)?;
+        let closed: bool = closed.fetch_one(connection).await.map_err(map_error)?;
         return Ok(if closed { WriteOutcome::AlreadyFinished } else { WriteOutcome::Done });
     }
     transition(connection, row, [TaskStatus::Working, TaskStatus::InputRequired], epoch, now)
@@ -285,13 +291,13 @@ pub(super) async fn answer(
     number: i64,
     answer: &[u8],
 ) -> Result<WriteOutcome, StoreError> {
-    // The end of a task closes its inputs, so an open one needs no look at the status.
+    // The end of a task closes its inputs, so an open input needs no check of the status.
     let update = sqlx::query(
         "UPDATE task_inputs SET answer = ? WHERE task = (SELECT number FROM tasks WHERE task = ?) AND number = ?
          AND closed = 0 AND answer IS NULL",
     );
     let update = update.bind(answer).bind(task.as_str()).bind(number);
-    if update.execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0 {
+    if update.execute(&mut *connection).await.map_err(map_error)?.rows_affected() > 0 {
         return Ok(WriteOutcome::Done);
     }
     let select = sqlx::query(
@@ -302,7 +308,7 @@ pub(super) async fn answer(
         .bind(number)
         .fetch_optional(connection)
         .await
-        .map_err(explain)?;
+        .map_err(map_error)?;
     Ok(if found.is_some() { WriteOutcome::AlreadyFinished } else { WriteOutcome::NotFound })
 }
 
@@ -324,7 +330,7 @@ pub(super) async fn close(
         .bind(number)
         .execute(&mut *connection)
         .await
-        .map_err(explain)?
+        .map_err(map_error)?
         .rows_affected()
         == 0
     {
@@ -332,14 +338,14 @@ pub(super) async fn close(
     }
     let open =
         sqlx::query("SELECT 1 FROM task_inputs WHERE task = ? AND closed = 0 LIMIT 1").bind(row);
-    if open.fetch_optional(&mut *connection).await.map_err(explain)?.is_none() {
+    if open.fetch_optional(&mut *connection).await.map_err(map_error)?.is_none() {
         transition(connection, row, [TaskStatus::InputRequired, TaskStatus::Working], epoch, now)
             .await?;
     }
     Ok(WriteOutcome::Done)
 }
 
-/// The row of a task that is not over and has this epoch.
+/// Returns the row of an unfinished task with this epoch.
 async fn unfinished(
     connection: &mut SqliteConnection,
     task: &TaskId,
@@ -348,5 +354,5 @@ async fn unfinished(
     let select = sqlx::query_scalar(
         "SELECT number FROM tasks WHERE task = ? AND epoch = ? AND status IN ('working', 'input_required')",
     );
-    select.bind(task.as_str()).bind(epoch).fetch_optional(connection).await.map_err(explain)
+    select.bind(task.as_str()).bind(epoch).fetch_optional(connection).await.map_err(map_error)
 }

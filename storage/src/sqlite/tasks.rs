@@ -1,12 +1,16 @@
-//! Tasks: lists, claims, expiry. What is written about one task is in `task_writes`.
+//! Tasks: lists, claims, expiry. `task_writes` contains the writes to one task.
 
 use async_trait::async_trait;
 use protocol::ids::{TaskId, TenantId};
+use records::{
+    FullTask, InputCounts, NodeName, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput,
+    TaskListPosition, TaskStatus, TaskTransition,
+};
 use sqlx::sqlite::SqliteRow;
 
 use super::{
     SqliteStore,
-    error_mapping::explain,
+    error_mapping::map_error,
     now_us,
     rows::{
         count, get, stored_task, task_columns, task_name, task_status, whole_task,
@@ -14,10 +18,7 @@ use super::{
     },
     with_deadline,
 };
-use crate::{
-    FullTask, InputCounts, NodeName, StoreError, StoredTask, StoredTaskSnapshot, TaskAudience,
-    TaskInput, TaskListPosition, TaskStatus, TaskStore, TaskTransition,
-};
+use crate::{StoreError, TaskStore};
 
 impl SqliteStore {
     fn readable_tasks(&self, rows: &[SqliteRow]) -> Vec<StoredTask> {
@@ -31,7 +32,7 @@ impl TaskStore for SqliteStore {
         with_deadline("reading a task", async {
             let select = sqlx::query(task_columns!("SELECT", "FROM tasks WHERE task = ?"))
                 .bind(task.as_str());
-            let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
             Ok(self.readable_tasks(&rows).pop())
         })
         .await
@@ -49,7 +50,7 @@ impl TaskStore for SqliteStore {
                      (SELECT count(answer) FROM task_inputs AS i WHERE i.task = tasks.number AND closed = 0) AS answered,",
                 "FROM tasks WHERE task IN (SELECT value FROM json_each(?))"
             ));
-            let rows = select.bind(names(tasks)).fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.bind(names(tasks)).fetch_all(&self.readers).await.map_err(map_error)?;
             Ok(self.readable(&rows, task_name, |row| {
                 let newest = get::<Option<i64>>(row, "newest")?.unwrap_or_default();
                 Ok(StoredTaskSnapshot {
@@ -69,7 +70,7 @@ impl TaskStore for SqliteStore {
         with_deadline("reading a task", async {
             let select = sqlx::query(whole_task_columns!("SELECT", "FROM tasks WHERE task = ?"))
                 .bind(task.as_str());
-            let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
             let now = now_us();
             Ok(self.readable(&rows, task_name, |row| whole_task(row, now)).pop())
         })
@@ -81,7 +82,7 @@ impl TaskStore for SqliteStore {
             let select =
                 sqlx::query_scalar("SELECT outcome FROM tasks WHERE task = ?").bind(task.as_str());
             let outcome: Option<Option<Vec<u8>>> =
-                select.fetch_optional(&self.readers).await.map_err(explain)?;
+                select.fetch_optional(&self.readers).await.map_err(map_error)?;
             Ok(outcome.flatten())
         })
         .await
@@ -106,7 +107,7 @@ impl TaskStore for SqliteStore {
             .bind(after_task)
             .bind(audience.session.as_bytes().as_slice())
             .bind(limit);
-            let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
             Ok(self.readable_tasks(&rows))
         })
         .await
@@ -131,14 +132,15 @@ impl TaskStore for SqliteStore {
             .bind(tenant.map(TenantId::as_str))
             .bind(status.map(TaskStatus::name))
             .bind(limit);
-            let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
             Ok(self.readable_tasks(&rows))
         })
         .await
     }
 
-    /// The deadline ends before the commit. What is given up until then is rolled back. A commit that was given up could
-    /// still take effect, and then nothing would return its tasks, so it is awaited however long it takes.
+    /// The deadline ends before the commit. A call that fails before then is rolled back. An
+    /// abandoned commit could still take effect, and then no call would return its tasks. So the
+    /// commit is awaited without a limit.
     async fn claim_tasks(
         &self,
         node: &NodeName,
@@ -148,14 +150,14 @@ impl TaskStore for SqliteStore {
         let now = now_us();
         let except = names(except);
         let executed = with_deadline("claiming tasks", async {
-            // Most of the time there is nothing, and looking does not keep others from writing.
+            // Usually no task is free, and this query does not block other writers.
             let look = sqlx::query(
                 "SELECT 1 FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?
                  AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?)
                  AND t.task NOT IN (SELECT value FROM json_each(?)) LIMIT 1",
             );
             let look = look.bind(node.as_str()).bind(now).bind(&except);
-            if look.fetch_optional(&self.readers).await.map_err(explain)?.is_none() {
+            if look.fetch_optional(&self.readers).await.map_err(map_error)?.is_none() {
                 return Ok(None);
             }
             let mut writing = self.begin().await?;
@@ -168,7 +170,7 @@ impl TaskStore for SqliteStore {
                 ""
             ));
             let update = update.bind(node.as_str()).bind(now).bind(limit).bind(&except);
-            let rows = update.fetch_all(writing.connection()).await.map_err(explain)?;
+            let rows = update.fetch_all(writing.connection()).await.map_err(map_error)?;
             Ok(Some((writing, rows)))
         });
         let Some((writing, rows)) = executed.await? else { return Ok(Vec::new()) };
@@ -187,7 +189,7 @@ impl TaskStore for SqliteStore {
                 "SELECT task FROM tasks INDEXED BY tasks_unfinished
                  WHERE status IN ('working', 'input_required') AND owner IN (SELECT value FROM json_each(?))",
             );
-            let rows = select.bind(nodes).fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.bind(nodes).fetch_all(&self.readers).await.map_err(map_error)?;
             Ok(self.readable(&rows, task_name, |row| Ok(TaskId::new(get::<String>(row, "task")?))))
         })
         .await
@@ -199,7 +201,7 @@ impl TaskStore for SqliteStore {
                 "SELECT i.number, i.request, i.answer, t.task FROM task_inputs i JOIN tasks t ON t.number = i.task
                  WHERE t.task = ? AND i.closed = 0 ORDER BY i.number",
             );
-            let rows = select.bind(task.as_str()).fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.bind(task.as_str()).fetch_all(&self.readers).await.map_err(map_error)?;
             Ok(self.readable(&rows, task_name, |row| {
                 Ok(TaskInput {
                     number: get(row, "number")?,
@@ -217,7 +219,7 @@ impl TaskStore for SqliteStore {
                 "SELECT h.revision, h.status, h.at_us, h.epoch, t.task FROM task_transitions h JOIN tasks t ON t.number = h.task
                  WHERE t.task = ? ORDER BY h.revision",
             );
-            let rows = select.bind(task.as_str()).fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.bind(task.as_str()).fetch_all(&self.readers).await.map_err(map_error)?;
             Ok(self.readable(&rows, task_name, |row| {
                 Ok(TaskTransition {
                     revision: get(row, "revision")?,
@@ -238,7 +240,7 @@ impl TaskStore for SqliteStore {
                  RETURNING task",
             );
             let rows =
-                delete.bind(now_us()).bind(limit).fetch_all(writing.connection()).await.map_err(explain)?;
+                delete.bind(now_us()).bind(limit).fetch_all(writing.connection()).await.map_err(map_error)?;
             writing.commit().await?;
             Ok(self.readable(&rows, task_name, |row| Ok(TaskId::new(get::<String>(row, "task")?))))
         })
@@ -249,7 +251,7 @@ impl TaskStore for SqliteStore {
         with_deadline("counting tasks", async {
             let select =
                 sqlx::query("SELECT status, sum(tasks) AS tasks FROM task_usage GROUP BY status");
-            let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
+            let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
             let counted = self.readable(
                 &rows,
                 |_| "task usage".into(),
@@ -267,13 +269,13 @@ impl TaskStore for SqliteStore {
     }
 }
 
-/// For `json_each`.
+/// Encodes the ids for `json_each`.
 fn names(tasks: &[TaskId]) -> String {
     serde_json::to_string(&tasks.iter().map(TaskId::as_str).collect::<Vec<_>>())
         .unwrap_or_else(|_| "[]".into())
 }
 
-/// Where a list begins.
+/// Returns the first position of a list.
 fn start(after: Option<&TaskListPosition>) -> (i64, &str) {
     after.map_or((i64::MIN, ""), |place| (place.created_at_us, place.task.as_str()))
 }

@@ -1,4 +1,4 @@
-//! The conformance suite over both kinds of SQLite store, and what is particular to a file.
+//! The conformance suite over both kinds of SQLite store, and tests of the file.
 
 mod corruption;
 mod crash;
@@ -6,13 +6,12 @@ mod state;
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
-use super::*;
-use crate::{
-    AdminChange, AuditChainStore, AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore,
-    TenantRecord,
-};
+use records::{AdminChange, AuditFilter, AuditKind, AuditRecord, TenantRecord};
 
-/// A store in a folder of its own; the folder goes with the test.
+use super::*;
+use crate::{AuditChainStore, AuditStore, ConfigStore};
+
+/// Returns a store in its own folder, which is removed with the test.
 async fn in_file() -> (tempfile::TempDir, SqliteStore) {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(&options(&folder)).await.unwrap();
@@ -43,7 +42,7 @@ async fn records_survive_a_restart() {
     store.close().await;
     drop(store);
     let store = SqliteStore::open(&options(&folder)).await.unwrap();
-    assert_eq!(store.migrated().from, store.migrated().to, "nothing left to migrate");
+    assert_eq!(store.migration().from, store.migration().to, "nothing left to migrate");
     assert_eq!(
         before,
         (
@@ -59,7 +58,7 @@ async fn records_survive_without_a_close() {
     let (folder, store) = in_file().await;
     crate::conformance::fill(&store).await.unwrap();
     let tenants = store.tenants().await.unwrap();
-    // As a killed process leaves it: a copy of what is on disk at this moment.
+    // The copy has the files as a killed process leaves them: the state on disk at this moment.
     let copy = tempfile::tempdir().unwrap();
     fs::create_dir(copy.path().join("data")).unwrap();
     for name in ["broker.db", "broker.db-wal"] {
@@ -84,7 +83,7 @@ async fn an_old_schema_is_refused_unless_migrating_is_allowed() {
     let folder = tempfile::tempdir().unwrap();
     let only_open = SqliteOptions { migrate: false, ..options(&folder) };
     let error = SqliteStore::open(&only_open).await.unwrap_err();
-    assert_eq!(error, StoreError::SchemaOlder { found: 0, known: schema::known() });
+    assert_eq!(error, StoreError::SchemaOlder { found: 0, known: schema::latest_version() });
     assert!(error.to_string().contains("mcp-broker migrate"), "{error}");
     drop(SqliteStore::open(&options(&folder)).await.unwrap());
     SqliteStore::open(&only_open).await.expect("up to date now");
@@ -99,7 +98,7 @@ async fn r_8_a_newer_schema_is_refused() {
         .unwrap();
     drop(store);
     let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
-    assert_eq!(error, StoreError::SchemaNewer { found: 999, known: schema::known() });
+    assert_eq!(error, StoreError::SchemaNewer { found: 999, known: schema::latest_version() });
 }
 
 #[tokio::test]
@@ -166,17 +165,17 @@ async fn a_full_disk_is_told_as_such_and_loses_nothing() {
     let big = TenantRecord { settings: "x".repeat(1 << 20), ..before[0].clone() };
     for _ in 0..3 {
         assert_eq!(
-            store.change(AdminChange::PutTenant(&big), None).await.unwrap_err(),
+            store.apply(AdminChange::PutTenant(&big), None).await.unwrap_err(),
             StoreError::Full
         );
         assert_eq!(store.tenants().await.unwrap(), before);
     }
-    // With room again it goes on, without another start.
+    // With free space the store works again without a restart.
     sqlx::query_scalar::<_, i64>("PRAGMA max_page_count = 1000000")
         .fetch_one(&store.writer)
         .await
         .unwrap();
-    store.change(AdminChange::PutTenant(&big), None).await.unwrap();
+    store.apply(AdminChange::PutTenant(&big), None).await.unwrap();
     assert!(store.tenants().await.unwrap().contains(&big));
 }
 
@@ -205,7 +204,7 @@ async fn the_database_itself_keeps_the_audit_log() {
         let mut writing = store.begin().await.unwrap();
         sqlx::query(statement).execute(writing.connection()).await.unwrap_err();
     }
-    assert_eq!(store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.audit_records(&AuditFilter::default(), None, 10).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -236,14 +235,14 @@ async fn s15_the_database_itself_refuses_to_replace_records_and_chains() {
     // The broker itself adds the same record once, and further ones behind it.
     let next = AuditRecord { id: [3; 16], at_us: 6, ..record.clone() };
     store.append_audit(&[record, next]).await.unwrap();
-    let kept = store.audit(&AuditFilter::default(), None, 10).await.unwrap();
+    let kept = store.audit_records(&AuditFilter::default(), None, 10).await.unwrap();
     assert_eq!(kept.len(), 2);
     assert_eq!(
         store
-            .audit_links("", 0, 10)
+            .audit_chain_page("", 0, 10)
             .await
             .unwrap()
-            .links
+            .records
             .iter()
             .map(|link| link.position)
             .collect::<Vec<_>>(),
@@ -273,7 +272,7 @@ async fn a_change_that_can_not_be_told_of_is_not_made() {
         created_at_us: 1,
         updated_at_us: 1,
     };
-    store.change(AdminChange::PutTenant(&acme), Some(&record)).await.unwrap_err();
+    store.apply(AdminChange::PutTenant(&acme), Some(&record)).await.unwrap_err();
     assert_eq!(store.tenants().await.unwrap(), []);
 }
 
@@ -305,18 +304,18 @@ async fn s15_records_from_before_the_chains_stay_outside_and_are_removed_by_thei
         body: "{}".into(),
     };
     store.append_audit(&[record]).await.unwrap();
-    let outside = store.audit_outside().await.unwrap();
-    assert_eq!((outside.until, outside.stray), (2, None));
-    let chained = store.audit_links("acme", 0, 10).await.unwrap();
+    let outside = store.unchained_audit().await.unwrap();
+    assert_eq!((outside.until, outside.first_unchained), (2, None));
+    let chained = store.audit_chain_page("acme", 0, 10).await.unwrap();
     assert_eq!(
-        chained.links.iter().map(|link| (link.number, link.position)).collect::<Vec<_>>(),
+        chained.records.iter().map(|link| (link.number, link.position)).collect::<Vec<_>>(),
         [(3, 1)]
     );
-    assert_eq!(store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(), 3);
-    assert_eq!(store.trim_audit(2, 10).await.unwrap(), 1);
-    assert_eq!(store.trim_audit(100, 10).await.unwrap(), 1);
+    assert_eq!(store.audit_records(&AuditFilter::default(), None, 10).await.unwrap().len(), 3);
+    assert_eq!(store.trim_unchained_audit(2, 10).await.unwrap(), 1);
+    assert_eq!(store.trim_unchained_audit(100, 10).await.unwrap(), 1);
     assert_eq!(
-        store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(),
+        store.audit_records(&AuditFilter::default(), None, 10).await.unwrap().len(),
         1,
         "the one that is chained stays"
     );

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use records::{WriteOp, WriteOutcome};
 use sqlx::sqlite::SqliteConnection;
 
 use super::{
@@ -11,7 +12,7 @@ use super::{
     task_writes::{self, TaskEnd},
     with_deadline,
 };
-use crate::{DurableStore, StoreError, WriteOp, WriteOutcome, fault_point};
+use crate::{DurableStore, StoreError, fault_point};
 
 #[async_trait]
 impl DurableStore for SqliteStore {
@@ -40,7 +41,8 @@ impl DurableStore for SqliteStore {
     }
 }
 
-/// Sets `is_open` once the transaction was asked to commit and its outcome is not known.
+/// Carries out a batch in one transaction. Sets `is_open` while a commit is requested and its
+/// outcome is unknown.
 async fn commit_batch(
     store: &SqliteStore,
     batch: &[WriteOp],
@@ -50,21 +52,21 @@ async fn commit_batch(
         return Ok(Vec::new());
     }
     let mut writing = store.begin().await?;
-    fault_point::passed("write.begun");
-    // Once for all: what is written together happened at the same time.
+    fault_point::hit("write.begun");
+    // All writes of a batch get the same time.
     let now = now_us();
     let mut outcomes = Vec::with_capacity(batch.len());
     for change in batch {
         outcomes.push(one(writing.connection(), change, now).await?);
     }
-    fault_point::passed("write.executed");
+    fault_point::hit("write.executed");
     is_open.store(true, Ordering::Release);
     writing.commit().await.inspect_err(|error| {
-        // Its own word that it did not.
+        // SQLite itself reported that the commit had no effect.
         is_open
             .store(!matches!(error, StoreError::Busy { .. } | StoreError::Full), Ordering::Release);
     })?;
-    fault_point::passed("write.committed");
+    fault_point::hit("write.committed");
     Ok(outcomes)
 }
 

@@ -1,4 +1,5 @@
-//! One request at the fake backend: what its handler may say before it answers, and how it answers.
+//! One request at the fake backend: messages that its handler sends before the answer, and the
+//! answer.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::BackendShared;
 use crate::{deadline::within, judge::Judge};
 
-/// How a handler answers.
+/// Answer of a handler.
 #[derive(Debug, Clone)]
 pub enum Reply {
     /// A JSON-RPC result.
@@ -22,7 +23,7 @@ pub enum Reply {
     Error(Value),
     /// A whole message, right or wrong, as text.
     Message(String),
-    /// A whole HTTP answer; only while nothing was said on the stream.
+    /// A whole HTTP answer; only as long as nothing was sent on the stream.
     Http { status: u16, headers: Vec<(String, String)>, body: Bytes },
     /// No answer: the stream ends in an orderly way.
     End,
@@ -33,7 +34,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// A tool result with one text item.
+    /// Returns a tool result with one text item.
     pub fn text(text: &str) -> Self {
         Self::Result(super::text(text))
     }
@@ -47,7 +48,7 @@ impl Reply {
     }
 }
 
-/// What a handler gives to the HTTP side.
+/// Message from a handler to the HTTP side.
 #[derive(Debug)]
 pub(super) enum ReplyPart {
     Event(String),
@@ -61,7 +62,7 @@ pub(super) fn event_text(id: Option<&str>, message: &str) -> String {
     format!("{id}event: message\ndata: {message}\n\n")
 }
 
-/// A request being answered.
+/// A request that is being answered.
 pub struct BackendCall {
     pub message: Value,
     pub body: Bytes,
@@ -71,7 +72,8 @@ pub struct BackendCall {
     pub(super) line: ReplyStream,
 }
 
-/// The way back to the caller; changes when a stream is resumed. Shared with the task that sends the reply.
+/// Channel back to the caller, which changes when a stream is resumed. Shared with the task that
+/// sends the reply.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReplyStream {
     way: Arc<Mutex<ReplyStreamState>>,
@@ -81,7 +83,7 @@ pub(super) struct ReplyStream {
 #[derive(Debug, Default)]
 struct ReplyStreamState {
     out: Option<mpsc::Sender<ReplyPart>>,
-    /// Something was said, so the answer is an event stream.
+    /// True once something was sent, so that the answer is an event stream.
     begun: bool,
 }
 
@@ -109,9 +111,9 @@ impl ReplyStream {
         self.way().begun = true;
         match &out {
             ReplyPart::Event(text) | ReplyPart::Answer(text) => {
-                self.judge.peer_said(None, text.as_bytes())
+                self.judge.record_peer_message(None, text.as_bytes())
             }
-            ReplyPart::Http { body, .. } => self.judge.peer_said(None, body),
+            ReplyPart::Http { body, .. } => self.judge.record_peer_message(None, body),
             ReplyPart::Cut => {}
         }
         match self.current() {
@@ -171,22 +173,22 @@ impl BackendCall {
         &self.message["params"]["_meta"]["progressToken"]
     }
 
-    /// Text on this call's stream, exactly as given.
+    /// Sends text on this call's stream, exactly as given.
     pub async fn raw(&self, text: &str) -> bool {
         self.line.put(ReplyPart::Event(text.to_owned())).await
     }
 
-    /// A message on this call's stream; the answer becomes an event stream by it.
+    /// Sends a message on this call's stream, which makes the answer an event stream.
     pub async fn send(&self, message: Value) -> bool {
         self.raw(&event_text(None, &message.to_string())).await
     }
 
-    /// A message with an event id.
+    /// Sends a message with an event id.
     pub async fn send_with_id(&self, event_id: &str, message: Value) -> bool {
         self.raw(&event_text(Some(event_id), &message.to_string())).await
     }
 
-    /// The answer, as an event with an id.
+    /// Returns the answer as a message, to be sent as an event with an id.
     pub fn result_message(&self, result: Value) -> Value {
         json!({"jsonrpc": "2.0", "id": self.id(), "result": result})
     }
@@ -195,7 +197,7 @@ impl BackendCall {
         self.send(json!({"jsonrpc": "2.0", "method": method, "params": params})).await
     }
 
-    /// Progress with the token this call came with.
+    /// Sends progress with the token of this call.
     pub async fn progress(&self, progress: f64, total: f64) -> bool {
         self.notify(
             "notifications/progress",
@@ -209,7 +211,7 @@ impl BackendCall {
         self.raw(": open\n\n").await
     }
 
-    /// Asks the client on this call's stream; the whole response message.
+    /// Sends a request to the client on this call's stream; returns the whole response message.
     pub async fn ask(&self, method: &str, params: Value) -> Value {
         let (id, answer) = self.begin_ask(method, params).await;
         within(&format!("the client's answer {id} to {method}"), answer)
@@ -217,7 +219,7 @@ impl BackendCall {
             .expect("the backend lives")
     }
 
-    /// Asks without waiting: the request's id and where the response will come.
+    /// Sends a request without waiting; returns its id and a receiver of the response.
     pub async fn begin_ask(
         &self,
         method: &str,
@@ -235,7 +237,7 @@ impl BackendCall {
         (id, answer)
     }
 
-    /// Ends this stream in an orderly way and goes on when somebody resumes from `event_id` by GET.
+    /// Ends this stream in an orderly way and waits until a client resumes from `event_id` by GET.
     pub async fn end_until_resumed(&self, event_id: &str) {
         let resumed = self.end_stream(event_id);
         self.line.replace(Some(
@@ -243,7 +245,7 @@ impl BackendCall {
         ));
     }
 
-    /// Cuts this stream's connection and goes on when somebody resumes from `event_id` by GET.
+    /// Cuts this stream's connection and waits until a client resumes from `event_id` by GET.
     pub async fn cut_until_resumed(&self, event_id: &str) {
         self.line.put(ReplyPart::Cut).await;
         let resumed = self.end_stream(event_id);
@@ -259,8 +261,8 @@ impl BackendCall {
         resumed
     }
 
-    /// Resolves when the caller's connection for this call is gone.
-    pub async fn gone(&self) {
+    /// Waits until the caller's connection for this call is gone.
+    pub async fn client_disconnected(&self) {
         if let Some(out) = self.line.current() {
             out.closed().await;
         }

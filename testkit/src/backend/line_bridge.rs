@@ -1,4 +1,4 @@
-//! A scriptable backend behind lines on TCP connections: each connection is a session of its own.
+//! Lines on TCP connections in front of a scriptable backend: each connection is a session.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::{abort_on_drop::AbortOnDrop, duplex::Wire};
 
-/// Listens for as long as it lives.
+/// Listener that runs until it is dropped.
 pub(super) struct LineBridge {
     pub(super) address: SocketAddr,
     _listening: AbortOnDrop,
@@ -30,7 +30,7 @@ impl LineBridge {
     }
 }
 
-/// Messages both ways until one side ends.
+/// Passes messages both ways until one side ends.
 async fn pass(stream: TcpStream, backend: SocketAddr) {
     let (mut near, mut far) = (Wire::lines(stream), Wire::streamable_http(backend, "/mcp"));
     loop {

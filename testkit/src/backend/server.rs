@@ -25,7 +25,7 @@ use crate::judge::{JudgedExchange, Recipient, Revision};
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
-/// Events a handler may have ahead of its reader.
+/// Events that a handler may send ahead of its reader.
 const STREAM_QUEUE: usize = 256;
 
 pub(super) async fn serve(shared: Arc<BackendShared>, listener: TcpListener) {
@@ -86,7 +86,7 @@ fn judge(shared: &BackendShared, headers: &HeaderMap, body: &[u8]) {
     hearing.named = named.or_else(|| Revision::of(&state.version));
     hearing.content_excused = state.content_excused;
     drop(state);
-    hearing.broker_said(body);
+    hearing.check_broker_message(body);
 }
 
 fn session_fault(state: &BackendState, session: Option<&str>) -> Option<u16> {
@@ -132,7 +132,7 @@ fn event_stream(
                 Some((Ok(Frame::data(Bytes::from(event_text(None, &text)))), (None, events, true)))
             }
             ReplyPart::Http { .. } | ReplyPart::Cut => {
-                // What was said before goes out first: the server flushes when it has to wait.
+                // Earlier events are sent first: the server flushes when it has to wait.
                 tokio::task::yield_now().await;
                 Some((Err(std::io::Error::other("cut by the test")), (None, events, true)))
             }

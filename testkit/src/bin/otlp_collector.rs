@@ -1,14 +1,16 @@
-//! The collector of traces as a program: `otlp-collector ADDRESS FILE`. Says `ready http=ADDRESS`, and adds each span to the file
-//! as a line of JSON, which a reader finds whole or not at all. Ends by a signal, or by itself when nobody ends it.
+//! The collector of traces as a program: `otlp-collector ADDRESS FILE`.
+//!
+//! It prints `ready http=ADDRESS`, and adds each span to the file as a line of JSON. A reader finds
+//! a line whole or not at all. It ends by a signal, or by itself after `LIFE_MAX`.
 
 use std::{fs::OpenOptions, io::Write as _, time::Duration};
 
 use testkit::collector::Collector;
 use tokio::net::TcpListener;
 
-/// How often what came is written down.
+/// Interval at which received spans are written.
 const WRITES_EVERY: Duration = Duration::from_millis(50);
-/// Longer than any test.
+/// Longest life of the process, longer than any test.
 const LIFE_MAX: Duration = Duration::from_secs(1_800);
 
 #[tokio::main(flavor = "current_thread")]

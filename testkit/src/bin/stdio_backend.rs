@@ -1,7 +1,7 @@
-//! An MCP server on standard input and output that behaves as its command line says, well or badly.
+//! An MCP server on standard input and output, whose command line sets its good or bad behaviour.
 //!
-//! Started by the broker in tests (see `testkit::stdio`). It ends by itself after [`LIFE_MAX`], so that a test that
-//! fails leaves nothing behind.
+//! The broker starts it in tests (see `testkit::stdio`). It ends by itself after [`LIFE_MAX`], so
+//! that a test that fails leaves no process behind.
 
 #[path = "stdio_backend/hostile.rs"]
 mod hostile;
@@ -26,7 +26,7 @@ use tokio::{
     sync::oneshot,
 };
 
-/// No child outlives this, whatever it ignores.
+/// Longest life of a child, whatever it ignores.
 const LIFE_MAX: Duration = Duration::from_secs(90);
 
 #[derive(Default, Clone)]
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
             () = serve(script) => {}
             () = tokio::time::sleep(LIFE_MAX) => {}
         }
-        // Reading standard input happens on a thread that cannot be stopped.
+        // A thread that cannot be stopped reads standard input.
         std::process::exit(0)
     })
 }
@@ -105,7 +105,8 @@ fn start_grandchildren(script: &Script) {
         if let Some(marker) = &script.marker {
             command.args(["--marker", marker]);
         }
-        // Standard output and error stay those of the parent: the pipes remain open as long as this one lives.
+        // Standard output and error stay those of the parent: the pipes remain open until this
+        // child ends.
         let _ = command.stdin(Stdio::null()).spawn();
     }
 }
@@ -163,7 +164,7 @@ fn append(path: &str, bytes: &[u8]) {
     }
 }
 
-/// In its home, a child of a broker under test makes the folder for [`note_traffic`].
+/// Makes the folder for [`note_traffic`] in the home of a child of a broker under test.
 fn make_traffic_folder() {
     let is_home = std::env::current_dir()
         .ok()
@@ -173,7 +174,7 @@ fn make_traffic_folder() {
     }
 }
 
-/// Both directions, for the judge; only where there is a folder for it.
+/// Notes a line of either direction for the judge, if there is a folder for it.
 fn note_traffic(direction: &str, line: &[u8]) {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     append(
@@ -312,7 +313,7 @@ impl Server {
                 let params = json!({"message": arguments["message"], "requestedSchema": schema});
                 text(&self.ask("elicitation/create", params).await.to_string())
             }
-            // Asks after a while, whatever became of the call meanwhile.
+            // Sends the request after a while, whatever became of the call meanwhile.
             "late" => {
                 let progress =
                     json!({"progressToken": params["_meta"]["progressToken"], "progress": 1});

@@ -1,4 +1,4 @@
-//! Breaks things by a timetable made from the seed, one after the other, and notes when.
+//! Causes faults by a timetable made from the seed, one after the other, and notes their times.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ enum FaultStep {
     Freeze { replica: usize, for_: Duration },
 }
 
-/// Breaks what the plan says, and returns at its end with everything running again.
+/// Causes the faults of the plan, and returns at its end with everything running again.
 pub(super) async fn carry_out(
     cluster: &mut TestCluster,
     plan: &ChaosPlan,
@@ -32,7 +32,8 @@ pub(super) async fn carry_out(
     tokio::time::sleep_until(began + plan.duration).await;
 }
 
-/// In the order of time. Kills come in turn with jitter, the rest once each at its own part of the run.
+/// Returns the faults in the order of time. Kills come in turn with jitter, each other fault once
+/// at its own part of the run.
 fn timetable(plan: &ChaosPlan, seed: &mut Seed) -> Vec<(Duration, FaultStep)> {
     let mut table = Vec::new();
     if let Some(every) = plan.kill_every {
@@ -73,7 +74,7 @@ async fn carry_out_step(cluster: &mut TestCluster, step: FaultStep, history: &Hi
     match step {
         FaultStep::Kill { replica, down } => {
             cluster.kill(replica).await;
-            history.broke(InjectedFault::Kill, from);
+            history.record_fault(InjectedFault::Kill, from);
             tokio::time::sleep(down).await;
             start_again(cluster, replica, history).await;
         }
@@ -86,32 +87,33 @@ async fn carry_out_step(cluster: &mut TestCluster, step: FaultStep, history: &Hi
             }
             tokio::time::sleep(away).await;
             server.start_again().await;
-            history.broke(InjectedFault::PostgresAway, from);
+            history.record_fault(InjectedFault::PostgresAway, from);
         }
         FaultStep::RedisAway { away } => {
             cluster.redis().kill().await;
             tokio::time::sleep(away).await;
             cluster.redis().start_again().await;
-            history.broke(InjectedFault::RedisAway, from);
+            history.record_fault(InjectedFault::RedisAway, from);
         }
         FaultStep::RedisFlushed => {
             cluster.redis().flush_all().await;
-            history.broke(InjectedFault::RedisFlushed, from);
+            history.record_fault(InjectedFault::RedisFlushed, from);
         }
         FaultStep::Freeze { replica, for_ } => {
             cluster.freeze(replica);
             tokio::time::sleep(for_).await;
             cluster.thaw(replica);
-            history.broke(InjectedFault::Freeze, from);
+            history.record_fault(InjectedFault::Freeze, from);
         }
     }
 }
 
-/// A replica that does not come back is a promise broken, not a test that could not be made.
+/// Starts a replica again. A replica that does not come back is a broken promise, not a failure of
+/// the test.
 pub(super) async fn start_again(cluster: &mut TestCluster, replica: usize, history: &History) {
     let from = Instant::now();
-    if let Err(died) = cluster.try_start_again(replica, &[]).await {
-        history.saw(
+    if let Err(died) = cluster.try_restart(replica, &[]).await {
+        history.record(
             from,
             Observation::Wrong { what: format!("replica {replica} did not start again: {died}") },
         );

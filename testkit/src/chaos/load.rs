@@ -1,4 +1,8 @@
-//! The clients: each does its share of work through the balancer, whatever happens meanwhile, and notes what it saw.
+//! The clients: each does its share of work through the balancer, whatever happens meanwhile, and
+//! notes its observations.
+
+mod ending;
+mod streams;
 
 use std::{
     sync::Arc,
@@ -8,27 +12,27 @@ use std::{
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+pub(super) use self::ending::{finish, read_all};
 use super::{ChaosPlan, seed::Seed, text_of};
 use crate::{
     client::{AttemptOutcome, TestClient},
     cluster::TestCluster,
-    events::EventReader,
     history::{History, Observation, Outcome},
 };
 
-/// A request that gets no answer for so long is given up.
+/// Time after which a request without an answer is given up.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
-/// An operation that is refused for so long is given up.
+/// Time after which an operation that is always refused is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries, and between two looks.
+/// Time between two tries, and between two reads of a status.
 const PAUSE: Duration = Duration::from_millis(150);
-/// Looks at one task before its client goes away.
+/// Reads of one task's status before its client disconnects.
 const LOOKS: usize = 20;
-/// How long all work may take after its last piece has begun.
+/// Longest time for all work after its last piece has begun.
 const FINISHED_WITHIN: Duration = Duration::from_secs(120);
 const TTL_MS: u64 = 3_600_000;
 
-/// What one client does once its task is acknowledged.
+/// Next action of a client whose task is acknowledged.
 #[derive(Debug, Clone, Copy)]
 enum TaskFollowUp {
     Poll,
@@ -53,7 +57,7 @@ pub(super) struct SessionOpener {
 }
 
 impl SessionOpener {
-    /// Opens them all, however often it takes.
+    /// Opens all sessions, with as many tries as it takes.
     pub(super) async fn open(&mut self) -> Load {
         for client in &self.clients {
             let began = Instant::now();
@@ -61,7 +65,7 @@ impl SessionOpener {
                 client.try_connect(json!({"elicitation": {}}), ANSWER_WITHIN).await
             {
                 if began.elapsed() > PATIENCE {
-                    self.history.saw(
+                    self.history.record(
                         began,
                         Observation::Wrong {
                             what: format!("no session in {PATIENCE:?}; last: {answer:?}"),
@@ -76,7 +80,7 @@ impl SessionOpener {
     }
 }
 
-/// Clients with a session each, in which the pieces take turns.
+/// Clients with a session each, which take the pieces of work in turn.
 #[derive(Debug)]
 pub(super) struct Load {
     sessions: Vec<TestClient>,
@@ -93,7 +97,7 @@ impl Load {
         Arc::new(Self::opener(cluster, key, sessions, history).open().await)
     }
 
-    /// Sessions to be opened somewhere else than where the cluster is.
+    /// Returns clients whose sessions are opened later, by a task without access to the cluster.
     pub(super) fn opener(
         cluster: &TestCluster,
         key: &str,
@@ -144,7 +148,7 @@ impl Load {
         self.start(pieces, plan.duration, 0)
     }
 
-    /// A few tasks at once.
+    /// Starts a few tasks at once.
     pub(super) fn tasks_now(
         self: &Arc<Self>,
         label: &str,
@@ -165,8 +169,8 @@ impl Load {
         self.start((0..count).map(piece).collect(), Duration::from_millis(50), 0)
     }
 
-    /// Plain calls and streams at this rate for this long, in sessions that differ from time to time: one that is always
-    /// busy would hold up every drain.
+    /// Starts plain calls and streams at this rate for this time. The session changes from piece to
+    /// piece: one that is always busy would hold up every drain.
     pub(super) fn calls_for(
         self: &Arc<Self>,
         label: &str,
@@ -187,7 +191,7 @@ impl Load {
         self.start((0..count).map(piece).collect(), time, first)
     }
 
-    /// The pieces spread over the time, in one session after the other beginning with the `first`.
+    /// Starts the pieces spread over the time, in one session after the other from `first` on.
     fn start(
         self: &Arc<Self>,
         pieces: Vec<(String, WorkItem)>,
@@ -215,17 +219,18 @@ impl Load {
         work
     }
 
-    /// A session that is said to be none was lost; its client opens another.
+    /// Notes a session that the broker no longer knows as lost; its client opens another.
     async fn note_loss(&self, client: &TestClient, attempt: &AttemptOutcome) {
         if attempt.kind() != "session_not_found" {
             return;
         }
         let session = client.session().unwrap_or_default();
-        self.history.saw(Instant::now(), Observation::SessionLost { session });
+        self.history.record(Instant::now(), Observation::SessionLost { session });
         let _ = client.try_connect(json!({}), ANSWER_WITHIN).await;
     }
 
-    /// Asks until the task is acknowledged, each time under a new key, and does what comes then.
+    /// Requests a task until it is acknowledged, each time under a new key, then does the
+    /// follow-up.
     async fn task(
         &self,
         client: &TestClient,
@@ -245,11 +250,11 @@ impl Load {
                 AttemptOutcome::Result(result) => match result["task"]["taskId"].as_str() {
                     Some(task) => {
                         self.history
-                            .saw(began, Observation::Created { key, task: task.to_owned() });
+                            .record(began, Observation::Created { key, task: task.to_owned() });
                         return self.follow(client, task, then).await;
                     }
                     None => {
-                        return self.history.saw(
+                        return self.history.record(
                             began,
                             Observation::Wrong {
                                 what: format!("{key} was answered without a task: {result}"),
@@ -257,14 +262,16 @@ impl Load {
                         );
                     }
                 },
-                AttemptOutcome::NoAnswer(_) => self.history.saw(began, Observation::Lost { key }),
+                AttemptOutcome::NoAnswer(_) => {
+                    self.history.record(began, Observation::Lost { key })
+                }
                 AttemptOutcome::Error { .. }
                     if answer.kind() == crate::history::OUTCOME_UNKNOWN =>
                 {
-                    self.history.saw(began, Observation::Lost { key })
+                    self.history.record(began, Observation::Lost { key })
                 }
                 AttemptOutcome::Error { .. } => {
-                    self.history.saw(began, Observation::Refused { key, kind: answer.kind() })
+                    self.history.record(began, Observation::Refused { key, kind: answer.kind() })
                 }
             }
             self.note_loss(client, &answer).await;
@@ -273,7 +280,7 @@ impl Load {
                 && !["session_not_found", crate::history::OUTCOME_UNKNOWN]
                     .contains(&answer.kind().as_str())
             {
-                return self.history.saw(
+                return self.history.record(
                     began,
                     Observation::Wrong { what: format!("{name} was refused for good: {answer:?}") },
                 );
@@ -281,7 +288,7 @@ impl Load {
             if first.elapsed() > PATIENCE {
                 let what =
                     format!("{name} was never acknowledged in {PATIENCE:?}; last: {answer:?}");
-                return self.history.saw(first, Observation::Wrong { what });
+                return self.history.record(first, Observation::Wrong { what });
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -314,7 +321,7 @@ impl Load {
             TaskFollowUp::Cancel => {
                 tokio::time::sleep(PAUSE).await;
                 let began = Instant::now();
-                self.history.saw(began, Observation::CancelAsked { task: task.to_owned() });
+                self.history.record(began, Observation::CancelAsked { task: task.to_owned() });
                 let answer =
                     client.attempt("tasks/cancel", json!({"taskId": task}), ANSWER_WITHIN).await;
                 self.note_status(task, began, &answer);
@@ -327,21 +334,21 @@ impl Load {
         match answer {
             AttemptOutcome::Result(view) => {
                 let status = view["status"].as_str().unwrap_or("none").to_owned();
-                self.history.saw(
+                self.history.record(
                     began,
                     Observation::Status { task: task.to_owned(), status: status.clone() },
                 );
                 Some(status)
             }
             AttemptOutcome::Error { .. } if answer.kind() == "task_not_found" => {
-                self.history.saw(began, Observation::Absent { task: task.to_owned() });
+                self.history.record(began, Observation::Absent { task: task.to_owned() });
                 None
             }
             _ => None,
         }
     }
 
-    /// The status, if it was told.
+    /// Returns the task's status, if an answer came.
     async fn look(&self, client: &TestClient, task: &str) -> Option<String> {
         let began = Instant::now();
         let answer = client.attempt("tasks/get", json!({"taskId": task}), ANSWER_WITHIN).await;
@@ -350,7 +357,8 @@ impl Load {
         status
     }
 
-    /// How the task ended, if that was told. An error is the task's own only if the task says that it is over.
+    /// Returns the task's outcome, if an answer came. An error is the task's own only if the task's
+    /// status is final.
     async fn end_of(&self, client: &TestClient, task: &str) -> Option<Outcome> {
         let began = Instant::now();
         let answer = client.attempt("tasks/result", json!({"taskId": task}), ANSWER_WITHIN).await;
@@ -365,7 +373,7 @@ impl Load {
             },
         };
         self.history
-            .saw(began, Observation::Ended { task: task.to_owned(), outcome: outcome.clone() });
+            .record(began, Observation::Ended { task: task.to_owned(), outcome: outcome.clone() });
         Some(outcome)
     }
 
@@ -374,145 +382,20 @@ impl Load {
         let params = json!({"name": "b__write", "arguments": {"key": key, "millis": millis}});
         let answer = client.attempt("tools/call", params, ANSWER_WITHIN).await;
         self.note_loss(client, &answer).await;
-        self.history
-            .saw(began, Observation::Called { key: key.to_owned(), outcome: outcome_of(&answer) });
+        self.history.record(
+            began,
+            Observation::Called { key: key.to_owned(), outcome: outcome_of(&answer) },
+        );
     }
 
-    /// A call whose progress is read event by event, over as many connections as it takes.
-    async fn stream(&self, client: &TestClient, key: &str, steps: u64, millis: u64) {
-        let began = Instant::now();
-        let params = json!({"name": "b__write", "arguments": {"key": key, "millis": millis, "steps": steps}, "_meta": {"progressToken": key}});
-        let id = client.take_id();
-        let body = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
-            .to_string();
-        let asked = tokio::time::timeout(
-            ANSWER_WITHIN,
-            client.try_send("POST", &client.usual_headers(), body.into()),
-        )
-        .await;
-        let mut last = None;
-        let mut answer = AttemptOutcome::NoAnswer("no head of an answer".to_owned());
-        if let Ok(Ok(response)) = asked {
-            if response.is_event_stream() {
-                answer = self.read_stream(key, response.events(), &mut last).await;
-            } else {
-                let status = response.status;
-                let body: Value = response
-                    .try_bytes()
-                    .await
-                    .ok()
-                    .and_then(|body| serde_json::from_slice(&body).ok())
-                    .unwrap_or_default();
-                answer = of_message(status, &body);
-            }
-        }
-        while let (AttemptOutcome::NoAnswer(_), Some(from)) = (&answer, last.clone()) {
-            if began.elapsed() > PATIENCE {
-                break;
-            }
-            tokio::time::sleep(PAUSE).await;
-            answer = self.resume(client, key, &from, &mut last).await;
-        }
-        self.note_loss(client, &answer).await;
-        self.history
-            .saw(began, Observation::Called { key: key.to_owned(), outcome: outcome_of(&answer) });
-    }
-
-    async fn read_stream(
-        &self,
-        key: &str,
-        mut events: EventReader,
-        last: &mut Option<String>,
-    ) -> AttemptOutcome {
-        let mut gaps = 0;
-        while let Ok(Some(event)) = events.next_event(ANSWER_WITHIN).await {
-            let began = Instant::now();
-            if events.gaps() > gaps {
-                gaps = events.gaps();
-                self.history.saw(began, Observation::Gap { stream: key.to_owned() });
-            }
-            if event.is_priming() {
-                self.note_priming(key, event.id, last);
-                continue;
-            }
-            let message = event.message().unwrap_or_default();
-            if let Some(id) = event.id {
-                let number = message["params"]["progress"].as_f64().map(|progress| progress as u64);
-                self.history.saw(
-                    began,
-                    Observation::Event { stream: key.to_owned(), id: id.clone(), number },
-                );
-                *last = Some(id);
-            }
-            if message.get("result").is_some() || message.get("error").is_some() {
-                return of_message(200, &message);
-            }
-        }
-        AttemptOutcome::NoAnswer("the stream ended".to_owned())
-    }
-
-    /// A priming event says nothing but where the stream goes on: after the event its client came back with.
-    fn note_priming(&self, key: &str, id: Option<String>, last: &mut Option<String>) {
-        if last.is_some() && *last != id {
-            let what =
-                format!("{key} was resumed after {last:?}, and its stream begins after {id:?}");
-            self.history.saw(Instant::now(), Observation::Wrong { what });
-        }
-        *last = id;
-    }
-
-    async fn resume(
-        &self,
-        client: &TestClient,
-        key: &str,
-        from: &str,
-        last: &mut Option<String>,
-    ) -> AttemptOutcome {
-        let mut headers =
-            client.headers_with(&[("accept", "text/event-stream"), ("last-event-id", from)]);
-        headers.retain(|(name, _)| name != "content-type");
-        let asked = tokio::time::timeout(
-            ANSWER_WITHIN,
-            client.try_send("GET", &headers, bytes::Bytes::new()),
-        )
-        .await;
-        match asked {
-            Ok(Ok(response)) if response.is_event_stream() => {
-                self.read_stream(key, response.events(), last).await
-            }
-            Ok(Ok(response)) => {
-                let status = response.status;
-                let body: Value = response
-                    .try_bytes()
-                    .await
-                    .ok()
-                    .and_then(|body| serde_json::from_slice(&body).ok())
-                    .unwrap_or_default();
-                let refused = of_message(status, &body);
-                match refused.kind().as_str() {
-                    // The broker says that what was said on this stream is lost, the answer included.
-                    "events_gone" => {
-                        self.history
-                            .saw(Instant::now(), Observation::Gap { stream: key.to_owned() });
-                        *last = None;
-                        AttemptOutcome::NoAnswer("the events are gone".to_owned())
-                    }
-                    "session_not_found" => refused,
-                    _ => AttemptOutcome::NoAnswer(refused.kind()),
-                }
-            }
-            _ => AttemptOutcome::NoAnswer("nobody answers".to_owned()),
-        }
-    }
-
-    /// Each session that was opened must still be one.
+    /// Checks that each session that was opened still exists.
     pub(super) async fn sessions_live(&self) {
         for client in &self.sessions {
             let began = Instant::now();
             let answer = client.attempt("ping", json!({}), ANSWER_WITHIN).await;
             if !matches!(answer, AttemptOutcome::Result(_)) {
                 let session = client.session().unwrap_or_default();
-                self.history.saw(
+                self.history.record(
                     began,
                     Observation::Wrong {
                         what: format!(
@@ -524,7 +407,8 @@ impl Load {
         }
     }
 
-    /// What a session can be asked for beside calls, in a session of its own, which is ended and stays so.
+    /// Uses the other methods of a session, in a session of its own, then ends it and checks that
+    /// it stays ended.
     pub(super) async fn use_session(&self) {
         let client = self.session(0).fresh();
         let mut opener =
@@ -551,7 +435,7 @@ impl Load {
             && let AttemptOutcome::Result(_) =
                 client.attempt("ping", json!({}), ANSWER_WITHIN).await
         {
-            self.history.saw(
+            self.history.record(
                 began,
                 Observation::Wrong {
                     what: format!(
@@ -571,89 +455,12 @@ fn of_message(status: u16, message: &Value) -> AttemptOutcome {
     }
 }
 
-/// The outcome of a plain call. What no broker said (a gateway's own refusal) is as good as a refusal: nothing was sent.
+/// Returns the outcome of a plain call. An answer that no broker sent (a gateway's own refusal)
+/// counts as a refusal: nothing was sent.
 fn outcome_of(answer: &AttemptOutcome) -> Option<Outcome> {
     match answer {
         AttemptOutcome::Result(result) => Some(Outcome::Completed(text_of(result))),
         AttemptOutcome::Error { .. } => Some(Outcome::Failed(answer.kind())),
         AttemptOutcome::NoAnswer(_) => None,
-    }
-}
-
-/// Waits for the last piece. One that panicked, or never ends, is a violation.
-pub(super) async fn finish(mut work: JoinSet<()>, history: &History) {
-    let began = Instant::now();
-    let all = async {
-        while let Some(ended) = work.join_next().await {
-            if let Err(error) = ended {
-                history
-                    .saw(began, Observation::Wrong { what: format!("a client gave up: {error}") });
-            }
-        }
-    };
-    if tokio::time::timeout(FINISHED_WITHIN, all).await.is_err() {
-        history.saw(
-            began,
-            Observation::Wrong { what: format!("clients still wait after {FINISHED_WITHIN:?}") },
-        );
-    }
-}
-
-/// Reads these tasks to their end, from a session that has not seen them, and the list of all tasks.
-pub(super) async fn read_all(
-    cluster: &TestCluster,
-    key: &str,
-    history: &History,
-    tasks: &[String],
-) {
-    let load = Load::open(cluster, key, 1, history).await;
-    let client = load.session(0);
-    let began = Instant::now();
-    for task in tasks {
-        let mut outcome = load.end_of(client, task).await;
-        while outcome.is_none() && began.elapsed() < FINISHED_WITHIN {
-            tokio::time::sleep(PAUSE).await;
-            outcome = load.end_of(client, task).await;
-        }
-        history.saw(began, Observation::Finally { task: task.clone(), outcome });
-    }
-    let began = Instant::now();
-    let Some(listed) = list(client, history).await else { return };
-    let missing: Vec<&String> =
-        tasks.iter().filter(|task| !listed.contains(task)).take(3).collect();
-    if !missing.is_empty() {
-        history.saw(
-            began,
-            Observation::Wrong {
-                what: format!("tasks/list names {} tasks, and not {missing:?}", listed.len()),
-            },
-        );
-    }
-    history.saw(began, Observation::Listed { tasks: listed });
-}
-
-/// Every page of the list of tasks.
-async fn list(client: &TestClient, history: &History) -> Option<Vec<String>> {
-    let (mut listed, mut params) = (Vec::new(), json!({}));
-    loop {
-        let began = Instant::now();
-        let page = match client.attempt("tasks/list", params, ANSWER_WITHIN).await {
-            AttemptOutcome::Result(page) => page,
-            other => {
-                history.saw(
-                    began,
-                    Observation::Wrong {
-                        what: format!("tasks/list does not answer at the end: {other:?}"),
-                    },
-                );
-                return None;
-            }
-        };
-        let tasks = page["tasks"].as_array().map_or(&[][..], Vec::as_slice);
-        listed.extend(tasks.iter().filter_map(|task| task["taskId"].as_str().map(str::to_owned)));
-        match page["nextCursor"].as_str() {
-            Some(cursor) => params = json!({"cursor": cursor}),
-            None => return Some(listed),
-        }
     }
 }

@@ -1,7 +1,8 @@
-//! Kills a replica at each named step of what it writes (`MCP_BROKER_FAULT=NAME:N`), and at random times between.
+//! Kills a replica at each named step of its writes (`MCP_BROKER_FAULT=NAME:N`), and at random
+//! times.
 //!
-//! The names are learnt, not written down: a first run under load notes every place it passes. The last replica is the
-//! one that dies, over and over, on the same data; the others, if there are any, go on.
+//! The names are recorded, not written down: a first run under load notes every step it passes. The
+//! last replica dies again and again, on the same data. The others, if there are any, run on.
 
 use std::{
     collections::BTreeSet,
@@ -21,20 +22,20 @@ use crate::{
     ledger::Ledger,
 };
 
-/// What to kill, and how often.
+/// Steps to kill a replica at, and number of rounds.
 #[derive(Debug, Clone)]
 pub struct KillPointPlan {
     pub binary: PathBuf,
     pub seed: u64,
     pub store: Store,
     pub replicas: usize,
-    /// Rounds that end at a named step. Each name has its turn before one comes again.
+    /// Rounds that end at a named step. Each name has its turn before any name comes again.
     pub named: usize,
     /// Rounds that end at a random time.
     pub random: usize,
-    /// Only the names that begin with one of these; all if there is none.
+    /// Prefixes of the names to use; empty means all names.
     pub only: Vec<String>,
-    /// Tasks asked for in each round.
+    /// Tasks requested in each round.
     pub tasks: usize,
 }
 
@@ -53,7 +54,7 @@ impl KillPointPlan {
     }
 }
 
-/// Where a round ends its replica.
+/// Point at which a round ends its replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum KillTrigger {
     At { name: String, pass: u64 },
@@ -61,20 +62,22 @@ enum KillTrigger {
 }
 
 const NOTES: &str = "MCP_BROKER_FAULT_LOG";
-/// When the first of several replicas dies too, so that the victim has something to take over.
+/// Time at which the first of several replicas dies too, so that the victim has something to take
+/// over.
 const FIRST_DIES_AFTER: Duration = Duration::from_millis(250);
-/// In so many of 100 rounds.
+/// Share of rounds in which the first replica dies too, in percent.
 const FIRST_DIES_IN: u64 = 33;
 /// Steps that only the first life of a database passes: operators change nothing later on.
 const FIRST_LIFE: [&str; 2] = ["migration.", "change."];
 /// Sessions of each round.
 const SESSIONS: usize = 2;
-/// How soon a death is noticed.
+/// Interval at which the test checks for a death.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// A step that is passed seldom may not be passed so often in one round.
+/// Pass of a step at which the replica dies. Rare steps are not passed often in one round.
 const PASSES: std::ops::Range<u64> = 1..4;
 
-/// Runs a round for each kill point, and checks after each, so that the verdict can say which one broke what.
+/// Runs a round for each kill point. It checks after each, so that the verdict can name the point
+/// that broke a promise.
 pub async fn kill_at_points(points: KillPointPlan) -> ChaosVerdict {
     let began = Instant::now();
     let mut seed = Seed::new(points.seed);
@@ -94,7 +97,7 @@ pub async fn kill_at_points(points: KillPointPlan) -> ChaosVerdict {
     let mut run = KillPointRun { cluster, ledger, history, key, log, victim, tasks: points.tasks };
     let mut reached = 0;
     run.round("recording", None, &mut seed).await;
-    // Some steps are passed only by who takes over from a dead one.
+    // Some steps are passed only by a replica that takes over from a dead one.
     run.round("recording-a-death", Some(KillTrigger::After(Duration::from_millis(100))), &mut seed)
         .await;
     let (once, names): (Vec<String>, Vec<String>) = names(notes.path(), &points.only)
@@ -128,7 +131,7 @@ pub async fn kill_at_points(points: KillPointPlan) -> ChaosVerdict {
     ChaosVerdict { what: "kill points", seed: points.seed, how, took: began.elapsed(), report }
 }
 
-/// A replica that dies while it makes its database must find its way when it is started again.
+/// Checks that a replica that dies while it makes its database can be started again.
 async fn first_lives(points: &KillPointPlan, names: &[String]) -> Vec<String> {
     let mut broken = Vec::new();
     for name in names {
@@ -161,7 +164,7 @@ fn names(file: &Path, only: &[String]) -> Vec<String> {
 fn ends(points: &KillPointPlan, names: &[String], seed: &mut Seed) -> Vec<KillTrigger> {
     let mut order: Vec<&String> = names.iter().collect();
     seed.shuffle(&mut order);
-    // The first time a name has its turn, its first pass: that one is certain to come.
+    // A name's first turn uses its first pass: that one is certain to come.
     let named =
         order.iter().cycle().take(if order.is_empty() { 0 } else { points.named }).enumerate();
     let mut ends: Vec<KillTrigger> = named
@@ -195,7 +198,7 @@ struct KillPointRun {
     ledger: Ledger,
     history: History,
     key: String,
-    /// Where replicas note the steps they pass.
+    /// File in which replicas note the steps they pass.
     log: String,
     victim: usize,
     tasks: usize,
@@ -206,19 +209,19 @@ impl KillPointRun {
         self.history.check(&self.ledger.effects(), SLACK)
     }
 
-    /// One life of the victim under load; whether it ended where it should.
+    /// Runs one life of the victim under load; returns whether it ended at the chosen point.
     async fn round(&mut self, label: &str, end: Option<KillTrigger>, seed: &mut Seed) -> bool {
         let mut reached = false;
         if let Some(end) = &end {
             let from = Instant::now();
             self.cluster.kill(self.victim).await;
-            self.history.broke(InjectedFault::Kill, from);
+            self.history.record_fault(InjectedFault::Kill, from);
             let mut env = end.env();
             env.push((NOTES.to_owned(), self.log.clone()));
-            if self.cluster.try_start_again(self.victim, &env).await.is_err() {
+            if self.cluster.try_restart(self.victim, &env).await.is_err() {
                 reached = true;
                 start_again(&mut self.cluster, self.victim, &self.history).await;
-                self.history.broke(InjectedFault::Kill, from);
+                self.history.record_fault(InjectedFault::Kill, from);
             }
         }
         let known = self.history.acknowledged().len();
@@ -226,7 +229,8 @@ impl KillPointRun {
             (Load::opener(&self.cluster, &self.key, SESSIONS, &self.history), self.history.clone());
         let (label, tasks, mut of_load) = (label.to_owned(), self.tasks, seed.clone());
         seed.millis(0..2);
-        // On a task of its own: whoever is killed is started again meanwhile, or the load could not end.
+        // The load runs on a task of its own. Killed replicas are restarted meanwhile, or it could
+        // not end.
         let working = tokio::spawn(async move {
             let load = Arc::new(opening.open().await);
             let work = load.tasks_now(&label, tasks, &mut of_load);
@@ -247,8 +251,8 @@ impl KillPointRun {
         reached
     }
 
-    /// Until the work is done: ends the victim at its time, and starts it again when it has ended; so with the first replica,
-    /// if that is to die.
+    /// Runs until the work is done. Ends the victim at its time, and starts it again when it has
+    /// ended. Does the same with the first replica, if that is to die.
     async fn watch(
         &mut self,
         end: Option<&KillTrigger>,
@@ -270,21 +274,22 @@ impl KillPointRun {
                 let from = Instant::now();
                 self.cluster.kill(0).await;
                 start_again(&mut self.cluster, 0, &self.history).await;
-                self.history.broke(InjectedFault::Kill, from);
+                self.history.record_fault(InjectedFault::Kill, from);
             }
             if self.cluster.has_ended(self.victim) {
                 reached = true;
                 start_again(&mut self.cluster, self.victim, &self.history).await;
-                self.history.broke(InjectedFault::Kill, alive);
+                self.history.record_fault(InjectedFault::Kill, alive);
             }
             alive = Instant::now();
             tokio::time::sleep(LOOK_EVERY).await;
         }
         if let (Some(KillTrigger::At { .. }), false) = (end, reached) {
-            // Nobody passed there often enough. It must not end later, when it is not looked at.
+            // The step was not passed often enough. The replica must not end later, when no code
+            // watches it.
             self.cluster.kill(self.victim).await;
             start_again(&mut self.cluster, self.victim, &self.history).await;
-            self.history.broke(InjectedFault::Kill, alive);
+            self.history.record_fault(InjectedFault::Kill, alive);
         }
         reached
     }

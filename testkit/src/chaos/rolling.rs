@@ -1,5 +1,5 @@
-//! Sessions and calls while every replica goes away once and comes back: in an orderly way, when no call may fail, or
-//! killed, when only the calls in flight there may.
+//! Sessions and calls while every replica stops once and comes back. After an orderly stop no call
+//! may fail. After a kill only the calls in flight there may fail.
 
 use std::{
     path::PathBuf,
@@ -22,9 +22,9 @@ use crate::{
     ledger::Ledger,
 };
 
-/// A stream that has nothing to say is looked at this often.
+/// Interval at which a stream without events is checked.
 const QUIET: Duration = Duration::from_millis(200);
-/// Between two tries to come back.
+/// Time between two tries to reconnect.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone)]
@@ -32,14 +32,14 @@ pub struct RollingPlan {
     pub binary: PathBuf,
     pub seed: u64,
     pub replicas: usize,
-    /// Each reads its general stream.
+    /// Sessions, each of which reads its general stream.
     pub sessions: usize,
     pub calls_per_second: usize,
-    /// Load before, between and after the restarts.
+    /// Time of load before, between and after the restarts.
     pub pause: Duration,
-    /// SIGKILL instead of SIGTERM.
+    /// Set for SIGKILL instead of SIGTERM.
     pub kill: bool,
-    /// After a kill: how soon no call fails any more.
+    /// After a kill: longest time until no call fails any more.
     pub recovered_within: Duration,
 }
 
@@ -58,8 +58,8 @@ impl RollingPlan {
     }
 }
 
-/// Runs it and checks what the clients saw.
-pub async fn restart_one_by_one(plan: RollingPlan) -> ChaosVerdict {
+/// Runs the plan and checks the observations of the clients.
+pub async fn rolling_restart(plan: RollingPlan) -> ChaosVerdict {
     let began = Instant::now();
     let mut seed = Seed::new(plan.seed);
     let ledger = Ledger::start().await;
@@ -82,10 +82,10 @@ pub async fn restart_one_by_one(plan: RollingPlan) -> ChaosVerdict {
         let from = Instant::now();
         if plan.kill {
             cluster.kill(replica).await;
-            history.broke(InjectedFault::Kill, from);
+            history.record_fault(InjectedFault::Kill, from);
             tokio::time::sleep(plan.pause).await;
         } else if !cluster.terminate(replica).await {
-            history.saw(
+            history.record(
                 from,
                 Observation::Wrong { what: format!("replica {replica} did not end cleanly") },
             );
@@ -126,7 +126,7 @@ pub async fn restart_one_by_one(plan: RollingPlan) -> ChaosVerdict {
     ChaosVerdict { what: "rolling restart", seed: plan.seed, how, took: began.elapsed(), report }
 }
 
-/// Begins calls second by second until told to stop; gives those that are not over.
+/// Starts calls second by second until it is stopped; returns the calls that are not over.
 fn call_on(
     load: &Arc<Load>,
     plan: &RollingPlan,
@@ -191,7 +191,7 @@ async fn read_stream(
         let response = match answer {
             Ok(response) if response.is_event_stream() => response,
             Ok(response) if response.status == 404 => {
-                history.saw(
+                history.record(
                     began,
                     Observation::SessionLost { session: client.session().unwrap_or_default() },
                 );
@@ -222,7 +222,7 @@ async fn read_stream(
                 }
                 Ok(Some(event)) => {
                     if let Some(id) = event.id {
-                        history.saw(
+                        history.record(
                             began,
                             Observation::Event {
                                 stream: name.clone(),
@@ -240,7 +240,8 @@ async fn read_stream(
     }
 }
 
-/// A stream goes on where its client left it, or is another one and says that events are missing.
+/// Notes the first event of a connection. The stream continues where its client left it, or is
+/// another one and reports that events are missing.
 fn note_beginning(
     stream: &str,
     gap: bool,
@@ -250,9 +251,9 @@ fn note_beginning(
 ) {
     let now = Instant::now();
     if gap {
-        history.saw(now, Observation::Gap { stream: stream.to_owned() });
+        history.record(now, Observation::Gap { stream: stream.to_owned() });
     } else if last.is_some() && last != id {
-        history.saw(
+        history.record(
             now,
             Observation::Wrong {
                 what: format!("{stream} was left at {last:?}, and goes on at {id:?}"),

@@ -1,8 +1,9 @@
-//! Choices that a number decides: the same number, the same choices, on every machine and with every version of any crate.
+//! Choices derived from a number: the same number makes the same choices, on every machine and with
+//! every version of any crate.
 
 use std::{ops::Range, time::Duration};
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 #[derive(Debug, Clone)]
 pub(super) struct Seed(u64);
 
@@ -31,7 +32,7 @@ impl Seed {
         Duration::from_millis(self.below(range))
     }
 
-    /// True in `percent` of 100 cases.
+    /// Returns true in `percent` of 100 cases.
     pub(super) fn chance(&mut self, percent: u64) -> bool {
         self.below(0..100) < percent
     }

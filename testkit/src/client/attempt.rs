@@ -1,4 +1,5 @@
-//! Requests that may end in any way: for tests in which the broker dies meanwhile. Nothing here panics.
+//! Requests that may end in any way, for tests in which the broker dies meanwhile. No call here
+//! panics.
 
 use std::time::Duration;
 
@@ -7,29 +8,29 @@ use serde_json::{Value, json};
 use super::{Call, LATEST, TestClient, call::CallEvent};
 use crate::history::OUTCOME_UNKNOWN;
 
-/// How often a client says that it is initialized when nobody hears it.
+/// Tries to send `notifications/initialized` until one is accepted.
 const NOTE_TRIES: usize = 3;
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttemptOutcome {
     Result(Value),
-    /// The error object, or null where the answer was none of the broker's.
+    /// The error object, or null if the answer did not come from the broker.
     Error {
         status: u16,
         error: Value,
     },
-    /// No answer, and why.
+    /// The reason of a missing answer.
     NoAnswer(String),
 }
 
 impl AttemptOutcome {
-    /// An error that says that asking again is no use. One that leaves open what happened does not say that.
+    /// Returns whether the error marks a retry as useless. An error of unknown outcome does not.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Error { error, .. } if error["data"]["retryable"] == false && self.kind() != OUTCOME_UNKNOWN)
     }
 
-    /// `error.data.kind`, or the status of an answer without.
+    /// Returns `error.data.kind`, or the status of an answer without one.
     pub fn kind(&self) -> String {
         match self {
             Self::Result(_) => "result".to_owned(),
@@ -42,7 +43,7 @@ impl AttemptOutcome {
 }
 
 impl TestClient {
-    /// Opens a session of the newest version where that may fail: nothing, or what came instead.
+    /// Opens a session of the newest version where that may fail. Returns nothing, or the failure.
     pub async fn try_connect(
         &self,
         capabilities: Value,
@@ -80,14 +81,14 @@ impl TestClient {
         Ok(())
     }
 
-    /// A request that may end in any way.
+    /// Sends a request that may end in any way.
     pub async fn attempt(&self, method: &str, params: Value, deadline: Duration) -> AttemptOutcome {
         self.begin(method, params).attempt(deadline).await
     }
 }
 
 impl Call {
-    /// The response if it comes, whatever happens.
+    /// Returns the response if it comes within `deadline`, whatever happens.
     pub async fn attempt(mut self, deadline: Duration) -> AttemptOutcome {
         let read = async {
             while let Some(item) = self.messages.recv().await {

@@ -1,4 +1,4 @@
-//! A request in flight, as the test that sent it sees it.
+//! A request in flight, from the view of the test that sent it.
 
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use super::ReceivedMessage;
 use crate::{abort_on_drop::AbortOnDrop, deadline::within, events::Event};
 
-/// What a call's reader saw.
+/// Event that a call's reader saw.
 #[derive(Debug)]
 pub(super) enum CallEvent {
     Head { status: u16, stream: bool },
@@ -23,12 +23,12 @@ pub struct Call {
     pub(super) _reader: AbortOnDrop,
     /// Messages that came before the response, as [`Self::response`] read them.
     pub before: Vec<ReceivedMessage>,
-    /// Status and whether it is an event stream, once the head was read.
+    /// Status, and whether the answer is an event stream, once the head was read.
     pub status: Option<(u16, bool)>,
 }
 
 impl Call {
-    /// The next message, or `None` at the end; panics when the connection broke.
+    /// Returns the next message, or `None` at the end; panics when the connection broke.
     pub async fn next(&mut self) -> Option<ReceivedMessage> {
         loop {
             match within("the next message of a call", self.messages.recv()).await? {
@@ -40,7 +40,7 @@ impl Call {
         }
     }
 
-    /// The next message, or `None` when the stream ended or its connection broke.
+    /// Returns the next message, or `None` when the stream ended or its connection broke.
     pub async fn next_or_end(&mut self) -> Option<ReceivedMessage> {
         loop {
             match within("the next message of a call", self.messages.recv()).await? {
@@ -52,7 +52,7 @@ impl Call {
         }
     }
 
-    /// The id of the first event (the priming event where there is one).
+    /// Returns the id of the first event (the priming event where there is one).
     pub async fn first_event_id(&mut self) -> String {
         loop {
             match within("the first event of a call", self.messages.recv())
@@ -77,12 +77,12 @@ impl Call {
         }
     }
 
-    /// The response; what came before it is in `before`.
+    /// Returns the response; earlier messages are in `before`.
     pub async fn response(mut self) -> ReceivedMessage {
         self.finish().await
     }
 
-    /// [`Self::response`] for callers that look at `before` or `status` afterwards.
+    /// Does the same as [`Self::response`], for callers that read `before` or `status` afterwards.
     pub async fn finish(&mut self) -> ReceivedMessage {
         while let Some(message) = self.next().await {
             let same_id = message.value.get("id").is_none_or(|id| *id == self.id);
@@ -97,7 +97,7 @@ impl Call {
         );
     }
 
-    /// The result; panics on an error.
+    /// Returns the result; panics on an error.
     pub async fn result(self) -> Value {
         let message = self.response().await;
         message
@@ -107,7 +107,7 @@ impl Call {
             .unwrap_or_else(|| panic!("the call failed: {}", message.text))
     }
 
-    /// The error; panics on a result.
+    /// Returns the error; panics on a result.
     pub async fn error(self) -> Value {
         let message = self.response().await;
         message

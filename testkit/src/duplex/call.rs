@@ -14,12 +14,12 @@ pub struct DuplexCall {
 }
 
 impl DuplexCall {
-    /// The response; panics when the connection ends before it.
+    /// Returns the response; panics when the connection ends before it.
     pub async fn response(self) -> Value {
         self.response_and_text().await.0
     }
 
-    /// The response, and the text it came as.
+    /// Returns the response, and the text it came as.
     pub async fn response_and_text(self) -> (Value, String) {
         self.answered_within(DEADLINE).await
     }
@@ -31,23 +31,23 @@ impl DuplexCall {
         })
     }
 
-    /// The response, or `None` when the connection ended before it.
+    /// Returns the response, or `None` when the connection ended before it.
     pub async fn response_or_end(self) -> Option<Value> {
         within("a response", self.answer).await.ok().map(|(response, _)| response)
     }
 
-    /// The result; panics on an error.
+    /// Returns the result; panics on an error.
     pub async fn result(self) -> Value {
         self.result_within(DEADLINE).await
     }
 
-    /// The same of a call that may take so long.
+    /// Returns the result of a call that may take this long.
     pub async fn result_within(self, deadline: Duration) -> Value {
         let (response, _) = self.answered_within(deadline).await;
         response.get("result").cloned().unwrap_or_else(|| panic!("the request failed: {response}"))
     }
 
-    /// The error; panics on a result.
+    /// Returns the error; panics on a result.
     pub async fn error(self) -> Value {
         let response = self.response().await;
         response
@@ -56,7 +56,7 @@ impl DuplexCall {
             .unwrap_or_else(|| panic!("the request did not fail: {response}"))
     }
 
-    /// Whether an answer came already.
+    /// Returns whether an answer has come already.
     pub fn is_answered(&mut self) -> bool {
         !matches!(self.answer.try_recv(), Err(oneshot::error::TryRecvError::Empty))
     }

@@ -1,7 +1,9 @@
-//! A raw client of the listeners where a connection is a session: TCP, and whatever else carries whole messages both ways.
+//! A raw client of the listeners where a connection is a session: TCP, and any other transport of
+//! whole messages in both directions.
 //!
-//! A wire is two channels of texts ([`Wire`]), made by a task that owns the socket. [`DuplexClient`] is cheap to clone. It
-//! answers the server's requests by itself, gives each response to who waits for it, and keeps everything else in order.
+//! A wire is two channels of texts ([`Wire`]), made by a task that owns the socket.
+//! [`DuplexClient`] is cheap to clone. It answers the server's requests by itself, gives each
+//! response to its waiting request, and keeps everything else in order.
 
 mod call;
 mod over_http;
@@ -34,13 +36,13 @@ use crate::{
     judge::{Judge, JudgedExchange, Recipient, Revision},
 };
 
-/// What a client has not handed out yet.
+/// Messages and waiting requests of a client.
 #[derive(Default)]
 struct DuplexState {
     waiting: HashMap<String, oneshot::Sender<(Value, String)>>,
-    /// Notifications, and responses nobody waits for.
+    /// Notifications, and responses without a waiting request.
     said: Vec<Value>,
-    /// Why the connection ended.
+    /// Reason why the connection ended.
     ended: Option<String>,
 }
 
@@ -51,7 +53,7 @@ struct DuplexShared {
     answers: Option<Answers>,
     hearing: Option<JudgedExchange>,
     next_id: AtomicU64,
-    /// Messages that came, of any kind.
+    /// Number of messages that came, of any kind.
     received: AtomicU64,
 }
 
@@ -73,7 +75,7 @@ pub struct DuplexClient {
     _reader: Arc<AbortOnDrop>,
 }
 
-/// How a client shall behave.
+/// Settings of a client.
 #[derive(Clone, Default)]
 pub struct DuplexBuilder {
     answers: Option<Answers>,
@@ -96,18 +98,18 @@ impl DuplexBuilder {
         self
     }
 
-    /// What is said to it is judged by this revision, unless a handshake settles another.
+    /// Sets the revision by which messages to it are judged, unless a handshake settles another.
     pub fn speaking(mut self, revision: Revision) -> Self {
         self.speaks = Some(revision);
         self
     }
 
-    /// A message per line on a new TCP connection.
+    /// Opens a TCP connection with a message per line.
     pub async fn tcp(self, address: SocketAddr) -> DuplexClient {
         self.over(Wire::lines(socket(address).await))
     }
 
-    /// Over any wire.
+    /// Uses any wire.
     pub fn over(self, wire: Wire) -> DuplexClient {
         let Wire { out, incoming, tasks } = wire;
         let hearing = self.judge.map(|judge| {
@@ -131,7 +133,7 @@ impl DuplexBuilder {
         DuplexClient { shared, tasks: tasks.into(), _reader: Arc::new(AbortOnDrop(reader)) }
     }
 
-    /// A WebSocket to the HTTP listener, or the status that is no 101.
+    /// Opens a WebSocket to the HTTP listener. `Err`: the status, if it is not 101.
     pub async fn websocket(
         self,
         address: SocketAddr,
@@ -147,7 +149,7 @@ impl DuplexBuilder {
     }
 }
 
-/// A new connection, on which what is written leaves at once.
+/// Opens a connection without delayed writes (`TCP_NODELAY`).
 pub async fn socket(address: SocketAddr) -> TcpStream {
     let socket =
         within("a connection", TcpStream::connect(address)).await.expect("the listener accepts");
@@ -155,7 +157,7 @@ pub async fn socket(address: SocketAddr) -> TcpStream {
     socket
 }
 
-/// Tells the talks of clients apart for the judge.
+/// Number that distinguishes the sessions of clients for the judge.
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
 
 async fn read(shared: Arc<DuplexShared>, mut incoming: mpsc::Receiver<Result<String, String>>) {
@@ -163,7 +165,7 @@ async fn read(shared: Arc<DuplexShared>, mut incoming: mpsc::Receiver<Result<Str
         incoming.recv().await.map(|item| item.map_err(|why| shared.lock().ended = Some(why)))
     {
         if let Some(hearing) = &shared.hearing {
-            hearing.broker_said(text.as_bytes());
+            hearing.check_broker_message(text.as_bytes());
         }
         shared.received.fetch_add(1, Ordering::SeqCst);
         let message: Value =
@@ -204,8 +206,8 @@ impl DuplexClient {
         DuplexBuilder::default()
     }
 
-    /// Closes the socket without a goodbye.
-    pub fn break_off(&self) {
+    /// Closes the socket without a closing handshake.
+    pub fn disconnect(&self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
 
@@ -213,7 +215,7 @@ impl DuplexClient {
     pub async fn send(&self, text: impl Into<String>) {
         let text = text.into();
         if let Some(hearing) = &self.shared.hearing {
-            hearing.judge.peer_said(hearing.session.as_deref(), text.as_bytes());
+            hearing.judge.record_peer_message(hearing.session.as_deref(), text.as_bytes());
         }
         let _gone = self.shared.out.send(text).await;
     }
@@ -243,17 +245,17 @@ impl DuplexClient {
         self.begin("tools/call", json!({"name": tool, "arguments": arguments})).await
     }
 
-    /// The whole response message.
+    /// Sends a request; returns the whole response message.
     pub async fn request(&self, method: &str, params: Value) -> Value {
         self.begin(method, params).await.response().await
     }
 
-    /// The result; panics on an error.
+    /// Sends a request; returns its result, and panics on an error.
     pub async fn result(&self, method: &str, params: Value) -> Value {
         self.begin(method, params).await.result().await
     }
 
-    /// The error; panics on a result.
+    /// Sends a request; returns its error, and panics on a result.
     pub async fn error(&self, method: &str, params: Value) -> Value {
         self.begin(method, params).await.error().await
     }
@@ -262,12 +264,12 @@ impl DuplexClient {
         self.result("tools/call", json!({"name": tool, "arguments": arguments})).await
     }
 
-    /// The response to `initialize`, with these members in `_meta`.
+    /// Sends `initialize` with these members in `_meta`; returns the response.
     pub async fn initialize(&self, capabilities: Value, meta: Value) -> Value {
         self.initialize_in(LATEST, capabilities, meta).await
     }
 
-    /// The same in a revision.
+    /// Sends `initialize` of this revision; returns the response.
     pub async fn initialize_in(&self, revision: &str, capabilities: Value, meta: Value) -> Value {
         let client = json!({"name": "testkit", "version": "1"});
         let mut params = json!({"protocolVersion": revision, "capabilities": capabilities, "clientInfo": client});
@@ -277,12 +279,12 @@ impl DuplexClient {
         self.request("initialize", params).await
     }
 
-    /// The whole handshake.
+    /// Makes the whole handshake.
     pub async fn connected(self, capabilities: Value) -> Self {
         self.connected_with(capabilities, json!({})).await
     }
 
-    /// The whole handshake, with these members in the `_meta` of `initialize`.
+    /// Makes the whole handshake, with these members in the `_meta` of `initialize`.
     pub async fn connected_with(self, capabilities: Value, meta: Value) -> Self {
         let answer = self.initialize(capabilities, meta).await;
         assert_eq!(answer["result"]["protocolVersion"], LATEST, "{answer}");
@@ -290,8 +292,8 @@ impl DuplexClient {
         self
     }
 
-    /// The first thing said that `wanted` says yes to; it is taken out.
-    pub async fn said(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    /// Waits for the first message that `wanted` accepts, and takes it out.
+    pub async fn wait_for_message(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut changed = self.shared.changed.subscribe();
         let found = async {
             loop {
@@ -313,23 +315,23 @@ impl DuplexClient {
         within(what, found).await
     }
 
-    /// The next notification of this method.
+    /// Waits for the next notification of this method.
     pub async fn notification(&self, method: &str) -> Value {
-        self.said(method, |message| message["method"] == method).await
+        self.wait_for_message(method, |message| message["method"] == method).await
     }
 
-    /// Everything said so far that nobody took.
-    pub fn untaken(&self) -> Vec<Value> {
+    /// Returns every message so far that was not taken out.
+    pub fn unread_messages(&self) -> Vec<Value> {
         self.shared.lock().said.clone()
     }
 
-    /// How many messages came so far.
+    /// Returns how many messages came so far.
     pub fn received(&self) -> u64 {
         self.shared.received.load(Ordering::SeqCst)
     }
 
-    /// Waits for the end of the connection, and says why it ended.
-    pub async fn ended(&self) -> String {
+    /// Waits for the end of the connection; returns the reason.
+    pub async fn wait_for_close(&self) -> String {
         let mut changed = self.shared.changed.subscribe();
         let ended = async {
             loop {

@@ -43,8 +43,9 @@ async fn pass_on(mut events: EventReader, tell: IncomingSender) {
 }
 
 impl Wire {
-    /// `GET /sse`, and a POST for each message; the status, when there is no stream.
-    pub async fn legacy(
+    /// Opens the stream with `GET /sse`, and sends a POST for each message. `Err`: the status, if
+    /// there is not a stream.
+    pub async fn http_sse(
         address: SocketAddr,
         path: &str,
         headers: &[(&str, &str)],
@@ -84,7 +85,8 @@ impl Wire {
         Ok(Self { out, incoming, tasks: vec![writing.abort_handle(), reading.abort_handle()] })
     }
 
-    /// Streamable HTTP: a POST for each message, and a GET once the session is ready. The session is ended once nobody sends any more.
+    /// Uses Streamable HTTP: a POST for each message, and a GET once the session is ready. The
+    /// session is ended when the sending half is dropped.
     pub fn streamable_http(address: SocketAddr, path: &str) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
         let (tell, incoming) = mpsc::channel(QUEUE);
@@ -98,7 +100,7 @@ impl Wire {
                     Some(method) if method != "initialize" && message.get("id").is_some() => {
                         drop(posts.spawn(posted))
                     }
-                    // What follows builds on it.
+                    // Later messages depend on its answer.
                     method => {
                         posted.await;
                         if method == Some("notifications/initialized") {
@@ -112,9 +114,9 @@ impl Wire {
         Self { out, incoming, tasks: vec![task.abort_handle()] }
     }
 
-    /// Streamable HTTP of 2026-07-28: a POST for each request, closed to cancel it. An error with a status that is not its
-    /// own ends the connection.
-    pub fn modern_http(address: SocketAddr, path: &str) -> Self {
+    /// Uses Streamable HTTP of 2026-07-28: a POST for each request, closed to cancel it. An error
+    /// with a status that does not belong to it ends the connection.
+    pub fn stateless_http(address: SocketAddr, path: &str) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
         let (tell, incoming) = mpsc::channel(QUEUE);
         let place = HttpEndpoint { address, path: path.to_owned(), known: Arc::default() };
@@ -127,7 +129,7 @@ impl Wire {
                     continue;
                 }
                 posts.retain(|_, post| !post.0.is_finished());
-                let posted = tokio::spawn(post_alone(place.clone(), text, tell.clone()));
+                let posted = tokio::spawn(post_stateless(place.clone(), text, tell.clone()));
                 posts.insert(message["id"].to_string(), AbortOnDrop(posted));
             }
         });
@@ -135,7 +137,7 @@ impl Wire {
     }
 }
 
-/// Where a client posts to, and what it knows of its session.
+/// Address that a client posts to, and the headers of its session.
 #[derive(Clone)]
 struct HttpEndpoint {
     address: SocketAddr,
@@ -146,7 +148,7 @@ struct HttpEndpoint {
 #[derive(Default, Clone)]
 struct SessionHeaders {
     session: Option<String>,
-    /// As agreed on, where requests have to say it.
+    /// Agreed version, if requests have to carry it.
     version: Option<String>,
 }
 
@@ -159,7 +161,7 @@ impl HttpEndpoint {
         send_http1(self.address, self.request(method, headers, body)).await.expect("a response")
     }
 
-    /// Ends the session, if there is one and a broker that knows of it.
+    /// Ends the session, if there is one and the broker knows it.
     async fn leave(&self) {
         if self.known().session.is_some() {
             let _gone = send_http1(self.address, self.request("DELETE", &[], String::new())).await;
@@ -213,8 +215,8 @@ async fn general(place: HttpEndpoint, tell: IncomingSender) {
     .await;
 }
 
-/// A request of 2026-07-28, with headers that repeat its body.
-async fn post_alone(place: HttpEndpoint, text: String, tell: IncomingSender) {
+/// Sends a request of 2026-07-28, with headers that repeat its body.
+async fn post_stateless(place: HttpEndpoint, text: String, tell: IncomingSender) {
     let message: Value = serde_json::from_str(&text).unwrap_or_default();
     let (method, params) = (message["method"].as_str().unwrap_or_default(), &message["params"]);
     let named = match method {

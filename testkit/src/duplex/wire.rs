@@ -12,20 +12,21 @@ use tokio_tungstenite::{
     tungstenite::{self, Message, handshake::client::generate_key},
 };
 
-/// Texts that wait in a test's client: enough for whatever a test asks at once.
+/// Texts that may wait in a test's client: enough for all requests that a test sends at once.
 pub(crate) const QUEUE: usize = 100_000;
 
-/// Whole messages both ways. An `Err` is the end, and why.
+/// Channels of whole messages in both directions. An `Err` is the reason why it ended.
 #[derive(Debug)]
 pub struct Wire {
     pub out: mpsc::Sender<String>,
     pub incoming: mpsc::Receiver<Result<String, String>>,
-    /// Whose end closes the socket without a word.
+    /// Tasks of the socket. Aborting them closes it without a closing handshake.
     pub tasks: Vec<AbortHandle>,
 }
 
 impl Wire {
-    /// A message per line. The sending half is closed once nobody sends any more.
+    /// Sends a message per line. The sending half of the stream is closed when that of the wire is
+    /// dropped.
     pub fn lines(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         Self::halves(reader, writer)
@@ -65,7 +66,8 @@ impl Wire {
         Self { out, incoming, tasks: vec![writing.abort_handle(), reading.abort_handle()] }
     }
 
-    /// The client's side of a WebSocket, and the headers of the 101; the status, when the answer is another one.
+    /// Opens the client's side of a WebSocket; returns it with the headers of the 101. `Err`: the
+    /// status, if it is another one.
     pub async fn websocket<S>(
         stream: S,
         host: &str,
@@ -93,7 +95,8 @@ impl Wire {
         }
     }
 
-    /// A message per text frame, on either side of a WebSocket. It is closed once nobody sends any more.
+    /// Sends a message per text frame, on either side of a WebSocket. It is closed when the sending
+    /// half of the wire is dropped.
     pub fn frames<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         socket: WebSocketStream<S>,
     ) -> Self {

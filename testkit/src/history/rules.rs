@@ -1,6 +1,7 @@
-//! The rules themselves: each takes the whole history and says what cannot have happened.
+//! The rules: each takes the whole history and reports observations that are impossible.
 //!
-//! Reads of different clients overlap, so two of them are in an order only where one began after the other had ended.
+//! Reads of different clients overlap, so two of them are in an order only if one began after the
+//! other had ended.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,12 +16,12 @@ pub(super) const VIOLATIONS_SHOWN: usize = 20;
 /// The tool whose effects may be repeated.
 const REPEATABLE: &str = "put";
 
-/// Everything known of one acknowledged task.
+/// All observations of one acknowledged task.
 #[derive(Default)]
 struct TaskHistory<'a> {
     key: &'a str,
     acknowledged: Option<(Instant, Instant)>,
-    /// A status and when it was asked for and told.
+    /// Statuses, each with the times of its request and its answer.
     statuses: Vec<(&'a str, Instant, Instant)>,
     outcomes: BTreeSet<&'a Outcome>,
     finally: Option<&'a Option<Outcome>>,
@@ -69,7 +70,7 @@ fn by_key(ledger: &[Effect]) -> HashMap<&str, Vec<&Effect>> {
     effects
 }
 
-/// Collects by task. An id is acknowledged once, for one key.
+/// Collects observations by task. An id is acknowledged once, for one key.
 fn stories<'a>(entries: &'a [Entry], report: &mut Report) -> BTreeMap<&'a str, TaskHistory<'a>> {
     let mut stories = BTreeMap::<&str, TaskHistory<'_>>::new();
     let mut keys = HashMap::<&str, &str>::new();
@@ -135,9 +136,9 @@ fn note<'a>(
                 ));
             }
         }
-        Observation::SessionLost { session } => {
-            report.violations.push(format!("the session {session} is gone, and nobody ended it"))
-        }
+        Observation::SessionLost { session } => report
+            .violations
+            .push(format!("the session {session} is gone, and no request ended it")),
         Observation::Wrong { what } => report.violations.push(what.clone()),
         Observation::Refused { .. } => report.refused += 1,
         Observation::Lost { .. } => report.lost += 1,
@@ -148,7 +149,7 @@ fn note<'a>(
     }
 }
 
-/// What is acknowledged stays, moves only forward, and ends as the ledger says.
+/// Checks that an acknowledged task stays, moves only forward, and ends as in the ledger.
 fn task_rules(
     task: &str,
     story: &TaskHistory<'_>,
@@ -188,7 +189,9 @@ fn task_rules(
         Some(Outcome::Cancelled) => {
             report.cancelled += 1;
             if !story.cancel_asked {
-                report.violations.push(format!("{name} was cancelled, and nobody asked for it"));
+                report
+                    .violations
+                    .push(format!("{name} was cancelled, and no request asked for it"));
             }
         }
         None => {}
@@ -219,7 +222,7 @@ fn forward(name: &str, story: &TaskHistory<'_>, report: &mut Report) {
     }
 }
 
-/// Each effect was asked for, was not refused, and was done once.
+/// Checks that each effect was requested, was not refused, and happened once.
 fn effect_rules(entries: &[Entry], effects: &HashMap<&str, Vec<&Effect>>, report: &mut Report) {
     let mut refused = BTreeSet::new();
     let mut asked = BTreeSet::new();
@@ -239,12 +242,13 @@ fn effect_rules(entries: &[Entry], effects: &HashMap<&str, Vec<&Effect>>, report
         if refused.contains(key) {
             report.violations.push(format!("{key} was refused, and its effect was done"));
         } else if !asked.contains(key) {
-            report.violations.push(format!("nobody asked for the effect of {key}"));
+            report.violations.push(format!("no request asked for the effect of {key}"));
         }
     }
 }
 
-/// Plain calls: an answer is the ledger's, a refusal had no effect, and only what broke leaves one without an answer.
+/// Checks plain calls: an answer is the ledger's, and a refusal had no effect. Only a fault leaves
+/// a call without an answer.
 fn call_rules(
     notes: &HistoryLog,
     effects: &HashMap<&str, Vec<&Effect>>,
@@ -281,7 +285,8 @@ fn call_rules(
     }
 }
 
-/// Whether a process died (or seemed to) between the begin of the effect and the time its end should have been stored.
+/// Returns whether a process died (or seemed to) between the begin of the effect and the time its
+/// end should have been stored.
 fn task_explained(
     story: &TaskHistory<'_>,
     effects: &HashMap<&str, Vec<&Effect>>,
@@ -292,12 +297,13 @@ fn task_explained(
     let done = effects.get(story.key).map_or(&[][..], Vec::as_slice);
     let from = done.iter().map(|effect| effect.began).min().unwrap_or(asked);
     let ended = done.iter().map(|effect| effect.ended).max().flatten();
-    // An answer that nobody recorded is as late as the first sight of the task's end.
+    // An unrecorded answer counts as being as late as the first sight of the task's end.
     let to = ended.or_else(|| story.first_end()).unwrap_or(from);
     lost_between(notes, from, to, slack)
 }
 
-/// An outage of the database holds up what would have been stored in it.
+/// Returns whether a fault explains a loss in this time. An outage of the database delays
+/// everything that would have been stored in it.
 fn lost_between(notes: &HistoryLog, from: Instant, to: Instant, slack: Duration) -> bool {
     let overlaps = |from: Instant, to: Instant, broke: &super::FaultInterval| {
         broke.from <= to + slack && broke.to + slack >= from
@@ -313,7 +319,7 @@ fn lost_between(notes: &HistoryLog, from: Instant, to: Instant, slack: Duration)
         .any(|broke| broke.fault.loses_calls() && broke.from <= to + slack && broke.to >= from)
 }
 
-/// No event comes twice, and none is missing unless that was said.
+/// Checks that no event comes twice, and none is missing without a report.
 fn stream_rules(entries: &[Entry], report: &mut Report) {
     let mut seen = BTreeSet::<(&str, &str)>::new();
     let mut at = HashMap::<&str, u64>::new();
@@ -338,7 +344,7 @@ fn stream_rules(entries: &[Entry], report: &mut Report) {
                         .push(format!("on {stream} event {number} came after {before}"));
                 } else if number > before + 1 && !said {
                     report.violations.push(format!(
-                        "on {stream} the events {} to {} are missing, and nobody said so",
+                        "on {stream} the events {} to {} are missing, and no gap was reported",
                         before + 1,
                         number - 1
                     ));

@@ -1,9 +1,10 @@
-//! Judges every message the broker emits: its envelope, its content by the schema of its session's revision (V-04,
-//! RPC-01, V-03), and that no reserved `_meta` key was invented (META-01).
+//! Judges every message the broker emits: its envelope, its content by the schema of its session's
+//! revision (V-04, RPC-01, V-03), and that it invents no reserved `_meta` key (META-01).
 //!
-//! The clients and backends of this crate tell the judge what they said ([`Judge::peer_said`]) and what the broker said
-//! to them ([`JudgedExchange::broker_said`]). Invariant: a fault is never lost; the [`JudgeGuard`] its owner holds panics on the
-//! test's own thread when it is dropped, also when the fault was found by a background task.
+//! The clients and backends of this crate report their own messages ([`Judge::record_peer_message`]) and the
+//! broker's messages to them ([`JudgedExchange::check_broker_message`]). Invariant: a fault is never lost.
+//! The owner holds a [`JudgeGuard`], which panics on the test's own thread when it is dropped, also
+//! if a background task found the fault.
 
 pub mod schema;
 
@@ -17,9 +18,9 @@ use serde_json::{Value, json};
 
 pub use schema::{Recipient, Revision};
 
-/// How much of a message a fault shows.
+/// Characters of a message that a fault shows.
 const MESSAGE_CHARS_SHOWN: usize = 1_000;
-/// How many faults a verdict shows.
+/// Faults that a verdict shows.
 const FAULTS_SHOWN: usize = 10;
 
 /// Refusals by the HTTP head alone, or by a body too large to be kept: the id was not read yet.
@@ -34,13 +35,13 @@ const KINDS_BEFORE_THE_ID: [&str; 9] = [
     "too_many_sign_ins",
     "unauthorized",
 ];
-/// A longer id is refused, and not repeated in the refusal.
+/// Longest id that is repeated in a refusal; a longer one is refused.
 const ID_BYTES_MAX: usize = 1_024;
 
-/// Says of a message which task it belongs to.
+/// `_meta` member that names the task of a message.
 const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 
-/// What a request of 2026-07-28 says of itself.
+/// `_meta` members of a request of 2026-07-28 about itself.
 const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const HOP_META: [&str; 4] = [
     PROTOCOL_VERSION,
@@ -49,16 +50,16 @@ const HOP_META: [&str; 4] = [
     "io.modelcontextprotocol/logLevel",
 ];
 
-/// What the broker says of itself and of streams of notifications to clients of 2026-07-28.
+/// `_meta` members that the broker adds to results and streams for clients of 2026-07-28.
 const STATELESS_RESULT_META: [&str; 2] =
     ["io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"];
-/// Requests of 2026-07-28 that may be answered with a question.
+/// Requests of 2026-07-28 that may be answered with `input_required`.
 const MAY_REQUIRE_INPUT: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
 
-/// Reserved `_meta` keys some peer wrote in this process: the broker may pass those on.
+/// Reserved `_meta` keys that some peer of this process wrote: the broker may pass those on.
 static SPOKEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// A request somebody waits for the response of.
+/// A request whose response has not come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PendingRequest {
     method: String,
@@ -67,14 +68,15 @@ struct PendingRequest {
 
 #[derive(Debug, Default)]
 struct JudgeState {
-    /// By the asker's session and the request's id. An id may be used again, so there may be several.
+    /// Waiting requests by the session of their sender and the request's id. An id may be used
+    /// again, so there may be several.
     asked: HashMap<(Option<String>, String), Vec<PendingRequest>>,
-    /// What was agreed on, by session.
+    /// Agreed revision by session.
     revisions: HashMap<String, Revision>,
     faults: Vec<String>,
 }
 
-/// What is known of the talk of one broker with its clients, or of one backend with its brokers.
+/// State of the exchange of one broker with its clients, or of one backend with its brokers.
 #[derive(Debug, Clone, Default)]
 pub struct Judge(Arc<Mutex<JudgeState>>);
 
@@ -83,8 +85,9 @@ impl Judge {
         self.0.lock()
     }
 
-    /// Something a peer sent to the broker: a message, a batch, or event-stream text. What is none of these asks nothing.
-    pub fn peer_said(&self, session: Option<&str>, text: &[u8]) {
+    /// Notes a text that a peer sent to the broker: a message, a batch, or an event stream. Any
+    /// other text contains no request.
+    pub fn record_peer_message(&self, session: Option<&str>, text: &[u8]) {
         let Ok(text) = std::str::from_utf8(text) else { return };
         let reserved = text.split('"').filter(|piece| is_reserved(piece)).map(str::to_owned);
         SPOKEN.lock().extend(reserved);
@@ -115,18 +118,19 @@ impl Judge {
         }
     }
 
-    /// Judges what a stdio backend noted: a line it heard begins with `< `, one it said with `> `.
+    /// Judges the traffic that a stdio backend noted: `< ` begins a line it received, `> ` one it
+    /// sent.
     pub fn replay(&self, record: &[u8]) {
-        // A backend of its own: its ids are nobody else's.
+        // The backend has a judge of its own, because its ids are its own.
         let record_judge = Self::default();
         let mut hearing = JudgedExchange::new(&record_judge, Recipient::Backend);
         // The last line may be cut short where the process was killed.
         let whole = record.rsplitn(2, |byte| *byte == b'\n').nth(1).unwrap_or_default();
         for line in whole.split(|byte| *byte == b'\n') {
             match line.split_at_checked(2) {
-                Some((b"< ", heard)) => hearing.broker_said(heard),
+                Some((b"< ", heard)) => hearing.check_broker_message(heard),
                 Some((b"> ", said)) => {
-                    record_judge.peer_said(None, said);
+                    record_judge.record_peer_message(None, said);
                     let said: Value = serde_json::from_slice(said).unwrap_or_default();
                     hearing.named = said["result"]["protocolVersion"]
                         .as_str()
@@ -139,7 +143,7 @@ impl Judge {
         self.notes().faults.extend(record_judge.faults());
     }
 
-    /// The faults found so far.
+    /// Returns the faults found so far.
     pub fn faults(&self) -> Vec<String> {
         self.notes().faults.clone()
     }
@@ -166,19 +170,20 @@ impl Drop for JudgeGuard {
     }
 }
 
-/// One exchange in which the broker speaks.
+/// One exchange in which the broker sends messages.
 #[derive(Debug, Clone)]
 pub struct JudgedExchange {
     pub judge: Judge,
     pub toward: Recipient,
-    /// The session the peer asked in, and the one it has from now on.
+    /// Session of the peer's request; after `initialize` the new one.
     pub session: Option<String>,
     pub new_session: Option<String>,
     /// The revision the peer named, if any.
     pub named: Option<Revision>,
-    /// Why only the envelope is looked at: the content is invalid on purpose and not the broker's.
+    /// Reason why only the envelope is judged: the content is invalid on purpose and not the
+    /// broker's.
     pub content_excused: Option<&'static str>,
-    /// The valid id of the one request this answers, where that is known.
+    /// The valid id of the one request this answers, if that is known.
     pub answers: Option<Value>,
 }
 
@@ -196,7 +201,7 @@ impl JudgedExchange {
     }
 
     /// Judges a message or batch.
-    pub fn broker_said(&self, text: &[u8]) {
+    pub fn check_broker_message(&self, text: &[u8]) {
         let shown =
             || String::from_utf8_lossy(text).chars().take(MESSAGE_CHARS_SHOWN).collect::<String>();
         let found = match serde_json::from_slice::<Value>(text) {
@@ -206,7 +211,7 @@ impl JudgedExchange {
                 batch.iter().try_for_each(|message| self.message(message))
             }
             Ok(message) => self.message(&message),
-            // A number the test's own reader cannot hold is relayed as it is.
+            // A number that the test's own reader cannot hold is relayed as it is.
             Err(_) if self.content_excused.is_some() => Ok(()),
             Err(error) => Err(format!("not JSON: {error}")),
         };
@@ -239,12 +244,12 @@ impl JudgedExchange {
                 return Err("neither a request or notification nor one kind of response".to_owned());
             }
         }
-        // The broker hosts tasks, so towards clients it speaks of them by itself.
+        // The broker hosts tasks, so it adds this member to messages for clients by itself.
         let of_a_task = |key: &String| self.toward == Recipient::Client && key == RELATED_TASK;
-        // Each request of 2026-07-28 says of itself what the handshake said before.
+        // Each request of 2026-07-28 carries what the handshake carried before.
         let of_the_hop = |key: &String| {
             self.toward == Recipient::Backend
-                && is_modern(message)
+                && is_stateless(message)
                 && HOP_META.contains(&key.as_str())
         };
         let to_modern =
@@ -261,15 +266,15 @@ impl JudgedExchange {
         }
     }
 
-    /// A request or notification.
+    /// Judges a request or notification.
     fn said_unasked(&self, message: &Value) -> Result<(), String> {
-        let method = message["method"].as_str().ok_or("the method is no text")?;
+        let method = message["method"].as_str().ok_or("the method is not a text")?;
         let is_request = message.get("id").is_some();
         let revision = match (method, message["params"]["protocolVersion"].as_str()) {
             ("initialize", Some(offered)) => {
                 Revision::of(offered).ok_or("initialize offers a version that is none")?
             }
-            _ if is_modern(message) => Revision::V2026_07_28,
+            _ if is_stateless(message) => Revision::V2026_07_28,
             _ => self.revision(),
         };
         check(
@@ -280,7 +285,7 @@ impl JudgedExchange {
         match revision.definition_of(self.toward, is_request, method) {
             Some(_) if self.content_excused.is_some() => Ok(()),
             Some(definition) => check(revision, definition, message),
-            // An extension, which the schema does not have.
+            // Tasks are an extension, which the schema does not have.
             None if revision == Revision::V2026_07_28 && method.starts_with("tasks/") => Ok(()),
             None if schema::is_mcp_method(method) => {
                 let kind = if is_request { "request" } else { "notification" };
@@ -352,14 +357,15 @@ impl JudgedExchange {
             {
                 return Err(format!("the error does not carry the request's id {id}"));
             }
-            // JSON-RPC's null and the absent id of 2025-11-25 both say "unknown"; older schemas know no such error.
+            // JSON-RPC's null and the absent id of 2025-11-25 both mean "unknown"; older schemas
+            // have no such error.
             if revision < Revision::V2025_11_25 {
                 message["id"] = json!(0);
             }
         }
         let is_url_error = message["error"]["code"] == -32042;
         if revision == Revision::V2026_07_28 {
-            return modern_error(&message);
+            return stateless_error(&message);
         }
         let definition = match revision {
             Revision::V2025_11_25 if is_url_error && self.content_excused.is_none() => {
@@ -372,7 +378,7 @@ impl JudgedExchange {
     }
 }
 
-/// The definition of a result of 2026-07-28 that is not the whole answer.
+/// Returns the definition of a result of 2026-07-28 that is not the whole answer.
 fn of_another_type(method: &str, result: &Value) -> Result<Option<String>, String> {
     match result["resultType"].as_str() {
         Some("input_required") if !MAY_REQUIRE_INPUT.contains(&method) => {
@@ -384,14 +390,15 @@ fn of_another_type(method: &str, result: &Value) -> Result<Option<String>, Strin
             Err("a question that asks for nothing".to_owned())
         }
         Some("input_required") => Ok(Some("InputRequiredResult".to_owned())),
-        // An extension, which the schema does not have.
+        // Tasks are an extension, which the schema does not have.
         Some("task") if method == "tools/call" => Ok(None),
         other => Err(format!("a result of type {other:?} to {method}")),
     }
 }
 
-/// Codes of 2026-07-28 mean what it says, and none of earlier revisions is left (MCP 2026-07-28, Basic: Error Codes).
-fn modern_error(message: &Value) -> Result<(), String> {
+/// Checks that codes of 2026-07-28 have their meaning, and none of earlier revisions is left (MCP
+/// 2026-07-28, Basic: Error Codes).
+fn stateless_error(message: &Value) -> Result<(), String> {
     let definition = match message["error"]["code"].as_i64() {
         Some(-32020) => "HeaderMismatchError",
         Some(-32021) => "MissingRequiredClientCapabilityError",
@@ -405,15 +412,15 @@ fn modern_error(message: &Value) -> Result<(), String> {
 }
 
 fn check(revision: Revision, definition: &str, value: &Value) -> Result<(), String> {
-    revision.check(definition, value).map_err(|faults| format!("is no {definition}:\n{faults}"))
+    revision.check(definition, value).map_err(|faults| format!("is not a {definition}:\n{faults}"))
 }
 
-/// Whether a request is in the form of 2026-07-28.
-fn is_modern(message: &Value) -> bool {
+/// Returns whether a request has the form of 2026-07-28.
+fn is_stateless(message: &Value) -> bool {
     message["params"]["_meta"][PROTOCOL_VERSION] == Revision::V2026_07_28.name()
 }
 
-/// Whether MCP keeps this `_meta` key for itself, by any revision's wording.
+/// Returns whether MCP reserves this `_meta` key, by any revision's wording.
 fn is_reserved(key: &str) -> bool {
     let is_plain = |text: &str| text.len() < 200 && !text.contains(char::is_whitespace);
     key.split_once('/').is_some_and(|(prefix, _)| {

@@ -1,7 +1,8 @@
-//! The published JSON schemas of MCP's revisions, one validator per definition, compiled when it is first asked for.
+//! The published JSON schemas of MCP's revisions, one validator per definition, compiled at first
+//! use.
 //!
-//! Which method has which definition is read from the schemas themselves, so a method is known exactly where its
-//! revision has it.
+//! The definition of each method is read from the schemas themselves, so a method is known exactly
+//! where its revision has it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +13,7 @@ use jsonschema::Validator;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-/// A revision of MCP. Only the last has no sessions: each of its requests says of itself in which revision it is.
+/// A revision of MCP. Only the last has no sessions: each of its requests names its revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Revision {
     V2024_11_05,
@@ -22,7 +23,7 @@ pub enum Revision {
     V2026_07_28,
 }
 
-/// Whom a message is for.
+/// Receiver of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recipient {
     Client,
@@ -30,7 +31,7 @@ pub enum Recipient {
 }
 
 impl Revision {
-    /// Those that have sessions.
+    /// The revisions that have sessions.
     pub const ALL: [Self; 4] =
         [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25];
     pub const LATEST: Self = Self::V2025_11_25;
@@ -49,7 +50,7 @@ impl Revision {
         }
     }
 
-    /// The member of the schema that holds the definitions.
+    /// Returns the member of the schema that holds the definitions.
     fn section(self) -> &'static str {
         if self >= Self::V2025_11_25 { "$defs" } else { "definitions" }
     }
@@ -75,7 +76,8 @@ impl Revision {
         self.definitions().contains_key(definition)
     }
 
-    /// The definition of a request or notification with this method, where this revision has it for that receiver.
+    /// Returns the definition of a request or notification with this method, if this revision has
+    /// it for that receiver.
     pub fn definition_of(
         self,
         toward: Recipient,
@@ -89,7 +91,7 @@ impl Revision {
             .map(|(_, definition)| definition)
     }
 
-    /// The definition of the result of a request with this method, whoever sent it.
+    /// Returns the definition of the result of a request with this method, for either sender.
     pub fn result_of(self, method: &str) -> Option<String> {
         let mut requests =
             ["ClientRequest", "ServerRequest"].into_iter().flat_map(|union| self.methods_of(union));
@@ -98,7 +100,7 @@ impl Revision {
         Some(if self.has(&result) { result } else { "EmptyResult".to_owned() })
     }
 
-    /// `(method, definition)` of each member of a union such as `ClientRequest`.
+    /// Returns `(method, definition)` of each member of a union such as `ClientRequest`.
     fn methods_of(self, union: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
         // A revision may have no member of a union, or one that stands for it.
         let alone = (union == "ClientNotification").then_some("CancelledNotification");
@@ -115,7 +117,7 @@ impl Revision {
         }))
     }
 
-    /// What is wrong with `value` as this definition; one line per fault.
+    /// Checks `value` by this definition; `Err` has one line per fault.
     pub fn check(self, definition: &str, value: &Value) -> Result<(), String> {
         let faults: Vec<String> = self
             .validator(definition)
@@ -141,7 +143,8 @@ impl Revision {
         compiled.entry((self, definition.to_owned())).or_insert_with(compile).clone()
     }
 
-    /// A schema with one definition and what it refers to: a test needs few of them, and compiling all takes long.
+    /// Returns a schema with one definition and those it refers to: a test needs few of them, and
+    /// compiling all takes long.
     fn cut_out(self, definition: &str) -> Value {
         let mut kept = Map::new();
         let mut open = vec![definition.to_owned()];
@@ -161,7 +164,7 @@ impl Revision {
     }
 }
 
-/// How much of a fault's text is shown: it repeats the value.
+/// Characters of a fault's text that are shown: it repeats the value.
 const FAULT_CHARS_SHOWN: usize = 400;
 
 fn references(schema: &Value, found: &mut Vec<String>) {
@@ -181,7 +184,7 @@ fn references(schema: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Whether some revision has this method, in whichever direction.
+/// Returns whether some revision with sessions has this method, in either direction.
 pub fn is_mcp_method(method: &str) -> bool {
     static METHODS: OnceLock<BTreeSet<&'static str>> = OnceLock::new();
     let all = || {

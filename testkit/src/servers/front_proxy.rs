@@ -1,4 +1,5 @@
-//! A real reverse proxy of one test in front of the broker: nginx or HAProxy, on a free port of 127.0.0.1, gone with its handle.
+//! A real reverse proxy of one test in front of the broker: nginx or HAProxy, on a free port of
+//! 127.0.0.1. It ends with its handle.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -13,7 +14,7 @@ use crate::deadline::within;
 
 const LOG: &str = "proxy.log";
 const CONFIG: &str = "proxy.conf";
-/// How often a start is tried when another process took the port.
+/// Tries of a start if another process took the port.
 const START_TRIES: usize = 5;
 
 /// A running proxy. It keeps its connections to the broker open, and uses them for the requests of any client.
@@ -25,7 +26,7 @@ pub struct FrontProxy {
 }
 
 impl FrontProxy {
-    /// HTTP by nginx. `location`: more directives for what is proxied.
+    /// Starts nginx for HTTP. `location`: more directives for proxied requests.
     pub async fn nginx(target: SocketAddr, location: &str) -> Self {
         let config = |folder: &Path, address: SocketAddr| {
             let folder = folder.display();
@@ -43,8 +44,8 @@ impl FrontProxy {
         Self::start("nginx", &["-c"], config).await
     }
 
-    /// HTTP (`mode http`) or bytes (`mode tcp`) by HAProxy. `server`: more words for the line of the server, such as `send-proxy`.
-    /// `option`: one more line for all of it.
+    /// Starts HAProxy for HTTP (`mode http`) or bytes (`mode tcp`). `server`: more words for the
+    /// line of the server, such as `send-proxy`. `option`: one more line for the defaults.
     pub async fn haproxy(target: SocketAddr, mode: &str, server: &str, option: &str) -> Self {
         let reuse =
             if mode == "http" { "option http-keep-alive\n http-reuse always\n" } else { "" };
@@ -59,7 +60,7 @@ impl FrontProxy {
         Self::start("haproxy", &["-db", "-f"], config).await
     }
 
-    /// Where clients connect to.
+    /// Returns the address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -104,7 +105,7 @@ fn log_of(folder: &Path) -> String {
     std::fs::read_to_string(folder.join(LOG)).unwrap_or_default()
 }
 
-/// False when it ended, most likely because another process has the port.
+/// Returns false if the proxy ended, most likely because another process has the port.
 async fn listening(child: &mut Child, address: SocketAddr) -> bool {
     loop {
         if child.try_wait().expect("a child can be looked at").is_some() {
@@ -117,14 +118,15 @@ async fn listening(child: &mut Child, address: SocketAddr) -> bool {
     }
 }
 
-/// The proxy dies with the thread that starts it, however that ends, where util-linux can arrange it.
+/// Starts the proxy so that it dies with the thread that starts it, however that ends, if
+/// util-linux can arrange it.
 fn spawn(program: &str, arguments: &[&str], folder: &Path) -> Child {
     let log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
         .open(folder.join(LOG))
         .expect("the temporary folder is writable");
-    // Where packages put servers, which is not in the path of every user.
+    // Packages put servers in folders that are not in every user's path.
     let path = format!("{}:/usr/sbin:/usr/local/sbin", std::env::var("PATH").unwrap_or_default());
     let configure = |command: &mut Command| {
         command

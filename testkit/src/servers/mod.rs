@@ -1,4 +1,5 @@
-//! Databases and reverse proxies that tests start themselves, to stop, kill and freeze them. None outlives its test.
+//! Databases and reverse proxies that tests start themselves, to stop, kill and freeze them. Each
+//! ends with its test.
 
 pub mod front_proxy;
 pub mod postgres;

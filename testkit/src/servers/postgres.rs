@@ -1,9 +1,10 @@
-//! A real PostgreSQL server of a test's own: started in a fraction of a second from a copy of an initialised folder, on a
-//! free port of 127.0.0.1 (so that a proxy may sit in front), and gone with the test, however that ends.
+//! A real PostgreSQL server for one test, on a free port of 127.0.0.1: a proxy may stand in front
+//! of it. It starts from a copy of an initialised folder, and ends with the test, however that
+//! ends.
 //!
-//! PostgreSQL refuses to run as root; then its processes are the user `postgres`. A small shell process holds the end of a
-//! pipe whose other end is the test's: when the pipe closes it kills what is left of the server and removes its folder, so
-//! a killed test leaves nothing behind either, frozen processes included.
+//! PostgreSQL refuses to run as root; then its processes run as the user `postgres`. A small shell
+//! process holds the end of a pipe whose other end is the test's. When the pipe closes, it kills
+//! the rest of the server and removes its folder, so that a killed test leaves nothing behind.
 
 use std::{
     fs::{self, File},
@@ -28,17 +29,18 @@ use crate::{authority::CertificateFiles, deadline::eventually_within};
 
 mod standby;
 
-/// How long the server may take to start, recovery after a crash included, and to stop.
+/// Longest time for the server to start, recovery after a crash included, and to stop.
 const CHANGES_WITHIN: Duration = Duration::from_secs(30);
-/// Below the ports that connections get, so that nobody takes the port while the server is down.
+/// Ports below those that connections get, so that the port stays free while the server is down.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 /// Part of the template's name: changes with the arguments of `initdb`.
 const TEMPLATE_FORMAT: u32 = 1;
 const LOG_LINES_SHOWN: usize = 40;
 
-/// Ends the server of the folder `$1` when the test's end of the pipe closes: the postmaster first, so that nobody starts
-/// anew what is killed next, then its children, which the kernel may hold stopped. What tells a server that another one uses
-/// its folder is a segment of shared memory, one of a few thousand the system has, and it outlives who is killed.
+/// Script that ends the server of the folder `$1` when the test's end of the pipe closes. It kills
+/// the postmaster first, so that no child is restarted, then its children, which the kernel may
+/// hold stopped. A segment of shared memory marks the folder as used. The system has a few thousand
+/// of them, and they outlive killed processes.
 const KEEPER: &str = r#"
 read -r _
 main=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)
@@ -51,10 +53,10 @@ fi
 rm -rf "$1"
 "#;
 
-/// Where the programs are, and who runs them.
+/// Folder of the programs, and the user who runs them.
 struct Installation {
     programs: PathBuf,
-    /// Such as `15.14`.
+    /// Version, such as `15.14`.
     version: String,
     /// User and group of the server's processes, if they cannot be ours.
     runs_as: Option<(u32, u32)>,
@@ -111,7 +113,7 @@ impl Installation {
         self.runs_as.map_or(Ok(()), |(user, group)| chown(path, Some(user), Some(group)))
     }
 
-    /// The folder every server starts as a copy of; made by whoever needs it first.
+    /// Returns the folder that every server starts as a copy of. The first server makes it.
     fn template(&self) -> io::Result<PathBuf> {
         let home = || {
             PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into()))
@@ -128,7 +130,8 @@ impl Installation {
         if !ready.exists() {
             let work = tempfile::Builder::new().prefix("mcp-broker-initdb-").tempdir()?;
             self.own(work.path())?;
-            // Not byte order: a server that sorts as people do shows where a query forgot to ask for bytes.
+            // Not byte order: a server that sorts as people do reveals queries that need byte
+            // order.
             let people = ["--locale-provider=icu", "--icu-locale=en-US"];
             if !self.initdb(&work.path().join("data"), &people)?
                 && !self.initdb(&work.path().join("data"), &[])?
@@ -154,7 +157,7 @@ impl Installation {
     }
 }
 
-/// A folder for a server, and who removes it when the test is gone.
+/// Returns a folder for a server, and the process that removes it when the test is gone.
 fn kept_folder(place: &Path) -> (PathBuf, Child) {
     let folder = tempfile::Builder::new()
         .prefix("mcp-broker-postgres-")
@@ -182,7 +185,7 @@ fn user(name: &str) -> (u32, u32) {
         (fields.first() == Some(&name))
             .then(|| Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?)))?
     };
-    users.lines().find_map(of_line).expect("PostgreSQL does not run as root, and there is no user postgres: apt-get install postgresql")
+    users.lines().find_map(of_line).expect("PostgreSQL does not run as root, and the user postgres does not exist: apt-get install postgresql")
 }
 
 fn copy_folder(from: &Path, to: &Path, each: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
@@ -214,19 +217,19 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// A server that keeps what it acknowledged, whatever happens to its processes.
+    /// Starts a server that keeps acknowledged writes, whatever happens to its processes.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    /// One that does not wait for the disk, for tests of something else.
+    /// Starts a server that does not wait for the disk, for tests of something else.
     pub async fn fast() -> Self {
         let memory = PathBuf::from("/dev/shm");
         let folder = if memory.is_dir() { memory } else { std::env::temp_dir() };
         Self::start_in(&folder, &[("fsync", "off"), ("full_page_writes", "off")], &[]).await
     }
 
-    /// One that speaks TLS too, with this certificate.
+    /// Starts a server that also supports TLS, with this certificate.
     pub async fn with_tls(identity: &CertificateFiles) -> Self {
         let settings = [
             ("fsync", "off"),
@@ -239,12 +242,12 @@ impl PostgresServer {
         Self::start_in(&std::env::temp_dir(), &settings, &files).await
     }
 
-    /// With these settings in addition.
+    /// Starts a server with these settings in addition.
     pub async fn start_with(settings: &[(&str, &str)]) -> Self {
         Self::start_in(&std::env::temp_dir(), settings, &[]).await
     }
 
-    /// `files` are copied into its folder, under these names.
+    /// Starts a server below `place`. `files` are copied into its folder, under these names.
     async fn start_in(place: &Path, settings: &[(&str, &str)], files: &[(&Path, &str)]) -> Self {
         let installation = &*INSTALLATION;
         let (folder, keeper) = kept_folder(place);
@@ -293,7 +296,7 @@ impl PostgresServer {
             ("max_connections", "100"),
             ("shared_buffers", "16MB"),
             ("max_wal_size", "256MB"),
-            // In files of its own folder: what it has in /dev/shm would stay there when it is killed.
+            // Shared memory is in files of its own folder: in /dev/shm it would stay after a kill.
             ("dynamic_shared_memory_type", "mmap"),
         ];
         let asked = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -308,7 +311,7 @@ impl PostgresServer {
         .await;
     }
 
-    /// The server says in its pid file how far it is.
+    /// Reads from the server's pid file whether it is ready.
     fn is_ready(&mut self) -> Result<(), String> {
         let running = self.running.as_mut().expect("it was started");
         if let Ok(Some(status)) = running.try_wait() {
@@ -334,7 +337,7 @@ impl PostgresServer {
         self.port
     }
 
-    /// The database every server has.
+    /// Returns the URL of the database that every server has.
     pub fn url(&self) -> String {
         self.url_of("postgres")
     }
@@ -343,14 +346,15 @@ impl PostgresServer {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// A new empty database of this server.
+    /// Creates a new empty database of this server; returns its URL.
     pub async fn database(&self) -> String {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.sql(&self.url(), &format!("CREATE DATABASE {name}")).await;
         self.url_of(&name)
     }
 
-    /// Runs statements as somebody else than the broker; returns the rows as text, columns parted by `|`.
+    /// Runs statements in another session than the broker's; returns the rows as text, columns
+    /// parted by `|`.
     pub async fn sql(&self, url: &str, statements: &str) -> String {
         let mut command = INSTALLATION.command("psql");
         command.args([
@@ -378,12 +382,12 @@ impl PostgresServer {
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
-    /// Ends connections, keeps everything, and is down when this returns.
+    /// Ends connections, keeps all data, and is down when this returns.
     pub async fn stop_fast(&mut self) {
         self.stop(Signal::INT).await;
     }
 
-    /// Ends without tidying up, as PostgreSQL does it itself: the next start recovers.
+    /// Ends without a checkpoint (`pg_ctl stop -m immediate`): the next start recovers.
     pub async fn stop_immediate(&mut self) {
         self.stop(Signal::QUIT).await;
     }
@@ -401,7 +405,7 @@ impl PostgresServer {
         } else {
             each(&processes[..1], signal);
         }
-        // The children too: while one lives, the next server finds its shared memory in use.
+        // The children too: while one is alive, the next server finds its shared memory in use.
         eventually_within(CHANGES_WITHIN, "PostgreSQL to end", || {
             let ended = matches!(running.try_wait(), Ok(Some(_)));
             let left = processes[1..].iter().filter(|pid| test_kill_process(**pid).is_ok()).count();
@@ -410,12 +414,12 @@ impl PostgresServer {
         .await;
     }
 
-    /// Stops all its processes where they are: connections stay, nothing is answered.
+    /// Stops all its processes with SIGSTOP: connections stay, and no request is answered.
     pub fn freeze(&self) {
         each(&self.processes_now(), Signal::STOP);
     }
 
-    /// Lets frozen processes go on.
+    /// Continues frozen processes.
     pub fn thaw(&self) {
         each(&self.processes_now(), Signal::CONT);
     }
@@ -424,7 +428,7 @@ impl PostgresServer {
         self.processes(self.running.as_ref().expect("the server runs"))
     }
 
-    /// The postmaster, then its children.
+    /// Returns the postmaster, then its children.
     fn processes(&self, postmaster: &Child) -> Vec<Pid> {
         let parent = postmaster.id();
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -1,6 +1,8 @@
-//! A real `redis-server` of one test: nothing on disk, a free port of 127.0.0.1, gone with its handle.
+//! A real `redis-server` of one test: nothing on disk, a free port of 127.0.0.1. It ends with its
+//! handle.
 //!
-//! Commands of tests go over a connection of their own each, so that they work whatever the test did to the others.
+//! Each command of a test uses a connection of its own, so that it works whatever the test did to
+//! the others.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -20,9 +22,9 @@ use tokio::{
 use crate::deadline::within;
 
 const LOG: &str = "redis.log";
-/// How often a start is tried when somebody else took the port.
+/// Tries of a start if another process took the port.
 const START_TRIES: usize = 5;
-/// How often a server that starts is asked whether it is there.
+/// Interval at which a starting server is polled.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
 /// A running, stopped or frozen server.
@@ -34,7 +36,7 @@ pub struct RedisServer {
     child: Mutex<Option<Child>>,
 }
 
-/// What the server says to a command.
+/// Answer of the server to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RedisReply {
     Nil,
@@ -77,7 +79,7 @@ impl RedisServer {
         self.command(&["FLUSHALL"]).await;
     }
 
-    /// Ends it the polite way. Waits until it is gone.
+    /// Shuts it down in an orderly way. Waits until it is gone.
     pub async fn stop(&self) {
         self.end(Signal::TERM).await;
     }
@@ -87,7 +89,8 @@ impl RedisServer {
         self.end(Signal::KILL).await;
     }
 
-    /// After [`RedisServer::stop`] or [`RedisServer::kill`]: an empty server at the same address.
+    /// Starts an empty server at the same address, after [`RedisServer::stop`] or
+    /// [`RedisServer::kill`].
     pub async fn start_again(&self) {
         assert!(self.lock().is_none(), "the server runs");
         let child = launch(self.folder.path(), self.address, &self.options).await;
@@ -97,7 +100,8 @@ impl RedisServer {
         *self.lock() = Some(child);
     }
 
-    /// It answers nothing, while connections to it stay open and new ones are taken.
+    /// Stops its process: it answers nothing, while connections to it stay open and new ones are
+    /// taken.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
@@ -106,7 +110,7 @@ impl RedisServer {
         self.signal(Signal::CONT);
     }
 
-    /// Runs a command and panics when the server refuses it.
+    /// Runs a command and panics if the server refuses it.
     pub async fn command(&self, words: &[impl AsRef<[u8]>]) -> RedisReply {
         match self.ask(words).await {
             RedisReply::Error(error) => {
@@ -160,27 +164,27 @@ impl Drop for RedisServer {
 }
 
 impl RedisReply {
-    /// Panics when it is something else.
+    /// Returns the number of the answer. Panics if it is something else.
     pub fn number(&self) -> i64 {
         match self {
             Self::Number(number) => *number,
-            other => panic!("{other:?} is no number"),
+            other => panic!("{other:?} is not a number"),
         }
     }
 
-    /// Panics when it is something else.
+    /// Returns the text of the answer. Panics if it is something else.
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) => text,
-            other => panic!("{other:?} is no text"),
+            other => panic!("{other:?} is not a text"),
         }
     }
 
-    /// The texts of a list. Panics when it is something else.
+    /// Returns the texts of a list. Panics if the answer is something else.
     pub fn texts(&self) -> Vec<&str> {
         match self {
             Self::List(list) => list.iter().map(Self::text).collect(),
-            other => panic!("{other:?} is no list"),
+            other => panic!("{other:?} is not a list"),
         }
     }
 }
@@ -198,7 +202,7 @@ fn log_of(folder: &Path) -> String {
     std::fs::read_to_string(folder.join(LOG)).unwrap_or_default()
 }
 
-/// `None`: it ended, most likely because somebody else has the port.
+/// Starts the process. `None`: it ended, most likely because another process has the port.
 async fn launch(folder: &Path, address: SocketAddr, options: &[String]) -> Option<Child> {
     let mut child = spawn(folder, address, options);
     let asked = async {
@@ -206,7 +210,7 @@ async fn launch(folder: &Path, address: SocketAddr, options: &[String]) -> Optio
             if child.try_wait().expect("a child can be looked at").is_some() {
                 return false;
             }
-            // Who answers might be somebody else, who took the port in between.
+            // The answer may come from another process that took the port in between.
             let ours = format!("process_id:{}\r", child.id());
             match ask(address, &["INFO", "server"]).await {
                 Ok(RedisReply::Text(text)) if text.contains(&ours) => return true,
@@ -218,7 +222,8 @@ async fn launch(folder: &Path, address: SocketAddr, options: &[String]) -> Optio
     ready.then_some(child)
 }
 
-/// The server dies with the thread that starts it, however that ends, where util-linux can arrange it.
+/// Starts the server so that it dies with the thread that starts it, however that ends, if
+/// util-linux can arrange it.
 fn spawn(folder: &Path, address: SocketAddr, options: &[String]) -> Child {
     let log = std::fs::File::create(folder.join(LOG)).expect("the temporary folder is writable");
     let port = address.port().to_string();

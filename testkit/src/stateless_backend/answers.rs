@@ -1,4 +1,5 @@
-//! What a modern backend answers: what MCP 2026-07-28 requires of each request first, then handlers, then the built-in.
+//! Answers of a stateless backend. Checks that MCP 2026-07-28 requires of each request come first,
+//! then handlers, then the built-in answers.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::{
     StatelessCall, StatelessReply, StatelessShared, StatelessState, VERSION,
 };
 
-/// Answers one request. `headers`: over HTTP.
+/// Answers one request. `headers`: those of a request over HTTP.
 pub(super) async fn answer(
     shared: Arc<StatelessShared>,
     message: Value,
@@ -36,7 +37,7 @@ pub(super) async fn answer(
     let (status, body) = match reply {
         None | Some(StatelessReply::End) => return,
         Some(StatelessReply::Hang) => {
-            call.gone().await;
+            call.client_disconnected().await;
             return given_up(&shared, &id);
         }
         Some(StatelessReply::Error(status, error)) => {
@@ -54,7 +55,7 @@ pub(super) async fn answer(
             (200, response(&id, "result", &result.to_string()))
         }
     };
-    shared.judge.peer_said(None, body.as_bytes());
+    shared.judge.record_peer_message(None, body.as_bytes());
     if out.send(ResponsePart::Answer(status, body)).await.is_err() || call.cancelled.is_cancelled()
     {
         given_up(&shared, &id);
@@ -86,7 +87,8 @@ async fn handled(shared: &Arc<StatelessShared>, call: &StatelessCall) -> Statele
     }
 }
 
-/// What the revision requires of every request (MCP 2026-07-28, Basic Protocol and Streamable HTTP).
+/// Returns the refusal of a request without what the revision requires (MCP 2026-07-28, Basic
+/// Protocol and Streamable HTTP).
 fn refused(
     state: &StatelessState,
     call: &StatelessCall,
@@ -135,7 +137,7 @@ fn refused(
     })
 }
 
-/// A header's value, out of its base64 where it is in one.
+/// Returns a header's value, decoded from base64 if it is encoded.
 pub(super) fn decoded(headers: &HeaderMap, name: &str) -> Option<String> {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let value = headers.get(name)?.to_str().ok()?;
@@ -168,7 +170,7 @@ async fn listen(shared: &Arc<StatelessShared>, call: &StatelessCall) -> Option<S
     let one = ListenStream { id: id.clone(), filter, out: call.out.clone(), stop: stop.clone() };
     shared.lock().listens.push(one);
     shared.touch();
-    tokio::select! { () = call.gone() => {}, () = stop.cancelled() => {} }
+    tokio::select! { () = call.client_disconnected() => {}, () = stop.cancelled() => {} }
     shared.lock().listens.retain(|one| one.id != id);
     shared.touch();
     None
@@ -206,7 +208,7 @@ fn built_in(state: &StatelessState, call: &StatelessCall) -> StatelessReply {
             json!({"contents": [{"uri": call.params()["uri"], "text": "content"}]}),
         ),
         "completion/complete" => StatelessReply::Result(json!({"completion": {"values": ["one"]}})),
-        other => StatelessReply::error(-32601, &format!("there is no {other} here")),
+        other => StatelessReply::error(-32601, &format!("this server has no {other}")),
     }
 }
 

@@ -1,8 +1,10 @@
-//! A scriptable MCP server of 2026-07-28, over HTTP or a pipe (lines over TCP): the backend tests put behind the broker.
+//! A scriptable MCP server of 2026-07-28, over HTTP or a pipe (lines over TCP): the backend that
+//! tests put behind the broker.
 //!
-//! Out of the box it answers `server/discover`, the lists, `tools/call` with an echo, and keeps streams of notifications. It
-//! is strict: a request without its `_meta`, or with headers that say something else than its body, is refused as MCP says.
-//! Everything else is a handler, which gets a [`StatelessCall`] and returns a [`StatelessReply`].
+//! By default it answers `server/discover`, the lists, `tools/call` with an echo, and keeps streams
+//! of notifications. It is strict: it refuses a request without its `_meta`, or with headers that
+//! disagree with its body, as MCP requires. Everything else is a handler, which gets a
+//! [`StatelessCall`] and returns a [`StatelessReply`].
 
 mod answers;
 mod wires;
@@ -36,23 +38,23 @@ use crate::{
 pub(crate) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 pub(crate) const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 pub(crate) const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
-/// The one revision it speaks.
+/// The only revision it supports.
 pub const VERSION: &str = "2026-07-28";
 
 type Handler = Arc<
     dyn Fn(StatelessCall) -> Pin<Box<dyn Future<Output = StatelessReply> + Send>> + Send + Sync,
 >;
 
-/// How a handler answers.
+/// Answer of a handler.
 #[derive(Debug, Clone)]
 pub enum StatelessReply {
-    /// A result; `resultType` is added where there is none.
+    /// A result; `resultType` is added if it is absent.
     Result(Value),
-    /// A result as it is.
+    /// A result without changes.
     Exactly(Value),
-    /// The text of a result, as it is.
+    /// The text of a result, without changes.
     ResultText(String),
-    /// The text of an error object, as it is; over HTTP with this status.
+    /// The text of an error object, without changes; over HTTP with this status.
     ErrorText(u16, String),
     /// An error object, over HTTP with this status.
     Error(u16, Value),
@@ -74,7 +76,7 @@ impl StatelessReply {
         )
     }
 
-    /// Needs these first; `state` is to come back.
+    /// Returns an `input_required` result with these requests; `state` is to come back.
     pub fn needs(requests: Value, state: Option<&str>) -> Self {
         let mut result = json!({"resultType": "input_required"});
         if !requests.is_null() {
@@ -87,15 +89,15 @@ impl StatelessReply {
     }
 }
 
-/// What goes back to a caller.
+/// Message to a caller.
 #[derive(Debug)]
 pub(crate) enum ResponsePart {
     Event(Value),
-    /// Over HTTP with this status.
+    /// The answer, over HTTP with this status.
     Answer(u16, String),
 }
 
-/// A request being answered.
+/// A request that is being answered.
 #[derive(Debug, Clone)]
 pub struct StatelessCall {
     pub message: Value,
@@ -117,12 +119,12 @@ impl StatelessCall {
         &self.message["params"]["_meta"][key]
     }
 
-    /// The client's answer under this key.
+    /// Returns the client's answer under this key.
     pub fn input(&self, key: &str) -> &Value {
         &self.message["params"]["inputResponses"][key]
     }
 
-    /// The state that came back.
+    /// Returns the state that came back.
     pub fn state(&self) -> Option<&str> {
         self.message["params"]["requestState"].as_str()
     }
@@ -143,8 +145,8 @@ impl StatelessCall {
         .await
     }
 
-    /// Resolves when nobody waits for the answer any more.
-    pub async fn gone(&self) {
+    /// Waits until no caller waits for the answer any more.
+    pub async fn client_disconnected(&self) {
         tokio::select! { () = self.cancelled.cancelled() => {}, () = self.out.closed() => {} }
     }
 }
@@ -167,9 +169,10 @@ pub(crate) struct StatelessState {
     tools: HashMap<String, Handler>,
     listens: Vec<ListenStream>,
     seen: Vec<RecordedRequest>,
-    /// Ids of requests whose caller went away before the answer; streams of notifications always end so.
+    /// Ids of requests whose caller disconnected before the answer; streams of notifications always
+    /// end so.
     given_up: Vec<Value>,
-    /// It speaks 2025-11-25 now, and nothing else.
+    /// Set when it supports 2025-11-25 only.
     legacy: bool,
     strict: bool,
     connections: Vec<AbortHandle>,
@@ -201,12 +204,12 @@ pub struct StatelessBackend {
 }
 
 impl StatelessBackend {
-    /// Over Streamable HTTP.
+    /// Starts a backend over Streamable HTTP.
     pub async fn http() -> Self {
         Self::start(false).await
     }
 
-    /// A message per line over TCP.
+    /// Starts a backend with a message per line over TCP.
     pub async fn pipe() -> Self {
         Self::start(true).await
     }
@@ -250,7 +253,7 @@ impl StatelessBackend {
         Self { shared, address, pipe, _server: AbortOnDrop(server), _verdict: JudgeGuard(judge) }
     }
 
-    /// The admin API's body for this backend.
+    /// Returns the admin API's body for this backend.
     pub fn spec(&self) -> Value {
         match self.pipe {
             true => json!({"transport": {"type": "tcp", "address": self.address.to_string()}}),
@@ -260,7 +263,7 @@ impl StatelessBackend {
         }
     }
 
-    // ---- how it behaves ----
+    // ---- behaviour ----
 
     pub fn capabilities(&self, capabilities: Value) -> &Self {
         self.shared.lock().capabilities = capabilities;
@@ -272,19 +275,19 @@ impl StatelessBackend {
         self
     }
 
-    /// How long its lists may be kept.
+    /// Sets the time in milliseconds for which its lists may be kept.
     pub fn ttl_ms(&self, ttl_ms: u64) -> &Self {
         self.shared.lock().ttl_ms = ttl_ms;
         self
     }
 
-    /// Lists are given in pages of this size.
+    /// Splits lists into pages of this size.
     pub fn page_size(&self, size: usize) -> &Self {
         self.shared.lock().page_size = size;
         self
     }
 
-    /// It agrees to tell no updates of this resource.
+    /// Refuses to send updates of this resource.
     pub fn refuses_updates_of(&self, uri: &str) -> &Self {
         self.shared.lock().refused_uris.push(uri.to_owned());
         self
@@ -316,13 +319,13 @@ impl StatelessBackend {
         self
     }
 
-    /// From now on it speaks 2025-11-25 and refuses 2026-07-28, or the other way round.
-    pub fn speaks_legacy(&self, legacy: bool) -> &Self {
+    /// Makes it support 2025-11-25 and refuse 2026-07-28 from now on, or the other way round.
+    pub fn accepts_sessions(&self, legacy: bool) -> &Self {
         self.shared.lock().legacy = legacy;
         self
     }
 
-    /// Takes requests whatever their headers say.
+    /// Accepts requests with any headers.
     pub fn lenient(&self) -> &Self {
         self.shared.lock().strict = false;
         self
@@ -335,9 +338,9 @@ impl StatelessBackend {
         state.connections.drain(..).for_each(|connection| connection.abort());
     }
 
-    // ---- what it says unasked ----
+    // ---- messages it sends unasked ----
 
-    /// Tells everybody who asked for it; how many those were.
+    /// Notifies every subscriber of this resource; returns how many those were.
     pub async fn updated(&self, uri: &str) -> usize {
         let wants = |filter: &Value| {
             filter["resourceSubscriptions"]
@@ -347,7 +350,7 @@ impl StatelessBackend {
         self.tell(wants, "notifications/resources/updated", json!({"uri": uri})).await
     }
 
-    /// `list`: `tools`, `prompts` or `resources`.
+    /// Notifies subscribers of a changed list. `list`: `tools`, `prompts` or `resources`.
     pub async fn list_changed(&self, list: &str) -> usize {
         let member = format!("{list}ListChanged");
         self.tell(
@@ -403,17 +406,17 @@ impl StatelessBackend {
         listens.iter().for_each(|one| one.stop.cancel());
     }
 
-    // ---- what it saw ----
+    // ---- messages it received ----
 
-    pub fn seen(&self) -> Vec<RecordedRequest> {
+    pub fn recorded(&self) -> Vec<RecordedRequest> {
         self.shared.lock().seen.clone()
     }
 
-    pub fn seen_of(&self, method: &str) -> Vec<RecordedRequest> {
+    pub fn recorded_of(&self, method: &str) -> Vec<RecordedRequest> {
         self.shared.lock().seen.iter().filter(|seen| seen.is(method)).cloned().collect()
     }
 
-    /// The first request that matches, waiting for it if need be.
+    /// Returns the first request that matches, and waits for one if necessary.
     pub async fn wait_for(
         &self,
         what: &str,
@@ -436,19 +439,19 @@ impl StatelessBackend {
     }
 
     /// Waits until a caller gave up the request with this id.
-    pub async fn wait_given_up(&self, id: &Value) {
+    pub async fn wait_for_cancelled(&self, id: &Value) {
         self.wait_state("a request to be given up", |state| {
             state.given_up.contains(id).then_some(())
         })
         .await;
     }
 
-    /// Ids of requests that were given up.
-    pub fn given_up(&self) -> Vec<Value> {
+    /// Returns the ids of requests that were given up.
+    pub fn cancelled_requests(&self) -> Vec<Value> {
         self.shared.lock().given_up.clone()
     }
 
-    /// Waits until exactly these resources are listened to, on one stream.
+    /// Waits until one stream listens to exactly these resources.
     pub async fn wait_listening_to(&self, uris: &[&str]) {
         self.wait_state("the stream of notifications", |state| {
             state.listens.retain(|one| !one.out.is_closed() && !one.stop.is_cancelled());
@@ -475,7 +478,7 @@ impl StatelessBackend {
                 if let Some(found) = look(&mut self.shared.lock()) {
                     return found;
                 }
-                // Streams that their readers closed are noticed by looking.
+                // Only a look notices streams that their readers closed.
                 let _looked =
                     tokio::time::timeout(std::time::Duration::from_millis(50), changed.changed())
                         .await;

@@ -1,4 +1,5 @@
-//! The two wires of a modern backend: a POST for each request, or lines over TCP that many requests share.
+//! The two wires of a stateless backend: a POST for each request, or lines over TCP that many
+//! requests share.
 
 use std::{collections::HashMap, convert::Infallible, sync::Arc};
 
@@ -30,7 +31,7 @@ use crate::{
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
-/// What a handler may have said ahead of its reader.
+/// Messages that a handler may send ahead of its reader.
 const PIECES: usize = 64;
 
 fn note(shared: &StatelessShared, http: &str, headers: &http::HeaderMap, body: &Bytes) -> Value {
@@ -38,11 +39,11 @@ fn note(shared: &StatelessShared, http: &str, headers: &http::HeaderMap, body: &
     let mut hearing = JudgedExchange::new(&shared.judge, Recipient::Backend);
     hearing.named =
         Some(if shared.lock().legacy { Revision::V2025_11_25 } else { Revision::V2026_07_28 });
-    // A backend that changed its mind hears the old form until it is noticed.
+    // A backend that changed its revision receives the old form until the broker notices.
     let opens =
         message["method"] == "initialize" || message["method"] == "notifications/initialized";
     if !body.is_empty() && (!opens || shared.lock().legacy) {
-        hearing.broker_said(body);
+        hearing.check_broker_message(body);
     }
     let seen = RecordedRequest {
         http: http.to_owned(),

@@ -1,21 +1,24 @@
-//! A body in chunks (RFC 9112, 7.1): what of its bytes is data, and where it ends. No I/O.
+//! Scans a chunked body (RFC 9112, 7.1): tells data from framing, and finds the end. No I/O.
 //!
-//! Used for requests by [`super::FramingGuard`], and for responses of backends by the client of `http1_client`.
+//! Used for requests by [`super::FramingGuard`], and for responses of backends by the client of
+//! `http1_client`.
 
 use memchr::memchr;
 
-/// Of the line before a chunk, extensions included, and of all trailers together.
+/// Size limit of the line before a chunk, extensions included. The limit below it is for all
+/// trailers together.
 const LINE_BYTES_MAX: usize = 4096;
 const TRAILER_BYTES_MAX: usize = 16 * 1024;
 
-/// Whether white space may stand between the size of a chunk and the end of its line. Some servers pad their sizes.
+/// Rule for white space between the size of a chunk and the end of its line. Some servers pad their
+/// sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Padding {
     Refused,
     Allowed,
 }
 
-/// Where in the body the reader is.
+/// Position of the reader in a chunked body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkScanner {
     padding: Padding,
@@ -24,25 +27,25 @@ pub(crate) struct ChunkScanner {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkState {
-    /// Before the line that tells a chunk's size.
+    /// Before the line with the size of a chunk.
     Size,
-    /// In a chunk of which so much is left.
+    /// In a chunk, with the number of bytes left.
     Data(u64),
-    /// Behind it.
+    /// After the data of a chunk.
     DataEnd,
-    /// Behind the last one: so many bytes of trailers were passed over.
+    /// After the last chunk, with the number of trailer bytes skipped so far.
     Trailers(usize),
     Over,
 }
 
-/// What the next bytes are.
+/// Kind of the next bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChunkStep {
-    /// So many bytes that say where data is.
+    /// Number of framing bytes.
     Overhead(usize),
-    /// So many bytes of data.
+    /// Number of data bytes.
     Data(usize),
-    /// More has to be read.
+    /// The caller has to read more.
     More,
     Over,
 }
@@ -56,7 +59,7 @@ impl ChunkScanner {
         self.place == ChunkState::Over
     }
 
-    /// The bytes of the chunk that are still to come, in a chunk.
+    /// Returns the number of bytes left in the current chunk, or `None` outside a chunk.
     pub(crate) fn announced(&self) -> Option<u64> {
         match self.place {
             ChunkState::Data(left) => Some(left),
@@ -64,7 +67,7 @@ impl ChunkScanner {
         }
     }
 
-    /// What `bytes` begin with, which counts as taken.
+    /// Classifies the start of `bytes` and counts it as consumed.
     pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<ChunkStep, &'static str> {
         match self.place {
             ChunkState::Size => {
@@ -117,7 +120,7 @@ impl ChunkScanner {
     }
 }
 
-/// A line without its end; `None` while the end is not there.
+/// Returns the next line without its end, or `None` while the line is incomplete.
 fn line<'b>(
     bytes: &'b [u8],
     bytes_max: usize,
@@ -127,14 +130,14 @@ fn line<'b>(
     let Some(end) = end else {
         return if bytes.len() > bytes_max + 1 { Err(too_long) } else { Ok(None) };
     };
-    // A bare newline is an end to some and none to others.
+    // Some readers accept a bare newline as a line end and others do not.
     match bytes[..end].strip_suffix(b"\r") {
         Some(line) if memchr(b'\r', line).is_none() => Ok(Some(line)),
         _ => Err("a line of a chunked body does not end with CR LF"),
     }
 }
 
-/// Hexadecimal, with extensions behind it that the broker does not know.
+/// Parses the hexadecimal size. Ignores chunk extensions.
 fn size(line: &[u8], padding: Padding) -> Result<u64, &'static str> {
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
     let digits = if padding == Padding::Allowed { digits.trim_ascii_end() } else { digits };

@@ -1,10 +1,16 @@
-//! A connection whose requests are held to [`super`] before the HTTP library sees a byte of them.
+//! Checks the requests of a connection against the rules of [`super`] before the HTTP library sees
+//! a byte of them.
 //!
-//! Used by the listeners between a connection of HTTP/1.1 and the library. Bytes pass as they came. A head passes when all of it is
-//! there and was found right; a body passes up to the end that its head names. In place of a head that is refused the library gets
-//! a request that stands for it, so that the refusal takes its turn among the answers, and then nothing more. A chunked body that
-//! breaks its rules ends there, and one that announces more than it may have ends with an error. Behind an upgrade to WebSocket nothing passes either: the bytes are the WebSocket's
-//! ([`FramingGuard::into_parts`]), or the connection closes with the refusal of the upgrade.
+//! The listeners put the guard between an HTTP/1.1 connection and the library. The guard passes
+//! bytes unchanged:
+//! - A head passes when it is complete and valid.
+//! - A body passes up to the end that its head names.
+//! - In place of a refused head the guard passes a replacement request, so that the refusal takes
+//!   its turn among the answers. Then no more bytes pass.
+//! - A chunked body that breaks the rules ends there.
+//! - A chunked body that announces more than the limit ends with an error.
+//! - After a WebSocket upgrade no bytes pass. They belong to the WebSocket
+//!   ([`FramingGuard::into_parts`]), or the connection closes with the refusal of the upgrade.
 
 use std::{
     io,
@@ -23,47 +29,48 @@ use super::{
 };
 use crate::{linger::Linger, read_buffer::ReadBuffer};
 
-/// What a client may send behind a request for a WebSocket before that is answered.
+/// Bytes that a client may send after a WebSocket upgrade before the upgrade is answered.
 const EARLY_BYTES_MAX: usize = 8 * 1024;
 
 /// Wraps a connection in the server's role.
 #[derive(Debug)]
 pub struct FramingGuard<S> {
     inner: S,
-    /// Read and not handed on.
+    /// Bytes read and not passed to the library.
     read: ReadBuffer,
-    /// So many of these bytes were found right.
+    /// Number of these bytes that are checked and valid.
     checked: usize,
     next: GuardState,
-    /// Nothing passes behind the request that is being read.
+    /// Set when no byte passes after the current request.
     is_last: bool,
-    /// What is handed on in place of a request that was refused.
-    stand_in: Bytes,
+    /// Rest of the replacement request for a refused request.
+    replacement: Bytes,
     head_bytes_max: usize,
-    /// Of a body in chunks, which does not say its length before.
+    /// Size limit of a chunked body, whose length is not known in advance.
     chunks_bytes_max: u64,
     closing: Option<Linger>,
 }
 
-/// What the bytes are that were not looked at yet.
+/// State of the check at the first byte that is not checked yet.
 #[derive(Debug)]
 enum GuardState {
     Head(HeadScanner),
     Body(usize),
-    /// With the bytes that the body may still have.
+    /// Holds the number of bytes that the body may still have.
     Chunks(ChunkScanner, u64),
-    /// For nobody here to look at: a WebSocket is asked for.
+    /// The client requested a WebSocket. The guard does not check the bytes after that request.
     Upgrade,
-    /// A head was refused; the connection closes behind the answer.
+    /// The guard refused a head. The connection closes after the answer.
     Refused,
-    /// A body is longer than it may be, which is still to be told.
+    /// A body exceeds its limit, and the error has not been returned yet.
     TooLong,
     /// A body broke off.
     Broken,
 }
 
 impl<S> FramingGuard<S> {
-    /// On a connection of which `first` was read. A head has `head_bytes_max` bytes at most, a body in chunks `chunks_bytes_max`.
+    /// Wraps a connection from which `first` was already read. A head has at most `head_bytes_max`
+    /// bytes, and a chunked body at most `chunks_bytes_max`.
     pub fn new(inner: S, first: Bytes, head_bytes_max: usize, chunks_bytes_max: usize) -> Self {
         Self {
             inner,
@@ -71,26 +78,26 @@ impl<S> FramingGuard<S> {
             checked: 0,
             next: GuardState::Head(HeadScanner::default()),
             is_last: false,
-            stand_in: Bytes::new(),
+            replacement: Bytes::new(),
             head_bytes_max,
             chunks_bytes_max: chunks_bytes_max as u64,
             closing: None,
         }
     }
 
-    /// The connection itself, and what is to be read before it.
+    /// Returns the connection and the bytes that were read from it and not passed on.
     pub fn into_parts(self) -> (S, Bytes) {
         let unread = Bytes::copy_from_slice(self.read.bytes());
         (self.inner, unread)
     }
 
-    /// Finds out how much of what was read may be handed on: a request at a time.
+    /// Determines how many of the read bytes may pass, one request at a time.
     fn check(&mut self) {
         while self.checked < self.read.bytes().len() {
             let rest = &self.read.bytes()[self.checked..];
             match &mut self.next {
                 GuardState::Head(_) if self.checked > 0 => return,
-                // Empty lines before a request (RFC 9112, 2.2) go nowhere.
+                // The guard drops empty lines before a request (RFC 9112, 2.2).
                 GuardState::Head(scan)
                     if *scan == HeadScanner::default() && rest.starts_with(b"\r\n") =>
                 {
@@ -110,7 +117,8 @@ impl<S> FramingGuard<S> {
                     }
                 }
                 GuardState::Chunks(scanner, left) => match scanner.next(rest) {
-                    // Refused as it is announced: nothing of it is waited for.
+                    // The guard refuses the chunk at its announcement and does not wait for its
+                    // data.
                     Ok(ChunkStep::Overhead(_))
                         if scanner.announced().is_some_and(|bytes| bytes > *left) =>
                     {
@@ -140,7 +148,7 @@ impl<S> FramingGuard<S> {
         }
     }
 
-    /// Looks at the head that is next; false while it is not all there.
+    /// Checks the next head. Returns false while the head is incomplete.
     fn head(&mut self) -> Result<bool, FramingViolation> {
         let GuardState::Head(scan) = &mut self.next else { return Ok(false) };
         let Some(end) = scan.end(self.read.bytes())? else {
@@ -178,17 +186,17 @@ impl<S> FramingGuard<S> {
     fn refuse(&mut self, violation: FramingViolation) {
         tracing::debug!(reason = violation.reason(), "the head of a request is refused");
         let code = violation.code();
-        self.stand_in = format!("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{VIOLATION_HEADER}: {code}\r\n\r\n").into();
+        self.replacement = format!("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{VIOLATION_HEADER}: {code}\r\n\r\n").into();
         self.next = GuardState::Refused;
         self.read.discard();
     }
 
-    /// Hands on what may be; false when there is nothing.
+    /// Copies the bytes that may pass into `buffer`. Returns false if there are none.
     fn hand_on(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
-        if !self.stand_in.is_empty() {
-            let count = self.stand_in.len().min(buffer.remaining());
-            buffer.put_slice(&self.stand_in[..count]);
-            self.stand_in.advance(count);
+        if !self.replacement.is_empty() {
+            let count = self.replacement.len().min(buffer.remaining());
+            buffer.put_slice(&self.replacement[..count]);
+            self.replacement.advance(count);
             return true;
         }
         let count = self.checked.min(buffer.remaining());
@@ -198,7 +206,7 @@ impl<S> FramingGuard<S> {
         count > 0
     }
 
-    /// Whether the peer may still be sending what nobody is going to read.
+    /// Returns whether the peer may still be sending bytes that no reader will read.
     fn is_unread(&self) -> bool {
         match &self.next {
             GuardState::Head(_) | GuardState::Upgrade => !self.read.bytes().is_empty(),
@@ -223,11 +231,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
                 return Poll::Ready(Ok(()));
             }
             guard.check();
-            if guard.checked > 0 || !guard.stand_in.is_empty() {
+            if guard.checked > 0 || !guard.replacement.is_empty() {
                 continue;
             }
             match &mut guard.next {
-                // Its answer is on its way, and the end of the connection behind it.
+                // The library writes the answer and then ends the connection.
                 GuardState::Refused => return Poll::Pending,
                 GuardState::TooLong => {
                     guard.next = GuardState::Broken;
@@ -238,7 +246,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
                 GuardState::Upgrade if guard.read.bytes().len() >= EARLY_BYTES_MAX => {
                     return Poll::Pending;
                 }
-                // As much as there is room for belongs to the body: it need not be copied.
+                // The body fills the whole buffer, so the guard reads into it without a copy.
                 GuardState::Body(left)
                     if *left >= buffer.remaining() && guard.read.bytes().is_empty() =>
                 {

@@ -1,4 +1,4 @@
-//! The head of a request, held to one reading. No I/O.
+//! Strict parser for the head of a request. No I/O.
 
 use std::mem::MaybeUninit;
 
@@ -8,19 +8,19 @@ use memchr::memchr2;
 use super::{FramingViolation, VIOLATION_HEADER};
 use crate::head_cache::number;
 
-/// As many headers as the HTTP library takes.
+/// Number of headers that the HTTP library accepts.
 const HEADERS_MAX: usize = 100;
 
-/// Where the body of a request ends.
+/// Framing of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyFraming {
-    /// The request has no body, and says nothing of one.
+    /// The request has no body and no header about one.
     Absent,
     Length(usize),
     Chunked,
 }
 
-/// Looks for the end of a head as its pieces come. Bytes that were looked at are not looked at again.
+/// Searches for the end of a head that arrives in pieces. The scanner looks at each byte once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct HeadScanner {
     line_start: usize,
@@ -28,7 +28,8 @@ pub(super) struct HeadScanner {
 }
 
 impl HeadScanner {
-    /// The length of the head that `bytes` begin with, its empty line included; `None` while the end is not there.
+    /// Returns the length of the head at the start of `bytes`, including the empty line. Returns
+    /// `None` while the end is missing.
     pub(super) fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, FramingViolation> {
         while let Some(found) = bytes.get(self.seen..).and_then(|rest| memchr2(b'\r', b'\n', rest))
         {
@@ -51,8 +52,8 @@ impl HeadScanner {
     }
 }
 
-/// Reads the head that `bytes` begin with, and hands it to `take` with its length and the framing of its body. `None`: the head is
-/// not all there.
+/// Parses the head at the start of `bytes` and passes it to `take` with its length and the framing
+/// of its body. Returns `None` while the head is incomplete.
 pub(crate) fn read_head<'b, T>(
     bytes: &'b [u8],
     take: impl FnOnce(&Request<'_, 'b>, usize, BodyFraming) -> T,
@@ -63,7 +64,7 @@ pub(crate) fn read_head<'b, T>(
     }
 }
 
-/// Reads a head that is all there, and whose lines end as they should.
+/// Parses a complete head whose line ends are already checked.
 pub(super) fn parse<'b, T>(
     head: &'b [u8],
     take: impl FnOnce(&Request<'_, 'b>, BodyFraming) -> T,
@@ -75,7 +76,7 @@ pub(super) fn parse<'b, T>(
         Ok(Status::Complete(_) | Status::Partial) => return Err(FramingViolation::RequestLine),
         Err(Error::TooManyHeaders) => return Err(FramingViolation::TooManyHeaders),
         Err(Error::Version) => return Err(FramingViolation::HttpVersion),
-        // The library says it of names too.
+        // The library returns this error for header names too.
         Err(Error::HeaderName | Error::HeaderValue | Error::NewLine) if has_folded_line(head) => {
             return Err(FramingViolation::LineFolding);
         }
@@ -83,7 +84,8 @@ pub(super) fn parse<'b, T>(
         Err(Error::HeaderValue) => return Err(FramingViolation::HeaderValue),
         Err(_) => return Err(FramingViolation::RequestLine),
     }
-    // Some readers cut a fragment off, others take it for a part of the path (RFC 9112, 3.2: a target has none).
+    // Some readers cut a fragment off, others treat it as part of the path (RFC 9112, 3.2: a target
+    // has none).
     if request.path.is_some_and(|target| target.contains('#')) {
         return Err(FramingViolation::RequestLine);
     }
@@ -95,7 +97,8 @@ fn has_folded_line(head: &[u8]) -> bool {
     head.windows(3).any(|window| matches!(window, b"\r\n " | b"\r\n\t"))
 }
 
-/// Where the body ends, in the one way that every reader agrees on (RFC 9112, 6.3).
+/// Returns the framing of the body, and refuses all framings that two readers could interpret
+/// differently (RFC 9112, 6.3).
 fn body_framing(is_http10: bool, headers: &[Header<'_>]) -> Result<BodyFraming, FramingViolation> {
     let (mut host, mut length, mut encoding) = (None, None, None);
     for Header { name, value } in headers {
@@ -133,12 +136,14 @@ fn body_framing(is_http10: bool, headers: &[Header<'_>]) -> Result<BodyFraming, 
     }
 }
 
-/// The characters of a host and port (RFC 3986, 3.2.2), without user information. An empty Host is one that names nothing.
+/// Returns whether all characters may occur in a host and port (RFC 3986, 3.2.2), without user
+/// information. An empty Host header is valid.
 fn is_host(host: &[u8]) -> bool {
     host.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte))
 }
 
-/// Whether a request asks for a WebSocket. Behind such a request no further one is read on its connection.
+/// Returns whether a request asks for a WebSocket. After such a request no further request is read
+/// on its connection.
 pub fn is_websocket_upgrade<'v>(upgrade: impl IntoIterator<Item = &'v [u8]>) -> bool {
     let mut protocols = upgrade.into_iter().flat_map(|value| value.split(|byte| *byte == b','));
     protocols.any(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"websocket"))

@@ -1,9 +1,14 @@
-//! Strict framing of HTTP/1.1 requests (RFC 9112): where a request ends, decided in one place and in one way.
+//! Strict framing of HTTP/1.1 requests (RFC 9112): one place decides, in one way, where a request
+//! ends.
 //!
-//! Used by `http1_server` for the requests it serves, and by [`FramingGuard`] in front of the HTTP library for all others, on every listener
-//! that speaks HTTP/1.1 to clients and operators. A proxy in front of the broker may read a lenient message in another way than the
-//! broker does, and then a second request hides in the first. So whatever two readers could read differently is refused: the
-//! request gets [`FramingViolation::status`], and the connection closes.
+//! `http1_server` uses it for the requests it serves. [`FramingGuard`] uses it in front of the HTTP
+//! library for all other requests. The two cover every listener that speaks HTTP/1.1 to clients and
+//! operators.
+//!
+//! A proxy in front of the broker may interpret a lenient message differently from the broker. A
+//! second request can then hide in the first. So the broker refuses every message that two readers
+//! could interpret differently: the request gets [`FramingViolation::status`], and the connection
+//! closes.
 
 mod chunked;
 mod guard;
@@ -19,7 +24,8 @@ pub(crate) use self::{
 };
 pub use self::{guard::FramingGuard, head::is_websocket_upgrade};
 
-/// A chunk that makes a body longer than its connection lets through. Told to who reads the body, as the cause of its end.
+/// Error for a chunk that makes a body longer than its connection allows. The reader of the body
+/// finds it among the sources of its error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the chunks of the body are longer than {bytes_max} bytes")]
 pub struct ChunksTooLong {
@@ -27,11 +33,11 @@ pub struct ChunksTooLong {
 }
 
 impl ChunksTooLong {
-    /// Tells if a body ended for this reason.
+    /// Returns whether a body ended for this reason.
     pub fn caused(error: &(dyn Error + 'static)) -> bool {
         let mut next = Some(error);
         while let Some(error) = next {
-            // An I/O error is what it holds, and tells only the causes of that.
+            // An I/O error wraps another error, and its `source` skips that error.
             let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
             if held.is_some_and(|held| held.is::<Self>()) || error.is::<Self>() {
                 return true;
@@ -42,10 +48,11 @@ impl ChunksTooLong {
     }
 }
 
-/// Names the violation in the request that stands for one that was refused. No request of a client with this header passes.
+/// Header that names the violation in the replacement request for a refused request. The guard
+/// refuses client requests that have this header.
 const VIOLATION_HEADER: &str = "x-mcp-broker-framing-violation";
 
-/// Why a request is refused before anything is done for it.
+/// Reason why a request is refused before any work is done for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FramingViolation {
     BareLineFeed,
@@ -92,8 +99,8 @@ impl FramingViolation {
         Self::TooManyHeaders,
     ];
 
-    /// The violation that a stand-in names; `None` for a request of a client.
-    pub fn named_by(headers: &HeaderMap) -> Option<Self> {
+    /// Returns the violation that a replacement request names, or `None` for a request of a client.
+    pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let code = headers.get(VIOLATION_HEADER)?.as_bytes();
         Self::ALL.into_iter().find(|violation| violation.code().as_bytes() == code)
     }
@@ -105,7 +112,7 @@ impl FramingViolation {
         }
     }
 
-    /// Says what is wrong and what is allowed.
+    /// Describes the violation and the allowed form.
     pub fn reason(self) -> &'static str {
         match self {
             Self::BareLineFeed => {

@@ -1,5 +1,5 @@
-//! The body of a response that is read from its connection by whoever wants it. Read to its end, it gives the connection back;
-//! dropped before, it closes it.
+//! The body of a response, which the caller reads from the connection. A body read to its end
+//! returns the connection to the pool. A body dropped before its end closes the connection.
 
 use std::{
     io,
@@ -17,10 +17,10 @@ use super::{
     head::BodyLength,
 };
 
-/// Room made at once for a body of which only its length is known.
+/// Largest buffer reserved at once for a body of known length.
 const ROOM_MAX: usize = 1024 * 1024;
 
-/// Why a body broke off.
+/// Reason why a body broke off.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyStreamError {
     #[error("the connection ended before the body")]
@@ -33,7 +33,7 @@ pub enum BodyStreamError {
     Http(#[from] hyper::Error),
 }
 
-/// What is left of it.
+/// Rest of a body that is not read yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RemainingBody {
     Exactly(u64),
@@ -45,9 +45,9 @@ enum RemainingBody {
 #[derive(Debug)]
 pub(crate) struct Http1Body {
     left: RemainingBody,
-    /// `None` once everything was read.
+    /// `None` once the whole body was read.
     connection: Option<Box<ClientConnection>>,
-    /// Where it goes then; `None`: nowhere.
+    /// Pool that gets the connection after the body. `None` closes the connection.
     back: Option<PoolReturn>,
 }
 
@@ -75,9 +75,10 @@ impl Http1Body {
         }
     }
 
-    /// Its length, where that was announced and no byte of it was taken.
+    /// Returns the length of the body if it was announced and no byte of the body was taken.
     pub(crate) fn exact_bytes(&self) -> Option<u64> {
-        // `all` only reads; what still has to be written meanwhile is seen to by `poll_frame`.
+        // `all` only reads. A connection with unsent request bytes needs `poll_frame`, which also
+        // writes.
         let owes = self.connection.as_ref().is_some_and(|connection| !connection.unsent.is_empty());
         match self.left {
             RemainingBody::Exactly(bytes) if !owes => Some(bytes),
@@ -85,8 +86,9 @@ impl Http1Body {
         }
     }
 
-    /// All of a body of this length (see [`Http1Body::exact_bytes`]), read to where it stays: mostly it came with its head, and
-    /// what did not is read straight behind what did.
+    /// Reads a whole body of this length (see [`Http1Body::exact_bytes`]). Most bodies arrive with
+    /// their head. The rest of a longer body is read directly after its beginning, without another
+    /// copy.
     pub(crate) async fn all(mut self, bytes: usize) -> Result<Bytes, BodyStreamError> {
         let Some(connection) = &mut self.connection else { return Ok(Bytes::new()) };
         let whole = if connection.buffer.len() >= bytes {
@@ -96,7 +98,8 @@ impl Http1Body {
             whole.extend_from_slice(&connection.buffer);
             connection.buffer.clear();
             while whole.len() < bytes {
-                // With room to spare a read that fills less has seen that there is no more: one system call fewer.
+                // With one spare byte, a read that does not fill the buffer shows that no more data
+                // is there. This saves one system call.
                 whole.reserve((bytes - whole.len()).min(ROOM_MAX) + 1);
                 if connection.socket.read_buf(&mut whole).await? == 0 {
                     return Err(BodyStreamError::Ended);
@@ -110,7 +113,7 @@ impl Http1Body {
         Ok(whole.freeze())
     }
 
-    /// The next bytes out of what was read already.
+    /// Returns the next bytes from the data already read.
     fn next_piece(&mut self) -> Result<DecodedChunk, BodyStreamError> {
         let Some(connection) = &mut self.connection else { return Ok(DecodedChunk::End) };
         let buffer = &mut connection.buffer;

@@ -1,4 +1,4 @@
-//! A body in chunks, taken apart. No I/O.
+//! Decoder for chunked bodies. No I/O.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
@@ -7,11 +7,11 @@ use crate::framing::{ChunkScanner, ChunkStep, Padding};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChunkedDecoder(ChunkScanner);
 
-/// What the next bytes are.
+/// Next piece of a chunked body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DecodedChunk {
     Data(Bytes),
-    /// More has to be read.
+    /// The caller has to read more.
     Incomplete,
     End,
 }
@@ -25,7 +25,7 @@ impl ChunkedDecoder {
         self.0.is_over()
     }
 
-    /// Takes what is next off `buffer`.
+    /// Removes the next piece from `buffer`.
     pub(super) fn next(&mut self, buffer: &mut BytesMut) -> Result<DecodedChunk, &'static str> {
         loop {
             match self.0.next(buffer)? {

@@ -1,6 +1,7 @@
-//! Heads of requests written, heads of responses read (RFC 9112), and how long the body behind a head is. No I/O.
+//! Encodes heads of requests, decodes heads of responses (RFC 9112), and finds the length of each
+//! response body. No I/O.
 //!
-//! What can be read in two ways is refused: where a body ends decides what the next response is.
+//! The decoder refuses ambiguous heads: the end of a body decides where the next response starts.
 
 use std::{mem::MaybeUninit, sync::Arc};
 
@@ -14,18 +15,19 @@ use http::{
 
 use crate::head_cache::{HeadMatch, HeadPattern, number};
 
-/// As many headers as a response may have.
+/// Number of headers that a response may have.
 const HEADERS_MAX: usize = 100;
 
-/// `content-length: ` with the longest number there is, and the ends of its line and of the head.
+/// Bytes of `content-length: ` with the longest possible number, and the ends of its line and of
+/// the head.
 const LENGTH_LINE_BYTES_MAX: usize = 40;
 
-/// Where a response's body ends.
+/// End of a response's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyLength {
     Exactly(u64),
     Chunked,
-    /// Where the connection does.
+    /// The body ends with the connection.
     UntilClosed,
 }
 
@@ -34,11 +36,11 @@ pub(super) enum BodyLength {
 pub(super) struct ResponseHead {
     pub(super) parts: Arc<response::Parts>,
     pub(super) length: BodyLength,
-    /// Another request may follow on the connection.
-    pub(super) keeps: bool,
+    /// True if another request may follow on the connection.
+    pub(super) keep_alive: bool,
 }
 
-/// The bytes of a request's head; its body is sent as it is.
+/// Encodes the head of a request. The body needs no encoding.
 pub(super) fn encode(head: &Parts, body_bytes: usize) -> Vec<u8> {
     let mut out = encode_open(head);
     if body_bytes > 0 || head.method == Method::POST {
@@ -49,15 +51,15 @@ pub(super) fn encode(head: &Parts, body_bytes: usize) -> Vec<u8> {
     out
 }
 
-/// The head of a POST that [`encode_open`] began, with the body it is for.
-pub(super) fn completed(open: &[u8], body_bytes: usize) -> Vec<u8> {
+/// Completes the head of a POST from [`encode_open`] with the length of its body.
+pub(super) fn complete_head(open: &[u8], body_bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(open.len() + LENGTH_LINE_BYTES_MAX);
     out.extend_from_slice(open);
     end_with_length(&mut out, body_bytes);
     out
 }
 
-/// The bytes of a head up to where it says how long its body is.
+/// Encodes a head up to the header with the length of the body.
 pub(super) fn encode_open(head: &Parts) -> Vec<u8> {
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut out = Vec::with_capacity(512);
@@ -73,7 +75,7 @@ pub(super) fn encode_open(head: &Parts) -> Vec<u8> {
         line(&mut out, "host", host(&head.uri).as_bytes());
     }
     for (name, value) in &head.headers {
-        // These say how the message is carried, which is ours to know.
+        // These headers describe the framing, which this client sets itself.
         if ![CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION].contains(name) {
             line(&mut out, name.as_str(), value.as_bytes());
         }
@@ -94,7 +96,7 @@ fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Without the port where it is the usual one (RFC 9110, 7.2).
+/// Returns the value of the `Host` header, without the default port (RFC 9110, 7.2).
 fn host(uri: &Uri) -> &str {
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     match uri.port_u16() {
@@ -103,7 +105,7 @@ fn host(uri: &Uri) -> &str {
     }
 }
 
-/// A head that a server may say again.
+/// A response head that the server may repeat.
 #[derive(Debug)]
 pub(super) struct CachedHead {
     head: ResponseHead,
@@ -111,25 +113,25 @@ pub(super) struct CachedHead {
 }
 
 impl CachedHead {
-    /// The head that `buffer` begins with, taken off it, where it is this one.
-    fn again(&self, buffer: &mut BytesMut) -> Option<ResponseHead> {
-        let HeadMatch { head_bytes, body_bytes } = self.repeated.again(buffer)?;
+    /// Removes the head at the start of `buffer` if it repeats this one.
+    fn match_head(&self, buffer: &mut BytesMut) -> Option<ResponseHead> {
+        let HeadMatch { head_bytes, body_bytes } = self.repeated.match_prefix(buffer)?;
         buffer.advance(head_bytes);
         Some(ResponseHead { length: BodyLength::Exactly(body_bytes as u64), ..self.head.clone() })
     }
 }
 
-/// Takes the next response's head off `buffer`; `None` while it is not all there. What servers say before (1xx) is passed
-/// over. `known`: the head before, which becomes this one.
+/// Removes the next response's head from `buffer`. Returns `None` while the head is incomplete.
+/// Skips informational responses (1xx). `known` is the previous head, which this one replaces.
 pub(super) fn decode(
     buffer: &mut BytesMut,
     known: &mut Option<Box<CachedHead>>,
 ) -> Result<Option<ResponseHead>, &'static str> {
-    if let Some(head) = known.as_ref().and_then(|known| known.again(buffer)) {
+    if let Some(head) = known.as_ref().and_then(|known| known.match_head(buffer)) {
         return Ok(Some(head));
     }
     loop {
-        // Not filled with empty ones first: a response has a handful of the hundred it may have.
+        // Uninitialised: a response has a handful of the hundred headers it may have.
         let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
         let mut parsed = httparse::Response::new(&mut []);
         let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(
@@ -137,7 +139,7 @@ pub(super) fn decode(
             buffer,
             &mut headers,
         );
-        let bytes = match read.map_err(|_| "the response is no HTTP/1")? {
+        let bytes = match read.map_err(|_| "the response is not HTTP/1")? {
             httparse::Status::Complete(bytes) => bytes,
             httparse::Status::Partial => return Ok(None),
         };
@@ -146,10 +148,12 @@ pub(super) fn decode(
             .and_then(|code| StatusCode::from_u16(code).ok())
             .ok_or("the response has no status")?;
         if status == StatusCode::SWITCHING_PROTOCOLS {
-            return Err("the server speaks another protocol from here on, which nobody asked for");
+            return Err(
+                "the server switches to another protocol, which the request did not ask for",
+            );
         }
         if !status.is_informational() {
-            let head = judge(status, parsed.version == Some(1), parsed.headers)?;
+            let head = check_head(status, parsed.version == Some(1), parsed.headers)?;
             *known = repeated(&buffer[..bytes], parsed.headers, &head);
             buffer.advance(bytes);
             return Ok(Some(head));
@@ -158,7 +162,8 @@ pub(super) fn decode(
     }
 }
 
-/// What is worth to be known again: an answer in one piece, which says once how long that is.
+/// Returns a pattern for the head if it is worth keeping: a response whose body has one announced
+/// length.
 fn repeated(
     text: &[u8],
     raw: &[httparse::Header<'_>],
@@ -168,13 +173,13 @@ fn repeated(
         raw.iter().filter(|header| header.name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str()));
     let length = lengths.next().filter(|_| lengths.next().is_none())?.value;
     let is_whole = matches!(head.length, BodyLength::Exactly(bytes) if number(length).is_some_and(|said| said as u64 == bytes));
-    let is_usual = is_whole && head.keeps && head.parts.status == StatusCode::OK;
+    let is_usual = is_whole && head.keep_alive && head.parts.status == StatusCode::OK;
     is_usual.then(|| {
         Box::new(CachedHead { head: head.clone(), repeated: HeadPattern::new(text, length) })
     })
 }
 
-fn judge(
+fn check_head(
     status: StatusCode,
     is_1_1: bool,
     raw: &[httparse::Header<'_>],
@@ -195,7 +200,7 @@ fn judge(
         _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => {
             BodyLength::Exactly(0)
         }
-        // RFC 9112, 6.1: HTTP/1.0 knows no codings.
+        // RFC 9112, 6.1: HTTP/1.0 has no transfer codings.
         _ if codings && !is_1_1 => return Err("a transfer coding in HTTP/1.0"),
         _ if codings => coding(&headers)?,
         Some(length) => BodyLength::Exactly(length),
@@ -205,15 +210,15 @@ fn judge(
         let listed = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
         listed.flat_map(|text| text.split(',')).any(|said| said.trim().eq_ignore_ascii_case(word))
     };
-    // RFC 9112, 6.3: a length beside a coding counts for nothing, and may be a second response's way in.
+    // RFC 9112, 6.3: a length together with a coding is ignored, and may smuggle a second response.
     let is_clear = length != BodyLength::UntilClosed && !(codings && announced.is_some());
     let keeps = is_clear && if is_1_1 { !says("close") } else { says("keep-alive") };
-    // It is the one thing that differs between responses that share a head.
+    // Responses that share a head differ only in this header.
     headers.remove(CONTENT_LENGTH);
     let (mut parts, ()) = Response::new(()).into_parts();
     (parts.status, parts.headers) = (status, headers);
     parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
-    Ok(ResponseHead { parts: Arc::new(parts), length, keeps })
+    Ok(ResponseHead { parts: Arc::new(parts), length, keep_alive: keeps })
 }
 
 fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
@@ -222,7 +227,7 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
         let text = value.to_str().unwrap_or_default();
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let said =
-            text.parse::<u64>().ok().filter(|_| digits).ok_or("a length that is no number")?;
+            text.parse::<u64>().ok().filter(|_| digits).ok_or("a length that is not a number")?;
         if length.replace(said).is_some_and(|before| before != said) {
             return Err("two different lengths");
         }
@@ -230,7 +235,7 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     Ok(length)
 }
 
-/// Only chunks are known; what else a body may be coded in was not asked for.
+/// Accepts the chunked coding only, because the client requests no other.
 fn coding(headers: &HeaderMap) -> Result<BodyLength, &'static str> {
     let mut listed = headers.get_all(TRANSFER_ENCODING).iter();
     match (listed.next(), listed.next()) {

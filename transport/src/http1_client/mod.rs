@@ -1,10 +1,14 @@
-//! HTTP/1.1 without TLS in the client's role: a pool of sockets, each read and written by whoever sends a request.
+//! HTTP/1.1 client without TLS: a pool of sockets. The task that sends a request reads and writes
+//! its socket itself.
 //!
-//! Used by `http_client` for every `http://` backend. A general client gives each connection a task of its own and passes
-//! requests, responses and bodies through queues; here nothing is passed on: a request is one write, its response mostly one
-//! read, on the task that waits for it. Invariants: a connection has one request at a time; one whose response was not read to
-//! its end, or after which the server said more than it owed, is closed and never used again; a request of which a byte may
-//! have left is not sent twice.
+//! Used by `http_client` for every `http://` backend. A general client gives each connection its
+//! own task and passes requests, responses and bodies through queues. This client has no queues: a
+//! request is one write, and its response is usually one read, on the task that waits for it.
+//! Invariants:
+//! - A connection has one request at a time.
+//! - A connection is closed if its response was not read to its end.
+//! - A connection is closed if the server sent more than its response.
+//! - A request is not sent twice if a byte of it may have left.
 
 mod body;
 mod chunked;
@@ -34,27 +38,28 @@ pub(crate) use self::body::Http1Body;
 use self::head::{CachedHead, ResponseHead};
 use crate::{
     response::HttpResponse, send_error::SendError, vectored_body::VectoredBody,
-    write_batching::turn,
+    write_batching::yield_before_write,
 };
 
-/// How much is read at once: as much as the last response took, within these.
+/// Bounds for the size of one read. The size follows the last response.
 const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// What the head of a response takes, with room to spare: what does not fit costs another read.
+/// Room for the head of a response. A longer head costs another read.
 const HEAD_BYTES_USUAL: usize = 512;
 
 /// One connection to a server.
 #[derive(Debug)]
 struct ClientConnection {
-    /// Its host and port.
+    /// Host and port of the server.
     server: Arc<str>,
     socket: TcpStream,
-    /// Read and not taken yet.
+    /// Bytes read and not taken yet.
     buffer: BytesMut,
     read_bytes: usize,
-    /// Of a request that is answered already, what the server has not taken yet: some say 200 before they read on.
+    /// Rest of a request that the server has answered but not read to its end. Some servers send
+    /// their 200 before they read on.
     unsent: Bytes,
-    /// The head of the last response.
+    /// Head of the last response.
     known: Option<Box<CachedHead>>,
 }
 
@@ -66,10 +71,11 @@ struct IdleConnection {
 
 #[derive(Debug, Default)]
 struct IdleConnections {
-    /// By host and port; the one used last is at the end, and is used next. (The operator names servers, so that nobody chooses
-    /// names that meet in one place of the table.)
+    /// Idle connections by host and port. The last entry is the one used last, and the next request
+    /// takes it. The operator names the servers, so no client can choose names with colliding
+    /// hashes.
     by_server: HashMap<Arc<str>, Vec<IdleConnection>, foldhash::fast::RandomState>,
-    /// A task looks after them.
+    /// True once a task closes expired connections.
     is_swept: bool,
 }
 
@@ -81,21 +87,21 @@ struct PoolShared {
     head_bytes_max: usize,
 }
 
-/// Connections that wait for requests. Clones share them.
+/// Pool of idle connections. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool(Arc<PoolShared>);
 
-/// Where a connection goes when it is free.
+/// Handle that returns a free connection to the pool.
 #[derive(Debug)]
 struct PoolReturn {
     pool: Pool,
 }
 
-/// What requests to one place have in common that differ in their bodies alone: their head is written once. Clones share it.
+/// Head of requests that differ only in their bodies, encoded once. Clones share it.
 #[derive(Clone)]
 pub(crate) struct PreparedHead(Arc<(Uri, Vec<u8>)>);
 
-/// Without the head, in which credentials are.
+/// Omits the head, which contains credentials.
 impl fmt::Debug for PreparedHead {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_tuple("Prepared").finish_non_exhaustive()
@@ -114,20 +120,20 @@ impl PreparedHead {
     }
 }
 
-/// How far a request was written.
+/// Result of writing a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteOutcome {
     Whole,
-    /// The server says something before it has all of it.
+    /// The server sends data before it has the whole request.
     Interrupted,
-    /// The connection takes no more of it.
+    /// The connection accepts no more of the request.
     Broken,
 }
 
-/// What became of an attempt to send a request.
+/// Result of an attempt to send a request.
 enum SendOutcome {
     Answered(HttpResponse<Http1Body>),
-    /// The connection took none of it.
+    /// The connection accepted no byte of the request.
     NotSent(io::Error),
 }
 
@@ -141,7 +147,8 @@ impl Pool {
         }))
     }
 
-    /// Sends a request and waits for the head of its response. `connect` is asked for a socket where none is waiting.
+    /// Sends a request and waits for the head of its response. Calls `connect` when no idle
+    /// connection is left.
     pub(crate) async fn send<Connecting>(
         &self,
         request: Request<Bytes>,
@@ -155,8 +162,8 @@ impl Pool {
         self.send_written(&head.uri, written, body.into(), connect).await
     }
 
-    /// The same for a POST whose head is known already.
-    pub(crate) async fn send_prepared<Connecting>(
+    /// Sends a POST whose head is already encoded, and waits for the head of its response.
+    pub(crate) async fn send_post<Connecting>(
         &self,
         prepared: &PreparedHead,
         body: VectoredBody,
@@ -165,7 +172,7 @@ impl Pool {
     where
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
-        let written = head::completed(&prepared.0.1, body.len());
+        let written = head::complete_head(&prepared.0.1, body.len());
         self.send_written(prepared.uri(), written, body, connect).await
     }
 
@@ -179,10 +186,12 @@ impl Pool {
     where
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
-        // Requests that were read with this one are written with it. Before a connection is taken, which is looked at when it is.
-        turn(body.len()).await;
+        // Other requests that were read together with this one can then be written together with
+        // it. The yield comes before the pool check, because that check tests whether the
+        // connection is still open.
+        yield_before_write(body.len()).await;
         let server = uri.authority().map_or("", |authority| authority.as_str());
-        // A connection that ended while it rested takes nothing, and the next one is tried.
+        // A connection that closed while idle accepts no byte. The loop then tries the next one.
         while let Some(connection) = self.take(server) {
             if let SendOutcome::Answered(response) =
                 self.exchange(connection, &written, &body).await?
@@ -190,10 +199,10 @@ impl Pool {
                 return Ok(response);
             }
         }
-        // Boxed: it is rare, and there would be room for it in every request's future.
+        // Boxed because it is rare, and every request's future would contain room for it.
         let socket = Box::pin(connect()).await?;
         let (buffer, unsent) = (BytesMut::new(), Bytes::new());
-        // Boxed: it is moved from hand to hand with each request.
+        // Boxed because every request moves it several times.
         let connection = ClientConnection {
             server: server.into(),
             socket,
@@ -229,17 +238,17 @@ impl Pool {
         };
         if written == WriteOutcome::Interrupted {
             connection.unsent = match sent.checked_sub(head.len()) {
-                Some(of_body) => body.behind(of_body).into_bytes(),
+                Some(of_body) => body.skip_bytes(of_body).into_bytes(),
                 None => [&head[sent..], &body.clone().into_bytes()].concat().into(),
             };
         }
-        let ResponseHead { parts, length, keeps } = answer;
+        let ResponseHead { parts, length, keep_alive: keeps } = answer;
         tracing::trace!(
             server = &*connection.server,
             status = parts.status.as_u16(),
             "a server answered"
         );
-        // What answers half a request has not read the rest of it.
+        // A server that answers half a request has not read the rest of it.
         let back =
             (keeps && written == WriteOutcome::Whole).then(|| PoolReturn { pool: self.clone() });
         Ok(SendOutcome::Answered(HttpResponse::new(
@@ -252,7 +261,7 @@ impl Pool {
         let mut idle = self.lock();
         let resting = idle.by_server.get_mut(server)?;
         while let Some(IdleConnection { mut connection, since }) = resting.pop() {
-            if since.elapsed() < self.0.idle_timeout && connection.is_quiet() {
+            if since.elapsed() < self.0.idle_timeout && connection.is_reusable() {
                 return Some(connection);
             }
         }
@@ -260,7 +269,7 @@ impl Pool {
     }
 
     fn put(&self, mut connection: Box<ClientConnection>) {
-        // What came behind a response is no response to anything.
+        // Data after a response does not belong to any request.
         if !connection.buffer.is_empty() {
             return;
         }
@@ -289,14 +298,15 @@ impl PoolReturn {
     }
 }
 
-/// Closes what has rested for too long or was ended by its server, for as long as anything rests.
+/// Closes connections that exceeded the idle timeout or that their server closed, while any are
+/// idle.
 async fn sweep(pool: Weak<PoolShared>) {
     while let Some(pause) = pool.upgrade().map(|shared| shared.idle_timeout / 4) {
         tokio::time::sleep(pause).await;
         let Some(pool) = pool.upgrade().map(Pool) else { return };
         let mut idle = pool.lock();
         let still_good = |resting: &mut IdleConnection| {
-            resting.since.elapsed() < pool.0.idle_timeout && resting.connection.is_quiet()
+            resting.since.elapsed() < pool.0.idle_timeout && resting.connection.is_reusable()
         };
         idle.by_server.retain(|_, resting| {
             resting.retain_mut(still_good);
@@ -310,7 +320,7 @@ async fn sweep(pool: Weak<PoolShared>) {
 }
 
 impl ClientConnection {
-    /// Writes a request from where `sent` says. `Err`: nothing of it was taken.
+    /// Writes a request from offset `sent` on. Returns `Err` if the connection accepted no byte.
     async fn write(
         &mut self,
         head: &[u8],
@@ -320,14 +330,14 @@ impl ClientConnection {
         let all = head.len() + body.len();
         poll_fn(|context| {
             while *sent < all {
-                let [first, second, third] = body.slices_behind(sent.saturating_sub(head.len()));
+                let [first, second, third] = body.io_slices_after(sent.saturating_sub(head.len()));
                 let parts = [IoSlice::new(&head[head.len().min(*sent)..]), first, second, third];
                 match Pin::new(&mut self.socket).poll_write_vectored(context, &parts) {
                     Poll::Ready(Ok(0)) if *sent == 0 => {
                         return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                     }
                     Poll::Ready(Err(error)) if *sent == 0 => return Poll::Ready(Err(error)),
-                    // There may be an answer that says why.
+                    // The server may have sent a response with the reason.
                     Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(WriteOutcome::Broken)),
                     Poll::Ready(Ok(bytes)) => *sent += bytes,
                     Poll::Pending if self.socket.poll_read_ready(context).is_ready() => {
@@ -341,7 +351,8 @@ impl ClientConnection {
         .await
     }
 
-    /// The head of the response; `None`, if that is not waited for, when it is not there.
+    /// Returns the head of the response. Returns `None` if `waits` is false and no head has
+    /// arrived.
     async fn next_head(
         &mut self,
         bytes_max: usize,
@@ -349,7 +360,7 @@ impl ClientConnection {
     ) -> Result<Option<ResponseHead>, SendError> {
         let aborted = |reason: &str| SendError::Aborted { reason: reason.to_owned() };
         loop {
-            // Mostly nothing was read yet.
+            // The buffer is usually empty here.
             if !self.buffer.is_empty()
                 && let Some(head) =
                     head::decode(&mut self.buffer, &mut self.known).map_err(aborted)?
@@ -372,7 +383,7 @@ impl ClientConnection {
         }
     }
 
-    /// Reads what there is behind what was read; 0 at the end.
+    /// Appends available data to the buffer. Returns 0 at the end of the connection.
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         while !self.unsent.is_empty() {
             match Pin::new(&mut self.socket).poll_write(context, &self.unsent) {
@@ -381,7 +392,7 @@ impl ClientConnection {
                 Poll::Pending => break,
             }
         }
-        // First, so that what only waits needs no memory to read into.
+        // Checked first, so that a waiting connection needs no buffer.
         ready!(self.socket.poll_read_ready(context))?;
         self.buffer.reserve(self.read_bytes);
         let read = ready!(pin!(self.socket.read_buf(&mut self.buffer)).poll(context))?;
@@ -397,9 +408,11 @@ impl ClientConnection {
             .clamp(READ_BYTES_MIN, READ_BYTES_MAX);
     }
 
-    /// Nothing came while it rested, not even its end. Costs no system call unless something did.
-    fn is_quiet(&mut self) -> bool {
-        // Not polled: a task that has used up its turn would hear that nothing came, whatever did.
+    /// Returns whether an idle connection received no data and no end. Costs no system call unless
+    /// an event arrived.
+    fn is_reusable(&mut self) -> bool {
+        // `poll_read` would return pending for a task that has used up its budget, even if data is
+        // there.
         matches!(self.socket.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }

@@ -1,4 +1,4 @@
-//! The body of a request that is read from its connection by whoever wants it.
+//! The body of a request, which the handler reads from the connection.
 
 use std::{
     io,
@@ -11,21 +11,23 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use tokio::net::TcpStream;
 
-/// What is read to before any of it is handed on. What is longer comes in pieces of this size.
+/// Bytes collected before the body passes any of them on. A longer body comes in pieces of this
+/// size.
 const PIECE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Whether so many bytes of `buffer` are better copied: whoever keeps some of them keeps all that was made room for.
+/// Returns whether it is better to copy this many bytes of `buffer`. A slice keeps the whole
+/// allocation of the buffer.
 pub(super) fn is_wasteful(buffer: &BytesMut, bytes: usize) -> bool {
     buffer.capacity() / 8 > bytes
 }
 
-/// A body on its connection. In one piece where it is not very large: it is read to where it stays.
+/// A body on its connection. A body up to the piece limit comes as one piece, without another copy.
 #[derive(Debug)]
 pub struct RequestBody<'a> {
     pub(super) socket: &'a TcpStream,
-    /// What was read already.
+    /// Bytes already read from the connection.
     pub(super) buffer: &'a mut BytesMut,
-    /// Bytes of the body that nobody has taken.
+    /// Bytes of the body that the handler has not taken.
     pub(super) left: &'a AtomicUsize,
 }
 

@@ -1,4 +1,4 @@
-//! Heads of requests (RFC 9112): whether one is of a plain POST. No I/O.
+//! Heads of requests (RFC 9112): recognises the head of a plain POST. No I/O.
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
@@ -11,48 +11,49 @@ use crate::{
     head_cache::{HeadMatch, HeadPattern},
 };
 
-/// A longer head is read anew each time: it would have to be kept for as long as the connection lives.
+/// A longer head is parsed each time, because a cached head takes memory while the connection
+/// lives.
 const REPEATED_BYTES_MAX: usize = 8 * 1024;
 
 /// The head of a plain POST.
 #[derive(Debug)]
 pub(super) struct RequestHead {
     pub(super) parts: Parts,
-    /// Another request may follow on the connection.
-    pub(super) keeps: bool,
+    /// True if another request may follow on the connection.
+    pub(super) keep_alive: bool,
     repeated: Option<HeadPattern>,
-    /// As the headers say it.
+    /// Body length in the headers of `parts`.
     body_bytes: usize,
 }
 
-/// How long a request is.
+/// Lengths of the head and the body of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestLengths {
     pub(super) head: usize,
     pub(super) body: usize,
 }
 
-/// What bytes begin with.
+/// Kind of the request at the start of the bytes.
 #[derive(Debug)]
 pub(super) enum ParsedHead {
     Post(Box<RequestHead>, RequestLengths),
-    /// It is not all there yet.
+    /// The head is incomplete.
     Incomplete,
-    /// Anything else, and what is no HTTP/1.1 at all.
+    /// Any other request, and bytes that are not HTTP/1.1.
     Other,
 }
 
 impl RequestHead {
-    /// Whether it is worth to be kept.
-    pub(super) fn may_be_repeated(&self) -> bool {
+    /// Returns whether the head is worth keeping for the next request.
+    pub(super) fn is_cacheable(&self) -> bool {
         self.repeated.is_some()
     }
 
-    /// The lengths of the request that `bytes` begin with, where its head says the same as this one.
-    pub(super) fn again(&mut self, bytes: &[u8]) -> Option<RequestLengths> {
-        let HeadMatch { head_bytes, body_bytes } = self.repeated.as_ref()?.again(bytes)?;
+    /// Returns the lengths of the request at the start of `bytes` if its head repeats this one.
+    pub(super) fn match_prefix(&mut self, bytes: &[u8]) -> Option<RequestLengths> {
+        let HeadMatch { head_bytes, body_bytes } = self.repeated.as_ref()?.match_prefix(bytes)?;
         if body_bytes != self.body_bytes {
-            // Whoever looks at the headers finds this request's.
+            // A reader of the headers finds the length of this request.
             self.parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(body_bytes));
             self.body_bytes = body_bytes;
         }
@@ -60,7 +61,8 @@ impl RequestHead {
     }
 }
 
-/// Reads the head that `bytes` begin with. One that is refused is for the HTTP library's side to answer, as all that is not plain.
+/// Parses the head at the start of `bytes`. A head that is not plain or not valid is
+/// [`ParsedHead::Other`], which the HTTP library answers.
 pub(super) fn read(bytes: &[u8]) -> ParsedHead {
     let plain = read_head(bytes, |request, head, framing| {
         let is_post = request.method == Some("POST") && request.version == Some(1);
@@ -70,7 +72,7 @@ pub(super) fn read(bytes: &[u8]) -> ParsedHead {
         let repeated =
             (head <= REPEATED_BYTES_MAX).then(|| HeadPattern::new(&bytes[..head], length));
         Some(ParsedHead::Post(
-            Box::new(RequestHead { parts, keeps, repeated, body_bytes: body }),
+            Box::new(RequestHead { parts, keep_alive: keeps, repeated, body_bytes: body }),
             RequestLengths { head, body },
         ))
     });
@@ -81,7 +83,8 @@ pub(super) fn read(bytes: &[u8]) -> ParsedHead {
     }
 }
 
-/// Its parts, whether it keeps the connection, and the length of its body as it is said. `None`: something of it is not for us.
+/// Returns the parts, the keep-alive flag, and the text of the body length. Returns `None` if this
+/// server does not handle the request.
 fn plain<'a>(path: &str, raw: &[httparse::Header<'a>]) -> Option<(Parts, bool, &'a [u8])> {
     let mut headers = HeaderMap::with_capacity(raw.len());
     let (mut keeps, mut length) = (true, None);

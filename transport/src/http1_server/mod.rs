@@ -1,10 +1,16 @@
-//! HTTP/1.1 without TLS in the server's role, for plain POSTs: each is read and answered by the task that serves it.
+//! HTTP/1.1 server without TLS for plain POSTs. The task that serves a POST reads and answers it.
 //!
-//! Used by the HTTP listener for clients' calls. A general server passes requests, bodies and responses between a connection and
-//! a service, and reads every head anew; here nothing is passed on, and a head that says again what the last one said is not read
-//! again. What is not plain (another method, another version, chunks, `Expect`, `Upgrade`, and whatever can be read in two ways)
-//! is not looked at any further: the connection goes to the library as it is, with what was read of it ([`ServerConnection::into_unread`]).
-//! Invariants: a connection has one request at a time; one whose request was not all there is closed behind the answer.
+//! Used by the HTTP listener for the calls of clients. A general server passes requests, bodies and
+//! responses between a connection and a service, and parses every head. This server has no queues,
+//! and does not parse a head that repeats the last one.
+//!
+//! The server does not handle a request that is not plain: another method, another version, chunks,
+//! `Expect`, `Upgrade`, and all that two readers could interpret differently. The connection then
+//! goes to the HTTP library, with the bytes already read ([`ServerConnection::into_parts`]).
+//!
+//! Invariants:
+//! - A connection has one request at a time.
+//! - A connection whose request was not complete is closed after the answer.
 
 mod body;
 mod head;
@@ -33,56 +39,56 @@ use self::{
     head::{ParsedHead, RequestHead, RequestLengths},
     response_head::{LAST_CHUNK, ResponseFraming},
 };
-use crate::{linger::Linger, stall::StallGuard, write_batching::turn};
+use crate::{linger::Linger, stall::StallGuard, write_batching::yield_before_write};
 
-/// What the head of an answer takes, with room to spare.
+/// Room for the head of an answer.
 const HEAD_BYTES_USUAL: usize = 512;
-/// How much is read at once: as much as the last request took, within these.
+/// Bounds for the size of one read. The size follows the last request.
 const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// Pieces of an answer up to this size are copied, to be written together.
+/// Pieces of an answer up to this size are copied, so that one write sends them together.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
-/// A connection of a client, for as long as all it sends are plain POSTs.
+/// A connection of a client, while the client sends only plain POSTs.
 #[derive(Debug)]
 pub struct ServerConnection {
     socket: StallGuard<TcpStream>,
-    /// Read and not taken yet.
+    /// Bytes read and not taken yet.
     buffer: BytesMut,
     read_bytes: usize,
     head_bytes_max: usize,
-    /// How much of a head that is not all there yet was looked at.
+    /// Number of bytes of an incomplete head that were searched for its end.
     seen: usize,
     head: Option<Box<RequestHead>>,
-    /// The request before had the same.
-    is_repeated: bool,
-    /// Of the request that the buffer begins with.
+    /// True if the previous request had the same head.
+    is_cached_head: bool,
+    /// Lengths of the request at the start of the buffer.
     lengths: RequestLengths,
-    /// Bytes of the body that nobody has taken.
+    /// Bytes of the body that the handler has not taken.
     left: AtomicUsize,
 }
 
-/// What comes next on a connection.
+/// Next event on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextRequest {
-    /// A plain POST, whose head is all there.
+    /// A plain POST with a complete head.
     Post,
-    /// Something else.
+    /// Another kind of request.
     Other,
-    /// Its client has closed it.
+    /// The client has closed the connection.
     Closed,
 }
 
-/// A request, while its answer is made.
+/// A request whose answer is in progress.
 #[derive(Debug)]
 pub struct PostRequest<'a> {
     pub head: &'a Parts,
-    /// The head of the request before said the same, but for the length of the body.
+    /// True if the head repeats that of the previous request, except for the length of the body.
     pub is_repeated: bool,
     pub body: RequestBody<'a>,
     pub client: ClientWatch<'a>,
 }
 
-/// Whoever waits for an answer.
+/// Watches the client that waits for an answer.
 #[derive(Debug)]
 pub struct ClientWatch<'a> {
     socket: &'a TcpStream,
@@ -90,10 +96,11 @@ pub struct ClientWatch<'a> {
 }
 
 impl ClientWatch<'_> {
-    /// Resolves when the client hangs up. One that says more meanwhile is looked at when it has its answer.
-    pub async fn hung_up(&self) {
+    /// Resolves when the client hangs up. Data that the client sends in the meantime stays unread
+    /// until the answer is sent.
+    pub async fn disconnected(&self) {
         poll_fn(|context| {
-            // Its body is read by somebody else.
+            // The handler still reads the body from this socket.
             if self.left.load(Ordering::Relaxed) > 0 {
                 return Poll::Pending;
             }
@@ -107,8 +114,9 @@ impl ClientWatch<'_> {
 }
 
 impl ServerConnection {
-    /// On a connection of which nothing was read. Heads of more than `head_bytes_max` are for somebody else to refuse. A client that
-    /// takes nothing of an answer for `stall_max` loses it.
+    /// Takes a connection from which no byte was read. A head longer than `head_bytes_max` is
+    /// [`NextRequest::Other`]. A client that reads nothing of an answer for `stall_max` loses the
+    /// connection.
     pub fn new(socket: TcpStream, head_bytes_max: usize, stall_max: Duration) -> Self {
         Self {
             socket: StallGuard::new(socket, stall_max),
@@ -117,7 +125,7 @@ impl ServerConnection {
             head_bytes_max,
             seen: 0,
             head: None,
-            is_repeated: false,
+            is_cached_head: false,
             lengths: RequestLengths { head: 0, body: 0 },
             left: AtomicUsize::new(0),
         }
@@ -125,7 +133,7 @@ impl ServerConnection {
 
     /// Waits for the head of the next request. Cancel-safe.
     pub async fn next(&mut self) -> io::Result<NextRequest> {
-        // It was said already, and the request not taken.
+        // An earlier call returned this request, and the caller has not taken it.
         if self.lengths.head > 0 {
             return Ok(NextRequest::Post);
         }
@@ -141,26 +149,30 @@ impl ServerConnection {
         }
     }
 
-    /// What the buffer begins with; `None` while that is not known.
+    /// Returns the kind of request at the start of the buffer, or `None` while it is not known.
     fn look(&mut self) -> Option<NextRequest> {
         let seen = std::mem::replace(&mut self.seen, self.buffer.len());
-        // Empty lines before a request (RFC 9112, 2.2) are for the guard before the library to pass over.
+        // The guard in front of the HTTP library skips empty lines before a request (RFC 9112,
+        // 2.2).
         if matches!(self.buffer[0], b'\r' | b'\n') {
             return Some(NextRequest::Other);
         }
-        // However small the pieces it comes in, a head is read when it begins and when it may be whole.
+        // However small the pieces of a head are, the parser runs only on the first piece and when
+        // the end may have arrived.
         let may_be_whole = seen == 0
             || self.buffer[seen.saturating_sub(2)..]
                 .windows(2)
                 .any(|end| end == b"\n\r" || end == b"\n\n");
         if may_be_whole {
-            if let Some(lengths) = self.head.as_mut().and_then(|head| head.again(&self.buffer)) {
-                (self.lengths, self.is_repeated) = (lengths, true);
+            if let Some(lengths) =
+                self.head.as_mut().and_then(|head| head.match_prefix(&self.buffer))
+            {
+                (self.lengths, self.is_cached_head) = (lengths, true);
                 return Some(NextRequest::Post);
             }
             match head::read(&self.buffer) {
                 ParsedHead::Post(head, lengths) if lengths.head <= self.head_bytes_max => {
-                    (self.head, self.lengths, self.is_repeated) = (Some(head), lengths, false);
+                    (self.head, self.lengths, self.is_cached_head) = (Some(head), lengths, false);
                     return Some(NextRequest::Post);
                 }
                 ParsedHead::Post(..) | ParsedHead::Other => return Some(NextRequest::Other),
@@ -172,19 +184,19 @@ impl ServerConnection {
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let socket = self.socket.get_mut();
-        // First, so that what only waits needs no memory to read into.
+        // Checked first, so that a waiting connection needs no buffer.
         ready!(socket.poll_read_ready(context))?;
         self.buffer.reserve(self.read_bytes);
         pin!(socket.read_buf(&mut self.buffer)).poll(context)
     }
 
-    /// Where the request goes that is next.
+    /// Returns the path of the next request.
     pub fn path(&self) -> &str {
         self.head.as_ref().map_or("", |head| head.parts.uri.path())
     }
 
-    /// The request that is next, taken. `None` unless [`ServerConnection::next`] said that there is one.
-    pub fn take(&mut self) -> Option<PostRequest<'_>> {
+    /// Takes the next request. Returns `None` unless [`ServerConnection::next`] returned one.
+    pub fn take_request(&mut self) -> Option<PostRequest<'_>> {
         let head = self.head.as_ref()?;
         let RequestLengths { head: head_bytes, body: body_bytes } =
             std::mem::replace(&mut self.lengths, RequestLengths { head: 0, body: 0 });
@@ -193,13 +205,14 @@ impl ServerConnection {
         }
         self.seen = 0;
         self.buffer.advance(head_bytes);
-        // With room to spare: a read that fills less has seen that there is no more.
+        // With one spare byte, a read that does not fill the buffer shows that no more data is
+        // there.
         self.read_bytes = (head_bytes + body_bytes.min(READ_BYTES_MAX) + 1)
             .next_power_of_two()
             .clamp(READ_BYTES_MIN, READ_BYTES_MAX);
         *self.left.get_mut() = body_bytes;
         let (socket, left) = (self.socket.get_ref(), &self.left);
-        let is_repeated = self.is_repeated;
+        let is_repeated = self.is_cached_head;
         Some(PostRequest {
             head: &head.parts,
             is_repeated,
@@ -208,8 +221,9 @@ impl ServerConnection {
         })
     }
 
-    /// Answers the request that was taken last. True where another may follow; `keeps`: whether the caller wants one.
-    pub async fn answer<B>(&mut self, response: Response<B>, keeps: bool) -> io::Result<bool>
+    /// Answers the request that was taken last. Returns true if another request may follow. `keeps`
+    /// is the caller's wish for another one.
+    pub async fn respond<B>(&mut self, response: Response<B>, keeps: bool) -> io::Result<bool>
     where
         B: Body<Data = Bytes> + Unpin,
     {
@@ -218,7 +232,7 @@ impl ServerConnection {
         let framing = ResponseFraming::of(parts.status, body.size_hint().exact());
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);
         response_head::head(&mut out, &parts, framing, keeps);
-        turn(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX)).await;
+        yield_before_write(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX)).await;
         if framing == ResponseFraming::Absent {
             self.write(&out, &[]).await?;
         } else {
@@ -227,35 +241,36 @@ impl ServerConnection {
         self.answered(keeps).await
     }
 
-    /// [`ServerConnection::answer`] with a head that is mostly written: its first line and headers, each with its end.
-    pub async fn answer_whole(&mut self, head: &str, body: Bytes, keeps: bool) -> io::Result<bool> {
+    /// Works as [`ServerConnection::respond`] with a prepared head: the status line and headers,
+    /// each with its line end.
+    pub async fn respond_full(&mut self, head: &str, body: Bytes, keeps: bool) -> io::Result<bool> {
         let keeps = self.is_read(keeps);
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);
         out.extend_from_slice(head.as_bytes());
         response_head::end(&mut out, ResponseFraming::Exactly(body.len() as u64), keeps);
-        turn(body.len()).await;
+        yield_before_write(body.len()).await;
         self.write(&out, &body).await?;
         self.answered(keeps).await
     }
 
-    /// The request that was taken last is not looked at any more. Whether another may follow.
+    /// Ends the request that was taken last. Returns whether another request may follow.
     fn is_read(&mut self, keeps: bool) -> bool {
         let left = self.left.get_mut();
         if *left <= self.buffer.len() {
             self.buffer.advance(std::mem::take(left)); // nobody wanted to see it
         }
-        let keeps = keeps && *left == 0 && self.head.as_ref().is_some_and(|head| head.keeps);
-        // What was begun of the next request does not keep the room of this one.
+        let keeps = keeps && *left == 0 && self.head.as_ref().is_some_and(|head| head.keep_alive);
+        // The start of the next request must not keep the large buffer of this one.
         if is_wasteful(&self.buffer, self.buffer.len()) {
             self.buffer = BytesMut::from(&self.buffer[..]);
         }
-        if self.head.as_ref().is_some_and(|head| !head.may_be_repeated()) {
+        if self.head.as_ref().is_some_and(|head| !head.is_cacheable()) {
             self.head = None;
         }
         keeps
     }
 
-    /// The answer is written; behind the last one the connection is closed.
+    /// Runs after the answer is written. Closes the connection after the last answer.
     async fn answered(&mut self, keeps: bool) -> io::Result<bool> {
         if !keeps {
             self.socket.shutdown().await?;
@@ -267,7 +282,7 @@ impl ServerConnection {
         Ok(keeps)
     }
 
-    /// Writes what there is of a body, and all of it in the end. What is ready together is written together.
+    /// Writes a body as it becomes available. Data that is ready together is written together.
     async fn write_body<B>(
         &mut self,
         mut out: Vec<u8>,
@@ -277,7 +292,8 @@ impl ServerConnection {
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        // Broken off without the last chunk, or before its length, so that nobody takes it for whole.
+        // The body ends without the last chunk, or before its announced length, so that the client
+        // detects the loss.
         let broken = || io::Error::from(io::ErrorKind::ConnectionAborted);
         let mut announced = match framing {
             ResponseFraming::Exactly(bytes) => Some(bytes),
@@ -295,7 +311,7 @@ impl ServerConnection {
                     tokio::select! {
                         biased;
                         frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)) => frame,
-                        () = client.hung_up() => return Err(broken()),
+                        () = client.disconnected() => return Err(broken()),
                     }
                 }
             };
@@ -352,8 +368,8 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// The connection, and what was read of it and not taken.
-    pub fn into_unread(self) -> (TcpStream, Bytes) {
+    /// Returns the connection and the bytes read from it and not taken.
+    pub fn into_parts(self) -> (TcpStream, Bytes) {
         (self.socket.into_inner(), self.buffer.freeze())
     }
 }

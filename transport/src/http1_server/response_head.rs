@@ -1,4 +1,4 @@
-//! Heads of responses and the pieces of bodies of unknown length (RFC 9112), written. No I/O.
+//! Encodes heads of responses and the framing of bodies of unknown length (RFC 9112). No I/O.
 
 use std::{
     cell::Cell,
@@ -12,12 +12,12 @@ use http::{
     response::Parts,
 };
 
-/// How a client finds the end of a body.
+/// Framing of a response's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResponseFraming {
     Exactly(u64),
     Chunked,
-    /// There is none, and nothing is said of its length (RFC 9110, 8.6).
+    /// The response has no body and no length header (RFC 9110, 8.6).
     Absent,
 }
 
@@ -38,7 +38,7 @@ pub(super) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// Appends the head of a response.
 pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: ResponseFraming, keeps: bool) {
     match parts.status {
-        // Nearly every answer, and its reason need not be looked up.
+        // Nearly every answer has this status, so it skips the lookup of the reason phrase.
         StatusCode::OK => out.extend_from_slice(b"HTTP/1.1 200 OK\r\n"),
         status => {
             let _into_memory = write!(
@@ -50,7 +50,7 @@ pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: ResponseFraming, k
         }
     }
     for (name, value) in &parts.headers {
-        // These say how the message is carried, which is ours to know.
+        // These headers describe the framing, which this server sets itself.
         if ![CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION, DATE].contains(name) {
             out.extend_from_slice(name.as_str().as_bytes());
             out.extend_from_slice(b": ");
@@ -61,7 +61,7 @@ pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: ResponseFraming, k
     end(out, framing, keeps);
 }
 
-/// Appends how the answer is carried, and the end of its head.
+/// Appends the framing headers of the answer and the end of its head.
 pub(super) fn end(out: &mut Vec<u8>, framing: ResponseFraming, keeps: bool) {
     match framing {
         ResponseFraming::Absent => {}
@@ -80,12 +80,12 @@ pub(super) fn end(out: &mut Vec<u8>, framing: ResponseFraming, keeps: bool) {
     out.extend_from_slice(b"\r\n\r\n");
 }
 
-/// Appends what stands before a chunk of so many bytes.
+/// Appends the size line before a chunk of this many bytes.
 pub(super) fn begin_chunk(out: &mut Vec<u8>, bytes: usize) {
     let _into_memory = write!(out, "{bytes:x}\r\n");
 }
 
-/// Now, as HTTP says it (RFC 9110, 6.6.1). Written once a second for each thread.
+/// Returns the current date in HTTP form (RFC 9110, 6.6.1). Each thread formats it once a second.
 fn date() -> [u8; 29] {
     thread_local! {
         static WRITTEN: Cell<(u64, [u8; 29])> = const { Cell::new((u64::MAX, [0; 29])) };

@@ -1,7 +1,8 @@
-//! Sends requests to other replicas. Called by the broker where a session is elsewhere.
+//! Sends requests to other replicas. Called by the broker when a session is on another replica.
 //!
-//! A few connections to each peer are kept and shared by all requests. Invariant: an error says nothing was sent only when
-//! the peer cannot have acted on the request.
+//! The client keeps a few connections to each peer, and all requests share them. Invariant:
+//! [`SendError::is_safe_to_retry`] returns true only when the peer cannot have acted on the
+//! request.
 
 use std::{
     collections::HashMap,
@@ -33,14 +34,14 @@ use super::{
 };
 use crate::send_error::SendError;
 
-/// Once on the connection at hand, once on a new one should the first have been closing.
+/// One attempt on the open connection, and one on a new connection if the first was closing.
 const ATTEMPTS: usize = 2;
 
-/// Whole at once, or as it comes.
+/// A whole body, or a streamed one.
 type PeerBody = Either<Full<Bytes>, UnsyncBoxBody<Bytes, io::Error>>;
 type PeerSender = http2::SendRequest<PeerBody>;
 
-/// A shared client; clones use the same connections.
+/// A shared client. Clones use the same connections.
 #[derive(Clone)]
 pub struct PeerClient {
     tls: TlsConnector,
@@ -60,7 +61,8 @@ struct Peer {
     next: AtomicUsize,
 }
 
-/// One connection, opened when it is needed. Who finds it closed opens it, and the others wait for that.
+/// One connection, opened on demand. The first request that finds it closed opens it, and the
+/// others wait.
 #[derive(Default)]
 struct PeerConnection {
     state: tokio::sync::Mutex<PeerConnectionState>,
@@ -78,11 +80,11 @@ impl PeerClient {
         Self { tls: TlsConnector::from(Arc::clone(&identity.client)), peers: Arc::default() }
     }
 
-    /// Sends the request to the replica at `address` (`host:port`) and waits for the response's head. Of the request's URI,
-    /// path and query count.
+    /// Sends the request to the replica at `address` (`host:port`) and waits for the response's
+    /// head. Only path and query of the request's URI are used.
     ///
-    /// Waits without limit for a response as long as the peer is alive. Dropping the future, or the response's body, ends
-    /// the stream at the peer.
+    /// Waits without limit for a response as long as the peer is alive. Dropping the future or the
+    /// response's body ends the stream at the peer.
     pub async fn send(
         &self,
         address: &str,
@@ -91,20 +93,21 @@ impl PeerClient {
         *request.uri_mut() = at_peer(request.uri())?;
         let peer = self.peer(address);
         let mut reason = String::new();
-        let lane = peer.lane();
+        let lane = peer.next_connection();
         for _ in 0..ATTEMPTS {
             let mut sender = lane.sender(&self.tls, address).await?;
             match sender.try_send_request(request.clone().map(Either::Left)).await {
                 Ok(response) => return Ok(response),
-                Err(error) if was_not_taken(&error) => reason = error.error().to_string(),
+                Err(error) if was_not_processed(&error) => reason = error.error().to_string(),
                 Err(error) => return Err(SendError::Aborted { reason: error.error().to_string() }),
             }
         }
         Err(SendError::NotSent { reason })
     }
 
-    /// [`PeerClient::send`] of a request whose body comes as it goes on, which is why there is one attempt.
-    pub async fn open<B>(
+    /// Works as [`PeerClient::send`] for a streamed body. Makes one attempt only, because the body
+    /// cannot be sent again.
+    pub async fn send_streaming<B>(
         &self,
         address: &str,
         mut request: Request<B>,
@@ -113,13 +116,13 @@ impl PeerClient {
         B: hyper::body::Body<Data = Bytes, Error = io::Error> + Send + 'static,
     {
         *request.uri_mut() = at_peer(request.uri())?;
-        let mut sender = self.peer(address).lane().sender(&self.tls, address).await?;
+        let mut sender = self.peer(address).next_connection().sender(&self.tls, address).await?;
         sender
             .try_send_request(request.map(|body| Either::Right(body.boxed_unsync())))
             .await
             .map_err(|error| {
                 let reason = error.error().to_string();
-                if was_not_taken(&error) {
+                if was_not_processed(&error) {
                     SendError::NotSent { reason }
                 } else {
                     SendError::Aborted { reason }
@@ -142,8 +145,8 @@ impl PeerClient {
 }
 
 impl Peer {
-    /// They are used in turns.
-    fn lane(&self) -> &PeerConnection {
+    /// Returns the connections in turn.
+    fn next_connection(&self) -> &PeerConnection {
         &self.lanes[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS_PER_PEER]
     }
 }
@@ -156,7 +159,8 @@ impl PeerConnection {
             return Ok(sender.clone());
         }
         state.sender = None;
-        // Whoever waited while another one tried in vain shares its failure: a dead peer costs everybody one attempt.
+        // A request that waited for another one's failed attempt returns the same failure. So a
+        // dead peer delays each waiting request by one attempt only.
         if let Some(failure) = state
             .failure
             .as_ref()
@@ -181,7 +185,7 @@ impl PeerConnection {
     }
 
     fn is_in_use(&self) -> bool {
-        // Locked: it is being opened.
+        // A locked state means that the connection is being opened.
         self.state
             .try_lock()
             .map_or(true, |state| state.sender.as_ref().is_some_and(|sender| !sender.is_closed()))
@@ -211,7 +215,8 @@ async fn connect(tls: &TlsConnector, address: &str) -> Result<PeerSender, SendEr
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_header_list_size(HEAD_BYTES_MAX)
-        // Streams are given up whenever clients hang up, and what the peer still sends on them is no fault of anybody.
+        // Clients that hang up cause many reset streams. Late frames of the peer on them are not a
+        // fault.
         .max_concurrent_reset_streams(GIVEN_UP_STREAMS_MAX)
         .max_local_error_reset_streams(None)
         .handshake(TokioIo::new(stream))
@@ -232,8 +237,9 @@ fn at_peer(uri: &Uri) -> Result<Uri, SendError> {
     uri.map_err(|error| SendError::Connect { reason: error.to_string() })
 }
 
-/// It never left this process, or the peer said that it did nothing with it (RFC 9113, 6.8 and 8.7).
-fn was_not_taken(error: &TrySendError<Request<PeerBody>>) -> bool {
+/// Returns true if the peer cannot have acted on the request. Either the request never left this
+/// process, or the peer reported that it did not process it (RFC 9113, 6.8 and 8.7).
+fn was_not_processed(error: &TrySendError<Request<PeerBody>>) -> bool {
     if error.message().is_some() {
         return true;
     }

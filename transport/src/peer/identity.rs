@@ -1,7 +1,8 @@
-//! What a replica proves itself with: a certificate authority that follows from the shared secret, and a certificate of
-//! its own, made when the process starts.
+//! TLS identity of a replica: a certificate authority derived from the shared secret, and a
+//! certificate made when the process starts.
 //!
-//! Invariant: two processes with the same secret trust each other whatever their clocks say; nobody else is trusted.
+//! Invariant: two processes with the same secret trust each other, even if their clocks are wrong.
+//! No other process is trusted.
 
 use std::sync::Arc;
 
@@ -22,12 +23,13 @@ use rustls::{
 
 use super::{ALPN_H2, PEER_NAME};
 
-/// Validity says nothing here: the keys live as long as the secret and the process, and clocks may be wrong.
+/// The validity has no meaning here. The keys live as long as the secret and the process, and
+/// clocks may be wrong.
 const FIRST_YEAR: i32 = 1970;
 const LAST_YEAR: i32 = 9999;
 
 #[derive(Debug, thiserror::Error)]
-#[error("the certificates between replicas can not be made: {0}")]
+#[error("the certificates between replicas cannot be made: {0}")]
 pub struct PeerIdentityError(String);
 
 impl PeerIdentityError {
@@ -36,7 +38,7 @@ impl PeerIdentityError {
     }
 }
 
-/// Ready for both roles. Shows nothing of the secret.
+/// TLS configurations for both roles. The debug output omits the secret.
 #[derive(Clone)]
 pub struct PeerIdentity {
     pub(super) client: Arc<ClientConfig>,
@@ -69,7 +71,7 @@ impl PeerIdentity {
     }
 }
 
-/// The same key and name in every process that knows the secret.
+/// Returns the authority. Every process that has the secret gets the same key and name.
 fn authority(secret: &[u8; 32]) -> Result<CertifiedIssuer<'static, KeyPair>, PeerIdentityError> {
     let key = Ed25519KeyPair::from_seed_unchecked(secret).map_err(PeerIdentityError::from)?;
     let key = key.to_pkcs8v1().map_err(PeerIdentityError::from)?;
@@ -118,7 +120,7 @@ fn client_config(
         .with_client_auth_cert(vec![certificate], key.into())
         .map_err(PeerIdentityError::from)?;
     config.alpn_protocols = vec![ALPN_H2.to_vec()];
-    // Connections are few and long; each proves both sides afresh.
+    // Connections are few and long, so each one makes a full handshake that proves both sides.
     config.resumption = Resumption::disabled();
     Ok(config)
 }

@@ -1,8 +1,8 @@
-//! Requests between replicas of one broker: HTTP/2 over TLS that both sides prove themselves in.
+//! Requests between replicas of one broker: HTTP/2 over TLS with certificates on both sides.
 //!
-//! Used by the broker where a session is on another replica. Whoever does not know the secret the replicas share can
-//! neither serve nor call: certificates are accepted from an authority that is made of that secret, and from no other. A
-//! peer that vanished is found out within [`PING_INTERVAL`] and [`PING_TIMEOUT`] together.
+//! Used by the broker when a session is on another replica. A process without the shared secret can
+//! neither serve nor call: each side accepts only certificates of the authority derived from that
+//! secret. A dead peer is detected within [`PING_INTERVAL`] plus [`PING_TIMEOUT`].
 
 mod client;
 mod identity;
@@ -16,36 +16,39 @@ pub use self::{
     server::PeerServer,
 };
 
-/// Every replica is called this in certificates; who it is follows from the address, that it is one from the authority.
+/// Name of every replica in its certificate. The address identifies the replica, and the authority
+/// proves that it is one.
 const PEER_NAME: &str = "replica.mcp-broker.internal";
 const ALPN_H2: &[u8] = b"h2";
 
-/// How often each connection is asked whether its peer is alive, streams open or not.
+/// Interval between pings on each connection, with or without open streams.
 pub const PING_INTERVAL: Duration = Duration::from_secs(2);
-/// How long the peer may take to answer that.
+/// Time the peer has to answer a ping.
 pub const PING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Resolving, connecting and the TLS handshake together, towards a peer.
+/// Time limit for name resolution, connect and TLS handshake together, towards a peer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The same, for whoever connects to us.
+/// Time limit for the TLS handshake of an incoming connection.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Requests in flight on one connection: a peer forwards for all of its clients, streams included.
+/// Requests in flight on one connection. A peer forwards the requests of all its clients, streams
+/// included.
 const STREAMS_MAX: u32 = 100_000;
-/// What may be on its way to one stream whose reader waits; a slow client of a peer costs this much and no more.
+/// Unread bytes of one stream. This bounds the cost of one slow client of a peer.
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
-/// What may be on its way to all streams of a connection: two thousand slow readers do not hold up the others.
+/// Unread bytes of all streams of a connection. Two thousand slow readers do not block the others.
 const CONNECTION_WINDOW_BYTES: u32 = 128 * 1024 * 1024;
-/// Head of a request or response; more than the broker takes from its clients, as every header counts 32 bytes extra here.
+/// Largest head of a request or response. It exceeds the broker's limit for clients, because HTTP/2
+/// counts 32 extra bytes for each header.
 const HEAD_BYTES_MAX: u32 = 128 * 1024;
-/// Streams a client gave up whose late frames are expected for a while.
+/// Streams given up by clients for which late frames are still expected.
 const GIVEN_UP_STREAMS_MAX: usize = 16 * 1024;
-/// Connections to one peer: each is served by one task on either side.
+/// Connections to one peer. One task on each side serves each connection.
 const CONNECTIONS_PER_PEER: usize = 2;
-/// Addresses whose connections are remembered; replicas that are gone are forgotten beyond that.
+/// Number of addresses above which the client removes those without a connection in use.
 const PEERS_KEPT_MAX: usize = 64;
-/// Connections of peers at once.
+/// Connections of peers at the same time.
 const PEER_CONNECTIONS_MAX: usize = 1_024;
-/// Connections that have not proved themselves yet.
+/// Connections whose handshake is not complete.
 const HANDSHAKES_MAX: usize = 256;
 
 const _: () = assert!(STREAM_WINDOW_BYTES as u64 * 1_000 < CONNECTION_WINDOW_BYTES as u64); // slow readers leave room for others

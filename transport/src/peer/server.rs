@@ -1,7 +1,9 @@
-//! Takes the requests of other replicas. Called by the broker's internal listener.
+//! Accepts the requests of other replicas. Called by the broker's internal listener.
 //!
-//! Invariant: no byte of a request is read from a connection that has not shown a certificate of the replicas' authority,
-//! and strangers who never finish a handshake do not take the places of replicas.
+//! Invariants:
+//! - The server reads no byte of a request from a connection without a certificate of the replicas'
+//!   authority.
+//! - Connections that never finish a handshake do not use up the connections for replicas.
 
 use std::{
     convert::Infallible, error::Error, future::Future, io, net::SocketAddr, sync::Arc,
@@ -32,10 +34,11 @@ use super::{
     STREAMS_MAX,
 };
 
-/// Wait after a connection could not be accepted: most often no descriptor is left, and others have to end first.
+/// Wait after a failed accept. The usual reason is that no descriptor is free until another
+/// connection ends.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// Told of the address of each peer that is not a replica.
+/// Called with the address of each peer that is not a replica.
 type UntrustedPeerHook = Arc<dyn Fn(SocketAddr) + Send + Sync>;
 
 #[derive(Clone)]
@@ -43,11 +46,12 @@ pub struct PeerServer {
     tls: TlsAcceptor,
     http: http2::Builder<TokioExecutor>,
     places: Arc<Semaphore>,
-    strangers: Option<ConnectionFilter>,
-    on_stranger: Option<UntrustedPeerHook>,
+    rejected_connections: Option<ConnectionFilter>,
+    untrusted_peer_hook: Option<UntrustedPeerHook>,
 }
 
-/// Whether a connection, by its two ends, is not even listened to. May block for a moment.
+/// Returns true if a connection with this peer and local address must be rejected. May block for a
+/// moment.
 type ConnectionFilter = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
 
 impl std::fmt::Debug for PeerServer {
@@ -66,32 +70,34 @@ impl PeerServer {
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_header_list_size(HEAD_BYTES_MAX)
-            // These limits are against strangers. When many clients of a peer hang up at once, the others' connection to it
-            // must not be lost.
+            // These limits protect against strangers. They must not close the connection of a peer
+            // when many of its clients hang up at once.
             .max_pending_accept_reset_streams(STREAMS_MAX as usize)
             .max_local_error_reset_streams(None);
         Self {
             tls: TlsAcceptor::from(Arc::clone(&identity.server)),
             http,
             places: Arc::new(Semaphore::new(PEER_CONNECTIONS_MAX)),
-            strangers: None,
-            on_stranger: None,
+            rejected_connections: None,
+            untrusted_peer_hook: None,
         }
     }
 
-    /// Turns these away before the handshake: connections that the broker knows to be none of its replicas'.
+    /// Rejects connections before the handshake if `rejected_connections` returns true. The broker uses it for
+    /// connections that it knows do not come from a replica.
     #[must_use]
-    pub fn without(
+    pub fn reject_connections(
         self,
         strangers: impl Fn(SocketAddr, SocketAddr) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self { strangers: Some(Arc::new(strangers)), ..self }
+        Self { rejected_connections: Some(Arc::new(strangers)), ..self }
     }
 
-    /// Tells of each peer whose TLS handshake proves that it is not a replica. A peer that only hangs up is not told of.
+    /// Sets a function that is called for each peer whose handshake proves that it is not a
+    /// replica. A peer that only hangs up is not reported.
     #[must_use]
-    pub fn on_stranger(mut self, told: impl Fn(SocketAddr) + Send + Sync + 'static) -> Self {
-        self.on_stranger = Some(Arc::new(told));
+    pub fn on_untrusted_peer(mut self, told: impl Fn(SocketAddr) + Send + Sync + 'static) -> Self {
+        self.untrusted_peer_hook = Some(Arc::new(told));
         self
     }
 
@@ -111,7 +117,7 @@ impl PeerServer {
         let graceful = GracefulShutdown::new();
         tokio::pin!(stop);
         loop {
-            // At the limit nothing is accepted: newcomers wait in the kernel's queue.
+            // At the limit nothing is accepted: new connections wait in the kernel's queue.
             let next = async {
                 let permit = Arc::clone(&handshakes).acquire_owned().await;
                 (permit, listener.accept().await)
@@ -131,7 +137,7 @@ impl PeerServer {
             tokio::spawn(async move {
                 let Some((stream, place)) = server.admit(socket).await else { return };
                 drop(permit);
-                server.attend(stream, watcher, handler).await;
+                server.serve_connection(stream, watcher, handler).await;
                 drop(place);
             });
         }
@@ -139,13 +145,13 @@ impl PeerServer {
         graceful.shutdown().await;
     }
 
-    /// A connection of a replica, or none.
+    /// Makes the handshake. Returns the connection if it is from a replica and the limit allows it.
     async fn admit(
         &self,
         socket: TcpStream,
     ) -> Option<(TlsStream<TcpStream>, OwnedSemaphorePermit)> {
         let (peer, local) = (socket.peer_addr().ok()?, socket.local_addr().ok()?);
-        let strangers = self.strangers.clone();
+        let strangers = self.rejected_connections.clone();
         let is_stranger = move || strangers.is_some_and(|strangers| strangers(peer, local));
         if tokio::task::spawn_blocking(is_stranger).await.unwrap_or(true) {
             tracing::warn!(%peer, "a child process was kept from the listener of replicas");
@@ -156,8 +162,10 @@ impl PeerServer {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 tracing::debug!(%peer, %error, "not a replica of this broker");
-                if let Some(told) =
-                    self.on_stranger.as_ref().filter(|_| error.kind() == io::ErrorKind::InvalidData)
+                if let Some(told) = self
+                    .untrusted_peer_hook
+                    .as_ref()
+                    .filter(|_| error.kind() == io::ErrorKind::InvalidData)
                 {
                     told(peer);
                 }
@@ -179,7 +187,7 @@ impl PeerServer {
             .map(|place| (stream, place))
     }
 
-    async fn attend<Handler, Answering, ResponseBody>(
+    async fn serve_connection<Handler, Answering, ResponseBody>(
         &self,
         stream: TlsStream<TcpStream>,
         watcher: Watcher,

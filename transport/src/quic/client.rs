@@ -25,28 +25,29 @@ use crate::{
     tls::ClientTls,
 };
 
-/// How to connect.
+/// Options of a connect.
 #[derive(Debug)]
 pub struct ConnectOptions<'a> {
     /// `host:port`.
     pub address: &'a str,
     pub egress: &'a EgressPolicy,
-    /// QUIC is never without.
+    /// QUIC always uses TLS.
     pub tls: &'a ClientTls,
     pub limits: &'a Limits,
-    /// For resolving and the handshake together.
+    /// Time limit for name resolution and handshake together.
     pub timeout: Duration,
 }
 
-/// A connection to a server, for requests beside the control stream. Clones are the same connection.
+/// A connection to a server, for requests on their own streams next to the control stream. Clones
+/// share the connection.
 #[derive(Debug, Clone)]
 pub struct QuicClient {
     connection: QuicConnection,
-    /// The socket, which belongs to this connection alone.
+    /// The socket, which only this connection uses.
     endpoint: Endpoint,
 }
 
-/// A connection and its control stream.
+/// Opens a connection and its control stream.
 pub async fn connect(
     options: ConnectOptions<'_>,
 ) -> Result<(QuicClient, QuicSource, QuicSink), ConnectError> {
@@ -65,7 +66,7 @@ async fn connected(
 
     let addresses = connect::allowed_addresses(host, port, options.egress).await?;
     let attempt = |address| handshake(address, config.clone(), name.clone());
-    let (endpoint, connection) = connect::first_of(addresses, attempt).await?;
+    let (endpoint, connection) = connect::race_addresses(addresses, attempt).await?;
     let connection = QuicConnection::new(connection, options.limits);
     let (source, sink) =
         connection.open_control().await.map_err(|error| unreachable(options.address, &error))?;
@@ -86,7 +87,7 @@ async fn handshake(
         .connect_with(config, address, &name)
         .map_err(|error| unreachable(address, &error))?;
     let connection = connecting.await.map_err(|error| match error {
-        // 0x100 and above are alerts of TLS (RFC 9001, 4.8), whoever sent them.
+        // Codes from 0x100 on are TLS alerts (RFC 9001, 4.8) of either side.
         quinn::ConnectionError::TransportError(error) => {
             ConnectError::Tls { reason: printable(&error) }
         }
@@ -98,7 +99,7 @@ async fn handshake(
     Ok((endpoint, connection))
 }
 
-/// Of the same family.
+/// Returns the unspecified address and port 0 in the same address family.
 fn any_port(address: SocketAddr) -> SocketAddr {
     if address.is_ipv4() {
         (Ipv4Addr::UNSPECIFIED, 0).into()
@@ -112,7 +113,7 @@ fn unreachable(address: impl std::fmt::Display, error: &dyn std::fmt::Display) -
 }
 
 impl QuicClient {
-    /// Sends a request on a stream of its own. Waits while the server has as many of them open as it allows.
+    /// Sends a request on its own stream. Waits while the server's stream limit is reached.
     pub async fn open_request(&self, request: Bytes) -> Result<RequestStream, WriteError> {
         let mut stream = self.open_stream().await?;
         stream.sink.send_all(&mut vec![request]).await?;
@@ -120,7 +121,7 @@ impl QuicClient {
         Ok(stream)
     }
 
-    /// The same where the server allows one more stream now; `None` where it does not.
+    /// Opens a stream if the server allows one more now. Returns `None` otherwise.
     pub fn try_open_stream(&self) -> Option<RequestStream> {
         let mut opening = std::pin::pin!(self.connection.open_request());
         match opening.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -129,22 +130,23 @@ impl QuicClient {
         }
     }
 
-    /// A stream that the server does not know of until something is sent on it.
+    /// Opens a stream. The server learns of the stream with the first bytes sent on it.
     pub async fn open_stream(&self) -> Result<RequestStream, WriteError> {
         self.connection.open_request().await.map_err(|error| WriteError::Io(error.into()))
     }
 
-    /// Moves to another local port, as a client does whose network has changed; the connection goes on.
+    /// Moves to another local port, like a client whose network has changed. The connection stays
+    /// open.
     pub fn rebind(&self) -> io::Result<()> {
         self.endpoint.rebind(UdpSocket::bind(any_port(self.endpoint.local_addr()?))?)
     }
 
-    /// Ends everything at once. For an orderly end close the sink of the control stream.
+    /// Closes the connection at once. For an orderly end close the sink of the control stream.
     pub fn close(&self, goodbye: CloseReason) {
         self.connection.close(goodbye);
     }
 
-    /// Resolves when the connection has ended, whoever ended it.
+    /// Resolves when either side has ended the connection.
     pub async fn closed(&self) {
         self.connection.closed().await;
     }

@@ -1,4 +1,4 @@
-//! A client's connection, seen from the server: its control stream and the streams of its requests.
+//! A client's connection on the server: its control stream and the streams of its requests.
 
 use std::{
     net::SocketAddr,
@@ -25,23 +25,30 @@ use crate::{
     tls::ClientCertificate,
 };
 
-/// Cheap to clone; the connection ends when all clones and all streams are gone.
+/// Cheap to clone. The connection ends when all clones and all streams are dropped.
 #[derive(Debug, Clone)]
 pub struct QuicConnection {
     connection: Connection,
     message_bytes_max: usize,
     silence_max: Duration,
     stall_max: Duration,
-    /// For requests that are not whole yet.
+    /// Budget for incomplete requests.
     request_room: Arc<Semaphore>,
     request_streams_max: u32,
-    /// The client may have as many of them as the limit says, and no longer only [`super::FIRST_REQUEST_STREAMS`].
+    /// Set once the client may open the full number of request streams instead of
+    /// [`super::FIRST_REQUEST_STREAMS`].
     has_all_streams: Arc<AtomicBool>,
 }
 
 impl QuicConnection {
     pub(super) fn new(connection: Connection, limits: &Limits) -> Self {
-        let Limits { message_bytes_max, silence_max, stall_max, request_streams_max, .. } = *limits;
+        let Limits {
+            message_bytes_max,
+            idle_timeout: silence_max,
+            stall_max,
+            request_streams_max,
+            ..
+        } = *limits;
         let request_room =
             Arc::new(Semaphore::new(limits.request_bytes_max.div_ceil(SHARED_PERMIT_BYTES)));
         let has_all_streams = Arc::default();
@@ -56,19 +63,21 @@ impl QuicConnection {
         }
     }
 
-    /// Where the client is now: it may move.
+    /// Returns the client's current address, which may change.
     pub fn remote(&self) -> SocketAddr {
         self.connection.remote_address()
     }
 
-    /// The certificate the client presented, if it was asked for one and had one.
+    /// Returns the client's certificate, or `None` if the listener requested none or the client has
+    /// none.
     pub fn client_certificate(&self) -> Option<ClientCertificate> {
         let chain =
             self.connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         ClientCertificate::new(&chain)
     }
 
-    /// The next stream a client opens for a request; `None` when the connection has ended.
+    /// Returns the next stream that the client opens for a request, or `None` after the end of the
+    /// connection.
     pub async fn accept_request(&self) -> Option<RequestStream> {
         let (sink, source) = self.connection.accept_bi().await.ok()?;
         if !self.has_all_streams.swap(true, Ordering::Relaxed) {
@@ -80,17 +89,19 @@ impl QuicConnection {
         Some(stream)
     }
 
-    /// Ends everything at once; what has not arrived is lost. For an orderly end close the sink of the control stream.
+    /// Closes the connection at once. Data that has not arrived is lost. For an orderly end close
+    /// the sink of the control stream.
     pub fn close(&self, goodbye: CloseReason) {
         self.connection.close(VarInt::from_u32(goodbye.quic_code()), goodbye.reason().as_bytes());
     }
 
-    /// Resolves when the connection has ended, whoever ended it.
+    /// Resolves when either side has ended the connection.
     pub async fn closed(&self) {
         self.connection.closed().await;
     }
 
-    /// The first stream of a connection. quinn hands streams out in the order in which they were opened, whatever arrived first.
+    /// Accepts the first stream of a connection. quinn returns streams in the order in which the
+    /// client opened them, even if packets arrive in another order.
     pub(super) async fn accept_control(&self) -> Result<(QuicSource, QuicSink), ConnectionError> {
         let (sink, source) = self.connection.accept_bi().await?;
         Ok(self.control(sink, source))
@@ -101,14 +112,14 @@ impl QuicConnection {
         Ok(self.control(sink, source))
     }
 
-    /// Waits while as many streams are open as the server allows.
+    /// Opens a stream. Waits while the server's stream limit is reached.
     pub(super) async fn open_request(&self) -> Result<RequestStream, ConnectionError> {
         let (sink, source) = self.connection.open_bi().await?;
         Ok(self.request_stream(sink, source))
     }
 
     fn control(&self, sink: SendStream, source: RecvStream) -> (QuicSource, QuicSink) {
-        // What is said to all must not wait behind the answers of single requests.
+        // Messages on the control stream must not wait for the answers of single requests.
         let _ = sink.set_priority(1);
         let source = QuicSource::new(source, self.message_bytes_max, self.silence_max);
         (
@@ -125,7 +136,8 @@ impl QuicConnection {
     }
 }
 
-/// The stream of one request: it first, then back what belongs to it, the answer last.
+/// The stream of one request. It carries the request, then the messages that belong to the request,
+/// and the answer last.
 #[derive(Debug)]
 pub struct RequestStream {
     pub source: QuicSource,
@@ -133,49 +145,51 @@ pub struct RequestStream {
 }
 
 impl RequestStream {
-    /// The request. `None` when the client has thought better of it.
+    /// Receives the request. Returns `None` if the stream ends without one.
     pub async fn receive(&mut self) -> Result<Option<Bytes>, ReadError> {
         self.source.next().await
     }
 
-    /// The halves for the time after the request: where to answer, and what tells that nobody waits for it any more.
-    pub fn answering(self) -> (QuicSink, Cancellation) {
+    /// Returns the sink for the answer and the source of cancellations.
+    pub fn into_response_sink(self) -> (QuicSink, Cancellation) {
         (self.sink, Cancellation { source: self.source })
     }
 
-    /// Sends the request away, with the reason.
+    /// Refuses the request and sends the reason.
     pub async fn refuse(mut self, goodbye: CloseReason) {
         self.source.stop(goodbye);
         self.sink.close(goodbye).await;
     }
 
-    /// Gives the exchange up in both directions; to the other side that is a cancellation.
+    /// Cancels the exchange in both directions. The other side sees a cancellation.
     pub fn cancel(&mut self) {
         cancel(&mut self.source, &mut self.sink);
     }
 }
 
-/// Tells when the client gives up a request.
+/// Reports when the client cancels a request.
 #[derive(Debug)]
 pub struct Cancellation {
     source: QuicSource,
 }
 
 impl Cancellation {
-    /// Resolves when the client resets the stream, stops us from sending on `sink`, or is gone. Otherwise never.
+    /// Resolves when the client resets the stream, stops the sending on `sink`, or disconnects.
+    /// Otherwise it never resolves.
     ///
-    /// Cancel-safe, and does not borrow the sink for longer than the call.
+    /// Cancel-safe, and borrows the sink only during the call.
     pub fn cancelled(&mut self, sink: &QuicSink) -> impl Future<Output = ()> + Send + use<'_> {
         let (reset, stopped) = (self.source.stream_mut(), sink.stopped());
         async move {
             let reset = async {
-                // No reset will come: the client has sent all it had to say. The other direction decides.
+                // No reset will come, because the client has finished sending. The other direction
+                // decides.
                 if let Ok(None) = reset.received_reset().await {
                     std::future::pending().await
                 }
             };
             let stopped = async {
-                // We have finished, and the client has everything.
+                // The sink is finished, and the client has received everything.
                 if let Ok(None) = stopped.await {
                     std::future::pending().await
                 }

@@ -1,4 +1,4 @@
-//! The two halves of a stream as a source and a sink of messages.
+//! The two halves of a QUIC stream as a source and a sink of messages.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     lines::{LineReader, one_line},
 };
 
-/// Messages handed to the connection together, each followed by its line end.
+/// Messages passed to the connection together, each followed by its line end.
 const FRAMES_PER_WRITE: usize = 64;
 
 /// Receives the messages of a stream.
@@ -27,14 +27,14 @@ impl QuicSource {
         Self { lines: LineReader::new(stream, message_bytes_max), silence_max }
     }
 
-    /// Shares the room for messages that are not whole yet with other streams.
+    /// Shares the memory budget for incomplete messages with other streams.
     pub(super) fn share(&mut self, room: Arc<Semaphore>) {
         self.lines.share(room);
     }
 
-    /// Takes nothing more.
+    /// Stops the peer from sending more on this stream.
     pub fn stop(&mut self, goodbye: CloseReason) {
-        // An error says that it has ended anyway.
+        // An error means that the stream has already ended.
         let _ = self.stream_mut().stop(VarInt::from_u32(goodbye.quic_code()));
     }
 
@@ -42,7 +42,8 @@ impl QuicSource {
         self.lines.get_mut()
     }
 
-    /// What an error of the stream means. The end of the connection by agreement is an end and no error.
+    /// Converts an error of the stream. An orderly end of the connection is the end of the stream,
+    /// not an error.
     fn judge(&self, error: io::Error) -> Result<Option<Bytes>, ReadError> {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<quinn::ReadError>());
         match cause {
@@ -59,7 +60,7 @@ impl QuicSource {
                 ConnectionError::TimedOut => {
                     Err(ReadError::IdleTimeout { limit: self.silence_max })
                 }
-                // The outer error only says that the connection is lost.
+                // The outer error only reports that the connection is lost.
                 lost => Err(io::Error::new(error.kind(), printable(lost)).into()),
             },
             _ => Err(error.into()),
@@ -67,7 +68,8 @@ impl QuicSource {
     }
 }
 
-/// What ended a connection, some of it in its peer's words: these go to logs, and must not look like lines of them.
+/// Formats the reason for the end of a connection. The peer wrote part of the text, so control
+/// characters are replaced: the text must not look like several log lines.
 pub(super) fn printable(why: &(impl std::fmt::Display + ?Sized)) -> String {
     why.to_string()
         .chars()
@@ -89,12 +91,12 @@ impl FrameSource for QuicSource {
         }
     }
 
-    fn is_unended(&self) -> bool {
-        self.lines.is_unended()
+    fn is_unterminated(&self) -> bool {
+        self.lines.is_unterminated()
     }
 
-    fn allow(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
-        self.lines.allow(message_bytes_max, room);
+    fn set_message_limit(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
+        self.lines.set_message_limit(message_bytes_max, room);
     }
 
     async fn drain(&mut self) {
@@ -102,12 +104,12 @@ impl FrameSource for QuicSource {
     }
 }
 
-/// What ends when the sink is closed.
+/// Scope of a close of the sink.
 #[derive(Debug)]
 pub(super) enum CloseScope {
-    /// The control stream: the connection with everything on it.
+    /// Closes the whole connection. For the control stream.
     Connection(Connection),
-    /// The stream alone.
+    /// Closes this stream only.
     Stream,
 }
 
@@ -117,9 +119,9 @@ pub struct QuicSink {
     stream: SendStream,
     scope: CloseScope,
     stall_max: Duration,
-    /// A call that was dropped, or failed, has left half a message on the stream.
+    /// Set while a message may be on the stream in part, after a dropped or failed call.
     is_cut: bool,
-    /// It was said that nothing more comes.
+    /// Set once the sink has announced its end.
     is_finished: bool,
 }
 
@@ -128,10 +130,11 @@ impl QuicSink {
         Self { stream, scope, stall_max, is_cut: false, is_finished: false }
     }
 
-    /// Nothing more will be sent; what was sent arrives. A stream with half a message on it is reset instead.
+    /// Announces the end of the stream. Data already sent still arrives. A stream that ends inside
+    /// a message is reset instead.
     pub fn finish(&mut self) {
         self.is_finished = true;
-        // An error says that it is finished or given up already.
+        // An error means that the stream is already finished or reset.
         let _ = if self.is_cut { self.stream.reset(CODE_CANCELLED) } else { self.stream.finish() };
     }
 
@@ -139,7 +142,8 @@ impl QuicSink {
         &mut self.stream
     }
 
-    /// Resolves with a code when the peer wants no more of it, with none when it has all of it.
+    /// Resolves with a code when the peer stops the stream, and with `None` when the peer has
+    /// received everything.
     pub(super) fn stopped(
         &self,
     ) -> impl Future<Output = Result<Option<VarInt>, StoppedError>> + Send + use<> {
@@ -170,13 +174,13 @@ impl QuicSink {
     }
 }
 
-/// The library finishes a stream that is merely dropped, as if all had been said. That of a request which nobody finished was given
-/// up, whatever is on it.
+/// The library finishes a dropped stream as if it were complete. The drop resets an unfinished
+/// stream of a request instead, so that the peer sees a cancellation.
 impl Drop for QuicSink {
     fn drop(&mut self) {
         let is_given_up = !self.is_finished && matches!(self.scope, CloseScope::Stream);
         if self.is_cut || is_given_up {
-            // An error says that it was given up already.
+            // An error means that the stream is already reset.
             let _ = self.stream.reset(CODE_CANCELLED);
         }
     }
@@ -188,7 +192,7 @@ impl FrameSink for QuicSink {
         let mut chunks = Vec::with_capacity(frames.len().min(FRAMES_PER_WRITE) * 2);
         for batch in frames.chunks(FRAMES_PER_WRITE) {
             for frame in batch {
-                // Not copied: the connection keeps them until they are acknowledged.
+                // These are not copied: the connection keeps them until they are acknowledged.
                 chunks.extend([
                     one_line(frame).unwrap_or_else(|| frame.clone()),
                     Bytes::from_static(b"\n"),
@@ -215,7 +219,7 @@ impl FrameSink for QuicSink {
             CloseScope::Connection(connection) => {
                 let connection = connection.clone();
                 self.finish();
-                // Closing the connection throws away what has not arrived.
+                // Closing the connection discards data that has not arrived.
                 let _ = timeout(CLOSE_TIMEOUT, self.stream.stopped()).await;
                 connection.close(code, goodbye.reason().as_bytes());
             }
@@ -223,9 +227,9 @@ impl FrameSink for QuicSink {
     }
 }
 
-/// Gives up an exchange in both directions.
+/// Cancels an exchange in both directions.
 pub(super) fn cancel(source: &mut QuicSource, sink: &mut QuicSink) {
-    // An error says that this direction has ended anyway.
+    // An error means that this direction has already ended.
     sink.is_finished = true;
     let _ = sink.stream_mut().reset(CODE_CANCELLED);
     let _ = source.stream_mut().stop(CODE_CANCELLED);

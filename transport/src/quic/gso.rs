@@ -1,8 +1,9 @@
-//! How many datagrams a connection hands to the system at once.
+//! Limits the number of datagrams that a connection passes to the system at once.
 //!
-//! The library makes room for as many as the system takes with the first datagram of a connection, and keeps it: some 14 KiB, while
-//! most connections send little and then wait. So here a connection begins with one at a time, and may have all once it has shown
-//! that it has more to say. Used by the listener and by clients, as the runtime of their endpoints.
+//! With the first datagram of a connection, the library allocates room for as many datagrams as the
+//! system accepts, and keeps it. This takes about 14 KiB, while most connections send little and
+//! then wait. So a connection starts with one datagram at a time, and gets the full number after
+//! several bursts. The listener and the clients use this as the runtime of their endpoints.
 
 use std::{
     cell::Cell,
@@ -21,23 +22,24 @@ use quinn::{
     udp::{RecvMeta, Transmit},
 };
 
-/// So many times a connection may have had more than one datagram to send at once, and still be one that waits most of the time: a
-/// handshake is one or two of them, the answer to `initialize` another.
+/// Number of bursts after which a connection counts as busy. A burst is a turn with more than one
+/// datagram. A handshake has one or two bursts, and the answer to `initialize` one more.
 const BURSTS_OF_THE_IDLE: u8 = 4;
 
 thread_local! {
-    /// Of the connection that is driven on this thread at the moment: drivers are polled to their end before another is.
+    /// Budget of the connection whose driver this thread polls. Each poll of a driver ends before
+    /// the next begins.
     static SEGMENT_BUDGET: Cell<SegmentBudget> = const { Cell::new(SegmentBudget { at_once_max: usize::MAX, sent: 0 }) };
 }
 
 #[derive(Debug, Clone, Copy)]
 struct SegmentBudget {
     at_once_max: usize,
-    /// Calls to the system that sent something.
+    /// Number of system calls that sent data.
     sent: usize,
 }
 
-/// tokio, with connections that begin small.
+/// The tokio runtime, with small first buffers for connections.
 #[derive(Debug)]
 pub(super) struct GsoLimitRuntime;
 
@@ -59,7 +61,7 @@ impl Runtime for GsoLimitRuntime {
     }
 }
 
-/// What drives one connection. (The driver of the endpoint is one too, and sends no bursts.)
+/// Driver of one connection. It also wraps the driver of the endpoint, which sends no bursts.
 struct ConnectionDriver {
     driver: Pin<Box<dyn Future<Output = ()> + Send>>,
     bursts: u8,
@@ -80,7 +82,7 @@ impl Future for ConnectionDriver {
     }
 }
 
-/// The endpoint's socket, which all its connections send on.
+/// The endpoint's socket, on which all its connections send.
 struct GsoLimitSocket(Arc<dyn AsyncUdpSocket>);
 
 impl fmt::Debug for GsoLimitSocket {
@@ -137,7 +139,8 @@ mod tests {
 
     use super::*;
 
-    /// What it may send at once at each of its turns, of which it sends so many datagrams.
+    /// Returns a driver that sends this many datagrams in each turn, and the segment limits that it
+    /// saw.
     fn driven(
         socket: &Arc<dyn AsyncUdpSocket>,
         datagrams: usize,
@@ -172,7 +175,8 @@ mod tests {
         let of_the_system = socket.max_transmit_segments();
         let ((mut idle, of_idle), (mut busy, of_busy)) = (driven(&socket, 1), driven(&socket, 2));
         let mut context = Context::from_waker(Waker::noop());
-        // In turns on one thread, as connections are: neither counts for the other.
+        // The two connections take turns on one thread. The bursts of one must not count for the
+        // other.
         for _ in 0..8 {
             let _pending = Pin::new(&mut idle).poll(&mut context);
             let _pending = Pin::new(&mut busy).poll(&mut context);

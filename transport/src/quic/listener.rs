@@ -1,8 +1,11 @@
 //! Listens for QUIC connections.
 //!
-//! A newcomer proves that it owns its address before its handshake begins: by a Retry packet, or by a token of an earlier connection
-//! (RFC 9000, 8.1). So an address that is not validated gets a Retry, which is smaller than what asked for it, and costs no memory
-//! here. The library alone would not hold the bound of three times: it starts one more full datagram while a byte of it is left.
+//! A client proves that it owns its address before its handshake begins. The proof is the answer to
+//! a Retry packet, or a token of an earlier connection (RFC 9000, 8.1). An unvalidated address gets
+//! a Retry packet, which is smaller than the client's packet and costs no memory here.
+//!
+//! The library alone would exceed the amplification limit of three times: it starts one more full
+//! datagram while one byte of the limit is left.
 
 use std::{
     io,
@@ -25,16 +28,16 @@ use tokio::time::timeout;
 use super::{Limits, QuicConnection, QuicSink, QuicSource, gso::GsoLimitRuntime};
 use crate::{frame::CloseReason, tls::ServerTls};
 
-/// Why there is no listener.
+/// Reason for a failed bind.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    #[error("{address} can not be listened on: {source}")]
+    #[error("{address} cannot be listened on: {source}")]
     Bind { address: SocketAddr, source: io::Error },
-    #[error("the tls configuration can not be used for quic: {reason}")]
+    #[error("the tls configuration cannot be used for quic: {reason}")]
     Tls { reason: String },
 }
 
-/// Why a client that came did not become a connection.
+/// Reason why a client did not become a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishError {
     #[error("no handshake and control stream within {limit:?}")]
@@ -48,16 +51,19 @@ pub struct QuicListener {
     endpoint: Endpoint,
     tls: Arc<ServerTls>,
     limits: Arc<Limits>,
-    /// What newcomers get, and what it was made of: a reload of the certificates makes another.
+    /// Configuration for new clients and the TLS configuration it was made from. A reload of the
+    /// certificates makes a new pair.
     current: Mutex<(Arc<ServerConfig>, Arc<quinn::ServerConfig>)>,
     token_key: Arc<hkdf::Prk>,
-    /// How many are under way.
+    /// Number of handshakes in progress.
     handshakes: Arc<AtomicUsize>,
 }
 
 impl QuicListener {
-    /// `secret`, made for this purpose alone, outlives the process: with it clients learn at once that a restarted process has
-    /// forgotten them. Without one they find out by silence.
+    /// Binds the listener. `secret` must be derived for this purpose alone.
+    ///
+    /// With the same secret after a restart, clients learn at once that the new process does not
+    /// have their connections. Without a secret they detect it only by silence.
     pub fn bind(
         address: SocketAddr,
         tls: Arc<ServerTls>,
@@ -93,17 +99,19 @@ impl QuicListener {
         self.endpoint.local_addr()
     }
 
-    /// What it presents, and whom it believes.
+    /// Returns the TLS configuration: certificates presented and authorities trusted.
     pub fn tls(&self) -> &Arc<ServerTls> {
         &self.tls
     }
 
-    /// The next client, whose address is proved and whose handshake has not begun; `None` once the listener is closed.
+    /// Returns the next client, whose address is validated and whose handshake has not begun.
+    /// Returns `None` once the listener is closed.
     pub async fn accept(&self) -> Option<QuicIncoming> {
         loop {
             let incoming = self.endpoint.accept().await?;
             if !incoming.remote_address_validated() {
-                // An error says that the client was told to already. It comes back with a proof, or not at all.
+                // An error means that the client has already received a Retry. It returns with a
+                // proof, or not at all.
                 if let Err(told) = incoming.retry() {
                     told.into_incoming().ignore();
                 }
@@ -121,22 +129,23 @@ impl QuicListener {
         }
     }
 
-    /// Ends all connections at once.
+    /// Closes all connections at once.
     pub fn close(&self, goodbye: CloseReason) {
         self.endpoint.close(VarInt::from_u32(goodbye.quic_code()), goodbye.reason().as_bytes());
     }
 
-    /// Takes no new clients; who is there stays.
+    /// Accepts no new clients. Existing connections stay open.
     pub fn stop_accepting(&self) {
         self.endpoint.set_server_config(None);
     }
 
-    /// Waits until every connection's last words are out.
+    /// Waits until the close packets of all connections are sent.
     pub async fn wait_idle(&self) {
         self.endpoint.wait_idle().await;
     }
 
-    /// With the certificates as of now. Those of before stay when the new ones cannot be used.
+    /// Returns the configuration with the current certificates. Keeps the old configuration if the
+    /// new one is not usable.
     fn config(&self) -> Arc<quinn::ServerConfig> {
         let mut current = self.current.lock();
         let quic = self.tls.quic();
@@ -165,7 +174,7 @@ fn server_config(
     Ok(config)
 }
 
-/// What follows from the listener's secret.
+/// Keys derived from the listener's secret.
 struct DerivedKeys {
     reset: Arc<hmac::Key>,
     tokens: Arc<hkdf::Prk>,
@@ -190,7 +199,8 @@ impl DerivedKeys {
 
     fn endpoint_config(&self) -> EndpointConfig {
         let mut config = EndpointConfig::new(Arc::clone(&self.reset) as _);
-        // Packets for ids of an earlier process must be recognised as such, or no reset is sent for them.
+        // The endpoint must recognise the connection ids of an earlier process, or it sends no
+        // stateless reset for them.
         let key = self.connection_ids;
         config.cid_generator(move || {
             Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key))
@@ -199,7 +209,7 @@ impl DerivedKeys {
     }
 }
 
-/// A client that has said hello.
+/// A client whose first packet has arrived.
 #[derive(Debug)]
 pub struct QuicIncoming {
     incoming: Incoming,
@@ -213,12 +223,12 @@ impl QuicIncoming {
         self.incoming.remote_address()
     }
 
-    /// Sends it away, before anything was done for it.
+    /// Refuses the client before any work is done for it.
     pub fn refuse(self) {
         self.incoming.refuse();
     }
 
-    /// The handshake, and the control stream, which the client has `limit` for.
+    /// Makes the handshake and accepts the control stream. The client has `limit` for both.
     pub async fn establish(
         self,
         limit: Duration,

@@ -1,12 +1,14 @@
-//! MCP over QUIC (RFC 9000): this project's binding, in both roles. docs/transports.md has it in full.
+//! MCP over QUIC (RFC 9000): this project's binding, in both roles. docs/transports.md specifies
+//! it.
 //!
-//! ALPN `mcp`, messages as lines. The first stream a client opens is the *control stream*: it lives as long as the session, and
-//! anything may go over it. Every further stream a client opens carries one request; the server writes what belongs to it, the answer
-//! last, and finishes it. A client that resets such a stream, or stops the server from sending on it, has cancelled the request. So a
-//! lost packet holds up one exchange and not the others.
+//! ALPN `mcp`, messages as lines. The first stream that a client opens is the *control stream*. It
+//! lives as long as the session and may carry any message. Every further stream of a client carries
+//! one request. The server writes the messages of that request on it, the answer last, and finishes
+//! it. A client cancels the request when it resets the stream or stops the server from sending on
+//! it. So a lost packet delays one exchange and not the others.
 //!
-//! Unidirectional streams and datagrams are refused, 0-RTT is not offered, clients may change their address. Used by the broker's
-//! listener ([`QuicListener`]) and links ([`connect`]).
+//! Unidirectional streams and datagrams are refused, 0-RTT is not offered, and clients may change
+//! their address. Used by the broker's listener ([`QuicListener`]) and links ([`connect`]).
 
 mod client;
 mod connection;
@@ -25,36 +27,39 @@ pub use self::{
     listener::{EstablishError, ListenError, QuicIncoming, QuicListener},
 };
 
-/// What a client resets a stream, or stops it, with. Any code means the same; this one is in the binding.
+/// Code with which a client resets or stops a stream. Any code has this meaning, but the binding
+/// names this one.
 const CODE_CANCELLED: VarInt = VarInt::from_u32(16);
 
-/// Unread bytes of one stream; a message that is longer arrives as it is read.
+/// Unread bytes of one stream. A longer message arrives as it is read.
 const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
 /// Unread bytes of all streams of a connection.
 const CONNECTION_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
-/// Sent and not acknowledged, for all streams of a connection.
+/// Bytes sent and not acknowledged, for all streams of a connection.
 const SEND_WINDOW_BYTES: u64 = 2 * 1024 * 1024;
 
-/// Streams of requests that a client may open before the first of them was accepted; from then on it may have all. The library
-/// keeps a place for each that may be opened, and most connections open none.
+/// Request streams that a client may open before the server has accepted the first one. After that
+/// the full limit applies. The library allocates a place for each allowed stream, and most
+/// connections open none.
 const FIRST_REQUEST_STREAMS: u32 = 12;
 
-/// What one connection may cost.
+/// Limits of one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest message accepted.
+    /// Largest message accepted, in bytes.
     pub message_bytes_max: usize,
-    /// Requests of a client that have streams of their own at the same time.
+    /// Requests of a client with open streams at the same time.
     pub request_streams_max: u32,
-    /// Of requests on streams of their own that are not whole yet, for one connection; the first few kilobytes of each are free.
+    /// Memory for incomplete requests on their own streams, for one connection. The first few
+    /// kilobytes of each are not counted.
     pub request_bytes_max: usize,
-    /// How long nothing at all may be heard of the peer.
-    pub silence_max: Duration,
-    /// How often a client shows that it is there.
+    /// Silence of the peer after which the connection ends.
+    pub idle_timeout: Duration,
+    /// Interval of a client's keep-alive packets.
     pub keep_alive: Duration,
-    /// How long a write may get nowhere.
+    /// Time a write may make no progress.
     pub stall_max: Duration,
-    /// Handshakes at the same time at all; beyond it newcomers are refused.
+    /// Handshakes of the whole listener at the same time. Above the limit new clients are refused.
     pub handshakes_max: usize,
 }
 
@@ -64,7 +69,7 @@ impl Default for Limits {
             message_bytes_max: 4 * 1024 * 1024,
             request_streams_max: 100,
             request_bytes_max: 16 * 1024 * 1024,
-            silence_max: Duration::from_secs(5 * 60),
+            idle_timeout: Duration::from_secs(5 * 60),
             keep_alive: Duration::from_secs(20),
             stall_max: Duration::from_secs(30),
             handshakes_max: 1024,
@@ -73,13 +78,14 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For both roles; a client in addition keeps the connection alive, and lets the server open nothing.
+    /// Returns the settings for both roles. A client also keeps the connection alive and lets the
+    /// server open no streams.
     fn transport(&self) -> TransportConfig {
         let mut transport = TransportConfig::default();
         transport
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .datagram_receive_buffer_size(None)
-            .max_idle_timeout(Some(idle_timeout(self.silence_max)))
+            .max_idle_timeout(Some(idle_timeout(self.idle_timeout)))
             .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
             .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
             .send_window(SEND_WINDOW_BYTES);
@@ -103,12 +109,12 @@ impl Limits {
     }
 }
 
-/// One more: the control stream.
+/// Adds one stream for the control stream.
 fn streams_allowed(request_streams: u32) -> VarInt {
     VarInt::from_u32(request_streams.saturating_add(1))
 }
 
-/// In the milliseconds of the wire; what does not fit is as good as for ever.
+/// Converts to the milliseconds of the wire. A longer time becomes the maximum.
 fn idle_timeout(silence_max: Duration) -> IdleTimeout {
     IdleTimeout::try_from(silence_max).unwrap_or(IdleTimeout::from(VarInt::MAX))
 }

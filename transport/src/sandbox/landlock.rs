@@ -1,7 +1,9 @@
-//! Landlock: the files a child may reach, the TCP ports it may connect to, and whom it may signal.
+//! Landlock rules: the files a child may access, the TCP ports it may connect to, and the processes
+//! it may signal.
 //!
-//! Invariant: every access right that the kernel knows up to ABI 7 is handled, so what no rule allows is denied. Older
-//! kernels handle less, which [`super::support`] reports; a kernel without Landlock is an error.
+//! Invariant: the ruleset handles every access right that the kernel knows up to ABI 7, so all
+//! accesses without a rule are denied. Older kernels handle fewer rights, which [`super::support`]
+//! reports. A kernel without Landlock is an error.
 
 use std::{os::fd::AsRawFd as _, path::Path};
 
@@ -13,16 +15,16 @@ use ::landlock::{
 
 use super::{FileRules, Network, SandboxError};
 
-/// The newest ABI that this was tested with.
+/// Newest ABI that this code was tested with.
 const TESTED: ABI = ABI::V7;
 
-/// Rules for a child. Paths are opened here.
+/// Creates the rules of a child. Opens the paths.
 pub(super) fn ruleset(
     files: &FileRules,
     network: &Network,
 ) -> Result<RulesetCreated, SandboxError> {
     let all = AccessFs::from_all(TESTED);
-    // What a kernel does not know is left out.
+    // The library leaves out rights that the kernel does not know.
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(all)?
@@ -53,11 +55,11 @@ pub(super) fn ruleset(
     Ok(created)
 }
 
-/// A rule for one canonical path.
+/// Creates a rule for one canonical path.
 fn beneath(path: &Path, access: BitFlags<AccessFs>) -> Result<PathBeneath<PathFd>, SandboxError> {
     let opened =
         PathFd::new(path).map_err(|source| SandboxError::Path { path: path.to_owned(), source })?;
-    // A link may have been put in its place since the broker looked.
+    // A link may have replaced the path since the broker checked it.
     let unread = |source| SandboxError::Folder { path: path.to_owned(), source };
     let own = std::os::fd::AsFd::as_fd(&opened).as_raw_fd();
     let target = std::fs::read_link(format!("/proc/self/fd/{own}")).map_err(unread)?;

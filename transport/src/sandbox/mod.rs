@@ -1,8 +1,10 @@
-//! Confines a child process: a user of its own, Landlock rules for files and TCP ports, and a seccomp filter.
+//! Confines a child process: its own user, Landlock rules for files and TCP ports, and a seccomp
+//! filter.
 //!
-//! The broker decides on a [`Sandbox`] and passes it to the launcher ([`crate::child_launcher`]) as [`Sandbox::arguments`]. The
-//! launcher reads them with [`Sandbox::read_argument`] and puts them in force on itself, before it becomes the command.
-//! Invariant: a part that cannot be put in force is an error, and the command is not executed.
+//! The broker chooses a [`Sandbox`] and passes it to the launcher ([`crate::child_launcher`]) as
+//! [`Sandbox::arguments`]. The launcher reads the arguments with [`Sandbox::read_argument`] and
+//! applies the sandbox to itself before it becomes the command. Invariant: a part that cannot be
+//! applied is an error, and the command is not executed.
 
 mod landlock;
 mod seccomp;
@@ -16,43 +18,45 @@ use std::{
     path::PathBuf,
 };
 
-/// What confines one child process.
+/// Restrictions of one child process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sandbox {
-    /// The user and the group that the child becomes, without supplementary groups. Absent: it keeps those of the broker.
+    /// User and group id of the child, which has no supplementary groups. `None` keeps those of the
+    /// broker.
     pub user: Option<u32>,
-    /// The files it may reach (Landlock). Absent: the modes of files decide.
+    /// Files the child may access (Landlock). With `None` only the file modes decide.
     pub files: Option<FileRules>,
     pub network: Network,
-    /// Allow signals to its own process and group only. Landlock does this better, from ABI 6 on.
+    /// True if the child may signal only its own process and group. From ABI 6 on Landlock enforces
+    /// this better.
     pub own_signals_only: bool,
-    /// A folder for temporary files, made by the child's user where it is missing.
+    /// Folder for temporary files. The child's user creates it if it is missing.
     pub temporary: Option<PathBuf>,
 }
 
-/// Paths below which files may be reached. Each is canonical.
+/// Canonical paths. The child may access files below them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileRules {
-    /// Read and execute.
+    /// Paths for reading and executing.
     pub read: Vec<PathBuf>,
-    /// Everything but the making of devices.
+    /// Paths for every access except the creation of devices.
     pub write: Vec<PathBuf>,
-    /// Read and write what is there.
+    /// Paths for reading and writing existing files.
     pub devices: Vec<PathBuf>,
 }
 
-/// What the child may connect to.
+/// Network access of the child.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Network {
     #[default]
     Any,
-    /// Every TCP port but these. Landlock enforces it, from ABI 4 on.
+    /// Every TCP port except these. Landlock enforces it from ABI 4 on.
     Except(Vec<u16>),
-    /// No socket of the internet protocols at all.
+    /// No socket of the internet protocols.
     None,
 }
 
-/// Why a child could not be confined.
+/// Reason why a child could not be confined.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     #[error("the user {user} of the child: {source}")]
@@ -73,7 +77,7 @@ pub enum SandboxError {
     Seccomp(#[from] seccompiler::Error),
 }
 
-/// Rules that are opened already, while the process still has the rights of the broker.
+/// A sandbox whose paths were opened while the process still had the rights of the broker.
 #[derive(Debug)]
 pub struct PreparedSandbox {
     sandbox: Sandbox,
@@ -81,7 +85,7 @@ pub struct PreparedSandbox {
 }
 
 impl Sandbox {
-    /// What the launcher is started with.
+    /// Returns the arguments for the launcher.
     pub fn arguments(&self) -> Vec<OsString> {
         let mut arguments = vec![OsString::from("--sandbox=1")];
         let mut add = |name: &str, value: &OsStr| {
@@ -116,7 +120,7 @@ impl Sandbox {
         arguments
     }
 
-    /// Takes up one of [`Sandbox::arguments`]; `None` when it is none of them.
+    /// Reads one of [`Sandbox::arguments`]. Returns `None` for any other argument.
     pub fn read_argument(&mut self, name: &str, value: &OsStr) -> Option<()> {
         let path = || PathBuf::from(value);
         let text = value.to_str();
@@ -142,8 +146,8 @@ impl Sandbox {
         Some(())
     }
 
-    /// Opens what the rules name. To be called while the process has the rights of the broker.
-    pub fn open(self) -> Result<PreparedSandbox, SandboxError> {
+    /// Opens the paths of the rules. Call it while the process has the rights of the broker.
+    pub fn prepare(self) -> Result<PreparedSandbox, SandboxError> {
         let rules =
             self.files.as_ref().map(|files| landlock::ruleset(files, &self.network)).transpose()?;
         Ok(PreparedSandbox { sandbox: self, rules })
@@ -151,8 +155,8 @@ impl Sandbox {
 }
 
 impl PreparedSandbox {
-    /// Gives up the broker's user and every capability. What follows a change of the user, such as the signal at the
-    /// death of the parent, comes after this.
+    /// Drops the broker's user and every capability. Settings that a change of the user clears,
+    /// such as the parent death signal, come after this.
     pub fn change_user(&self) -> Result<(), SandboxError> {
         if let Some(user) = self.sandbox.user {
             user::become_user(user).map_err(|source| SandboxError::User { user, source })?;
@@ -163,8 +167,8 @@ impl PreparedSandbox {
             .map_err(|source| SandboxError::Folder { path: path.clone(), source })
     }
 
-    /// Puts Landlock and seccomp in force, for this process and all that it starts. The last step before the command: the
-    /// process has no new privileges by then.
+    /// Applies Landlock and seccomp to this process and all its descendants. This is the last step
+    /// before the command, and requires that the process cannot gain new privileges.
     pub fn enforce(self) -> Result<(), SandboxError> {
         if let Some(rules) = self.rules {
             landlock::enforce(rules)?;

@@ -1,7 +1,9 @@
-//! The seccomp filter of children: system calls that no MCP server needs, and that lead out of a sandbox.
+//! Seccomp filter of children: refuses system calls that no MCP server needs and that could break
+//! the sandbox.
 //!
-//! The rest is allowed. A call that is refused fails with an error that programs know how to live with: `EPERM`, or
-//! `ENOSYS` where they then try an older call. Calls of other architectures end the process.
+//! All other calls are allowed. A refused call fails with an error that programs can handle:
+//! `EPERM`, or `ENOSYS` if programs then try an older call. Calls of other architectures end the
+//! process.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +14,8 @@ use seccompiler::{
 
 use super::{Network, Sandbox, SandboxError};
 
-/// Refused whatever the arguments are: other processes' memory, mounts, namespaces, keys, the kernel itself, the clock.
+/// Calls refused with all arguments: other processes' memory, mounts, namespaces, keys, the kernel
+/// itself, the clock.
 const REFUSED: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -70,8 +73,8 @@ const KEXEC_FILE_LOAD: i64 = 320;
 const KEXEC_FILE_LOAD: i64 = 294;
 const OPEN_TREE_ATTR: i64 = 467;
 
-/// Told to be missing. `clone3` has its flags in memory, where no filter sees them: programs then use `clone`. What is done
-/// through an io_uring passes no filter.
+/// Calls that fail with `ENOSYS`. `clone3` has its flags in memory, which a filter cannot read;
+/// programs then use `clone`. Operations of an io_uring pass no filter.
 const MISSING: &[i64] = &[
     libc::SYS_clone3,
     libc::SYS_io_uring_setup,
@@ -79,19 +82,19 @@ const MISSING: &[i64] = &[
     libc::SYS_io_uring_register,
 ];
 
-/// Flags of `clone` that make namespaces.
+/// Flags of `clone` that create namespaces.
 const NAMESPACES: [u64; 7] =
     [0x0002_0000, 0x0200_0000, 0x0400_0000, 0x0800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
-/// Requests of `ioctl` that type for the user of a terminal.
+/// Requests of `ioctl` that insert input into a terminal.
 const TYPING: [u64; 2] = [0x5412, 0x541c];
-/// Requests of `ioctl` and `fcntl` that have signals sent later.
+/// Requests of `ioctl` and `fcntl` that cause later signals.
 const SIGNAL_REQUESTS: [u64; 2] = [0x8901, 0x8902];
 const SIGNAL_OPTIONS: [u64; 3] = [8, 10, 15];
-/// `MSG_FASTOPEN`: connects without `connect`, which Landlock does not see.
+/// `MSG_FASTOPEN`: connects without `connect`, so Landlock does not see it.
 const FAST_OPEN: u64 = 0x2000_0000;
-/// Another way to TCP that Landlock does not see.
+/// Protocol that opens TCP connections without the Landlock check.
 const MPTCP: u64 = 262;
-/// Bit of the numbers of the x32 calls, which are those of x86-64 once more.
+/// Bit in the numbers of the x32 calls, which duplicate those of x86-64.
 const X32: u32 = 0x4000_0000;
 
 type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -104,7 +107,7 @@ pub(super) fn enforce(sandbox: &Sandbox) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// One for each error that a refused call fails with.
+/// Returns one program for each error that refused calls fail with.
 fn programs(sandbox: &Sandbox, own: u32) -> Result<Vec<BpfProgram>, BackendError> {
     let missing = MISSING.iter().map(|call| (*call, Vec::new())).collect();
     [
@@ -127,7 +130,8 @@ fn program(rules: SyscallRules, error: i32) -> Result<BpfProgram, BackendError> 
         target,
     )?)?;
     if cfg!(target_arch = "x86_64") {
-        // After the check of the architecture, which is three instructions: load the number, and refuse those of x32.
+        // These instructions follow the architecture check, which has three. They load the call
+        // number and refuse x32 calls.
         let load = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
         let if_x32 = sock_filter { code: 0x35, jt: 0, jf: 1, k: X32 };
         let refused = sock_filter { code: 0x06, jt: 0, jf: 0, k: u32::from(refuse(libc::ENOSYS)) };
@@ -139,7 +143,8 @@ fn program(rules: SyscallRules, error: i32) -> Result<BpfProgram, BackendError> 
 fn refused(sandbox: &Sandbox, own: u32) -> Result<SyscallRules, BackendError> {
     let mut rules: SyscallRules = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     let mut ioctl: Vec<u64> = TYPING.to_vec();
-    // The limits of other processes of the same user can be set, those of the processor's time included.
+    // `prlimit` could change the limits of other processes of the same user, processor time
+    // included.
     rules.insert(libc::SYS_prlimit64, vec![all([unlike(0, 0)?])?]);
     rules.insert(
         libc::SYS_clone,
@@ -174,8 +179,9 @@ fn refused(sandbox: &Sandbox, own: u32) -> Result<SyscallRules, BackendError> {
     Ok(rules)
 }
 
-/// Sockets of the internet protocols, of netlink, and of this machine where the modes of files guard them: a child that has
-/// the broker's user could speak to what serves that user.
+/// Refuses all sockets except those of netlink and, unless the network is off, of the internet
+/// protocols. A child with its own user also gets Unix sockets, because file modes guard them. A
+/// child with the broker's user could connect to services of that user.
 fn sockets(sandbox: &Sandbox) -> Result<SyscallRules, BackendError> {
     let mut families = vec![libc::AF_NETLINK];
     if sandbox.network != Network::None {

@@ -1,18 +1,19 @@
-//! What this host offers to confine children: the Landlock ABI of the kernel, and the right to change users.
+//! Detects the sandbox features of this host: the Landlock ABI of the kernel, and the right to
+//! change users.
 //!
-//! Asked once, at the start of the broker.
+//! Called once, at the start of the broker.
 
 use std::{fs, ops::RangeInclusive, thread};
 
 use ::landlock::{ABI, Access as _, AccessFs, LandlockStatus, RulesetAttr as _, RulesetError};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// From this ABI on TCP connections have rules.
+/// First ABI with rules for TCP connections.
 pub const ABI_TCP: i32 = 4;
-/// From this ABI on signals and abstract sockets are kept within the sandbox.
+/// First ABI that confines signals and abstract sockets to the sandbox.
 pub const ABI_SCOPES: i32 = 6;
 
-/// Needed to change users, to give a folder away, and to end the children of other users.
+/// Capabilities for changing users, giving a folder away, and ending the children of other users.
 const NEEDED: [(CapabilitySet, &str); 4] = [
     (CapabilitySet::SETUID, "CAP_SETUID"),
     (CapabilitySet::SETGID, "CAP_SETGID"),
@@ -20,9 +21,10 @@ const NEEDED: [(CapabilitySet, &str); 4] = [
     (CapabilitySet::CHOWN, "CAP_CHOWN"),
 ];
 
-/// The ABI of this kernel's Landlock, as far as it is made use of; `None` without Landlock.
+/// Returns the Landlock ABI of this kernel, capped at the newest one in use. Returns `None` without
+/// Landlock.
 pub fn landlock_abi() -> Option<i32> {
-    // The status is told to who restricts itself, so a thread does that and ends.
+    // Only a restricted thread learns the status, so a separate thread restricts itself and ends.
     let probe = || -> Result<LandlockStatus, RulesetError> {
         let ruleset = ::landlock::Ruleset::default().handle_access(AccessFs::from_all(ABI::V1))?;
         Ok(ruleset.create()?.restrict_self()?.landlock)
@@ -40,8 +42,8 @@ pub fn landlock_abi() -> Option<i32> {
     }
 }
 
-/// Why children cannot have users of this range; `None` when they can.
-pub fn no_user_change(range: &RangeInclusive<u32>) -> Option<String> {
+/// Returns the reason why children cannot have users of this range, or `None` if they can.
+pub fn user_change_obstacle(range: &RangeInclusive<u32>) -> Option<String> {
     let own = match capabilities(None) {
         Ok(sets) => sets.effective,
         Err(error) => {
@@ -65,7 +67,7 @@ pub fn no_user_change(range: &RangeInclusive<u32>) -> Option<String> {
     })
 }
 
-/// Whether one line of such a map holds all of the range.
+/// Returns whether one line of a user map contains the whole range.
 fn is_mapped(map: &str, range: &RangeInclusive<u32>) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u64>);

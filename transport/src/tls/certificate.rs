@@ -1,7 +1,7 @@
-//! Who a client is by its certificate, and until when one is valid.
+//! Reads the identity of a client and the validity from a certificate.
 //!
-//! Used by listeners that ask for certificates. The certificate has been verified against the configured authorities before
-//! anybody sees it here; this file only reads out of it.
+//! Used by listeners that request certificates. The TLS layer has already verified the certificate
+//! against the configured authorities. This file only reads its content.
 
 use std::{
     fmt,
@@ -19,17 +19,17 @@ use x509_parser::{
     x509::AttributeTypeAndValue,
 };
 
-/// `mcp-broker://{tenant}/{principal}` as a URI among the subject's alternative names.
+/// Prefix of `mcp-broker://{tenant}/{principal}`, a URI among the subject's alternative names.
 const URI_PREFIX: &str = "mcp-broker://";
 
-/// The leaf a client proved to have the key of, and what it showed with it.
+/// The leaf certificate, whose key the client proved to have, and its intermediates.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
     leaf: CertificateDer<'static>,
     intermediates: Vec<CertificateDer<'static>>,
 }
 
-/// The tenant and principal a certificate speaks for.
+/// The tenant and principal that a certificate names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CertificateIdentity {
     pub tenant: String,
@@ -49,19 +49,21 @@ impl ClientCertificate {
         Some(Self { leaf: leaf.clone().into_owned(), intermediates })
     }
 
-    /// Whether it would be believed now.
-    pub(super) fn is_believed_by(&self, verifier: &dyn ClientCertVerifier) -> bool {
+    /// Returns whether the verifier would accept the certificate now.
+    pub(super) fn is_trusted_by(&self, verifier: &dyn ClientCertVerifier) -> bool {
         verifier.verify_client_cert(&self.leaf, &self.intermediates, UnixTime::now()).is_ok()
     }
 
-    /// How long it is still valid, as far as it says so in a way we understand.
-    pub(super) fn lasts(&self) -> Option<Duration> {
+    /// Returns the remaining validity, or `None` if it cannot be read from the certificate.
+    pub(super) fn remaining_validity(&self) -> Option<Duration> {
         Some(valid_until(&self.leaf)?.duration_since(SystemTime::now()).unwrap_or_default())
     }
 
-    /// Whom the certificate names: the URI, else organisation (tenant) and common name (principal) of the subject.
+    /// Returns the identity in the certificate: the URI, or else organisation (tenant) and common
+    /// name (principal) of the subject.
     ///
-    /// `None` where it names nobody or is ambiguous; an unusable URI of ours is not passed over in favour of the subject.
+    /// Returns `None` if the certificate names no identity or an ambiguous one. An invalid URI with
+    /// the broker's prefix does not fall back to the subject.
     pub fn identity(&self) -> Option<CertificateIdentity> {
         let certificate = parse(&self.leaf)?;
         let alternatives = certificate

@@ -1,6 +1,7 @@
-//! Whom the clients of TCP, WebSocket and QUIC trust, and what they present.
+//! TLS of the clients of TCP, WebSocket and QUIC: trusted authorities and presented certificates.
 //!
-//! Certificates are always verified: against the system's authorities and, where one is given, a file of others.
+//! Clients always verify certificates: against the system's authorities and, if configured, a file
+//! of further ones.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -16,18 +17,18 @@ use tokio_rustls::TlsConnector;
 use super::{ALPN_HTTP1, ALPN_MCP, ClientIdentity, TlsError, trust};
 use crate::{connect_error::ConnectError, tcp::Stream};
 
-/// What a backend's TLS needs beyond the defaults.
+/// TLS settings of a backend beyond the defaults.
 #[derive(Debug, Clone, Default)]
 pub struct ClientTlsFiles {
-    /// Authorities trusted beside the system's, PEM.
+    /// PEM file of authorities trusted in addition to those of the system.
     pub ca: Option<PathBuf>,
-    /// Presented to servers that ask for a certificate.
+    /// Certificate presented to servers that request one.
     pub identity: Option<Arc<ClientIdentity>>,
-    /// The name expected in the certificate, where it is not the host connected to.
+    /// Name expected in the certificate, if it differs from the host connected to.
     pub server_name: Option<String>,
 }
 
-/// Ready for connections; clones are cheap.
+/// Configurations for all wires. Clones are cheap.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
     tcp: Arc<ClientConfig>,
@@ -36,8 +37,9 @@ pub struct ClientTls {
     server_name: Option<ServerName<'static>>,
 }
 
-/// A session that is resumed shows no certificate: the server goes on with the one it saw, whatever was reloaded since.
-pub(crate) fn presenting(mut config: ClientConfig) -> ClientConfig {
+/// Disables resumption. A resumed session shows no certificate, so the server would keep the old
+/// one after a reload.
+pub(crate) fn without_resumption(mut config: ClientConfig) -> ClientConfig {
     config.resumption = Resumption::disabled();
     config
 }
@@ -54,7 +56,7 @@ impl ClientTls {
         let config = match &files.identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
-                presenting(builder.with_client_cert_resolver(Arc::clone(identity) as _))
+                without_resumption(builder.with_client_cert_resolver(Arc::clone(identity) as _))
             }
         };
         let speaking = |protocols: &[&[u8]]| {
@@ -67,7 +69,8 @@ impl ClientTls {
                 .map_err(|_| TlsError::ServerName { name: name.clone() })
         };
         Ok(Self {
-            // A TLS proxy in front of a TCP backend need not know our protocol's name, so none is asked for.
+            // A TLS proxy in front of a TCP backend may not know our protocol's name, so the client
+            // requests none.
             tcp: speaking(&[]),
             websocket: speaking(&[ALPN_HTTP1]),
             quic: speaking(&[ALPN_MCP]),
@@ -91,12 +94,12 @@ impl ClientTls {
         self.secure(&self.websocket, tcp, host).await
     }
 
-    /// For QUIC, which has TLS 1.3 built in and asks for no lower version.
+    /// Returns the configuration for QUIC, which requires TLS 1.3.
     pub(crate) fn quic(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.quic)
     }
 
-    /// The name the server has to prove.
+    /// Returns the name that the server has to prove.
     pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>, ConnectError> {
         match &self.server_name {
             Some(name) => Ok(name.clone()),

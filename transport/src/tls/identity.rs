@@ -1,5 +1,5 @@
-//! What the broker presents to a server that asks for a certificate. Reloaded in place: clients made before present the new one in
-//! their next handshake.
+//! Client certificate that the broker presents to servers that request one. A reload changes it in
+//! place: existing clients present the new certificate in their next handshake.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -8,14 +8,14 @@ use rustls::{SignatureScheme, client::ResolvesClientCert, sign::CertifiedKey};
 
 use super::{TlsError, trust};
 
-/// The files of a client's certificate, PEM: the chain, leaf first, and its key.
+/// PEM files of a client's certificate: the chain, leaf first, and its key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClientIdentityFiles {
     pub cert: PathBuf,
     pub key: PathBuf,
 }
 
-/// A certificate and its key, as the files were when they were last good.
+/// A certificate and its key, from the last valid state of the files.
 #[derive(Debug)]
 pub struct ClientIdentity {
     files: ClientIdentityFiles,
@@ -23,7 +23,7 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentityFiles {
-    /// Whether they can be used, together.
+    /// Checks that the files are valid and belong together.
     pub fn check(&self) -> Result<(), TlsError> {
         self.read().map(|_| ())
     }
@@ -39,7 +39,7 @@ impl ClientIdentity {
         Ok(Self { files, current })
     }
 
-    /// Reads the files again. After an error everything is as it was.
+    /// Reads the files again. After an error the old certificate stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.current.store(Arc::new(self.files.read()?));
         Ok(())
@@ -47,7 +47,8 @@ impl ClientIdentity {
 }
 
 impl ResolvesClientCert for ClientIdentity {
-    /// Whatever authorities the server names: some name too few, and the operator has said which one is for it.
+    /// Ignores the authorities that the server names. Some servers name too few, and the operator
+    /// chose this certificate for the server.
     fn resolve(
         &self,
         _authorities: &[&[u8]],

@@ -1,7 +1,7 @@
-//! What listeners present, and whom they ask for a certificate.
+//! TLS of the listeners: the presented certificate, and the check of client certificates.
 //!
-//! Used by every listener of the broker. Reloading swaps what the *next* handshake gets: connections that exist go on, and files
-//! that cannot be used change nothing.
+//! Used by every listener of the broker. A reload changes the *next* handshake only: existing
+//! connections stay open. Files that cannot be used change nothing.
 
 use std::{
     io,
@@ -35,25 +35,27 @@ use super::{
 };
 use crate::tcp::Stream;
 
-/// How often a certificate that lasts longer is looked at.
+/// Longest time between two checks of a certificate.
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(600);
 
-/// Where the server's certificate comes from.
+/// Source of the server's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateSource {
     /// PEM files: the chain, leaf first, and its key.
     Files { cert: PathBuf, key: PathBuf },
-    /// Made anew at each loading, for these names and addresses. For development: no client can verify it.
+    /// A certificate made at each load, for these names and addresses. For development only,
+    /// because no client can verify it.
     SelfSigned { names: Vec<String> },
 }
 
-/// Whether clients have to present a certificate, and whose are believed: a PEM file of authorities, and one with what each of them
-/// has revoked.
+/// Rule for client certificates. Holds a PEM file of trusted authorities, and one with their
+/// revocation lists.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ClientAuth {
     #[default]
     None,
-    /// Who presents none is let in without an identity; a bad one is refused.
+    /// A client without a certificate is accepted without an identity. An invalid certificate is
+    /// refused.
     Optional {
         ca: PathBuf,
         crl: Option<PathBuf>,
@@ -64,12 +66,12 @@ pub enum ClientAuth {
     },
 }
 
-/// What is spoken above TLS.
+/// Protocol above TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenerKind {
     /// HTTP/2 and HTTP/1.1.
     Http,
-    /// Lines. A client need not name the protocol, but one that names another is refused.
+    /// Lines. A client need not name the protocol, but a client that names another one is refused.
     Tcp,
 }
 
@@ -87,12 +89,13 @@ pub struct ServerTls {
     source: CertificateSource,
     client_auth: ClientAuth,
     current: ArcSwap<TlsConfigs>,
-    /// Something else is presented, and others may be believed.
+    /// Notified after the presented certificate and the trusted authorities may have changed.
     renewed: Notify,
 }
 
-/// What one reading of the files gave. A configuration per use, because each has its own protocols and its own memory of
-/// sessions to resume: nobody resumes past a change of the authorities.
+/// Result of one load of the files. Each use has its own configuration, because each has its own
+/// protocols and its own resumption cache. So no client resumes a session after a change of the
+/// authorities.
 #[derive(Debug)]
 struct TlsConfigs {
     http: Arc<ServerConfig>,
@@ -102,7 +105,7 @@ struct TlsConfigs {
     valid_until: Option<SystemTime>,
 }
 
-/// Certificates that were read and are good, and not presented yet.
+/// Certificates that were loaded and checked, and are not presented yet.
 #[derive(Debug)]
 pub struct ReloadedCertificates(Arc<TlsConfigs>);
 
@@ -117,36 +120,38 @@ impl ServerTls {
         })
     }
 
-    /// Reads the files again. After an error everything is as it was.
+    /// Reads the files again. After an error the old certificates stay in use.
     pub fn reload(&self) -> Result<(), TlsError> {
-        self.present(self.read()?);
+        self.install(self.read_certificates()?);
         Ok(())
     }
 
-    /// Reads the files again, and changes nothing yet.
-    pub fn read(&self) -> Result<ReloadedCertificates, TlsError> {
+    /// Reads the files again without a change to the presented certificate.
+    pub fn read_certificates(&self) -> Result<ReloadedCertificates, TlsError> {
         TlsConfigs::load(&self.source, &self.client_auth)
             .map(|configs| ReloadedCertificates(Arc::new(configs)))
     }
 
-    /// What [`ServerTls::read`] gave is presented from now on.
-    pub fn present(&self, renewed: ReloadedCertificates) {
+    /// Presents the result of [`ServerTls::read_certificates`] from now on.
+    pub fn install(&self, renewed: ReloadedCertificates) {
         self.current.store(renewed.0);
         self.renewed.notify_waiters();
     }
 
-    /// Resolves when a client that came with this certificate would be let in with it no more: it has ended, or what was read since
-    /// does not believe it.
-    pub async fn outlived(&self, certificate: &ClientCertificate) {
+    /// Resolves when the listener would no longer accept this client certificate: it has expired,
+    /// or the trusted authorities have changed.
+    pub async fn until_untrusted(&self, certificate: &ClientCertificate) {
         loop {
             let renewed = self.renewed.notified();
             tokio::pin!(renewed);
             renewed.as_mut().enable(); // before looking, so that no change is missed
-            if !certificate.is_believed_by(&*self.current.load().verifier) {
+            if !certificate.is_trusted_by(&*self.current.load().verifier) {
                 return;
             }
-            // Validity counts whole seconds; a clock that was set is noticed at the next look.
-            let left = certificate.lasts().unwrap_or(LOOK_EVERY_MAX) + Duration::from_secs(1);
+            // Validity has a resolution of seconds. A change of the clock is noticed at the next
+            // check.
+            let left =
+                certificate.remaining_validity().unwrap_or(LOOK_EVERY_MAX) + Duration::from_secs(1);
             tokio::select! {
                 () = renewed => {}
                 () = sleep(left.min(LOOK_EVERY_MAX)) => {}
@@ -154,7 +159,7 @@ impl ServerTls {
         }
     }
 
-    /// The server's side of the handshake, which the client has `limit` to get through.
+    /// Makes the server's side of the handshake. The client has `limit` to complete it.
     pub async fn accept(
         &self,
         tcp: TcpStream,
@@ -174,12 +179,13 @@ impl ServerTls {
         Ok(Stream::Tls(Box::new(stream.into())))
     }
 
-    /// When the certificate presented now stops being valid, for whoever has to renew it.
+    /// Returns the end of the validity of the presented certificate, so that the operator can renew
+    /// it.
     pub fn valid_until(&self) -> Option<SystemTime> {
         self.current.load().valid_until
     }
 
-    /// TLS 1.3 for QUIC, as of now.
+    /// Returns the current TLS 1.3 configuration for QUIC.
     pub(crate) fn quic(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current.load().quic)
     }
@@ -224,7 +230,8 @@ fn client_verifier(
     };
     let mut roots = RootCertStore::empty();
     trust::add_authorities(&mut roots, ca)?;
-    // With lists at all, an authority without one is believed in nothing; one whose next list is late still counts.
+    // If any list is given, an authority without a list is not trusted. An outdated list still
+    // counts.
     let lists = crl.as_deref().map(trust::revocation_lists).transpose()?;
     let builder =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))

@@ -14,13 +14,15 @@ use rustls::{
 
 use super::TlsError;
 
-/// The one cryptography library of this process.
+/// Returns the only cryptography provider of this process.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// The authorities the operating system trusts, as they are when all of them could be read first: that takes longer than anything
-/// else at the start of a process. Their absence is no error: an own one may be configured.
+/// Returns the authorities that the operating system trusts.
+///
+/// The first complete result is cached, because reading them is the slowest step of a process
+/// start. Their absence is not an error: the configuration may name others.
 pub(crate) fn system_roots() -> RootCertStore {
     static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
     if let Some(roots) = ROOTS.get() {
@@ -30,7 +32,7 @@ pub(crate) fn system_roots() -> RootCertStore {
     if is_whole { ROOTS.get_or_init(|| roots).clone() } else { roots }
 }
 
-/// And whether they are all there are.
+/// Reads the authorities. Also returns whether the result is complete.
 fn read_system_roots() -> (RootCertStore, bool) {
     let mut roots = RootCertStore::empty();
     let native = rustls_native_certs::load_native_certs();
@@ -47,7 +49,7 @@ fn read_system_roots() -> (RootCertStore, bool) {
     (roots, is_whole)
 }
 
-/// Adds every certificate of the file; each has to be usable.
+/// Adds every certificate of the file. Each of them must be usable.
 pub(super) fn add_authorities(roots: &mut RootCertStore, path: &Path) -> Result<(), TlsError> {
     for authority in certificates(path)? {
         roots.add(authority).map_err(|error| TlsError::Authority {
@@ -58,7 +60,7 @@ pub(super) fn add_authorities(roots: &mut RootCertStore, path: &Path) -> Result<
     Ok(())
 }
 
-/// A chain and its private key, which have to belong together.
+/// Reads a chain and its private key, which have to belong together.
 pub(super) fn certified_key(
     cert: &Path,
     key: &Path,
@@ -73,7 +75,7 @@ pub(super) fn certified_key(
     })
 }
 
-/// What authorities have revoked.
+/// Reads the revocation lists of a file.
 pub(super) fn revocation_lists(
     path: &Path,
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {

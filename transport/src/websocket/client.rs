@@ -1,4 +1,4 @@
-//! Connects to a WebSocket server: TCP by the egress policy, TLS for `wss`, the upgrade.
+//! Connects to a WebSocket server: TCP under the egress policy, TLS for `wss`, the upgrade.
 
 use std::time::Duration;
 
@@ -19,25 +19,25 @@ use crate::{
     tls::ClientTls,
 };
 
-/// Largest response head; the HTTP library refuses smaller buffers than 8 KiB.
+/// Largest response head. The HTTP library refuses buffers smaller than 8 KiB.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// How to connect.
+/// Options of a connect.
 #[derive(Debug)]
 pub struct ConnectOptions<'a> {
     /// `ws://` or `wss://`, absolute.
     pub url: &'a Uri,
-    /// Sent with the upgrade beside what it needs itself, for example `Authorization`.
+    /// Headers sent with the upgrade in addition to its own, for example `Authorization`.
     pub headers: HeaderMap,
     pub egress: &'a EgressPolicy,
     /// For `wss`.
     pub tls: &'a ClientTls,
     pub limits: &'a Limits,
-    /// For connecting, TLS and the upgrade together.
+    /// Time limit for connect, TLS and upgrade together.
     pub timeout: Duration,
 }
 
-/// A connection that is ready for messages. No redirect is followed.
+/// Opens a connection that is ready for messages. Follows no redirect.
 pub async fn connect(options: ConnectOptions<'_>) -> Result<TcpHalves, ConnectError> {
     let limit = options.timeout;
     timeout(limit, upgraded(options)).await.unwrap_or(Err(ConnectError::Timeout))
@@ -53,7 +53,7 @@ async fn upgraded(options: ConnectOptions<'_>) -> Result<TcpHalves, ConnectError
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| not_upgraded(&error))?;
-    // Ends by itself: with the upgrade, or when the sender is dropped.
+    // The task ends with the upgrade, or when the sender is dropped.
     tokio::spawn(connection.with_upgrades());
     let response = sender.send_request(request).await.map_err(|error| not_upgraded(&error))?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -96,7 +96,7 @@ fn request(
     };
     let path = options.url.path_and_query().map_or("/", |path| path.as_str());
     let authority = options.url.authority().map_or("", |authority| authority.as_str());
-    // What stands before an `@` would be a password; it is neither sent nor looked at.
+    // The part before an `@` would be a password. The client ignores it and does not send it.
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     let request =
         Request::builder().method(Method::GET).uri(path).header(HOST, host).body(Empty::new());
@@ -107,7 +107,7 @@ fn request(
     Ok((request, key))
 }
 
-/// As told by what is behind it, such as a certificate that was asked for and not shown.
+/// Uses the innermost error as the reason, such as a client certificate that the server requires.
 fn not_upgraded(error: &hyper::Error) -> ConnectError {
     no_websocket(&innermost_reason(error))
 }

@@ -1,13 +1,14 @@
-//! Frames in bytes (RFC 6455, section 5): decoding what a peer sends, encoding heads and control frames. No I/O.
+//! Encodes and decodes WebSocket frames (RFC 6455, section 5). No I/O.
 //!
-//! A fault is found as early as the bytes allow: size, opcode, flags and masking as soon as the frame's head is there, text
-//! that is not UTF-8 at the end of each fragment.
+//! The decoder finds each fault as early as the bytes allow. It checks size, opcode, flags and
+//! masking when the frame's head is complete. It checks the UTF-8 of text at the end of each
+//! fragment.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{frame::ReadError, read_buffer::ReadBuffer};
 
-/// Which end of the connection this is. Clients mask what they send, servers do not (5.1).
+/// Role of this end of the connection. Clients mask the frames they send, servers do not (5.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Server,
@@ -25,7 +26,7 @@ const LENGTH_64: u8 = 127;
 
 /// Largest payload of a control frame (5.5).
 pub(super) const CONTROL_BYTES_MAX: usize = 125;
-/// Largest reason in a close frame, behind the two bytes of its code.
+/// Largest reason in a close frame, after the two bytes of its code.
 pub(super) const REASON_BYTES_MAX: usize = CONTROL_BYTES_MAX - 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +58,7 @@ impl Opcode {
     }
 }
 
-/// What a peer sent.
+/// A frame or message that the peer sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DecodedFrame {
     Message(Message),
@@ -66,21 +67,21 @@ pub(super) enum DecodedFrame {
     Close(Option<CloseFrame>),
 }
 
-/// A whole message; valid UTF-8 where it is text.
+/// A whole message. Text is valid UTF-8.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) opcode: Opcode,
     pub(super) payload: Bytes,
 }
 
-/// What a close frame says.
+/// Content of a close frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CloseFrame {
     pub(super) code: u16,
     pub(super) reason: String,
 }
 
-/// The head of a frame that has been checked and taken from the buffer.
+/// Head of a frame that has been checked and taken from the buffer.
 #[derive(Debug, Clone, Copy)]
 struct FrameHeader {
     is_final: bool,
@@ -89,14 +90,14 @@ struct FrameHeader {
     payload_bytes: usize,
 }
 
-/// Turns bytes into events.
+/// Decodes bytes into events.
 #[derive(Debug)]
 pub(super) struct Decoder {
     role: Role,
     message_bytes_max: usize,
     takes_binary: bool,
     head: Option<FrameHeader>,
-    /// A message in fragments, as far as it has come.
+    /// The fragments of an incomplete message.
     fragments: Option<Fragments>,
 }
 
@@ -104,18 +105,18 @@ pub(super) struct Decoder {
 struct Fragments {
     opcode: Opcode,
     payload: BytesMut,
-    /// How much of it is known to be UTF-8; the rest is the beginning of a character.
+    /// Number of bytes known to be valid UTF-8. The rest is the start of a character.
     valid_bytes: usize,
 }
 
 impl Decoder {
-    /// For text only.
+    /// Creates a decoder that accepts text messages only.
     pub(super) fn new(role: Role, message_bytes_max: usize) -> Self {
         Self { role, message_bytes_max, takes_binary: false, head: None, fragments: None }
     }
 
-    /// From the next frame on.
-    pub(super) fn allow(&mut self, message_bytes_max: usize) {
+    /// Sets the limit from the next frame on.
+    pub(super) fn set_message_limit(&mut self, message_bytes_max: usize) {
         self.message_bytes_max = message_bytes_max;
     }
 
@@ -123,7 +124,7 @@ impl Decoder {
         self.takes_binary = true;
     }
 
-    /// The next event that is complete in the buffer.
+    /// Returns the next event that is complete in the buffer.
     pub(super) fn decode(
         &mut self,
         buffer: &mut ReadBuffer,
@@ -159,12 +160,13 @@ impl Decoder {
         }
     }
 
-    /// How many bytes are missing until there is something to decode, as far as that is known.
+    /// Returns the number of bytes missing from the current payload, or 0 if that is unknown.
     pub(super) fn wanted(&self, buffered: usize) -> usize {
         self.head.map_or(0, |head| head.payload_bytes.saturating_sub(buffered))
     }
 
-    /// The frame's head and its length, once it is complete. Refuses whatever must not follow what came before.
+    /// Returns the frame's head and its length once it is complete. Refuses a frame that must not
+    /// follow the previous one.
     fn parse_head(&self, bytes: &[u8]) -> Result<Option<(FrameHeader, usize)>, ReadError> {
         let [first, second, rest @ ..] = bytes else { return Ok(None) };
         let is_final = first & FINAL != 0;
@@ -229,14 +231,14 @@ impl Decoder {
         Ok(Some((FrameHeader { is_final, opcode, mask, payload_bytes }, head_bytes)))
     }
 
-    /// The message that this frame completes.
+    /// Adds a data frame. Returns the message that it completes.
     fn take_data(
         &mut self,
         head: FrameHeader,
         payload: Bytes,
     ) -> Result<Option<Message>, ReadError> {
         if head.is_final && self.fragments.is_none() {
-            // The usual case: not copied.
+            // The usual case needs no copy.
             let is_valid = head.opcode != Opcode::Text || str::from_utf8(&payload).is_ok();
             return if is_valid {
                 Ok(Some(Message { opcode: head.opcode, payload }))
@@ -254,7 +256,8 @@ impl Decoder {
 }
 
 impl Fragments {
-    /// Text has to be UTF-8 as far as it has come. A character may be cut between two fragments, but not at the end.
+    /// Checks that text is UTF-8 so far. A character may be split between two fragments, but must
+    /// be complete at the end.
     fn check(&mut self, is_whole: bool) -> Result<(), ReadError> {
         if self.opcode != Opcode::Text {
             return Ok(());
@@ -270,7 +273,7 @@ impl Fragments {
     }
 }
 
-/// The content of a close frame (5.5.1, 7.4).
+/// Parses the content of a close frame (5.5.1, 7.4).
 fn parse_closing(payload: &[u8]) -> Result<Option<CloseFrame>, ReadError> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return if payload.is_empty() {
@@ -280,7 +283,8 @@ fn parse_closing(payload: &[u8]) -> Result<Option<CloseFrame>, ReadError> {
         };
     };
     let code = u16::from_be_bytes(*code);
-    // Those that may be sent: defined by the RFC or registered with IANA, for libraries, for applications.
+    // Codes that may be sent: those of the RFC and IANA, those for libraries, and those for
+    // applications.
     if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
         return Err(ReadError::Protocol("a close code that must not be sent"));
     }
@@ -323,9 +327,9 @@ pub(super) fn put_frame(buffer: &mut BytesMut, opcode: Opcode, payload: &[u8], m
     }
 }
 
-/// Masks or unmasks (5.3): the same operation.
+/// Masks or unmasks (5.3), which is the same operation.
 pub(super) fn apply_mask(bytes: &mut [u8], mask: Mask) {
-    // In wide steps, which the compiler makes vector instructions of.
+    // The compiler vectorises these wide steps.
     let wide = [mask; 8];
     let (chunks, rest) = bytes.as_chunks_mut::<32>();
     for chunk in chunks {

@@ -1,13 +1,13 @@
-//! Sends everything back: what public test suites drive.
+//! Echo server for public test suites.
 //!
-//! Called by the example `websocket_echo`. Unlike the halves, which are for MCP, it takes binary and empty messages too, and leaves
-//! line breaks alone.
+//! Called by the example `websocket_echo`. Unlike the halves for MCP, it accepts binary and empty
+//! messages, and does not change line breaks.
 
 use bytes::Bytes;
 
 use super::{Limits, server};
 use crate::{
-    frame::{CloseReason, ReadError, WriteError, farewell},
+    frame::{CloseReason, ReadError, WriteError, close_gracefully},
     tcp::Stream,
 };
 
@@ -18,7 +18,7 @@ pub async fn echo(stream: Stream, begun: Bytes, limits: &Limits) -> Result<(), R
     let ended = loop {
         match source.receive().await {
             Ok(Some(message)) => match sink.send(message.opcode, &[message.payload]).await {
-                // Closed: the next reading says why.
+                // The next read returns the reason for the close.
                 Ok(()) | Err(WriteError::Closed) => {}
                 Err(error) => break Err(ReadError::Io(error.into())),
             },
@@ -26,7 +26,7 @@ pub async fn echo(stream: Stream, begun: Bytes, limits: &Limits) -> Result<(), R
             Err(error) => break Err(error),
         }
     };
-    let goodbye = ended.as_ref().map_or_else(ReadError::goodbye, |()| CloseReason::Done);
-    farewell(&mut source, &mut sink, goodbye).await;
+    let goodbye = ended.as_ref().map_or_else(ReadError::close_reason, |()| CloseReason::Done);
+    close_gracefully(&mut source, &mut sink, goodbye).await;
     ended
 }

@@ -1,6 +1,7 @@
-//! The opening handshake (RFC 6455, section 4): what a server answers to a request, and what a client makes of the answer.
+//! The opening handshake (RFC 6455, section 4): the server's answer to a request, and the client's
+//! check of that answer.
 //!
-//! Origin, authentication and path are the listener's business. Extensions are never accepted.
+//! The listener checks origin, authentication and path. Extensions are never accepted.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use http::{
@@ -20,7 +21,7 @@ const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const KEY_BYTES: usize = 16;
 const ACCEPT_SALT: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Why a request does not become a WebSocket connection.
+/// Reason why a request does not become a WebSocket connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UpgradeError {
     #[error(
@@ -36,7 +37,7 @@ pub enum UpgradeError {
 }
 
 impl UpgradeError {
-    /// The response's head; its text is for the caller to put into a body.
+    /// Returns the response's head. The caller puts the error text into a body.
     pub fn response(self) -> Response<()> {
         let mut response = Response::new(());
         let headers = match self {
@@ -57,7 +58,8 @@ impl UpgradeError {
     }
 }
 
-/// The `101` answer to a client's request. The subprotocol is chosen if it was offered; a client that offers none gets none.
+/// Returns the `101` answer to a client's request. The answer names the subprotocol only if the
+/// client offered it.
 pub fn accept<B>(request: &Request<B>) -> Result<Response<()>, UpgradeError> {
     let headers = request.headers();
     let is_upgrade = request.method() == Method::GET
@@ -91,7 +93,8 @@ pub fn accept<B>(request: &Request<B>) -> Result<Response<()>, UpgradeError> {
     Ok(response)
 }
 
-/// Adds to a client's request what makes it one for an upgrade; returns the key, to check the answer with.
+/// Adds the upgrade headers to a client's request. Returns the key, with which the client checks
+/// the answer.
 pub(super) fn prepare(headers: &mut HeaderMap, nonce: [u8; KEY_BYTES]) -> HeaderValue {
     let key = HeaderValue::try_from(BASE64.encode(nonce)).expect("base64 is a header value");
     headers.insert(UPGRADE, WEBSOCKET);
@@ -102,7 +105,8 @@ pub(super) fn prepare(headers: &mut HeaderMap, nonce: [u8; KEY_BYTES]) -> Header
     key
 }
 
-/// What is wrong with a server's `101`, if anything (4.1). A server that chose no subprotocol is taken for a plain one.
+/// Returns an error if a server's `101` is not valid (4.1). A server that chose no subprotocol is
+/// accepted.
 pub(super) fn check_answer<B>(
     response: &Response<B>,
     key: &HeaderValue,
@@ -124,14 +128,14 @@ pub(super) fn check_answer<B>(
 }
 
 fn accept_value(key: &HeaderValue) -> HeaderValue {
-    // SHA-1 is what the RFC asks for; it proves only that the other side has read the key.
+    // The RFC requires SHA-1. It proves only that the other side has read the key.
     let mut digest = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY);
     digest.update(key.as_bytes());
     digest.update(ACCEPT_SALT);
     HeaderValue::try_from(BASE64.encode(digest.finish())).expect("base64 is a header value")
 }
 
-/// The value of a header that stands there once.
+/// Returns the value of a header that occurs once.
 fn only<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())
@@ -141,7 +145,7 @@ fn has_token(headers: &HeaderMap, name: &http::HeaderName, token: &str) -> bool 
     tokens(headers, name).any(|found| found.eq_ignore_ascii_case(token))
 }
 
-/// The items of a comma-separated header, over all of its lines.
+/// Returns the items of a comma-separated header, over all of its lines.
 fn tokens<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> impl Iterator<Item = &'a str> {
     let lines = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim)

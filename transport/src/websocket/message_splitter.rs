@@ -1,10 +1,12 @@
-//! Several messages in one text frame, separated by line breaks: tolerated, since bridges from line-based wires send them.
+//! Splits a text frame with several messages, separated by line breaks. The broker tolerates them,
+//! because bridges from line-based wires send them.
 //!
-//! A line break inside a message is whitespace, so only those outside of all brackets and strings separate.
+//! A line break inside a message is whitespace, so only line breaks outside of all brackets and
+//! strings separate messages.
 
 use bytes::{Buf, Bytes};
 
-/// The messages of a text frame that have not been handed out yet.
+/// The messages of a text frame that have not been returned yet.
 #[derive(Debug, Default)]
 pub(super) struct MessageSplitter {
     rest: Bytes,
@@ -15,10 +17,10 @@ impl MessageSplitter {
         Self { rest: text }
     }
 
-    /// Trimmed, and never empty.
+    /// Returns the next message, trimmed and never empty.
     pub(super) fn take_next(&mut self) -> Option<Bytes> {
         while !self.rest.is_empty() {
-            // The usual case: one message, handed on as it is.
+            // Usually the frame has one message, which is returned as it is.
             let end = match memchr::memchr(b'\n', &self.rest) {
                 None => self.rest.len(),
                 Some(_) => end_of_message(&self.rest),
@@ -34,7 +36,7 @@ impl MessageSplitter {
     }
 }
 
-/// The length up to and with the first line break between two messages.
+/// Returns the length up to and including the first line break between two messages.
 fn end_of_message(text: &[u8]) -> usize {
     let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);
     for (at, byte) in text.iter().enumerate() {

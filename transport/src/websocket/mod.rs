@@ -1,12 +1,17 @@
 //! WebSocket (RFC 6455) without extensions: one message per text frame, in both roles.
 //!
-//! Used by the broker's `/ws` listener and by links to WebSocket backends. Split by what has to be right by itself: `handshake`
-//! (HTTP heads), `codec` (frames in bytes, no I/O), `shared_writer` (the one writer that data and control frames share), `source` and
-//! `sink` (the halves). Invariants: what a peer announces takes no memory before it arrives; a waiting connection holds no
-//! buffer; a ping is answered whether or not anybody is sending; nothing is written after a close frame.
+//! Used by the broker's `/ws` listener and by links to WebSocket backends. The parts:
+//! - `handshake`: HTTP heads.
+//! - `codec`: frames in bytes, no I/O.
+//! - `shared_writer`: the one writer that data and control frames share.
+//! - `source` and `sink`: the two halves.
 //!
-//! An own codec, because the two halves must not share a lock over reading, and because the ones at hand keep their buffers at
-//! the largest size they ever had. `make autobahn` runs the public test suite against it.
+//! Invariants: an announced length takes no memory before the bytes arrive. A waiting connection
+//! holds no buffer. A ping is answered even if the sink is idle. No frame follows a close frame.
+//!
+//! The project has its own codec for two reasons: the halves must not share a lock over reading,
+//! and existing codecs keep their buffers at the largest size they ever had. `make autobahn` runs
+//! the public test suite against it.
 
 mod client;
 mod codec;
@@ -38,16 +43,16 @@ use crate::{
     tcp::{ReadHalf, Stream, WriteHalf},
 };
 
-/// What one connection may cost.
+/// Limits of one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest message accepted, whether in one frame or in fragments.
+    /// Largest message accepted, in one frame or in fragments.
     pub message_bytes_max: usize,
-    /// How often the peer is asked whether it is there.
+    /// Interval of pings to the peer.
     pub ping_interval: Duration,
-    /// How long nothing at all may be heard of the peer.
-    pub silence_max: Duration,
-    /// How long a write may get nowhere.
+    /// Silence of the peer after which the connection ends.
+    pub idle_timeout: Duration,
+    /// Time a write may make no progress.
     pub stall_max: Duration,
 }
 
@@ -56,7 +61,7 @@ impl Default for Limits {
         Self {
             message_bytes_max: 4 * 1024 * 1024,
             ping_interval: Duration::from_secs(30),
-            silence_max: Duration::from_secs(5 * 60),
+            idle_timeout: Duration::from_secs(5 * 60),
             stall_max: Duration::from_secs(30),
         }
     }
@@ -65,12 +70,13 @@ impl Default for Limits {
 /// The halves of a connection over TCP.
 pub type TcpHalves = (WsSource<ReadHalf, StallGuard<WriteHalf>>, WsSink<StallGuard<WriteHalf>>);
 
-/// The server's side of a connection whose handshake is done. `begun` is what was read behind the request's head.
+/// Creates the server's side of a connection after the handshake. `begun` contains the bytes read
+/// after the request's head.
 pub fn server(stream: Stream, begun: Bytes, limits: &Limits) -> TcpHalves {
     over_tcp(stream, begun, limits, Role::Server)
 }
 
-/// The same over halves of any kind, which see to stalled writes themselves.
+/// Creates the server's side over halves of any kind. The halves handle stalled writes themselves.
 pub fn server_over<R, W>(
     reader: R,
     writer: W,

@@ -1,9 +1,11 @@
-//! The one writer of a connection. Data frames come from the sink; pings, pongs and the answer to a close frame from the source,
-//! which must not wait for the sink's owner to have something to say.
+//! The one writer of a connection. The sink writes data frames. The source writes pings, pongs and
+//! the answer to a close frame, and must not wait until the sink sends a message.
 //!
-//! Whoever holds the lock holds it for one poll. While the sink is writing it takes control frames along between its batches;
-//! otherwise the source writes them itself. Invariants: control frames stand between frames, never inside one; at most
-//! [`PONGS_MAX`] answers wait; a close frame is the last thing written.
+//! The owner of the lock holds it for one poll. While the sink is writing, it writes control frames
+//! between its batches. Otherwise the source writes them itself. Invariants:
+//! - Control frames stand between frames, never inside one.
+//! - At most [`PONGS_MAX`] answers wait.
+//! - A close frame is the last frame written.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +22,8 @@ use tokio::io::AsyncWrite;
 use super::codec::{self, Mask, Opcode, REASON_BYTES_MAX, Role};
 use crate::frame::WriteError;
 
-/// Answers kept for a peer that pings faster than it reads. Beyond it the oldest are forgotten, which RFC 6455 (5.5.3) allows.
+/// Answers kept for a peer that pings faster than it reads. Above the limit the oldest are dropped,
+/// which RFC 6455 (5.5.3) allows.
 const PONGS_MAX: usize = 16;
 
 #[derive(Debug)]
@@ -35,12 +38,12 @@ struct WriterState<W> {
     pongs: VecDeque<Bytes>,
     ping_due: bool,
     closing: CloseState,
-    /// Control frames as bytes, partly written perhaps.
+    /// Encoded control frames, possibly written in part.
     encoded: BytesMut,
     needs_flush: bool,
-    /// The sink is in the middle of a batch and will take control frames along at its end.
+    /// Set while the sink writes a batch. The sink writes control frames at the end of the batch.
     sink_is_writing: bool,
-    /// The source, when it waits for the sink to have done that.
+    /// Waker of the source while it waits for the sink.
     source: Option<Waker>,
 }
 
@@ -49,7 +52,7 @@ enum CloseState {
     Open,
     /// The payload of the close frame that has to be written.
     Pending(Bytes),
-    /// Handed to the writer; nothing may follow.
+    /// The writer has the close frame. No frame may follow.
     Sent,
 }
 
@@ -68,8 +71,8 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
         Self { role, state: Mutex::new(state) }
     }
 
-    pub(super) fn answer_ping(&self, payload: &[u8]) {
-        // Copied, since an answer that waits must not keep the read buffer.
+    pub(super) fn queue_pong(&self, payload: &[u8]) {
+        // Copied, because a waiting answer must not keep the read buffer.
         let payload = Bytes::copy_from_slice(payload);
         let mut state = self.lock();
         if state.pongs.len() == PONGS_MAX {
@@ -78,12 +81,12 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
         state.pongs.push_back(payload);
     }
 
-    pub(super) fn ask(&self) {
+    pub(super) fn queue_ping(&self) {
         self.lock().ping_due = true;
     }
 
-    /// Puts a close frame behind what is being written; the first one counts.
-    pub(super) fn say_goodbye(&self, code: Option<u16>, reason: &str) {
+    /// Queues a close frame after the current frame. Only the first close frame counts.
+    pub(super) fn queue_close(&self, code: Option<u16>, reason: &str) {
         let mut state = self.lock();
         if state.closing == CloseState::Open {
             let mut payload = BytesMut::new();
@@ -97,12 +100,14 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
         }
     }
 
-    /// Whether a close frame of ours is on its way, so that the peer's next one is the answer to it.
+    /// Returns whether this side has queued or sent a close frame. The peer's next close frame is
+    /// then the answer to it.
     pub(super) fn is_closing(&self) -> bool {
         self.lock().closing != CloseState::Open
     }
 
-    /// Writes the control frames that are due, for the source. Ready, too, when the sink will do it.
+    /// Writes the pending control frames for the source. Also returns ready when the sink will
+    /// write them.
     pub(super) fn poll_control(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.lock();
         if state.sink_is_writing {
@@ -112,7 +117,7 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
         }
     }
 
-    /// The same, but waits for the sink as well.
+    /// Writes the pending control frames, and also waits for the sink.
     pub(super) fn poll_all_control(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.lock();
         if state.sink_is_writing {
@@ -122,7 +127,7 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
         state.poll_control(self.role, context)
     }
 
-    /// Writes whole frames for the sink, then the control frames that came up meanwhile, and flushes.
+    /// Writes whole frames for the sink, then the pending control frames, and flushes.
     pub(super) async fn write_frames(&self, frames: &mut [IoSlice<'_>]) -> Result<(), WriteError> {
         if self.is_closing() {
             return Err(WriteError::Closed);
@@ -130,14 +135,15 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
         self.write(frames).await
     }
 
-    /// Writes the control frames that are left, the close frame with them.
+    /// Writes the remaining control frames, including the close frame.
     pub(super) async fn finish(&self) -> Result<(), WriteError> {
         self.write(&mut []).await
     }
 
     async fn write(&self, mut frames: &mut [IoSlice<'_>]) -> Result<(), WriteError> {
         if std::mem::replace(&mut self.lock().sink_is_writing, true) {
-            // An earlier call was dropped inside a frame: nothing that follows could be understood.
+            // An earlier call was dropped inside a frame, so the peer could not parse any further
+            // bytes.
             return Err(WriteError::Closed);
         }
         let mut is_between_frames = true;
@@ -181,9 +187,10 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
 }
 
 impl<W: AsyncWrite + Unpin> WriterState<W> {
-    /// Writes and flushes what is due.
+    /// Writes and flushes the pending control frames.
     fn poll_control(&mut self, role: Role, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What came up while the socket was full waits until then: encoded, it could no longer be forgotten.
+        // Frames that came up while the socket was full stay unencoded until then. An encoded pong
+        // could no longer be dropped.
         ready!(self.poll_encoded(context))?;
         self.encode(role);
         ready!(self.poll_encoded(context))?;
@@ -235,7 +242,8 @@ fn mask_for(role: Role) -> Option<Mask> {
     }
 }
 
-/// Masks must not be predictable by whoever chose the text (RFC 6455, 10.3).
+/// Fills the bytes with random data. The author of the text must not be able to predict masks (RFC
+/// 6455, 10.3).
 pub(super) fn fill_random(bytes: &mut [u8]) {
     aws_lc_rs::rand::fill(bytes).expect("the system's random generator works");
 }

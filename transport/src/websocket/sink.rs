@@ -16,7 +16,7 @@ use crate::{
 
 /// Frames written together: two slices each, well below the system's IOV_MAX of 1024.
 const FRAMES_PER_WRITE: usize = 64;
-/// A batch is full at this size: pongs wait for its end.
+/// Size at which a batch is full. Pongs wait for the end of a batch.
 const BYTES_PER_WRITE: usize = 256 * 1024;
 
 /// Sends each frame as one text message.
@@ -49,7 +49,7 @@ impl<W: AsyncWrite + Unpin + Send> WsSink<W> {
     async fn write_batch(&self, opcode: Opcode, batch: &[Bytes]) -> Result<(), WriteError> {
         match self.role {
             Role::Server => {
-                // Heads of at most ten bytes each, between payloads that are not copied.
+                // The heads of at most ten bytes each go between payloads that are not copied.
                 let mut heads = BytesMut::with_capacity(batch.len() * 10);
                 let mut head_ends = Vec::with_capacity(batch.len());
                 for frame in batch {
@@ -82,7 +82,7 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for WsSink<W> {
     async fn send_all(&mut self, frames: &mut Vec<Bytes>) -> Result<(), WriteError> {
         frames.retain(|frame| !frame.is_empty());
         for frame in frames.iter_mut() {
-            // Whoever takes several messages from one text frame would cut it there.
+            // A peer that splits a text frame into several messages would split it there.
             if let Some(line) = one_line(frame) {
                 *frame = line;
             }
@@ -92,11 +92,12 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for WsSink<W> {
         written
     }
 
-    /// Sends a close frame. For a fault the connection is failed (RFC 6455, 7.1.7): nothing the peer still says is understood, so
-    /// this side ends at once. Else the peer has its chance to answer, for which `drain` waits.
+    /// Sends a close frame. After a fault the connection fails (RFC 6455, 7.1.7): the peer's
+    /// further bytes cannot be parsed, so this side ends at once. Otherwise the peer may answer,
+    /// and `drain` waits for it.
     async fn close(&mut self, goodbye: CloseReason) {
         let is_answered = self.outgoing.is_closing();
-        self.outgoing.say_goodbye(Some(goodbye.ws_code()), goodbye.reason());
+        self.outgoing.queue_close(Some(goodbye.ws_code()), goodbye.reason());
         let is_fault = matches!(
             goodbye,
             CloseReason::Protocol
@@ -115,7 +116,7 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for WsSink<W> {
     }
 }
 
-/// How many frames to write together.
+/// Returns the number of frames to write together.
 fn batch_len(frames: &[Bytes]) -> usize {
     let mut bytes = 0;
     let fits = frames.iter().take(FRAMES_PER_WRITE).take_while(|frame| {

@@ -1,5 +1,5 @@
-//! The receiving half of a WebSocket connection, which also keeps it alive: answers pings, asks whether the peer is there, and
-//! answers its goodbye. All of that happens inside `next`.
+//! The receiving half of a WebSocket connection, which also keeps it alive. It answers pings, sends
+//! pings to a silent peer, and answers its close frame. All of that happens inside `next`.
 
 use std::{
     future::poll_fn,
@@ -28,7 +28,7 @@ use crate::{
     read_buffer::ReadBuffer,
 };
 
-/// An interval of nothing would leave no time for anything else.
+/// Shortest ping interval. An interval of zero would leave no time for reading.
 const PING_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// Receives text messages.
@@ -37,13 +37,14 @@ pub struct WsSource<R, W> {
     reader: R,
     buffer: ReadBuffer,
     decoder: Decoder,
-    /// Of the text frame that came last.
+    /// Remaining messages of the last text frame.
     messages: MessageSplitter,
     outgoing: Arc<SharedWriter<W>>,
     ping_interval: Duration,
     silence_max: Duration,
-    heard: Instant,
-    /// When to ask the peer again or to give it up; while leaving, how long to try to answer its goodbye.
+    last_received: Instant,
+    /// Time of the next ping or the end of the wait for a silent peer. In the closing phase: time
+    /// limit for writing the close frame.
     timer: Pin<Box<Sleep>>,
     phase: Phase,
 }
@@ -51,11 +52,12 @@ pub struct WsSource<R, W> {
 #[derive(Debug)]
 enum Phase {
     Open,
-    /// The peer has said goodbye, with a fault of ours perhaps. Ours is being written.
+    /// The peer has sent a close frame, which may name a fault of this side. The answer is being
+    /// written.
     Closing(Option<ReadError>),
-    /// Over, and the place of the next frame is known or does not matter.
+    /// The source has ended. The start of the next frame is known or does not matter.
     Ended,
-    /// Over, and what follows cannot be understood.
+    /// The source has ended. The bytes that follow cannot be parsed.
     Failed,
 }
 
@@ -74,19 +76,19 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
             messages: MessageSplitter::default(),
             outgoing,
             ping_interval: limits.ping_interval.max(PING_INTERVAL_MIN),
-            silence_max: limits.silence_max,
-            heard: Instant::now(),
-            timer: Box::pin(sleep(limits.ping_interval.min(limits.silence_max))),
+            silence_max: limits.idle_timeout,
+            last_received: Instant::now(),
+            timer: Box::pin(sleep(limits.ping_interval.min(limits.idle_timeout))),
             phase: Phase::Open,
         }
     }
 
-    /// Binary messages are a fault from the beginning; this ends that.
+    /// Accepts binary messages, which are a fault by default.
     pub(super) fn take_binary(&mut self) {
         self.decoder.take_binary();
     }
 
-    /// The next message as it came.
+    /// Returns the next message with its kind.
     pub(super) async fn receive(&mut self) -> Result<Option<Message>, ReadError> {
         poll_fn(|context| self.poll_message(context)).await
     }
@@ -98,17 +100,17 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         loop {
             match &self.phase {
                 Phase::Open => {}
-                Phase::Closing(_) => return self.poll_leave(context),
+                Phase::Closing(_) => return self.poll_close(context),
                 Phase::Ended | Phase::Failed => return Poll::Ready(Ok(None)),
             }
             match self.decoder.decode(&mut self.buffer) {
                 Ok(Some(DecodedFrame::Message(message))) => return Poll::Ready(Ok(Some(message))),
                 Ok(Some(DecodedFrame::Ping(payload))) => self.answer_ping(&payload, context)?,
                 Ok(Some(DecodedFrame::Pong)) => {}
-                Ok(Some(DecodedFrame::Close(said))) => self.begin_leaving(said),
+                Ok(Some(DecodedFrame::Close(said))) => self.begin_close(said),
                 Ok(None) => match self.poll_read(context) {
-                    Poll::Ready(Ok(0)) => return Poll::Ready(self.end_without_goodbye()),
-                    Poll::Ready(Ok(_)) => self.heard = Instant::now(),
+                    Poll::Ready(Ok(0)) => return Poll::Ready(self.end_without_close()),
+                    Poll::Ready(Ok(_)) => self.last_received = Instant::now(),
                     Poll::Ready(Err(error)) => return self.fail(error.into()),
                     Poll::Pending => return self.poll_idle(context),
                 },
@@ -118,8 +120,8 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
     }
 
     fn answer_ping(&mut self, payload: &[u8], context: &mut Context<'_>) -> Result<(), ReadError> {
-        self.outgoing.answer_ping(payload);
-        // Where the socket is full the answer waits until the next time round; reading goes on.
+        self.outgoing.queue_pong(payload);
+        // If the socket is full, the answer waits until a later poll, and reading continues.
         if let Poll::Ready(Err(error)) = self.outgoing.poll_control(context) {
             self.phase = Phase::Failed;
             return Err(error.into());
@@ -127,10 +129,11 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         Ok(())
     }
 
-    /// Answers with the same code (RFC 6455, 5.5.1), unless this is the answer to ours.
-    fn begin_leaving(&mut self, said: Option<CloseFrame>) {
+    /// Answers with the same code (RFC 6455, 5.5.1), unless the frame is the answer to one of this
+    /// side.
+    fn begin_close(&mut self, said: Option<CloseFrame>) {
         let is_answer = self.outgoing.is_closing();
-        self.outgoing.say_goodbye(said.as_ref().map(|closing| closing.code), "");
+        self.outgoing.queue_close(said.as_ref().map(|closing| closing.code), "");
         self.timer.as_mut().reset(Instant::now() + CLOSE_TIMEOUT);
         let fault = said.filter(|closing| {
             !is_answer
@@ -143,8 +146,8 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         self.phase = Phase::Closing(fault);
     }
 
-    /// Waits until our goodbye is written, but not for ever, and says how it ended.
-    fn poll_leave(
+    /// Waits until the close frame is written, up to the time limit, and returns the result.
+    fn poll_close(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<Message>, ReadError>> {
@@ -163,15 +166,16 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         self.buffer.poll_fill(&mut self.reader, context, wanted)
     }
 
-    /// Nothing to read now. Judges the peer's silence only here, so that what it has sent is heard first however long nobody asked.
+    /// Handles the case that no data is available. Checks the silence limit only here: data that
+    /// has arrived is read first, even if the owner did not poll for a long time.
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Message>, ReadError>> {
         while self.timer.as_mut().poll(context).is_ready() {
             let now = Instant::now();
-            let silence_ends = self.heard + self.silence_max;
+            let silence_ends = self.last_received + self.silence_max;
             if now >= silence_ends {
                 return self.fail(ReadError::IdleTimeout { limit: self.silence_max });
             }
-            self.outgoing.ask();
+            self.outgoing.queue_ping();
             self.timer.as_mut().reset((now + self.ping_interval).min(silence_ends));
         }
         match self.outgoing.poll_control(context) {
@@ -180,7 +184,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         }
     }
 
-    fn end_without_goodbye(&mut self) -> Result<Option<Message>, ReadError> {
+    fn end_without_close(&mut self) -> Result<Option<Message>, ReadError> {
         self.phase = Phase::Ended;
         if self.outgoing.is_closing() {
             return Ok(None);
@@ -210,12 +214,13 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> FrameSource for 
         }
     }
 
-    /// Until the peer's close frame, or the end of the connection where frames can no longer be told apart.
-    fn allow(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
-        self.decoder.allow(message_bytes_max);
-        self.buffer.confine(room);
+    fn set_message_limit(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
+        self.decoder.set_message_limit(message_bytes_max);
+        self.buffer.set_budget(room);
     }
 
+    /// Reads until the peer's close frame. After a fault it reads until the end of the connection,
+    /// because frames can no longer be told apart.
     async fn drain(&mut self) {
         while let Ok(Some(_)) = self.receive().await {}
         if matches!(self.phase, Phase::Failed) {

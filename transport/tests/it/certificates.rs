@@ -12,7 +12,7 @@ use transport::{
     tls::{ClientIdentity, ClientIdentityFiles},
 };
 
-/// An authority and a folder for what it signs.
+/// An authority and the folder for the certificates it signs.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     pub(crate) folder: TempDir,
@@ -22,7 +22,8 @@ impl Authority {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::default();
-        // A name of its own: two authorities with one name would be told apart by signatures only.
+        // Each authority has its own name. Two authorities with one name would differ by signatures
+        // only.
         params.distinguished_name.push(DnType::CommonName, folder.path().to_str().unwrap());
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -34,7 +35,8 @@ impl Authority {
         self.folder.path().join("ca.pem")
     }
 
-    /// Signs what `change` made of a certificate for `127.0.0.1` and `localhost`; returns the two files.
+    /// Signs a certificate for `127.0.0.1` and `localhost` after `change` has edited it. Returns
+    /// the two files.
     pub(crate) fn sign(
         &self,
         name: &str,
@@ -57,19 +59,19 @@ impl Authority {
         (cert, private)
     }
 
-    /// A listener's TLS with an ordinary certificate.
+    /// Returns a listener's TLS with an ordinary certificate.
     pub(crate) fn server(&self, client_auth: ClientAuth) -> ServerTls {
         let (cert, key) = self.sign("server", |_| {});
         ServerTls::load(CertificateSource::Files { cert, key }, client_auth).unwrap()
     }
 
-    /// A client that trusts this authority and presents nothing.
+    /// Returns a client that trusts this authority and presents no certificate.
     pub(crate) fn client(&self) -> ClientTls {
         ClientTls::load(&ClientTlsFiles { ca: Some(self.ca()), ..ClientTlsFiles::default() })
             .unwrap()
     }
 
-    /// A client with a certificate that `change` decides over.
+    /// Returns a client with a certificate that `change` has edited.
     pub(crate) fn client_with(&self, change: impl FnOnce(&mut CertificateParams)) -> ClientTls {
         let (cert, key) = self.sign("client", change);
         let identity =
@@ -88,7 +90,7 @@ pub(crate) fn expired(params: &mut CertificateParams) {
     params.not_after = date_time_ymd(2002, 1, 1);
 }
 
-/// Writes the files of one certificate over those of another.
+/// Copies the files of one certificate over those of another.
 pub(crate) fn replace(with: &(PathBuf, PathBuf), over: &(PathBuf, PathBuf)) {
     std::fs::copy(&with.0, &over.0).unwrap();
     std::fs::copy(&with.1, &over.1).unwrap();

@@ -1,4 +1,5 @@
-//! Stdio children: their input and output, their environment, and that nothing of them stays.
+//! Tests of stdio children: their input and output, their environment, and that no process of them
+//! stays.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +10,7 @@ use transport::{Child, ChildLimits, ChildSpec, INHERITED_ENV, ReadError, SpawnEr
 
 use crate::{DEADLINE, soon, until};
 
-/// Ignores the closed input and SIGTERM, and so do the two processes it forks.
+/// Ignores the closed input and SIGTERM, as do the two processes it forks.
 const STUBBORN: &str = "trap '' TERM; sleep 1000 & (sleep 1000 & sleep 1000) & echo ready; while :; do sleep 1000; done";
 
 fn shell(script: &str) -> ChildSpec {
@@ -35,13 +36,14 @@ async fn next(child: &mut Child) -> Option<String> {
     line.map(|line| String::from_utf8_lossy(&line).into_owned())
 }
 
-/// Members of the process group, from /proc. Zombies count when waiting for them is our duty.
+/// Counts the members of the process group, from /proc. Zombies count only if this process has to
+/// wait for them.
 fn members(group: u32) -> usize {
     let ours = std::process::id().to_string();
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let stats = processes.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
     let in_group = stats.filter(|stat| {
-        // pid (name) state parent group …, where the name may hold anything.
+        // pid (name) state parent group …, where the name may contain any character.
         let fields: Vec<&str> =
             stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
         fields.len() > 2
@@ -153,7 +155,7 @@ fn a_child_that_outlives_its_runtime_is_killed() {
     drop(runtime);
     drop(child);
     let started = Instant::now();
-    // No runtime is left to wait for the leader, so its zombie is not counted here; a process about to end has none.
+    // No runtime is left to wait for the leader, so a zombie leader is allowed here.
     while members(group) > 1 && started.elapsed() < DEADLINE {
         std::thread::yield_now();
     }

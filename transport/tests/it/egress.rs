@@ -1,4 +1,4 @@
-//! The egress policy: address blocks, the default, and the order of the lists.
+//! Tests of the egress policy: address blocks, the default, and the order of the lists.
 
 use std::net::IpAddr;
 
@@ -64,7 +64,8 @@ fn bad_blocks_are_refused_with_the_reason() {
     );
 }
 
-/// Never reachable by default, each written in every form an attacker may choose.
+/// Addresses that are refused by default. The tests write each in every form an attacker may
+/// choose.
 const NOT_PUBLIC: &[&str] = &[
     "0.0.0.0",
     "0.1.2.3",
@@ -128,12 +129,12 @@ const PUBLIC_V6: &[&str] = &[
     "::ffff:1.1.1.1",
 ];
 
-/// IPv6 addresses that lead to the IPv4 address: mapped, compatible, NAT64, 6to4.
+/// Returns the IPv6 addresses that stand for the IPv4 address: mapped, compatible, NAT64, 6to4.
 fn disguises(v4: &str) -> Vec<IpAddr> {
     let IpAddr::V4(v4) = ip(v4) else { panic!("{v4} is not IPv4") };
     let bits = u128::from(v4.to_bits());
     let mut forms = vec![v4.to_ipv6_mapped().into(), ip(&format!("64:ff9b::{v4}"))];
-    // `::0.0.0.0` and `::0.0.0.1` are IPv6 addresses of their own.
+    // `::0.0.0.0` and `::0.0.0.1` are independent IPv6 addresses.
     if bits > 1 {
         forms.push(IpAddr::V6(bits.into()));
     }

@@ -1,5 +1,5 @@
-//! The framing of requests before the HTTP library: what passes is what came, whatever pieces it comes in, and what two readers
-//! could read differently does not pass.
+//! Tests of the request framing before the HTTP library. Valid requests pass unchanged, in pieces
+//! of any size. Requests that two readers could interpret differently do not pass.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ const HEAD_BYTES_MAX: usize = 512;
 const BODY_BYTES_MAX: usize = 256 * 1024;
 const FINE: &[u8] = b"GET /fine HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A peer that sends so many bytes at once, and hangs up.
+/// A peer that sends at most `at_once` bytes in each read, and then hangs up.
 struct Peer<'a> {
     rest: &'a [u8],
     at_once: usize,
@@ -36,7 +36,8 @@ impl AsyncRead for Peer<'_> {
     }
 }
 
-/// What passes of `sent`, which comes in pieces of so many bytes, the first of them before the guard is made.
+/// Returns the bytes of `sent` that pass the guard. They arrive in pieces of `at_once` bytes, and
+/// the guard gets the first piece at its creation.
 fn passed(sent: &[u8], at_once: usize, room: usize) -> Vec<u8> {
     let (first, rest) = sent.split_at(at_once.min(sent.len()));
     let mut guard = FramingGuard::new(
@@ -46,7 +47,7 @@ fn passed(sent: &[u8], at_once: usize, room: usize) -> Vec<u8> {
         BODY_BYTES_MAX,
     );
     let (mut passed, mut buffer) = (Vec::new(), vec![0; room]);
-    // Behind a refusal nothing comes, not even the end.
+    // After a refusal no byte arrives, and no end of the stream either.
     while let Some(count) = guard.read(&mut buffer).now_or_never() {
         match count.unwrap() {
             0 => break,
@@ -56,7 +57,7 @@ fn passed(sent: &[u8], at_once: usize, room: usize) -> Vec<u8> {
     passed
 }
 
-/// The same for every size of the pieces, and of the room that is read into.
+/// Checks that the result is the same for several sizes of the pieces and of the read buffer.
 fn passed_in_pieces(sent: &[u8]) -> Vec<u8> {
     let whole = passed(sent, sent.len(), 4096);
     for (at_once, room) in [(1, 4096), (2, 1), (3, 7), (7, 3), (64, 64), (sent.len() / 2 + 1, 5)] {
@@ -83,7 +84,7 @@ fn framing_passes_requests_of_one_reading_as_they_came() {
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0A;name=value\r\n0123456789\r\n000\r\nTrailer: x\r\n\r\n",
     ] {
-        // With another one behind it, and empty lines before both.
+        // A second request follows, and empty lines precede both.
         let sent = [b"\r\n\r\n", request, b"\r\n", FINE].concat();
         let passed = passed_in_pieces(&sent);
         assert_eq!(passed.escape_ascii().to_string(), [request, FINE].concat().escape_ascii().to_string());
@@ -158,7 +159,7 @@ fn framing_stops_at_a_head_that_could_be_read_in_two_ways() {
         (&format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n"), "head-too-long"),
     ];
     for (refused, code) in cases {
-        // Neither it nor what follows passes; what came before does.
+        // Neither the refused request nor the bytes after it pass. The request before it does.
         let sent = [FINE, refused.as_bytes(), FINE].concat();
         let passed = String::from_utf8(passed_in_pieces(&sent)).unwrap();
         let stand_in = passed
@@ -275,7 +276,7 @@ fn framing_leaves_what_follows_an_upgrade_to_whoever_takes_the_connection() {
     );
     let (_, unread) = guard.into_parts();
     assert_eq!(unread, &b"\x81\x00frames"[..]);
-    // To anything else nobody here upgrades: the next request is one.
+    // The broker upgrades to WebSocket only, so the next bytes are a request.
     let other = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n";
     assert_eq!(passed_in_pieces(&[&other[..], FINE].concat()), [&other[..], FINE].concat());
 }

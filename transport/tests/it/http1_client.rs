@@ -1,5 +1,5 @@
-//! HTTP/1.1 without TLS as servers do it, byte by byte: where bodies end, which connections are used again, what is never sent
-//! twice.
+//! Tests of HTTP/1.1 without TLS against servers that control each byte: the ends of bodies, reuse
+//! of connections, and requests that must not be sent twice.
 
 use std::{
     sync::{
@@ -40,7 +40,7 @@ fn post(url: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
         .unwrap()
 }
 
-/// A server that does with each connection what it is told, and counts them.
+/// A server that runs `serve` on each connection and counts the connections.
 async fn server<Serving>(
     serve: impl Fn(TcpStream, usize) -> Serving + Send + 'static,
 ) -> (String, Arc<AtomicUsize>)
@@ -60,7 +60,7 @@ where
     (url, connections)
 }
 
-/// The next request of a connection, head and body; `None` at its end.
+/// Returns the next request of a connection, head and body, or `None` at its end.
 async fn request(socket: &mut TcpStream) -> Option<String> {
     let mut read = Vec::new();
     loop {
@@ -84,7 +84,8 @@ async fn request(socket: &mut TcpStream) -> Option<String> {
     Some(text)
 }
 
-/// A server that gives every request the same bytes for an answer, so many at once, and keeps its connections.
+/// A server that answers every request with the same bytes, in pieces of `at_once`, and keeps its
+/// connections open.
 async fn saying(answer: &'static [u8], at_once: usize) -> (String, Arc<AtomicUsize>) {
     server(move |mut socket, _| async move {
         socket.set_nodelay(true).unwrap();
@@ -100,7 +101,7 @@ async fn saying(answer: &'static [u8], at_once: usize) -> (String, Arc<AtomicUsi
 
 async fn body_of(client: &HttpClient, url: &str) -> Result<Bytes, BodyError> {
     let response = soon("a response", client.send(post(url, "ping"))).await.unwrap();
-    soon("its body", response.into_body().whole(1_000_000)).await
+    soon("its body", response.into_body().read_whole(1_000_000)).await
 }
 
 #[tokio::test]
@@ -136,7 +137,7 @@ async fn a_head_that_is_said_again_is_taken_for_what_it_says_now() {
         ("", "X: 1", "a"),
         ("", "X: 1", "bcd"),
         ("", "X: 1", "bcd"),
-        // What is said before it is no part of it.
+        // The early hints before a response are not part of it.
         (EARLY, "X: 1", "0123456789"),
         (EARLY, "X: 1", "01234567890123"),
         ("", "X: 1", "e"),
@@ -177,7 +178,10 @@ async fn a_head_that_is_said_again_is_taken_for_what_it_says_now() {
                 !response.headers().contains_key("content-length"),
                 "no length of another response"
             );
-            assert_eq!(soon("its body", response.into_body().whole(1_000)).await.unwrap(), body);
+            assert_eq!(
+                soon("its body", response.into_body().read_whole(1_000)).await.unwrap(),
+                body
+            );
         }
         assert_eq!(connections.load(Ordering::SeqCst), 2, "one was closed by the server");
     }
@@ -226,7 +230,7 @@ async fn a_connection_that_is_not_clean_is_not_used_again() {
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nContent-Length: 70\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
-        // Somebody could mean the rest for the next request.
+        // An attacker could have planted the rest as the answer to the next request.
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
     ];
@@ -309,7 +313,7 @@ async fn an_answer_before_the_request_is_whole_is_taken() {
             .await
             .unwrap();
         assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
-        assert_eq!(response.into_body().whole(10).await.unwrap(), "no!");
+        assert_eq!(response.into_body().read_whole(10).await.unwrap(), "no!");
     }
     assert_eq!(connections.load(Ordering::SeqCst), 2, "half a request is not followed by another");
 }
@@ -334,7 +338,11 @@ async fn what_a_server_takes_after_its_answer_began_is_sent_all_the_same() {
         .await;
         let response =
             soon("the head", patient().send(post(&url, vec![b'x'; BYTES]))).await.unwrap();
-        assert_eq!(soon("the body", response.into_body().whole(10)).await.unwrap(), "ok", "{head}");
+        assert_eq!(
+            soon("the body", response.into_body().read_whole(10)).await.unwrap(),
+            "ok",
+            "{head}"
+        );
     }
 }
 
@@ -348,7 +356,7 @@ async fn what_a_server_says_in_passing_stops_no_request() {
             while left > 0 {
                 let Ok(read @ 1..) = socket.read(&mut some).await else { return };
                 if left == BYTES {
-                    // The head of the request is in the first piece.
+                    // The first piece contains the head of the request.
                     left += some.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
                     let _ =
                         socket.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n").await;
@@ -363,7 +371,7 @@ async fn what_a_server_says_in_passing_stops_no_request() {
     for _ in 0..2 {
         let response =
             soon("the answer", client.send(post(&url, vec![b'x'; BYTES]))).await.unwrap();
-        assert_eq!(response.into_body().whole(10).await.unwrap(), "ok");
+        assert_eq!(response.into_body().read_whole(10).await.unwrap(), "ok");
     }
     assert_eq!(connections.load(Ordering::SeqCst), 1);
 }
@@ -431,11 +439,11 @@ async fn a_prepared_post_is_the_post_it_was_prepared_from() {
     for body in ["", "{}", "a longer one"] {
         let sent = usual.clone().map(|_| Full::new(Bytes::from(body)));
         let first = soon("an answer", client.send(sent)).await.unwrap();
-        assert_eq!(soon("its body", first.into_body().whole(10)).await.unwrap(), "ok");
+        assert_eq!(soon("its body", first.into_body().read_whole(10)).await.unwrap(), "ok");
         let (half, rest) = body.split_at(body.len() / 2);
         let pieces = VectoredBody::from([half.into(), Bytes::new(), rest.into()]);
         let second = soon("an answer", client.send_prepared(&prepared, pieces)).await.unwrap();
-        assert_eq!(soon("its body", second.into_body().whole(10)).await.unwrap(), "ok");
+        assert_eq!(soon("its body", second.into_body().read_whole(10)).await.unwrap(), "ok");
         let (usual, prepared) = (requests.recv().await.unwrap(), requests.recv().await.unwrap());
         assert_eq!(usual, prepared);
         assert!(prepared.ends_with(body));

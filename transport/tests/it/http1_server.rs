@@ -1,4 +1,5 @@
-//! Plain POSTs as clients send them, byte by byte: which are ours, where they end, and that nothing of what is not ours is lost.
+//! Tests of plain POSTs at byte level: which requests the server handles, where they end, and that
+//! no byte of other requests is lost.
 
 use std::{
     convert::Infallible,
@@ -25,7 +26,7 @@ use crate::soon;
 const STALL_MAX: Duration = Duration::from_secs(10);
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Both ends of a connection.
+/// Returns both ends of a connection.
 async fn connected() -> (ServerConnection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -41,13 +42,13 @@ fn post(more: &str, body: &str) -> String {
     )
 }
 
-/// The next request: its path, its length as its head says it, and its body.
+/// Returns the next request: its path, the length in its head, and its body.
 async fn asked(posts: &mut ServerConnection) -> (String, String, String) {
-    // Whoever asks twice hears the same.
+    // A second call returns the same result.
     for _ in 0..2 {
         assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
     }
-    let PostRequest { head, body, .. } = posts.take().unwrap();
+    let PostRequest { head, body, .. } = posts.take_request().unwrap();
     let read = soon("the body", body.collect()).await.unwrap().to_bytes();
     let length = head.headers["content-length"].to_str().unwrap().to_owned();
     (head.uri.path().to_owned(), length, String::from_utf8(read.to_vec()).unwrap())
@@ -57,7 +58,7 @@ fn full(text: &'static str) -> Response<Full<Bytes>> {
     Response::new(Full::new(Bytes::from_static(text.as_bytes())))
 }
 
-/// What comes of a connection until it is closed.
+/// Returns the text that arrives on a connection until it is closed.
 async fn until_closed(client: &mut TcpStream) -> String {
     let mut text = String::new();
     soon("the end", client.read_to_string(&mut text)).await.unwrap();
@@ -83,7 +84,7 @@ async fn requests_are_told_apart_in_pieces_of_any_size_whether_their_heads_say_t
     let all: String = bodies.iter().zip(heads).map(|(body, more)| post(more, body)).collect();
     for size in [1, 2, 3, 7, 64, 1000, all.len()] {
         let (mut posts, mut client) = connected().await;
-        // Byte by byte only as far as it is about heads.
+        // Small pieces cover only the heads, because the long body would take too long.
         let text = if size < 64 { all[..all.find(&long).unwrap()].to_owned() } else { all.clone() };
         let sending = tokio::spawn(async move {
             for piece in text.as_bytes().chunks(size) {
@@ -97,7 +98,7 @@ async fn requests_are_told_apart_in_pieces_of_any_size_whether_their_heads_say_t
                 seen == ("/mcp".to_owned(), body.len().to_string(), (*body).to_owned()),
                 "pieces of {size}"
             );
-            assert!(soon("an answer", posts.answer(full("ok"), true)).await.unwrap());
+            assert!(soon("an answer", posts.respond(full("ok"), true)).await.unwrap());
         }
         drop(sending.await.unwrap());
     }
@@ -111,8 +112,8 @@ async fn a_head_repeats_the_one_before_and_never_itself() {
         for _ in 0..2 {
             assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
         }
-        assert_eq!(posts.take().unwrap().is_repeated, repeats, "{more}");
-        assert!(posts.answer(full("ok"), true).await.unwrap());
+        assert_eq!(posts.take_request().unwrap().is_repeated, repeats, "{more}");
+        assert!(posts.respond(full("ok"), true).await.unwrap());
     }
 }
 
@@ -141,17 +142,17 @@ async fn what_is_no_plain_post_is_handed_back_with_all_that_was_read() {
         post(" folded\r\n", "a"),
     ];
     for text in strange {
-        // Behind one that is plain, whose head is known by then.
+        // The strange request also follows a plain one, whose head is cached by then.
         for before in ["", &post("", "first")] {
             let (mut posts, mut client) = connected().await;
             client.write_all(format!("{before}{text}").as_bytes()).await.unwrap();
             if !before.is_empty() {
                 asked(&mut posts).await;
-                posts.answer(full("ok"), true).await.unwrap();
+                posts.respond(full("ok"), true).await.unwrap();
             }
             assert_eq!(soon("the next", posts.next()).await.unwrap(), NextRequest::Other, "{text}");
-            assert!(posts.take().is_none());
-            let (_socket, unread) = posts.into_unread();
+            assert!(posts.take_request().is_none());
+            let (_socket, unread) = posts.into_parts();
             assert_eq!(unread, text.as_bytes());
         }
     }
@@ -170,8 +171,11 @@ async fn a_body_can_be_announced_as_long_as_numbers_go() {
             .await
             .unwrap();
         assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
-        assert_eq!(posts.take().unwrap().head.headers["content-length"], length.to_string());
-        let serving = tokio::spawn(async move { posts.answer(full("no"), true).await });
+        assert_eq!(
+            posts.take_request().unwrap().head.headers["content-length"],
+            length.to_string()
+        );
+        let serving = tokio::spawn(async move { posts.respond(full("no"), true).await });
         assert!(until_closed(&mut client).await.ends_with("no"));
         drop(client);
         assert!(!serving.await.unwrap().unwrap());
@@ -191,7 +195,7 @@ async fn an_answer_is_as_long_as_it_says_or_ends_the_connection() {
     asked(&mut posts).await;
     let mut nothing = Response::new(pieces(3));
     *nothing.status_mut() = StatusCode::NO_CONTENT;
-    assert!(!posts.answer(nothing, false).await.unwrap());
+    assert!(!posts.respond(nothing, false).await.unwrap());
     let text = until_closed(&mut client).await;
     assert!(
         text.ends_with("GMT\r\n\r\n")
@@ -204,11 +208,11 @@ async fn an_answer_is_as_long_as_it_says_or_ends_the_connection() {
         client.write_all(post("", "a").as_bytes()).await.unwrap();
         asked(&mut posts).await;
         let body = Announced(pieces(bytes));
-        assert!(posts.answer(Response::new(body), true).await.is_err());
+        assert!(posts.respond(Response::new(body), true).await.is_err());
     }
 }
 
-/// Says that it has three bytes.
+/// A body that announces three bytes.
 struct Announced<B>(B);
 
 impl<B: http_body::Body + Unpin> http_body::Body for Announced<B> {
@@ -235,13 +239,13 @@ async fn answers_say_how_long_they_are_and_keep_the_connection() {
         asked(&mut posts).await;
         let mut response = full("{}");
         response.headers_mut().insert("content-type", "application/json".parse().unwrap());
-        assert!(posts.answer(response, true).await.unwrap());
+        assert!(posts.respond(response, true).await.unwrap());
     }
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     asked(&mut posts).await;
     let mut nothing = full("");
     *nothing.status_mut() = StatusCode::ACCEPTED;
-    assert!(!posts.answer(nothing, false).await.unwrap());
+    assert!(!posts.respond(nothing, false).await.unwrap());
     let text = until_closed(&mut client).await;
     let answers: Vec<&str> = text.split_inclusive("GMT\r\n\r\n").collect();
     assert!(
@@ -266,7 +270,7 @@ async fn who_asks_for_the_end_gets_it_behind_the_answer() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("Connection: Close\r\n", "a").as_bytes()).await.unwrap();
     asked(&mut posts).await;
-    assert!(!posts.answer(full("bye"), true).await.unwrap());
+    assert!(!posts.respond(full("bye"), true).await.unwrap());
     assert!(until_closed(&mut client).await.ends_with("\r\n\r\nbye"));
 }
 
@@ -275,14 +279,14 @@ async fn a_body_nobody_wanted_ends_the_connection_where_it_is_not_all_there() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "unwanted").as_bytes()).await.unwrap();
     assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
-    posts.take().unwrap();
-    assert!(posts.answer(full("no"), true).await.unwrap(), "it was all there");
+    posts.take_request().unwrap();
+    assert!(posts.respond(full("no"), true).await.unwrap(), "it was all there");
     let begun = post("", &"x".repeat(100_000));
     client.write_all(&begun.as_bytes()[..200]).await.unwrap();
     assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
-    posts.take().unwrap();
-    let serving = tokio::spawn(async move { posts.answer(full("no"), true).await });
-    // Sent in vain, and no reason to lose the answer.
+    posts.take_request().unwrap();
+    let serving = tokio::spawn(async move { posts.respond(full("no"), true).await });
+    // The server does not read these bytes, but the client must still get the answer.
     client.write_all(&begun.as_bytes()[200..]).await.unwrap();
     assert!(until_closed(&mut client).await.ends_with("no"));
     assert!(!serving.await.unwrap().unwrap());
@@ -300,7 +304,7 @@ async fn answers_of_unknown_length_come_in_chunks_as_soon_as_there_are_any() {
         .chain(stream::once(async { told.await.unwrap() }))
         .map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
     let body = StreamBody::new(Box::pin(pieces));
-    let serving = tokio::spawn(async move { posts.answer(Response::new(body), false).await });
+    let serving = tokio::spawn(async move { posts.respond(Response::new(body), false).await });
     let mut read = Vec::new();
     while !read.ends_with(b"yy\r\n") {
         soon("the first pieces", client.read_buf(&mut read)).await.unwrap();
@@ -325,7 +329,7 @@ async fn an_answer_that_breaks_off_is_not_taken_for_whole() {
     asked(&mut posts).await;
     let pieces =
         stream::iter([Ok(Frame::data(Bytes::from_static(b"half"))), Err(io::Error::other("lost"))]);
-    assert!(posts.answer(Response::new(StreamBody::new(pieces)), true).await.is_err());
+    assert!(posts.respond(Response::new(StreamBody::new(pieces)), true).await.is_err());
     drop(posts);
     let text = until_closed(&mut client).await;
     assert!(!text.contains("0\r\n\r\n"), "{text}");
@@ -336,18 +340,18 @@ async fn a_client_that_hangs_up_is_noticed_and_one_that_goes_on_asking_is_not_ta
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
-    let PostRequest { body, client: waiting, .. } = posts.take().unwrap();
+    let PostRequest { body, client: waiting, .. } = posts.take_request().unwrap();
     body.collect().await.unwrap();
     client.write_all(post("", "next").as_bytes()).await.unwrap();
-    let hung_up = tokio::time::timeout(Duration::from_millis(50), waiting.hung_up()).await;
+    let hung_up = tokio::time::timeout(Duration::from_millis(50), waiting.disconnected()).await;
     assert!(hung_up.is_err(), "it only asks on");
-    posts.answer(full("ok"), true).await.unwrap();
+    posts.respond(full("ok"), true).await.unwrap();
     assert_eq!(asked(&mut posts).await.2, "next");
-    // The same while an answer is under way.
+    // This repeats the check while an answer is being written.
     let never = stream::pending::<Result<Frame<Bytes>, Infallible>>();
     let serving =
         tokio::spawn(
-            async move { posts.answer(Response::new(StreamBody::new(never)), true).await },
+            async move { posts.respond(Response::new(StreamBody::new(never)), true).await },
         );
     drop(client);
     assert!(soon("the end", serving).await.unwrap().is_err());
@@ -358,8 +362,8 @@ async fn a_client_that_hangs_up_while_it_waits_is_noticed() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
-    let PostRequest { body, client: waiting, .. } = posts.take().unwrap();
+    let PostRequest { body, client: waiting, .. } = posts.take_request().unwrap();
     body.collect().await.unwrap();
     drop(client);
-    soon("the end", waiting.hung_up()).await;
+    soon("the end", waiting.disconnected()).await;
 }

@@ -1,4 +1,5 @@
-//! The HTTP client against real servers: reuse, TLS verification, egress, failures and body limits.
+//! Tests of the HTTP client against real servers: reuse, TLS verification, egress, failures and
+//! body limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +50,8 @@ async fn text(response: HttpResponse<ResponseBody>) -> String {
     String::from_utf8(read_body(response.into_body(), 1_000_000).await.unwrap().to_vec()).unwrap()
 }
 
-/// Answers each connection with the bytes given once a request's head has arrived, and then closes it.
+/// A server that waits for a request's head on each connection, answers with the given bytes, and
+/// closes it.
 async fn raw_server(answer: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -156,7 +158,7 @@ async fn certificates_are_verified() {
             matches!(&error, SendError::Tls { reason } if reason.contains("certificate")),
             "{what}: {error}"
         );
-        assert!(error.nothing_was_sent());
+        assert!(error.is_safe_to_retry());
         assert_eq!(server.requests(), 0, "{what}");
     }
 }
@@ -215,12 +217,12 @@ async fn no_spelling_of_loopback_gets_past_the_policy() {
                 .await
                 .map(|_| ())
                 .unwrap_err();
-            // A resolver that does not know an odd spelling is as good as a refusal.
+            // A resolver that rejects an unusual spelling counts as a refusal.
             let refused = matches!(error, SendError::Denied(_))
                 || (host.starts_with(char::is_numeric)
                     && matches!(error, SendError::Connect { .. }));
             assert!(refused, "{host}: {error}");
-            assert!(error.nothing_was_sent());
+            assert!(error.is_safe_to_retry());
         }
     }
     assert_eq!(server.connections(), 0);
@@ -253,7 +255,7 @@ async fn a_closed_port_and_an_unknown_name_are_connect_errors() {
     for host in ["127.0.0.1", "localhost", "no-such-name.invalid"] {
         let error = send(&client, &format!("http://{host}:{port}/")).await.map(|_| ()).unwrap_err();
         assert!(matches!(error, SendError::Connect { .. }), "{host}: {error}");
-        assert!(error.nothing_was_sent());
+        assert!(error.is_safe_to_retry());
     }
 }
 
@@ -266,7 +268,7 @@ async fn a_silent_tls_server_runs_into_the_connect_timeout() {
     let url = format!("https://{}/", listener.local_addr().unwrap());
     let error = send(&client, &url).await.map(|_| ()).unwrap_err();
     assert_eq!(error, SendError::ConnectTimeout);
-    assert!(error.nothing_was_sent());
+    assert!(error.is_safe_to_retry());
 }
 
 #[tokio::test]
@@ -275,7 +277,7 @@ async fn a_connection_lost_after_the_request_leaves_its_fate_open() {
     for answer in [&b""[..], b"HTTP/1.1 200 OK\r\nContent-", b"not http at all\r\n\r\n"] {
         let error = send(&client, &raw_server(answer).await).await.map(|_| ()).unwrap_err();
         assert!(matches!(error, SendError::Aborted { .. }), "{error}");
-        assert!(!error.nothing_was_sent());
+        assert!(!error.is_safe_to_retry());
     }
 }
 
@@ -293,7 +295,7 @@ async fn a_response_head_over_the_limit_is_refused() {
 async fn a_relative_url_is_refused() {
     let client = HttpClient::new(local()).unwrap();
     let error = client.send(Request::new(Full::default())).await.map(|_| ()).unwrap_err();
-    assert!(matches!(&error, SendError::Connect { .. }) && error.nothing_was_sent(), "{error}");
+    assert!(matches!(&error, SendError::Connect { .. }) && error.is_safe_to_retry(), "{error}");
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! A small HTTP server on loopback that counts what reaches it, and certificates to run it with.
+//! A small HTTP server on loopback that counts its connections and requests, and certificates for
+//! it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// Counts connections accepted and requests served.
+/// Counts accepted connections and served requests.
 #[derive(Default)]
 pub(crate) struct Seen {
     connections: AtomicUsize,
@@ -72,7 +73,8 @@ impl Server {
     }
 }
 
-/// `/echo` mirrors the body, `/redirect` points to `/echo`, `/header` answers with a 20,000 byte header.
+/// `/echo` returns the body, `/redirect` points to `/echo`, `/header` answers with a 20,000 byte
+/// header.
 async fn answer(
     seen: Arc<Seen>,
     request: Request<Incoming>,
@@ -115,12 +117,12 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), certificate }
     }
 
-    /// A server certificate for the names, good for many years.
+    /// Returns a server certificate for the names that is valid for many years.
     pub(crate) fn server(&self, names: &[&str]) -> ServerConfig {
         self.server_until(names, 2090)
     }
 
-    /// A server certificate that ends with the first day of the year.
+    /// Returns a server certificate that expires on the first day of the year.
     pub(crate) fn server_until(&self, names: &[&str], year: i32) -> ServerConfig {
         let key = KeyPair::generate().unwrap();
         let mut params = params_for(names);
@@ -131,7 +133,7 @@ impl Authority {
     }
 }
 
-/// A server certificate that nobody else vouches for.
+/// Returns a server certificate that no authority has signed.
 pub(crate) fn self_signed(names: &[&str]) -> ServerConfig {
     let key = KeyPair::generate().unwrap();
     let certificate = params_for(names).self_signed(&key).unwrap().der().clone();

@@ -1,4 +1,4 @@
-//! Newline framing: splits, limits, ends, cancelled reads and partial writes.
+//! Tests of newline framing: splits, limits, ends, cancelled reads and partial writes.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,14 +9,14 @@ use transport::{FrameSource as _, LineReader, LineWriter, ReadError};
 
 use crate::soon;
 
-/// Reads everything the chunks hold, each chunk arriving by itself.
+/// Returns all lines in the chunks. Each chunk arrives by itself.
 async fn lines_of(chunks: &[&[u8]], line_bytes_max: usize) -> Result<Vec<String>, ReadError> {
     let (mut near, far) = duplex(1024 * 1024);
     let mut reader = LineReader::new(far, line_bytes_max);
     let mut lines = Vec::new();
     for chunk in chunks {
         near.write_all(chunk).await.unwrap();
-        // Takes what is complete; the pending rest is a dropped `next`, which must lose nothing.
+        // Takes the complete lines. The pending `next` is dropped, and must lose no bytes.
         loop {
             tokio::select! { biased;
                 line = reader.next() => lines.push(text(line?.expect("the stream has not ended"))),
@@ -175,7 +175,7 @@ async fn whoever_keeps_a_small_line_does_not_keep_the_read_buffer() {
         near.write_all(b"{\"kept\":true}\r\n").await.unwrap();
         let line = soon("the line", reader.next()).await.unwrap().unwrap();
         assert_eq!(line, "{\"kept\":true}");
-        // Bytes that own a whole allocation of just their size can be taken back without a copy.
+        // Bytes that own an allocation of exactly their size can be converted back without a copy.
         addresses.push(line.try_into_mut().expect("nobody shares it").capacity());
     }
     assert_eq!(addresses, [13; 3]);
@@ -203,7 +203,7 @@ async fn a_last_line_that_ends_with_the_stream_is_told_from_one_that_has_ended()
         let count = stream.matches('{').count();
         for left in (0..count).rev() {
             assert!(reader.next().await.unwrap().is_some());
-            assert_eq!(reader.is_unended(), is_unended && left == 0, "{stream:?}");
+            assert_eq!(reader.is_unterminated(), is_unended && left == 0, "{stream:?}");
         }
         assert!(reader.next().await.unwrap().is_none());
     }

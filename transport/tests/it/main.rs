@@ -1,4 +1,5 @@
-//! The transport crate from outside: real pipes, real child processes, real sockets on loopback.
+//! Tests of the transport crate from outside: real pipes, real child processes, real sockets on
+//! loopback.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod certificates;
@@ -23,10 +24,10 @@ mod websocket;
 use std::future::Future;
 use std::time::Duration;
 
-/// Longest any single wait of a test may take; reached only when something is broken.
+/// Time limit of any single wait of a test. Only a failing test reaches it.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The future's result, or a failed test when it hangs.
+/// Returns the future's result. Fails the test if the future hangs.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, future)
         .await

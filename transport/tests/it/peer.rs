@@ -1,4 +1,4 @@
-//! Two replicas on loopback, and strangers who would like to be one.
+//! Tests with two replicas on loopback, and with strangers that try to connect to one.
 
 use std::{
     convert::Infallible,
@@ -45,7 +45,7 @@ struct Seen {
     chunks: AtomicUsize,
 }
 
-/// A replica that serves until it is told to stop, or until its runtime is dropped.
+/// A replica that serves until its `stop` channel fires or its runtime is dropped.
 struct Replica {
     address: String,
     seen: Arc<Seen>,
@@ -95,7 +95,8 @@ impl Drop for Replica {
     }
 }
 
-/// `/echo` mirrors, `/silent` never answers, `/events` sends a chunk now and then, `/flood` as many as are taken.
+/// `/echo` returns the body, `/silent` never answers, `/events` sends chunks with pauses, `/flood`
+/// sends chunks as fast as they are taken.
 async fn answer(seen: Arc<Seen>, request: Request<Incoming>) -> Response<Body> {
     seen.requests.fetch_add(1, Ordering::SeqCst);
     match request.uri().path() {
@@ -116,7 +117,7 @@ async fn answer(seen: Arc<Seen>, request: Request<Incoming>) -> Response<Body> {
     }
 }
 
-/// As much as its reader takes.
+/// Returns a body of chunks that never ends, and counts the chunks taken.
 fn chunks(seen: Arc<Seen>, pause: Duration) -> Body {
     let (sender, receiver) = mpsc::channel(1);
     let noted = Arc::clone(&seen);
@@ -201,7 +202,7 @@ async fn who_does_not_know_the_secret_can_neither_call_nor_serve() {
     let error =
         soon("the refusal", stranger.send(&replica.address, post("/echo", ""))).await.unwrap_err();
     assert!(matches!(error, SendError::Tls { .. }), "{error}");
-    assert!(error.nothing_was_sent());
+    assert!(error.is_safe_to_retry());
     assert_eq!(replica.requests(), 0);
 
     let (impostor, client) = (Replica::start(OTHER_SECRET), client(SECRET));
@@ -211,7 +212,7 @@ async fn who_does_not_know_the_secret_can_neither_call_nor_serve() {
     assert_eq!(impostor.requests(), 0);
 }
 
-/// A stranger does not care who answers.
+/// A certificate verifier that accepts every server.
 #[derive(Debug)]
 struct Anybody;
 
@@ -260,7 +261,8 @@ fn stranger_builder() -> rustls::ConfigBuilder<ClientConfig, rustls::client::Wan
         .with_custom_certificate_verifier(Arc::new(Anybody))
 }
 
-/// What a stranger gets for a request; it may only learn after the handshake that its certificate is not welcome.
+/// Returns a stranger's result for a request. The stranger may learn only after the handshake that
+/// its certificate is refused.
 async fn stranger_asks(mut config: ClientConfig, address: &str) -> Result<StatusCode, String> {
     config.alpn_protocols = vec![b"h2".to_vec()];
     let socket = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
@@ -310,7 +312,7 @@ async fn h_25_plain_tcp_gets_nothing() {
         let mut socket = TcpStream::connect(&replica.address).await.unwrap();
         socket.write_all(hello).await.unwrap();
         let mut answer = Vec::new();
-        // A TLS alert at most; who says nothing is cut off.
+        // The server sends at most a TLS alert, and cuts off a silent peer.
         let _reset = soon("the end of the connection", socket.read_to_end(&mut answer)).await;
         assert!(answer.len() <= 7, "{answer:?}");
     }
@@ -348,10 +350,10 @@ async fn a_killed_peer_leaves_no_doubt_about_what_was_sent() {
     replica.kill();
     let error = soon("the loss", waiting).await.unwrap().unwrap_err();
     assert!(matches!(error, SendError::Aborted { .. }), "{error}");
-    assert!(!error.nothing_was_sent());
+    assert!(!error.is_safe_to_retry());
     let error =
         soon("the refusal", client.send(&replica.address, post("/echo", "x"))).await.unwrap_err();
-    assert!(error.nothing_was_sent(), "{error}");
+    assert!(error.is_safe_to_retry(), "{error}");
 }
 
 #[tokio::test]
@@ -379,7 +381,7 @@ async fn many_streams_share_the_connections() {
     }
     let open = soon("all streams", streams.join_all()).await;
     assert_eq!(replica.requests(), 1_500);
-    // Their readers all leave at once, chunks still on their way: nobody else's request may suffer.
+    // All readers leave at once while chunks are on their way. Other requests must not fail.
     let waiting = {
         let (client, address) = (client.clone(), replica.address.clone());
         tokio::spawn(async move { client.send(&address, post("/silent", "x")).await })
@@ -415,7 +417,8 @@ async fn f_19_slow_readers_cost_their_window_and_hold_up_nobody() {
                 .unwrap();
         assert_eq!(soon("its body", body_of(response)).await.len(), 200_000);
     }
-    // The window of each, and what is in the hands of the HTTP library and the channel.
+    // The allowance covers the window of each stream, and the buffers of the HTTP library and the
+    // channel.
     assert!(chunks() * CHUNK <= 50 * (64 + 16) * 1024, "{} bytes were taken", chunks() * CHUNK);
 }
 
@@ -433,7 +436,7 @@ async fn a_graceful_end_loses_no_request() {
                     Ok(response) => assert_eq!(body_of(response).await, "x"),
                     Err(error) => {
                         assert!(stopping.load(Ordering::SeqCst), "{error}");
-                        assert!(error.nothing_was_sent(), "{error}");
+                        assert!(error.is_safe_to_retry(), "{error}");
                         return;
                     }
                 }
@@ -447,7 +450,7 @@ async fn a_graceful_end_loses_no_request() {
     soon("all callers", callers.join_all()).await;
 }
 
-/// Passes bytes on until it is told to swallow them.
+/// A proxy that forwards bytes until its flag is set. After that it discards them.
 async fn hole(to: String) -> (SocketAddr, Arc<AtomicBool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -489,7 +492,7 @@ async fn f_12_a_peer_that_vanished_is_found_out_in_seconds() {
     vanish.store(true, Ordering::SeqCst);
     let since = Instant::now();
     let error = soon("the loss", waiting).await.unwrap().unwrap_err();
-    assert!(!error.nothing_was_sent(), "{error}");
+    assert!(!error.is_safe_to_retry(), "{error}");
     soon("the end of the stream", async {
         while let Some(Ok(_)) = events.body_mut().frame().await {}
     })
@@ -501,7 +504,7 @@ async fn f_12_a_peer_that_vanished_is_found_out_in_seconds() {
 
 #[tokio::test]
 async fn a_dead_peer_costs_everybody_one_attempt() {
-    // Accepts and never says a word.
+    // This listener accepts connections and never sends a byte.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, client) = (listener.local_addr().unwrap().to_string(), client(SECRET));
     let since = Instant::now();

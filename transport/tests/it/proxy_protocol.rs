@@ -1,4 +1,5 @@
-//! Headers of the PROXY protocol: what they say, where they end, and that nothing else is taken for one.
+//! Tests of PROXY protocol headers: their content, their end, and that no other bytes are taken for
+//! one.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,7 +14,7 @@ use transport::proxy_protocol::{
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Version 2, with what is told beside addresses.
+/// Returns a version 2 header with `more` after the addresses.
 fn v2(command: u8, family: u8, addresses: &[u8], more: &[u8]) -> Vec<u8> {
     let length = u16::try_from(addresses.len() + more.len()).unwrap().to_be_bytes();
     [SIGNATURE, &[command, family], &length, addresses, more].concat()
@@ -139,7 +140,8 @@ async fn s16_a_header_is_taken_off_its_connection_to_its_last_byte_and_no_furthe
             assert_eq!(read, (ProxyHeader::Client(source), "rest".to_owned()), "{at_once} at once");
         }
     }
-    // One that does not come is waited for until the deadline, and one that ends early is none.
+    // The reader waits for a missing header until the deadline. A header that ends early is not
+    // valid.
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (mut socket, _) = listener.accept().await.unwrap();
     client.write_all(b"PROXY ").await.unwrap();

@@ -1,4 +1,4 @@
-//! A peer that does not read loses its connection; one that reads slowly keeps it.
+//! Tests that a peer that does not read loses its connection, and that a slow reader keeps it.
 
 use std::time::Duration;
 

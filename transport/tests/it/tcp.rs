@@ -1,4 +1,4 @@
-//! Connecting over TCP: where to, for how long, and with what options.
+//! Tests of TCP connects: the address, the time limit, and the socket options.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ async fn f_12_a_peer_that_is_gone_is_found_by_the_kernel() {
     assert!(matches!(stream, Stream::Plain(_)) && !stream.is_encrypted());
     let socket = SockRef::from(stream.socket());
     assert!(socket.tcp_nodelay().unwrap());
-    // While something is on its way, and while nothing is.
+    // The limit must hold with and without data on its way.
     assert_eq!(socket.tcp_user_timeout().unwrap(), Some(DEAD_AFTER));
     assert!(socket.keepalive().unwrap());
     let probes = socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();

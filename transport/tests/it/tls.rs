@@ -1,4 +1,4 @@
-//! TLS of listeners and clients: who is let in, who is refused, and what a reload changes.
+//! Tests of TLS on listeners and clients: accepted and refused peers, and the effect of a reload.
 
 use std::{
     io::ErrorKind,
@@ -29,7 +29,7 @@ use crate::{
     soon,
 };
 
-/// Accepts for ever; what became of each connection comes out of the channel.
+/// Accepts for ever. The channel yields the result of each connection.
 async fn serve(
     server: Arc<ServerTls>,
 ) -> (SocketAddr, mpsc::Receiver<Result<Stream, TlsHandshakeError>>) {
@@ -53,7 +53,8 @@ async fn connect(address: SocketAddr, client: &ClientTls) -> Result<Stream, Conn
     tcp::connect(&address.to_string(), &egress(), Some(client), DEADLINE).await
 }
 
-/// One message there and back, which also proves that the server has accepted the client's certificate.
+/// Sends one message there and back, which also proves that the server has accepted the client's
+/// certificate.
 async fn talk(client: &mut Stream, server: &mut Stream) {
     client.write_all(b"ping").await.unwrap();
     let mut bytes = [0; 4];
@@ -131,7 +132,8 @@ async fn a_required_certificate_is_required() {
     let identity = server.client_certificate().unwrap().identity().unwrap();
     assert_eq!((identity.tenant.as_str(), identity.principal.as_str()), ("acme", "alice"));
 
-    // In TLS 1.3 the client is done before the server has looked at its certificate, so the refusal is the server's to tell.
+    // In TLS 1.3 the client finishes before the server has checked its certificate, so only the
+    // server reports the refusal.
     let foreign = {
         let (cert, key) = stranger.sign("client", |_| {});
         let identity = Some(to_present(cert, key));
@@ -230,7 +232,7 @@ async fn certificates_name_a_tenant_and_a_principal_or_nobody() {
     }
 }
 
-/// The serial number of the certificate the server presents to a newcomer.
+/// Returns the certificate that the server presents to a new client.
 async fn presented(address: SocketAddr, authority: &Authority) -> Vec<u8> {
     let stream = connect(address, &authority.client()).await.unwrap();
     let Stream::Tls(stream) = &stream else { panic!("not encrypted") };
@@ -283,7 +285,7 @@ async fn plain_bytes_and_silence_end_cleanly() {
     ));
     let mut answer = Vec::new();
     match soon("the end", plain.read_to_end(&mut answer)).await {
-        // An alert record and nothing else: type 21, then version and length.
+        // The answer is an alert record and nothing else: type 21, then version and length.
         Ok(_) => assert!(answer.first().is_none_or(|kind| *kind == 21), "{answer:?}"),
         Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
     }
@@ -295,7 +297,7 @@ async fn plain_bytes_and_silence_end_cleanly() {
     assert!(matches!(soon("the end", silent.read(&mut [0; 1])).await, Ok(0) | Err(_)));
 }
 
-/// A ClientHello of TLS 1.0 or 1.1 (RFC 4346, 7.4.1.2): one cipher suite, no extensions.
+/// Returns a ClientHello of TLS 1.0 or 1.1 (RFC 4346, 7.4.1.2): one cipher suite, no extensions.
 fn old_client_hello(minor: u8) -> Vec<u8> {
     let mut hello = vec![3, minor];
     hello.extend([7; 32]); // random
@@ -317,7 +319,8 @@ async fn nothing_below_tls_1_2_is_spoken() {
         assert!(soon("the refusal", outcomes.recv()).await.unwrap().is_err());
         let mut answer = Vec::new();
         soon("the end", old.read_to_end(&mut answer)).await.unwrap();
-        // A fatal alert: protocol_version (70), or handshake_failure (40) where the version came up second.
+        // A fatal alert: protocol_version (70), or handshake_failure (40) if the version check came
+        // second.
         assert!(matches!(answer[..], [21, 3, _, 0, 2, 2, 70 | 40]), "{answer:?}");
     }
 }
@@ -352,7 +355,8 @@ async fn tls_to_a_plain_port_fails_and_the_plain_side_sees_noise() {
     let accepting = async {
         let (mut source, _sink) =
             Stream::Plain(listener.accept().await.unwrap().0).into_lines(200, DEADLINE);
-        // A ClientHello is longer than the limit or has line ends in it: noise either way, never a hang.
+        // A ClientHello exceeds the limit or contains line ends. The result is noise or an error,
+        // never a hang.
         soon("something", source.next()).await.map(drop)
     };
     let client = authority.client();

@@ -1,4 +1,4 @@
-//! Backend URLs: what is accepted, and that each refusal says what is wrong.
+//! Tests of backend URLs: the accepted forms, and that each refusal names the fault.
 
 use transport::{UrlError, parse_http_url};
 

@@ -1,6 +1,6 @@
-//! What is wrong with a token: for operators, in the log.
+//! Reasons for the refusal of a token, for operators and in the log.
 
-/// What is wrong with a token: for operators, in the log.
+/// Reason for the refusal of a token, for operators and in the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::auth) enum TokenError {
     #[error("it is longer than a token may be")]
@@ -25,7 +25,7 @@ pub(in crate::auth) enum TokenError {
     KeyUnfit,
     #[error("its signature is wrong")]
     Signature,
-    #[error("a time in it can not be read")]
+    #[error("a time in it cannot be read")]
     Time,
     #[error("it does not say when it expires")]
     NoExpiry,

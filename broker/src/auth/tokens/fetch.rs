@@ -1,37 +1,35 @@
-//! Where an authorization server's keys are, and what they are: its metadata (RFC 8414, OpenID Connect Discovery 1.0) and its key
-//! set, fetched by the broker's HTTP client, which follows no redirect.
+//! Fetches the metadata (RFC 8414, OpenID Connect Discovery 1.0) and the key set of an
+//! authorization server. The broker's HTTP client sends the requests and follows no redirect.
 //!
-//! Where the operator has named a host it is asked wherever it is. A host that only the metadata names is asked where a backend
-//! could be (`egress`).
+//! The broker connects to any address of a host that the operator configured. It connects to a host
+//! from the metadata only at addresses that `egress` permits for backends.
 
 use bytes::Bytes;
 use http::{Request, StatusCode, Uri, header::ACCEPT};
 use http_body_util::Full;
 use protocol::json::{Limits, Tape};
+use rules::limits::tokens::KEY_SET_BYTES_MAX;
 use transport::{HttpClient, parse_http_url};
 
 use super::{jwt::has_one_reading, key_set::KeySet};
-use crate::{
-    config::{
-        IssuerConfig,
-        issuers::{is_loopback, is_private},
-    },
-    limits::tokens::KEY_SET_BYTES_MAX,
+use crate::config::{
+    IssuerConfig,
+    issuers::{is_loopback, is_private},
 };
 
-/// What fetches. Clones share connections.
+/// Client of the fetches. Clones share connections.
 #[derive(Debug, Clone)]
 pub struct KeyFetcher {
-    /// Goes everywhere.
-    trusting: HttpClient,
-    /// Goes where backends may be.
-    wary: HttpClient,
+    /// Connects to every address.
+    unrestricted: HttpClient,
+    /// Connects only to the addresses that `egress` permits for backends.
+    egress_checked: HttpClient,
 }
 
-/// Why there are no newer keys.
+/// Reason why a fetch returned no keys.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    #[error("{0} can not be fetched: {1}")]
+    #[error("{0} cannot be fetched: {1}")]
     Send(Uri, String),
     #[error("{0} answers with status {1}")]
     Status(Uri, StatusCode),
@@ -47,28 +45,31 @@ pub(super) enum FetchError {
 
 impl KeyFetcher {
     pub fn new(trusting: HttpClient, wary: HttpClient) -> Self {
-        Self { trusting, wary }
+        Self { unrestricted: trusting, egress_checked: wary }
     }
 
     pub(super) async fn key_set(&self, issuer: &IssuerConfig) -> Result<KeySet, FetchError> {
         let (url, client) = match &issuer.jwks_url {
-            Some(url) => (url.clone(), &self.trusting),
-            None => self.discovered(issuer).await?,
+            Some(url) => (url.clone(), &self.unrestricted),
+            None => self.discover(issuer).await?,
         };
         let text = get(client, &url).await?;
         KeySet::parse(&text).ok_or(FetchError::NoKeys(url))
     }
 
-    /// Where the keys are, as the issuer's metadata says, and who is to ask there.
-    async fn discovered(&self, issuer: &IssuerConfig) -> Result<(Uri, &HttpClient), FetchError> {
+    /// Reads the URL of the keys from the issuer's metadata, and chooses the client for that URL.
+    async fn discover(&self, issuer: &IssuerConfig) -> Result<(Uri, &HttpClient), FetchError> {
         let mut unreachable = None;
-        for place in places(&issuer.issuer) {
-            match get(&self.trusting, &place).await {
+        for place in metadata_urls(&issuer.issuer) {
+            match get(&self.unrestricted, &place).await {
                 Ok(text) => {
                     if let Some(found) = named_keys(&text, issuer) {
                         let is_there = found.authority() == place.authority()
                             && found.scheme() == place.scheme();
-                        return Ok((found, if is_there { &self.trusting } else { &self.wary }));
+                        return Ok((
+                            found,
+                            if is_there { &self.unrestricted } else { &self.egress_checked },
+                        ));
                     }
                 }
                 Err(error @ FetchError::Send(..)) => unreachable = Some(error),
@@ -79,8 +80,9 @@ impl KeyFetcher {
     }
 }
 
-/// Where an issuer's metadata may be (RFC 8414, 3.1 and 5; MCP 2025-11-25, Authorization Server Metadata Discovery).
-fn places(issuer: &str) -> Vec<Uri> {
+/// Returns the possible URLs of an issuer's metadata (RFC 8414, 3.1 and 5; MCP 2025-11-25,
+/// Authorization Server Metadata Discovery).
+fn metadata_urls(issuer: &str) -> Vec<Uri> {
     let whole = issuer.trim_end_matches('/');
     let Some(authority) = whole.find("://").map(|at| at + 3) else { return Vec::new() };
     let (origin, path) =
@@ -95,7 +97,7 @@ fn places(issuer: &str) -> Vec<Uri> {
     places.iter().filter_map(|place| parse_http_url(place).ok()).collect()
 }
 
-/// `jwks_uri` of metadata that is this issuer's own (RFC 8414, 3.3).
+/// Returns the `jwks_uri` of metadata that names this issuer (RFC 8414, 3.3).
 fn named_keys(text: &[u8], issuer: &IssuerConfig) -> Option<Uri> {
     let tape = Tape::parse(text, &Limits::default()).ok().filter(|_| has_one_reading(text))?;
     let member = |name| tape.root().get(name)?.as_str();
@@ -103,7 +105,7 @@ fn named_keys(text: &[u8], issuer: &IssuerConfig) -> Option<Uri> {
         return None;
     }
     let keys = parse_http_url(&member("jwks_uri")?).ok()?;
-    // Nobody else's word leads to this machine.
+    // Only an issuer on this machine may name a loopback URL.
     let is_local = parse_http_url(&issuer.issuer).is_ok_and(|uri| is_loopback(&uri));
     (is_private(&keys) && (is_local || !is_loopback(&keys))).then_some(keys)
 }
@@ -119,7 +121,7 @@ async fn get(client: &HttpClient, url: &Uri) -> Result<Bytes, FetchError> {
     if response.status() != StatusCode::OK {
         return Err(FetchError::Status(url.clone(), response.status()));
     }
-    let body = response.into_body().whole(KEY_SET_BYTES_MAX).await;
+    let body = response.into_body().read_whole(KEY_SET_BYTES_MAX).await;
     body.map_err(|error| FetchError::Send(url.clone(), error.to_string()))
 }
 
@@ -133,7 +135,9 @@ mod tests {
 
     #[test]
     fn metadata_is_looked_for_where_each_specification_has_it() {
-        let of = |issuer: &str| places(issuer).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let of = |issuer: &str| {
+            metadata_urls(issuer).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
         for issuer in ["https://a.example", "https://a.example/"] {
             let wanted = [
                 "https://a.example/.well-known/oauth-authorization-server",
@@ -154,9 +158,10 @@ mod tests {
     #[test]
     fn a_07_metadata_of_another_issuer_and_keys_in_odd_places_are_not_followed() {
         let issuer = |name: &str| IssuerConfig {
+            groups_claim: None,
             issuer: name.to_owned(),
             jwks_url: None,
-            keys_max_age: crate::limits::tokens::KEY_SET_AGE_MAX,
+            keys_max_age: rules::limits::tokens::KEY_SET_AGE_MAX,
             audiences: Vec::new(),
             algorithms: Vec::new(),
             requires_access_token_type: false,

@@ -1,8 +1,10 @@
-//! One authorization server: what its tokens must say, and its keys, kept fresh.
+//! One authorization server: the checks of its tokens, and its keys.
 //!
-//! One task fetches the keys: at the start, every so often, and when a token names one that is not known, which strangers can
-//! bring about as often as they like; so it does not do it more often than every few seconds. Invariant: a set that the issuer
-//! answers with replaces the one before, an empty set too; without a usable answer keys are believed up to their maximum age.
+//! One task fetches the keys: at the start, at intervals, and when a token names an unknown key.
+//! Strangers can send such tokens at any rate, so fetches have a minimum interval of a few seconds.
+//!
+//! Invariant: a set that the issuer returns replaces the one before, even if it is empty. Without a
+//! usable answer the keys stay in use up to their maximum age.
 
 use std::{
     sync::{
@@ -17,6 +19,14 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::{BackendId, PrincipalId, TenantId},
+};
+use rules::{
+    access::{Subject, SubjectAttributes},
+    limits::tokens::{
+        KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX,
+        KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX, TOKEN_LEEWAY, TOKEN_PRINCIPAL_BYTES_MAX,
+    },
+    local_rate_limit::{LocalRateLimiter, one_per},
 };
 use tokio::{
     sync::{Notify, Semaphore, watch},
@@ -37,12 +47,7 @@ use crate::{
         principal_names::is_printable,
     },
     config::{self, TenantMapping},
-    limits::tokens::{
-        KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX,
-        KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX, TOKEN_LEEWAY, TOKEN_PRINCIPAL_BYTES_MAX,
-    },
     metrics::Metrics,
-    rules::local_rate_limit::{LocalRateLimiter, one_per},
 };
 
 #[derive(Debug)]
@@ -51,23 +56,23 @@ pub(in crate::auth) struct TokenIssuer {
     /// The broker's public URL.
     resource: String,
     keys: ArcSwap<KeySet>,
-    /// There is a key that tokens may be signed with.
+    /// True if at least one key can verify tokens.
     has_keys: AtomicBool,
     fetches: Mutex<KeyFetches>,
-    /// Origin of the time by which fetches are counted.
+    /// Start of the clock of `fetches`.
     started: Instant,
-    /// Somebody waits for newer keys.
+    /// Signals that a request waits for newer keys.
     wanted: Notify,
-    /// Counts the fetches that are over.
+    /// Number of completed fetches.
     over: watch::Sender<u64>,
     waiting: Semaphore,
 }
 
-/// The fetches of the keys.
+/// State of the key fetches.
 #[derive(Debug)]
 struct KeyFetches {
     is_running: bool,
-    /// Counts their beginnings.
+    /// Limits the starts of fetches.
     rate: LocalRateLimiter,
 }
 
@@ -78,7 +83,7 @@ impl TokenIssuer {
             resource: resource.to_owned(),
             keys: ArcSwap::default(),
             has_keys: AtomicBool::new(false),
-            // The task begins with one.
+            // The task begins with a fetch.
             fetches: Mutex::new(KeyFetches {
                 is_running: true,
                 rate: LocalRateLimiter::new(one_per(KEY_SET_PAUSE_MIN)),
@@ -94,9 +99,9 @@ impl TokenIssuer {
         &self.config.issuer
     }
 
-    // What a token must say.
+    // Checks of a token.
 
-    /// Whether the issuer has signed it.
+    /// Verifies algorithm, type and signature of a token.
     pub(super) fn verify(&self, header: &Header, jwt: &Jwt<'_>) -> Result<(), TokenError> {
         if !self.config.algorithms.contains(&header.algorithm) {
             return Err(TokenError::Algorithm);
@@ -107,8 +112,8 @@ impl TokenIssuer {
         self.keys.load().verify(header, jwt)
     }
 
-    /// Who bears it, by claims that are the issuer's.
-    pub(super) fn proven(
+    /// Checks the claims of a verified token and returns its caller.
+    pub(super) fn authenticate(
         &self,
         header: &Header,
         claims: &Claims<'_>,
@@ -133,7 +138,7 @@ impl TokenIssuer {
         {
             return Err(TokenError::NotYet);
         }
-        if !claims.audiences().iter().any(|audience| self.is_for(audience)) {
+        if !claims.audiences().iter().any(|audience| self.accepts_audience(audience)) {
             return Err(TokenError::Audience);
         }
         let tenant = self.tenant(claims)?;
@@ -146,17 +151,30 @@ impl TokenIssuer {
             .text(&self.config.principal_claim)
             .filter(is_usable)
             .ok_or(TokenError::Principal)?;
-        // Last: whoever lacks nothing else is told what it lacks.
+        // Last: only a token without another fault gets an answer about scopes.
         let scopes = claims.scopes();
         if !self.config.scopes.iter().all(|needed| scopes.contains(needed)) {
             return Err(TokenError::Scope);
         }
-        // As `auth::reserved` says.
+        // The format that `auth::reserved_reason` recognizes.
         let principal = PrincipalId::new(format!("{} {name}", self.config.issuer));
         Ok(AuthenticatedCaller {
-            caller: Caller { tenant, principal, key: None },
+            caller: Caller::of_subject(tenant, self.subject(principal, claims)),
             until: Some(CredentialExpiry::new(until)),
         })
+    }
+
+    /// Returns the attributes of a token that access rules look at.
+    fn subject(&self, principal: PrincipalId, claims: &Claims<'_>) -> Subject {
+        let groups = self.config.groups_claim.as_deref().and_then(|path| claims.values(path));
+        let has_scopes = claims.has("scope") || claims.has("scp");
+        let client = ["azp", "client_id"].into_iter().find_map(|name| claims.text(name));
+        let attributes = SubjectAttributes {
+            groups,
+            scopes: has_scopes.then(|| claims.scopes()),
+            client: client.map(|client| vec![client]),
+        };
+        attributes.subject(principal, None)
     }
 
     fn tenant(&self, claims: &Claims<'_>) -> Result<TenantId, TokenError> {
@@ -175,8 +193,9 @@ impl TokenIssuer {
         }
     }
 
-    /// Whether a token with this audience is for us (RFC 8707; MCP 2025-11-25, Access Token Usage).
-    fn is_for(&self, audience: &str) -> bool {
+    /// Returns whether the broker is the audience of a token (RFC 8707; MCP 2025-11-25, Access
+    /// Token Usage).
+    fn accepts_audience(&self, audience: &str) -> bool {
         if !self.config.audiences.is_empty() {
             return self.config.audiences.iter().any(|known| known == audience);
         }
@@ -190,16 +209,17 @@ impl TokenIssuer {
         }
     }
 
-    /// All that is needed, in one go (MCP 2025-11-25, Runtime Insufficient Scope Errors).
+    /// Returns a refusal with all required scopes (MCP 2025-11-25, Runtime Insufficient Scope
+    /// Errors).
     pub(super) fn scope_missing(&self) -> Refusal {
         Refusal::new(ErrorKind::InsufficientScope, "the token lacks a scope that is needed here")
             .with("scope", self.config.scopes.join(" "))
     }
 
-    // Its keys.
+    // Keys of the issuer.
 
-    /// Waits for a fetch, where there is one or may be one now.
-    pub(in crate::auth) async fn fetched(&self) {
+    /// Waits for a running fetch, or for one that the rate permits now.
+    pub(in crate::auth) async fn wait_for_fetch(&self) {
         let Ok(_place) = self.waiting.try_acquire() else { return };
         let mut over = self.over.subscribe();
         let (is_running, is_due) = {
@@ -214,8 +234,8 @@ impl TokenIssuer {
         let _in_time = timeout(KEY_SET_WAIT_MAX, over.changed()).await;
     }
 
-    /// Keeps the keys fresh, for ever.
-    pub(super) async fn keep(
+    /// Fetches the keys again and again. Never returns.
+    pub(super) async fn run_refresh(
         self: Arc<Self>,
         fetcher: KeyFetcher,
         keyring: Arc<Keyring>,
@@ -231,8 +251,8 @@ impl TokenIssuer {
         let (mut failures, mut fetched_at) = (0_u32, Instant::now());
         loop {
             let begun = self.begin_fetch().await;
-            // Before a fetch that may take its time.
-            self.left_of_age(fetched_at, &keyring, &metrics);
+            // Before the fetch, which may take long.
+            self.expire_keys(fetched_at, &keyring, &metrics);
             let fetched = timeout(KEY_SET_FETCH_MAX, fetcher.key_set(&self.config))
                 .await
                 .unwrap_or(Err(FetchError::Late));
@@ -242,23 +262,23 @@ impl TokenIssuer {
                     if failures > 0 {
                         tracing::info!(
                             issuer = self.name(),
-                            "the keys of an issuer are to be had again"
+                            "the keys of an issuer can be fetched again"
                         );
                     }
                     failures = 0;
                     fetched_at = begun;
-                    self.take(keys, &keyring, &metrics);
-                    // Keys of a short age are fetched before they grow too old.
+                    self.install_keys(keys, &keyring, &metrics);
+                    // Keys with a short maximum age are fetched before they expire.
                     KEY_SET_REFRESH_INTERVAL.min(self.config.keys_max_age / 2)
                 }
                 Err(error) => {
                     if failures == 0 {
-                        tracing::warn!(issuer = self.name(), %error, "the keys of an issuer can not be fetched; the last ones are believed until keys_max_age");
+                        tracing::warn!(issuer = self.name(), %error, "the keys of an issuer cannot be fetched; the last ones are used until keys_max_age");
                     } else {
-                        tracing::debug!(issuer = self.name(), %error, "the keys of an issuer can not be fetched");
+                        tracing::debug!(issuer = self.name(), %error, "the keys of an issuer cannot be fetched");
                     }
                     failures = failures.saturating_add(1);
-                    retry_pause(failures).min(self.left_of_age(fetched_at, &keyring, &metrics))
+                    retry_pause(failures).min(self.expire_keys(fetched_at, &keyring, &metrics))
                 }
             };
             self.fetches().is_running = false;
@@ -270,7 +290,7 @@ impl TokenIssuer {
         }
     }
 
-    pub(super) fn take(&self, keys: KeySet, keyring: &Keyring, metrics: &Metrics) {
+    pub(super) fn install_keys(&self, keys: KeySet, keyring: &Keyring, metrics: &Metrics) {
         let has_keys = !keys.is_empty();
         if self.has_keys.swap(has_keys, Ordering::Relaxed) != has_keys {
             metrics.tokens.has_keys(has_keys);
@@ -281,7 +301,7 @@ impl TokenIssuer {
         match keys.len() {
             0 => tracing::warn!(
                 issuer = self.name(),
-                "the issuer publishes no key that can be used: none of its tokens is taken"
+                "the issuer publishes no key that can be used: none of its tokens is accepted"
             ),
             count => tracing::info!(
                 issuer = self.name(),
@@ -290,12 +310,12 @@ impl TokenIssuer {
             ),
         }
         self.keys.store(Arc::new(keys));
-        // Behind it: what was signed with a key that is gone is looked at again.
-        keyring.renew();
+        // After the store: tokens that a removed key signed are verified again.
+        keyring.bump_version();
     }
 
-    /// Forgets keys that were fetched too long ago. Returns the time for which the others are still believed.
-    pub(super) fn left_of_age(
+    /// Removes keys that are older than the maximum age. Returns the remaining time of newer ones.
+    pub(super) fn expire_keys(
         &self,
         fetched_at: Instant,
         keyring: &Keyring,
@@ -307,13 +327,13 @@ impl TokenIssuer {
         }
         tracing::error!(
             issuer = self.name(),
-            "the keys of an issuer are older than keys_max_age: none of its tokens is taken"
+            "the keys of an issuer are older than keys_max_age: none of its tokens is accepted"
         );
-        self.take(KeySet::default(), keyring, metrics);
+        self.install_keys(KeySet::default(), keyring, metrics);
         KEY_SET_RETRY_MAX
     }
 
-    /// Waits until the rate allows a fetch. Returns its beginning.
+    /// Waits until the rate permits a fetch. Returns the start time of that fetch.
     async fn begin_fetch(&self) -> Instant {
         loop {
             let checked = {
@@ -334,7 +354,7 @@ impl TokenIssuer {
     }
 }
 
-/// Doubles with each failure.
+/// Returns the pause after a number of failures. It doubles with each failure.
 fn retry_pause(failures: u32) -> Duration {
     (KEY_SET_PAUSE_MIN * 2_u32.saturating_pow(failures.saturating_sub(1).min(16)))
         .min(KEY_SET_RETRY_MAX)

@@ -1,6 +1,7 @@
-//! The form of a token: a JWT in its compact form (RFC 7519), taken apart and not believed yet.
+//! Parser of tokens: a JWT in its compact form (RFC 7519). It verifies nothing.
 //!
-//! Invariant: what could be read in two ways (members that are there twice, another encoding of the same bytes) is no token.
+//! Invariant: the parser rejects ambiguous text, such as duplicate members or another encoding of
+//! the same bytes.
 
 use std::{
     collections::hash_map::RandomState,
@@ -10,38 +11,36 @@ use std::{
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::Algorithm;
 use protocol::json::{self, Document, Limits, Value, ValueKind};
+use rules::limits::tokens::{TOKEN_BYTES_MAX, TOKEN_KEY_ID_BYTES_MAX};
 
 use super::error::TokenError;
-use crate::{
-    config::issuers::algorithm,
-    limits::tokens::{TOKEN_BYTES_MAX, TOKEN_KEY_ID_BYTES_MAX},
-};
+use crate::config::issuers::algorithm;
 
 /// Types of access tokens (RFC 9068, 2.1).
 const ACCESS_TOKEN_TYPES: [&str; 2] = ["at+jwt", "application/at+jwt"];
-/// The type that issuers write which do not follow RFC 9068. ID tokens have it too.
+/// Type in tokens of issuers that do not follow RFC 9068. ID tokens have it too.
 const GENERAL_TYPE: &str = "jwt";
-/// Claims of ID tokens alone (OpenID Connect Core 1.0, 2 and 3.3.2.11).
+/// Claims that only ID tokens have (OpenID Connect Core 1.0, 2 and 3.3.2.11).
 const ID_TOKEN_CLAIMS: [&str; 3] = ["nonce", "at_hash", "c_hash"];
-/// The last second of the year 9999: what is later is no time.
+/// Last second of the year 9999. A larger number is not a time.
 const SECONDS_MAX: f64 = 253_402_300_799.0;
 
-/// A token, as its bearer wrote it.
+/// A token as received.
 pub(super) struct Jwt<'a> {
-    /// What is signed.
+    /// Header and claims, as signed.
     pub(super) signed: &'a str,
-    /// In base64url.
+    /// Signature in base64url.
     pub(super) signature: &'a str,
     header: Vec<u8>,
     claims: Vec<u8>,
 }
 
-/// What a token says of its own signature.
+/// Header of a token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) algorithm: Algorithm,
     pub(super) key_id: Option<String>,
-    /// It says that the token is an access token, and nothing else.
+    /// True if the type is one of access tokens only.
     pub(super) is_access_token: bool,
 }
 
@@ -65,7 +64,8 @@ impl<'a> Jwt<'a> {
 
     pub(super) fn header(&self) -> Result<Header, TokenError> {
         let members = JsonMembers::parse(&self.header)?;
-        // RFC 7515, 4.1.11: what must be understood and is not makes the token invalid, and there is nothing that would be.
+        // RFC 7515, 4.1.11: a critical header that the reader does not understand makes the token
+        // invalid. The broker understands none.
         if members.get("crit").is_some() {
             return Err(TokenError::Critical);
         }
@@ -93,39 +93,61 @@ impl<'a> Jwt<'a> {
     }
 }
 
-/// What a token says of its bearer.
+/// Claims of a token.
 pub(super) struct Claims<'a>(JsonMembers<'a>);
 
 impl Claims<'_> {
-    /// A claim that is a text, and not an empty one.
+    /// Returns a claim that is a non-empty text.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         self.0.optional_text(name).ok().flatten().filter(|text| !text.is_empty())
     }
 
-    /// Tells if only an ID token has such claims. Keycloak says it in a claim `typ`.
+    /// Returns whether the token has a claim, of any type.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.get(name).is_some()
+    }
+
+    /// Returns the values of a claim that is a text or a list of texts. Dots in `path` lead into
+    /// objects. `None`: the claim is missing or has another type.
+    pub(super) fn values(&self, path: &str) -> Option<Vec<String>> {
+        let mut names = path.split('.');
+        let first = self.0.get(names.next()?)?;
+        let value = names.try_fold(first, |value, name| value.get(name))?;
+        match value.kind() {
+            ValueKind::Array => {
+                value.elements().map(|element| element.as_str().map(Into::into)).collect()
+            }
+            _ => Some(vec![value.as_str()?.into()]),
+        }
+    }
+
+    /// Returns whether only an ID token has such claims. Keycloak marks an ID token with a claim
+    /// `typ`.
     pub(super) fn are_of_id_token(&self) -> bool {
         ID_TOKEN_CLAIMS.iter().any(|name| self.0.get(name).is_some())
             || self.text("typ").is_some_and(|kind| kind.eq_ignore_ascii_case("ID"))
     }
 
-    /// Tells if the token is good only beside a proof of a key or a certificate (RFC 7800, 3.1; RFC 8705, 3.1; RFC 9449, 6.1).
+    /// Returns whether the token also requires a proof of a key or a certificate (RFC 7800, 3.1;
+    /// RFC 8705, 3.1; RFC 9449, 6.1).
     pub(super) fn are_bound(&self) -> bool {
         self.0.get("cnf").is_some()
     }
 
-    /// One audience or several (RFC 7519, 4.1.3).
+    /// Returns the audiences: a text or a list (RFC 7519, 4.1.3).
     pub(super) fn audiences(&self) -> Vec<String> {
         self.texts("aud")
     }
 
-    /// `scope` is a text of words (RFC 9068, 2.2.3); what some servers say instead is `scp`, a text or a list.
+    /// Returns the scopes. `scope` is a text of words (RFC 9068, 2.2.3). Some servers send `scp`
+    /// instead, a text or a list.
     pub(super) fn scopes(&self) -> Vec<String> {
         let said =
             if self.0.get("scope").is_some() { self.texts("scope") } else { self.texts("scp") };
         said.iter().flat_map(|words| words.split_ascii_whitespace()).map(str::to_owned).collect()
     }
 
-    /// A moment (RFC 7519, 2: NumericDate).
+    /// Returns a time (RFC 7519, 2: NumericDate).
     pub(super) fn moment(&self, name: &str) -> Result<Option<SystemTime>, TokenError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let seconds = value
@@ -146,13 +168,14 @@ impl Claims<'_> {
     }
 }
 
-/// Tells if no object of the text has a member twice, at any depth. Readers differ in which of two they believe.
+/// Returns whether no object of the text has a duplicate member, at any depth. Readers differ in
+/// which of two members they use.
 pub(super) fn has_one_reading(text: &[u8]) -> bool {
     let limits = Limits { bytes_max: text.len(), ..Limits::default() };
     json::duplicate_member(text, &limits, &RandomState::new(), 0) == Ok(None)
 }
 
-/// The members of an object, each of which is there once, as are those of the objects in it.
+/// Members of an object. Neither the object nor an object in it has a duplicate member.
 struct JsonMembers<'a>(Value<'a>);
 
 impl<'a> JsonMembers<'a> {
@@ -170,7 +193,7 @@ impl<'a> JsonMembers<'a> {
         self.0.get(name)
     }
 
-    /// What is there and is not a text makes the token none.
+    /// Returns a text member. A member of another type makes the token invalid.
     fn optional_text(&self, name: &str) -> Result<Option<String>, TokenError> {
         self.get(name)
             .map(|value| value.as_str().map(Into::into).ok_or(TokenError::Form))

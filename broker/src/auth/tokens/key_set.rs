@@ -1,15 +1,15 @@
-//! The public keys of an authorization server (RFC 7517), and which of them a token may be signed with.
+//! Public keys of an authorization server (RFC 7517), and the choice of the key for a token.
 //!
-//! Invariant: a key verifies nothing but algorithms of its own type, and no secret is a key.
+//! Invariant: a key verifies only algorithms of its own type, and a secret is never a key.
 
 use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use protocol::json::{Limits, Tape, TapeValue, ValueKind};
+use rules::limits::tokens::KEY_SET_KEYS_MAX;
 
 use super::{
     error::TokenError,
     jwt::{Header, Jwt, has_one_reading},
 };
-use crate::limits::tokens::KEY_SET_KEYS_MAX;
 
 const RSA: &[Algorithm] = &[
     Algorithm::RS256,
@@ -23,22 +23,22 @@ const P256: &[Algorithm] = &[Algorithm::ES256];
 const P384: &[Algorithm] = &[Algorithm::ES384];
 const ED25519: &[Algorithm] = &[Algorithm::EdDSA];
 
-/// The keys that can be used, of a set.
+/// The usable keys of a set.
 #[derive(Debug, Default)]
 pub(super) struct KeySet(Vec<VerificationKey>);
 
 #[derive(Debug)]
 struct VerificationKey {
     id: Option<String>,
-    fits: Vec<Algorithm>,
+    algorithms: Vec<Algorithm>,
     key: DecodingKey,
-    /// The members that make the key, to tell it from others.
+    /// Members that define the key, for comparison with other keys.
     material: Vec<String>,
 }
 
 impl KeySet {
-    /// Reads a set. Keys of kinds that are not known, for other uses, and secrets are left out (RFC 7517, 5). `None`: it is no set,
-    /// or one that readers would read differently.
+    /// Parses a set. Leaves out keys of unknown kinds, keys for other uses, and secrets (RFC 7517,
+    /// 5). Returns `None` for a text that is not a set, or that is ambiguous.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let tape = Tape::parse(text, &Limits::default()).ok().filter(|_| has_one_reading(text))?;
         let keys = tape.root().get("keys").filter(|keys| keys.kind() == ValueKind::Array)?;
@@ -55,31 +55,31 @@ impl KeySet {
         self.0.len()
     }
 
-    /// True when tokens are judged by it as by the other.
+    /// Returns whether both sets verify the same tokens.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.0.iter().map(VerificationKey::parts).eq(other.0.iter().map(VerificationKey::parts))
     }
 
-    /// Whether one of the keys has signed the token, by what its header says.
+    /// Verifies the signature of a token with the key that its header selects.
     pub(super) fn verify(&self, header: &Header, jwt: &Jwt<'_>) -> Result<(), TokenError> {
-        let key = self.chosen(header)?;
+        let key = self.select_key(header)?;
         match crypto::verify(jwt.signature, jwt.signed.as_bytes(), key, header.algorithm) {
             Ok(true) => Ok(()),
             Ok(false) | Err(_) => Err(TokenError::Signature),
         }
     }
 
-    /// The one key that a header means.
-    fn chosen(&self, header: &Header) -> Result<&DecodingKey, TokenError> {
+    /// Returns the one key that a header selects.
+    fn select_key(&self, header: &Header) -> Result<&DecodingKey, TokenError> {
         let is_meant = |key: &&VerificationKey| header.key_id.is_none() || key.id == header.key_id;
         let mut meant = self.0.iter().filter(is_meant).peekable();
         if meant.peek().is_none() {
             return Err(TokenError::UnknownKey);
         }
-        let mut fitting = meant.filter(|key| key.fits.contains(&header.algorithm));
+        let mut fitting = meant.filter(|key| key.algorithms.contains(&header.algorithm));
         match (fitting.next(), fitting.next()) {
             (Some(key), None) => Ok(&key.key),
-            // Which of them is meant is not said; a set that is newer may have one.
+            // The header names no key id. A newer set may have a matching key.
             (None, _) if header.key_id.is_none() => Err(TokenError::UnknownKey),
             _ => Err(TokenError::KeyUnfit),
         }
@@ -87,9 +87,9 @@ impl KeySet {
 }
 
 impl VerificationKey {
-    /// All that decides what it verifies.
+    /// Returns all properties that decide what the key verifies.
     fn parts(&self) -> (Option<&str>, &[Algorithm], &[String]) {
-        (self.id.as_deref(), &self.fits, &self.material)
+        (self.id.as_deref(), &self.algorithms, &self.material)
     }
 
     fn read(written: TapeValue<'_>) -> Option<Self> {
@@ -120,7 +120,7 @@ impl VerificationKey {
         };
         let fits: Vec<Algorithm> = match written.get("alg") {
             None => fits.to_vec(),
-            // RFC 7517, 4.4: the one it is for.
+            // RFC 7517, 4.4: the algorithm of the key.
             Some(only) => vec![
                 crate::config::issuers::algorithm(&only.as_str()?)
                     .filter(|only| fits.contains(only))?,
@@ -130,7 +130,7 @@ impl VerificationKey {
             None => None,
             Some(id) => Some(id.as_str()?.into_owned()),
         };
-        Some(Self { id, fits, key: key.ok()?, material })
+        Some(Self { id, algorithms: fits, key: key.ok()?, material })
     }
 }
 

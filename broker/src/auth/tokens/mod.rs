@@ -1,13 +1,18 @@
-//! Access tokens of authorization servers (MCP 2025-11-25 and 2026-07-28, Authorization: the MCP server's side). Listeners ask
-//! [`TokenVerifier`] for what is no API key.
+//! Access tokens of authorization servers (MCP 2025-11-25 and 2026-07-28, Authorization: the MCP
+//! server's side). Listeners call [`TokenVerifier`] for a bearer that is not an API key.
 //!
-//! A token that was checked is remembered until it ends, or keys, tenants or key sets change: a request with one costs about what
-//! one with an API key does. Invariants: what is kept of a token is a keyed hash; neither an answer nor the log tells a token, or
-//! more of why it is refused than an operator can do something about; no text of a stranger is logged.
+//! The verifier remembers a valid token until it expires, or until keys, tenants or key sets
+//! change. A request with a remembered token costs about as much as one with an API key.
+//!
+//! Invariants:
+//! - The broker keeps a keyed hash of a token, never the token.
+//! - Neither an answer nor the log shows a token.
+//! - The log names a reason only as far as an operator can act on it, and holds no text from
+//!   strangers.
 
 mod error;
 mod fetch;
-mod issuer;
+pub(super) mod issuer;
 mod jwt;
 mod key_set;
 #[cfg(test)]
@@ -15,36 +20,34 @@ mod tests;
 
 use std::sync::Arc;
 
+use rules::{limits::tokens::TOKENS_REMEMBERED_MAX, sign_in_failures::SignInFailureReason};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::fetch::KeyFetcher;
-pub(super) use self::issuer::TokenIssuer;
-use self::{error::TokenError, jwt::Jwt};
+use self::{error::TokenError, issuer::TokenIssuer, jwt::Jwt};
 use super::{
     auth_error::{AuthError, UnknownSigningKey, token_not_valid},
     caller::AuthenticatedCaller,
     keyring::{Keyring, KeyringVersion, PREFIX},
     token_digest::{TokenDigest, TokenDigester},
 };
-use crate::{
-    config::AuthConfig, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics,
-    rules::sign_in_failures::SignInFailureReason,
-};
+use crate::{config::AuthConfig, maps::SharedMap, metrics::Metrics};
 
-/// The issuers, and what is known of their tokens.
+/// The issuers, and the verified tokens that are remembered.
 #[derive(Debug)]
 pub struct TokenVerifier {
     issuers: Vec<Arc<TokenIssuer>>,
     keyring: Arc<Keyring>,
     metrics: Arc<Metrics>,
-    recall: TokenDigester,
+    digester: TokenDigester,
     remembered: SharedMap<TokenDigest, (KeyringVersion, AuthenticatedCaller)>,
-    /// Ends the fetching.
+    /// Stops the fetches on drop.
     _life: DropGuard,
 }
 
 impl TokenVerifier {
-    /// Fetches keys from now on, in the background; must be called inside the runtime. `None` without issuers.
+    /// Starts to fetch keys in the background. Must be called inside the runtime. Returns `None`
+    /// without issuers.
     pub fn new(
         auth: &AuthConfig,
         keyring: Arc<Keyring>,
@@ -63,7 +66,8 @@ impl TokenVerifier {
             .collect();
         metrics.tokens.issuers(issuers.len());
         for issuer in &issuers {
-            let keeping = issuer.clone().keep(fetcher.clone(), keyring.clone(), metrics.clone());
+            let keeping =
+                issuer.clone().run_refresh(fetcher.clone(), keyring.clone(), metrics.clone());
             let ended = life.clone().cancelled_owned();
             tokio::spawn(async move {
                 tokio::select! {
@@ -77,24 +81,24 @@ impl TokenVerifier {
             issuers,
             keyring,
             metrics,
-            recall: TokenDigester::default(),
+            digester: TokenDigester::default(),
             remembered,
             _life: life.drop_guard(),
         })
     }
 
-    /// Whose token this is. Not for API keys.
+    /// Returns the caller of a token. Not for API keys.
     pub fn verify(&self, bearer: &str) -> Result<AuthenticatedCaller, AuthError> {
-        // Before all that is found out with it.
-        let edition = self.keyring.edition();
-        let digest = self.recall.digest(bearer);
+        // Read first, because the result is valid for this version only.
+        let edition = self.keyring.version();
+        let digest = self.digester.digest(bearer);
         if let Some(known) = self.remembered.get(&digest)
             && known.0 == edition
             && !known.1.is_past()
         {
             return Ok(known.1.clone());
         }
-        match self.checked(bearer) {
+        match self.check(bearer) {
             Ok(proven) => {
                 self.metrics.tokens.verified();
                 self.remember(digest, edition, &proven);
@@ -104,7 +108,7 @@ impl TokenVerifier {
         }
     }
 
-    fn checked(
+    fn check(
         &self,
         bearer: &str,
     ) -> Result<AuthenticatedCaller, (TokenError, Option<&Arc<TokenIssuer>>)> {
@@ -123,7 +127,7 @@ impl TokenVerifier {
             .ok_or((TokenError::Issuer, None))?;
         let proven = issuer
             .verify(&header, &jwt)
-            .and_then(|()| issuer.proven(&header, &claims, &self.keyring));
+            .and_then(|()| issuer.authenticate(&header, &claims, &self.keyring));
         proven.map_err(|flaw| (flaw, Some(issuer)))
     }
 
@@ -143,7 +147,7 @@ impl TokenVerifier {
                 self.metrics.tokens.lacks_scope();
                 return AuthError::Refused { refusal: issuer.scope_missing(), failure: None };
             }
-            // Found out behind the signature, so the token was good once.
+            // The check follows the signature check, so the token was valid earlier.
             (TokenError::Expired, _) => SignInFailureReason::ExpiredToken,
             _ if bearer.starts_with(PREFIX) => SignInFailureReason::ApiKey,
             _ => SignInFailureReason::Token,
@@ -152,21 +156,21 @@ impl TokenVerifier {
         AuthError::failed(token_not_valid(), reason)
     }
 
-    /// The last word about a token whose key is not known, after all.
-    pub fn refused(&self, denied: AuthError) -> AuthError {
+    /// Counts the final refusal of a token whose signing key stays unknown.
+    pub fn into_final_refusal(&self, denied: AuthError) -> AuthError {
         if let AuthError::KeyUnknown(_) = denied {
             self.metrics.tokens.refused();
         }
         denied
     }
 
-    /// Only what was verified is kept, so that strangers take no room.
+    /// Remembers verified tokens only, so that strangers take no memory.
     fn remember(&self, digest: TokenDigest, edition: KeyringVersion, proven: &AuthenticatedCaller) {
         if self.remembered.len() >= TOKENS_REMEMBERED_MAX {
             self.remembered.retain(|_, (known_in, known)| *known_in == edition && !known.is_past());
         }
         if self.remembered.len() >= TOKENS_REMEMBERED_MAX {
-            self.remembered.clear(); // so many are good: each is found out anew
+            self.remembered.clear(); // too many valid tokens: each is verified again
         }
         self.remembered.insert(digest, (edition, proven.clone()));
     }

@@ -1,4 +1,4 @@
-//! Tokens of every kind, against keys of every kind, without a server that has them.
+//! Tests of tokens and keys of every kind, without an authorization server.
 
 use aws_lc_rs::hmac;
 use protocol::{
@@ -30,7 +30,7 @@ fn issuer(changes: impl FnOnce(&mut config::IssuerConfig)) -> config::IssuerConf
     issuer
 }
 
-/// Issuers whose keys are given, and a ring with the tenant `acme`.
+/// Issuers with given keys, and a keyring with the tenant `acme`.
 struct Rig {
     tokens: TokenVerifier,
     keyring: Arc<Keyring>,
@@ -42,7 +42,7 @@ impl Rig {
         keyring.set_enabled(&TenantId::parse("acme").unwrap(), true);
         let issuers = issuers.into_iter().map(|(config, keys)| {
             let issuer = TokenIssuer::new(config, RESOURCE);
-            issuer.take(
+            issuer.install_keys(
                 KeySet::parse(keys.to_string().as_bytes()).unwrap(),
                 &keyring,
                 &Metrics::new(false),
@@ -53,7 +53,7 @@ impl Rig {
             issuers: issuers.collect(),
             keyring: keyring.clone(),
             metrics: Arc::new(Metrics::new(false)),
-            recall: TokenDigester::default(),
+            digester: TokenDigester::default(),
             remembered: SharedMap::default(),
             _life: CancellationToken::new().drop_guard(),
         };
@@ -65,7 +65,7 @@ impl Rig {
     }
 
     fn flaw(&self, token: &str) -> Option<TokenError> {
-        self.tokens.checked(token).err().map(|(flaw, _)| flaw)
+        self.tokens.check(token).err().map(|(flaw, _)| flaw)
     }
 }
 
@@ -73,7 +73,7 @@ fn any_tenant() -> TenantMapping {
     TenantMapping::Claim { name: "org".to_owned(), tenants: Vec::new() }
 }
 
-/// The answer to the bearer.
+/// Returns the answer for the caller.
 fn told(denied: AuthError) -> Refusal {
     denied.into_parts().0
 }
@@ -264,7 +264,7 @@ fn auth_09_a_06_forged_tokens_are_refused() {
             "{what}"
         );
     }
-    // Every byte of it counts.
+    // A change of any byte makes the token invalid.
     for at in 0..good.len() {
         let mut bytes = good.clone().into_bytes();
         bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
@@ -365,10 +365,10 @@ fn two_issuers_with_the_same_subject_are_two_principals_and_neither_is_one_of_a_
         "nor does one sign for the other"
     );
     for caller in [&ann, &other_ann] {
-        assert!(super::super::reserved(caller.principal.as_str()).is_some());
+        assert!(super::super::reserved_reason(caller.principal.as_str()).is_some());
     }
     for name in ["ann", "https://a.example", "a b", "x https://a.example b"] {
-        assert_eq!(super::super::reserved(name), None, "{name}");
+        assert_eq!(super::super::reserved_reason(name), None, "{name}");
     }
 }
 
@@ -398,7 +398,7 @@ fn auth_04_all_scopes_that_are_needed_are_told_at_once() {
             "{lacking}"
         );
     }
-    // Who lacks more is told nothing of scopes.
+    // A token with another fault gets no answer about scopes.
     assert_eq!(rig.flaw(&key.sign(&claims(json!({"aud": "x"})))), Some(TokenError::Audience));
 }
 
@@ -469,14 +469,14 @@ fn a_07_a_set_without_its_key_shuts_a_token_out_that_was_known() {
     (0..2).for_each(|_| assert!(rig.tokens.verify(&token).is_ok()));
     assert_eq!(rig.tokens.remembered.len(), 1);
     let metrics = Metrics::new(false);
-    let edition = rig.keyring.edition();
-    rig.tokens.issuers[0].take(
+    let edition = rig.keyring.version();
+    rig.tokens.issuers[0].install_keys(
         KeySet::parse(set(&[&old]).to_string().as_bytes()).unwrap(),
         &rig.keyring,
         &metrics,
     );
-    assert_eq!(rig.keyring.edition(), edition, "the same keys change nothing");
-    rig.tokens.issuers[0].take(
+    assert_eq!(rig.keyring.version(), edition, "the same keys change nothing");
+    rig.tokens.issuers[0].install_keys(
         KeySet::parse(set(&[&new]).to_string().as_bytes()).unwrap(),
         &rig.keyring,
         &metrics,
@@ -493,10 +493,10 @@ async fn a_token_is_known_no_longer_than_it_is_good_and_strangers_take_no_room()
     assert!(rig.tokens.verify(&ending).is_ok());
     eventually("the end of the token", || async { rig.tokens.verify(&ending).map_or(Ok(()), Err) })
         .await;
-    let edition = rig.keyring.edition();
+    let edition = rig.keyring.version();
     let proven = rig.tokens.verify(&key.sign(&claims(json!({})))).unwrap();
     for number in 0..2 * TOKENS_REMEMBERED_MAX {
-        let digest = rig.tokens.recall.digest(&number.to_string());
+        let digest = rig.tokens.digester.digest(&number.to_string());
         rig.tokens.remember(digest, edition, &proven);
         assert!(rig.tokens.remembered.len() <= TOKENS_REMEMBERED_MAX);
     }
@@ -536,7 +536,11 @@ fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
     let (token, metrics, issuer) =
         (key.sign(&claims(json!({}))), Metrics::new(false), &rig.tokens.issuers[0]);
     let take = |keys: Value| {
-        issuer.take(KeySet::parse(keys.to_string().as_bytes()).unwrap(), &rig.keyring, &metrics)
+        issuer.install_keys(
+            KeySet::parse(keys.to_string().as_bytes()).unwrap(),
+            &rig.keyring,
+            &metrics,
+        )
     };
     assert!(rig.tokens.verify(&token).is_ok());
     for none in [json!({"keys": []}), json!({"keys": [{"kty": "oct", "k": "AAAA", "kid": "one"}]})]
@@ -548,7 +552,7 @@ fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
     }
     let now = tokio::time::Instant::now();
     assert!(
-        issuer.left_of_age(now, &rig.keyring, &metrics)
+        issuer.expire_keys(now, &rig.keyring, &metrics)
             > std::time::Duration::from_secs(23 * 3_600)
     );
     assert!(rig.tokens.verify(&token).is_ok());
@@ -558,12 +562,16 @@ fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
         self::issuer(|issuer| issuer.keys_max_age = std::time::Duration::ZERO),
         RESOURCE,
     );
-    aged.take(KeySet::parse(set(&[&key]).to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
+    aged.install_keys(
+        KeySet::parse(set(&[&key]).to_string().as_bytes()).unwrap(),
+        &rig.keyring,
+        &metrics,
+    );
     assert!(metrics.render().contains("mcp_issuers_without_keys 0"));
-    let edition = rig.keyring.edition();
-    aged.left_of_age(now, &rig.keyring, &metrics);
+    let edition = rig.keyring.version();
+    aged.expire_keys(now, &rig.keyring, &metrics);
     assert_ne!(
-        rig.keyring.edition(),
+        rig.keyring.version(),
         edition,
         "what was found out with the old keys is looked at again"
     );

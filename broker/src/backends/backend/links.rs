@@ -1,8 +1,13 @@
-//! The links of one backend: made at first use, counted, and closed when they are idle or the backend goes.
+//! The links of one backend. A link is created at first use, counted, and closed when it is idle or
+//! the backend is removed.
 
 use std::{sync::Arc, time::Instant};
 
 use protocol::capabilities::ClientCapabilities;
+use rules::{
+    limits::LINK_IDLE_MAX,
+    link_sharing::{self, LinkScope, WireKind},
+};
 
 use super::Backend;
 use crate::{
@@ -11,16 +16,14 @@ use crate::{
         connection::{Connection, WireSender as ConnectionWire},
     },
     config::spec::TransportSpec,
-    limits::LINK_IDLE_MAX,
-    rules::link_sharing::{self, LinkScope, WireKind},
 };
 
-/// Everything a client can be asked, as the catalog's link declares it: some servers show a tool only to those who can
-/// answer its questions.
+/// Every capability of a client, for the catalog's link. Some servers offer a tool only to clients
+/// that can answer its questions.
 const CATALOG_CAPABILITIES: &[u8] = br#"{"roots":{"listChanged":true},"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"tasks":{"list":{},"cancel":{},"requests":{"sampling":{"createMessage":{}},"elicitation":{"create":{}}}}}"#;
 
 impl Backend {
-    /// The link of a client that lives in this era, made at first use.
+    /// Returns the link of a client of this era. Creates it at first use.
     pub fn link_for(self: &Arc<Self>, user: LinkUser<'_>, era: Era) -> Option<Arc<Link>> {
         if era == Era::Sessions {
             self.era.want_sessions();
@@ -28,7 +31,7 @@ impl Backend {
         self.link_in(user, era)
     }
 
-    /// The link a task runs over whose session is not here.
+    /// Returns the link for a task whose session is not in this process.
     pub fn link_for_task(self: &Arc<Self>, user: LinkUser<'_>) -> Option<Arc<Link>> {
         self.link_in(user, Era::Sessions)
     }
@@ -37,7 +40,7 @@ impl Backend {
         let LinkUser { own, principal, client } = user;
         let wire = match self.era.to(self.spec.protocol, era) {
             Some(Era::Stateless) => WireKind::Stateless,
-            // Until the catalog has seen how the backend behaves, the cautious assumption holds.
+            // Until a connection has shown how the backend behaves, the cautious assumption holds.
             _ => self.status.lock().wire.unwrap_or(match self.spec.transport {
                 TransportSpec::Http { .. } => WireKind::HttpWithSessions,
                 TransportSpec::Tcp { .. }
@@ -50,7 +53,7 @@ impl Backend {
         let declared = link_sharing::declared(&scope, wire, client);
         let mut links = self.links.lock();
         if self.stop.is_cancelled() {
-            return None; // whoever closed the backend has closed the links there were
+            return None; // the close of the backend has closed its links
         }
         let known = links
             .entry(scope.clone())
@@ -61,7 +64,8 @@ impl Backend {
         Some(known.clone())
     }
 
-    /// One pipe carries everything, and nothing on it says on account of which request something is asked back.
+    /// Returns whether the backend's requests arrive on one pipe without a reference to the request
+    /// that they belong to.
     pub fn has_unattributed_requests(&self) -> bool {
         if self.era.to(self.spec.protocol, Era::Stateless) == Some(Era::Stateless) {
             return false; // it asks in its answers
@@ -70,7 +74,7 @@ impl Backend {
         self.status.lock().wire.map_or(!is_http, |wire| wire == WireKind::Pipe)
     }
 
-    /// The link the catalog is fetched over.
+    /// Returns a new link for fetching the catalog.
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
         let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
             .unwrap_or_else(|_| ClientCapabilities::none());
@@ -81,7 +85,7 @@ impl Backend {
         let counts = connection.count(true);
         let mut status = self.status.lock();
         status.open_links += usize::from(counts);
-        // Only connections that are sessions tell how a backend treats those.
+        // Only connections that are sessions show how a backend treats sessions.
         if connection.modern().is_none() {
             status.wire = Some(match connection.wire() {
                 ConnectionWire::Pipe(_) => WireKind::Pipe,
@@ -107,7 +111,8 @@ impl Backend {
         }
     }
 
-    /// A connection is gone. Clients that listen to resources through it get it back at once.
+    /// Handles the end of a connection. If clients subscribe to resources through the link, it
+    /// reopens at once.
     pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
         self.uncount(connection);
         if !link.subscriptions.is_empty() {
@@ -116,7 +121,8 @@ impl Backend {
         }
     }
 
-    /// It does not live in the era it lived in: it is asked again, by links that are made for what it then says.
+    /// Forgets the era of a backend that changed it. New links ask the backend again and use its
+    /// answer.
     pub fn on_era_changed(self: &Arc<Self>, link: &Arc<Link>) {
         self.era.forget();
         self.status.lock().wire = None;
@@ -129,7 +135,7 @@ impl Backend {
         clients.into_iter().for_each(|client| client.resubscribe(self.id.clone()));
     }
 
-    /// Ends one link for good.
+    /// Closes one link permanently.
     pub fn close_link(&self, link: &Arc<Link>) {
         link.shut();
         let mut links = self.links.lock();
@@ -141,7 +147,7 @@ impl Backend {
         self.shared.running.spawn(async move { link.close().await });
     }
 
-    /// Closes links nobody has used for a while.
+    /// Closes the links that are idle for longer than [`LINK_IDLE_MAX`].
     pub fn close_idle_links(&self, now: Instant) {
         let idle: Vec<_> = self
             .links
@@ -153,7 +159,7 @@ impl Backend {
         idle.iter().for_each(|link| self.close_link(link));
     }
 
-    /// The backend is removed or replaced.
+    /// Closes the backend, which is removed or replaced.
     pub fn close(&self) {
         self.stop.cancel();
         let links: Vec<_> = self.links.lock().values().cloned().collect();

@@ -1,15 +1,16 @@
-//! The session that a link has at an HTTP backend, as the next owner of its client's session gets it.
+//! The session of a link at an HTTP backend, in the form that the next owner of the client's
+//! session gets.
 
 use std::fmt;
 
 use protocol::version::Version;
 
-/// What a session has at one HTTP backend.
+/// The session at one HTTP backend.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BackendSession {
-    /// The backend's URL: a session goes nowhere else.
+    /// The URL of the backend. The session is used nowhere else.
     pub url: String,
-    /// As the backend issued it: a secret.
+    /// The id as the backend issued it. It is a secret.
     pub id: String,
     pub version: Version,
 }

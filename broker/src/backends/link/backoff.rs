@@ -1,4 +1,4 @@
-//! How long a backend that cannot be reached is left alone.
+//! Back-off of a backend that cannot be reached.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +6,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
 };
-
-use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_WAIT_MAX, STABLE_AFTER};
+use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_WAIT_MAX, STABLE_AFTER};
 
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
@@ -23,12 +22,13 @@ impl Backoff {
         self.not_before = Some(Instant::now() + ceiling.mul_f64(rand::random_range(0.5..1.0)));
     }
 
-    /// Not at once: whoever asks again and again must not make the backend start again and again.
+    /// Shortens the wait to the first back-off, not to zero. Repeated requests must not make the
+    /// backend start again and again.
     pub(super) fn shorten(&mut self) {
         self.not_before = self.not_before.min(Some(Instant::now() + BACKOFF_FIRST));
     }
 
-    /// A connection that lived long enough wipes the slate; one that died young counts as a failure.
+    /// Clears earlier failures after a long connection. Counts a short one as a failure.
     pub(super) fn note_lifetime(&mut self, lived: Duration) {
         if lived >= STABLE_AFTER {
             *self = Self::default();
@@ -37,13 +37,13 @@ impl Backoff {
         }
     }
 
-    /// A short wait is waited out, a long one refused with the time it takes.
+    /// Waits out a short back-off. Refuses a long one, with the remaining time.
     pub(super) async fn wait(&self, backend: &BackendId) -> Result<(), Refusal> {
         let left = self
             .not_before
             .map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
         if left > BACKOFF_WAIT_MAX {
-            let text = format!("backend {backend} can not be reached");
+            let text = format!("backend {backend} cannot be reached");
             return Err(Refusal::new(ErrorKind::BackendUnavailable, text).retry_after(left));
         }
         tokio::time::sleep(left).await;

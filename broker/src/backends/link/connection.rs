@@ -1,7 +1,8 @@
-//! One open connection of a link: the two ways of asking, and its end.
+//! One open connection of a link: its requests and its end.
 //!
-//! Every request towards a backend gets a wire id of ours, which is its progress token too. Answers are matched by that
-//! id only, whichever stream they come on; one that nobody waits for is dropped and counted.
+//! Every request to a backend gets a wire id of the broker, which is its progress token too. An
+//! answer is matched by that id only, whichever stream it arrives on. An answer without a waiting
+//! request is dropped and counted.
 
 mod initialize;
 
@@ -42,40 +43,42 @@ use crate::{
     telemetry::{child_span::ChildSpan, request},
 };
 
-/// How long requests in flight may wait for their own word after the backend said to one of them that it forgot the
-/// session. It says the same to the others, and what it did not look at can be sent again.
+/// Time that requests in flight wait for their own answers after the backend reported to one of
+/// them that it forgot the session. It reports the same to the others, so the broker can send them
+/// again.
 const FORGOTTEN_GRACE: Duration = Duration::from_secs(1);
-/// Of what was wrong with a connection.
+/// Characters of the fault of a connection.
 const FAULT_LETTERS_MAX: usize = 300;
 
 #[derive(Debug)]
 pub struct Connection {
     pub opened: Instant,
-    /// What was agreed at the handshake.
+    /// The result of the handshake.
     negotiated: OnceLock<Arc<InitializeResult>>,
-    /// What there is of it where the backend speaks 2026-07-28.
+    /// State of a connection to a backend that speaks 2026-07-28.
     modern: OnceLock<Arc<StatelessConnection>>,
     next_wire_id: AtomicU64,
     pending: PendingRequests,
     wire: WireSender,
-    /// The ways of requests beside it, which only QUIC has.
+    /// Streams of single requests, which only QUIC has.
     streams: OnceLock<RequestStreams>,
-    /// No message will come or go any more.
+    /// Cancelled when no further message can come or leave.
     closed: CancellationToken,
-    /// What was wrong with it, where that is known: for operators, as it may be the backend's own words.
+    /// The fault that ended it, if known. It may hold text of the backend, so only operators see
+    /// it.
     fault: OnceLock<String>,
-    /// It was closed because the backend forgot the session.
+    /// Set when the connection is closed because the backend forgot the session.
     forgotten: AtomicBool,
-    /// The handshake succeeded and the link counts it.
+    /// Set while the link counts it as open, after the handshake.
     counted_open: AtomicBool,
-    /// That calls were lost with it has been counted.
+    /// Set when the loss of its calls is counted.
     loss_counted: AtomicBool,
-    /// Everything queued has left, or will not leave any more.
+    /// Cancelled when every queued frame was written or dropped.
     flushed: CancellationToken,
     metrics: Arc<Metrics>,
 }
 
-/// A client's request, to be sent with these changes.
+/// A request of a client, with the edits to apply before it is sent.
 #[derive(Debug, Clone, Copy)]
 pub struct BackendRequest<'a> {
     pub message: &'a Message,
@@ -112,47 +115,48 @@ impl Connection {
         &self.wire
     }
 
-    /// Requests may have streams of their own, once that is agreed on.
+    /// Sets the streams of single requests, which the handshake may enable.
     pub(super) fn set_streams(&self, streams: RequestStreams) {
         let _set_once = self.streams.set(streams);
     }
 
-    /// The backend has answered the question that begins the connection.
+    /// Notes the first answer of the backend, which enables or disables request streams.
     pub(super) fn note_first_answer(&self, answer: &Message) {
         if let Some(streams) = self.streams.get() {
             streams.agree(answer);
         }
     }
 
-    /// Whether the backend offers what this method needs.
+    /// Returns an error if the backend does not offer what this method needs.
     pub fn permits(&self, method: Method) -> Result<(), Refusal> {
         self.negotiated()
             .map_or(Ok(()), |agreed| agreed.capabilities.permits(method, agreed.version))
     }
 
-    /// What there is beside requests where the backend speaks 2026-07-28.
+    /// Returns the state for 2026-07-28, if the backend speaks it.
     pub fn modern(&self) -> Option<&Arc<StatelessConnection>> {
         self.modern.get()
     }
 
-    /// The backend speaks 2026-07-28, and this is what it can do.
+    /// Marks the connection as one of 2026-07-28. `found` holds the capabilities of the backend.
     pub(super) fn becomes_modern(&self, found: InitializeResult, modern: StatelessConnection) {
         let _set_once = self.negotiated.set(Arc::new(found));
         let _set_once = self.modern.set(Arc::new(modern));
     }
 
-    /// Sends a client's request and waits for its answer. Cancel-safe: a dropped wait frees its slot.
+    /// Sends a client's request and waits for its answer. Cancel-safe: a dropped wait frees its
+    /// slot.
     pub async fn exchange(
         self: &Arc<Self>,
         link: &Arc<Link>,
         outgoing: BackendRequest<'_>,
     ) -> Result<Message, Failure> {
         if self.modern().is_some() {
-            // On the heap: it is much larger than what other connections need.
+            // Boxed: this future is much larger than the one for other connections.
             return Box::pin(exchange::exchange(self, link, outgoing)).await;
         }
         let wire_id = self.next_wire_id();
-        // In a block of its own, so that nothing of it is kept while the answer is waited for.
+        // In a block, so that its variables are dropped before the wait for the answer.
         let (frame, span) = {
             let mut buffer = itoa::Buffer::new();
             let digits = buffer.format(wire_id).as_bytes();
@@ -188,23 +192,27 @@ impl Connection {
             headers: None,
         };
         let answer = match &span {
-            // Boxed: every call would have room for a second one.
+            // Boxed, because it would enlarge the future of every call.
             Some(span) => {
-                Box::pin(request::sending(span.headers(), self.send_and_wait(link, request))).await
+                Box::pin(request::with_outgoing_headers(
+                    span.headers(),
+                    self.send_and_wait(link, request),
+                ))
+                .await
             }
             None => self.send_and_wait(link, request).await,
         };
         if let Some(span) = span {
             match &answer {
-                Ok(answer) => span.answered(answer, outgoing.message.method),
-                Err(failure) => span.failed(failure.name()),
+                Ok(answer) => span.finish(answer, outgoing.message.method),
+                Err(failure) => span.fail(failure.name()),
             }
         }
         answer
     }
 
-    /// Asks something of the broker's own on behalf of somebody to whom the backend may have questions meanwhile. Takes as
-    /// long as the backend does.
+    /// Sends a request of the broker on behalf of `asker`, and waits for as long as the backend
+    /// needs. The backend may send questions for `asker` meanwhile.
     pub async fn ask_for(
         self: &Arc<Self>,
         link: &Arc<Link>,
@@ -224,7 +232,7 @@ impl Connection {
         .await
     }
 
-    /// Asks something of the broker's own, within the time for control methods.
+    /// Sends a request of the broker and waits for its answer within the control timeout.
     pub async fn ask(
         self: &Arc<Self>,
         link: &Arc<Link>,
@@ -246,7 +254,7 @@ impl Connection {
             .unwrap_or(Err(Failure::TimedOut(method)))
     }
 
-    /// Sends a request and waits for its answer, for as long as there can be one.
+    /// Sends a request and waits for its answer until the connection ends.
     pub(super) async fn send_and_wait(
         self: &Arc<Self>,
         link: &Arc<Link>,
@@ -261,7 +269,7 @@ impl Connection {
             biased;
             answer = slot.answered() => answer,
             answer = self.send_request(link, request) => answer,
-            // It may have come just before the end.
+            // The answer may have come just before the end.
             () = self.closed_without_answer(&slot) => slot.take().unwrap_or_else(|| Err(Failure::Lost(self.end("the connection ended")))),
         };
         match &answer {
@@ -272,8 +280,9 @@ impl Connection {
         answer
     }
 
-    /// Sends a request and keeps its way back open. Resolves when the answer came on it, unless that goes by its id, or cannot
-    /// come any more.
+    /// Sends a request and keeps the stream of its answer open. Resolves when the answer has come
+    /// on that stream, or cannot come any more. Answers that are matched by id resolve
+    /// [`AnswerSlot`] instead.
     async fn send_request(
         self: &Arc<Self>,
         link: &Arc<Link>,
@@ -292,7 +301,7 @@ impl Connection {
             WireSender::Http(http) => {
                 let brought = http.post_request(self, link, request).await?;
                 if of_task {
-                    fault_point::passed("task.request.written");
+                    fault_point::hit("task.request.written");
                 }
                 match brought {
                     PostOutcome::Answer(answer) => Ok(answer),
@@ -302,7 +311,7 @@ impl Connection {
         }
     }
 
-    /// Resolves when no answer will come any more.
+    /// Waits until no answer can come any more.
     async fn closed_without_answer(&self, slot: &AnswerSlot<'_>) {
         slot.connection_ended().await;
         if self.is_forgotten() {
@@ -310,7 +319,7 @@ impl Connection {
         }
     }
 
-    /// What a request learns that comes after the end.
+    /// Returns the failure of a request that begins after the end.
     fn why_closed(&self) -> Failure {
         if self.is_forgotten() {
             Failure::SessionGone
@@ -323,21 +332,22 @@ impl Connection {
         self.fault.get().map_or_else(|| what.to_owned(), |fault| format!("{what}: {fault}"))
     }
 
-    /// Said before it is closed; the first word counts. It may come from the backend, and ends on operators' terminals.
+    /// Stores the fault of the connection before it is closed. The first fault counts. Control
+    /// characters are removed, because the text may come from the backend and reach a terminal.
     pub(super) fn note_fault(&self, fault: impl std::fmt::Display) {
         let text = fault.to_string();
         let readable = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
         let _first_counts = self.fault.set(readable.take(FAULT_LETTERS_MAX).collect());
     }
 
-    /// An answer came in: hands it to whoever waits for it.
+    /// Delivers an answer to the request that waits for it.
     pub fn deliver_answer(&self, message: Message) {
         let id = message.id.clone();
         self.resolve(id.as_ref(), Ok(message));
     }
 
-    /// Something came in that is not a message. It may still say what it was meant for: a request is told what is wrong with
-    /// it, the wait for an answer is over.
+    /// Handles input that is not a message. If it names an id, the broker answers a request with
+    /// the error, and ends the wait for an answer.
     pub fn broken_message(&self, rejected: &Rejection, text: &[u8]) {
         self.metrics.dropped_notification("noise");
         match &rejected.id {
@@ -351,7 +361,7 @@ impl Connection {
                 if let Some(id) = malformed_answer::answer_id(text) {
                     self.resolve(
                         Some(&id),
-                        Err(Failure::Protocol("the answer can not be read".to_owned())),
+                        Err(Failure::Protocol("the answer cannot be read".to_owned())),
                     );
                 }
             }
@@ -363,17 +373,18 @@ impl Connection {
         if wire_id.is_some_and(|wire_id| self.pending.resolve(wire_id, answer)) {
             return;
         }
-        // An id that was given out, in this process or before the session came here, is one of a call that is over.
+        // An id below the counter belongs to a call that is over, of this process or of an earlier
+        // owner.
         let is_late = wire_id.is_some_and(|wire_id| (1..self.requests_sent()).contains(&wire_id));
         self.metrics.dropped_answer(if is_late { "late" } else { "unknown_id" });
     }
 
-    /// What is open on it: who waits for which wire id, and which requests of the backend a client works on.
+    /// Returns the open requests by wire id, and the backend's requests that clients work on.
     pub fn pending(&self) -> &PendingRequests {
         &self.pending
     }
 
-    /// Queues a notification or an answer; what finds no room is lost and logged.
+    /// Queues a notification or an answer. A frame that finds no room is dropped and logged.
     pub fn send_later(&self, frame: Bytes) {
         match self.modern() {
             Some(modern) => modern.take_reply(frame),
@@ -381,7 +392,8 @@ impl Connection {
         }
     }
 
-    /// Queues the word that the client's roots changed, unless the same waits already. In 2026-07-28 there is no such word.
+    /// Queues the notification that the client's roots changed, unless one is queued already.
+    /// 2026-07-28 has no such notification.
     pub fn roots_changed(&self, frame: Bytes) {
         if self.modern().is_none() {
             self.queue().push_coalesced_or_drop(frame, &self.metrics);
@@ -392,22 +404,22 @@ impl Connection {
         self.queue().push_or_drop(frame, &self.metrics);
     }
 
-    /// Requests sent so far, or a number that is larger by the same for each.
+    /// Returns the next wire id. It grows by one with each request.
     pub fn requests_sent(&self) -> u64 {
         self.next_wire_id.load(Ordering::Relaxed)
     }
 
-    /// Somebody waits for an answer, of the backend or for it.
+    /// Returns whether a request of either side waits for its answer.
     pub fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Counts the connection as open, or no longer; `true` when that is a change.
+    /// Counts the connection as open or closed. Returns `true` if that is a change.
     pub fn count(&self, open: bool) -> bool {
         self.counted_open.swap(open, Ordering::AcqRel) != open
     }
 
-    /// Counts that calls were lost with it; `true` the first time.
+    /// Counts the loss of its calls. Returns `true` the first time.
     pub fn count_loss(&self) -> bool {
         !self.loss_counted.swap(true, Ordering::AcqRel)
     }
@@ -420,13 +432,13 @@ impl Connection {
         self.closed.cancelled().await;
     }
 
-    /// Said by the task that writes.
+    /// Marks all frames as written. Called by the task that writes.
     pub(super) fn mark_flushed(&self) {
         self.flushed.cancel();
     }
 
-    /// The backend no longer knows the session, or another era is to be agreed on: whoever learns it first ends the connection
-    /// for everybody, and the next is opened without a pause.
+    /// Closes the connection because the backend forgot the session, or because its era must be
+    /// negotiated again. The next connection opens without a back-off.
     pub(in crate::backends) fn close_forgotten(&self) {
         self.forgotten.store(true, Ordering::Release);
         self.close_now();
@@ -436,7 +448,7 @@ impl Connection {
         self.forgotten.load(Ordering::Acquire)
     }
 
-    /// Nothing more goes in or out; whoever waits learns that the outcome is unknown.
+    /// Closes the connection at once. The outcome of its open requests is unknown.
     pub fn close_now(&self) {
         self.pending.end();
         self.closed.cancel();
@@ -444,7 +456,8 @@ impl Connection {
         self.pending.fail_all();
     }
 
-    /// Closes and waits for the goodbye (a process ended, a session deleted).
+    /// Closes the connection and waits for an orderly end: the process has ended, or the session is
+    /// deleted.
     pub async fn close(&self) {
         self.close_keeping_session().await;
         if let WireSender::Http(http) = &self.wire
@@ -454,13 +467,13 @@ impl Connection {
         }
     }
 
-    /// Closes without a goodbye: the session at the backend goes on.
+    /// Closes the connection but keeps the session at the backend.
     pub async fn close_keeping_session(&self) {
         self.close_now();
         self.flushed.cancelled().await;
     }
 
-    /// Lets the backend tell when its lists change, where that has to be asked for.
+    /// Subscribes to changes of the lists, if the backend needs a request for that.
     pub(super) fn watch_lists(self: &Arc<Self>, link: &Arc<Link>) {
         if let Some(modern) = self.modern() {
             modern.watch_lists(self, link);
@@ -481,13 +494,14 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use crate::persistence::NodeName;
     use proptest::prelude::*;
     use protocol::{
         capabilities::ClientCapabilities,
         ids::{BackendId, TenantId},
         json,
     };
+    use records::NodeName;
+    use rules::link_sharing::LinkScope;
     use transport::http_client::{HttpClient, HttpClientConfig};
 
     use super::*;
@@ -497,7 +511,6 @@ mod tests {
         config::{Config, spec::BackendSpec},
         context::Context,
         persistence::{Persistence, Stores},
-        rules::link_sharing::LinkScope,
         telemetry::traces::Tracer,
     };
 
@@ -535,7 +548,7 @@ mod tests {
         Message::decode(Bytes::from(text), &json::Limits::default()).unwrap()
     }
 
-    /// What the backend does with one of the questions, or out of the blue.
+    /// An action of the backend: an answer to one of the requests, or an unsolicited message.
     #[derive(Debug, Clone)]
     enum Act {
         Answer(usize),
@@ -608,7 +621,7 @@ mod tests {
                         tokio::spawn(async move { connection.ask(&link, Method::Ping, Some(params.as_bytes())).await })
                     })
                     .collect();
-                // What was asked, as the backend sees it: the wire id and the question's own number.
+                // The requests as the backend sees them: the wire id and the number of the request.
                 let mut seen = Vec::new();
                 while seen.len() < questions {
                     let frame = message(String::from_utf8(frames.recv().await.unwrap().into_frame().to_vec()).unwrap());

@@ -1,9 +1,9 @@
-//! In which eras of MCP a backend can be spoken to, as far as it is known: asked once, remembered until the backend
-//! contradicts.
+//! Support of a backend for the two eras of MCP. The broker asks once and caches the result until
+//! the backend contradicts it.
 //!
-//! A backend that speaks both is spoken to as its client speaks: what need not be translated is not. Whether one of
-//! 2026-07-28 knows sessions too is asked when the first client with a session is there, and not before: it gets nothing that
-//! its revision does not have for the sake of nobody.
+//! A backend that supports both is used in the era of its client, so that no translation is needed.
+//! The broker sends `initialize` to a backend of 2026-07-28 only after the first client with a
+//! session has arrived. Before that, the backend gets no message that its revision does not have.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU8, Ordering},
@@ -19,25 +19,25 @@ use crate::config::spec::ProtocolChoice;
 pub enum Era {
     /// A session, opened by `initialize`.
     Sessions,
-    /// Each request stands alone.
+    /// Stateless requests.
     Stateless,
 }
 
-/// What a backend speaks.
+/// The eras that a backend supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EraSupport {
-    /// Sessions, and nothing else.
+    /// Sessions only.
     Sessions = 1,
-    /// 2026-07-28, and nothing else.
+    /// 2026-07-28 only.
     Stateless = 2,
     Both = 3,
-    /// 2026-07-28; whether it knows sessions was not asked.
+    /// 2026-07-28. The broker has not asked for sessions.
     AtLeastStateless = 4,
 }
 
 impl EraSupport {
-    /// The era for a client of `wanted`.
+    /// Returns the era for a client of the era `wanted`. `None`: not known yet.
     pub fn to(self, wanted: Era) -> Option<Era> {
         match (self, wanted) {
             (EraSupport::Sessions, _) => Some(Era::Sessions),
@@ -48,17 +48,19 @@ impl EraSupport {
     }
 }
 
-/// What is known of one backend.
+/// The known support of one backend.
 #[derive(Debug)]
 pub struct EraCache {
     known: AtomicU8,
-    /// The backend ended when it was asked: it is tried once more, in the other way.
+    /// Set when the backend ended on the last probe, so that the broker retries once in the other
+    /// era.
     died_of_asking: AtomicBool,
-    /// There is, or was, a client with a session.
+    /// Set when the first client with a session has arrived.
     sessions_wanted: AtomicBool,
-    /// For the catalog, which asks.
+    /// Notifies the catalog, which asks the backend.
     ask_for_sessions: Notify,
-    /// Nothing more is to be found out for clients with sessions, or nobody could find it out.
+    /// False while the support for sessions is still to be determined. True if it is known or
+    /// cannot be determined now.
     settled: watch::Sender<bool>,
 }
 
@@ -85,7 +87,7 @@ impl EraCache {
         }
     }
 
-    /// The era for a client of `wanted`, as far as that is known.
+    /// Returns the era for a client of the era `wanted`, if it is known.
     pub fn to(&self, choice: ProtocolChoice, wanted: Era) -> Option<Era> {
         match choice {
             ProtocolChoice::Legacy => Some(Era::Sessions),
@@ -98,12 +100,12 @@ impl EraCache {
         self.known.store(speaks as u8, Ordering::Relaxed);
     }
 
-    /// It is asked again at the next opportunity.
+    /// Clears the cached support. The next connection asks again.
     pub fn forget(&self) {
         self.known.store(0, Ordering::Relaxed);
     }
 
-    /// A client with a session is here.
+    /// Notes that a client with a session has arrived.
     pub fn want_sessions(&self) {
         if !self.sessions_wanted() && !self.sessions_wanted.swap(true, Ordering::Relaxed) {
             self.ask_for_sessions.notify_one();
@@ -114,34 +116,36 @@ impl EraCache {
         self.sessions_wanted.load(Ordering::Relaxed)
     }
 
-    /// A backend that is spoken to in the form of 2026-07-28 may know sessions too.
+    /// Returns whether a backend that is used in the form of 2026-07-28 may support sessions too.
     pub fn may_know_sessions(&self, choice: ProtocolChoice) -> bool {
         choice == ProtocolChoice::Auto && self.known() != Some(EraSupport::Stateless)
     }
 
-    /// Resolves, once, when the first client with a session is here.
+    /// Waits until the first client with a session arrives. Resolves once.
     pub async fn asked_for_sessions(&self) {
         self.ask_for_sessions.notified().await;
     }
 
-    /// The lists in force were fetched in the era that clients with sessions get them in, or cannot be fetched now.
+    /// Sets whether the current lists are those that clients with sessions get. Also true if these
+    /// cannot be fetched now.
     pub fn set_settled(&self, settled: bool) {
         self.settled.send_replace(settled);
     }
 
-    /// Waits, within reason, until it is.
+    /// Waits until [`EraCache::set_settled`] was called with true, for `within` at most.
     pub async fn settled(&self, within: Duration) {
         let mut settled = self.settled.subscribe();
         let _in_time = tokio::time::timeout(within, settled.wait_for(|settled| *settled)).await;
     }
 
-    /// Servers there are that end when they are told what they do not know. This is what is left.
+    /// Notes that the backend ended on a probe, as some servers do on an unknown request. `left` is
+    /// the remaining support.
     pub(super) fn died_of_asking(&self, left: EraSupport) {
         self.note(left);
         self.died_of_asking.store(true, Ordering::Relaxed);
     }
 
-    /// Whether another attempt is worth making at once.
+    /// Returns whether another attempt is useful at once, and clears the mark.
     pub fn take_second_chance(&self) -> bool {
         self.died_of_asking.swap(false, Ordering::Relaxed)
     }

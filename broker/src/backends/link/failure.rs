@@ -1,6 +1,8 @@
-//! Why a backend gave no answer. Made by connections and their wires; judged by calls and by [`Backend::refusal`].
+//! Failures of requests to backends. Connections and their wires create them. Calls and
+//! [`Backend::refusal`] translate them.
 //!
-//! Each kind says whether the backend can have acted: only what it certainly did not look at may be sent again.
+//! Each kind tells whether the backend can have acted. The broker sends a request again only if the
+//! backend certainly did not process it.
 //!
 //! [`Backend::refusal`]: crate::backends::backend::Backend::refusal
 
@@ -9,34 +11,34 @@ use protocol::{
     ids::BackendId,
     method::Method,
 };
+use rules::retries::AttemptOutcome;
 
-use crate::rules::retries::AttemptOutcome;
-
-/// Why there is not an answer. Says whether the backend can have acted.
+/// Reason for which a request has no answer. It tells whether the backend can have acted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// No byte of the request left: it may be tried again.
+    /// No byte of the request was sent. A retry is safe.
     #[error("nothing was sent: {0}")]
     NotSent(String),
-    /// The backend is there and does not want work now.
+    /// The backend is reachable but takes no work now.
     #[error("the backend is busy: {0}")]
     Busy(String),
-    /// The backend is well and wants fewer requests.
+    /// The backend works but wants fewer requests.
     #[error("the backend wants fewer requests: {0}")]
     Throttled(String),
-    /// The backend, or what is before it, will not have this request. Whether it was looked at, nobody says.
+    /// The backend, or a proxy in front of it, denied the request. It may have processed the
+    /// request.
     #[error("the backend refuses the request: {0}")]
     Denied(String),
-    /// A limit of this broker, or of its machine, leaves nothing to ask the backend with.
+    /// A limit of the broker or of its machine prevents the request.
     #[error("nothing was sent: {0}")]
     OwnLimit(String),
-    /// Something on the way says that the backend gives no answer: it may say so after the backend had the request.
+    /// A proxy reports that the backend gives no answer. The backend may have got the request.
     #[error("the backend gives no answer: {0}")]
     Unclear(String),
     /// The queue towards the backend is full.
     #[error("too many messages wait for the backend")]
     QueueFull,
-    /// The backend no longer knows our session; it did not look at the request.
+    /// The backend forgot the session. It did not process the request.
     #[error("the backend forgot the session")]
     SessionGone,
     /// The request went out and its answer will not come.
@@ -45,7 +47,7 @@ pub enum Failure {
     /// The backend did not answer in time.
     #[error("no answer to {} in time", .0.name())]
     TimedOut(Method),
-    /// What came back is not MCP.
+    /// The backend's answer is not valid MCP.
     #[error("the backend broke the protocol: {0}")]
     Protocol(String),
     #[error("the answer is larger than {max} bytes")]
@@ -53,7 +55,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// In one word, for spans.
+    /// Returns the name of the kind, for spans.
     pub fn name(&self) -> &'static str {
         match self {
             Failure::NotSent(_) => "not_sent",
@@ -71,7 +73,7 @@ impl Failure {
         }
     }
 
-    /// Nothing was done on account of the request: it may be sent again.
+    /// Returns whether the backend certainly did not process the request.
     pub fn was_not_seen(&self) -> bool {
         matches!(
             self,
@@ -84,8 +86,8 @@ impl Failure {
         )
     }
 
-    /// The backend is not well, or cannot be reached: this counts for its breaker. Not what our own side refused, nor what a
-    /// backend does that is well.
+    /// Returns whether the failure counts for the breaker: the backend is unhealthy or unreachable.
+    /// Refusals of the broker and requests of a healthy backend for less load do not count.
     pub fn is_the_backends(&self) -> bool {
         match self {
             Failure::NotSent(_) | Failure::Busy(_) | Failure::Unclear(_) => true,
@@ -98,21 +100,21 @@ impl Failure {
         }
     }
 
-    /// Whether to send the request again makes sense, as far as its fate goes.
+    /// Returns whether the outcome of the attempt permits a retry.
     pub fn attempt(&self) -> AttemptOutcome {
         match self {
             Failure::NotSent(_) => AttemptOutcome::NotProcessed,
             Failure::Lost(_) | Failure::Unclear(_) => AttemptOutcome::MaybeProcessed,
-            // Who says that it is busy shall not be asked once more in the same moment.
+            // No immediate retry against a backend that reports that it is busy.
             _ => AttemptOutcome::Final,
         }
     }
 
-    /// In the client's terms: no text of the backend, no internals.
+    /// Translates the failure for the client, without text of the backend and without internals.
     pub fn refusal(&self, backend: &BackendId) -> Refusal {
         let (kind, text) = match self {
             Failure::NotSent(_) | Failure::SessionGone => {
-                (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached"))
+                (ErrorKind::BackendUnavailable, format!("backend {backend} cannot be reached"))
             }
             Failure::Busy(_) | Failure::Throttled(_) => {
                 (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now"))
@@ -127,7 +129,7 @@ impl Failure {
             Failure::Unclear(_) => (
                 ErrorKind::OutcomeUnknown,
                 format!(
-                    "backend {backend} can not be reached through what is before it; it may have acted"
+                    "backend {backend} cannot be reached through what is before it; it may have acted"
                 ),
             ),
             Failure::QueueFull => {

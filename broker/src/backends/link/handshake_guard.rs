@@ -1,4 +1,4 @@
-//! What becomes of a connection whose handshake does not succeed.
+//! Cleanup of a connection whose handshake fails.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::Connection;
 
-/// A handshake that fails or is given up leaves no child, no session and no stream behind.
+/// Closes the connection when dropped, so that a failed or abandoned handshake leaves no child, no
+/// session and no stream behind.
 pub(super) struct HandshakeGuard {
     connection: Option<Arc<Connection>>,
     running: TaskTracker,

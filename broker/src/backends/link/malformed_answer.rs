@@ -1,11 +1,12 @@
-//! The id of an answer that cannot be read as a whole (a lone surrogate, a number beyond all bounds).
+//! The id of an answer that is malformed, for example by a lone surrogate or a number out of range.
 //!
-//! Used by connections: better a failure at once than a call that waits for its deadline. It must never fail another
-//! call, so an id counts only where libraries put the message's own: as the first member, after `jsonrpc`, or last.
+//! Connections use it to fail the call at once instead of at its deadline. It must never fail
+//! another call. Therefore an id counts only in the places where libraries put it: as the first
+//! member, after `jsonrpc`, or last.
 
 use protocol::ids::RequestId;
 
-/// The id of this broken answer, where it is beyond doubt.
+/// Returns the id of a malformed answer, if it is unambiguous.
 pub(super) fn answer_id(text: &[u8]) -> Option<RequestId> {
     // The backend's own requests have ids of their own.
     if memchr::memmem::find(text, b"\"method\"").is_some() {
@@ -14,7 +15,7 @@ pub(super) fn answer_id(text: &[u8]) -> Option<RequestId> {
     at_start(text).or_else(|| at_end(text)).map(RequestId::from_u64)
 }
 
-/// `{"id":7,` or `{"jsonrpc":"2.0","id":7,`
+/// Finds `{"id":7,` or `{"jsonrpc":"2.0","id":7,`.
 fn at_start(text: &[u8]) -> Option<u64> {
     let first = after(text, &[b"{"])?;
     let rest = after(first, &[b"\"jsonrpc\"", b":", b"\"2.0\"", b","]).unwrap_or(first);
@@ -24,7 +25,7 @@ fn at_start(text: &[u8]) -> Option<u64> {
     number(&rest[..digits])
 }
 
-/// `,"id":7}` and nothing after it
+/// Finds `,"id":7}` at the end.
 fn at_end(text: &[u8]) -> Option<u64> {
     let rest = before(text, &[b"}"])?;
     let digits = rest.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
@@ -34,14 +35,14 @@ fn at_end(text: &[u8]) -> Option<u64> {
     number(digits)
 }
 
-/// What follows these words, with white space anywhere between them.
+/// Returns the text after these words, which white space may separate.
 fn after<'a>(text: &'a [u8], words: &[&[u8]]) -> Option<&'a [u8]> {
     words.iter().try_fold(text.trim_ascii_start(), |rest, word| {
         rest.strip_prefix(*word).map(<[u8]>::trim_ascii_start)
     })
 }
 
-/// What precedes these words, with white space anywhere between them.
+/// Returns the text before these words, which white space may separate.
 fn before<'a>(text: &'a [u8], words: &[&[u8]]) -> Option<&'a [u8]> {
     words.iter().rev().try_fold(text.trim_ascii_end(), |rest, word| {
         rest.strip_suffix(*word).map(<[u8]>::trim_ascii_end)

@@ -1,8 +1,9 @@
-//! A link: one way to one backend for those who may share it. It outlives its connections.
+//! A link: access to one backend for the clients that may share it. It outlives its connections.
 //!
-//! [`Link::connection`] opens one when there is none (one opening at a time, with a capped, jittered back-off after
-//! failures). What has to hold on every connection (log level, subscriptions) is kept here and put back on a new one. A link
-//! of a session that another process began goes on with the session it has at its backend, if that still knows it.
+//! [`Link::connection`] opens a connection if there is none. Only one opens at a time, with a
+//! capped, jittered back-off after failures. The link keeps the log level and the subscriptions,
+//! and restores them on a new connection. A link of a session from another process resumes the
+//! session at its backend, if the backend still has it.
 
 mod backend_session;
 mod backoff;
@@ -42,6 +43,7 @@ use protocol::{
     method::Method,
     version::Version,
 };
+use rules::{limits::BACKOFF_MAX, link_sharing::LinkScope, log_level::LogLevel};
 
 use tokio_util::sync::CancellationToken;
 
@@ -57,30 +59,25 @@ use self::{
     users::LinkUsers,
 };
 use super::{backend::Backend, subscriptions::Subscriptions};
-use crate::{
-    config::spec::TransportSpec,
-    limits::BACKOFF_MAX,
-    metrics::Side,
-    rules::{link_sharing::LinkScope, log_level::LogLevel},
-};
+use crate::{config::spec::TransportSpec, metrics::Side};
 
 #[derive(Debug)]
 pub struct Link {
     pub backend: Arc<Backend>,
     pub scope: LinkScope,
-    /// What the broker tells the backend its client can do.
+    /// Capabilities that the broker declares to the backend.
     pub declared: ClientCapabilities,
-    /// The era its clients live in.
+    /// The era of its clients.
     client_era: Era,
     pub subscriptions: Subscriptions,
     current: ArcSwapOption<Connection>,
     opening: tokio::sync::Mutex<Backoff>,
     users: Mutex<LinkUsers>,
-    /// What the first connection goes on with.
+    /// The session that the first connection resumes.
     resumption: Mutex<Option<Resumption>>,
-    /// Its client's session goes on elsewhere: the backend is told no goodbye.
+    /// Set when the client's session was handed off, so that the session at the backend is kept.
     handed_off: AtomicBool,
-    /// Closed for good.
+    /// Cancelled when the link is closed permanently.
     closed: CancellationToken,
 }
 
@@ -113,23 +110,24 @@ impl Link {
         })
     }
 
-    /// Whether this is the link the catalog is fetched over. No session uses it.
+    /// Returns whether this link fetches the catalog. No session uses such a link.
     pub fn is_catalog(&self) -> bool {
         self.scope == LinkScope::Catalog
     }
 
-    /// The era its clients live in; of the catalog's, which serves all, that of 2026-07-28 until there are others.
+    /// Returns the era of its clients. The catalog's link uses 2026-07-28 until the first client
+    /// with a session arrives.
     pub(super) fn client_era(&self) -> Era {
         let nobody_yet = self.is_catalog() && !self.backend.era.sessions_wanted();
         if nobody_yet { Era::Stateless } else { self.client_era }
     }
 
-    /// The open connection, or a new one.
+    /// Returns the open connection, or opens one.
     pub async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Refusal> {
         if let Some(connection) = self.live() {
             return Ok(connection);
         }
-        // Opened by a task of its own: a caller that gives up must not leave half a handshake behind.
+        // In a separate task, so that a caller that gives up leaves no incomplete handshake behind.
         let link = self.clone();
         let opening = self.backend.shared.running.spawn(async move { link.open_once().await });
         opening.await.unwrap_or_else(|_| {
@@ -137,12 +135,12 @@ impl Link {
         })
     }
 
-    /// The open connection, if there is one.
+    /// Returns the open connection, if there is one.
     pub fn live(&self) -> Option<Arc<Connection>> {
         self.current.load_full().filter(|connection| !connection.is_closed())
     }
 
-    /// The next request opens another connection; those that wait on this one go on.
+    /// Makes the next request open another connection. Open requests stay on this one.
     fn retire(&self, connection: &Arc<Connection>) {
         let current = self.current.load();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
@@ -150,12 +148,12 @@ impl Link {
         }
     }
 
-    /// Somebody has a reason to believe that the backend can be reached: the next attempt does not wait its turn.
+    /// Shortens the back-off, because the backend may be reachable again.
     pub async fn shorten_backoff(&self) {
         self.opening.lock().await.shorten();
     }
 
-    /// The same for a probe, which has waited elsewhere: the next attempt is now.
+    /// Clears the back-off for a probe, which has already waited.
     pub fn clear_backoff(&self) {
         if let Ok(mut backoff) = self.opening.try_lock() {
             backoff.not_before = None;
@@ -171,11 +169,12 @@ impl Link {
             self.backend.check_breaker()?;
         }
         if let Some(last) = self.current.swap(None) {
-            // A backend that forgot its sessions is there and well: it says so at once.
+            // A backend that forgot its sessions is reachable and reports that at once.
             if !last.is_forgotten() {
                 backoff.note_lifetime(last.opened.elapsed());
             }
-            // It may have ended without a goodbye, which nobody shall wait for.
+            // The last connection may have ended abruptly. Its orderly close runs in the
+            // background.
             self.backend.shared.running.spawn(async move { last.close().await });
         }
         let gone = || {
@@ -196,7 +195,7 @@ impl Link {
                 self.backend.note_attempts(backoff.failures, None);
                 self.note_backend_session(&connection);
                 if self.is_closed() {
-                    // Whoever closed the link did not see this connection yet.
+                    // The close of the link came before this connection was stored.
                     self.say_goodbye(&connection).await;
                     return Err(gone());
                 }
@@ -222,7 +221,7 @@ impl Link {
         backoff.wait(&self.backend.id).await.map_err(OpenError::Waiting)?;
         let limit = self.backend.timeouts().initialize;
         match tokio::time::timeout(limit, self.open_in_matching_era()).await {
-            // No call has begun, whoever says that there is not an answer.
+            // No call has begun, so the outcome is not unknown.
             Ok(Err(Failure::Unclear(text))) => Err(OpenError::Failed(Failure::Busy(text))),
             Ok(opened) => opened.map_err(OpenError::Failed),
             Err(_) => {
@@ -254,8 +253,8 @@ impl Link {
         }
     }
 
-    /// Puts back what a lost connection had: the log level, then the subscriptions. Whoever listens is told that something
-    /// may have changed meanwhile.
+    /// Restores the state of a lost connection: the log level, then the subscriptions. Subscribers
+    /// get a notification, because updates may have been missed.
     async fn restore(self: &Arc<Self>, connection: &Arc<Connection>) {
         self.backend.shared.metrics.version_negotiated(
             connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |n| n.version),
@@ -275,7 +274,7 @@ impl Link {
         self.subscriptions.restore(self, connection).await;
     }
 
-    /// A session that wants this log level begins to use the link.
+    /// Raises the log level for a session that begins to use the link.
     pub fn raise_level(self: &Arc<Self>, level: LogLevel) {
         let wanted = {
             let mut users = self.lock();
@@ -292,8 +291,8 @@ impl Link {
         }
     }
 
-    /// Makes the backend send this session's log messages from its level on. A shared link gets the most verbose level of
-    /// its sessions; the broker filters for the others.
+    /// Sets the log level of the link to the most verbose level of its sessions. The broker filters
+    /// the messages for the other sessions.
     pub async fn set_level(self: &Arc<Self>) {
         let wanted = self.clients().iter().filter_map(|client| client.log_level()).min();
         let Some(level) = wanted else { return };
@@ -308,7 +307,7 @@ impl Link {
     }
 
     async fn send_level(self: &Arc<Self>, connection: &Arc<Connection>, level: LogLevel) {
-        // Each request of 2026-07-28 says itself what its client wants to hear.
+        // Each request of 2026-07-28 carries the log level of its client.
         if connection.modern().is_some() || connection.permits(Method::LoggingSetLevel).is_err() {
             return;
         }
@@ -322,13 +321,14 @@ impl Link {
             }
             Ok(_) => {}
             Err(failure) => {
-                let told = self.backend.redactor.redacted(&failure);
+                let told = self.backend.redactor.redact(&failure);
                 tracing::info!(backend = %self.backend.id, failure = told, "the backend did not take the log level");
             }
         }
     }
 
-    /// Opens the link because sessions listen through it: tries until it is open (`true`), or nobody listens any more.
+    /// Opens the link for its subscribers. Retries until it is open (`true`) or without
+    /// subscribers.
     pub async fn open_for_listeners(self: &Arc<Self>) -> bool {
         while !self.backend.stop.is_cancelled()
             && !self.is_closed()
@@ -344,19 +344,19 @@ impl Link {
         false
     }
 
-    /// Nobody else can ever use it.
+    /// Returns whether only one session or task can use the link.
     fn is_personal(&self) -> bool {
         matches!(self.scope, LinkScope::Session(_) | LinkScope::Task(_))
     }
 
-    /// The session at the backend is left as it is when the link closes: somebody else goes on with it.
+    /// Keeps the session at the backend when the link closes, because another owner resumes it.
     pub fn keep_backend_session(&self) {
         if self.is_personal() {
             self.handed_off.store(true, Ordering::Relaxed);
         }
     }
 
-    /// What another process could go on with.
+    /// Returns the session at the backend, which another process can resume.
     pub fn backend_session(&self, connection: &Connection) -> Option<BackendSession> {
         match &self.backend.spec.transport {
             TransportSpec::Http { url } if self.is_personal() => connection.backend_session(url),
@@ -364,15 +364,15 @@ impl Link {
         }
     }
 
-    /// The first connection goes on with this session instead of beginning one. Only for a link of one session, or one task:
-    /// nobody else can be using it then.
+    /// Makes the first connection resume this session. Only for a link of one session or one task,
+    /// which has no other user.
     pub fn resume_with(&self, session: BackendSession, first_wire_id: u64) {
         if self.is_personal() {
             *self.resumption.lock() = Some(Resumption { session, first_wire_id });
         }
     }
 
-    /// What no connection has gone on with.
+    /// Takes the session that no connection has resumed.
     pub fn take_resumption(&self) -> Option<BackendSession> {
         self.resumption.lock().take().map(|resumption| resumption.session)
     }
@@ -382,7 +382,7 @@ impl Link {
         http::end_unused(&backend, &session).await;
     }
 
-    /// Tells the session this link belongs to what it has at the backend now, for its next owner.
+    /// Reports the session at the backend to the client's session, for its next owner.
     fn note_backend_session(&self, connection: &Connection) {
         if let (LinkScope::Session(_), TransportSpec::Http { url }) =
             (&self.scope, &self.backend.spec.transport)
@@ -394,17 +394,17 @@ impl Link {
         }
     }
 
-    /// Closed for good.
+    /// Returns whether the link is closed permanently.
     pub fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
     }
 
-    /// No connection is opened from now on; [`Link::close`] says goodbye on the one there is.
+    /// Prevents further connections. [`Link::close`] ends the current one.
     pub fn shut(&self) {
         self.closed.cancel();
     }
 
-    /// Ends the link for good, with the goodbye its wire knows.
+    /// Closes the link permanently, with the orderly end of its wire.
     pub async fn close(&self) {
         self.shut();
         if let Some(connection) = self.current.swap(None) {
@@ -425,9 +425,9 @@ impl Link {
     }
 }
 
-/// Why no connection was opened.
+/// Reason for which no connection was opened.
 enum OpenError {
-    /// It is too early for another attempt.
+    /// The back-off does not permit an attempt yet.
     Waiting(Refusal),
     Failed(Failure),
 }

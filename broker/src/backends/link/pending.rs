@@ -1,6 +1,8 @@
-//! What is open on a connection, in both directions: our requests by wire id, the backend's questions by its id.
+//! Open requests of a connection, in both directions: the broker's requests by wire id, the
+//! backend's requests by its id.
 //!
-//! Kept by [`Connection`]. A wire id is known here from before its frame leaves until its wait ends, however it ends.
+//! [`Connection`] owns the table. A wire id is in it from before its frame is sent until its wait
+//! ends.
 //!
 //! [`Connection`]: super::connection::Connection
 
@@ -27,14 +29,14 @@ pub struct PendingRequests {
     waiting: Mutex<HashMap<u64, PendingRequest, BuildHasherDefault<WireIdHasher>>>,
     /// Requests of the backend that a client works on, by the backend's id.
     questions: Mutex<HashMap<RequestId, QuestionOwner>>,
-    /// Tasks that keep the progress token of the request that made them, by its wire id.
+    /// Tasks that keep the progress token of the request that created them, by its wire id.
     tasks: Mutex<HashMap<u64, Weak<dyn Asker>>>,
-    /// The connection has ended.
+    /// Set when the connection has ended.
     has_ended: AtomicBool,
 }
 
-/// Wire ids are numbers we count up, so that nobody chooses those that meet in one place of the table; they need no more than to
-/// be spread over it.
+/// Hasher of wire ids. They come from the broker's own counter, so no peer can choose ids that
+/// collide. It only has to spread them over the table.
 #[derive(Debug, Default)]
 struct WireIdHasher(u64);
 
@@ -44,7 +46,8 @@ impl Hasher for WireIdHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // 2^64 divided by the golden ratio: neighbours land far from each other, in the upper bits too.
+        // 2^64 divided by the golden ratio: the hashes of neighbours are far apart, in the upper
+        // bits too.
         self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
@@ -59,15 +62,16 @@ struct PendingRequest {
     asker: Option<Arc<dyn Asker>>,
 }
 
-/// What one waits for: the answer, or the end of the connection. Together, as nearly always neither is there yet: waiting for
-/// the end by itself would put every request on a list, and take it off again.
+/// The answer of a wait, with one waker for the answer and for the end of the connection. Both are
+/// nearly always still to come. A separate wait for the end would add each request to a list and
+/// remove it again.
 #[derive(Debug, Default)]
 struct AnswerCell {
     answer: Mutex<Option<Result<Message, Failure>>>,
     waiter: AtomicWaker,
 }
 
-/// Where a request of the backend waits for its answer: with a client, or in the record of a task.
+/// The owner of a backend's request that waits for its answer: a client, or the record of a task.
 #[derive(Debug, Clone)]
 pub struct QuestionOwner {
     pub who: Weak<dyn Inbound>,
@@ -75,7 +79,7 @@ pub struct QuestionOwner {
 }
 
 impl QuestionOwner {
-    /// Nobody needs the answer any more.
+    /// Withdraws the request, because its answer is not needed any more.
     pub fn withdraw(&self, why: &str) {
         if let Some(who) = self.who.upgrade() {
             who.withdraw(self.number, why);
@@ -83,7 +87,7 @@ impl QuestionOwner {
     }
 }
 
-/// The wait for one answer. Frees its wire id when it ends.
+/// The wait for one answer. It frees its wire id when it ends.
 pub(super) struct AnswerSlot<'a> {
     pending: &'a PendingRequests,
     wire_id: u64,
@@ -91,7 +95,7 @@ pub(super) struct AnswerSlot<'a> {
 }
 
 impl PendingRequests {
-    /// Waits for the answer to this wire id from now on.
+    /// Registers a wait for the answer to this wire id.
     pub(super) fn expect(&self, wire_id: u64, asker: Option<&Arc<dyn Asker>>) -> AnswerSlot<'_> {
         let answer = Arc::<AnswerCell>::default();
         self.lock_waiting()
@@ -99,10 +103,11 @@ impl PendingRequests {
         AnswerSlot { pending: self, wire_id, answer }
     }
 
-    /// An answer, or its failure, for whoever waits for this id; `false` when that is nobody, or nobody any more.
+    /// Delivers an answer or a failure to the wait for this id. Returns `false` if no wait has this
+    /// id, or no longer.
     pub(super) fn resolve(&self, wire_id: u64, answer: Result<Message, Failure>) -> bool {
         let waiting = self.lock_waiting().remove(&wire_id);
-        // Whoever waits has the other one.
+        // The wait holds the other reference.
         let Some(waiting) = waiting.filter(|waiting| Arc::strong_count(&waiting.answer) > 1) else {
             return false;
         };
@@ -111,12 +116,12 @@ impl PendingRequests {
         true
     }
 
-    /// Whose progress token (or wire id) this is.
+    /// Returns the asker whose request has this progress token or wire id.
     pub fn asker_by_wire_id(&self, wire_id: u64) -> Option<Arc<dyn Asker>> {
         self.lock_waiting().get(&wire_id).and_then(|waiting| waiting.asker.clone())
     }
 
-    /// The only one who waits for an answer here: whom a message without a name is for.
+    /// Returns the asker of a message without an id, if only one asker waits on this connection.
     pub fn only_asker(&self) -> Option<Arc<dyn Asker>> {
         let waiting = self.lock_waiting();
         let mut askers = waiting.values().filter_map(|waiting| waiting.asker.as_ref());
@@ -124,8 +129,9 @@ impl PendingRequests {
         askers.next().is_none().then(|| first.clone())
     }
 
-    /// Whom a message without a name is for where all who wait here ask for the same client: the latest call, or else the latest
-    /// task. A call has a stream on which its client is sure to see what comes.
+    /// Returns the likely asker of a message without an id, if all waits are for one client: the
+    /// latest call, or else the latest task. A call has a stream on which its client gets the
+    /// message.
     pub fn likely_asker(&self) -> Option<Arc<dyn Asker>> {
         let waiting = self.lock_waiting();
         let askers = waiting
@@ -136,12 +142,12 @@ impl PendingRequests {
             .map(|(asker, _)| asker.clone())
     }
 
-    /// The task that keeps this progress token, of a request that is over.
+    /// Returns the task that keeps this progress token. Its request is over.
     pub fn task_by_token(&self, wire_id: u64) -> Option<Arc<dyn Asker>> {
         self.tasks.lock().get(&wire_id).and_then(Weak::upgrade)
     }
 
-    /// Until the token is released, progress under this wire id goes to the task.
+    /// Sends progress under this wire id to the task until the token is released.
     pub fn keep_token(&self, wire_id: u64, task: Weak<dyn Asker>) {
         self.tasks.lock().insert(wire_id, task);
     }
@@ -150,7 +156,7 @@ impl PendingRequests {
         self.tasks.lock().remove(&wire_id);
     }
 
-    /// Remembers who works on a request of the backend.
+    /// Stores the owner of a request of the backend.
     pub fn note_question(&self, backend_id: RequestId, asked: QuestionOwner) {
         self.questions.lock().insert(backend_id, asked);
     }
@@ -163,7 +169,7 @@ impl PendingRequests {
         self.questions.lock().remove(backend_id);
     }
 
-    /// The connection ends: who asks from now on need not.
+    /// Marks the connection as ended, so that no wait begins any more.
     pub(super) fn end(&self) {
         self.has_ended.store(true, Ordering::Release);
     }
@@ -172,9 +178,9 @@ impl PendingRequests {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Tells everybody of the end: no answer will come any more, and nobody can answer the backend.
+    /// Wakes all waits, because no answer can come any more. Withdraws the backend's requests.
     pub(super) fn fail_all(&self) {
-        // Woken without the lock, which each of them takes next.
+        // Woken without the lock, because each wait takes it next.
         let waiting: Vec<_> =
             self.lock_waiting().values().map(|waiting| waiting.answer.clone()).collect();
         waiting.iter().for_each(|awaited| awaited.waiter.wake());
@@ -182,7 +188,7 @@ impl PendingRequests {
         asked.iter().for_each(|(_, asked)| asked.withdraw("the backend's connection ended"));
     }
 
-    /// Nobody waits for an answer, on either side.
+    /// Returns whether no request of either side waits for an answer.
     pub(super) fn is_empty(&self) -> bool {
         self.lock_waiting().is_empty() && self.questions.lock().is_empty()
     }
@@ -195,26 +201,27 @@ impl PendingRequests {
 }
 
 impl AnswerSlot<'_> {
-    /// The answer. Never resolves without one; dropping the wait is how to give up.
+    /// Waits for the answer. Never resolves without one: dropping the wait gives it up.
     pub(super) async fn answered(&self) -> Result<Message, Failure> {
         self.until(|| self.take()).await
     }
 
-    /// The answer, if it is there.
+    /// Takes the answer, if it has come.
     pub(super) fn take(&self) -> Option<Result<Message, Failure>> {
         self.answer.answer.lock().take()
     }
 
-    /// Resolves at the end of the connection.
+    /// Waits for the end of the connection.
     pub(super) async fn connection_ended(&self) {
         self.until(|| self.pending.has_ended().then_some(())).await;
     }
 
-    /// Looks whenever something may have changed. What waits for one thing and for the other has to be one task.
+    /// Calls `look` after each possible change. Both kinds of wait must run in one task, because
+    /// they share a waker.
     async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| {
             self.answer.waiter.register(context.waker());
-            // Behind that, so that nothing changes in between.
+            // After the registration, so that no change is missed in between.
             look().map_or(Poll::Pending, Poll::Ready)
         })
         .await

@@ -1,11 +1,13 @@
-//! What links over a wire that carries frames both ways have in common: a child's standard streams, a socket.
+//! Common part of links over a wire that carries frames in both directions: the standard streams of
+//! a child, or a socket.
 //!
-//! Two tasks: one writes what is queued, one reads messages. Generic over [`FrameSource`] and [`FrameSink`]; the wire's own file
-//! opens it and sees to its end.
+//! One task writes queued frames, another reads messages. Generic over [`FrameSource`] and
+//! [`FrameSink`]. The file of the wire opens it and handles its end.
 
 use std::{sync::Arc, time::Duration};
 
 use protocol::{envelope::Message, json};
+use rules::limits::{LINK_QUEUE_FRAMES, NOISE_LINES_MAX, WRITE_BATCH_FRAMES};
 use tokio::{sync::mpsc, task::JoinHandle};
 use transport::frame::{CloseReason, FrameSink, FrameSource};
 
@@ -18,11 +20,10 @@ use super::{
 };
 use crate::{
     backends::inbound,
-    limits::{LINK_QUEUE_FRAMES, NOISE_LINES_MAX, WRITE_BATCH_FRAMES},
     metrics::{Direction, Side},
 };
 
-/// A peer that does not read must not keep its writer, and with it the wire, open.
+/// Time after which a peer that does not read loses the writer and the wire.
 pub(super) const LAST_WRITE_WAIT: Duration = Duration::from_secs(1);
 
 /// An open pipe: its connection, and the task that writes on it.
@@ -31,7 +32,7 @@ pub(super) struct Pipe {
     pub(super) writing: JoinHandle<()>,
 }
 
-/// Begins to read and write. The caller sees to it that [`Connection::mark_flushed`] is called in the end.
+/// Starts to read and write. The caller must call [`Connection::mark_flushed`] at the end.
 pub(super) fn start<Source, Sink>(link: &Arc<Link>, source: Source, sink: Sink) -> Pipe
 where
     Source: FrameSource + 'static,
@@ -60,7 +61,7 @@ where
     Pipe { connection, writing }
 }
 
-/// Begins a connection over a wire that ends with its streams, and performs the handshake.
+/// Opens a connection over a wire that ends with its streams, and performs the handshake.
 pub(super) async fn open<Source, Sink>(
     link: &Arc<Link>,
     source: Source,
@@ -73,7 +74,7 @@ where
     open_prepared(link, source, sink, |_| {}).await
 }
 
-/// The same, with what the connection has to know before anything goes over it.
+/// Opens a connection as [`open`] does. `prepare` sets it up before the first frame is sent.
 pub(super) async fn open_prepared<Source, Sink>(
     link: &Arc<Link>,
     source: Source,
@@ -93,7 +94,7 @@ where
     Ok(connection)
 }
 
-/// Waits for the connection to end, and tells.
+/// Waits for the end of the connection and reports it.
 async fn watch(link: Arc<Link>, connection: Arc<Connection>, writing: JoinHandle<()>) {
     connection.closed().await;
     let abort = writing.abort_handle();
@@ -105,8 +106,8 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>, writing: JoinHandle
     link.backend.connection_ended(&link, &connection);
 }
 
-/// Writes everything queued in as few system calls as it takes. Ends when the queue is closed, with a goodbye; a backend that
-/// does not take what is written ends the connection, even if it goes on to speak.
+/// Writes all queued frames in few system calls, and closes the sink when the queue is closed. A
+/// backend that does not take frames loses its connection, even if it still sends some.
 async fn write(
     connection: Arc<Connection>,
     mut sink: impl FrameSink,
@@ -118,9 +119,9 @@ async fn write(
         batch.extend(taken.drain(..).map(QueuedFrame::into_frame));
         if let Err(error) = sink.send_all(&mut batch).await {
             tracing::debug!(%error, "a backend does not take what is written to it");
-            drop(frames); // whoever writes now hears that it was not sent
+            drop(frames); // a writer now learns that its frame was not sent
             connection.note_fault(error);
-            // What it said before it went, such as a last answer, is still on its way.
+            // The last messages of the backend, such as an answer, may still arrive.
             let _ended = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
             return connection.close_now();
         }
@@ -142,7 +143,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             Ok(Some(frame)) => frame,
             Ok(None) => break,
             Err(error) => {
-                let told = link.backend.redactor.redacted(&error);
+                let told = link.backend.redactor.redact(&error);
                 tracing::warn!(backend = %link.backend.id, error = told, "reading from a backend failed");
                 connection.note_fault(error);
                 break;
@@ -154,8 +155,9 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
                 noise = 0;
                 inbound::receive(&link, &connection, message, None);
             }
-            // The connection broke in the middle of it. Whoever waits for it learns that from the end, which comes next.
-            Err(_) if source.is_unended() => {
+            // The connection broke in the middle of a message. Its end comes next and reports the
+            // loss.
+            Err(_) if source.is_unterminated() => {
                 connection.note_fault("it ended in the middle of a message")
             }
             Err(rejected) => {
@@ -165,7 +167,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
                     tracing::warn!(backend = %link.backend.id, "a backend writes something that is not MCP");
                 }
                 if noise > NOISE_LINES_MAX {
-                    tracing::warn!(backend = %link.backend.id, "too much noise from a backend, the connection is closed");
+                    tracing::warn!(backend = %link.backend.id, "a backend writes too much that is not MCP, the connection is closed");
                     connection.note_fault("it writes too much that is not MCP");
                     break;
                 }
@@ -182,7 +184,7 @@ mod tests {
     use super::*;
     use crate::metrics::Metrics;
 
-    /// Takes nothing.
+    /// A sink that takes no frame.
     struct Stuck;
 
     impl FrameSink for Stuck {

@@ -1,7 +1,8 @@
-//! The bounded queue of frames on their way to a backend: those for a pipe, and those for HTTP that expect no answer.
+//! Bounded queue of frames to a backend: all frames of a pipe, and the notifications and answers
+//! over HTTP.
 //!
-//! Filled by a connection, emptied by the one task that writes. A frame is counted in `mcp_queue_depth` for as long as it
-//! lies here, whether it is taken out or goes down with the queue.
+//! A connection fills it. One task that writes empties it. A frame counts in `mcp_queue_depth`
+//! while it is in the queue, until it is taken or dropped with the queue.
 
 use std::sync::{
     Arc,
@@ -16,13 +17,13 @@ use tokio::sync::mpsc;
 use super::connection::Failure;
 use crate::metrics::{Direction, Metrics, Side};
 
-/// The end that is filled. Never waits.
+/// The sending end, which never waits.
 #[derive(Debug)]
 pub struct FrameQueue {
     /// `None` once closed.
     frames: Mutex<Option<mpsc::Sender<QueuedFrame>>>,
     depth: IntGauge,
-    /// A frame lies in it of which one is enough.
+    /// Set while a coalesced frame is in the queue.
     coalesced_queued: Arc<AtomicBool>,
 }
 
@@ -34,7 +35,7 @@ pub struct QueuedFrame {
     _waiting: Option<CoalesceGuard>,
 }
 
-/// One frame of its kind waits in the queue; cleared when that is taken out, or goes down with the queue.
+/// Marks that a coalesced frame is in the queue. Dropping it clears the mark.
 #[derive(Debug)]
 struct CoalesceGuard(Arc<AtomicBool>);
 
@@ -44,12 +45,12 @@ impl Drop for CoalesceGuard {
     }
 }
 
-/// A place taken.
+/// A counted place in the queue.
 #[derive(Debug)]
 struct DepthGuard(IntGauge);
 
 impl FrameQueue {
-    /// A queue and the end it is emptied from, which ends after [`FrameQueue::close`].
+    /// Creates a queue with its receiving end, which ends after [`FrameQueue::close`].
     pub fn new(frames_max: usize, depth: IntGauge) -> (Self, mpsc::Receiver<QueuedFrame>) {
         let (frames, receiver) = mpsc::channel(frames_max);
         (
@@ -62,7 +63,8 @@ impl FrameQueue {
         self.push_with(frame, None)
     }
 
-    /// The same for a notification or an answer: what finds no room is lost, counted and logged.
+    /// Queues a notification or an answer. A frame that finds no room is dropped, counted and
+    /// logged.
     pub fn push_or_drop(&self, frame: Bytes, metrics: &Metrics) {
         metrics.bytes(Direction::Out, Side::Backend, frame.len());
         if let Err(failure) = self.push(frame) {
@@ -71,7 +73,7 @@ impl FrameQueue {
         }
     }
 
-    /// The same for a word that says nothing new while another like it waits here.
+    /// Queues a notification, unless an equal one is in the queue already.
     pub fn push_coalesced_or_drop(&self, frame: Bytes, metrics: &Metrics) {
         let bytes = frame.len();
         match self.push_coalesced(frame) {
@@ -84,7 +86,7 @@ impl FrameQueue {
         }
     }
 
-    /// `false`: one like it waits.
+    /// Returns `false` if an equal frame is in the queue.
     fn push_coalesced(&self, frame: Bytes) -> Result<bool, Failure> {
         if self.coalesced_queued.swap(true, Ordering::AcqRel) {
             return Ok(false);
@@ -111,14 +113,14 @@ impl FrameQueue {
             })
     }
 
-    /// Takes nothing more; what lies in it can still be taken out.
+    /// Closes the queue for new frames. Queued frames can still be taken.
     pub fn close(&self) {
         self.frames.lock().take();
     }
 }
 
 impl QueuedFrame {
-    /// The frame, out of the queue.
+    /// Takes the frame out of the queue.
     pub fn into_frame(self) -> Bytes {
         self.frame
     }
@@ -169,7 +171,7 @@ mod tests {
         drop(frames.try_recv());
         queue.push(Bytes::from_static(b"one")).unwrap();
         queue.push(Bytes::from_static(b"two")).unwrap();
-        // One that found no room does not stand for the next.
+        // A frame that found no room does not suppress the next one.
         assert_eq!((push(), push()), (Err(Failure::QueueFull), Err(Failure::QueueFull)));
         drop(frames.try_recv());
         assert_eq!(push(), Ok(true));

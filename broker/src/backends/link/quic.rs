@@ -1,7 +1,9 @@
-//! A link over QUIC: the control stream, and streams of single requests where the backend takes them ([`super::request_streams`]).
+//! A link over QUIC: the control stream, and streams of single requests if the backend takes them
+//! ([`super::request_streams`]).
 
 use std::sync::Arc;
 
+use rules::limits::BACKEND_WRITE_STALL_MAX;
 use transport::{
     frame::CloseReason,
     quic::{self, ConnectOptions, Limits},
@@ -13,7 +15,6 @@ use super::{
     pipe::{self, LAST_WRITE_WAIT},
     request_streams::RequestStreams,
 };
-use crate::limits::BACKEND_WRITE_STALL_MAX;
 
 /// Connects and performs the handshakes.
 pub(super) async fn open(
@@ -25,7 +26,7 @@ pub(super) async fn open(
     let (shared, config) = (&link.backend.shared, &link.backend.shared.config);
     let limits = Limits {
         message_bytes_max: link.backend.message_bytes(),
-        silence_max: config.timeouts.quic_idle,
+        idle_timeout: config.timeouts.quic_idle,
         stall_max: BACKEND_WRITE_STALL_MAX,
         ..Limits::default()
     };
@@ -46,7 +47,8 @@ pub(super) async fn open(
     let own = RequestStreams::new(client.clone(), streams);
     let opened =
         pipe::open_prepared(link, source, sink, |connection| connection.set_streams(own)).await?;
-    // The socket lives as long as the connection does, which a backend that says nothing more would keep up for ever.
+    // A silent backend would keep the socket open as long as the connection object, so it is closed
+    // here.
     let ended = opened.clone();
     shared.running.spawn(async move {
         ended.closed().await;

@@ -1,8 +1,11 @@
-//! Requests to a QUIC backend on streams of their own, where it says that it takes them (docs/transports.md, QUIC): a lost packet
-//! delays one of them, and a stream that is reset is a cancellation.
+//! Requests to a QUIC backend on streams of their own, if the backend takes them
+//! (docs/transports.md, QUIC). A lost packet delays only one of them. The reset of a stream is a
+//! cancellation.
 //!
-//! A stream is written and read by the wait for its answer, so that it needs no task, and ends with it. What finds no free stream
-//! goes over the control stream, as everything does before the first answer there: the backend has then seen what has to come first.
+//! The wait for an answer writes and reads its stream, so the stream needs no task and ends with
+//! the wait. A request that finds no free stream uses the control stream. All requests use it
+//! before its first answer, because that proves that the backend has read the frames that must come
+//! first.
 
 use std::sync::{
     Arc,
@@ -13,6 +16,7 @@ use protocol::{
     envelope::{Kind, Message},
     json,
 };
+use rules::limits::NOISE_LINES_MAX;
 use transport::{
     frame::{FrameSink, FrameSource, ReadError},
     quic::{QuicClient, RequestStream},
@@ -21,22 +25,21 @@ use transport::{
 use super::{Link, connection::Connection, connection::Failure, http::WireRequest};
 use crate::{
     backends::inbound,
-    limits::NOISE_LINES_MAX,
     metrics::{Direction, Side},
 };
 
-/// With this in `_meta` of its answer to `initialize` or `server/discover` a server says that it takes requests on streams of
-/// their own.
+/// Member of `_meta` in the answer to `initialize` or `server/discover`. A server sets it to take
+/// requests on streams of their own.
 pub(crate) const STREAMS: &str = "dev.mcp-broker/streams";
 
-/// The streams of one connection.
+/// The request streams of one connection.
 #[derive(Debug)]
 pub(super) struct RequestStreams {
     client: QuicClient,
-    /// What the operator says; `None`: what the backend says.
+    /// Setting of the operator. `None`: the backend decides.
     configured: Option<bool>,
     agreed: AtomicBool,
-    /// The backend has taken what comes before the first request.
+    /// Set when the backend has read the frames that must precede the first request.
     ready: AtomicBool,
 }
 
@@ -45,7 +48,7 @@ impl RequestStreams {
         Self { client, configured, agreed: AtomicBool::new(false), ready: AtomicBool::new(false) }
     }
 
-    /// The backend has answered the question that begins a connection.
+    /// Enables or disables the streams, by the first answer of the backend.
     pub(super) fn agree(&self, answer: &Message) {
         let agreed = self.configured.unwrap_or_else(|| offers_streams(answer));
         self.ready.store(false, Ordering::Relaxed);
@@ -56,14 +59,14 @@ impl RequestStreams {
         self.agreed.load(Ordering::Relaxed)
     }
 
-    /// A request was answered over the control stream.
+    /// Notes that a request was answered over the control stream.
     pub(super) fn note_ready(&self) {
         if self.are_agreed() {
             self.ready.store(true, Ordering::Relaxed);
         }
     }
 
-    /// A stream for a request; `None`: it goes over the control stream.
+    /// Opens a stream for a request. `None`: the request uses the control stream.
     pub(super) fn try_open(&self) -> Option<RequestStream> {
         self.ready.load(Ordering::Relaxed).then(|| self.client.try_open_stream()).flatten()
     }
@@ -81,7 +84,7 @@ fn offers_streams(answer: &Message) -> bool {
     })
 }
 
-/// A request under way: given up in both directions unless it is answered.
+/// A request in flight. Dropping it cancels both directions of the stream, unless it was answered.
 struct StreamRequest {
     stream: RequestStream,
     answered: bool,
@@ -95,7 +98,8 @@ impl Drop for StreamRequest {
     }
 }
 
-/// Sends a request on its stream and takes what comes back on it. Resolves when the answer cannot come on it any more.
+/// Sends a request on its stream and receives the messages on it. Resolves when the answer cannot
+/// come on it any more.
 pub(super) async fn exchange(
     stream: RequestStream,
     link: &Arc<Link>,
@@ -116,13 +120,13 @@ pub(super) async fn exchange(
     loop {
         let frame = match under_way.stream.source.next().await {
             Ok(Some(frame)) => frame,
-            // The answer was the last thing on it, and whoever waits has it.
+            // The answer was the last message on the stream. The wait for it has it already.
             _ if under_way.answered => return std::future::pending().await,
             Ok(None) => {
                 return Failure::Lost("the request's stream ended without an answer".to_owned());
             }
             Err(ReadError::TooLong { limit }) => return Failure::TooLarge { max: limit },
-            // The connection goes on: each of these counts for itself.
+            // The connection continues. Each of these failures counts on its own.
             Err(ReadError::Cancelled) => {
                 return Failure::Unclear("the backend gave the request's stream up".to_owned());
             }
@@ -131,12 +135,12 @@ pub(super) async fn exchange(
         link.backend.shared.metrics.bytes(Direction::In, Side::Backend, frame.len());
         match Message::decode(frame.clone(), &limits) {
             Ok(message) => {
-                under_way.answered |= message.answers(request.wire_id);
+                under_way.answered |= message.is_response_to(request.wire_id);
                 inbound::receive(link, connection, message, request.asker);
             }
-            // It breaks off here: its end comes next.
-            Err(_) if under_way.stream.source.is_unended() => {}
-            // What cannot be read may still say what it was meant for.
+            // The stream broke off here. Its end comes next.
+            Err(_) if under_way.stream.source.is_unterminated() => {}
+            // A malformed message may still hold an id.
             Err(rejected) => {
                 connection.broken_message(&rejected, &frame);
                 if noise == NOISE_LINES_MAX {

@@ -1,7 +1,8 @@
-//! A link over a child process: newline-delimited JSON on its standard streams (MCP 2025-11-25, stdio).
+//! A link over a child process: newline-delimited JSON on its standard streams (MCP 2025-11-25,
+//! stdio).
 //!
-//! Beside the tasks of every pipe, one watches the process and says goodbye (standard input closed, SIGTERM, SIGKILL of the
-//! whole group).
+//! In addition to the tasks of every pipe, one task watches the process and ends it: it closes
+//! standard input, then sends SIGTERM and SIGKILL to the whole process group.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,6 +12,7 @@ use std::{
 };
 
 use protocol::characters;
+use rules::limits::CHILD_IDLE_CHECK_INTERVAL;
 use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec};
 
 use super::{
@@ -23,13 +25,12 @@ use super::{
 use crate::{
     backends::children::{ChildPermit, PROGRAM},
     config::{spec::TransportSpec, stdio::EffectiveChildLimits},
-    limits::CHILD_IDLE_CHECK_INTERVAL,
     sandbox,
 };
 
-/// From the end of a child's output to its own.
+/// Time between the end of a child's output and the end of the child.
 const CHILD_END_WAIT: Duration = Duration::from_millis(200);
-/// Of a line of standard error in `last_error`.
+/// Characters of a line of standard error in `last_error`.
 const CHILD_LINE_CHARS_MAX: usize = 300;
 
 /// Starts the child and performs the handshake.
@@ -40,7 +41,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     };
     let (shared, tenant) = (&link.backend.shared, &link.backend.tenant);
     let stdio = &shared.config.stdio;
-    // It may have been stored before the operator listed what may be run.
+    // The backend may have been stored before the operator restricted the commands.
     stdio
         .check(&link.backend.spec.transport)
         .map_err(|fault| Failure::OwnLimit(fault.to_string()))?;
@@ -50,7 +51,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
         .children
         .acquire(tenant, stdio.children_per_tenant)
         .map_err(|full| Failure::OwnLimit(full.to_string()))?;
-    let rules = stdio.rules(limits);
+    let rules = stdio.effective_limits(limits);
     let mut spec = ChildSpec::new(command.clone());
     spec.args = args.clone();
     spec.env = env.clone();
@@ -74,7 +75,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     Ok(connection)
 }
 
-/// What confines the child, added to what is started. A child that cannot be confined is not started.
+/// Adds the confinement to the child. A child that cannot be confined is not started.
 async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Failure> {
     let backend = link.backend.clone();
     let confining = tokio::task::spawn_blocking(move || {
@@ -98,7 +99,7 @@ async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Fa
     }
 }
 
-/// Waits for the process to end, or for the link to be closed, and leaves nothing of its group behind.
+/// Waits for the end of the process or of the link, and ends the whole process group.
 async fn watch(
     link: Arc<Link>,
     connection: Arc<Connection>,
@@ -109,7 +110,7 @@ async fn watch(
 ) {
     let pid = process.pid();
     tokio::select! {
-        // Mostly the end of its output is noticed before its own.
+        // The end of its output is mostly noticed before the end of the process.
         () = connection.closed() => {
             if !link.is_closed()
                 && let Ok(status) = tokio::time::timeout(CHILD_END_WAIT, process.wait()).await
@@ -119,14 +120,14 @@ async fn watch(
         }
         status = process.wait() => {
             note_end(&link, &process, status);
-            // Its last answer may still be in the pipe. The reader closes the connection at the end of that, unless a descendant
-            // of the child holds it open.
+            // Its last answer may still be in the pipe. The reader closes the connection at the end
+            // of the pipe, unless a descendant of the child keeps it open.
             let _read_to_its_end = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
         }
         why = expired(&link, &connection, &rules) => {
             tracing::info!(backend = %link.backend.id, pid, why, "child process is ended, the next request starts another");
             link.retire(&connection);
-            // Whoever took the connection a moment ago still gets an answer.
+            // Requests that took the connection a moment ago still get an answer.
             while !connection.is_closed() && !link.is_closed() {
                 tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
                 if !connection.has_pending() {
@@ -144,11 +145,12 @@ async fn watch(
     link.backend.connection_ended(&link, &connection);
 }
 
-/// Tells operators how a child ended: its exit status, and the last line that it wrote to standard error.
+/// Reports the end of a child to operators: its exit status, and the last line of its standard
+/// error.
 fn note_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
     let stderr = process.stderr_tail();
     let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let last = shown_line(&link.backend.redactor.redacted(&last));
+    let last = shown_line(&link.backend.redactor.redact(&last));
     let (backend, pid) = (&link.backend.id, process.pid());
     tracing::warn!(%backend, pid, %status, stderr = last, "child process ended");
     let end = match last.as_str() {
@@ -158,14 +160,14 @@ fn note_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
     link.backend.note_child_end(end);
 }
 
-/// A line as it may be shown: bounded, and without characters that change how others are seen.
+/// Returns a line for display: bounded, and without control or invisible characters.
 fn shown_line(line: &str) -> String {
     let is_shown = |char: &char| !char.is_control() && !characters::is_unseen(*char);
     line.trim().chars().filter(is_shown).take(CHILD_LINE_CHARS_MAX).collect()
 }
 
-/// Resolves when a child that nobody waits for was idle, or lived, for as long as it may. The catalog's child tells of
-/// changes and stays.
+/// Waits until a child without open requests reached its idle limit or its lifetime. The catalog's
+/// child reports changes and never expires.
 async fn expired(
     link: &Link,
     connection: &Connection,
@@ -196,7 +198,7 @@ struct IdleTimer {
 }
 
 impl IdleTimer {
-    /// How long nothing was asked, and nothing is waited for.
+    /// Returns the time since the last request, or zero while an answer is pending.
     fn idle_for(&mut self, connection: &Connection) -> Duration {
         let asked = connection.requests_sent();
         if connection.has_pending() || asked != self.requests_sent {

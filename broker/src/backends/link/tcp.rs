@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rules::limits::BACKEND_WRITE_STALL_MAX;
 use transport::tcp;
 
 use super::{
@@ -9,7 +10,7 @@ use super::{
     connection::{Connection, Failure},
     pipe,
 };
-use crate::{config::spec::TcpTls, limits::BACKEND_WRITE_STALL_MAX};
+use crate::config::spec::TcpTls;
 
 /// Connects and performs the handshake.
 pub(super) async fn open(

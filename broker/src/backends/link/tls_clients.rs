@@ -1,5 +1,5 @@
-//! TLS towards backends: the system's authorities, read once for each name that is expected in a certificate, and the certificates that
-//! are presented, read anew at a reload.
+//! TLS clients for backends. Each expected server name has one, with the authorities of the system.
+//! The client certificates are read again at a reload.
 
 use std::{
     collections::HashMap,
@@ -14,25 +14,26 @@ use transport::{
 
 use super::connection::Failure;
 
-/// Names, and certificates, whose settings are kept; there are as many as operators registered.
+/// Entries in each table. Operators decide how many names and certificates there are.
 const KEPT_MAX: usize = 1_000;
 
-/// Kept by the process, for every link.
+/// TLS clients of the process, for all links.
 #[derive(Debug, Default)]
 pub struct TlsClients(Mutex<TlsClientCache>);
 
 #[derive(Debug, Default)]
 struct TlsClientCache {
-    /// By the name expected, and what is presented.
+    /// TLS clients by expected server name and client certificate.
     clients: HashMap<(Option<String>, Option<ClientIdentityFiles>), ClientTls>,
     http: HashMap<ClientIdentityFiles, HttpClient>,
-    /// For as long as a client, or a connection, has them.
+    /// Client certificates that a client or a connection still uses.
     identities: HashMap<ClientIdentityFiles, Weak<ClientIdentity>>,
 }
 
 impl TlsClients {
-    /// What verifies a backend's certificate. `server_name`: the name in it, where that is not the host connected to. `presented`: the
-    /// broker's own, for a backend that asks for one.
+    /// Returns the TLS client for a backend. `server_name` is the name in the backend's
+    /// certificate, if it differs from the host. `presented` is the broker's certificate, for a
+    /// backend that requires one.
     pub(super) async fn tls_client(
         &self,
         server_name: Option<String>,
@@ -51,7 +52,7 @@ impl TlsClients {
         Ok(tls)
     }
 
-    /// The client of HTTP backends: `plain`, or one that presents a certificate.
+    /// Returns the client for HTTP backends: `plain`, or one that presents a certificate.
     pub(super) async fn http_client(
         &self,
         plain: &HttpClient,
@@ -65,7 +66,7 @@ impl TlsClients {
             return Ok(plain.clone());
         };
         let plain = plain.clone();
-        let client = blocking(move || plain.presenting(identity)).await?;
+        let client = blocking(move || plain.with_client_identity(identity)).await?;
         keep(&mut self.0.lock().http, files, client.clone());
         Ok(client)
     }
@@ -81,7 +82,8 @@ impl TlsClients {
         let named = files.clone();
         let loaded = Arc::new(blocking(move || ClientIdentity::load(named)).await?);
         let identities = &mut self.0.lock().identities;
-        // Somebody else may have been faster; there is one of each, so that a reload finds it.
+        // Another task may have loaded it meanwhile. Only one identity per file may exist, so that
+        // a reload reaches it.
         if let Some(known) = identities.get(&files).and_then(Weak::upgrade) {
             return Ok(Some(known));
         }
@@ -90,7 +92,7 @@ impl TlsClients {
         Ok(Some(loaded))
     }
 
-    /// Reads the certificates that are presented anew: the next handshakes present them. Those that cannot be used change nothing.
+    /// Reads the client certificates again, for the next handshakes. Invalid files change nothing.
     pub async fn reload(&self) {
         let known: Vec<_> = self.0.lock().identities.values().filter_map(Weak::upgrade).collect();
         for identity in known {
@@ -108,7 +110,7 @@ fn keep<K: std::hash::Hash + Eq, V>(known: &mut HashMap<K, V>, key: K, value: V)
     known.insert(key, value);
 }
 
-/// Reads files.
+/// Runs a function that reads files on a blocking thread.
 async fn blocking<T: Send + 'static, E: std::fmt::Display + Send + 'static>(
     read: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, Failure> {

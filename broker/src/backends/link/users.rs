@@ -1,6 +1,6 @@
-//! The users of a link: clients that listen through it, and tasks that run over it.
+//! The users of a link: clients that subscribe through it, and tasks that run over it.
 //!
-//! A link that only one of them can use ends with its last use.
+//! A link for only one user ends with its last use.
 
 use std::{
     collections::HashMap,
@@ -9,20 +9,18 @@ use std::{
 };
 
 use protocol::{capabilities::ClientCapabilities, ids::PrincipalId};
+use rules::{link_sharing::LinkScope, log_level::LogLevel};
 
 use super::{Era, Link};
-use crate::{
-    backends::{
-        asker::Asker,
-        link_client::{LinkClient, is_same},
-    },
-    rules::{link_sharing::LinkScope, log_level::LogLevel},
+use crate::backends::{
+    asker::Asker,
+    link_client::{LinkClient, is_same},
 };
 
-/// The user that asks a backend for a link.
+/// The user that requests a link of a backend.
 #[derive(Debug)]
 pub struct LinkUser<'a> {
-    /// The scope of a link that nobody else uses.
+    /// The scope of a link for this user only.
     pub own: LinkScope,
     pub principal: &'a PrincipalId,
     /// The capabilities that the client declared.
@@ -32,15 +30,15 @@ pub struct LinkUser<'a> {
 #[derive(Debug, Default)]
 pub(super) struct LinkUsers {
     clients: Vec<Weak<dyn LinkClient>>,
-    /// Tasks that run over the link; they may outlive the session that made them.
+    /// Tasks that run over the link. They may outlive the session that created them.
     runs: Vec<Weak<dyn Asker>>,
     /// Tasks of the backend that one of the runs follows, by the backend's own id.
     backend_tasks: HashMap<String, Weak<dyn Asker>>,
-    /// The log level the backend is to have.
+    /// The wanted log level of the backend.
     pub(super) level: Option<LogLevel>,
-    /// The log level the connection there is has taken.
+    /// The log level that the current connection has accepted.
     pub(super) level_sent: Option<LogLevel>,
-    /// Nobody has used the link since.
+    /// Time since which the link has no user.
     idle_since: Option<Instant>,
 }
 
@@ -54,8 +52,8 @@ impl Link {
         users.idle_since = None;
     }
 
-    /// A session is over. Its own link goes with it, unless a task of it still runs there; a shared one loses its
-    /// subscriptions.
+    /// Removes a client whose session has ended. Closes a link for this session only, unless a task
+    /// still runs over it. A shared link drops the client's subscriptions.
     pub fn detach(self: &Arc<Self>, client: &Arc<impl LinkClient + 'static>) {
         let mut users = self.lock();
         users.clients.retain(|other| other.strong_count() > 0 && !is_same(other, client));
@@ -68,7 +66,8 @@ impl Link {
         }
     }
 
-    /// A task runs over this link, which stays for as long as the returned value does.
+    /// Adds a task run to the users of the link. The link stays open until the returned value is
+    /// dropped.
     pub fn hold(self: &Arc<Self>, run: Weak<dyn Asker>) -> LinkHold {
         let mut users = self.lock();
         users.runs.push(run.clone());
@@ -77,12 +76,13 @@ impl Link {
         LinkHold { link: self.clone(), run }
     }
 
-    /// Tasks that run over this link now.
+    /// Returns the tasks that run over this link now.
     pub fn task_runs(&self) -> Vec<Arc<dyn Asker>> {
         self.lock().runs.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// The session goes on elsewhere: as [`Link::detach`], but the session at the backend is left as it is.
+    /// Removes a client whose session was handed off. As [`Link::detach`], but the session at the
+    /// backend is kept.
     pub fn hand_off(self: &Arc<Self>, client: &Arc<impl LinkClient + 'static>) {
         if matches!(self.scope, LinkScope::Session(_)) {
             self.handed_off.store(true, Ordering::Relaxed);
@@ -90,12 +90,12 @@ impl Link {
         self.detach(client);
     }
 
-    /// Clients that use the link now.
+    /// Returns the clients that use the link now.
     pub fn clients(&self) -> Vec<Arc<dyn LinkClient>> {
         self.lock().clients.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// True when requests that know nothing of each other go over the link.
+    /// Returns whether unrelated requests may share the link.
     pub fn has_stateless_clients(&self) -> bool {
         self.clients().iter().any(|client| client.client_era() == Era::Stateless)
     }
@@ -105,7 +105,7 @@ impl Link {
         self.lock().backend_tasks.get(backend_task).and_then(Weak::upgrade)
     }
 
-    /// From now on, `asker` receives what the backend says of this task.
+    /// Sends the notifications about this task of the backend to `asker` from now on.
     pub fn follow_task(&self, backend_task: &str, asker: Weak<dyn Asker>) {
         self.lock().backend_tasks.insert(backend_task.to_owned(), asker);
     }
@@ -118,7 +118,7 @@ impl Link {
         }
     }
 
-    /// Nobody has used the link for this long.
+    /// Returns the time since the last use of the link, or zero while it is used.
     pub fn idle_for(&self, now: Instant) -> Duration {
         self.lock().idle_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
@@ -134,7 +134,7 @@ impl LinkUsers {
     }
 }
 
-/// A task's use of a link.
+/// The use of a link by a task.
 #[derive(Debug)]
 pub struct LinkHold {
     pub link: Arc<Link>,

@@ -1,8 +1,10 @@
-//! A link over WebSocket: a message per text frame. The backend's credentials go with the upgrade.
+//! A link over WebSocket: a message per text frame. The upgrade request carries the backend's
+//! credentials.
 
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
+use rules::limits::BACKEND_WRITE_STALL_MAX;
 use transport::websocket::{self, ConnectOptions, Limits};
 
 use super::{
@@ -10,7 +12,7 @@ use super::{
     connection::{Connection, Failure},
     pipe,
 };
-use crate::{config::spec::Credentials, limits::BACKEND_WRITE_STALL_MAX};
+use crate::config::spec::Credentials;
 
 /// Connects and performs the handshakes.
 pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>, Failure> {
@@ -19,7 +21,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     let limits = Limits {
         message_bytes_max: link.backend.message_bytes(),
         ping_interval: timeouts.ping_interval,
-        silence_max: timeouts.websocket_idle,
+        idle_timeout: timeouts.websocket_idle,
         stall_max: BACKEND_WRITE_STALL_MAX,
     };
     let options = ConnectOptions {
@@ -38,7 +40,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
 }
 
 fn headers(credentials: &Credentials) -> Result<HeaderMap, Failure> {
-    let wrong = || Failure::NotSent("a configured header can not be sent".to_owned());
+    let wrong = || Failure::NotSent("a configured header cannot be sent".to_owned());
     let mut headers = HeaderMap::new();
     for (name, value) in &credentials.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;

@@ -1,4 +1,4 @@
-//! How what is for a backend leaves a connection.
+//! Sending of frames to a backend, by the kind of wire.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use transport::VectoredBody;
 
 use super::{http::HttpWire, queue::FrameQueue};
 
-/// Below this the pieces of a request cost more than to copy it.
+/// Size of a request from which writing it in pieces costs less than copying it.
 const IN_PIECES_BYTES_MIN: usize = 8 * 1024;
 
-/// How frames leave.
+/// The kind of wire.
 #[derive(Debug)]
 pub enum WireSender {
-    /// Into the writer's queue.
+    /// The queue of the task that writes.
     Pipe(FrameQueue),
-    /// A POST each.
+    /// One POST per frame.
     Http(Arc<HttpWire>),
 }
 
 impl WireSender {
-    /// The edited request. A large one is not copied where it can be written in pieces.
+    /// Returns the edited request. A large one is not copied if the wire can write it in pieces.
     pub(super) fn finished(&self, mut splice: Splice<'_>) -> VectoredBody {
         match self {
             Self::Http(_) if splice.source_bytes() >= IN_PIECES_BYTES_MIN => {
-                splice.finish_in_pieces().into()
+                splice.finish_vectored().into()
             }
             Self::Http(_) | Self::Pipe(_) => splice.finish().into(),
         }

@@ -1,15 +1,15 @@
-//! Two brokers on one database: what passes from one to the other, and what the one that lost a session may still do.
+//! Tests with two brokers on one database: what moves between them, and what the former owner of a
+//! session may still do.
 
 use protocol::{envelope::Message, handshake, json, method::Method};
-use storage::{
-    EventStore, LogEntry, NodeStore, SessionStore, SqliteStore, StreamRecord, hot::MemoryHotStore,
-};
+use records::{LogEntry, StreamRecord, WriteOutcome};
+use rules::{client_transport::Transport, log_level::LogLevel};
+use storage::{EventStore, NodeStore, SessionStore, SqliteStore, hot::MemoryHotStore};
 
 use super::*;
 use crate::{
-    persistence::{Stores, WriteOutcome},
-    rules::{client_transport::Transport, log_level::LogLevel},
-    sessions::session::ReleaseOutcome,
+    persistence::Stores,
+    sessions::session::{ReleaseOutcome, SessionPersister, StreamResumption},
 };
 
 struct Replicas {
@@ -44,7 +44,7 @@ impl Replicas {
     }
 }
 
-/// Neither joined, so neither has a lease the other would have to wait for.
+/// Makes a broker that has not joined, so that the other has no lease to wait for.
 fn broker(store: &Arc<SqliteStore>) -> Arc<Broker> {
     Broker::over(Stores {
         durable: store.clone(),
@@ -57,7 +57,7 @@ fn broker(store: &Arc<SqliteStore>) -> Arc<Broker> {
 async fn whoever_adopts_has_all_of_it_and_the_one_before_learns_it_with_its_next_write() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
-    session.store_log_level(LogLevel::Error).await.unwrap();
+    SessionPersister::new(&session).store_log_level(LogLevel::Error).await.unwrap();
     let AdoptionOutcome::Local(adopted) = replicas.adopted(&session.id).await else {
         panic!("it is to be had")
     };
@@ -67,9 +67,10 @@ async fn whoever_adopts_has_all_of_it_and_the_one_before_learns_it_with_its_next
     );
     assert_eq!(adopted.digest, session.digest);
     assert!(!session.is_leaving(), "it does not know yet");
-    let refusal = session.store_log_level(LogLevel::Debug).await.err().unwrap();
+    let refusal =
+        SessionPersister::new(&session).store_log_level(LogLevel::Debug).await.err().unwrap();
     assert_eq!((refusal.kind, session.is_leaving()), (ErrorKind::SessionElsewhere, true));
-    let here = replicas.one.session_here(&session.id, &Caller::anonymous(), &Endpoint::Aggregated);
+    let here = replicas.one.local_session(&session.id, &Caller::anonymous(), &Endpoint::Aggregated);
     assert!(here.unwrap().is_none(), "its requests are led to the new owner");
     assert_eq!(
         adopted.log_level(),
@@ -115,8 +116,8 @@ async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
         .await
         .unwrap();
     assert!(matches!(claim, SessionClaimOutcome::Acquired { .. }), "and the answer is lost");
-    replicas.other.doubt_later(session.key, &seat);
-    replicas.other.doubt_later(session.key, &seat);
+    replicas.other.recheck_later(session.key, &seat);
+    replicas.other.recheck_later(session.key, &seat);
     let row = || async { replicas.store.list_sessions(None, None, 10).await.unwrap().remove(0) };
     let free =
         || async { if row().await.owner.is_none() { Ok(()) } else { Err(row().await.owner) } };
@@ -124,9 +125,9 @@ async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
     let claims = "mcp_store_seconds_count{operation=\"claim_session\",store=\"sqlite\"} 1\n";
     assert!(replicas.other.shared.metrics.render().contains(claims), "by one");
     let epoch = row().await.epoch;
-    // One that is here is kept.
+    // A session that is here is kept.
     assert!(matches!(replicas.adopted(&session.id).await, AdoptionOutcome::Local(_)));
-    replicas.other.give_back(session.key, &seat).await.unwrap();
+    replicas.other.release_row(session.key, &seat).await.unwrap();
     assert_eq!(row().await.epoch, epoch + 1);
 }
 
@@ -137,7 +138,8 @@ async fn what_was_lost_before_anybody_read_it_is_a_gap() {
         let session = replicas.opened().await;
         // The first GET stream of the first owner, which waited for a client.
         let (key, number) = (session.key, 1 << 32 | 1 << 1 | 1);
-        let record = StreamRecord { number, general: true, due: Vec::new(), was_read: false };
+        let record =
+            StreamRecord { number, standalone: true, pending_answers: Vec::new(), was_read: false };
         let mut log = vec![LogEntry::Stream { session: key, record }];
         log.extend((lost > 0).then_some(LogEntry::Trim {
             session: key,
@@ -148,8 +150,15 @@ async fn what_was_lost_before_anybody_read_it_is_a_gap() {
         let AdoptionOutcome::Local(adopted) = replicas.adopted(&session.id).await else {
             panic!("it is to be had")
         };
-        assert_eq!(adopted.open_general_stream().await.unwrap().gap, gap, "{lost} lost");
-        assert!(!adopted.open_general_stream().await.unwrap().gap, "said once");
+        assert_eq!(
+            StreamResumption::new(&adopted).open_general_stream().await.unwrap().gap,
+            gap,
+            "{lost} lost"
+        );
+        assert!(
+            !StreamResumption::new(&adopted).open_general_stream().await.unwrap().gap,
+            "said once"
+        );
     }
 }
 
@@ -160,7 +169,7 @@ async fn what_ended_or_is_somebody_elses_is_absent() {
     replicas.one.delete_session(&ended).await.unwrap();
     assert!(matches!(replicas.adopted(&ended.id).await, AdoptionOutcome::Absent));
     let caller =
-        Caller { principal: protocol::ids::PrincipalId::new("mallory"), ..Caller::anonymous() };
+        Caller::new(Caller::anonymous().tenant, protocol::ids::PrincipalId::new("mallory"), None);
     let found = replicas.other.adopt(&foreign.id, &caller, &Endpoint::Aggregated).await.unwrap();
     assert!(matches!(found, AdoptionOutcome::Absent));
     assert_eq!(foreign.epoch(), 1);
@@ -194,7 +203,7 @@ async fn a_session_in_an_unknown_format_is_left_for_whoever_knows_it() {
 async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
-    // As if it had been opened with a key that nobody knows by now.
+    // The session has a key that is not known any more.
     let mut record = replicas.store.list_sessions(None, None, 10).await.unwrap()[0].record.clone();
     let id = SessionId::new("A".repeat(32));
     (record.key, record.api_key) =
@@ -217,16 +226,16 @@ async fn after_a_lapse_what_was_taken_back_goes_on_and_the_rest_is_given_up() {
     let replicas = Replicas::start().await;
     let (kept, lost) = (replicas.opened().await, replicas.opened().await);
     let from = replicas.one.shared.durable.node();
-    let to = storage::NodeName::new("one/again");
+    let to = records::NodeName::new("one/again");
     assert!(matches!(replicas.adopted(&lost.id).await, AdoptionOutcome::Local(_)));
     let reclaimed =
         replicas.store.reclaim_sessions(&from, &to, &[kept.key, lost.key]).await.unwrap();
     assert_eq!(reclaimed, [(kept.key, 2)]);
-    replicas.one.reclaimed_sessions(&reclaimed);
+    replicas.one.apply_reclaimed(&reclaimed);
     assert_eq!(kept.epoch(), 2);
-    kept.store_log_level(LogLevel::Error).await.unwrap();
+    SessionPersister::new(&kept).store_log_level(LogLevel::Error).await.unwrap();
     replicas.one.shared.durable.rename(to);
-    replicas.one.lost_sessions(&[lost.key].into());
+    replicas.one.drop_lost_sessions(&[lost.key].into());
     assert_eq!((kept.is_leaving(), lost.is_leaving()), (false, true));
 }
 
@@ -234,15 +243,16 @@ async fn after_a_lapse_what_was_taken_back_goes_on_and_the_rest_is_given_up() {
 async fn a_write_that_our_own_reclaim_fenced_off_waits_for_the_news() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
-    let (durable, to) = (&replicas.one.shared.durable, storage::NodeName::new("one/again"));
+    let (durable, to) = (&replicas.one.shared.durable, records::NodeName::new("one/again"));
     let from = durable.rename(to.clone());
     let reclaimed = replicas.store.reclaim_sessions(&from, &to, &[session.key]).await.unwrap();
-    let (written, ()) = tokio::join!(session.store_log_level(LogLevel::Error), async {
-        while !durable_fenced(&replicas.one) {
-            tokio::task::yield_now().await;
-        }
-        replicas.one.reclaimed_sessions(&reclaimed);
-    });
+    let (written, ()) =
+        tokio::join!(SessionPersister::new(&session).store_log_level(LogLevel::Error), async {
+            while !durable_fenced(&replicas.one) {
+                tokio::task::yield_now().await;
+            }
+            replicas.one.apply_reclaimed(&reclaimed);
+        });
     written.unwrap();
     assert_eq!(
         (session.epoch(), session.is_leaving(), session.log_level()),
@@ -263,5 +273,5 @@ async fn an_end_holds_though_the_row_is_ours_under_another_epoch() {
     replicas.store.reclaim_sessions(&node, &node, &[session.key]).await.unwrap();
     replicas.one.delete_session(&session).await.unwrap();
     assert_eq!(replicas.store.list_sessions(None, None, 10).await.unwrap(), []);
-    assert!(session.is_leaving() && replicas.one.ending.is_empty());
+    assert!(session.is_leaving() && replicas.one.ending_sessions.is_empty());
 }

@@ -1,10 +1,11 @@
-//! Two controls over one store, as two replicas have it: what is changed through one is in force on the other.
+//! Two controls over one store, like two replicas: a change through one is in force on the other.
 
 use std::{path::Path, time::Duration};
 
 use protocol::ids::{BackendId, KeyId};
+use records::AdminChange;
 use serde_json::json;
-use storage::{AdminChange, DurableStore, MemoryHotStore, SqliteStore};
+use storage::{DurableStore, MemoryHotStore, SqliteStore};
 use tokio::time::Instant;
 
 use super::*;
@@ -246,7 +247,7 @@ async fn a_row_that_can_not_be_read_changes_nothing_else() {
     replicas.second_reads().await;
     let mut record = replicas.store.backends().await.unwrap().remove(0);
     record.settings = b"from a newer build".to_vec();
-    replicas.store.change(AdminChange::PutBackend(&record), None).await.unwrap();
+    replicas.store.apply(AdminChange::PutBackend(&record), None).await.unwrap();
     one.put_backend(
         tenant("default"),
         backend("b"),
@@ -265,7 +266,7 @@ async fn a_row_that_can_not_be_read_changes_nothing_else() {
 #[tokio::test]
 async fn a_new_version_is_read_by_itself() {
     let replicas = Replicas::start("", "").await;
-    replicas.two.control.follow();
+    replicas.two.control.start_store_sync();
     replicas
         .one
         .control

@@ -1,8 +1,9 @@
-//! Who may use the admin plane. Called before any route, for every request.
+//! Access rules of the admin plane, checked for every request before any route.
 //!
-//! With an admin token configured, only its bearer. Without one, a loopback listener is open to local users, and any other
-//! listener is open to nobody. A loopback listener also refuses requests that a web page could have caused: a page can make
-//! a browser send to 127.0.0.1, but it can choose neither the `Host` (DNS rebinding) nor the `EntryOrigin`.
+//! With an admin token, only its bearer has access. Without one, a loopback listener is open to
+//! local users, and any other listener refuses every request. A loopback listener also refuses
+//! requests that a web page could have caused. A page can make a browser send to 127.0.0.1, but it
+//! cannot choose the `Host` (DNS rebinding) or the `Origin`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,25 +18,22 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use rules::sign_in_failures::{Plane, SignInFailureReason};
 
 use super::{audit::ClientIp, health, problem::Problem};
-use crate::{
-    config::AuthConfig,
-    control::Control,
-    rules::sign_in_failures::{Plane, SignInFailureReason},
-};
+use crate::{config::AuthConfig, control::Control};
 
-/// The rules of one listener.
+/// Access rules of one listener.
 pub(super) struct Access {
     token: TokenPolicy,
     loopback: bool,
     allowed_hosts: Vec<String>,
 }
 
-/// A request that is not admitted.
+/// Refusal of a request.
 struct AccessDenied {
     problem: Box<Problem>,
-    /// `None`: not for its credential.
+    /// `None`: the refusal does not concern the credential.
     failure: Option<SignInFailureReason>,
 }
 
@@ -46,10 +44,11 @@ impl From<Problem> for AccessDenied {
 }
 
 enum TokenPolicy {
-    /// Compared as a hash: all of the same length, so the time of a comparison says nothing about the token.
+    /// Compared as a hash. All hashes have the same length, so the time of a comparison reveals
+    /// nothing about the token.
     Required(digest::Digest),
     OpenToLocalUsers,
-    /// Public and without a token: nothing is served.
+    /// A public listener without a token refuses every request.
     Missing,
 }
 
@@ -107,7 +106,8 @@ impl Access {
             );
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-        // Pages of this listener only. Another port serves other pages, and `auth.allowed_origins` is for the listeners of clients.
+        // Only the listener's own pages. Another port serves other pages, and
+        // `auth.allowed_origins` is for the client listeners.
         let authority = origin
             .as_bytes()
             .strip_prefix(b"http://")
@@ -161,7 +161,7 @@ impl Access {
     }
 }
 
-/// The middleware around every route.
+/// Middleware around every route.
 pub(super) async fn check(
     State((control, access)): State<(Arc<Control>, Arc<Access>)>,
     peer: Option<Extension<ClientIp>>,
@@ -173,13 +173,15 @@ pub(super) async fn check(
         Err(refused) => answer(&control, refused, peer.map(|Extension(ClientIp(address))| address)),
     };
     let headers = response.headers_mut();
-    // Answers hold keys and settings; no cache and no guessing browser should keep or run them.
+    // Answers hold keys and settings. Caches must not store them, and browsers must not guess their
+    // type and run them.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-/// The answer to a request that is not admitted. The token was judged before, so the right one is never told to wait.
+/// Returns the answer to a refused request. The token was checked before, so the rate limit never
+/// delays a valid one.
 fn answer(
     control: &Control,
     AccessDenied { problem, failure }: AccessDenied,

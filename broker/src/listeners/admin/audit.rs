@@ -1,4 +1,5 @@
-//! The audit log: read in pages, exported as JSON lines; and the middleware that records what operators change.
+//! Routes of the audit log (pages, and export as JSON lines), and the middleware that records
+//! operators' changes.
 
 use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
@@ -12,6 +13,7 @@ use axum::{
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::BodyExt as _;
+use records::{AuditFilter, AuditKind};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -20,25 +22,25 @@ use crate::{
     config::units::parse_duration,
     control::{AuditedAction, Author, Control},
     listeners::trusted_proxies::ClientAddress,
-    persistence::{AuditFilter, AuditKind},
     telemetry::request::{self, RequestName},
     views::AuditEntry,
 };
 
-/// Records of a page where nobody says how many.
+/// Number of records on a page without a `limit`.
 const LIMIT_USUAL: u32 = 100;
 
-/// Where a request to the admin plane came from.
+/// Address from which a request to the admin plane came.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClientIp(pub(super) IpAddr);
 
-/// Notes whose request it is, by its connection and by what trusted proxies say of it.
+/// Stores the client's address in the request, from its connection and from the headers of trusted
+/// proxies.
 pub(super) async fn note_client(
     State(client): State<ClientAddress>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let peer = ClientIp(client.of_request(request.headers()));
+    let peer = ClientIp(client.request_address(request.headers()));
     request.extensions_mut().insert(peer);
     next.run(request).await
 }
@@ -46,7 +48,7 @@ pub(super) async fn note_client(
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct AuditList {
     pub records: Vec<AuditEntry>,
-    /// What to send as `after` for the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<i64>,
 }
@@ -54,18 +56,18 @@ pub(super) struct AuditList {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AuditParams {
-    /// Only this tenant's, which may be gone by now.
+    /// Only this tenant, even if it no longer exists.
     tenant: Option<String>,
     /// `admin` or `call`.
     #[param(pattern = "^(admin|call)$")]
     kind: Option<String>,
-    /// From this moment on: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 24h.
+    /// Start time: a time such as 2026-01-31T12:00:00Z, or an age such as 24h.
     since: Option<String>,
-    /// Before this moment, written like `since`.
+    /// End time (exclusive), in the format of `since`.
     until: Option<String>,
-    /// The number of the last record that is not wanted any more.
+    /// Number of the record after which the page begins.
     after: Option<i64>,
-    /// Records of one page; 100 unless said otherwise.
+    /// Maximum number of records on a page; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
@@ -77,7 +79,7 @@ impl AuditParams {
             AuditKind::parse(name).ok_or_else(|| {
                 Problem::invalid(
                     "kind",
-                    format!("{name:?} is no kind of record; allowed: {allowed}"),
+                    format!("{name:?} is not a kind of record; allowed: {allowed}"),
                 )
             })
         };
@@ -95,13 +97,13 @@ impl AuditParams {
             Some(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
             Some(limit) => Err(Problem::invalid(
                 "limit",
-                format!("{limit} is no usable limit; allowed: 1 to {LIMIT_MAX}"),
+                format!("{limit} is not a usable limit; allowed: 1 to {LIMIT_MAX}"),
             )),
         }
     }
 }
 
-/// A time, or how long ago.
+/// Parses a time, or an age.
 fn moment(field: &str, text: &str) -> Result<i64, Problem> {
     if let Ok(at) = text.parse::<jiff::Timestamp>() {
         return Ok(at.as_microsecond());
@@ -110,13 +112,13 @@ fn moment(field: &str, text: &str) -> Result<i64, Problem> {
     let ago = ago.ok_or_else(|| {
         Problem::invalid(
             field,
-            format!("{text:?} is no time; allowed: 2026-01-31T12:00:00Z, or how long ago: 24h"),
+            format!("{text:?} is not a time; allowed: 2026-01-31T12:00:00Z, or how long ago: 24h"),
         )
     })?;
     Ok(jiff::Timestamp::now().as_microsecond().saturating_sub(ago))
 }
 
-/// Who did what, oldest first.
+/// Lists audit records, oldest first.
 #[utoipa::path(get, path = "/admin/v1/audit", tag = "audit", params(AuditParams), responses(
     (status = 200, body = AuditList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
@@ -127,7 +129,8 @@ pub(super) async fn list(
     Ok(axum::Json(AuditList { records, next }))
 }
 
-/// The same as JSON lines, to the end of the log: a record per line. `limit` is how many are read from the database at once.
+/// Exports audit records as JSON lines, to the end of the log.
+/// `limit` is the number of records per database read.
 #[utoipa::path(get, path = "/admin/v1/audit/export", tag = "audit", params(AuditParams), responses(
     (status = 200, description = "A record per line", body = String, content_type = "application/x-ndjson"),
     (status = "default", body = Problem, content_type = "application/problem+json")))]
@@ -136,7 +139,8 @@ pub(super) async fn export(
     QueryParams(asked): QueryParams<AuditParams>,
 ) -> Result<Response, Problem> {
     let (filter, limit) = (asked.filter()?, asked.limit.map_or(Ok(LIMIT_MAX), |_| asked.limit())?);
-    // The first page before the head of the answer, so that a database that is away is told as a problem.
+    // The first page is read before the head of the answer, so that an unreachable database becomes
+    // a problem response.
     let first = control.audit(&filter, asked.after, limit).await?;
     let pages = stream::try_unfold(Some(first), move |page| {
         let (control, filter) = (Arc::clone(&control), filter.clone());
@@ -159,9 +163,11 @@ pub(super) async fn export(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(pages)).into_response())
 }
 
-/// Records every request that may change something, before its answer goes out. Within [`super::access`]: whoever is not let in
-/// changes nothing, and fills no log. A change of what is stored is recorded where it is committed ([`Author`]), whoever waits
-/// for it; here, what was refused, and what is done to the process.
+/// Records every request that may change something, before its answer is sent.
+///
+/// Runs inside [`super::access`]: a refused request changes nothing and fills no log. A change of
+/// stored data is recorded at its commit ([`Author`]), even if the client disconnects. This
+/// middleware records refusals and changes of the process.
 pub(super) async fn record(
     State(control): State<Arc<Control>>,
     peer: Option<Extension<ClientIp>>,
@@ -191,8 +197,8 @@ pub(super) async fn record(
             frame
         }))
     });
-    // To its end, also when its client hangs up: who tries what is known.
-    let recorded = tokio::spawn(request::carried(async move {
+    // Runs to its end, even if the client disconnects, so that every attempt is recorded.
+    let recorded = tokio::spawn(request::in_current_request(async move {
         let response = next.run(request).await;
         let status = response.status();
         control.record(&author, (!status.is_success()).then(|| status.as_str().to_owned())).await;
@@ -209,7 +215,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Author {
     }
 }
 
-/// What stands in the path where the route says `{tenant}`.
+/// Returns the part of the path where the route has `{tenant}`.
 fn tenant_of(route: &str, path: &str) -> Option<String> {
     let found = route.split('/').zip(path.split('/')).find(|(part, _)| *part == "{tenant}");
     found.map(|(_, name)| name.chars().take(64).collect())

@@ -1,4 +1,4 @@
-//! The chains of the audit log: listed, and verified a page at a time.
+//! Routes of the audit log's chains: list, and verification one page at a time.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use utoipa::IntoParams;
 use super::{input::QueryParams, page::LIMIT_MAX, problem::Problem};
 use crate::control::{ChainList, CheckpointView, Control, Verdict};
 
-/// Chains, or records, of a page without a `limit`.
+/// Number of chains, or of records, on a page without a `limit`.
 const LIMIT_USUAL: u32 = 500;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ChainParams {
-    /// The `next` of the page before.
+    /// `next` of the page before.
     after: Option<String>,
-    /// Chains of one page; 500 unless said otherwise.
+    /// Maximum number of chains on a page; 500 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
@@ -25,18 +25,20 @@ pub(super) struct ChainParams {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct VerifyParams {
-    /// Whose chain; absent: that of records without a tenant.
+    /// Tenant of the chain; absent: the chain of records without a tenant.
     tenant: Option<String>,
-    /// The `next` of the page before.
+    /// `next` of the page before.
     after: Option<String>,
-    /// Records of one page; 500 unless said otherwise.
+    /// Maximum number of records on a page; 500 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// A checkpoint of this chain from outside of the database, as JSON: the chain must still be what it says.
+    /// A checkpoint of this chain from outside the database, as JSON. The chain must still match
+    /// it.
     checkpoint: Option<String>,
 }
 
-/// The chains of the audit log, one for each tenant and one for records without a tenant.
+/// Lists the chains of the audit log.
+/// Each tenant has one chain, and records without a tenant have one.
 #[utoipa::path(get, path = "/admin/v1/audit/chains", tag = "audit", params(ChainParams), responses(
     (status = 200, body = ChainList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn chains(
@@ -46,8 +48,8 @@ pub(super) async fn chains(
     Ok(axum::Json(control.audit_chains(asked.after.as_deref(), limit(asked.limit)?).await?))
 }
 
-/// Verifies records of one chain, from its beginning or from where the page before ended. A record that does not fit is no error
-/// of the request: it is in the answer.
+/// Verifies records of one chain, from its beginning or from the end of the page before.
+/// A record that does not match is not an error of the request. The answer names it.
 #[utoipa::path(get, path = "/admin/v1/audit/verify", tag = "audit", params(VerifyParams), responses(
     (status = 200, body = Verdict), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn verify(

@@ -22,7 +22,7 @@ use crate::{
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct BackendList {
     pub backends: Vec<BackendView>,
-    /// What to send as `after` for the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -30,24 +30,24 @@ pub(super) struct BackendList {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListParams {
-    /// Only those in this state, such as `failed`.
+    /// Only backends in this state, such as `failed`.
     #[param(pattern = "^(connecting|ready|degraded|failed|disabled)$")]
     state: Option<String>,
-    /// Entries of one page; all of them where it is absent.
+    /// Maximum number of entries on a page; absent: all entries.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// The `next` of the page before.
+    /// `next` of the page before.
     after: Option<String>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PutParams {
-    /// Whether to answer only once the backend is connected or has failed to. Default true.
+    /// If true, the answer waits until the backend is connected or has failed. Default true.
     wait: Option<bool>,
 }
 
-/// The tenant's backends.
+/// Lists the tenant's backends.
 #[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/backends", tag = "backends", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ListParams), responses(
     (status = 200, body = BackendList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
@@ -65,7 +65,7 @@ pub(super) async fn list(
     Ok(axum::Json(BackendList { backends, next }))
 }
 
-/// One backend: how it does and how it was registered.
+/// Shows the status and settings of one backend.
 #[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
     params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses((status = 200, body = BackendView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
@@ -74,11 +74,12 @@ pub(super) async fn show(
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
 ) -> Result<impl IntoResponse, Problem> {
-    control.knows(&tenant)?;
+    control.check_tenant(&tenant)?;
     Ok(shown(control.backend(&tenant, &backend)?))
 }
 
-/// Registers or replaces a backend. Answers after the first handshake; `state` and `last_error` tell when it failed.
+/// Registers or replaces a backend.
+/// Answers after the first handshake. `state` and `last_error` show a failure.
 #[utoipa::path(put, path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
     params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$"), PutParams), request_body = BackendSpec,
     responses((status = 201, body = BackendView), (status = 200, description = "Replaced", body = BackendView),
@@ -107,7 +108,7 @@ fn check_state(state: &str) -> Result<(), Problem> {
     let allowed = BACKEND_STATES.join(", ");
     Err(Problem::invalid(
         "state",
-        format!("{state:?} is no state of a backend; allowed: {allowed}"),
+        format!("{state:?} is not a state of a backend; allowed: {allowed}"),
     ))
 }
 
@@ -122,12 +123,12 @@ pub(super) async fn remove(
     condition: Preconditions,
     author: Author,
 ) -> Result<impl IntoResponse, Problem> {
-    control.knows(&tenant)?;
+    control.check_tenant(&tenant)?;
     control.delete_backend(tenant, backend, condition, author).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Connects anew or refreshes the lists now, and tells how it went.
+/// Reconnects or refreshes the lists now, and returns the result.
 #[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/backends/{backend}/probe", tag = "backends",
     params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses((status = 200, body = BackendView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
@@ -136,15 +137,16 @@ pub(super) async fn probe(
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
 ) -> Result<impl IntoResponse, Problem> {
-    control.knows(&tenant)?;
+    control.check_tenant(&tenant)?;
     Ok(axum::Json(control.probe_backend(&tenant, &backend).await?))
 }
 
-/// What a breaker is told.
+/// Requested state of a breaker.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BreakerWanted {
-    /// `open`: no calls, from any replica, until it is closed again; `closed`: calls go, and the breakers open by their rules.
+    /// `open`: no replica sends calls until it is closed again; `closed`: calls are sent, and the
+    /// breakers open by their rules.
     state: TargetState,
 }
 
@@ -155,7 +157,9 @@ enum TargetState {
     Closed,
 }
 
-/// Holds the circuit breaker open on every replica until it is told otherwise, or lets go of it everywhere and closes that of the replica that is asked.
+/// Holds the circuit breaker open on every replica, or releases it.
+/// It stays open until a request releases it. A release also closes the breaker of the replica that
+/// answers.
 #[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/backends/{backend}/breaker", tag = "backends",
     params(("tenant" = String, Path), ("backend" = String, Path)), request_body = BreakerWanted,
     responses((status = 200, body = BackendView), (status = "default", body = Problem, content_type = "application/problem+json")))]
@@ -167,7 +171,7 @@ pub(super) async fn breaker(
     body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
     let wanted: BreakerWanted = read_as(&body.required()?)?;
-    control.knows(&tenant)?;
+    control.check_tenant(&tenant)?;
     Ok(axum::Json(
         control.set_breaker(tenant, backend, wanted.state == TargetState::Open, author).await?,
     ))

@@ -1,4 +1,4 @@
-//! The route that tells which reading of the configuration file is in force.
+//! Route of the configuration's generation.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use axum::{extract::State, response::IntoResponse};
 use super::problem::Problem;
 use crate::control::{ConfigurationView, Control};
 
-/// Which reading of the configuration file this process runs on, and why the last other one was refused.
+/// Shows the configuration's generation, and the reason of the last refused reload.
 #[utoipa::path(get, path = "/admin/v1/configuration", tag = "configuration", responses(
     (status = 200, body = ConfigurationView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(State(control): State<Arc<Control>>) -> impl IntoResponse {

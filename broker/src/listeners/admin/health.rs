@@ -1,4 +1,4 @@
-//! For orchestrators and Prometheus: does the process live, should it get traffic, how does it do.
+//! Routes for orchestrators and Prometheus: liveness, readiness and metrics.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::control::{Control, Readiness};
 pub(super) const LIVE: &str = "/healthz";
 pub(super) const READY: &str = "/readyz";
 
-/// A probe's answer.
+/// Answer of a probe.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct Health {
     /// `ok`, `ready`, `starting`, `drain` or `store_unavailable`.
@@ -29,13 +29,14 @@ impl Health {
     }
 }
 
-/// The process lives.
+/// Liveness: the process runs.
 #[utoipa::path(get, path = "/healthz", tag = "health", security(()), responses((status = 200, body = Health)))]
 pub(super) async fn live() -> impl IntoResponse {
     Health::answer(StatusCode::OK, "ok")
 }
 
-/// New work is welcome: everything is loaded, no drain has begun, and the database is within reach.
+/// Readiness for new work.
+/// Everything is loaded, no drain has begun, and the database is reachable.
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses(
     (status = 200, body = Health), (status = 503, description = "Starting, draining or without its database", body = Health)))]
 pub(super) async fn ready(State(control): State<Arc<Control>>) -> impl IntoResponse {

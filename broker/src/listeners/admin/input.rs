@@ -1,5 +1,5 @@
-//! What a request brings: names in the path, parameters in the query, JSON in the body. Each is checked here, and a refusal
-//! names the field, so a handler starts with values it can rely on.
+//! Extractors of request inputs: names in the path, parameters in the query, JSON in the body. Each
+//! input is checked here, and a refusal names the field, so handlers get valid values only.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use super::problem::Problem;
 use crate::config::BodySchema;
 
-/// A backend's settings with a long argument list are a few kilobytes.
+/// Enough for a backend's settings with a long argument list, which have a few kilobytes.
 pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const ID_BYTES_MAX: usize = 128;
@@ -29,9 +29,9 @@ pub(super) struct TenantName(pub(super) TenantId);
 pub(super) struct BackendName(pub(super) BackendId);
 /// `{id}` of the path: of a key, a session or a task.
 pub(super) struct PathId(pub(super) String);
-/// The query, without a parameter that nobody reads.
+/// Query parameters. An unknown parameter is refused.
 pub(super) struct QueryParams<T>(pub(super) T);
-/// A JSON body; `None` when there is no body at all.
+/// JSON body. `None` without a body.
 pub(super) struct JsonBody(pub(super) Option<Value>);
 
 impl<S: Send + Sync> FromRequestParts<S> for TenantName {
@@ -100,7 +100,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T>
             let text = rejection.body_text();
             let reason =
                 text.split_once("query string: ").map_or(text.as_str(), |(_, reason)| reason);
-            // serde puts the name of an unknown parameter in backticks, and a known one before a colon.
+            // serde encloses the name of an unknown parameter in backticks, and writes a known one
+            // before a colon.
             let unknown =
                 reason.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
             let field = unknown
@@ -192,7 +193,7 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     .field("Content-Type"))
 }
 
-/// Reads a body by the schema that its type publishes.
+/// Reads a body by the schema of its type.
 pub(super) fn read_as<T: DeserializeOwned + ToSchema>(body: &Value) -> Result<T, Problem> {
     BodySchema::new().read(body).map_err(|faults| Problem::faults(&faults))
 }

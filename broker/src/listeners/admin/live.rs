@@ -1,11 +1,12 @@
-//! Routes of what happens right now, on all replicas: sessions, tasks, subscriptions, the replicas themselves, and the drain.
+//! Routes of live state on all replicas: sessions, tasks, subscriptions, the replicas themselves,
+//! and the drain.
 
 use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
 use protocol::{ErrorKind, Refusal, ids::TenantId};
+use records::TaskStatus;
 use serde::{Deserialize, Serialize};
-use storage::TaskStatus;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -22,7 +23,7 @@ use crate::{
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct SessionList {
     pub sessions: Vec<SessionView>,
-    /// What to send as `after` for the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -30,7 +31,7 @@ pub(super) struct SessionList {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct TaskList {
     pub tasks: Vec<TaskView>,
-    /// What to send as `after` for the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -38,7 +39,7 @@ pub(super) struct TaskList {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct SubscriptionList {
     pub subscriptions: Vec<SubscriptionView>,
-    /// What to send as `after` for the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -51,32 +52,33 @@ pub(super) struct NodeList {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OfTenant {
-    /// Only this tenant's.
+    /// Only this tenant.
     #[param(value_type = Option<String>)]
     tenant: Option<TenantId>,
-    /// Entries of one page; all of them where it is absent.
+    /// Maximum number of entries on a page; absent: all entries.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// The `next` of the page before.
+    /// `next` of the page before.
     after: Option<String>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TaskFilter {
-    /// Only this tenant's.
+    /// Only this tenant.
     #[param(value_type = Option<String>)]
     tenant: Option<TenantId>,
-    /// Only those in this status.
+    /// Only tasks with this status.
     status: Option<String>,
-    /// Entries of one page; all of them where it is absent.
+    /// Maximum number of entries on a page; absent: all entries.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// The `next` of the page before.
+    /// `next` of the page before.
     after: Option<String>,
 }
 
-/// Client sessions of all replicas, oldest first. Their ids are digests: a session id is a secret of its client.
+/// Lists the client sessions of all replicas, oldest first.
+/// Their ids are digests, because a session id is a secret of its client.
 #[utoipa::path(get, path = "/admin/v1/sessions", tag = "sessions", params(OfTenant), responses(
     (status = 200, body = SessionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn sessions(
@@ -90,7 +92,7 @@ pub(super) async fn sessions(
     Ok(axum::Json(SessionList { sessions, next }))
 }
 
-/// One session.
+/// Shows one session.
 #[utoipa::path(get, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = SessionView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn session(
@@ -100,7 +102,7 @@ pub(super) async fn session(
     Ok(axum::Json(control.session(&id).await?))
 }
 
-/// Ends a session, on whichever replica it is.
+/// Ends a session on any replica.
 #[utoipa::path(delete, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn end_session(
@@ -112,7 +114,7 @@ pub(super) async fn end_session(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Tasks, oldest first.
+/// Lists tasks, oldest first.
 #[utoipa::path(get, path = "/admin/v1/tasks", tag = "tasks", params(TaskFilter), responses(
     (status = 200, body = TaskList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn tasks(
@@ -122,7 +124,7 @@ pub(super) async fn tasks(
     check_tenant(&control, filter.tenant.as_ref())?;
     let wrong = |status: &str| {
         let allowed = TaskStatus::ALL.map(TaskStatus::name).join(", ");
-        Problem::invalid("status", format!("{status:?} is no task status; allowed: {allowed}"))
+        Problem::invalid("status", format!("{status:?} is not a task status; allowed: {allowed}"))
     };
     let status = filter
         .status
@@ -137,7 +139,7 @@ pub(super) async fn tasks(
     Ok(axum::Json(TaskList { tasks, next }))
 }
 
-/// One task, with its history.
+/// Shows one task with its history.
 #[utoipa::path(get, path = "/admin/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = TaskShown), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn task(
@@ -167,7 +169,7 @@ fn task_problem(id: &str, refusal: &Refusal) -> Problem {
     Problem::new(status, kind, refusal.to_string())
 }
 
-/// Resources somebody listens to.
+/// Lists the resources with subscribers.
 #[utoipa::path(get, path = "/admin/v1/subscriptions", tag = "subscriptions", params(OfTenant), responses(
     (status = 200, body = SubscriptionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn subscriptions(
@@ -176,7 +178,7 @@ pub(super) async fn subscriptions(
 ) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, of.tenant.as_ref())?;
     let page = Page::new(of.limit, of.after)?;
-    // Neither name can hold a slash.
+    // A slash is invalid in both names.
     let place = |view: &SubscriptionView| format!("{}/{}/{}", view.tenant, view.backend, view.uri);
     let mut subscriptions = control.subscriptions(of.tenant.as_ref()).await?;
     subscriptions.sort_by_cached_key(place);
@@ -184,7 +186,7 @@ pub(super) async fn subscriptions(
     Ok(axum::Json(SubscriptionList { subscriptions, next }))
 }
 
-/// Replicas whose leases run.
+/// Lists the replicas with a valid lease.
 #[utoipa::path(get, path = "/admin/v1/nodes", tag = "nodes", responses(
     (status = 200, body = NodeList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn nodes(
@@ -193,7 +195,7 @@ pub(super) async fn nodes(
     Ok(axum::Json(NodeList { nodes: control.nodes().await? }))
 }
 
-/// Stops taking new work, lets what is under way finish, then ends the process.
+/// Stops taking new work, finishes the work in progress, then ends the process.
 #[utoipa::path(post, path = "/admin/v1/drain", tag = "drain", responses(
     (status = 202, body = Health), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn drain(State(control): State<Arc<Control>>) -> impl IntoResponse {
@@ -202,10 +204,12 @@ pub(super) async fn drain(State(control): State<Arc<Control>>) -> impl IntoRespo
     Health::answer(StatusCode::ACCEPTED, "draining")
 }
 
-/// A filter for a tenant that is not there is a mistake, not an empty list.
+/// Returns an error for a filter with an unknown tenant, and not an empty list.
 fn check_tenant(control: &Control, tenant: Option<&TenantId>) -> Result<(), Problem> {
     match tenant {
-        Some(tenant) => control.knows(tenant).map_err(|error| Problem::from(error).field("tenant")),
+        Some(tenant) => {
+            control.check_tenant(tenant).map_err(|error| Problem::from(error).field("tenant"))
+        }
         None => Ok(()),
     }
 }

@@ -1,8 +1,10 @@
-//! The admin plane: a small HTTP API for operators, for probes and for Prometheus, on a listener of its own.
+//! The admin plane: a small HTTP API for operators, probes and Prometheus, on a listener of its
+//! own.
 //!
-//! Started by the runtime with the bound listener; every change goes through [`Control`]. Invariants: nothing but the two
-//! health probes answers without passing [`access`]; every refusal is a [`problem::Problem`]; a slow or silent peer holds
-//! one of a bounded number of connections for a bounded time and nothing else.
+//! [`crate::serve`] starts it with the bound listener. Every change uses [`Control`]. Invariants:
+//! - Only the two health probes answer without the token check of [`access`].
+//! - Every refusal is a [`problem::Problem`].
+//! - A slow or silent peer holds only one of a bounded number of connections, for a bounded time.
 
 mod access;
 mod audit;
@@ -14,6 +16,7 @@ mod input;
 mod live;
 pub mod openapi;
 mod page;
+mod policies;
 mod preconditions;
 pub mod problem;
 mod tenants;
@@ -55,18 +58,20 @@ use super::{
 };
 use crate::{control::Control, sandbox::Confinement};
 
-/// Operators, probes and scrapers are few; the rest is somebody's mistake.
+/// Maximum number of connections. Operators, probes and scrapers are few, and more connections are
+/// a mistake.
 const CONNECTIONS_MAX: usize = 128;
-/// For a whole request head, and for the silence between two requests.
+/// Time for an entire request head, and for the silence between two requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 const HTTP2_STREAMS_MAX: u32 = 32;
-/// How long answers under way may take once the listener was told to stop.
+/// Time for running answers after the listener was stopped.
 const GOODBYE: Duration = Duration::from_secs(3);
-/// Before accepting again when the process has no descriptors left: an error without a pause would spin.
+/// Pause before the next accept when the process has no descriptors left. Without a pause the loop
+/// would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `stop`, then lets answers under way finish.
+/// Serves until `stop`, then waits for running answers.
 pub async fn serve(
     control: Arc<Control>,
     listener: HandoffListener,
@@ -88,7 +93,7 @@ pub async fn serve(
     let (connections, graceful) =
         (Arc::new(Semaphore::new(CONNECTIONS_MAX)), GracefulShutdown::new());
     loop {
-        // Both are cancel-safe: an accepted connection is never dropped unserved.
+        // Both are cancel-safe: an accepted connection is never dropped without service.
         let accepted = tokio::select! { biased;
             () = stop.cancelled() => break,
             accepted = accept(&listener, &connections) => accepted,
@@ -112,7 +117,7 @@ pub async fn serve(
             }
             let Ok(client) = proxies.client(&mut stream, peer).await else { return };
             let router = router.layer(middleware::from_fn_with_state(client, audit::note_client));
-            let stream = match tls_acceptor.open(stream, ListenerKind::Http).await {
+            let stream = match tls_acceptor.accept(stream, ListenerKind::Http).await {
                 Ok(stream) => stream,
                 Err(error) => {
                     tracing::debug!(%error, "an admin connection did not come in");
@@ -151,7 +156,8 @@ pub async fn serve(
     }
 }
 
-/// Whether a child with a user of its own is at the other end. One that is kept away by Landlock does not get here.
+/// Returns whether the peer is a child with a user of its own. Landlock keeps other children from
+/// connecting at all.
 async fn comes_from_child(confinement: &Arc<Confinement>, stream: &TcpStream) -> bool {
     let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else { return true };
     let confinement = Arc::clone(confinement);
@@ -160,9 +166,10 @@ async fn comes_from_child(confinement: &Arc<Confinement>, stream: &TcpStream) ->
         .unwrap_or(true)
 }
 
-/// Around every route over HTTP/1.1: refuses what its framing is refused for, and ends connections of which not everything is read.
+/// Middleware around every route over HTTP/1.1. Refuses framing violations, and closes connections
+/// whose request was not read to its end.
 async fn framed(request: Request, next: Next) -> Response {
-    let violation = FramingViolation::named_by(request.headers());
+    let violation = FramingViolation::from_headers(request.headers());
     let upgrades = request.headers().get_all(header::UPGRADE);
     let is_last =
         violation.is_some() || is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
@@ -184,7 +191,7 @@ fn http1() -> http1::Builder {
     builder
 }
 
-/// For who asks for it in a TLS handshake.
+/// Settings for clients that negotiate HTTP/2 in the TLS handshake.
 fn http2() -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -195,7 +202,8 @@ fn http2() -> http2::Builder<TokioExecutor> {
     builder
 }
 
-/// Waits for room first, so that a full house leaves new connections in the kernel's queue.
+/// Accepts a connection. First waits for a permit, so that at the limit new connections stay in the
+/// kernel's queue.
 async fn accept(
     listener: &HandoffListener,
     connections: &Arc<Semaphore>,
@@ -205,7 +213,8 @@ async fn accept(
     Ok((stream, peer, permit))
 }
 
-/// Every route; [`openapi`] documents the same list, and a test compares the two.
+/// Returns a router of all routes. [`openapi`] documents the same list, and a test compares the
+/// two.
 fn router(control: Arc<Control>, access: Access) -> Router {
     Router::new()
         .route("/admin/v1/tenants", get(tenants::list))
@@ -222,6 +231,11 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         )
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/probe", post(backends::probe))
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/breaker", post(backends::breaker))
+        .route(
+            "/admin/v1/tenants/{tenant}/policy",
+            get(policies::show).put(policies::put).delete(policies::remove),
+        )
+        .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
         .route("/admin/v1/sessions", get(live::sessions))
         .route("/admin/v1/sessions/{id}", get(live::session).delete(live::end_session))
         .route("/admin/v1/tasks", get(live::tasks))
@@ -242,7 +256,7 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::clone(&control), audit::record))
-        // Outermost: the fallbacks, too, are for operators only.
+        // Outermost layer: the fallbacks are for operators only too.
         .layer(middleware::from_fn_with_state(
             (Arc::clone(&control), Arc::new(access)),
             access::check,

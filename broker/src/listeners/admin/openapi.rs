@@ -1,4 +1,5 @@
-//! The admin API's OpenAPI 3.1 document, made from the routes' own annotations; `mcp-broker openapi` prints the same.
+//! OpenAPI 3.1 document of the admin API, generated from the routes' annotations. `mcp-broker
+//! openapi` prints the same document.
 
 use axum::{Json, response::IntoResponse};
 use utoipa::{
@@ -10,7 +11,7 @@ use utoipa::{
     },
 };
 
-use super::{audit, audit_verify, backends, configuration, health, live, tenants};
+use super::{audit, audit_verify, backends, configuration, health, live, policies, tenants};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -22,6 +23,7 @@ use super::{audit, audit_verify, backends, configuration, health, live, tenants}
         tenants::list, tenants::show, tenants::put, tenants::remove,
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
+        policies::show, policies::put, policies::remove, policies::check,
         live::sessions, live::session, live::end_session,
         live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
         configuration::show,
@@ -45,7 +47,7 @@ impl Modify for AdminToken {
     }
 }
 
-/// Says of variants what utoipa says of structs alone: that they take no other members.
+/// Forbids unknown members in variants, as utoipa does for structs only.
 struct ClosedVariants;
 
 impl Modify for ClosedVariants {
@@ -64,12 +66,12 @@ impl Modify for ClosedVariants {
     }
 }
 
-/// The document.
+/// Returns the document.
 pub fn document() -> utoipa::openapi::OpenApi {
     AdminApi::openapi()
 }
 
-/// This document.
+/// Returns this document.
 #[utoipa::path(get, path = "/admin/v1/openapi.json", tag = "health", responses((status = 200, description = "OpenAPI 3.1")))]
 pub(super) async fn serve() -> impl IntoResponse {
     Json(document())

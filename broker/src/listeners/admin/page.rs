@@ -1,14 +1,14 @@
-//! Long lists, a page at a time: `limit` says how many, `after` is the `next` of the page before.
+//! Pages of long lists. `limit` is the number of entries, `after` is the `next` of the page before.
 
 use super::problem::Problem;
 
-/// Entries of one page, at most.
+/// Maximum number of entries on a page.
 pub(super) const LIMIT_MAX: u32 = 1_000;
 
-/// What of a list is asked for.
+/// Requested part of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Page {
-    /// `None`: all of it.
+    /// `None`: all entries.
     limit: Option<usize>,
     after: Option<String>,
 }
@@ -21,14 +21,14 @@ impl Page {
             Some(limit) => {
                 return Err(Problem::invalid(
                     "limit",
-                    format!("{limit} is no usable limit; allowed: 1 to {LIMIT_MAX}"),
+                    format!("{limit} is not a usable limit; allowed: 1 to {LIMIT_MAX}"),
                 ));
             }
         };
         Ok(Self { limit, after })
     }
 
-    /// The page of a list that is ordered by what `place` tells of its entries, and where the next page begins.
+    /// Returns the page of a list ordered by `place`, and the value of `after` for the next page.
     pub(super) fn of<T>(
         &self,
         mut entries: Vec<T>,

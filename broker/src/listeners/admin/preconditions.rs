@@ -1,4 +1,5 @@
-//! `If-Match` and `If-None-Match` (RFC 9110, section 13): a change is made only if the entry is still what its author saw.
+//! `If-Match` and `If-None-Match` (RFC 9110, section 13): a change is made only if the entry is
+//! unchanged since its author read it.
 
 use axum::{
     extract::FromRequestParts,
@@ -22,7 +23,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Preconditions {
     }
 }
 
-/// The tags of a header; `None` without one. Weak ones are no use here, and match nothing.
+/// Returns the tags of a header, or `None` without the header. A weak tag matches nothing.
 fn tags(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<Vec<String>>, Problem> {
     let wrong = || {
         Problem::invalid(name.as_str(), "is neither * nor a list of entity tags in double quotes")
@@ -42,7 +43,7 @@ fn tags(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<Vec<Str
     Ok(found)
 }
 
-/// An answer that names the state it shows.
+/// Returns an answer with the entity tag of the state that it shows.
 pub(super) fn shown<View: Serialize>(shown: Tagged<View>) -> Response {
     let mut response = axum::Json(shown.view).into_response();
     if let Ok(tag) = HeaderValue::from_str(&shown.tag) {

@@ -1,19 +1,21 @@
-//! How the admin plane says no: `application/problem+json` (RFC 9457), with the field at fault where there is one.
+//! Refusals of the admin plane: `application/problem+json` (RFC 9457), with the field at fault, if
+//! any.
 
 use axum::{
     http::{HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
+use rules::access::PolicyFault;
 use serde::Serialize;
 use storage::StoreError;
 use utoipa::ToSchema;
 
 use crate::{config::FieldError, control::ControlError};
 
-/// Why a request was refused.
+/// Reason why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Problem {
-    /// Stays the same for one kind of problem: `urn:mcp-broker:problem:…`.
+    /// Stable name of a kind of problem: `urn:mcp-broker:problem:…`.
     #[serde(rename = "type")]
     pub kind: String,
     pub title: &'static str,
@@ -22,7 +24,7 @@ pub struct Problem {
     /// The first field at fault: a path into the body, a path parameter, a query parameter or a header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// Every field at fault, where there are several.
+    /// All fields at fault, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<FieldFault>,
 }
@@ -53,16 +55,16 @@ impl Problem {
         self
     }
 
-    /// A value that is not what it should be.
+    /// Returns the problem of an invalid value.
     pub fn invalid(field: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid", detail).field(field)
     }
 
     pub fn not_found(what: &str, name: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not-found", format!("there is no {what} {name}"))
+        Self::new(StatusCode::NOT_FOUND, "not-found", format!("{what} {name} does not exist"))
     }
 
-    /// A body whose fields are not what they should be; `faults` is not empty.
+    /// Returns the problem of a body with invalid fields. `faults` is not empty.
     pub(super) fn faults(faults: &[FieldError]) -> Self {
         let listed: Vec<FieldFault> = faults.iter().map(field_fault).collect();
         let detail = listed
@@ -78,13 +80,29 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// Returns the problem of a policy: 409 if only its own tests fail, else 422.
+    fn policy(faults: &[PolicyFault]) -> Self {
+        let fields: Vec<FieldError> =
+            faults.iter().map(|fault| FieldError::new(&fault.path, &fault.problem, "")).collect();
+        let problem = Self::faults(&fields);
+        let (status, kind) = if faults.iter().all(|fault| fault.is_failed_test) {
+            (StatusCode::CONFLICT, "policy-test-failed")
+        } else {
+            (StatusCode::UNPROCESSABLE_ENTITY, "invalid-policy")
+        };
+        let named = Self::new(status, kind, problem.detail);
+        Self { field: problem.field, faults: problem.faults, ..named }
+    }
+}
+
 fn field_fault(fault: &FieldError) -> FieldFault {
     let allowed = if fault.allowed.is_empty() {
         String::new()
     } else {
         format!("; allowed: {}", fault.allowed)
     };
-    FieldFault { field: fault.path.clone(), detail: format!("{}{allowed}", fault.wrong) }
+    FieldFault { field: fault.path.clone(), detail: format!("{}{allowed}", fault.problem) }
 }
 
 fn named(field: &str) -> &str {
@@ -100,6 +118,7 @@ impl From<ControlError> for Problem {
                 return Self::new(StatusCode::UNPROCESSABLE_ENTITY, "reserved", detail)
                     .field(fault.path.clone());
             }
+            ControlError::Policy(faults) => return Self::policy(faults),
             ControlError::NotFound { .. }
             | ControlError::Store(StoreError::UnknownTenant { .. }) => {
                 (StatusCode::NOT_FOUND, "not-found")
@@ -160,7 +179,7 @@ pub(super) async fn no_such_route(uri: Uri) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "no-such-route", detail)
 }
 
-/// The router adds the `Allow` header.
+/// Returns the problem of an unsupported method. The router adds the `Allow` header.
 pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
     let detail =
         format!("{} does not take {method}; the Allow header lists what it takes", uri.path());

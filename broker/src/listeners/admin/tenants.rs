@@ -1,6 +1,6 @@
 //! Routes of tenants and their API keys.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
 use protocol::ids::KeyId;
@@ -14,14 +14,21 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    config::{spec::TenantSpec, validation::parse_tenant_spec},
-    control::{Author, Control, KeyShown, KeyView, NewKey, Preconditions, PutOutcome, TenantView},
+    config::{
+        spec::{TenantSpec, optional_duration},
+        units::DurationText,
+        validation::parse_tenant_spec,
+    },
+    control::{
+        Author, Control, KeyAttributes, KeyShown, KeyView, NewKey, Preconditions, PutOutcome,
+        TenantView,
+    },
 };
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct TenantList {
     pub tenants: Vec<TenantView>,
-    /// What to send as `after` for the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -29,38 +36,51 @@ pub(super) struct TenantList {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct KeyList {
     pub keys: Vec<KeyView>,
-    /// What to send as `after` for the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// Of a list that has no other parameters.
+/// Parameters of a list without filters.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PageParams {
-    /// Entries of one page; all of them where it is absent.
+    /// Maximum number of entries on a page; absent: all entries.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// The `next` of the page before.
+    /// `next` of the page before.
     after: Option<String>,
 }
 
-/// What is asked of a new key.
+/// Settings of a new key.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeyRequest {
-    /// What its owner calls it.
+    /// Name of the key, chosen by its owner.
     pub name: Option<String>,
-    /// Whom it speaks for; several keys may speak for one principal. The key's own id when absent.
+    /// Principal of the key. Several keys may have the same principal. Absent: the key's own id.
     pub principal: Option<String>,
+    /// Groups that access rules look at.
+    #[serde(default)]
+    pub groups: Option<Vec<String>>,
+    /// Scopes that access rules look at.
+    #[serde(default)]
+    pub scopes: Option<Vec<String>>,
+    /// Labels for operators.
+    #[serde(default)]
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Time until the key expires, such as `720h`. Absent: never.
+    #[serde(default, with = "optional_duration")]
+    #[schema(value_type = DurationText)]
+    pub expires_in: Option<Duration>,
 }
 
-/// 201 for what was made, 200 for what was replaced.
+/// Returns status 201 for a new entry, and 200 for a replaced one.
 pub(super) fn stored<View: Serialize>(put: PutOutcome<View>) -> impl IntoResponse {
-    (if put.created { StatusCode::CREATED } else { StatusCode::OK }, shown(put.shown))
+    (if put.created { StatusCode::CREATED } else { StatusCode::OK }, shown(put.entry))
 }
 
-/// All tenants.
+/// Lists all tenants.
 #[utoipa::path(get, path = "/admin/v1/tenants", tag = "tenants", params(PageParams), responses(
     (status = 200, body = TenantList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
@@ -72,7 +92,7 @@ pub(super) async fn list(
     Ok(axum::Json(TenantList { tenants, next }))
 }
 
-/// One tenant.
+/// Shows one tenant.
 #[utoipa::path(get, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
     (status = 200, body = TenantView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
@@ -82,7 +102,7 @@ pub(super) async fn show(
     Ok(shown(control.tenant(&tenant)?))
 }
 
-/// Makes or replaces a tenant.
+/// Creates or replaces a tenant.
 #[utoipa::path(put, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), request_body = TenantSpec,
     responses((status = 201, body = TenantView), (status = 200, description = "Replaced", body = TenantView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
@@ -110,7 +130,7 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The tenant's API keys, without the keys themselves.
+/// Lists the tenant's API keys, without the keys themselves.
 #[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/keys", tag = "keys", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), PageParams), responses(
     (status = 200, body = KeyList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list_keys(
@@ -123,7 +143,8 @@ pub(super) async fn list_keys(
     Ok(axum::Json(KeyList { keys, next }))
 }
 
-/// Makes an API key. This answer alone shows it.
+/// Creates an API key.
+/// Only this answer contains it.
 #[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/keys", tag = "keys", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")),
     request_body = Option<KeyRequest>, responses((status = 201, body = KeyShown),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
@@ -137,12 +158,19 @@ pub(super) async fn create_key(
         Some(body) => read_as::<KeyRequest>(&body)?,
         None => KeyRequest::default(),
     };
-    let key = NewKey { name: wanted.name, principal: wanted.principal };
+    let attributes = KeyAttributes {
+        groups: wanted.groups.unwrap_or_default(),
+        scopes: wanted.scopes.unwrap_or_default(),
+        labels: wanted.labels.unwrap_or_default(),
+        expires_at_us: None,
+    };
+    let KeyRequest { name, principal, expires_in, .. } = wanted;
+    let key = NewKey { name, principal, attributes, expires_in };
     let shown = control.create_key(tenant, key, author).await?;
     Ok((StatusCode::CREATED, axum::Json(shown)))
 }
 
-/// Revokes an API key, at once.
+/// Revokes an API key at once.
 #[utoipa::path(delete, path = "/admin/v1/tenants/{tenant}/keys/{id}", tag = "keys",
     params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses((status = 204),
         (status = "default", body = Problem, content_type = "application/problem+json")))]

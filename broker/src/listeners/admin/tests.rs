@@ -1,4 +1,4 @@
-//! The routes, asked directly; a real socket only where the connection itself is the matter.
+//! Tests of the routes, without a socket except where a test is about the connection.
 
 use std::net::SocketAddr;
 
@@ -8,11 +8,11 @@ use axum::{
 };
 use http_body_util::BodyExt;
 use protocol::ids::TaskId;
-use serde_json::{Value, json};
-use storage::{
+use records::{
     NodeName, SessionIdentity, SessionKey, SessionRecord, TaskLimits, TaskRecord, TaskStatus,
     WriteOp,
 };
+use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
@@ -27,7 +27,7 @@ struct Admin {
 }
 
 impl Admin {
-    /// Open to local users.
+    /// Starts an admin plane that is open to local users.
     async fn open() -> Self {
         Self::start("", LOOPBACK).await
     }
@@ -56,7 +56,7 @@ impl Admin {
         .await
     }
 
-    /// The answer must be a problem; returns its field and detail.
+    /// Expects a problem as the answer. Returns its field and detail.
     async fn refused(
         &self,
         method: &str,
@@ -333,7 +333,7 @@ async fn every_documented_route_exists_and_asks_for_the_token() {
             assert_ne!(answer["type"], "urn:mcp-broker:problem:no-such-route", "{method} {path}");
         }
     }
-    assert_eq!(operations, 31, "a new route needs its annotation in `openapi`, and a line here");
+    assert_eq!(operations, 35, "a new route needs its annotation in `openapi`, and a line here");
 }
 
 #[tokio::test]
@@ -418,7 +418,7 @@ async fn web_pages_can_not_reach_a_loopback_listener() {
     }
 }
 
-/// A session that another replica has, and a task of it.
+/// Stores a session of another replica, and a task of that session.
 async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
     let store = &control.broker.shared.durable.store;
     let other = NodeName::new("other/1");
@@ -428,7 +428,7 @@ async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
     let principal = protocol::ids::PrincipalId::new("ann");
     let session = SessionRecord {
         key,
-        seat: SessionIdentity {
+        identity: SessionIdentity {
             tenant: tenant.clone(),
             principal: principal.clone(),
             endpoint: None,
@@ -506,7 +506,7 @@ async fn what_other_replicas_have_is_shown_and_can_be_ended() {
         .renew_lease(&NodeName::new("other/1"), Duration::from_secs(600), false)
         .await
         .unwrap();
-    assert_eq!(renewal.ended, [key], "its owner is told");
+    assert_eq!(renewal.sessions_to_end, [key], "its owner is told");
     let (_, nodes) = admin.ask("GET", "/admin/v1/nodes", None).await;
     assert_eq!(
         (&nodes["nodes"][0]["node"], &nodes["nodes"][0]["is_this"]),

@@ -1,5 +1,5 @@
-//! Who is at the other end of a connection, and which endpoint it wants: said in the `_meta` of `initialize`, or of each stateless
-//! request. Neither the token nor the backend goes further than this folder.
+//! Authentication of clients and selection of endpoints, from the `_meta` of `initialize` or of
+//! each stateless request. Neither the token nor the backend's name leaves this folder.
 
 use std::sync::Arc;
 
@@ -9,15 +9,14 @@ use protocol::{
     ids::BackendId,
     json,
 };
+use rules::{endpoint::Endpoint, limits::CLIENT_TEXT_BYTES_MAX};
 
 use super::incoming::{ConnectionParams, IncomingConnection};
 use crate::{
     auth::{AuthenticatedCaller, Caller, CredentialExpiry},
     broker::Broker,
     config::MessageWire,
-    limits::CLIENT_TEXT_BYTES_MAX,
     listeners::tls_acceptor::CertificateCaller,
-    rules::endpoint::Endpoint,
     sessions::{stateless::StatelessClient, tenant::ConnectionPermit},
 };
 
@@ -32,19 +31,20 @@ async fn authenticate_caller(
     token: Option<&str>,
 ) -> Result<AuthenticatedCaller, Refusal> {
     let certified = guest.certified.as_ref().map(CertificateCaller::caller);
-    match broker.authenticate_on(token, certified) {
+    match broker.authenticate_connection(token, certified) {
         Ok(proven) => Ok(proven),
         Err(denied) => {
-            Box::pin(broker.authenticate_again(denied, token, certified, guest.remote)).await
+            Box::pin(broker.retry_authentication(denied, token, certified, guest.remote)).await
         }
     }
 }
 
-/// The endpoint of a backend's name. A missing backend and a backend of another tenant get the same refusal.
+/// Returns the endpoint of a backend's name. A missing backend and a backend of another tenant get
+/// the same refusal.
 fn endpoint(broker: &Broker, caller: &Caller, backend: Option<&str>) -> Result<Endpoint, Refusal> {
     let Some(name) = backend else { return Ok(Endpoint::Aggregated) };
     let Ok(id) = BackendId::parse(name) else {
-        let text = format!("{BACKEND} is no name of a backend");
+        let text = format!("{BACKEND} is not the name of a backend");
         return Err(Refusal::new(ErrorKind::InvalidParams, text));
     };
     let endpoint = Endpoint::Single(id);
@@ -52,7 +52,7 @@ fn endpoint(broker: &Broker, caller: &Caller, backend: Option<&str>) -> Result<E
     Ok(endpoint)
 }
 
-/// Authenticates the client of an `initialize`, and returns the endpoint that it wants.
+/// Authenticates the client of an `initialize`. Returns the client and the requested endpoint.
 pub(super) async fn authenticate_initialize(
     broker: &Broker,
     guest: &IncomingConnection,
@@ -64,7 +64,7 @@ pub(super) async fn authenticate_initialize(
     Ok((authenticated, endpoint))
 }
 
-/// What `initialize` says to the broker itself.
+/// Members of `_meta` in `initialize` that are for the broker itself.
 #[derive(Default)]
 struct InitializeMeta {
     token: Option<String>,
@@ -76,12 +76,11 @@ impl InitializeMeta {
         let Some(params) =
             message.bytes(message.params).filter(|params| params.len() <= CLIENT_TEXT_BYTES_MAX)
         else {
-            return Ok(Self::default()); // too much is refused by whoever opens the session
+            return Ok(Self::default()); // the opening of the session refuses too much
         };
         let document = json::Document::parse(params, &json::Limits::default());
-        let document = document.map_err(|_| {
-            Refusal::new(ErrorKind::InvalidParams, "the parameters can not be read")
-        })?;
+        let document = document
+            .map_err(|_| Refusal::new(ErrorKind::InvalidParams, "the parameters cannot be read"))?;
         let text = |key: &str| match document.root().path(&["_meta", key]) {
             None => Ok(None),
             Some(value) => {
@@ -109,18 +108,19 @@ pub(in crate::listeners) fn acquire_connection(
     tenant.acquire_connection().map(Arc::new)
 }
 
-/// True when a client is refused for its credential. It connects again to show another one.
+/// Returns whether the refusal concerns the credential. Such a client must reconnect to show
+/// another one.
 pub(super) fn is_of_sign_in(refusal: &Refusal) -> bool {
     matches!(refusal.kind, ErrorKind::Unauthorized | ErrorKind::TooManySignIns)
 }
 
-/// A client without a session, and when its credential expires.
+/// A client without a session, and the expiry time of its credential.
 pub(super) struct AuthenticatedClient {
     pub(super) visitor: StatelessClient,
     pub(super) until: Option<CredentialExpiry>,
 }
 
-/// Authenticates the client of a stateless request: before the first message, or by this one.
+/// Authenticates the client of a stateless request, from the connection or from this message.
 pub(super) async fn authenticate(
     broker: &Arc<Broker>,
     guest: &IncomingConnection,
@@ -137,7 +137,8 @@ pub(super) async fn authenticate(
     };
     if let Some(ConnectionParams { caller, until, endpoint, .. }) = &guest.known {
         fits(caller)?;
-        let visitor = broker.visitor(broker.readmit(caller)?, endpoint.clone(), guest.transport)?;
+        let visitor =
+            broker.visitor(broker.readmit_caller(caller)?, endpoint.clone(), guest.transport)?;
         return Ok(AuthenticatedClient { visitor, until: *until });
     }
     let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
@@ -146,7 +147,7 @@ pub(super) async fn authenticate(
         &json::Limits { bytes_max: meta.len(), ..json::Limits::default() },
     );
     let document = document
-        .map_err(|_| Refusal::new(ErrorKind::InvalidParams, "params._meta can not be read"))?;
+        .map_err(|_| Refusal::new(ErrorKind::InvalidParams, "params._meta cannot be read"))?;
     let text = |key: &str| match document.root().get(key).map(|value| value.as_str()) {
         Some(None) => {
             Err(Refusal::new(ErrorKind::InvalidParams, format!("_meta[\"{key}\"] is not a string")))

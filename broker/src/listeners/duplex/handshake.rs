@@ -1,8 +1,10 @@
-//! From the first message of a connection to its session: who the client is, which endpoint it wants, the handshake.
+//! Handshake of a connection: authenticates the client, selects the endpoint, and opens the
+//! session.
 //!
-//! A client that has no HTTP header to say so says both in the `_meta` of `initialize`: `dev.mcp-broker/token` and
-//! `dev.mcp-broker/backend` ([`super::authenticate`]). A client that can come back is told its session's id in the
-//! `_meta` of the answer, one of QUIC that requests may have streams of their own.
+//! Without HTTP headers, a client sends its token and its endpoint in the `_meta` of `initialize`:
+//! `dev.mcp-broker/token` and `dev.mcp-broker/backend` ([`super::authenticate`]). A client that can
+//! resume gets its session id in the `_meta` of the answer. A QUIC client gets a member that
+//! permits a stream for each request.
 
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ use protocol::{
     method::Method,
     splice::Splice,
 };
+use rules::{client_transport::Transport, limits::FIRST_MESSAGE_BYTES_MAX};
 use transport::frame::{CloseReason, FrameSink, FrameSource};
 
 use super::{
@@ -31,19 +34,19 @@ use crate::{
     auth::AuthenticatedCaller,
     backends::link::request_streams::STREAMS,
     broker::Broker,
-    limits::FIRST_MESSAGE_BYTES_MAX,
-    listeners::stateless::{StatelessOutcome, admitted, no_sessions, react},
+    listeners::stateless::{StatelessOutcome, dispatch, parse_request, sessions_unsupported},
     metrics::{Direction, Side},
-    rules::client_transport::Transport,
     sessions::session::Session,
 };
 
 const SESSION: &str = "dev.mcp-broker/session";
 
-/// Reads until a session is open and its client knows; otherwise the way to end the connection. The session has its seat
-/// before its client is told: a connection that breaks in between leaves none behind. Beside it, how many messages the client
-/// was sent so far. A client whose requests stand alone has no session: its first request goes to [`super::stateless`].
-pub(super) async fn session(
+/// Reads until a session is open and its client has the answer. Returns the close reason otherwise.
+///
+/// The session has its [`SessionConnection`] before the answer is sent, so a connection that breaks
+/// in between leaves no session behind. A stateless client has no session: its first request is
+/// passed to [`super::stateless`].
+pub(super) async fn open_session(
     broker: &Arc<Broker>,
     guest: &IncomingConnection,
     source: &mut impl FrameSource,
@@ -54,7 +57,7 @@ pub(super) async fn session(
         ..json::Limits::default()
     };
     let message_bytes_max = limits.bytes_max;
-    source.allow(
+    source.set_message_limit(
         message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX),
         Some(&broker.shared.unauthenticated_messages),
     );
@@ -65,35 +68,35 @@ pub(super) async fn session(
             Ok(None) => return Err(CloseReason::Done),
             Err(error) => {
                 if let Some(refusal) = refusal_of(&error) {
-                    say(broker, sink, refused(broker, &refusal, None)).await?;
+                    send_frame(broker, sink, refused(broker, &refusal, None)).await?;
                 }
-                return Err(error.goodbye());
+                return Err(error.close_reason());
             }
         };
         broker.shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         let (answer, ended) = match Message::decode(frame, &limits) {
-            Ok(message) => match answered(broker, guest, &message).await {
+            Ok(message) => match reply_to(broker, guest, &message).await {
                 HandshakeReply::Session(mut seat, frame) => {
-                    say(broker, sink, frame).await?;
+                    send_frame(broker, sink, frame).await?;
                     seat.is_known = true;
-                    source.allow(message_bytes_max, None);
+                    source.set_message_limit(message_bytes_max, None);
                     return Ok(HandshakeOutcome::Session(seat, said + 1));
                 }
                 HandshakeReply::Stateless => {
-                    source.allow(message_bytes_max, None);
+                    source.set_message_limit(message_bytes_max, None);
                     return Ok(HandshakeOutcome::Stateless(Box::new(message)));
                 }
                 HandshakeReply::Frame(frame) => (frame, None),
                 HandshakeReply::Goodbye(frame) => (frame, Some(CloseReason::Policy)),
                 HandshakeReply::None => continue,
             },
-            // A page in somebody's browser can send any text to a port of this machine, as the body of a request whose head
-            // comes first: the connection must be over before the body is looked at.
+            // A web page in a browser can send any text to a local port, as a body after an HTTP
+            // head. The connection must end before that body is read.
             Err(Rejection { refusal, id, .. }) => {
                 (refused(broker, &refusal, id.as_ref()), Some(CloseReason::Protocol))
             }
         };
-        say(broker, sink, answer).await?;
+        send_frame(broker, sink, answer).await?;
         said += 1;
         if let Some(goodbye) = ended {
             return Err(goodbye);
@@ -101,25 +104,25 @@ pub(super) async fn session(
     }
 }
 
-/// How a connection begins.
+/// Outcome of the handshake.
 pub(super) enum HandshakeOutcome {
-    /// Its session, and how many messages its client was sent so far.
+    /// The session, and the number of messages sent to its client so far.
     Session(SessionConnection, u64),
-    /// Its requests stand alone; this is the first.
+    /// First request of a stateless client.
     Stateless(Box<Message>),
 }
 
-/// What comes of a message before there is a session.
+/// Reply to a message before a session is open.
 enum HandshakeReply {
     Stateless,
     Session(SessionConnection, Bytes),
     Frame(Bytes),
-    /// The last one.
+    /// Last frame of the connection.
     Goodbye(Bytes),
     None,
 }
 
-async fn answered(
+async fn reply_to(
     broker: &Arc<Broker>,
     guest: &IncomingConnection,
     message: &Message,
@@ -129,7 +132,7 @@ async fn answered(
     };
     let eras = broker.shared.config.compat.eras;
     let refusal = match message.method {
-        // After it a client may still decide for a session.
+        // The client may still open a session afterwards.
         Method::ServerDiscover => match answer_discover(broker, guest, message).await {
             Ok(answer) => return HandshakeReply::Frame(with_streams(guest, answer)),
             Err(refusal) if is_of_sign_in(&refusal) => {
@@ -137,8 +140,8 @@ async fn answered(
             }
             Err(refusal) => refusal,
         },
-        // Strangers get neither more time nor larger messages.
-        _ if message.is_modern() && eras.has_modern() => {
+        // Unauthenticated clients get neither more time nor larger messages.
+        _ if message.is_stateless() && eras.has_stateless() => {
             match authenticate(broker, guest, message).await {
                 Ok(_) => return HandshakeReply::Stateless,
                 Err(refusal) => {
@@ -146,32 +149,32 @@ async fn answered(
                 }
             }
         }
-        _ if message.is_modern() => stateless_unsupported(),
-        Method::Initialize if !eras.has_sessions() => no_sessions(message),
-        Method::Initialize => match opened(broker, guest, message).await {
+        _ if message.is_stateless() => stateless_unsupported(),
+        Method::Initialize if !eras.has_sessions() => sessions_unsupported(message),
+        Method::Initialize => match initialize(broker, guest, message).await {
             Ok((seat, result)) => {
                 return HandshakeReply::Session(
                     seat,
                     with_streams(guest, handshake::success(id, &result)),
                 );
             }
-            // Whoever guesses keys has to connect for each of them.
+            // A client that guesses keys must reconnect for each of them.
             Err(refusal) if is_of_sign_in(&refusal) => {
                 return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
             }
             Err(refusal) => refusal,
         },
-        // MCP 2025-11-25, Lifecycle: the one request that may come before.
+        // MCP 2025-11-25, Lifecycle: the only request that may come before `initialize`.
         Method::Ping => return HandshakeReply::Frame(handshake::success(id, b"{}")),
         _ => Refusal::new(
             ErrorKind::SessionRequired,
-            "there is no session yet: open one with initialize",
+            "the connection has no session yet: open one with initialize",
         ),
     };
     HandshakeReply::Frame(refused(broker, &refusal, Some(id)))
 }
 
-async fn opened(
+async fn initialize(
     broker: &Arc<Broker>,
     guest: &IncomingConnection,
     message: &Message,
@@ -192,7 +195,7 @@ async fn opened(
     Ok((SessionConnection::new(broker.clone(), session, place, until), result))
 }
 
-/// Tells a client the id by which it finds its session again.
+/// Adds the session id to the result, by which the client can resume its session.
 fn with_session_id(result: &Bytes, session: &Session) -> Bytes {
     let members = result.strip_prefix(b"{").unwrap_or(result);
     [
@@ -203,7 +206,7 @@ fn with_session_id(result: &Bytes, session: &Session) -> Bytes {
     .into()
 }
 
-/// Tells a client of QUIC that its requests may have streams of their own.
+/// Adds a member to a QUIC client's answer that permits a stream for each request.
 fn with_streams(guest: &IncomingConnection, answer: Bytes) -> Bytes {
     if guest.transport != Transport::Quic {
         return answer;
@@ -222,19 +225,23 @@ fn refused(broker: &Broker, refusal: &Refusal, id: Option<&RequestId>) -> Bytes 
     refusal.to_response(id, &request_id)
 }
 
-async fn say(broker: &Broker, sink: &mut impl FrameSink, frame: Bytes) -> Result<(), CloseReason> {
+async fn send_frame(
+    broker: &Broker,
+    sink: &mut impl FrameSink,
+    frame: Bytes,
+) -> Result<(), CloseReason> {
     broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
     sink.send_all(&mut vec![frame]).await.map_err(|_| CloseReason::Done)
 }
 
-/// The answer to `server/discover` before it is known how a connection goes on.
+/// Answers `server/discover`, before the client has chosen sessions or stateless requests.
 async fn answer_discover(
     broker: &Arc<Broker>,
     guest: &IncomingConnection,
     message: &Message,
 ) -> Result<Bytes, Refusal> {
     let AuthenticatedClient { visitor, .. } = authenticate(broker, guest, message).await?;
-    match react(broker, &visitor, admitted(broker, message.clone())?).await? {
+    match dispatch(broker, &visitor, parse_request(broker, message.clone())?).await? {
         StatelessOutcome::Answer(frame) => Ok(frame),
         _ => Err(Refusal::new(ErrorKind::Internal, "nothing was discovered")),
     }

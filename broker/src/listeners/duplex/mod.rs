@@ -1,8 +1,9 @@
-//! The data plane over connections that are sessions: a client's messages come in, and everything for it goes out, on one
-//! connection.
+//! The data plane over duplex connections: one connection carries the messages of a session in both
+//! directions.
 //!
-//! [`serve`] is the life of such a connection, whatever wire it has: a session is opened ([`handshake`]), spoken with
-//! ([`session_io`]), and ended with a goodbye. Generic over the two frame traits; each wire has a file that accepts.
+//! [`serve`] runs such a connection on every wire: it opens a session ([`handshake`]), exchanges
+//! messages ([`session_io`]), and closes the connection with a reason. It is generic over the two
+//! frame traits. Each wire has a file that accepts its connections.
 
 mod authenticate;
 mod handshake;
@@ -18,9 +19,10 @@ pub mod tcp;
 
 use std::{sync::Arc, time::Duration};
 
+use rules::limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT};
 use tokio::task::coop::unconstrained;
 use tokio_util::sync::CancellationToken;
-use transport::frame::{CloseReason, FrameSink, FrameSource, farewell};
+use transport::frame::{CloseReason, FrameSink, FrameSource, close_gracefully};
 
 pub(super) use self::{
     authenticate::acquire_connection,
@@ -31,12 +33,11 @@ use self::{handshake::HandshakeOutcome, session_io::ReadOutcome};
 use crate::{
     auth::CredentialExpiry,
     broker::Broker,
-    limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
     listeners::tls_acceptor::CertificateCaller,
-    sessions::stream::StreamCursor,
+    sessions::{session::outbox, stream::StreamCursor},
 };
 
-/// Serves one connection to its end.
+/// Serves one connection until it closes.
 pub(super) async fn serve<Source, Sink>(
     broker: Arc<Broker>,
     guest: IncomingConnection,
@@ -47,31 +48,31 @@ pub(super) async fn serve<Source, Sink>(
     Source: FrameSource,
     Sink: FrameSink,
 {
-    match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
+    match open(&broker, &guest, &mut source, &mut sink, &stop).await {
         Ok(OpenedConnection::Session(seat, outbox)) => {
             let certified = guest.certified;
-            converse(seat, outbox, source, sink, certified).await;
+            run_session(seat, outbox, source, sink, certified).await;
         }
         Ok(OpenedConnection::Stateless(first)) => {
             let desk = stateless::RequestDispatcher::new(broker, guest, stop);
-            if let Some(goodbye) = desk.converse(*first, &mut source, &mut sink).await {
-                farewell(&mut source, &mut sink, goodbye).await;
+            if let Some(goodbye) = desk.run(*first, &mut source, &mut sink).await {
+                close_gracefully(&mut source, &mut sink, goodbye).await;
             }
         }
-        Err(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
+        Err(goodbye) => close_gracefully(&mut source, &mut sink, goodbye).await,
     }
 }
 
-/// How a connection goes on.
+/// Outcome of the opening of a connection.
 enum OpenedConnection {
-    /// With a session and its client's stream.
+    /// A session, and the stream of messages to its client.
     Session(SessionConnection, StreamCursor),
-    /// Without one: this is its first request.
+    /// First request of a stateless client.
     Stateless(Box<protocol::envelope::Message>),
 }
 
-/// A session within the time for it, and its client's stream.
-async fn opened(
+/// Opens a session within its time limit. Returns it with the stream of messages to its client.
+async fn open(
     broker: &Arc<Broker>,
     guest: &IncomingConnection,
     source: &mut impl FrameSource,
@@ -81,8 +82,9 @@ async fn opened(
     let limit = broker.shared.config.timeouts.handshake;
     let begun = tokio::select! {
         biased;
-        // Boxed: an idle connection would otherwise keep room for its opening for as long as it lives.
-        opened = Box::pin(handshake::session(broker, guest, source, sink)) => opened?,
+        // Boxed: an idle connection would otherwise keep the memory of its opening for its whole
+        // life.
+        opened = Box::pin(handshake::open_session(broker, guest, source, sink)) => opened?,
         () = stop.cancelled() => return Err(CloseReason::GoingAway),
         () = tokio::time::sleep(limit) => {
             tracing::debug!(transport = guest.transport.name(), "no session was opened in time");
@@ -92,14 +94,14 @@ async fn opened(
     match begun {
         HandshakeOutcome::Stateless(first) => Ok(OpenedConnection::Stateless(first)),
         HandshakeOutcome::Session(seat, said) => {
-            let outbox = seat.session.open_outbox(Some(said)).ok_or(CloseReason::GoingAway)?;
+            let outbox = outbox::open(&seat.session, Some(said)).ok_or(CloseReason::GoingAway)?;
             Ok(OpenedConnection::Session(seat, outbox))
         }
     }
 }
 
-/// Speaks until one side has had enough, and says goodbye.
-pub(super) async fn converse(
+/// Exchanges messages until one side ends, and closes the connection with a reason.
+pub(super) async fn run_session(
     seat: SessionConnection,
     mut outbox: StreamCursor,
     mut source: impl FrameSource,
@@ -109,23 +111,23 @@ pub(super) async fn converse(
     let stream = outbox.stream.clone();
     let spoken = tokio::select! {
         biased;
-        goodbye = speak(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
+        goodbye = drive_session(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
         never = seat.outlived(certified) => match never {},
         () = seat.expired(&stream) => None,
     };
     if let Some(goodbye) = spoken {
-        let goodbye = if seat.until.is_some_and(CredentialExpiry::is_past) {
+        let goodbye = if seat.until.is_some_and(CredentialExpiry::is_expired) {
             CloseReason::Policy
         } else {
             goodbye
         };
         drop((outbox, seat));
-        farewell(&mut source, &mut sink, goodbye).await;
+        close_gracefully(&mut source, &mut sink, goodbye).await;
     }
 }
 
-/// `None`: the connection is beyond goodbyes.
-async fn speak(
+/// Returns the close reason, or `None` if the connection can no longer carry one.
+async fn drive_session(
     seat: &SessionConnection,
     outbox: &mut StreamCursor,
     source: &mut impl FrameSource,
@@ -137,55 +139,60 @@ async fn speak(
     let writing = async {
         tokio::select! {
             biased;
-            never = calls.carried_out(&stream) => match never {},
-            // What the calls did in this turn is not held against what they are to be answered with.
+            never = calls.drive(&stream) => match never {},
+            // Unconstrained: the budget that the calls used in this turn must not delay their
+            // answers.
             goodbye = unconstrained(session_io::write(session, outbox, sink, &room)) => goodbye,
         }
     };
     tokio::pin!(writing);
-    // What is read is begun, and what is answered by then written, with the same waking.
+    // One wake-up of the task starts the requests that it reads, and writes the answers that are
+    // then ready.
     let silence = tokio::select! {
         biased;
-        // Nor is what was read, which ends by itself after a while, against the calls.
+        // Unconstrained too: the reader yields by itself, and must not use the budget of the calls.
         silence = unconstrained(session_io::read(session, &stream, source, &room, &calls)) => silence,
         goodbye = &mut writing => return goodbye,
     };
     let goodbye = match silence {
         ReadOutcome::Disconnected => return None,
-        // The client may come back, on another connection.
-        ReadOutcome::Fault(goodbye) if !session.ends_with_connection() => return Some(goodbye),
+        // The client may resume on another connection.
+        ReadOutcome::Fault(goodbye) if !session.transport.ends_with_connection() => {
+            return Some(goodbye);
+        }
         ReadOutcome::Fault(goodbye) => goodbye,
-        // On a wire without half-closed connections that was the client's goodbye.
-        ReadOutcome::HalfClosed if !session.ends_with_connection() => {
+        // On a wire without half-closed connections, the client has ended the session.
+        ReadOutcome::HalfClosed if !session.transport.ends_with_connection() => {
             seat.leave("its client ended it");
             return Some(CloseReason::Done);
         }
-        // A client that closed its sending half still wants its answers.
+        // A client that closed its sending half still expects its answers.
         ReadOutcome::HalfClosed => {
             tokio::select! {
                 biased;
                 goodbye = &mut writing => return goodbye,
-                () = session_io::at_rest(session, &room) => {}
+                () = session_io::wait_idle(session, &room) => {}
                 () = tokio::time::sleep(HALF_CLOSED_MAX) => {}
             }
             seat.leave("its client ended it");
-            // As slow as it is, as long as it takes something: a write that gets nowhere ends by itself, and so does a drain.
+            // A slow client gets all the time it needs while it reads something. A stalled write
+            // ends by itself, and so does a drain.
             let drained = async {
                 session.shared.draining.cancelled().await;
                 tokio::time::sleep(LAST_FRAMES_WAIT).await;
             };
             return tokio::select! {
                 biased;
-                written = in_time(session.shared.config.session.idle, writing) => written.map(|_over| CloseReason::Done),
+                written = with_timeout(session.shared.config.session.idle, writing) => written.map(|_over| CloseReason::Done),
                 () = drained => None,
             };
         }
     };
     seat.leave("its client ended it");
-    in_time(LAST_FRAMES_WAIT, writing).await.map(|_over| goodbye)
+    with_timeout(LAST_FRAMES_WAIT, writing).await.map(|_over| goodbye)
 }
 
-/// `None` when it takes too long, or when it says so itself.
-async fn in_time<T>(limit: Duration, work: impl Future<Output = Option<T>>) -> Option<T> {
+/// Returns `None` after the limit, or if `work` returns `None`.
+async fn with_timeout<T>(limit: Duration, work: impl Future<Output = Option<T>>) -> Option<T> {
     tokio::time::timeout(limit, work).await.ok().flatten()
 }

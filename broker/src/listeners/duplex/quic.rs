@@ -1,5 +1,6 @@
-//! The data plane over QUIC: the control stream is a session's connection as TCP is, and each further stream a client opens
-//! carries one request, so that a lost packet delays one exchange and not the others (docs/transports.md).
+//! The data plane over QUIC. The control stream carries a session like a TCP connection. Each
+//! further stream of a client carries one request, so a lost packet delays only one exchange
+//! (docs/transports.md).
 
 use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
@@ -9,9 +10,16 @@ use protocol::{
     error::{ErrorKind, Refusal},
     json,
 };
+use rules::{
+    client_transport::Transport,
+    limits::{
+        CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES,
+        QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX, UNFINISHED_REQUESTS_BYTES_MAX,
+    },
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
-    frame::{CloseReason, FrameSink, farewell},
+    frame::{CloseReason, FrameSink, close_gracefully},
     quic::{
         Cancellation, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream,
     },
@@ -19,51 +27,46 @@ use transport::{
 };
 
 use super::{
-    OpenedConnection,
+    OpenedConnection, drive_session,
     incoming::IncomingConnection,
-    opened,
+    open,
     read_errors::{refusal_of, stateless_unsupported},
     reply_stream::{ReplyStream, StartedRequest},
     slow_reader::{SendFailure, SlowReaderScope, log_slow_reader, send},
-    speak,
     stateless::RequestDispatcher,
 };
 use crate::{
     broker::Broker,
     config::Config,
-    limits::{
-        CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES,
-        QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX, UNFINISHED_REQUESTS_BYTES_MAX,
-    },
     listeners::{
         connection_limits::ConnectionLimiter, tls_acceptor::CertificateCaller,
         trusted_proxies::ProxyProtocol,
     },
     metrics::{Direction, Side},
-    rules::client_transport::Transport,
     sessions::{
         call::CallFuture,
-        session::Session,
+        session::{Session, notifications, questions},
         shared::Shared,
         stream::{Batch, EventStream, StreamCursor, StreamEnd},
+        submit,
     },
 };
 
-/// What one connection may cost.
+/// Returns the limits of one connection.
 pub fn limits(config: &Config) -> Limits {
     Limits {
         message_bytes_max: config.limits.message_bytes,
         request_streams_max: QUIC_REQUEST_STREAMS_MAX,
-        // Two of the largest there may be, at least.
+        // Room for at least two requests of the largest size.
         request_bytes_max: UNFINISHED_REQUESTS_BYTES_MAX.max(2 * config.limits.message_bytes),
-        silence_max: config.timeouts.quic_idle,
+        idle_timeout: config.timeouts.quic_idle,
         stall_max: CLIENT_WRITE_STALL_MAX,
         handshakes_max: QUIC_HANDSHAKES_MAX,
         ..Limits::default()
     }
 }
 
-/// Serves until `stop`, then until the connections there are have ended.
+/// Serves until `stop`, then until the open connections have ended.
 pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: CancellationToken) {
     let admission = ConnectionLimiter::new(
         &broker.shared.config.limits,
@@ -82,7 +85,7 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
         };
         let peer = incoming.remote();
         let (broker, tls, stop) = (broker.clone(), listener.tls().clone(), stop.clone());
-        // Boxed, as the opening of a session is.
+        // Boxed, like the opening of a session.
         let established = Box::pin(incoming.establish(broker.shared.config.timeouts.handshake));
         connections.spawn(async move {
             let _place = admitted;
@@ -116,15 +119,15 @@ async fn connection(
     let (certified, remote) = CertificateCaller::identified(shown, address);
     let guest = IncomingConnection { transport: Transport::Quic, certified, remote, known: None };
     let requests = TaskTracker::new();
-    let goodbye = match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
-        // Boxed: a connection with a session has no room for it.
+    let goodbye = match open(&broker, &guest, &mut source, &mut sink, &stop).await {
+        // Boxed, so that a connection with a session needs no memory for it.
         Ok(OpenedConnection::Stateless(first)) => {
             Box::pin(async {
                 let desk = RequestDispatcher::new(broker, guest, stop);
                 tokio::select! {
                     biased;
-                    goodbye = desk.converse(*first, &mut source, &mut sink) => goodbye,
-                    () = accept_alone(&desk, &connection, &requests) => None,
+                    goodbye = desk.run(*first, &mut source, &mut sink) => goodbye,
+                    () = accept_stateless(&desk, &connection, &requests) => None,
                 }
             })
             .await
@@ -133,7 +136,7 @@ async fn connection(
             let stream = outbox.stream.clone();
             tokio::select! {
                 biased;
-                goodbye = speak(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
+                goodbye = drive_session(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
                 () = accept_requests(&seat.session, &connection, &requests) => None,
                 never = seat.outlived(guest.certified) => match never {},
                 () = seat.expired(&stream) => None,
@@ -141,16 +144,16 @@ async fn connection(
         }
         Err(goodbye) => Some(goodbye),
     };
-    // What was answered on streams of its own arrives before the connection ends.
+    // Answers on request streams arrive before the connection closes.
     requests.close();
     let _in_time = tokio::time::timeout(LAST_FRAMES_WAIT, requests.wait()).await;
     match goodbye {
-        Some(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
+        Some(goodbye) => close_gracefully(&mut source, &mut sink, goodbye).await,
         None => connection.close(CloseReason::SlowReader),
     }
 }
 
-/// Takes streams until the connection ends.
+/// Accepts request streams until the connection closes.
 async fn accept_requests(
     session: &Arc<Session>,
     connection: &QuicConnection,
@@ -161,18 +164,18 @@ async fn accept_requests(
     }
 }
 
-/// The same of a client without a session.
-async fn accept_alone(
+/// Accepts request streams of a client without a session.
+async fn accept_stateless(
     desk: &Arc<RequestDispatcher>,
     connection: &QuicConnection,
     requests: &TaskTracker,
 ) {
     while let Some(stream) = connection.accept_request().await {
-        requests.spawn(serve_alone(desk.clone(), stream));
+        requests.spawn(serve_stateless(desk.clone(), stream));
     }
 }
 
-/// Receives the message of a stream. Returns `None` when the stream is over: it was empty, or took too long or too much room.
+/// Receives the message of a stream. Returns `None` if the stream was empty, too slow or too large.
 async fn receive(
     shared: &Shared,
     mut stream: RequestStream,
@@ -182,7 +185,7 @@ async fn receive(
         Ok(Ok(Some(frame))) => Ok(frame),
         Ok(Err(error)) => match refusal_of(&error) {
             Some(refusal) => Err(Rejection::new(refusal, None)),
-            None if error.goodbye() == CloseReason::Overloaded => {
+            None if error.close_reason() == CloseReason::Overloaded => {
                 overloaded(shared, stream).await;
                 return None;
             }
@@ -199,15 +202,15 @@ async fn receive(
     Some((stream, frame))
 }
 
-/// One stream: a request that stands alone. Its reset is a cancellation.
-async fn serve_alone(desk: Arc<RequestDispatcher>, stream: RequestStream) {
+/// Serves one stream of a stateless client: one request. A reset of the stream cancels the request.
+async fn serve_stateless(desk: Arc<RequestDispatcher>, stream: RequestStream) {
     let Some((stream, frame)) = receive(desk.shared(), stream).await else { return };
     let decoded = frame.and_then(|frame| desk.decode(frame));
-    let (mut sink, mut given_up) = stream.answering();
+    let (mut sink, mut given_up) = stream.into_response_sink();
     let StartedRequest { mut answering, until } = match decoded {
         Ok(message) if message.kind == Kind::Request => desk.begin(message).await,
         Ok(message) => {
-            desk.hear(&message);
+            desk.handle_notification(&message);
             return sink.finish();
         }
         Err(rejected) => {
@@ -222,11 +225,12 @@ async fn serve_alone(desk: Arc<RequestDispatcher>, stream: RequestStream) {
             frame = answering.next_until(until) => frame,
             () = given_up.cancelled(&sink) => return,
         };
-        // Without an answer the stream is reset, as it is dropped.
+        // Without an answer, the drop of the stream resets it.
         let Some(frame) = frame else { return };
         let is_answer = matches!(answering, ReplyStream::Over);
         if let ReplyStream::Exchange(exchange) = &mut answering {
-            // Its client may read slowly: the call, its room and its deadline do not wait for that.
+            // The client may read slowly: the call, its memory and its deadline do not wait for
+            // that.
             exchange.let_go();
         }
         let behind = answering.stream().cloned();
@@ -239,7 +243,7 @@ async fn serve_alone(desk: Arc<RequestDispatcher>, stream: RequestStream) {
     }
 }
 
-/// One stream: a request, and what belongs to it.
+/// Serves one stream of a session: a request and its messages.
 async fn serve_request(session: Arc<Session>, stream: RequestStream) {
     let shared = &session.shared;
     let limits = json::Limits { bytes_max: session.message_bytes(), ..json::Limits::default() };
@@ -249,7 +253,7 @@ async fn serve_request(session: Arc<Session>, stream: RequestStream) {
         shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         Message::decode(frame, &limits)
     });
-    let (mut sink, cancellation) = stream.answering();
+    let (mut sink, cancellation) = stream.into_response_sink();
     let begun = match decoded {
         Ok(message) => begin(&session, message).await,
         Err(rejected) => Err(rejected),
@@ -258,7 +262,7 @@ async fn serve_request(session: Arc<Session>, stream: RequestStream) {
         Ok(Some((request, reader, call))) => {
             tokio::select! {
                 biased;
-                never = carried_out(call) => match never {},
+                never = drive_call(call) => match never {},
                 () = answer(&session, request, reader, sink, cancellation) => {}
             }
         }
@@ -274,22 +278,22 @@ async fn serve_request(session: Arc<Session>, stream: RequestStream) {
 
 type StartedCall = (protocol::ids::RequestId, StreamCursor, Option<CallFuture>);
 
-/// Hands a message to the session. `None`: it is not a request, and nothing follows.
+/// Passes a message to the session. Returns `None` for a message that is not a request, which has
+/// no answer.
 async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<StartedCall>, Rejection> {
     let id = message.id.clone();
-    if message.is_modern() {
+    if message.is_stateless() {
         return Err(Rejection::new(stateless_unsupported(), id));
     }
     match message.kind {
-        // One that is dropped has been counted; on this wire there is no word for it.
-        Kind::Notification => drop(session.handle_notification(&message)),
-        Kind::Result | Kind::Error => session.handle_answer(&message),
+        // A dropped notification is counted. This wire has no answer for it.
+        Kind::Notification => drop(notifications::handle_notification(session, &message)),
+        Kind::Result | Kind::Error => questions::handle_answer(session, &message),
         Kind::Request => {
             let stream = session.open_stream(id.iter().cloned().collect(), 0);
-            let unread = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
+            let unread = || Refusal::new(ErrorKind::Internal, "a new stream cannot be read");
             let reader = stream.read_from(0).map_err(|_| Rejection::new(unread(), id.clone()))?;
-            let call = session
-                .handle_request_after_quiesce(message, &stream)
+            let call = submit::handle_request_after_quiesce(session, message, &stream)
                 .await
                 .map_err(|refusal| Rejection::new(refusal, id.clone()))?;
             return Ok(id.map(|id| (id, reader, call)));
@@ -298,16 +302,17 @@ async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Starte
     Ok(None)
 }
 
-/// Carries a call out beside whoever waits for what comes of it, who is the one to end. Dropped, the call goes on by itself.
-async fn carried_out(call: Option<CallFuture>) -> Infallible {
+/// Runs a call and never returns. The caller drops this future, and the call then continues by
+/// itself.
+async fn drive_call(call: Option<CallFuture>) -> Infallible {
     if let Some(call) = call {
         call.await;
     }
     std::future::pending().await
 }
 
-/// Writes what belongs to the request until its answer, or until nobody waits for it any more. A stream that ends without the
-/// answer is reset: with the code of a cancellation when it is merely dropped.
+/// Writes the messages of a request until its answer, or until the client cancels it. A stream that
+/// ends without the answer is reset. Dropping it resets it with the cancellation code.
 async fn answer(
     session: &Session,
     request: protocol::ids::RequestId,
@@ -329,7 +334,7 @@ async fn answer(
                 StreamEnd::Complete | StreamEnd::Paused => sink.close(CloseReason::GoingAway).await,
                 StreamEnd::Displaced => sink.close(CloseReason::Policy).await,
                 StreamEnd::Slow | StreamEnd::Lost => {
-                    cut(&session.shared, Some(session), &mut sink).await;
+                    reset_slow_reader(&session.shared, Some(session), &mut sink).await;
                     session.cancel_request(&request);
                 }
             };
@@ -343,8 +348,8 @@ async fn answer(
     }
 }
 
-/// Writes messages for as long as the client takes something of them, and nobody else needs the room of what waits `behind` them.
-/// `false`: it does not get them, and is told so if it only reads too slowly.
+/// Writes messages while the client reads, and while the stream `behind` is not cut for its memory.
+/// Returns `false` if they were not written. A slow reader gets a close code.
 async fn deliver(
     shared: &Shared,
     session: Option<&Session>,
@@ -355,20 +360,21 @@ async fn deliver(
     match send(shared, sink, frames, behind).await {
         Ok(()) => true,
         Err(SendFailure::SlowReader) => {
-            cut(shared, session, sink).await;
+            reset_slow_reader(shared, session, sink).await;
             false
         }
         Err(SendFailure::Write(_)) => false,
     }
 }
 
-/// The client does not read: in the middle of a message perhaps, so no word can follow it.
-async fn cut(shared: &Shared, session: Option<&Session>, sink: &mut QuicSink) {
+/// Closes the stream of a client that does not read. The cut may be inside a message, so no message
+/// can follow it.
+async fn reset_slow_reader(shared: &Shared, session: Option<&Session>, sink: &mut QuicSink) {
     log_slow_reader(shared, session, Transport::Quic, SlowReaderScope::Stream);
     sink.close(CloseReason::SlowReader).await;
 }
 
-/// The requests of this client that are not whole yet take more room than there is for them.
+/// Refuses a stream because the client's incomplete requests exceed their memory limit.
 async fn overloaded(shared: &Shared, stream: RequestStream) {
     shared.metrics.rate_limited("quic_request_bytes");
     stream.refuse(CloseReason::Overloaded).await;

@@ -1,9 +1,9 @@
-//! What a client is told of a message that cannot be read, or that another era would have to serve.
+//! Refusals of messages that cannot be read, or that belong to an unsupported revision.
 
 use protocol::error::{ErrorKind, Refusal};
 use transport::frame::{CloseReason, ReadError};
 
-/// What to tell a client about a message that could not be read.
+/// Returns the refusal of an unreadable message, if the client can still receive one.
 pub(super) fn refusal_of(error: &ReadError) -> Option<Refusal> {
     match error {
         ReadError::TooLong { limit } => Some(Refusal::new(
@@ -14,7 +14,7 @@ pub(super) fn refusal_of(error: &ReadError) -> Option<Refusal> {
     }
 }
 
-/// What a request that stands alone gets where there are only sessions.
+/// Returns the refusal of a stateless request on a connection that supports sessions only.
 pub(super) fn stateless_unsupported() -> Refusal {
     Refusal::new(
         ErrorKind::UnsupportedEra,
@@ -22,10 +22,11 @@ pub(super) fn stateless_unsupported() -> Refusal {
     )
 }
 
-/// How a connection ends whose client sent what cannot be read. Returns `None` when the connection is gone.
+/// Returns the close reason after an unreadable message, or `None` if the connection is already
+/// closed.
 pub(super) fn close_reason(error: &ReadError) -> Option<CloseReason> {
     match error {
         ReadError::Closed { .. } | ReadError::Io(_) => None,
-        fault => Some(fault.goodbye()),
+        fault => Some(fault.close_reason()),
     }
 }

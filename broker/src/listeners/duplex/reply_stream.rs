@@ -1,4 +1,4 @@
-//! The messages that a stateless request is answered with, one after the other.
+//! Stream of the messages that answer a stateless request.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// What a request is answered with.
+/// Messages that answer a request.
 pub(super) enum ReplyStream {
     Single(Bytes),
     Exchange(Box<Exchange>),
@@ -25,15 +25,15 @@ pub(super) enum ReplyStream {
     Over,
 }
 
-/// A request that was begun.
+/// A request that has started.
 pub(super) struct StartedRequest {
     pub(super) answering: ReplyStream,
-    /// Until when it may go on.
+    /// Expiry time of the client's credential.
     pub(super) until: Option<CredentialExpiry>,
 }
 
 impl ReplyStream {
-    /// The next message; `None` when there is no more. Cancel-safe.
+    /// Returns the next message, or `None` at the end. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         let step = match self {
             Self::Over => return None,
@@ -63,14 +63,15 @@ impl ReplyStream {
         }
     }
 
-    /// The same. What was begun ends when what was shown for it is good no longer; an answer that waits at another replica comes.
+    /// Returns the next message until the credential expires. The request then ends. An answer that
+    /// waits at another replica still arrives.
     pub(super) async fn next_until(&mut self, until: Option<CredentialExpiry>) -> Option<Bytes> {
         let Some(until) = until else { return self.next().await };
-        if !until.is_past() {
+        if !until.is_expired() {
             tokio::select! {
                 biased;
                 frame = self.next() => return frame,
-                () = until.passed() => {}
+                () = until.expired() => {}
             }
         }
         match self {
@@ -85,7 +86,7 @@ impl ReplyStream {
         self.next().await
     }
 
-    /// What the next messages wait in, where there is such a place.
+    /// Returns the stream that buffers the next messages, if there is one.
     pub(super) fn stream(&self) -> Option<&Arc<EventStream>> {
         match self {
             Self::Exchange(exchange) => exchange.stream(),

@@ -1,34 +1,39 @@
-//! A session and the connection it lives on. Dropping the connection ends the session, or begins the time in which its client may
-//! resume it.
+//! A session with its connection. A drop of the connection ends the session, or starts the time in
+//! which its client may resume it.
 
 use std::{convert::Infallible, sync::Arc};
+
+use rules::limits::LAST_FRAMES_WAIT;
 
 use crate::{
     auth::{self, CredentialExpiry},
     broker::Broker,
-    limits::LAST_FRAMES_WAIT,
     listeners::tls_acceptor::CertificateCaller,
-    sessions::{session::Session, stream::EventStream, tenant::ConnectionPermit},
+    sessions::{
+        session::{Session, outbox},
+        stream::EventStream,
+        tenant::ConnectionPermit,
+    },
 };
 
-/// A session and the connection it lives on.
+/// A session with its connection.
 pub(in crate::listeners) struct SessionConnection {
     broker: Arc<Broker>,
     pub(super) session: Arc<Session>,
-    /// Its client was told that there is one.
+    /// Set when the client has received the answer to `initialize`.
     pub(super) is_known: bool,
     _place: Arc<ConnectionPermit>,
-    /// Until when it is its client's by what was shown for the connection.
+    /// Expiry time of the credential that the client showed for the connection.
     pub(super) until: Option<CredentialExpiry>,
 }
 
-/// A session that can be resumed waits for its client; any other ends here at the latest.
+/// A session that can be resumed waits for its client. Any other session ends here at the latest.
 impl Drop for SessionConnection {
     fn drop(&mut self) {
         if !self.is_known {
             return self.leave("its client never got it");
         }
-        if self.session.ends_with_connection() {
+        if self.session.transport.ends_with_connection() {
             return self.leave("its connection ended");
         }
         if self.session.is_leaving() {
@@ -36,10 +41,11 @@ impl Drop for SessionConnection {
         }
         let (broker, session) = (Arc::downgrade(&self.broker), self.session.clone());
         let (window, connections) =
-            (session.shared.config.session.resume, session.connection_count());
+            (session.shared.config.session.resume, outbox::connection_count(&session));
         tokio::spawn(async move {
             tokio::time::sleep(window).await;
-            let alone = !session.is_leaving() && session.is_disconnected_since(connections);
+            let alone =
+                !session.is_leaving() && outbox::is_disconnected_since(&session, connections);
             if let Some(broker) = broker.upgrade().filter(|_| alone) {
                 broker.close_session(&session, "its client did not come back");
             }
@@ -57,7 +63,7 @@ impl SessionConnection {
         Self { broker, session, is_known: false, _place: place, until }
     }
 
-    /// Of a client that goes on with its session.
+    /// Attaches a resumed session to a new connection.
     pub(in crate::listeners) fn again(
         broker: Arc<Broker>,
         session: Arc<Session>,
@@ -69,25 +75,26 @@ impl SessionConnection {
         seat
     }
 
-    /// Ends the session when the certificate it was opened with is good no longer; the client is told goodbye as for any other end.
+    /// Ends the session when its certificate is no longer valid. The client gets a close reason as
+    /// after any other end.
     pub(super) async fn outlived(&self, certified: Option<CertificateCaller>) -> Infallible {
-        // A key that was shown comes before a certificate.
+        // A key has precedence over a certificate.
         if let Some(certified) =
             certified.filter(|certified| *certified.caller() == self.session.caller)
         {
-            // Boxed: next to nobody has one.
-            Box::pin(certified.outlived()).await;
+            // Boxed: few connections have a certificate.
+            Box::pin(certified.expired()).await;
             self.leave("the certificate it was opened with is good no longer");
         }
         std::future::pending().await
     }
 
-    /// Asks for the end of the connection when the token that was shown for it is good no longer. A session that its client can come
-    /// back to, with another token, stays. Resolves when that was not done in time.
+    /// Ends the connection when its token expires. A session that its client can resume with
+    /// another token continues. Resolves if the connection does not end in time.
     pub(super) async fn expired(&self, outbox: &EventStream) {
-        auth::outlived(self.until).await;
+        auth::credential_expired(self.until).await;
         tracing::debug!(session = %self.session.digest, "the token of a connection has expired");
-        if self.session.ends_with_connection() {
+        if self.session.transport.ends_with_connection() {
             self.leave("the token it was opened with has expired");
         } else {
             outbox.pause();

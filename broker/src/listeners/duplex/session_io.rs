@@ -1,9 +1,11 @@
-//! The two halves of a session's connection: what the client sends goes to its session, what is for the client goes out.
+//! Reader and writer of a session's connection. The reader passes the client's messages to its
+//! session, the writer sends the session's messages to the client.
 //!
-//! Both run in the connection's one task, and so do the calls of the client: what came together is read, begun, gone on with
-//! and answered together, with one wake-up and one system call for many. A message is not copied on its way. A client is read
-//! from only while there is room for what it asks, so that one that pipelines faster than it reads is slowed down; one that
-//! does not read at all is cut.
+//! Both run in the connection's one task, as do the client's calls. One wake-up reads, starts,
+//! advances and answers many messages with few system calls. A message is not copied on its way.
+//!
+//! The reader pauses while the outbox is half full, which slows down a client that pipelines faster
+//! than it reads. The connection of a client that does not read at all is closed.
 
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,10 @@ use protocol::{
     envelope::{Body, Kind, Message, Rejection, decode_body},
     json,
 };
+use rules::{
+    event_log::EventKind,
+    limits::{FRAMES_IN_A_ROW, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, PIPELINE_WAIT_MAX},
+};
 use tokio::sync::Notify;
 use transport::frame::{CloseReason, FrameSink, FrameSource};
 
@@ -30,38 +36,39 @@ use super::{
     slow_reader::{SendFailure, SlowReaderScope, log_slow_reader, send},
 };
 use crate::{
-    limits::{FRAMES_IN_A_ROW, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, PIPELINE_WAIT_MAX},
     metrics::{Direction, Side},
-    rules::event_log::EventKind,
     sessions::{
         call::CallFuture,
-        session::Session,
+        session::{Session, notifications, questions},
         stream::{Batch, EventStream, StreamCursor, StreamEnd},
+        submit,
     },
     telemetry::request,
 };
 
-/// Why nothing more comes from a client.
+/// Reason why reading ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadOutcome {
-    /// It has said all it has to say.
+    /// The client closed its sending half.
     HalfClosed,
-    /// It broke the rules of the wire.
+    /// The client violated the rules of the wire.
     Fault(CloseReason),
     Disconnected,
 }
 
-/// A client's calls on their way, which are no tasks of their own. Those that are left when it is dropped become such.
+/// Running calls of a client, polled by the connection's task. The calls that are left at its drop
+/// become tasks of their own.
 ///
-/// The lock is for the compiler: the connection's task alone takes it. It is held while calls are gone on with, and so is taken
-/// before all others (`sync.rs`). None where there never was a call.
+/// The lock exists for the compiler: only the connection's task takes it. It is held while calls
+/// are polled, so it comes before all other locks (`sync.rs`). `None` before the first call.
 #[derive(Debug, Default)]
 pub(super) struct InFlightCalls(Mutex<Option<FuturesUnordered<PolledCall>>>);
 
 #[derive(Debug)]
 enum PolledCall {
     Call(CallFuture),
-    /// Never over: a set that has polled all it holds wakes its task once more, and with this one it never has.
+    /// Never ready. A set wakes its task once more after it has polled all its members, and with
+    /// this member it never has.
     Sentinel,
 }
 
@@ -77,12 +84,12 @@ impl Future for PolledCall {
 }
 
 impl InFlightCalls {
-    /// Goes on with them, and begins those that were added, for as long as there is room for their answers: then those are
-    /// written first. To be polled after whoever adds some.
-    pub(super) async fn carried_out(&self, outbox: &EventStream) -> Infallible {
+    /// Polls the calls, and starts added ones, while there is room for their answers. The answers
+    /// are then written first. Must be polled after the futures that add calls.
+    pub(super) async fn drive(&self, outbox: &EventStream) -> Infallible {
         poll_fn(|context| {
             if let Some(calls) = &mut *self.lock() {
-                go_on(calls, outbox, context);
+                poll_calls(calls, outbox, context);
             }
             Poll::Pending
         })
@@ -100,8 +107,8 @@ impl InFlightCalls {
     }
 }
 
-/// One turn of `calls`.
-fn go_on(
+/// Runs one turn of `calls`.
+fn poll_calls(
     calls: &mut (impl Stream<Item = ()> + Unpin),
     outbox: &EventStream,
     context: &mut Context<'_>,
@@ -115,8 +122,8 @@ fn go_on(
     }
 }
 
-/// Takes what the client sends until nothing more comes; its requests become `calls`. Lets others go on after so many frames, and
-/// after as many bytes as are written in one go.
+/// Reads the client's messages until the end, and adds its requests to `calls`. Yields after a
+/// number of frames, and after the number of bytes of one write.
 pub(super) async fn read(
     session: &Arc<Session>,
     outbox: &Arc<EventStream>,
@@ -126,7 +133,7 @@ pub(super) async fn read(
 ) -> ReadOutcome {
     let ear = ClientReader { session, outbox, room, calls };
     let limits = json::Limits { bytes_max: session.message_bytes(), ..json::Limits::default() };
-    source.allow(limits.bytes_max, None);
+    source.set_message_limit(limits.bytes_max, None);
     let (mut in_a_row, mut bytes_in_a_row) = (0, 0);
     loop {
         let frame = match source.next().await {
@@ -136,7 +143,7 @@ pub(super) async fn read(
                 return ReadOutcome::HalfClosed;
             }
             Err(error) => {
-                tracing::debug!(session = %session.digest, %error, "the connection can not be read any more");
+                tracing::debug!(session = %session.digest, %error, "the connection cannot be read any more");
                 if let Some(refusal) = refusal_of(&error) {
                     ear.refuse(&Rejection::new(refusal, None)).await;
                 }
@@ -147,12 +154,18 @@ pub(super) async fn read(
         session.shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         (in_a_row, bytes_in_a_row) = (in_a_row + 1, bytes_in_a_row + frame.len());
         match decode_body(frame, &limits, session.version.batches()) {
-            Ok(Body::One(message)) => request::arriving(None, None, ear.take(message)).await,
-            // Each is answered by itself: a receiver of a batch's answers knows them by their ids.
+            Ok(Body::One(message)) => {
+                request::with_inbound_context(None, None, ear.handle_message(message)).await
+            }
+            // Each request of a batch gets an answer of its own: the client recognizes it by its
+            // id.
             Ok(Body::Batch(messages)) => {
                 for message in messages {
                     match message {
-                        Ok(message) => request::arriving(None, None, ear.take(message)).await,
+                        Ok(message) => {
+                            request::with_inbound_context(None, None, ear.handle_message(message))
+                                .await
+                        }
                         Err(rejected) => ear.refuse(&rejected).await,
                     }
                 }
@@ -166,15 +179,16 @@ pub(super) async fn read(
     }
 }
 
-/// Resolves when no request waits for an answer any more and all answers are out.
-pub(super) async fn at_rest(session: &Arc<Session>, room: &Notify) {
+/// Resolves when every request is answered and all answers are sent.
+pub(super) async fn wait_idle(session: &Arc<Session>, room: &Notify) {
     while session.calls_in_flight() > 0 {
-        // Answers make room; what ends without one is found by looking.
+        // An answer signals `room`. A request that ends without an answer is noticed by the
+        // repeated check.
         let _looked = tokio::time::timeout(PIPELINE_WAIT_MAX / 10, room.notified()).await;
     }
 }
 
-/// What hears the client.
+/// Passes the client's messages to its session.
 struct ClientReader<'a> {
     session: &'a Arc<Session>,
     outbox: &'a Arc<EventStream>,
@@ -183,19 +197,20 @@ struct ClientReader<'a> {
 }
 
 impl ClientReader<'_> {
-    async fn take(&self, message: Message) {
-        if message.is_modern() {
+    async fn handle_message(&self, message: Message) {
+        if message.is_stateless() {
             return self.refuse(&Rejection::new(stateless_unsupported(), message.id)).await;
         }
         match message.kind {
-            // One that is dropped has been counted; on this wire there is no word for it.
-            Kind::Notification => drop(self.session.handle_notification(&message)),
-            Kind::Result | Kind::Error => self.session.handle_answer(&message),
+            // A dropped notification is counted. This wire has no answer for it.
+            Kind::Notification => drop(notifications::handle_notification(self.session, &message)),
+            Kind::Result | Kind::Error => questions::handle_answer(self.session, &message),
             Kind::Request => {
                 self.wait_for_room().await;
                 self.wait_for_calls().await;
                 let id = message.id.clone();
-                match self.session.handle_request_after_quiesce(message, self.outbox).await {
+                match submit::handle_request_after_quiesce(self.session, message, self.outbox).await
+                {
                     Ok(call) => call.into_iter().for_each(|call| self.calls.add(call)),
                     Err(refusal) => self.refuse(&Rejection::new(refusal, id)).await,
                 }
@@ -203,15 +218,17 @@ impl ClientReader<'_> {
         }
     }
 
-    /// Nothing is answered faster than it is read.
+    /// Waits for room in the outbox, so that answers do not accumulate faster than the client
+    /// reads.
     async fn wait_for_room(&self) {
         while self.outbox.is_half_full() {
             self.room.notified().await; // the writer ends the connection of a client that takes nothing
         }
     }
 
-    /// A client that pipelines is slowed down before it is refused. Not for long: only the client can make room, by answering
-    /// a question, or by a cancellation that comes after this request.
+    /// Slows down a client that pipelines before its requests are refused. The wait is short,
+    /// because it may depend on the client itself: on its answer to a question, or on a
+    /// cancellation after this request.
     async fn wait_for_calls(&self) {
         let limits = &self.session.shared.config.limits;
         let is_over = self.session.shared.overload.is_over();
@@ -232,15 +249,15 @@ impl ClientReader<'_> {
     }
 }
 
-/// Writes what is for the client until nothing more comes, and says how the connection should end then. `None`: nothing
-/// more can be written.
+/// Writes the messages for the client until the stream ends. Returns the close reason, or `None` if
+/// the connection is no longer writable.
 pub(super) async fn write(
     session: &Arc<Session>,
     outbox: &mut StreamCursor,
     sink: &mut impl FrameSink,
     room: &Notify,
 ) -> Option<CloseReason> {
-    let kept = (!session.ends_with_connection()).then(|| session.shared.stream_limits());
+    let kept = (!session.transport.ends_with_connection()).then(|| session.shared.stream_limits());
     let cut = || {
         log_slow_reader(
             &session.shared,
@@ -268,7 +285,7 @@ pub(super) async fn write(
                         return None;
                     }
                     Err(SendFailure::Write(error)) => {
-                        tracing::debug!(session = %session.digest, %error, "the connection can not be written to any more");
+                        tracing::debug!(session = %session.digest, %error, "the connection cannot be written to any more");
                         return None;
                     }
                 }

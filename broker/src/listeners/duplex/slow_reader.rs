@@ -1,26 +1,26 @@
-//! A client that does not read what it is sent: frames are written to it for as long as it takes some of them, and operators are told
-//! when it is cut.
+//! Writes to clients that may read slowly. The writes continue while a client reads something, and
+//! the log reports a connection that is cut.
 
 use std::io;
 
 use bytes::Bytes;
+use rules::client_transport::Transport;
 use transport::frame::{FrameSink, WriteError};
 
 use crate::{
     metrics::{Direction, Side},
-    rules::client_transport::Transport,
     sessions::{session::Session, shared::Shared, stream::EventStream},
 };
 
-/// Why frames were not written.
+/// Reason why frames were not written.
 #[derive(Debug)]
 pub(super) enum SendFailure {
-    /// The client does not read. The cut may be in the middle of a message, so no message can follow it.
+    /// The client does not read. The cut may be inside a message, so no message can follow it.
     SlowReader,
     Write(WriteError),
 }
 
-/// Writes `frames` for as long as the client takes some of them, and `behind`, the stream that they come from, is not cut.
+/// Writes `frames` while the client reads something, and while their stream `behind` is not cut.
 pub(super) async fn send(
     shared: &Shared,
     sink: &mut impl FrameSink,
@@ -45,21 +45,21 @@ pub(super) async fn send(
     })
 }
 
-/// The client took nothing for too long.
+/// Returns whether the client has read nothing for too long.
 fn is_stalled(error: &WriteError) -> bool {
     matches!(error, WriteError::Stalled { .. })
         || matches!(error, WriteError::Io(error) if error.kind() == io::ErrorKind::TimedOut)
 }
 
-/// What a client that does not read loses.
+/// Scope of the cut for a client that does not read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SlowReaderScope {
     Connection,
-    /// Of one request.
+    /// Stream of one request.
     Stream,
 }
 
-/// Operators are told that a client does not read what it is sent.
+/// Logs that a client does not read its messages.
 pub(super) fn log_slow_reader(
     shared: &Shared,
     session: Option<&Session>,

@@ -1,5 +1,6 @@
-//! A connection whose requests stand alone (MCP 2026-07-28, Custom Transports): each says in its `_meta` who asks, where and
-//! in which revision. The connection is no conversation: it carries answers, and cancels with its end what it was to carry.
+//! A connection with stateless requests (MCP 2026-07-28, Custom Transports). The `_meta` of each
+//! request names its caller, its endpoint and its revision. The connection is not a session: it
+//! carries answers, and its end cancels the requests that are not answered.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -16,6 +17,11 @@ use protocol::{
     json,
     method::Method,
 };
+use rules::{
+    event_log::{EventKind, LogLimits},
+    limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
+    stateless,
+};
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::frame::{CloseReason, FrameSink, FrameSource};
@@ -30,17 +36,12 @@ use super::{
 use crate::{
     auth,
     broker::Broker,
-    limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
     listeners::{
         replicas::proxied_request::proxy_to_replica,
-        stateless::{StatelessOutcome, admitted, react},
+        stateless::{StatelessOutcome, dispatch, parse_request},
         tls_acceptor::certificate_expired,
     },
     metrics::{Direction, Side},
-    rules::{
-        event_log::{EventKind, LogLimits},
-        stateless,
-    },
     sessions::{
         shared::Shared,
         stateless::StatelessClient,
@@ -49,23 +50,25 @@ use crate::{
     },
 };
 
-/// What serves the requests of one connection.
+/// Serves the requests of one connection.
 pub(super) struct RequestDispatcher {
     broker: Arc<Broker>,
     guest: IncomingConnection,
     stop: CancellationToken,
-    /// Requests that are not answered yet.
+    /// Requests without an answer so far.
     open: Mutex<HashMap<RequestId, CancellationToken>>,
     running: TaskTracker,
-    /// What is for the client, as much of it as a session's connection may hold.
+    /// Messages for the client, with the limits of a session's connection.
     out: Arc<EventStream>,
-    /// Something of it was written.
+    /// Signals that messages were written.
     room: Notify,
-    /// Its own among the connections of each tenant that it asks for.
+    /// Connection permits, one for each tenant of the requests.
     places: Mutex<HashMap<TenantId, ConnectionPermit>>,
-    /// Who sent the last request: notifications do not say on whose behalf they come, and count against the rates of this one.
+    /// Sender of the last request. Notifications name no sender, so they count against this one's
+    /// rates.
     payer: Mutex<Option<(Arc<Tenant>, PrincipalId)>>,
-    /// Somebody without a key was refused: whoever guesses keys has to connect for each of them.
+    /// Cancelled when a refused credential or a connection limit ends the connection. A client that
+    /// guesses keys must reconnect for each of them.
     expelled: CancellationToken,
 }
 
@@ -99,17 +102,18 @@ impl RequestDispatcher {
         &self.broker.shared
     }
 
-    /// Resolves when what was shown for the connection, a certificate or a token, is good no longer: what is shown with each
-    /// request is looked at with each.
-    async fn outlived(&self) {
+    /// Resolves when the connection's certificate or token expires. The credentials of single
+    /// requests are checked with each request.
+    async fn credential_expired(&self) {
         tokio::select! {
             () = certificate_expired(self.guest.certified.as_ref()) => {}
-            () = auth::outlived(self.guest.known.as_ref().and_then(|known| known.until)) => {}
+            () = auth::credential_expired(self.guest.known.as_ref().and_then(|known| known.until)) => {}
         }
     }
 
-    /// Speaks until one side has had enough. `None`: the connection is beyond goodbyes.
-    pub(super) async fn converse(
+    /// Exchanges messages until one side ends. Returns the close reason, or `None` if the
+    /// connection can no longer carry one.
+    pub(super) async fn run(
         self: &Arc<Self>,
         first: Message,
         source: &mut impl FrameSource,
@@ -118,8 +122,8 @@ impl RequestDispatcher {
         let (life, last) = (CancellationToken::new(), CancellationToken::new());
         let _ends_with_it = life.clone().drop_guard();
         let Ok(mut reader) = self.out.read_from(0) else { return None };
-        if let Some(refused) = self.take(first, &life) {
-            self.say(EventKind::Answer, refused);
+        if let Some(refused) = self.start_request(first, &life) {
+            self.enqueue(EventKind::Answer, refused);
         }
         let writing = self.write(&mut reader, sink, &last);
         tokio::pin!(writing);
@@ -128,7 +132,7 @@ impl RequestDispatcher {
             goodbye = &mut writing => return goodbye,
             goodbye = self.read(source, &life) => goodbye?,
         };
-        // What is answered still goes out; the writer ends when the last request has.
+        // Running requests are still answered. The writer ends after the last one.
         self.running.close();
         let finishing = async {
             tokio::select! {
@@ -141,7 +145,7 @@ impl RequestDispatcher {
         tokio::time::timeout(HALF_CLOSED_MAX, finishing).await.unwrap_or(Some(goodbye))
     }
 
-    /// Writes what is for the client, until there is nothing more after `last`.
+    /// Writes the messages for the client, until none is left after `last`.
     async fn write(
         &self,
         reader: &mut StreamCursor,
@@ -166,17 +170,17 @@ impl RequestDispatcher {
                 }
             };
             if let Batch::End(_) = batch {
-                self.cut();
+                self.log_slow_reader();
                 return Some(CloseReason::SlowReader);
             }
             match send(self.shared(), sink, &mut frames, Some(&*reader.stream)).await {
                 Ok(()) => {}
                 Err(SendFailure::SlowReader) => {
-                    self.cut();
+                    self.log_slow_reader();
                     return None;
                 }
                 Err(SendFailure::Write(error)) => {
-                    tracing::debug!(%error, "the connection can not be written to any more");
+                    tracing::debug!(%error, "the connection cannot be written to any more");
                     return None;
                 }
             }
@@ -185,29 +189,31 @@ impl RequestDispatcher {
         }
     }
 
-    /// The client does not read.
-    fn cut(&self) {
+    /// Logs that the client does not read.
+    fn log_slow_reader(&self) {
         log_slow_reader(self.shared(), None, self.guest.transport, SlowReaderScope::Connection);
     }
 
-    fn say(&self, kind: EventKind, frame: Bytes) {
+    fn enqueue(&self, kind: EventKind, frame: Bytes) {
         let _cut = self.out.push(Instant::now(), kind, frame); // the writer sees to what is cut
     }
 
-    /// Nothing is answered faster than it is read.
+    /// Waits for room in the outbox, so that answers do not accumulate faster than the client
+    /// reads.
     async fn wait_for_room(&self) {
         while self.out.is_half_full() {
             self.room.notified().await; // the writer ends the connection of a client that takes nothing
         }
     }
 
-    /// Takes what the client sends until nothing more comes. `None`: the connection is gone.
+    /// Reads the client's messages until the end. Returns the close reason, or `None` if the
+    /// connection is closed.
     async fn read(
         self: &Arc<Self>,
         source: &mut impl FrameSource,
         life: &CancellationToken,
     ) -> Option<CloseReason> {
-        let outlived = self.outlived();
+        let outlived = self.credential_expired();
         tokio::pin!(outlived);
         loop {
             let next = async {
@@ -226,20 +232,20 @@ impl RequestDispatcher {
                 Ok(None) => return Some(CloseReason::Done),
                 Err(error) => {
                     if let Some(refusal) = refusal_of(&error) {
-                        self.say(EventKind::Answer, self.refusal(&refusal, None));
+                        self.enqueue(EventKind::Answer, self.refusal(&refusal, None));
                     }
                     return close_reason(&error);
                 }
             };
             match self.decode(frame) {
                 Ok(message) if message.kind == Kind::Request => {
-                    if let Some(refused) = self.take(message, life) {
-                        self.say(EventKind::Answer, refused);
+                    if let Some(refused) = self.start_request(message, life) {
+                        self.enqueue(EventKind::Answer, refused);
                     }
                 }
-                Ok(message) => self.hear(&message),
+                Ok(message) => self.handle_notification(&message),
                 Err(Rejection { refusal, id, .. }) => {
-                    self.say(EventKind::Answer, self.refusal(&refusal, id.as_ref()))
+                    self.enqueue(EventKind::Answer, self.refusal(&refusal, id.as_ref()))
                 }
             }
         }
@@ -254,36 +260,42 @@ impl RequestDispatcher {
         Message::decode(frame, &limits)
     }
 
-    /// Begins a request in a task of its own. `Some`: it is refused.
-    fn take(self: &Arc<Self>, message: Message, life: &CancellationToken) -> Option<Bytes> {
+    /// Starts a request in a task of its own. Returns the refusal, if any.
+    fn start_request(
+        self: &Arc<Self>,
+        message: Message,
+        life: &CancellationToken,
+    ) -> Option<Bytes> {
         let id = message.id.clone()?;
         let cancelled = life.child_token();
-        if let Err(refusal) = self.enter(&id, &cancelled) {
+        if let Err(refusal) = self.register_request(&id, &cancelled) {
             return Some(self.refusal(&refusal, Some(&id)));
         }
         let desk = self.clone();
         self.running.spawn(async move {
             let answering = async {
                 let StartedRequest { mut answering, until } = desk.begin(message).await;
-                // Progress and log messages may be left out where the client does not keep up, changes may not.
+                // Progress and log messages may be dropped for a slow client. Notifications of
+                // changes may not.
                 let passing = if matches!(answering, ReplyStream::Notifications(_)) {
                     EventKind::Message
                 } else {
                     EventKind::Droppable
                 };
                 while let Some(frame) = answering.next_until(until).await {
-                    // The id is free before the client can know the answer, and may be another request's after that.
+                    // The id is free before the client can see the answer, and may then belong to
+                    // another request.
                     if matches!(answering, ReplyStream::Over) {
-                        desk.leave(&id);
-                        return desk.say(EventKind::Answer, frame);
+                        desk.deregister_request(&id);
+                        return desk.enqueue(EventKind::Answer, frame);
                     }
-                    desk.say(passing, frame);
+                    desk.enqueue(passing, frame);
                 }
-                desk.leave(&id);
+                desk.deregister_request(&id);
             };
             tokio::select! {
                 biased;
-                // Whoever cancelled it took it out.
+                // The cancellation has already removed it.
                 () = cancelled.cancelled() => {}
                 () = answering => {}
             }
@@ -291,7 +303,11 @@ impl RequestDispatcher {
         None
     }
 
-    fn enter(&self, id: &RequestId, cancelled: &CancellationToken) -> Result<(), Refusal> {
+    fn register_request(
+        &self,
+        id: &RequestId,
+        cancelled: &CancellationToken,
+    ) -> Result<(), Refusal> {
         let max = self.shared().config.limits.calls_in_flight_per_session;
         let mut open = self.lock();
         if open.len() >= max {
@@ -310,13 +326,14 @@ impl RequestDispatcher {
         }
     }
 
-    fn leave(&self, id: &RequestId) {
+    fn deregister_request(&self, id: &RequestId) {
         self.lock().remove(id);
     }
 
-    /// Takes what is not a request. Clients answer nothing in this revision, and tell nothing but that a request is given up.
-    pub(super) fn hear(&self, message: &Message) {
-        if message.method == Method::Cancelled && self.cancelled(message) {
+    /// Handles a message that is not a request. In this revision clients send no answers, and only
+    /// cancellations as notifications.
+    pub(super) fn handle_notification(&self, message: &Message) {
+        if message.method == Method::Cancelled && self.cancel_request(message) {
             return; // each request once, which was paid for
         }
         let payer = self.payer.lock().clone().filter(|_| message.kind == Kind::Notification);
@@ -327,7 +344,7 @@ impl RequestDispatcher {
         }
     }
 
-    /// Notes who sent a request.
+    /// Stores the sender of a request.
     fn note_payer(&self, visitor: &StatelessClient) {
         let mut payer = self.payer.lock();
         let principal = &visitor.caller.principal;
@@ -339,23 +356,23 @@ impl RequestDispatcher {
         }
     }
 
-    /// `false`: there is no such request.
-    fn cancelled(&self, message: &Message) -> bool {
+    /// Cancels the request that a notification names. Returns `false` if it does not exist.
+    fn cancel_request(&self, message: &Message) -> bool {
         let Some(span) = message.fields.request_id else { return false };
         let request = self.lock().remove(&RequestId::from_raw(span.slice(&message.frame)));
         request.inspect(CancellationToken::cancel).is_some()
     }
 
-    /// Begins what is asked for.
+    /// Authenticates and starts a request.
     pub(super) async fn begin(&self, message: Message) -> StartedRequest {
         let (id, frame) = (message.id.clone(), message.frame.clone());
         let begun = async {
             let AuthenticatedClient { visitor, until } =
                 authenticate(&self.broker, &self.guest, &message).await?;
-            self.count_in(&visitor)?;
+            self.count_connection(&visitor)?;
             self.note_payer(&visitor);
-            let request = admitted(&self.broker, message)?;
-            let answering = match react(&self.broker, &visitor, request).await? {
+            let request = parse_request(&self.broker, message)?;
+            let answering = match dispatch(&self.broker, &visitor, request).await? {
                 StatelessOutcome::Answer(frame) => ReplyStream::Single(frame),
                 StatelessOutcome::Exchange(exchange) => ReplyStream::Exchange(exchange),
                 StatelessOutcome::Notifications(listening) => ReplyStream::Notifications(listening),
@@ -379,8 +396,9 @@ impl RequestDispatcher {
         })
     }
 
-    /// The connection is one of the tenant's. Where that is known before the first message it was counted then.
-    fn count_in(&self, visitor: &StatelessClient) -> Result<(), Refusal> {
+    /// Counts the connection for the tenant. A connection with known parameters was counted at its
+    /// opening.
+    fn count_connection(&self, visitor: &StatelessClient) -> Result<(), Refusal> {
         if self.guest.known.is_some() {
             return Ok(());
         }

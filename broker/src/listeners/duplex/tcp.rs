@@ -1,22 +1,22 @@
-//! The data plane over TCP: a message per line, a session per connection.
+//! The data plane over TCP: one message per line, one session per connection.
 
 use std::sync::Arc;
 
+use rules::{client_transport::Transport, limits::CLIENT_WRITE_STALL_MAX};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::tls::ListenerKind;
 
 use super::{incoming::IncomingConnection, serve as serve_connection};
 use crate::{
     broker::Broker,
-    limits::CLIENT_WRITE_STALL_MAX,
     listeners::{
         connection_limits::ConnectionLimiter, handoff_listener::HandoffListener,
         tls_acceptor::TlsAcceptor, trusted_proxies::ProxyProtocol,
     },
-    rules::client_transport::Transport,
 };
 
-/// Serves until `stop`, then until the connections there are have ended; those with a session end with it.
+/// Serves until `stop`, then until the open connections have ended. Connections with a session end
+/// with it.
 pub async fn serve(
     broker: Arc<Broker>,
     listener: HandoffListener,
@@ -37,12 +37,12 @@ pub async fn serve(
         let (broker, door, stop, admission) =
             (broker.clone(), door.clone(), stop.clone(), admission.clone());
         connections.spawn(async move {
-            // Boxed, as the opening of a session is.
+            // Boxed, like the opening of a session.
             let opening = Box::pin(async {
                 let client = admission
                     .identify(&mut socket, peer, &mut admitted, &broker.shared.metrics)
                     .await?;
-                Some((door.open(socket, ListenerKind::Tcp).await, client))
+                Some((door.accept(socket, ListenerKind::Tcp).await, client))
             });
             let opened = tokio::select! {
                 opened = opening => opened,

@@ -1,6 +1,8 @@
-//! Who sends a request of a client: by the bearer token it shows, or by the certificate of its connection.
+//! Authentication of a client's request, by its bearer token or by the certificate of its
+//! connection.
 //!
-//! The credential is judged at once. Only a token that is signed with an unknown key waits, for the issuer's keys.
+//! The check of a credential does not wait. Only a token with an unknown signing key waits for the
+//! issuer's keys.
 
 use http::{HeaderMap, Uri, header::AUTHORIZATION, request::Parts as HeadParts};
 use protocol::error::{ErrorKind, Refusal};
@@ -12,7 +14,7 @@ use crate::{
     listeners::tls_acceptor::CertificateCaller,
 };
 
-/// Authenticates a client by the key or token it shows, or by its connection's certificate.
+/// Authenticates a client by its key or token, or by the certificate of its connection.
 pub(super) async fn authenticate(
     broker: &Broker,
     head: &HeadParts,
@@ -24,25 +26,26 @@ pub(super) async fn authenticate(
     }
 }
 
-/// Like [`authenticate_now`], for a head whose credential may be the one before.
+/// Like [`authenticate_now`], for a head whose credential may be the same as that of the request
+/// before.
 pub(super) fn authenticate_cached(
     broker: &Broker,
     head: &HeadParts,
     validated_head: &ValidatedHead,
 ) -> Result<AuthenticatedCaller, AuthError> {
-    let edition = broker.keys_edition();
+    let edition = broker.keyring_version();
     if let Some(proven) = validated_head.caller(edition) {
-        return broker.admit_proven(proven);
+        return broker.admit_authenticated(proven);
     }
     let proven = authenticate_now(broker, head)?;
     validated_head.cache_caller(edition, &proven);
     Ok(proven)
 }
 
-/// Authenticates without waiting for keys.
+/// Authenticates without waiting for an issuer's keys.
 fn authenticate_now(broker: &Broker, head: &HeadParts) -> Result<AuthenticatedCaller, AuthError> {
     let bearer = bearer_token(&head.headers, &head.uri)?;
-    broker.authenticate_on(bearer, certified(head))
+    broker.authenticate_connection(bearer, certified(head))
 }
 
 pub(super) async fn retry_authentication(
@@ -52,14 +55,15 @@ pub(super) async fn retry_authentication(
     remote: RemotePeer,
 ) -> Result<AuthenticatedCaller, Refusal> {
     let bearer = bearer_token(&head.headers, &head.uri).unwrap_or_default();
-    broker.authenticate_again(denied, bearer, certified(head), remote).await
+    broker.retry_authentication(denied, bearer, certified(head), remote).await
 }
 
 fn certified(head: &HeadParts) -> Option<&Caller> {
     head.extensions.get::<CertificateCaller>().map(CertificateCaller::caller)
 }
 
-/// The bearer token, if one is given. A token in the query string is refused (MCP 2025-11-25, Authorization).
+/// Returns the bearer token, if any. Refuses a token in the query string (MCP 2025-11-25,
+/// Authorization).
 fn bearer_token<'a>(headers: &'a HeaderMap, uri: &Uri) -> Result<Option<&'a str>, Refusal> {
     if uri
         .query()

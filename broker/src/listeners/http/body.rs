@@ -1,26 +1,27 @@
-//! The body of a request: read whole, within a limit and a time.
+//! Reader of request bodies, with a size limit and a time limit.
 
 use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use protocol::error::{ErrorKind, Refusal};
+use rules::limits::OVERLOAD_BODY_BYTES_MAX;
 use transport::BodyError;
 
 use super::inbound_request::RequestBody;
-use crate::limits::OVERLOAD_BODY_BYTES_MAX;
 
-/// True when it takes little to find out what a body is.
+/// Returns whether the body is small enough to be read under overload.
 pub(super) fn has_small_body(body: &impl RequestBody) -> bool {
     content_length(body).is_some_and(|bytes| bytes <= OVERLOAD_BODY_BYTES_MAX)
 }
 
-/// The length that a body announces.
+/// Returns the announced length of a body.
 pub(super) fn content_length(body: &impl RequestBody) -> Option<usize> {
     body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// A body that says it is too long is refused at once. What is still sent is thrown away behind the answer, with the connection.
+/// Refuses a body whose announced length exceeds the limit, before it is read. The connection
+/// discards the rest of the body after the answer.
 pub(super) fn check_body_size(body: &impl RequestBody, bytes_max: usize) -> Result<(), Refusal> {
     if content_length(body).is_some_and(|bytes| bytes > bytes_max) {
         Err(too_large(bytes_max))
@@ -42,7 +43,7 @@ pub(super) async fn read_body(
     check_body_size(&body, bytes_max)?;
     let read = {
         let mut reading = pin!(transport::read_body(&mut body, bytes_max));
-        // Mostly it came with the head, and no time is needed to wait for it.
+        // The body usually arrives with the head, and then needs no timer.
         match reading.as_mut().now_or_never() {
             Some(read) => Ok(read),
             None => tokio::time::timeout(time, reading).await,

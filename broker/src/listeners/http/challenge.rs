@@ -5,26 +5,32 @@ use http::{
     header::{AUTHORIZATION, WWW_AUTHENTICATE},
 };
 use protocol::error::Refusal;
+use rules::endpoint::Endpoint;
 
-use crate::{config::AuthConfig, rules::endpoint::Endpoint};
+use crate::config::AuthConfig;
 
-/// Where the metadata of the resource is ([`super::resource_metadata`]).
+/// Path of the metadata of the resource ([`super::resource_metadata`]).
 pub(super) const METADATA: &str = "/.well-known/oauth-protected-resource";
 
-/// A `403` of a token that is good and lacks a scope, which names all that are needed.
+/// Returns the challenge of a `403` for a valid token without a required scope. It names all
+/// required scopes.
 pub(super) fn insufficient_scope(refusal: &Refusal) -> Option<HeaderValue> {
-    let scope = refusal
-        .data
-        .iter()
-        .find(|(key, _)| *key == "scope")
-        .and_then(|(_, scope)| scope.as_str())?;
+    let member =
+        |name: &str| refusal.data.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+    let scope = match (member("scope"), member("required_scopes")) {
+        (Some(scope), _) => scope.as_str()?.to_owned(),
+        (None, scopes) => {
+            let scopes = scopes?.as_array()?.iter().filter_map(|scope| scope.as_str());
+            scopes.collect::<Vec<_>>().join(" ")
+        }
+    };
     HeaderValue::try_from(format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\"")).ok()
 }
 
-/// Completes a challenge, where tokens are taken: where the resource's metadata is, what was wrong with a token that was shown, and
-/// which scopes one needs. Without issuers it stays as it is.
+/// Completes a challenge with the URL of the resource's metadata, the error of a given token, and
+/// the required scopes. Without issuers the response is unchanged.
 ///
-/// `path`: of the request; `shown`: whether it had a credential.
+/// `path` is the path of the request. `shown` is true if it had a credential.
 pub(super) fn complete<B>(
     auth: &AuthConfig,
     path: &str,
@@ -60,17 +66,17 @@ pub(super) fn complete<B>(
     response
 }
 
-/// Whether a response may be a challenge.
+/// Returns whether a response may be a challenge.
 pub(super) fn may_be_challenge<B>(response: &Response<B>) -> bool {
     matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
-/// Whether a request shows a credential.
+/// Returns whether a request has a credential.
 pub(super) fn has_credential(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION)
 }
 
-/// The scopes that tokens need, of any issuer.
+/// Returns the scopes that any issuer requires.
 pub(super) fn scopes(auth: &AuthConfig) -> Vec<&str> {
     let mut scopes: Vec<&str> = Vec::new();
     for scope in auth.issuers.iter().flat_map(|issuer| &issuer.scopes) {
@@ -81,7 +87,8 @@ pub(super) fn scopes(auth: &AuthConfig) -> Vec<&str> {
     scopes
 }
 
-/// Returns the path of the endpoint at `path`, as the name of its resource has it. The backend may not exist.
+/// Returns the path of the endpoint at `path`, in the form of its resource's name. The backend may
+/// not exist.
 pub(super) fn below(path: &str) -> Option<String> {
     Endpoint::at("/mcp", path).map(|endpoint| endpoint.path("/mcp"))
 }

@@ -1,5 +1,5 @@
-//! What a connection keeps from one request to the next: what is known of a head that is said again and again, so that it is found
-//! out once, and a timer. Where heads are not compared it is made anew for each.
+//! Cache of a connection between its requests: the results of checks on a repeated head, and a
+//! timer. Paths that do not compare heads create a new cache for each request.
 
 use std::{
     future::poll_fn,
@@ -19,25 +19,25 @@ use crate::{
     reusable_timer::ReusableTimer,
 };
 
-/// What a connection keeps.
+/// Cache of a connection.
 #[derive(Debug, Default)]
 pub(in crate::listeners) struct ConnectionCache {
     pub(super) validated_head: ValidatedHead,
-    alarm: Mutex<ReusableTimer>,
+    timer: Mutex<ReusableTimer>,
 }
 
 impl ConnectionCache {
-    /// Another head is said from now on, and may be said again.
+    /// Starts a new entry for a different head, which may be repeated.
     pub(super) fn reset_head(&mut self) {
         self.validated_head = ValidatedHead::repeating();
     }
 
-    /// Ready from `at` on. For one task, which waits for one thing at a time.
+    /// Becomes ready at `at`. For one task, which waits for one deadline at a time.
     pub(super) fn poll_deadline(&self, context: &mut Context<'_>, at: Instant) -> Poll<()> {
-        self.alarm.lock().poll_until(context, at)
+        self.timer.lock().poll_deadline(context, at)
     }
 
-    /// What `work` brings. `None`: it did not come by `latest`.
+    /// Returns the result of `work`, or `None` if it is not ready by `latest`.
     pub(super) async fn with_deadline<T>(
         &self,
         latest: Instant,
@@ -52,41 +52,42 @@ impl ConnectionCache {
     }
 }
 
-/// A head that was found right in all that is seen of it alone, once it was.
+/// Results of the checks that depend on the head alone, after the head has passed them.
 #[derive(Debug, Default)]
 pub(super) struct ValidatedHead {
-    /// More heads may say the same.
+    /// True if later heads may be equal to this one.
     repeats: bool,
-    said: OnceLock<HeadSummary>,
-    /// Who shows this credential, as of this edition of the keys.
+    summary: OnceLock<HeadSummary>,
+    /// Caller of the credential, with the version of the keys at the check.
     caller: Mutex<Option<(KeyringVersion, AuthenticatedCaller)>>,
 }
 
 #[derive(Debug)]
 struct HeadSummary {
     session_id: Option<Box<str>>,
-    /// No revision, or one that sessions speak.
+    /// True if the head names no revision, or one with sessions.
     fits_sessions: bool,
     names_stateless: bool,
 }
 
 impl ValidatedHead {
-    /// A head that may be said again. (The default is one that is not.)
+    /// Returns the entry of a head that may be repeated. The default entry is for a head that is
+    /// not.
     fn repeating() -> Self {
         Self { repeats: true, ..Self::default() }
     }
 
     pub(super) fn is_validated(&self) -> bool {
-        self.said.get().is_some()
+        self.summary.get().is_some()
     }
 
-    /// The head has passed its checks.
+    /// Stores the results of a head that has passed its checks.
     pub(super) fn record(&self, headers: &HeaderMap) {
-        // A head whose session is named in no way that is allowed is refused each time.
+        // A head with an invalid session id is refused each time.
         let Some(Ok(session_id)) = self.repeats.then(|| session_id(headers)) else { return };
         let (fits_sessions, names_stateless) =
             (headers::protocol_version(headers).is_ok(), names_stateless(headers));
-        let _set_once = self.said.set(HeadSummary {
+        let _set_once = self.summary.set(HeadSummary {
             session_id: session_id.map(Into::into),
             fits_sessions,
             names_stateless,
@@ -97,23 +98,26 @@ impl ValidatedHead {
         &'a self,
         headers: &'a HeaderMap,
     ) -> Result<Option<&'a str>, Refusal> {
-        self.said.get().map_or_else(|| session_id(headers), |said| Ok(said.session_id.as_deref()))
+        self.summary
+            .get()
+            .map_or_else(|| session_id(headers), |said| Ok(said.session_id.as_deref()))
     }
 
-    /// Checks the revision that the client names against that of its session.
+    /// Checks the named protocol version against those with sessions.
     pub(super) fn check_session_version(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        match self.said.get() {
+        match self.summary.get() {
             Some(said) if said.fits_sessions => Ok(()),
             _ => headers::protocol_version(headers).map(drop),
         }
     }
 
-    /// It says that the message is of 2026-07-28.
+    /// Returns whether the head names 2026-07-28.
     pub(super) fn names_stateless(&self, headers: &HeaderMap) -> bool {
-        self.said.get().map_or_else(|| names_stateless(headers), |said| said.names_stateless)
+        self.summary.get().map_or_else(|| names_stateless(headers), |said| said.names_stateless)
     }
 
-    /// Who shows the head's credential, where that was found out with the same keys, and holds still.
+    /// Returns the caller of the head's credential, if the keys are unchanged and the credential
+    /// has not expired.
     pub(super) fn caller(&self, edition: KeyringVersion) -> Option<AuthenticatedCaller> {
         let known = self.caller.lock();
         known

@@ -5,14 +5,14 @@ use http::{
     header::{ACCESS_CONTROL_REQUEST_HEADERS, VARY},
 };
 use protocol::stateless::headers::PARAM_PREFIX;
+use rules::limits::PREFLIGHT_PARAMS_MAX;
 
 use super::{
     request_guard::RequestGuard,
     response::{self, Body},
 };
-use crate::limits::PREFLIGHT_PARAMS_MAX;
 
-/// A page from an allowed origin may read the answer, the session id included.
+/// Adds the headers that let a page of an allowed origin read the answer, including the session id.
 pub(super) fn with_cors_headers(
     mut response: Response<Body>,
     guard: &RequestGuard,
@@ -30,8 +30,9 @@ pub(super) fn with_cors_headers(
     response
 }
 
-/// CORS preflight (Fetch standard); a page that is not allowed gets no grant. Which headers repeat arguments depends on the
-/// tools (MCP 2026-07-28, Streamable HTTP): of these, those that are asked for are allowed.
+/// Returns the response to a CORS preflight (Fetch standard). A page of a forbidden origin gets no
+/// grant. The headers that mirror arguments depend on the tools (MCP 2026-07-28, Streamable HTTP).
+/// Of these, the requested ones are allowed.
 pub(super) fn preflight(asked: &HeaderMap) -> Response<Body> {
     let mut response = response::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();

@@ -1,5 +1,5 @@
-//! Which HTTP a client speaks, told by its first bytes. They are handed on together with what follows them: a head that
-//! seems to come in two pieces would cost its connection a buffer of twice the size for as long as it lives.
+//! Detects a client's HTTP version from its first bytes, and returns them together with the stream.
+//! A head in two pieces would cost its connection a buffer of twice the size for its whole life.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use std::{
 use bytes::{BufMut as _, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// How HTTP/2 begins (RFC 9113, 3.4). No request of HTTP/1 begins like it.
+/// First bytes of an HTTP/2 connection (RFC 9113, 3.4). No HTTP/1 request begins with them.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,16 +19,17 @@ pub(super) enum HttpVersion {
     Http2,
 }
 
-/// A connection of which the first bytes were looked at.
+/// A connection whose first bytes were read for the detection.
 #[derive(Debug)]
 pub(super) struct PrefixedStream<S> {
     inner: S,
-    /// What was read and not handed on.
+    /// Bytes that were read but not yet returned.
     first: Bytes,
 }
 
-/// Reads until it is clear what is spoken, where `first` does not say it. The end of the connection is for whoever reads on.
-pub(super) async fn heard<S: AsyncRead + Unpin>(
+/// Reads until the version is clear, unless `first` shows it. The next reader sees the end of the
+/// connection.
+pub(super) async fn detect<S: AsyncRead + Unpin>(
     mut inner: S,
     first: Bytes,
 ) -> io::Result<(HttpVersion, PrefixedStream<S>)> {
@@ -50,7 +51,7 @@ pub(super) async fn heard<S: AsyncRead + Unpin>(
 }
 
 impl<S> PrefixedStream<S> {
-    /// The connection itself, and what is to be read before it.
+    /// Returns the connection, and the bytes to read before it.
     pub(super) fn into_parts(self) -> (S, Bytes) {
         (self.inner, self.first)
     }
@@ -68,11 +69,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
         }
         let count = begun.first.len().min(buffer.remaining());
         buffer.put_slice(&begun.first[..count]);
-        // Nothing is left of it once all was handed on.
+        // Frees the buffer after its last byte was returned.
         begun.first =
             if count < begun.first.len() { begun.first.slice(count..) } else { Bytes::new() };
         if buffer.remaining() > 0 {
-            // Nothing yet, the end or an error: the next read will tell.
+            // A pending read, the end or an error is reported by the next read.
             let _told_later = Pin::new(&mut begun.inner).poll_read(context, buffer);
         }
         Poll::Ready(Ok(()))
@@ -124,7 +125,7 @@ mod tests {
         ];
         for (first, rest, expected) in cases {
             let (spoken, mut begun) =
-                heard(rest.as_bytes(), Bytes::from_static(first.as_bytes())).await.unwrap();
+                detect(rest.as_bytes(), Bytes::from_static(first.as_bytes())).await.unwrap();
             assert_eq!(spoken, expected);
             let (mut read, mut little) = (Vec::new(), [0; 3]);
             loop {
@@ -135,7 +136,7 @@ mod tests {
             }
             assert_eq!(read, [first, rest].concat().as_bytes());
         }
-        let (_, mut begun) = heard(&b"later"[..], Bytes::from_static(b"first")).await.unwrap();
+        let (_, mut begun) = detect(&b"later"[..], Bytes::from_static(b"first")).await.unwrap();
         begun.read_exact(&mut [0; 2]).await.unwrap();
         assert_eq!(begun.into_parts(), (&b"later"[..], Bytes::from_static(b"rst")));
     }

@@ -1,8 +1,10 @@
-//! Plain POSTs over HTTP/1.1, which is what calls are: served by `transport::fast_path`, until something else comes.
+//! Fast path for plain POSTs over HTTP/1.1, the form of all calls. `transport::fast_path` serves
+//! them until another kind of request comes.
 
 use std::{future::poll_fn, pin::pin, sync::Arc};
 
 use bytes::Bytes;
+use rules::limits::{CLIENT_WRITE_STALL_MAX, REQUEST_HEAD_BYTES_MAX};
 use tokio::{net::TcpStream, time::Instant};
 use transport::http1_server::{NextRequest, PostRequest, ServerConnection};
 
@@ -14,22 +16,19 @@ use super::{
     response::{ServerResponse, document_head},
     websocket,
 };
-use crate::{
-    broker::Broker,
-    limits::{CLIENT_WRITE_STALL_MAX, REQUEST_HEAD_BYTES_MAX},
-};
+use crate::broker::Broker;
 
-/// A connection on which something else comes.
+/// A connection with another kind of request.
 pub(super) struct FallbackConnection {
     pub(super) socket: TcpStream,
-    /// What was read of it and not served.
+    /// Bytes that were read but not served.
     pub(super) first: Bytes,
-    /// By when the head of the request is there that has begun.
+    /// Deadline for the head of the current request.
     pub(super) deadline: Instant,
 }
 
-/// Serves a connection of which nothing was read, until its end (`None`) or until what comes is nothing for us. By `deadline` the
-/// first request is there.
+/// Serves a new connection until its end (`None`), or until a request of another kind. The first
+/// request must arrive by `deadline`.
 pub(super) async fn serve(
     broker: &Arc<Broker>,
     guard: &RequestGuard,
@@ -38,14 +37,15 @@ pub(super) async fn serve(
     mut deadline: Instant,
 ) -> Result<Option<FallbackConnection>, BoxError> {
     let mut posts = ServerConnection::new(socket, REQUEST_HEAD_BYTES_MAX, CLIENT_WRITE_STALL_MAX);
-    // Made once, and not for each request.
+    // Created once and not for each request.
     let mut stopped = pin!(floor.stop.cancelled());
     let mut cache = ConnectionCache::default();
     loop {
         let next = tokio::select! {
             biased;
             next = posts.next() => next?,
-            // What waits for its next request is not missed; nor is half a request, which nobody has begun to serve.
+            // An idle connection may close, and so may an incomplete request, because its service
+            // has not begun.
             () = &mut stopped => return Ok(None),
             () = poll_fn(|context| cache.poll_deadline(context, deadline)) => return Err("no request came in time".into()),
         };
@@ -54,12 +54,12 @@ pub(super) async fn serve(
                 if !http_sse::matches_path(posts.path())
                     && !websocket::matches_path(posts.path()) => {}
             NextRequest::Post | NextRequest::Other => {
-                let (socket, first) = posts.into_unread();
+                let (socket, first) = posts.into_parts();
                 return Ok(Some(FallbackConnection { socket, first, deadline }));
             }
             NextRequest::Closed => return Ok(None),
         }
-        let Some(PostRequest { head, is_repeated, body, client }) = posts.take() else {
+        let Some(PostRequest { head, is_repeated, body, client }) = posts.take_request() else {
             return Ok(None);
         };
         if !is_repeated {
@@ -69,15 +69,16 @@ pub(super) async fn serve(
         let answer = tokio::select! {
             biased;
             answer = request::handle(broker, (guard, from), (head, &cache), body) => answer,
-            () = client.hung_up() => return Ok(None),
+            () = client.disconnected() => return Ok(None),
         };
-        // The goodbye of HTTP/1: its client opens its next connection where somebody stays.
+        // The close header of HTTP/1 during a drain: the client opens its next connection to
+        // another process.
         let keeps = !broker.draining();
         let goes_on = match answer {
             ServerResponse::Json { version, text } => {
-                posts.answer_whole(document_head(version), text, keeps).await?
+                posts.respond_full(document_head(version), text, keeps).await?
             }
-            ServerResponse::Other(response) => posts.answer(response, keeps).await?,
+            ServerResponse::Other(response) => posts.respond(response, keeps).await?,
         };
         if !goes_on {
             return Ok(None);

@@ -13,10 +13,13 @@ use super::{
 };
 use crate::{
     listeners::replicas::session_lookup::{SessionLocation, SessionLookup},
-    sessions::session::{ResumedStream, Session},
+    sessions::{
+        session::{ResumedStream, Session, StreamResumption},
+        submit,
+    },
 };
 
-/// Serves a GET or a DELETE of a session, wherever the session is.
+/// Serves a GET or a DELETE of a session, on any replica.
 pub(super) async fn serve(request: &InboundRequest<'_>) -> Result<Response<Body>, Refusal> {
     let (given, is_get) = (&request.head.headers, request.head.method == HttpMethod::GET);
     let session_id = headers::session_id(given)?;
@@ -50,7 +53,7 @@ pub(super) async fn serve(request: &InboundRequest<'_>) -> Result<Response<Body>
     }
 }
 
-/// A GET: a new general stream, or an old stream from where the client left it.
+/// Serves a GET: opens a general stream, or resumes a stream after the client's last event.
 async fn open_event_stream(
     session: &Arc<Session>,
     given: &HeaderMap,
@@ -58,9 +61,9 @@ async fn open_event_stream(
     let last_event_id = headers::last_event_id(given)?;
     let place = session.tenant.acquire_connection()?;
     let ResumedStream { reader, gap } = match last_event_id {
-        None => session.open_general_stream().await?,
+        None => StreamResumption::new(session).open_general_stream().await?,
         Some(id) => {
-            let resumed = session.resume(id).await?;
+            let resumed = submit::resume(session, id).await?;
             if !resumed.gap {
                 session.shared.metrics.events_replayed(resumed.reader.backlog());
             }

@@ -1,6 +1,7 @@
-//! The request headers that MCP gives a meaning to (MCP 2025-11-25, Streamable HTTP): session, revision, media types, last event.
+//! Request headers that MCP defines (MCP 2025-11-25, Streamable HTTP): session, revision, media
+//! types, last event.
 //!
-//! Every reader refuses a header that is given more than once, because the two values could mean different things to two readers.
+//! Every reader refuses a repeated header, because two readers could use different values of it.
 
 use http::{
     HeaderMap, HeaderName,
@@ -17,7 +18,7 @@ pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-pro
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// The event after which a client resumes a stream.
+/// Returns the event after which a client resumes a stream.
 pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let mut given = headers.get_all(LAST_EVENT_ID).iter();
     let Some(id) = given.next() else { return Ok(None) };
@@ -30,7 +31,7 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal
     Ok(Some(id.to_str().unwrap_or_default()))
 }
 
-/// The session id header: at most one, visible ASCII (MCP 2025-11-25, Session Management).
+/// Returns the session id header: at most one, visible ASCII (MCP 2025-11-25, Session Management).
 pub(in crate::listeners) fn session_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let mut given = headers.get_all(SESSION_ID).iter();
     let Some(value) = given.next() else { return Ok(None) };
@@ -50,7 +51,7 @@ pub(super) fn session_required() -> Refusal {
     )
 }
 
-/// The `MCP-Protocol-Version` header: absent, or, once, a version this endpoint speaks.
+/// Returns the `MCP-Protocol-Version` header: absent, or one supported version.
 pub(super) fn protocol_version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
     let mut given = headers.get_all(PROTOCOL_VERSION).iter();
     let Some(value) = given.next() else { return Ok(None) };
@@ -79,14 +80,14 @@ pub(super) fn protocol_version(headers: &HeaderMap) -> Result<Option<Version>, R
     }
 }
 
-/// What nearly every client accepts, in as many words.
+/// The most common values of `Accept`, to the letter.
 const USUAL_ACCEPT: [&[u8]; 3] =
     [b"application/json, text/event-stream", b"application/json,text/event-stream", b"*/*"];
 
-/// A POST must accept both forms of answer.
+/// Checks that a POST accepts both forms of answer.
 pub(super) fn check_post_accept(headers: &HeaderMap) -> Result<(), Refusal> {
     let mut given = headers.get_all(ACCEPT).iter();
-    // Taken apart, it costs more than the credential.
+    // A full parse costs more than the check of the credential.
     if given.next().is_some_and(|value| USUAL_ACCEPT.contains(&value.as_bytes()))
         && given.next().is_none()
     {
@@ -101,7 +102,7 @@ pub(super) fn check_post_accept(headers: &HeaderMap) -> Result<(), Refusal> {
     ))
 }
 
-/// A GET must accept an event stream.
+/// Checks that a GET accepts an event stream.
 pub(super) fn check_get_accept(headers: &HeaderMap) -> Result<(), Refusal> {
     if accepts(headers, "text/event-stream") {
         return Ok(());
@@ -144,7 +145,7 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Refusal> {
         ));
     }
     let mut given = headers.get_all(CONTENT_TYPE).iter();
-    let first = given.next().filter(|_| given.next().is_none()); // of two nobody knows which counts
+    let first = given.next().filter(|_| given.next().is_none()); // with two it is unknown which counts
     if first.is_some_and(|value| value.as_bytes() == b"application/json") {
         return Ok(());
     }

@@ -1,8 +1,8 @@
-//! Answers of one HTTP/2 connection that its client does not take.
+//! Stalled answers of one HTTP/2 connection.
 //!
-//! With HTTP/2 a client can close its window and keep the connection alive with pings, so nothing stalls that the socket
-//! could show. Each answer is handed over in pieces and notes when its last piece was taken; a connection with an answer
-//! that got nowhere for too long is ended.
+//! With HTTP/2 a client can close its window and keep the connection alive with pings, so the
+//! socket shows no stall. Each answer is sent in pieces, with the time of the last piece that the
+//! client took. A connection with an answer that stalls for too long is closed.
 
 use std::{
     collections::HashMap,
@@ -16,50 +16,49 @@ use std::{
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::{Mutex, MutexGuard};
+use rules::limits::{CLIENT_WRITE_STALL_MAX, HTTP2_PIECE_BYTES};
 use tokio::sync::Notify;
-
-use crate::limits::{CLIENT_WRITE_STALL_MAX, HTTP2_PIECE_BYTES};
 
 #[derive(Debug, Default)]
 pub(super) struct Http2StallTracker {
     state: Mutex<TrackedResponses>,
-    /// There is an answer to watch over.
-    begun: Notify,
+    /// Signals the first answer to track.
+    added: Notify,
 }
 
 #[derive(Debug, Default)]
 struct TrackedResponses {
     next: u64,
-    /// When something of each answer was last taken.
+    /// Time of the last progress of each answer.
     moved: HashMap<u64, Instant>,
 }
 
 impl Http2StallTracker {
-    /// Watches over an answer until the client has taken all of it.
+    /// Tracks an answer until the client has taken all of it.
     pub(super) fn track(self: &Arc<Self>, answer: Bytes) -> TrackedBytesBody {
-        TrackedBytesBody { rest: answer, place: self.enter() }
+        TrackedBytesBody { rest: answer, place: self.register() }
     }
 
-    /// The same for an answer that comes from elsewhere, of known size.
+    /// Tracks an answer from elsewhere, with a known size.
     pub(super) fn watch<B>(self: &Arc<Self>, answer: B) -> TrackedBody<B> {
-        TrackedBody { answer, place: self.enter() }
+        TrackedBody { answer, place: self.register() }
     }
 
-    fn enter(self: &Arc<Self>) -> StallEntry {
+    fn register(self: &Arc<Self>) -> StallEntry {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
         state.moved.insert(number, Instant::now());
         drop(state);
-        self.begun.notify_one();
+        self.added.notify_one();
         StallEntry { unsent: self.clone(), number }
     }
 
-    /// Resolves when an answer has got nowhere for too long. Costs an idle connection no timer.
+    /// Resolves when an answer has stalled for too long. An idle connection needs no timer.
     pub(super) async fn stalled(&self) {
         loop {
             if self.lock().moved.is_empty() {
-                self.begun.notified().await;
+                self.added.notified().await;
             }
             tokio::time::sleep(CLIENT_WRITE_STALL_MAX / 4).await;
             if self.longest_wait(Instant::now()) > CLIENT_WRITE_STALL_MAX {
@@ -82,7 +81,7 @@ impl Http2StallTracker {
     }
 }
 
-/// One answer on its way out.
+/// Body of an answer that is being sent.
 #[derive(Debug)]
 pub(super) struct TrackedBytesBody {
     rest: Bytes,
@@ -96,7 +95,7 @@ struct StallEntry {
 }
 
 impl StallEntry {
-    fn moved(&self) {
+    fn mark_progress(&self) {
         if let Some(moved) = self.unsent.lock().moved.get_mut(&self.number) {
             *moved = Instant::now();
         }
@@ -113,7 +112,7 @@ impl Body for TrackedBytesBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    /// Asked for only when the client has room for more.
+    /// Called only when the client has room for more.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
@@ -123,7 +122,7 @@ impl Body for TrackedBytesBody {
         }
         let length = self.rest.len().min(HTTP2_PIECE_BYTES);
         let piece = self.rest.split_to(length);
-        self.place.moved();
+        self.place.mark_progress();
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
@@ -136,7 +135,7 @@ impl Body for TrackedBytesBody {
     }
 }
 
-/// One answer on its way through.
+/// Body of an answer from elsewhere that is being sent.
 #[derive(Debug)]
 pub(super) struct TrackedBody<B> {
     answer: B,
@@ -151,7 +150,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        self.place.moved();
+        self.place.mark_progress();
         Pin::new(&mut self.answer).poll_frame(context)
     }
 

@@ -1,8 +1,8 @@
-//! HTTP+SSE, the transport of 2024-11-05: `GET /sse` is a stream of everything for the client, which begins by naming the
-//! address its messages go to, `POST /messages?session=…`.
+//! HTTP+SSE, the transport of 2024-11-05. `GET /sse` is a stream of all messages to the client. Its
+//! first event names the address for the client's messages, `POST /messages?session=…`.
 //!
-//! Together the two are a duplex connection, and its session ends with the stream. Both are on one replica: the name in the
-//! address is known to nobody else.
+//! Stream and POSTs are a duplex connection, and its session ends with the stream. Both must reach
+//! the same replica, because only that replica knows the name in the address.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,6 +19,11 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
     sse,
+};
+use rules::{
+    client_transport::Transport,
+    endpoint::Endpoint,
+    limits::{HTTP_SSE_NAME_BYTES, HTTP_SSE_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
 };
 use tokio::sync::{Semaphore, mpsc};
 
@@ -37,18 +42,16 @@ use crate::{
     auth::{AuthenticatedCaller, Caller, RemotePeer},
     broker::Broker,
     config::MessageWire,
-    limits::{HTTP_SSE_NAME_BYTES, HTTP_SSE_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
     listeners::duplex::{self, ConnectionParams, IncomingConnection},
-    rules::{client_transport::Transport, endpoint::Endpoint},
 };
 
 const STREAM: &str = "/sse";
 const MESSAGES: &str = "/messages";
 
-/// Bytes that one permit of an inbox is for.
+/// Number of bytes per permit of an inbox.
 const PERMIT_BYTES: usize = 1024;
 
-/// Whether a path is one of ours.
+/// Returns whether a path belongs to this transport.
 pub(super) fn matches_path(path: &str) -> bool {
     path == STREAM
         || path.strip_prefix(STREAM).is_some_and(|rest| rest.starts_with('/'))
@@ -111,7 +114,8 @@ async fn handle_request(
     receive_message(broker, &head, body, &proven.caller, &floor.streams).await
 }
 
-/// A POST to a stream. A client that sends faster than it is served waits, before its body is read and then for its turn.
+/// Receives a POST for a stream. A client that sends too fast waits for room before its body is
+/// read, and then for its turn.
 async fn receive_message(
     broker: &Broker,
     head: &Parts,
@@ -130,7 +134,7 @@ async fn receive_message(
     let inbox = inbox.map(|inbox| (inbox.messages.clone(), inbox.room.clone()));
     let busy = || Refusal::new(ErrorKind::Overloaded, "too many messages wait on this stream");
     let Some((messages, room)) = inbox else {
-        // What is wrong with the body is said first.
+        // Errors of the body have precedence.
         read_body(body, bytes_max, time).await?;
         return Err(stream_not_found());
     };
@@ -153,7 +157,7 @@ fn stream_not_found() -> Refusal {
     Refusal::new(ErrorKind::SessionNotFound, "no such stream: open one with GET /sse")
 }
 
-/// `/sse` and `/sse/{backend}`.
+/// Returns the endpoint of `/sse` and `/sse/{backend}`.
 fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
     match path.strip_prefix(STREAM) {
         None | Some("" | "/") => Ok(Endpoint::Aggregated),
@@ -169,7 +173,7 @@ fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
     }
 }
 
-/// A new stream, and the session to be on it.
+/// Opens a stream, and the session on it.
 fn open_stream(
     broker: &Arc<Broker>,
     AuthenticatedCaller { caller, until }: AuthenticatedCaller,

@@ -1,29 +1,31 @@
-//! A request past the checks of its head, as POST, GET and DELETE get it. [`RequestSource`] is the difference between a client and
-//! another replica that asks for one of its clients.
+//! A request after the checks of its head, for POST, GET and DELETE. [`RequestSource`]
+//! distinguishes clients from replicas that forward a client's request.
 
 use std::{error::Error, sync::Arc};
 
 use bytes::Bytes;
 use http::request::Parts as HeadParts;
 use protocol::{envelope::Rejection, error::Refusal};
+use rules::endpoint::Endpoint;
 
 use super::{connection_cache::ConnectionCache, request_guard::RequestGuard};
 use crate::{
     auth::{Caller, RemotePeer},
     broker::Broker,
-    rules::endpoint::Endpoint,
 };
 
-/// Who sent a request.
+/// Sender of a request.
 #[derive(Clone, Copy)]
 pub(in crate::listeners) enum RequestSource<'a> {
-    /// A client, at its address: it passes the guard, shows a credential, and may be served by another replica.
+    /// A client with its address. It passes the guard, shows a credential, and may be served by
+    /// another replica.
     Client(&'a RequestGuard, RemotePeer),
-    /// Another replica, for a client that it names. It looks itself for a session that is not here.
+    /// Another replica, for a client that it names. That replica itself looks up a session that is
+    /// not here.
     Replica,
 }
 
-/// The body of a request, however it is read.
+/// Body of a request from any server.
 pub(in crate::listeners) trait RequestBody:
     hyper::body::Body<Data = Bytes, Error: Error + 'static> + Send + Unpin
 {
@@ -31,10 +33,10 @@ pub(in crate::listeners) trait RequestBody:
 
 impl<B: hyper::body::Body<Data = Bytes, Error: Error + 'static> + Send + Unpin> RequestBody for B {}
 
-/// A head, and the cache of its connection.
+/// Head of a request, with the cache of its connection.
 pub(in crate::listeners) type CachedHead<'a> = (&'a HeadParts, &'a ConnectionCache);
 
-/// A request past the checks of its head, but for its media types.
+/// A request after the checks of its head, except those of its media types.
 pub(in crate::listeners) struct InboundRequest<'a> {
     pub(in crate::listeners) broker: &'a Arc<Broker>,
     pub(in crate::listeners) source: RequestSource<'a>,
@@ -44,7 +46,7 @@ pub(in crate::listeners) struct InboundRequest<'a> {
     pub(in crate::listeners) cache: &'a ConnectionCache,
 }
 
-/// Rejects a message whose id is not known.
+/// Rejects a message whose id is unknown.
 pub(in crate::listeners) fn reject_without_id(refusal: Refusal) -> Rejection {
     Rejection::new(refusal, None)
 }

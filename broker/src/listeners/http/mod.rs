@@ -1,7 +1,8 @@
-//! The data plane over Streamable HTTP: accepts connections and serves `/mcp` and `/mcp/{backend}` on them.
+//! The data plane over Streamable HTTP: accepts connections and serves `/mcp` and `/mcp/{backend}`
+//! on them.
 //!
-//! HTTP/1.1 and HTTP/2 (with prior knowledge) on one port. The number of connections is bounded, in all and per address; a
-//! request head that does not come in time ends its connection.
+//! HTTP/1.1 and HTTP/2 (with prior knowledge) share one port. The number of connections is bounded,
+//! in total and per address. A connection whose request head does not arrive in time is closed.
 
 pub(super) mod authenticate;
 mod body;
@@ -40,6 +41,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use protocol::error::{ErrorKind, Refusal};
+use rules::limits::{HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX};
 use tokio::{net::TcpStream, sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
@@ -64,13 +66,9 @@ use super::{
     tls_acceptor::{TlsAcceptor, certificate_expired},
     trusted_proxies::ProxyProtocol,
 };
-use crate::{
-    auth::RemotePeer,
-    broker::Broker,
-    limits::{HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
-};
+use crate::{auth::RemotePeer, broker::Broker};
 
-/// Serves until `stop`, then lets the requests in flight finish.
+/// Serves until `stop`, then waits for the requests in flight.
 pub async fn serve(
     broker: Arc<Broker>,
     listener: HandoffListener,
@@ -95,7 +93,7 @@ pub async fn serve(
             (stop.clone(), admission.clone(), sessions.clone(), streams.clone());
         connections.spawn(async move {
             let identified = tokio::select! {
-                // Boxed, as the handshake is.
+                // Boxed, like the handshake.
                 client = Box::pin(admission.identify(&mut socket, peer, &mut admitted, &broker.shared.metrics)) => client,
                 () = stop.cancelled() => None,
             };
@@ -103,7 +101,7 @@ pub async fn serve(
             let address = client.address();
             let admitted = Arc::new(admitted);
             let floor = ConnectionContext { sessions, stop, admitted, streams, client, certified: None, remote: RemotePeer::default() };
-            if let Err(error) = served(broker, guard, &door, socket, floor).await {
+            if let Err(error) = serve_connection(broker, guard, &door, socket, floor).await {
                 tracing::debug!(%peer, client = %address, %error, "connection ended");
             }
         });
@@ -115,26 +113,28 @@ pub async fn serve(
     sessions.wait().await;
 }
 
-/// A connection on which somebody has begun to say something.
+/// A connection on which a client has begun to send.
 struct HttpConnection<S> {
     stream: S,
     floor: ConnectionContext,
-    /// By when the first request is there.
+    /// Deadline for the first request.
     deadline: Instant,
 }
 
 /// Serves a connection, from the handshake to its end.
-async fn served(
+async fn serve_connection(
     broker: Arc<Broker>,
     guard: Arc<RequestGuard>,
     door: &TlsAcceptor,
     socket: TcpStream,
     mut floor: ConnectionContext,
 ) -> Result<(), BoxError> {
-    // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
-    let stream = Box::pin(door.open(socket, ListenerKind::Http)).await?;
+    // Boxed: an idle connection would otherwise keep the memory of its handshake for its whole
+    // life.
+    let stream = Box::pin(door.accept(socket, ListenerKind::Http)).await?;
     (floor.certified, floor.remote) = door.identified(&stream, floor.client.address());
-    // The time for a head begins only once it is known what is spoken; who never says a word would otherwise stay for ever.
+    // The time limit of the head starts when the version is known. The limit here covers clients
+    // that send nothing.
     let deadline = Instant::now() + broker.shared.config.timeouts.request_read;
     let (stream, first, deadline) = match stream {
         Stream::Plain(socket) => {
@@ -150,7 +150,7 @@ async fn served(
     let (spoken, stream) = Box::pin(async {
         tokio::select! {
             biased;
-            heard = tokio::time::timeout_at(deadline, detect_version::heard(stream, first)) => Ok::<_, BoxError>(heard??),
+            heard = tokio::time::timeout_at(deadline, detect_version::detect(stream, first)) => Ok::<_, BoxError>(heard??),
             () = floor.stop.cancelled() => Err("nothing was said before the end".into()),
         }
     })
@@ -163,7 +163,7 @@ async fn served(
                 guard_io(FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX, message_bytes));
             HttpConnection { stream, floor, deadline }.serve_http1(broker, guard).await
         }
-        // Boxed, so that a connection of HTTP/1 has no room for it.
+        // Boxed, so that an HTTP/1 connection needs no memory for it.
         HttpVersion::Http2 => {
             Box::pin(
                 HttpConnection { stream: guard_io(stream), floor, deadline }
@@ -181,7 +181,8 @@ impl HttpConnection<Http1Stream> {
         guard: Arc<RequestGuard>,
     ) -> Result<(), BoxError> {
         let mut builder = http1::Builder::new();
-        // `HTTP_HEADERS_MAX` is what the library has as its own limit. Told to it, it would fill as much room anew for each request.
+        // `HTTP_HEADERS_MAX` is the library's own default. With an explicit limit, the library
+        // would allocate that much for each request.
         builder
             .timer(TokioTimer::new())
             .header_read_timeout(broker.shared.config.timeouts.request_read)
@@ -189,11 +190,11 @@ impl HttpConnection<Http1Stream> {
         let Self { stream, floor, deadline } = self;
         let (stop, certified, first) =
             (floor.stop.clone(), floor.certified.clone(), Arc::<Notify>::default());
-        // HTTP/1 answers stall at the socket, where it shows.
+        // A stalled HTTP/1 answer stalls the socket, which has a limit of its own.
         let connection = builder
             .serve_connection(stream, service(broker, guard, Arc::new(floor), first.clone(), None))
             .with_upgrades();
-        let connection = attended(
+        let connection = drive_connection(
             connection,
             http1::UpgradeableConnection::graceful_shutdown,
             &stop,
@@ -228,8 +229,13 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
             stream,
             service(broker, guard, Arc::new(floor), first.clone(), Some(unsent.clone())),
         );
-        let connection =
-            attended(connection, http2::Connection::graceful_shutdown, &stop, &first, deadline);
+        let connection = drive_connection(
+            connection,
+            http2::Connection::graceful_shutdown,
+            &stop,
+            &first,
+            deadline,
+        );
         tokio::select! {
             ended = connection => ended,
             () = unsent.stalled() => Err("the client does not take its answers".into()),
@@ -238,7 +244,7 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
     }
 }
 
-/// What is done for each request; `first` hears of it.
+/// Returns the service for each request. It notifies `first` of the first one.
 fn service(
     broker: Arc<Broker>,
     guard: Arc<RequestGuard>,
@@ -255,14 +261,16 @@ fn service(
         if let Some(certified) = &floor.certified {
             request.extensions_mut().insert(certified.clone());
         }
-        let violation = if is_http1 { FramingViolation::named_by(request.headers()) } else { None };
+        let violation =
+            if is_http1 { FramingViolation::from_headers(request.headers()) } else { None };
         let upgrades = request.headers().get_all(UPGRADE);
         let is_last = is_http1 && is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
         async move {
             if let Some(violation) = violation {
-                return Ok(misframed(&broker, violation));
+                return Ok(framing_violation(&broker, violation));
             }
-            // Boxed: the future of every request has room for its largest part, and is moved with it.
+            // Boxed: otherwise every request's future would have the size of its largest part, and
+            // be moved with it.
             let mut response = match request.uri().path() {
                 path if websocket::matches_path(path) => {
                     Box::pin(websocket::handle(
@@ -298,8 +306,9 @@ fn service(
                     .into_response()
                 }
             };
-            // Of such a request not everything was read, or nothing is read behind it. Or it is the goodbye of HTTP/1: its client
-            // opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)
+            // Closes the connection if the request was not read to its end, or if nothing is read
+            // after it. Also closes HTTP/1 connections in a drain, so that clients reconnect to
+            // another process. (HTTP/2 has GOAWAY.)
             let closes = is_last
                 || (is_http1
                     && (broker.draining() || response.status() == StatusCode::PAYLOAD_TOO_LARGE));
@@ -314,8 +323,8 @@ fn service(
     })
 }
 
-/// The answer to a request whose framing is refused, and the end of its connection.
-fn misframed(broker: &Broker, violation: FramingViolation) -> Response<Body> {
+/// Returns the answer to a request with refused framing, whose connection closes.
+fn framing_violation(broker: &Broker, violation: FramingViolation) -> Response<Body> {
     let refusal = match violation {
         FramingViolation::HeadTooLong => Refusal::new(
             ErrorKind::MessageTooLarge,
@@ -332,9 +341,9 @@ fn misframed(broker: &Broker, violation: FramingViolation) -> Response<Body> {
     response
 }
 
-/// Serves a connection to its end, or gives it up when its first request does not come in time. From `stop` on it finishes
-/// what is in flight.
-async fn attended<C>(
+/// Serves a connection to its end, or closes it when its first request does not arrive in time.
+/// After `stop`, it finishes the requests in flight.
+async fn drive_connection<C>(
     connection: C,
     finish: fn(Pin<&mut C>),
     stop: &CancellationToken,

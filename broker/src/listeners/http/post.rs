@@ -1,6 +1,8 @@
-//! A POST: one message or a batch, for a session or to open one (MCP 2025-11-25, Sending Messages to the Server).
+//! Serves a POST: one message or a batch, for a session or to open one (MCP 2025-11-25, Sending
+//! Messages to the Server).
 //!
-//! Invariant: each request among the messages gets exactly one answer, as the response or on the event stream it becomes.
+//! Invariant: each request among the messages gets exactly one answer, as the response or on the
+//! event stream.
 
 use std::sync::Arc;
 
@@ -14,6 +16,10 @@ use protocol::{
     json::Limits,
     method::Method,
 };
+use rules::{
+    client_transport::Transport,
+    event_log::{Event, EventKind},
+};
 use tokio::time::Instant;
 
 use super::{
@@ -25,28 +31,25 @@ use super::{
     stateless,
 };
 use crate::{
-    boxed::in_place,
+    boxed::box_pin_with,
     config::MessageWire,
     listeners::{
         replicas::{
             forward::initialize_elsewhere,
             session_lookup::{SessionLocation, SessionLookup},
         },
-        stateless::no_sessions,
+        stateless::sessions_unsupported,
     },
     metrics::{Direction, Side},
-    rules::{
-        client_transport::Transport,
-        event_log::{Event, EventKind},
-    },
     sessions::{
         call::CallFuture,
-        session::{Session, session_moved},
+        session::{Session, notifications, questions, session_moved},
         stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
+        submit,
     },
 };
 
-/// Reads the body and serves it where its session is.
+/// Reads the body and passes its messages to the replica of the session.
 pub(super) async fn serve(
     request: &InboundRequest<'_>,
     body: impl RequestBody,
@@ -58,7 +61,7 @@ pub(super) async fn serve(
         request.cache.validated_head.record(given);
     }
     let shared = &request.broker.shared;
-    // What another replica sends was judged there, by its client's wire.
+    // The sending replica has already checked the size by the limit of its client's wire.
     let bytes_max = match request.source {
         RequestSource::Client(..) => {
             request.broker.message_bytes(&request.caller, MessageWire::Http)
@@ -84,7 +87,7 @@ pub(super) async fn serve(
         &limits,
     )? {
         stateless::ParsedBody::Stateless(message) => {
-            return in_place(|| stateless::serve(request, message, &frame)).await;
+            return box_pin_with(|| stateless::serve(request, message, &frame)).await;
         }
         stateless::ParsedBody::Session(message) => Some(Frames::One(message)),
         stateless::ParsedBody::Undecoded => None,
@@ -99,16 +102,16 @@ pub(super) async fn serve(
         let session = match lookup.locate(&frame).await {
             Ok(SessionLocation::Local(session)) => Ok(session),
             Ok(SessionLocation::Answered(response)) => return Ok(response.into()),
-            // What is wrong with the body comes first.
+            // Errors of the body have precedence.
             Err(refusal) => Err(refusal),
         };
-        // Only sessions of 2025-03-26 know batches.
+        // Only sessions of 2025-03-26 support batches.
         let batches = matches!(&session, Ok(session) if session.version.batches());
         let frames =
             read.take().map_or_else(|| decode_body(frame.clone(), &limits, batches), Ok)?;
         let served = serve_frames(request, Some(session.clone()), frames).await;
         match (session, served) {
-            // It was found, and left before the request was begun.
+            // The session was found, and moved before the request started.
             (Ok(session), Err(Rejection { refusal, id, .. }))
                 if refusal.kind == ErrorKind::SessionElsewhere =>
             {
@@ -122,8 +125,8 @@ pub(super) async fn serve(
     }
 }
 
-/// What is too much are new requests, and a search for their sessions. Answers, notifications and pings bring others to
-/// their end.
+/// Refuses new requests under overload. Answers, notifications and pings are admitted, because they
+/// help other requests to finish.
 fn refuse_requests(
     request: &InboundRequest<'_>,
     frame: &Bytes,
@@ -138,12 +141,13 @@ fn refuse_requests(
                 .admits()
                 .map_err(|refusal| Rejection::new(refusal, message.id.clone()))
         }
-        // Which of a batch are requests is seen when each is begun.
+        // The requests of a batch are checked when each one starts.
         Frames::One(_) | Frames::Batch(_) => Ok(()),
     }
 }
 
-/// `session`: the one the header names, as it was found; `None` without a header.
+/// Serves messages. `session` is the result of the lookup for the header, or `None` without a
+/// header.
 async fn serve_frames(
     request: &InboundRequest<'_>,
     session: Option<Result<Arc<Session>, Refusal>>,
@@ -154,9 +158,9 @@ async fn serve_frames(
         Frames::One(message) => {
             let reject = |refusal| Rejection::new(refusal, message.id.clone());
             if !request.broker.shared.config.compat.eras.has_sessions() {
-                return Err(reject(no_sessions(&message)));
+                return Err(reject(sessions_unsupported(&message)));
             }
-            // Whichever revision it names: what is spoken is agreed on by the message.
+            // The header's revision does not matter, because the message negotiates the revision.
             if message.method == Method::Initialize && !matches!(session, Some(Ok(_))) {
                 return Box::pin(initialize(request, &message)).await.map(ServerResponse::from);
             }
@@ -215,7 +219,7 @@ async fn open_session(
         .await
 }
 
-/// One message of an open session.
+/// Handles one message of an open session.
 async fn handle_message(
     session: &Arc<Session>,
     message: Message,
@@ -225,17 +229,19 @@ async fn handle_message(
         Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => {
             return Err(reject_without_id(session_moved()));
         }
-        // MCP 2025-11-25, Sending Messages to the Server: an error status where the input cannot be accepted.
-        Kind::Notification => session.handle_notification(&message).map_err(reject_without_id)?,
-        Kind::Result | Kind::Error => session.handle_answer(&message),
+        // MCP 2025-11-25, Sending Messages to the Server: an error status if the input is not
+        // accepted.
+        Kind::Notification => {
+            notifications::handle_notification(session, &message).map_err(reject_without_id)?
+        }
+        Kind::Result | Kind::Error => questions::handle_answer(session, &message),
         Kind::Request => {
             let (id, stream) =
                 (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
             let reader = stream.read_from(0).map_err(|_| {
-                reject_without_id(Refusal::new(ErrorKind::Internal, "a new stream can not be read"))
+                reject_without_id(Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))
             })?;
-            let call = session
-                .handle_request(message, &stream)
+            let call = submit::handle_request(session, message, &stream)
                 .map_err(|refusal| Rejection::new(refusal, id))?;
             return Ok(respond(session, reader, call, cache).await);
         }
@@ -243,8 +249,8 @@ async fn handle_message(
     Ok(with_protocol_version(response::empty(StatusCode::ACCEPTED), session).into())
 }
 
-/// Waits for the first thing to send: when that is the answer the response is JSON, otherwise (or when it takes long) an
-/// event stream.
+/// Waits for the first message to send. If that is the answer, the response is JSON. Otherwise, or
+/// after a time limit, it is an event stream.
 async fn respond(
     session: &Arc<Session>,
     mut reader: StreamCursor,
@@ -253,7 +259,7 @@ async fn respond(
 ) -> ServerResponse {
     let latest = Instant::now() + session.shared.config.events.keepalive;
     let first = match call {
-        // What is not over by then goes on by itself.
+        // A call that is not finished by then continues by itself.
         Some(call) => cache.with_deadline(latest, reader.next_while_driving(call)).await,
         None => cache.with_deadline(latest, reader.next()).await,
     };
@@ -273,8 +279,8 @@ fn begin_stream(session: &Arc<Session>, reader: StreamCursor, read: &[Event]) ->
     response::event_stream(&session.shared, reader, read, event_stream_options(session))
 }
 
-/// A batch of 2025-03-26: each request on its own, the answers together, in one array or on one stream. `Err`: nothing was
-/// begun, as the session has left.
+/// Handles a batch of 2025-03-26: each request separately, with all answers in one array or on one
+/// stream. Returns an error if the session has moved and nothing was started.
 async fn batch(
     session: &Arc<Session>,
     messages: Vec<Result<Message, Rejection>>,
@@ -322,7 +328,8 @@ async fn batch(
                 let answers_only = event.kind == EventKind::Answer;
                 read.push(event);
                 if !answers_only {
-                    // Something else comes before the last answer: everything goes on a stream, what was read first.
+                    // A message other than an answer came before the last answer: everything goes
+                    // on a stream, first the messages that were read.
                     return Ok(with_protocol_version(
                         begin_stream(session, reader, &read),
                         session,
@@ -340,22 +347,22 @@ async fn batch(
     Ok(with_protocol_version(response::json(StatusCode::OK, body.into()), session))
 }
 
-/// Whether it was a request, which is begun now.
+/// Handles a message of a batch. Returns true if it is a request, which is then started.
 fn submit_into(
     session: &Arc<Session>,
     stream: &Arc<EventStream>,
     message: Message,
 ) -> Result<bool, Rejection> {
     match message.kind {
-        // One that is dropped has been counted; a batch has one status for all that is in it.
-        Kind::Notification => drop(session.handle_notification(&message)),
-        Kind::Result | Kind::Error => session.handle_answer(&message),
+        // A dropped notification is counted. The batch has one status for all its messages.
+        Kind::Notification => drop(notifications::handle_notification(session, &message)),
+        Kind::Result | Kind::Error => questions::handle_answer(session, &message),
         Kind::Request => {
             let id = message.id.clone();
             let submitted = if message.method == Method::Initialize {
                 Err(Refusal::new(ErrorKind::InvalidRequest, "initialize is never part of a batch"))
             } else {
-                session.admit(message, stream)
+                submit::admit(session, message, stream)
             };
             return submitted.map(|()| true).map_err(|refusal| Rejection::new(refusal, id));
         }

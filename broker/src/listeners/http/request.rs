@@ -1,8 +1,9 @@
-//! One HTTP request, from its head to its response (MCP 2025-11-25, Streamable HTTP).
+//! Serves one HTTP request, from its head to its response (MCP 2025-11-25, Streamable HTTP).
 //!
-//! The checks come in a fixed order: path, origin, method, credential, media types, body, envelope, version, session. A
-//! session learns nothing of HTTP: it gets messages and pushes into streams. The same way is gone for clients and for other
-//! replicas that ask for theirs; [`RequestSource`] is the difference.
+//! The checks have a fixed order: path, origin, method, credential, media types, body, envelope,
+//! version, session. A session does not depend on HTTP: it receives messages and pushes into
+//! streams. Requests of clients and of other replicas take the same path. [`RequestSource`] is the
+//! difference.
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use protocol::{
     envelope::Rejection,
     error::{ErrorKind, Refusal},
 };
+use rules::{endpoint::Endpoint, sign_in_failures::Plane};
 
 use super::{
     authenticate::{authenticate_cached, retry_authentication},
@@ -27,14 +29,13 @@ use super::{
 };
 use crate::{
     auth::{AuthenticatedCaller, RemotePeer},
-    boxed::in_place,
+    boxed::box_pin_with,
     broker::Broker,
     listeners::replicas::replica_headers::forwarded_caller,
-    rules::{endpoint::Endpoint, sign_in_failures::Plane},
     telemetry::request,
 };
 
-/// Serves one request of a client. Whatever is wrong with it becomes a response.
+/// Serves one request of a client. Every error becomes a response.
 pub(super) async fn handle(
     broker: &Arc<Broker>,
     (guard, remote): (&RequestGuard, RemotePeer),
@@ -64,10 +65,11 @@ pub(in crate::listeners) async fn serve_request(
     head: CachedHead<'_>,
     body: impl RequestBody,
 ) -> ServerResponse {
-    let context = request::header_context(&head.0.headers, broker.shared.traces.are_on());
+    let context = request::header_context(&head.0.headers, broker.shared.traces.is_enabled());
     let work = async {
-        // Boxed: what is around it is moved with room for it, and each time it is begun.
-        match in_place(|| dispatch(broker, source, head, body)).await {
+        // Boxed: the futures around it would otherwise be moved with all its memory, for every
+        // request.
+        match box_pin_with(|| dispatch(broker, source, head, body)).await {
             Ok(answer) => answer,
             Err(Rejection { refusal, id, .. }) => {
                 response::refusal_response(&broker.shared, &refusal, id.as_ref()).into()
@@ -78,7 +80,7 @@ pub(in crate::listeners) async fn serve_request(
         RequestSource::Client(_, remote) => remote.address,
         RequestSource::Replica => None,
     };
-    request::arriving(context, client, work).await
+    request::with_inbound_context(context, client, work).await
 }
 
 async fn dispatch(
@@ -133,7 +135,8 @@ async fn dispatch(
     } else if is_sessionless(&inbound) {
         Ok(method_not_allowed(broker).into())
     } else {
-        // Boxed, as is all that is rare here: calls would be moved with room for it.
+        // Boxed, like every rare branch: the futures of calls would otherwise be moved with its
+        // memory.
         Box::pin(get_delete::serve(&inbound))
             .await
             .map(ServerResponse::from)
@@ -145,7 +148,8 @@ async fn dispatch(
     }
 }
 
-/// What a GET or DELETE of 2026-07-28 gets (MCP 2026-07-28, Streamable HTTP: there are neither).
+/// Returns the answer to a GET or DELETE of 2026-07-28, which has neither (MCP 2026-07-28,
+/// Streamable HTTP).
 fn method_not_allowed(broker: &Broker) -> Response<Body> {
     let refusal = Refusal::new(ErrorKind::MethodNotAllowed, "requests of 2026-07-28 are POSTs");
     let mut response = response::refusal_response(&broker.shared, &refusal, None);
@@ -153,15 +157,15 @@ fn method_not_allowed(broker: &Broker) -> Response<Body> {
     response
 }
 
-/// True when no session can be meant, whatever else the request says.
+/// Returns whether the request cannot belong to a session.
 fn is_sessionless(request: &InboundRequest<'_>) -> bool {
     let eras = request.broker.shared.config.compat.eras;
     !eras.has_sessions()
-        || (eras.has_modern()
+        || (eras.has_stateless()
             && request.cache.validated_head.names_stateless(&request.head.headers))
 }
 
-/// The endpoint of a path: `/mcp` or `/mcp/{backend}`, nothing else.
+/// Returns the endpoint of a path: `/mcp` or `/mcp/{backend}`, nothing else.
 fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
     let nowhere = "there is nothing here: MCP is at /mcp and /mcp/{backend}";
     Endpoint::at("/mcp", path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))

@@ -1,4 +1,5 @@
-//! Origin and Host rules: which web pages and host names a listener takes requests from (MCP 2025-11-25, Transports: Security).
+//! Origin and Host rules: the web pages and host names from which a listener accepts requests (MCP
+//! 2025-11-25, Transports: Security).
 
 use std::net::SocketAddr;
 
@@ -28,8 +29,8 @@ impl RequestGuard {
         }
     }
 
-    /// Keeps web pages of strangers out: a page's origin must be one that is allowed, and on a loopback listener the Host
-    /// must be a loopback name, which a rebound DNS name is not.
+    /// Refuses requests of foreign web pages. The origin of a page must be allowed. On a loopback
+    /// listener the Host must be a loopback name, which a rebound DNS name is not.
     pub(super) fn check_origin_and_host(
         &self,
         headers: &HeaderMap,
@@ -76,7 +77,7 @@ impl RequestGuard {
     }
 
     fn allows_host(&self, host: &str) -> bool {
-        // Mostly so, and then nothing is copied.
+        // The usual case, which copies nothing.
         if is_loopback_host(host) {
             return true;
         }
@@ -89,7 +90,7 @@ impl RequestGuard {
     }
 }
 
-/// `localhost`, `127.x.y.z` or `[::1]`, with or without a port, and nothing else.
+/// Returns whether the host is `localhost`, `127.x.y.z` or `[::1]`, with or without a port.
 fn is_loopback_host(host: &str) -> bool {
     let Some(name) = host_name(host) else { return false };
     name == "localhost"
@@ -97,7 +98,7 @@ fn is_loopback_host(host: &str) -> bool {
         || name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The host without its port; `None` when what follows is no port.
+/// Returns the host without its port, or `None` if the rest is not a port.
 fn host_name(host: &str) -> Option<&str> {
     let end = if host.starts_with('[') {
         host.find(']')? + 1

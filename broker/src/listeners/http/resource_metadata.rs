@@ -1,4 +1,5 @@
-//! The metadata of the protected resource (RFC 9728), which clients look for after a [`super::challenge`].
+//! Metadata of the protected resource (RFC 9728), which clients request after a
+//! [`super::challenge`].
 
 use std::sync::Arc;
 
@@ -16,12 +17,13 @@ use crate::{broker::Broker, config::AuthConfig};
 
 const NAME: &str = "MCP broker";
 
-/// True when a request is for metadata.
+/// Returns whether a request is for metadata.
 pub(super) fn matches_path(method: &HttpMethod, path: &str) -> bool {
     path.starts_with(METADATA) && [HttpMethod::GET, HttpMethod::OPTIONS].contains(method)
 }
 
-/// Answers with the metadata of the resource that the path names (RFC 9728, 3). No credential is needed.
+/// Returns the metadata of the resource that the path names (RFC 9728, 3). The request needs no
+/// credential.
 pub(super) fn handle<B>(
     broker: &Arc<Broker>,
     guard: &RequestGuard,
@@ -41,7 +43,7 @@ pub(super) fn handle<B>(
 }
 
 fn metadata(auth: &AuthConfig, path: &str) -> Result<Response<Body>, Refusal> {
-    let nothing = || Refusal::new(ErrorKind::NotFound, "there is no such metadata here");
+    let nothing = || Refusal::new(ErrorKind::NotFound, "this path has no such metadata");
     let resource =
         auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()).ok_or_else(nothing)?;
     let rest = path.strip_prefix(METADATA).ok_or_else(nothing)?;

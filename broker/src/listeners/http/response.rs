@@ -1,4 +1,4 @@
-//! Responses of the data plane: one JSON document, an event stream, an error, or nothing but a status.
+//! Responses of the data plane: a JSON document, an event stream, an error, or only a status.
 
 use std::{
     convert::Infallible,
@@ -22,13 +22,13 @@ use protocol::{
     sse,
     version::Version,
 };
+use rules::event_log::Event;
 
 use super::{challenge, headers::PROTOCOL_VERSION, http2_stall::Http2StallTracker};
 use crate::{
     auth::CredentialExpiry,
     config::EventLogStorage,
     metrics::{Direction, Side},
-    rules::event_log::Event,
     sessions::{
         session::Session,
         shared::Shared,
@@ -39,16 +39,16 @@ use crate::{
 
 pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BodyAborted>>;
 
-/// The rest of an answer that came from another replica will not come.
+/// The rest of another replica's answer is lost.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the replica that answered was lost")]
 pub(in crate::listeners) struct BodyAborted;
 
-/// What a request is answered with.
+/// Response to a request.
 pub(in crate::listeners) enum ServerResponse {
-    /// One JSON document, with status 200: what nearly all of them are.
+    /// One JSON document with status 200, the most common response.
     Json {
-        /// What its session speaks.
+        /// Revision of the session.
         version: Option<Version>,
         text: Bytes,
     },
@@ -77,14 +77,14 @@ impl ServerResponse {
         }
     }
 
-    /// The same, and of an event stream no more than comes until then: who opened it is not known any longer than its credential
-    /// holds.
+    /// Limits an event stream to the lifetime of the client's credential. Other responses are
+    /// unchanged.
     pub(super) fn end_at_expiry(self, until: CredentialExpiry) -> Self {
         match self {
             Self::Other(response) if is_event_stream(response.headers()) => {
                 Self::Other(response.map(|body| match body {
                     Either::Right(body) => Either::Right(
-                        ExpiringBody { body, end: Box::pin(until.passed()) }.boxed_unsync(),
+                        ExpiringBody { body, end: Box::pin(until.expired()) }.boxed_unsync(),
                     ),
                     whole => whole,
                 }))
@@ -94,12 +94,12 @@ impl ServerResponse {
     }
 }
 
-/// True when the body is an event stream.
+/// Returns whether the body is an event stream.
 pub(in crate::listeners) fn is_event_stream(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// A body that ends in time.
+/// A body that ends at a given time.
 struct ExpiringBody {
     body: UnsyncBoxBody<Bytes, BodyAborted>,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -128,7 +128,7 @@ impl hyper::body::Body for ExpiringBody {
     }
 }
 
-/// How the head of a [`ServerResponse::Json`] begins, written once for all.
+/// Returns the first lines of the head of a [`ServerResponse::Json`], as constants.
 pub(super) fn document_head(version: Option<Version>) -> &'static str {
     macro_rules! head {
         ($($more:literal)?) => {
@@ -158,7 +158,7 @@ pub(in crate::listeners) fn json(status: StatusCode, body: Bytes) -> Response<Bo
     response
 }
 
-/// The same response, its body watched over until it is taken.
+/// Tracks the response's body until the client has taken it.
 pub(super) fn track_stalls(
     response: Response<Body>,
     unsent: &Arc<Http2StallTracker>,
@@ -171,7 +171,8 @@ pub(super) fn track_stalls(
             }
             _ => Either::Left(answer),
         },
-        // An answer of another replica, in pieces already. An event stream has no size, and rests as long as it likes.
+        // An answer of another replica, already in pieces. An event stream has no size and may rest
+        // at any time.
         Either::Right(answer) if answer.size_hint().exact().is_some() => {
             Either::Right(unsent.watch(answer).boxed_unsync())
         }
@@ -179,7 +180,7 @@ pub(super) fn track_stalls(
     })
 }
 
-/// An error response of the broker's own, with the status its kind has.
+/// Returns an error response of the broker, with the status of its kind.
 pub(in crate::listeners) fn refusal_response(
     shared: &Shared,
     refusal: &Refusal,
@@ -197,7 +198,7 @@ pub(in crate::listeners) fn refusal_response(
         ErrorKind::Unauthorized => {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        ErrorKind::InsufficientScope => {
+        ErrorKind::InsufficientScope | ErrorKind::Forbidden => {
             if let Some(challenge) = challenge::insufficient_scope(refusal) {
                 headers.insert(WWW_AUTHENTICATE, challenge);
             }
@@ -210,21 +211,23 @@ pub(in crate::listeners) fn refusal_response(
     response
 }
 
-/// How a stream is shown to its client.
+/// Options of an event stream.
 pub(super) struct EventStreamOptions {
-    /// The priming event of 2025-11-25: an id and no data, so that the client can come back from the very start.
+    /// Sends the priming event of 2025-11-25: an id without data, so that the client can resume
+    /// from the start.
     pub(super) priming: bool,
-    /// Events before these are lost: a comment says so to whoever looks.
+    /// Sends a comment about lost events at the start of the stream.
     pub(super) gap: bool,
-    /// Events have ids; without them a client has no way back to a stream.
+    /// Adds ids to events. Without ids a client cannot resume a stream.
     pub(super) ids: bool,
     pub(super) retry: Duration,
     pub(super) keepalive: Duration,
-    /// Its own among the connections of its tenant; that of a request's stream is the request's place among those in flight.
+    /// Permit among the connections of the tenant. `None` for a request's stream, which the limit
+    /// of requests in flight covers.
     pub(super) _place: Option<ConnectionPermit>,
 }
 
-/// An event stream: what was read already, then what the reader gets.
+/// Returns an event stream: first the events `read`, then those of the reader.
 pub(super) fn event_stream(
     shared: &Arc<Shared>,
     reader: StreamCursor,
@@ -235,8 +238,9 @@ pub(super) fn event_stream(
     if style.gap {
         sse::write_comment(&mut opening, "events lost");
     }
-    // On a resumed stream it names the place its client came from: clients (the TypeScript SDK among them) remember the ids
-    // of one connection only, and one that ends before it said anything must not cost them that place.
+    // On a resumed stream, the priming event names the client's position. Some clients (the
+    // TypeScript SDK among them) remember only the ids of one connection. A connection that ends
+    // without an event must not cost them their position.
     if style.priming && style.ids {
         let id = read
             .first()
@@ -261,7 +265,7 @@ pub(super) fn event_stream(
     event_stream_response(frames.map_err(|never: Infallible| match never {}))
 }
 
-/// A stream of frames that cannot be come back to: it ends with its connection.
+/// Returns a stream of frames without resumption: it ends with its connection.
 pub(super) fn frame_stream(
     frames: impl Stream<Item = Bytes> + Send + 'static,
     keepalive: Duration,
@@ -278,7 +282,7 @@ pub(super) fn frame_stream(
     event_stream_response(written.map_err(|never: Infallible| match never {}))
 }
 
-/// An event stream of these frames.
+/// Returns an event stream response of these frames.
 pub(super) fn event_stream_response(
     frames: impl Stream<Item = Result<Frame<Bytes>, BodyAborted>> + Send + 'static,
 ) -> Response<Body> {
@@ -337,7 +341,7 @@ fn millis(duration: Duration) -> u64 {
 
 pub(super) fn event_stream_options(session: &Session) -> EventStreamOptions {
     let events = &session.shared.config.events;
-    // Clients before 2025-11-25 may take an empty event for a broken message.
+    // Clients before 2025-11-25 may reject an empty event as a broken message.
     EventStreamOptions {
         priming: session.version.priming_event(),
         gap: false,

@@ -1,5 +1,5 @@
-//! The open streams of HTTP+SSE by the name in the address that their clients POST to, and the frame source and sink that a stream
-//! and its POSTs are together.
+//! Open streams of HTTP+SSE, and the frame source and sink of each. Clients POST to an address that
+//! contains the name of the stream.
 
 use std::{io, sync::Arc};
 
@@ -11,7 +11,7 @@ use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError, WriteErro
 
 use crate::auth::Caller;
 
-/// Where messages go, by the name in their address.
+/// Inboxes by the name in the address.
 #[derive(Debug, Default)]
 pub(super) struct SseStreams(pub(super) DashMap<String, SseInbox>);
 
@@ -19,17 +19,17 @@ pub(super) struct SseStreams(pub(super) DashMap<String, SseInbox>);
 pub(super) struct SseInbox {
     pub(super) caller: Caller,
     pub(super) messages: mpsc::Sender<QueuedMessage>,
-    /// For what waits.
+    /// Room for waiting messages.
     pub(super) room: Arc<Semaphore>,
 }
 
-/// A message that waits for its turn, and its part of the room for them.
+/// A waiting message, with its share of the room.
 pub(super) struct QueuedMessage {
     pub(super) frame: Bytes,
     pub(super) _room: OwnedSemaphorePermit,
 }
 
-/// What a client POSTs, for as long as it takes the stream.
+/// Messages that a client POSTs, until its stream closes.
 pub(super) struct PostSource {
     pub(super) posted: mpsc::Receiver<QueuedMessage>,
     pub(super) stream: mpsc::Sender<Bytes>,
@@ -44,16 +44,16 @@ impl FrameSource for PostSource {
         }
     }
 
-    fn allow(&mut self, _: usize, _: Option<&Arc<Semaphore>>) {
-        // Each is read whole before it comes here, of a client that is known.
+    fn set_message_limit(&mut self, _: usize, _: Option<&Arc<Semaphore>>) {
+        // Each message is read completely before it comes here, from an authenticated client.
     }
 
     async fn drain(&mut self) {
-        // What was POSTed was answered: nothing is lost that its client does not know of.
+        // Each POST already has its response, so the client knows of every loss.
     }
 }
 
-/// The stream, `None` once it has ended.
+/// The stream. `None` after its end.
 pub(super) struct SseSink(pub(super) Option<mpsc::Sender<Bytes>>);
 
 impl FrameSink for SseSink {
@@ -66,10 +66,10 @@ impl FrameSink for SseSink {
     }
 
     async fn close(&mut self, _: CloseReason) {
-        // The response ends once the other sender is gone too, which is in the source beside this sink.
+        // The response ends when the source drops its sender too.
         self.0 = None;
     }
 }
 
-/// What stands around a message in the stream.
+/// Number of bytes around a message in the stream.
 const EVENT_EXTRA_BYTES: usize = 24;

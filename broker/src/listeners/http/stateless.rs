@@ -1,7 +1,7 @@
-//! Requests that stand alone over HTTP (MCP 2026-07-28, Streamable HTTP): each POST says all there is to know.
+//! Stateless requests over HTTP (MCP 2026-07-28, Streamable HTTP): each POST is complete in itself.
 //!
-//! Which revision a request is in is decided by its body; headers must then agree with it. The stream of an answer is the
-//! request's life: a client that closes it cancels the request.
+//! The body decides the revision of a request. The headers must then agree with it. A request lives
+//! as long as the stream of its answer: a client that closes the stream cancels the request.
 
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use protocol::{
         tool_headers::ParamHeader,
     },
 };
+use rules::{client_transport::Transport, stateless};
 use tokio::time::Instant;
 
 use super::{
@@ -30,10 +31,9 @@ use crate::{
     broker::session_lookup,
     listeners::{
         replicas::forward::forward_to,
-        stateless::{StatelessOutcome, meta_of, react},
+        stateless::{StatelessOutcome, dispatch, read_meta},
     },
     metrics::{Direction, Side},
-    rules::{client_transport::Transport, stateless},
     sessions::stateless::{
         RequestStateError, StatelessClient, StatelessRequest, SuspensionId,
         exchange::{Exchange, ExchangeEvent},
@@ -41,22 +41,22 @@ use crate::{
     },
 };
 
-// As headers, which text would become each time it is looked for.
+// Parsed once: a text would be converted at every lookup.
 const METHOD_HEADER: HeaderName = HeaderName::from_static(METHOD);
 const NAME_HEADER: HeaderName = HeaderName::from_static(NAME);
 const VERSION_HEADER: HeaderName = HeaderName::from_static(PROTOCOL_VERSION);
 
-/// What a body turned out to be.
+/// Result of parsing a body.
 pub(super) enum ParsedBody {
-    /// A message of this revision.
+    /// A stateless message.
     Stateless(Message),
-    /// One of a session, or one to open a session with.
+    /// A message of a session, or one that opens a session.
     Session(Message),
-    /// Maybe a batch: how it is read depends on its session.
+    /// Possibly a batch, whose parsing depends on its session.
     Undecoded,
 }
 
-/// Reads a body, once, whichever revision it is of; `names_it`: its head says that it is of this one.
+/// Parses a body once, for any revision. `names_it` is true if the head names this revision.
 pub(super) fn parse_body(
     names_it: bool,
     frame: &Bytes,
@@ -73,12 +73,12 @@ pub(super) fn parse_body(
         return if names_it { Err(none()) } else { Ok(ParsedBody::Undecoded) };
     }
     let message = Message::decode(frame.clone(), limits)?;
-    // What opens a session is told by itself.
-    let is_modern = message.is_modern() || (names_it && message.method != Method::Initialize);
+    // The method of a message that opens a session is sufficient.
+    let is_modern = message.is_stateless() || (names_it && message.method != Method::Initialize);
     Ok(if is_modern { ParsedBody::Stateless(message) } else { ParsedBody::Session(message) })
 }
 
-/// Serves one message of this revision.
+/// Serves one stateless message.
 pub(super) async fn serve(
     inbound: &InboundRequest<'_>,
     message: Message,
@@ -91,7 +91,8 @@ pub(super) async fn serve(
     })
 }
 
-/// Another replica has compared the headers, or its client's wire has none.
+/// Returns whether the headers must be compared. A forwarding replica has already compared them, or
+/// its client's wire has none.
 fn compares_headers(inbound: &InboundRequest<'_>) -> bool {
     matches!(inbound.source, RequestSource::Client(..))
 }
@@ -101,7 +102,8 @@ async fn answer_stateless(
     message: Message,
     frame: &Bytes,
 ) -> Result<ServerResponse, Refusal> {
-    // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
+    // Over HTTP a client cancels a request by closing its stream, so notifications have no effect
+    // (same section).
     if message.kind == Kind::Notification {
         let visitor = inbound.broker.visitor(
             inbound.caller.clone(),
@@ -112,8 +114,9 @@ async fn answer_stateless(
         return Ok(response::empty(StatusCode::ACCEPTED).into());
     }
     let headers = &inbound.head.headers;
-    let meta = match meta_of(inbound.broker, &message) {
-        // Of what the body lacks it is told first; of what it says, once the headers say the same.
+    let meta = match read_meta(inbound.broker, &message) {
+        // Members that are missing from the body come first. Other faults come after the comparison
+        // with the headers.
         Err(refusal)
             if compares_headers(inbound)
                 && matches!(
@@ -142,7 +145,7 @@ async fn answer_stateless(
     if request.message.method == Method::ToolsCall {
         request.passed = arguments_in_headers(inbound, &request.message, &visitor)?;
     }
-    match react(inbound.broker, &visitor, request).await? {
+    match dispatch(inbound.broker, &visitor, request).await? {
         StatelessOutcome::Answer(frame) => {
             inbound.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
             Ok(ServerResponse::Json { version: None, text: frame })
@@ -157,7 +160,8 @@ async fn answer_stateless(
     }
 }
 
-/// `Mcp-Param-*` repeat the arguments that the tool's schema says. Gives those that it does not say.
+/// Compares the `Mcp-Param-*` headers with the arguments that the tool's schema maps to headers.
+/// Returns the headers that it does not map.
 fn arguments_in_headers(
     inbound: &InboundRequest<'_>,
     message: &Message,
@@ -165,15 +169,15 @@ fn arguments_in_headers(
 ) -> Result<HeaderMap, Refusal> {
     let headers = &inbound.head.headers;
     let tool = message.text(message.fields.name).unwrap_or_default();
-    let catalog = visitor.tenant.catalog();
-    let params = catalog.mirrored(&visitor.endpoint, &tool);
+    let catalog = visitor.visible_catalog();
+    let params = catalog.param_headers(&visitor.endpoint, &tool);
     if compares_headers(inbound) {
         mirrored_arguments(headers, message, params)?;
     }
     Ok(unknown_param_headers(headers, params))
 }
 
-/// The request waits at another replica. One that is gone has lost it.
+/// Forwards a request to the replica where it waits. A replica that is gone has lost the request.
 async fn forward_to_replica(
     inbound: &InboundRequest<'_>,
     place: &SuspensionId,
@@ -206,7 +210,7 @@ fn mismatch(text: impl Into<String>) -> Refusal {
     Refusal::new(ErrorKind::HeaderMismatch, text)
 }
 
-/// A header of which there is at most one repeats what the body says.
+/// Checks that a header occurs once and repeats a member of the body.
 fn check_repeated_header(
     headers: &HeaderMap,
     name: &HeaderName,
@@ -220,7 +224,7 @@ fn check_repeated_header(
     if given.next().is_some() {
         return Err(mismatch(format!("{name} is given more than once")));
     }
-    match headers::says(value.as_bytes(), body) {
+    match headers::value_matches(value.as_bytes(), body) {
         Ok(true) => Ok(()),
         Ok(false) => Err(mismatch(format!("{name} is not what {member} says"))),
         Err(error) => Err(mismatch(format!("{name}: {error}"))),
@@ -232,7 +236,7 @@ fn version_header(headers: &HeaderMap, message: &Message) -> Result<(), Refusal>
     check_repeated_header(headers, &VERSION_HEADER, &version, "the revision in _meta")
 }
 
-/// `Mcp-Method` and `Mcp-Name` repeat the body.
+/// Checks that `Mcp-Method` and `Mcp-Name` repeat the body.
 fn check_mirrored_headers(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
     check_repeated_header(headers, &METHOD_HEADER, &message.method_text(), "method")?;
     let Some((span, member)) = headers::named_value(message) else { return Ok(()) };
@@ -251,7 +255,7 @@ fn mirrored_arguments(
     for param in params {
         let name = &param.header[PARAM_PREFIX.len()..];
         let mut values = given.get_all(param.header.as_str()).iter();
-        match (values.next(), param.is_given(arguments)) {
+        match (values.next(), param.is_present(arguments)) {
             (None, false) => {}
             (None, true) => {
                 return Err(mismatch(format!(
@@ -264,7 +268,7 @@ fn mirrored_arguments(
                 )));
             }
             (Some(value), true)
-                if values.next().is_none() && param.agrees(value.as_bytes(), arguments) => {}
+                if values.next().is_none() && param.matches(value.as_bytes(), arguments) => {}
             (Some(_), true) => {
                 return Err(mismatch(format!(
                     "{PARAM_PREFIX}{name} is not what the argument says"
@@ -275,8 +279,8 @@ fn mirrored_arguments(
     Ok(())
 }
 
-/// Those the schema does not say are the backend's to judge, whose schema may be newer (same section: who stands between forwards
-/// what it does not know).
+/// Returns the headers that the schema does not map. The backend checks them, because its schema
+/// may be newer (same section: an intermediary forwards unknown headers).
 fn unknown_param_headers(given: &HeaderMap, params: &[ParamHeader]) -> HeaderMap {
     let is_param = |name: &HeaderName| name.as_str().starts_with(PARAM_PREFIX);
     if !given.keys().any(is_param) {
@@ -289,7 +293,7 @@ fn unknown_param_headers(given: &HeaderMap, params: &[ParamHeader]) -> HeaderMap
     passed.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The answer as JSON where it is the first thing there is to say, and soon; as an event stream otherwise.
+/// Returns the answer as JSON if it comes first and soon. Otherwise returns an event stream.
 async fn exchange_response(mut exchange: Box<Exchange>, cache: &ConnectionCache) -> ServerResponse {
     let shared = exchange.shared().clone();
     let keepalive = shared.config.events.keepalive;

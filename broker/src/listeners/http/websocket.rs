@@ -1,8 +1,8 @@
-//! WebSocket, on the HTTP listener: `/ws` and `/ws/{backend}` (MCP custom transport; RFC 6455).
+//! WebSockets on the HTTP listener: `/ws` and `/ws/{backend}` (MCP custom transport; RFC 6455).
 //!
-//! The checks are those of every request of a client, then those of the handshake. What follows the 101 is a duplex
-//! connection, which outlives the request. `Mcp-Session-Id` goes on with a session whose connection was lost, wherever it is: on
-//! another replica through a [`tunnel`].
+//! The checks are those of every client request, then those of the handshake. After the 101 the
+//! connection is a duplex connection that outlives the request. `Mcp-Session-Id` resumes a session
+//! whose connection was lost. A session on another replica is resumed through a [`tunnel`].
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use protocol::{
     envelope::Rejection,
     error::{ErrorKind, Refusal},
 };
+use rules::{client_transport::Transport, endpoint::Endpoint, limits::CLIENT_WRITE_STALL_MAX};
 use transport::websocket;
 
 use super::{
@@ -30,7 +31,6 @@ use super::{
 use crate::{
     auth::{self, AuthenticatedCaller, CredentialExpiry, RemotePeer},
     broker::{Broker, session_lookup::ReplicaLookup},
-    limits::CLIENT_WRITE_STALL_MAX,
     listeners::{
         duplex::{self, ConnectionParams, IncomingConnection, SessionConnection},
         replicas::{
@@ -39,20 +39,23 @@ use crate::{
         },
         tls_acceptor::certificate_expired,
     },
-    rules::{client_transport::Transport, endpoint::Endpoint},
     session_location::{LookupOutcome, no_session},
-    sessions::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
+    sessions::{
+        session::{Session, outbox},
+        stream::StreamCursor,
+        tenant::ConnectionPermit,
+    },
 };
 
-/// How many messages a client that comes back has received since the answer to `initialize`.
+/// Number of messages that a resuming client has received since the answer to `initialize`.
 const RECEIVED: HeaderName = HeaderName::from_static("mcp-broker-received");
 
-/// Whether a path is one of ours.
+/// Returns whether a path belongs to WebSockets.
 pub(in crate::listeners) fn matches_path(path: &str) -> bool {
     path == "/ws" || path.starts_with("/ws/")
 }
 
-/// Answers one request. What it becomes after a 101 lives on by itself.
+/// Answers one request. After a 101, the connection continues in a task of its own.
 pub(super) async fn handle(
     broker: &Arc<Broker>,
     guard: &RequestGuard,
@@ -77,7 +80,7 @@ pub(super) async fn handle(
     }
 }
 
-/// What a request is answered with, and what comes of it.
+/// Response to a request, and the action after it.
 struct UpgradeResponse {
     response: Response<Body>,
     plan: Option<UpgradeAction>,
@@ -89,11 +92,11 @@ enum UpgradeAction {
     Proxy(Tunnel, Arc<ConnectionPermit>, Option<CredentialExpiry>),
 }
 
-/// Where the session is that a client goes on with.
+/// Location of a session that a client resumes.
 enum UpgradeTarget {
     Local(Arc<Session>),
     Remote(Tunnel),
-    /// What its owner answered instead.
+    /// Response of the session's owner instead.
     Answered(Response<Body>),
 }
 
@@ -118,7 +121,7 @@ async fn prepare_upgrade(
     broker.check_endpoint(&caller, &endpoint).map_err(reject_without_id)?;
     let mut response = match accepted {
         Ok(response) => with_text(response, String::new()),
-        // Why it is no handshake, in the form that RFC 6455 has for it.
+        // RFC 6455 defines the response to a failed handshake.
         Err(error) => {
             return Ok(UpgradeResponse {
                 response: with_text(error.response(), error.to_string()),
@@ -160,7 +163,7 @@ async fn prepare_upgrade(
     Ok(UpgradeResponse { response, plan: Some(plan) })
 }
 
-/// `/ws` and `/ws/{backend}`, nothing else.
+/// Returns the endpoint of `/ws` and `/ws/{backend}`, nothing else.
 pub(in crate::listeners) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
     let nowhere = "there is nothing here: WebSockets are at /ws and /ws/{backend}";
     Endpoint::at("/ws", path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))
@@ -178,7 +181,7 @@ async fn locate_session(
         let owner = match lookup.next().await? {
             LookupOutcome::Local(session) => {
                 check_transport(&session)?;
-                broker.taken_up(&session).await;
+                broker.wait_until_adopted(&session).await;
                 return Ok(UpgradeTarget::Local(session));
             }
             LookupOutcome::Remote(owner) => owner,
@@ -193,17 +196,17 @@ async fn locate_session(
     }
 }
 
-/// A session of another wire is none here.
+/// Refuses a session that did not begin on a WebSocket.
 pub(in crate::listeners) fn check_transport(session: &Session) -> Result<(), Refusal> {
     if session.transport == Transport::WebSocket { Ok(()) } else { Err(no_session()) }
 }
 
-/// Goes on with what was not received yet.
+/// Resumes the session after the messages that the client has received.
 pub(in crate::listeners) fn resume(
     session: &Session,
     headers: &HeaderMap,
 ) -> Result<StreamCursor, Refusal> {
-    let outbox = session.resume_outbox(received(headers)?)?;
+    let outbox = outbox::resume(session, received(headers)?)?;
     session.touch();
     Ok(outbox)
 }
@@ -219,13 +222,13 @@ fn received(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     })
 }
 
-/// The bounds of every connection of ours.
+/// Returns the limits of every WebSocket.
 pub(in crate::listeners) fn limits(broker: &Broker) -> websocket::Limits {
     let timeouts = &broker.shared.config.timeouts;
     websocket::Limits {
         message_bytes_max: broker.shared.config.limits.message_bytes,
         ping_interval: timeouts.websocket_ping,
-        silence_max: timeouts.websocket_idle,
+        idle_timeout: timeouts.websocket_idle,
         stall_max: CLIENT_WRITE_STALL_MAX,
     }
 }
@@ -250,7 +253,7 @@ async fn serve(
         Err(error) => return tracing::debug!(%error, "a connection ended before its upgrade"),
     };
     let (stream, unread) = parts.io.into_inner().into_inner().into_inner().into_parts();
-    // Of what was read with the request, what the library had looked at, and what it had not.
+    // Bytes that were read with the request: those that the library has parsed, then the others.
     let begun =
         if unread.is_empty() { parts.read_buf } else { [parts.read_buf, unread].concat().into() };
     let over = |stream| websocket::server(stream, begun.clone(), &limits(&broker));
@@ -268,13 +271,14 @@ async fn serve(
         UpgradeAction::Resume(session, outbox, place, until) => {
             let (source, sink) = over(stream);
             let seat = SessionConnection::again(broker, session, place, until);
-            Box::pin(duplex::converse(seat, outbox, source, sink, floor.certified.clone())).await;
+            Box::pin(duplex::run_session(seat, outbox, source, sink, floor.certified.clone()))
+                .await;
         }
-        // The other replica knows nothing of the certificate, or of the token.
+        // The other replica knows neither the certificate nor the token.
         UpgradeAction::Proxy(tunnel, _place, until) => tokio::select! {
             () = Box::pin(tunnel.serve(stream, begun, &floor.stop)) => {}
             () = certificate_expired(floor.certified.as_ref()) => {}
-            () = auth::outlived(until) => {}
+            () = auth::credential_expired(until) => {}
         },
     }
     drop(floor.admitted);

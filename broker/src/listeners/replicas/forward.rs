@@ -1,8 +1,10 @@
-//! A request whose session is on another replica: sent there, the answer sent back as it comes.
+//! Forwards requests whose session is on another replica, and streams the answers back.
 //!
-//! Invariants: a request that may have had an effect is never sent twice, and none is sent twice to a process that may be
-//! carrying it out; nothing is buffered for a slow client but one window of the stream between the replicas; a client that
-//! hangs up ends the stream at the other replica.
+//! Invariants:
+//! - A request that may have had an effect is never sent twice.
+//! - No request is sent twice to a process that may still run it.
+//! - For a slow client only one window of the stream between the replicas is buffered.
+//! - A client that disconnects ends the stream at the other replica.
 
 use std::{
     pin::Pin,
@@ -21,11 +23,11 @@ use protocol::{
     error::{ErrorKind, Refusal},
     json::Limits,
 };
+use rules::limits::RELAYED_WHOLE_BYTES_MAX;
 
 use super::replica_headers;
 use crate::{
     broker::{Broker, session_lookup},
-    limits::RELAYED_WHOLE_BYTES_MAX,
     listeners::http::{
         inbound_request::{InboundRequest, RequestSource},
         response::{self, Body, BodyAborted},
@@ -35,18 +37,19 @@ use crate::{
     sessions::{shared::Shared, stateless::StatelessClient},
 };
 
-/// What came of sending a request to another replica.
+/// Result of sending a request to another replica.
 pub(super) enum ForwardResult {
     Answered(Response<Body>),
-    /// It did nothing with the request.
+    /// The replica did nothing with the request.
     NotSent,
-    /// The session is not to be had there; maybe the replica knows where it is.
+    /// The replica does not have the session. It may know the owner.
     SessionMissing(ForwardFailure),
-    /// No answer came, and the request does no harm if it is sent again.
+    /// No answer came, and the request can safely be sent again.
     Retryable,
 }
 
-/// Sends a request for a new session to another replica, while this one takes none. Returns `None` when no replica took it.
+/// Sends a request for a new session to another replica, while this one accepts none. Returns
+/// `None` when no replica accepted it.
 pub(in crate::listeners) async fn initialize_elsewhere(
     request: &InboundRequest<'_>,
     body: &Bytes,
@@ -65,7 +68,8 @@ pub(in crate::listeners) async fn initialize_elsewhere(
     None
 }
 
-/// Sends a stateless request to the replica where it began. Returns `None` when it cannot be served there any more.
+/// Sends a stateless request to the replica where it began. Returns `None` when that replica cannot
+/// serve it any more.
 pub(in crate::listeners) async fn forward_to(
     request: &InboundRequest<'_>,
     replica: &SessionOwner,
@@ -74,7 +78,7 @@ pub(in crate::listeners) async fn forward_to(
     forward_stateless(request.broker, replica, &ReplicaRequest::of(request, body)).await
 }
 
-/// Sends a stateless request that came over a connection, as a client would POST it.
+/// Sends a stateless request that arrived over a connection, as a client would POST it.
 pub(super) async fn forward_from_connection(
     broker: &Broker,
     replica: &SessionOwner,
@@ -107,7 +111,7 @@ async fn forward_stateless(
     }
 }
 
-/// A client's request as other replicas get it.
+/// A client's request in the form for other replicas.
 pub(super) struct ReplicaRequest {
     method: HttpMethod,
     uri: Uri,
@@ -137,7 +141,7 @@ impl ReplicaRequest {
         request
     }
 
-    /// Returns `None` for what no replica understands, and so none carried out.
+    /// Returns `None` for a body that no replica can parse, and so none has run.
     fn frames(&self) -> Option<Frames> {
         let limits = Limits { bytes_max: self.body.len(), ..Limits::default() };
         decode_body(self.body.clone(), &limits, true)
@@ -145,7 +149,7 @@ impl ReplicaRequest {
             .filter(|_| self.method == HttpMethod::POST)
     }
 
-    /// It was sent, and no answer came.
+    /// Returns the result for a request that was sent and not answered.
     fn unanswered(&self, shared: &Shared) -> ForwardResult {
         let can_be_repeated = match self.frames() {
             Some(Frames::One(message)) => is_repeatable(&message),
@@ -159,7 +163,8 @@ impl ReplicaRequest {
         }
     }
 
-    /// True when it has requests in it. What has none may come twice to the same process.
+    /// Returns whether the body contains requests. A body without requests may arrive twice at the
+    /// same process.
     pub(super) fn has_requests(&self) -> bool {
         match self.frames() {
             Some(Frames::One(message)) => message.kind == Kind::Request,
@@ -170,7 +175,7 @@ impl ReplicaRequest {
         }
     }
 
-    /// The response to a request that may or may not have been carried out.
+    /// Returns the response to a request whose outcome is unknown.
     pub(super) fn outcome_unknown_response(&self, shared: &Shared) -> Response<Body> {
         match self.frames() {
             Some(Frames::One(message)) => {
@@ -182,9 +187,10 @@ impl ReplicaRequest {
     }
 }
 
-/// An answer nobody waits for is dropped, as is a second notification of the same.
+/// Returns whether a message may be sent again. The receiver drops an unexpected answer and a
+/// repeated notification.
 fn is_repeatable(message: &Message) -> bool {
-    message.kind != Kind::Request || message.method.is_repeatable()
+    message.kind != Kind::Request || message.method.is_idempotent()
 }
 
 fn outcome_unknown(message: &Message) -> Refusal {
@@ -192,10 +198,10 @@ fn outcome_unknown(message: &Message) -> Refusal {
         ErrorKind::OutcomeUnknown,
         "the replica that served this session was lost before it answered: the request may or may not have been carried out",
     );
-    if is_repeatable(message) { refusal.harmless_again() } else { refusal }
+    if is_repeatable(message) { refusal.mark_idempotent() } else { refusal }
 }
 
-/// An answer to each request of a batch.
+/// Returns an answer to each request of a batch.
 fn unknown_batch(shared: &Shared, messages: &[Result<Message, Rejection>]) -> Response<Body> {
     let requests = messages.iter().flatten().filter(|message| message.kind == Kind::Request);
     let unknown = |message: &Message| {
@@ -219,7 +225,7 @@ pub(super) async fn forward(
         },
         Err(error) => {
             tracing::debug!(address, %error, "a request was not answered by another replica");
-            if error.nothing_was_sent() {
+            if error.is_safe_to_retry() {
                 ForwardResult::NotSent
             } else {
                 outgoing.unanswered(shared)
@@ -235,7 +241,7 @@ pub(super) async fn forward(
     forwarded
 }
 
-/// The other replica's response, as this one's client gets it.
+/// Converts the other replica's response for the client of this one.
 async fn relay_response(
     shared: &Shared,
     response: Response<Incoming>,
@@ -264,11 +270,12 @@ async fn relay_response(
     }
 }
 
-/// A body on its way through, frame by frame.
+/// A body that is relayed frame by frame.
 #[derive(Debug)]
 struct RelayedBody {
     body: Incoming,
-    /// Ends when it breaks off, so that its client comes back for the rest. Anything else breaks off at the client, too.
+    /// True for an event stream: it ends cleanly at a break, so that the client resumes it. Other
+    /// bodies break off at the client too.
     is_events: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What passes between replicas: requests whose session is on another replica ([`session_lookup`], [`forward`], [`tunnel`]), and
-//! the listener that serves them there ([`server`]).
+//! Requests between replicas: forwarding of requests whose session is elsewhere
+//! ([`session_lookup`], [`forward`], [`tunnel`]), and the listener that serves them ([`server`]).
 
 pub(in crate::listeners) mod forward;
 pub(in crate::listeners) mod proxied_request;

@@ -1,8 +1,8 @@
-//! A request that stands alone and came over a connection, led to the replica where it waits: what comes back there as a
-//! response goes on here message by message.
+//! A stateless request from a TCP, WebSocket or QUIC connection, forwarded to the replica where it
+//! waits. The response there is relayed here message by message.
 //!
-//! Invariant: one answer comes, the last message; when the other replica is lost before it, that is said in its place.
-//! Dropped, the request is cancelled there.
+//! Invariant: the last message is the only answer. If the other replica is lost before it, an error
+//! takes its place. A drop of the request cancels it there.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use protocol::{
     json,
     sse::SseParser,
 };
+use rules::stateless;
 
 use super::forward;
 use crate::{
     broker::{Broker, session_lookup},
     listeners::http::response::{self, Body},
-    rules::stateless,
     sessions::{
         shared::Shared,
         stateless::{RequestStateError, StatelessClient, SuspensionId},
     },
 };
 
-/// Such a request on its way.
+/// A forwarded request without its answer so far.
 pub(in crate::listeners) struct ProxiedRequest {
     shared: Arc<Shared>,
     tenant: String,
@@ -38,13 +38,13 @@ pub(in crate::listeners) struct ProxiedRequest {
 }
 
 enum ProxiedBody {
-    /// One document.
+    /// One JSON document.
     Whole(BytesMut),
     Events(SseParser),
     Over,
 }
 
-/// Sends it there. The refusal: who had it is gone.
+/// Sends the request. Returns a refusal if the replica that had it is gone.
 pub(in crate::listeners) async fn proxy_to_replica(
     broker: &Arc<Broker>,
     visitor: &StatelessClient,
@@ -80,7 +80,8 @@ impl ProxiedRequest {
         }
     }
 
-    /// The next message, and whether it is the answer. Cancel-safe: a dropped call loses nothing.
+    /// Returns the next message, and whether it is the answer. Cancel-safe: a dropped call loses
+    /// nothing.
     pub(in crate::listeners) async fn next(&mut self) -> Option<(Bytes, bool)> {
         loop {
             match &mut self.reading {
@@ -114,7 +115,7 @@ impl ProxiedRequest {
         }
     }
 
-    /// The body ended.
+    /// Returns the answer at the end of the body.
     fn whole(&mut self) -> Bytes {
         match std::mem::replace(&mut self.reading, ProxiedBody::Over) {
             ProxiedBody::Whole(text) if is_answer(&text.clone().freeze()) => text.freeze(),

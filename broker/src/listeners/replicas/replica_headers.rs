@@ -1,7 +1,7 @@
-//! What replicas tell each other in headers: for whom a request is done, and who has a session that is not here.
+//! Headers between replicas: the caller of a request, and the owner of a session that is not here.
 //!
-//! Invariant: these headers are read only where the other side has proved to be a replica. A client's are never read and
-//! never passed on.
+//! Invariant: these headers are read only from a peer that has authenticated as a replica. Those of
+//! a client are never read and never forwarded.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{
@@ -15,6 +15,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::{KeyId, PrincipalId, TenantId},
 };
+use rules::access::SubjectAttributes;
 
 use crate::{
     auth::{AuthError, Caller},
@@ -23,22 +24,24 @@ use crate::{
     session_location::{ForwardFailure, SessionOwner},
 };
 
-/// Begins the name of every header of this kind.
+/// Prefix of all these headers.
 const PREFIX: &str = "x-mcp-broker-";
 const CALLER_TENANT: HeaderName = HeaderName::from_static("x-mcp-broker-caller-tenant");
-/// In base64url: a principal's name may hold what a header may not.
+/// In base64url: a principal's name may contain characters that a header may not.
 const CALLER_PRINCIPAL: HeaderName = HeaderName::from_static("x-mcp-broker-caller-principal");
 const CALLER_KEY: HeaderName = HeaderName::from_static("x-mcp-broker-caller-key");
+/// Attributes that access rules look at.
+const CALLER_ATTRIBUTES: HeaderName = HeaderName::from_static("x-mcp-broker-caller-attributes");
 const OWNER: HeaderName = HeaderName::from_static("x-mcp-broker-owner");
 const OWNER_NODE: HeaderName = HeaderName::from_static("x-mcp-broker-owner-node");
-/// The replica that asks holds its lease, so the database is within its reach.
+/// `held` if the sending replica has a valid lease, and so reaches the database.
 const LEASE: HeaderName = HeaderName::from_static("x-mcp-broker-lease");
 const HELD: HeaderValue = HeaderValue::from_static("held");
 const LAPSED: HeaderValue = HeaderValue::from_static("lapsed");
 const OWNER_ADDRESS: HeaderName = HeaderName::from_static("x-mcp-broker-owner-address");
 
-/// The headers of a client's request as they go to another replica: without what belongs to the connection, without the
-/// client's credentials, and with who the client is.
+/// Returns the headers of a client's request for another replica. Removes headers of the connection
+/// and the client's credentials, and adds the caller.
 pub(in crate::listeners) fn request_headers(headers: &HeaderMap, caller: &Caller) -> HeaderMap {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -58,13 +61,16 @@ pub(in crate::listeners) fn request_headers(headers: &HeaderMap, caller: &Caller
         HeaderValue::from_str(caller.tenant.as_str()).expect("a tenant's name is visible ASCII");
     outgoing.insert(CALLER_TENANT, tenant);
     outgoing.insert(CALLER_PRINCIPAL, encoded(caller.principal.as_str()));
+    let attributes = serde_json::to_string(&SubjectAttributes::of_subject(&caller.subject))
+        .expect("attributes are lists of texts");
+    outgoing.insert(CALLER_ATTRIBUTES, encoded(&attributes));
     if let Some(key) = &caller.key {
         outgoing.insert(CALLER_KEY, encoded(key.as_str()));
     }
     outgoing
 }
 
-/// Says whether a replica that has lost its lease shall leave the session to this one.
+/// Sets whether a replica that has lost its lease shall leave the session to this one.
 pub(in crate::listeners) fn set_lease_header(headers: &mut HeaderMap, held: bool) {
     if held {
         headers.insert(LEASE, HELD);
@@ -73,7 +79,7 @@ pub(in crate::listeners) fn set_lease_header(headers: &mut HeaderMap, held: bool
     }
 }
 
-/// Whether the replica that asks could take the session over.
+/// Returns whether the sending replica could take the session over.
 pub(super) fn holds_lease(headers: &HeaderMap) -> bool {
     headers.get(LEASE) == Some(&HELD)
 }
@@ -88,7 +94,7 @@ fn passes(name: &HeaderName) -> bool {
         && !matches!(name.as_str(), "keep-alive" | "proxy-connection")
 }
 
-/// For whom the other replica asks.
+/// Returns the caller for whom the other replica sends the request.
 fn read_caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
     let unknown =
         || Refusal::new(ErrorKind::Unauthorized, "the request does not say for whom it is done");
@@ -101,10 +107,14 @@ fn read_caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
         true => Some(decoded(headers, &CALLER_KEY).map(KeyId::new).ok_or_else(unknown)?),
         false => None,
     };
-    Ok(Caller { tenant, principal, key })
+    // A replica of an earlier build sends none: they are unknown then.
+    let attributes: SubjectAttributes = decoded(headers, &CALLER_ATTRIBUTES)
+        .and_then(|text| serde_json::from_str(&text).ok())
+        .unwrap_or_default();
+    Ok(Caller::of_subject(tenant, attributes.subject(principal, key)))
 }
 
-/// The answer to a request whose session is not here.
+/// Returns the answer to a request whose session is not here.
 pub(super) fn not_here_response(owner: Option<&SessionOwner>) -> Response<Body> {
     let mut response = response::empty(StatusCode::MISDIRECTED_REQUEST);
     let headers = response.headers_mut();
@@ -119,14 +129,14 @@ pub(super) fn not_here_response(owner: Option<&SessionOwner>) -> Response<Body> 
     response
 }
 
-/// The answer of a replica without a lease to one that has its own.
+/// Returns the answer of a replica without a lease to a replica with one.
 pub(super) fn lease_lapsed_response() -> Response<Body> {
     let mut response = response::empty(StatusCode::MISDIRECTED_REQUEST);
     response.headers_mut().insert(OWNER, LAPSED);
     response
 }
 
-/// `Some`: the answer says that the session is not to be had there, and maybe where it is.
+/// Returns `Some` if the answer means that the session is not there. It may name the owner.
 pub(in crate::listeners) fn read_miss<B>(response: &Response<B>) -> Option<ForwardFailure> {
     let headers = response.headers();
     if response.status() != StatusCode::MISDIRECTED_REQUEST {
@@ -142,12 +152,12 @@ pub(in crate::listeners) fn read_miss<B>(response: &Response<B>) -> Option<Forwa
     })))
 }
 
-/// The headers of another replica's answer as they go to the client.
+/// Removes headers of the replicas from an answer for the client.
 pub(in crate::listeners) fn strip_response_headers(headers: &mut HeaderMap) {
     let own: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with(PREFIX)).cloned().collect();
     own.iter().for_each(|name| drop(headers.remove(name)));
-    // The size of the body says it.
+    // The body's size already contains the length.
     headers.remove(CONTENT_LENGTH);
 }
 
@@ -159,13 +169,13 @@ fn decoded(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     String::from_utf8(URL_SAFE_NO_PAD.decode(text(headers, name)?).ok()?).ok()
 }
 
-/// Returns the client for which another replica sends a request, when its tenant is served.
+/// Returns the client for which another replica sends a request, if its tenant is served.
 pub(in crate::listeners) fn forwarded_caller(
     broker: &Broker,
     headers: &HeaderMap,
 ) -> Result<Caller, AuthError> {
     let caller = read_caller(headers)?;
-    broker.admit_proven(caller.into()).map(|proven| proven.caller)
+    broker.admit_authenticated(caller.into()).map(|proven| proven.caller)
 }
 
 #[cfg(test)]
@@ -173,11 +183,11 @@ mod tests {
     use super::*;
 
     fn alice(key: Option<&str>) -> Caller {
-        Caller {
-            tenant: TenantId::parse("acme").unwrap(),
-            principal: PrincipalId::new("Älice\n\"x\""),
-            key: key.map(KeyId::new),
-        }
+        Caller::new(
+            TenantId::parse("acme").unwrap(),
+            PrincipalId::new("Älice\n\"x\""),
+            key.map(KeyId::new),
+        )
     }
 
     #[test]
@@ -223,6 +233,7 @@ mod tests {
                 "accept",
                 "mcp-session-id",
                 "traceparent",
+                "x-mcp-broker-caller-attributes",
                 "x-mcp-broker-caller-principal",
                 "x-mcp-broker-caller-tenant"
             ]

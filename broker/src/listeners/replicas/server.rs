@@ -1,7 +1,12 @@
-//! Requests that other replicas pass on for their clients, because the session is here or nobody else can take them.
+//! Serves requests that other replicas forward for their clients, because the session is here or
+//! because no other replica can accept them.
 //!
-//! The same exchange as for clients, but the caller is the one that the other replica names, there is no Origin and no Host
-//! to check, and nothing is passed on again. Who calls has proved to be a replica before a byte of its request is read.
+//! The exchange is that of a client, with these differences:
+//! - The other replica names the caller.
+//! - There is neither an Origin nor a Host to check.
+//! - The request is not forwarded again.
+//!
+//! The peer has authenticated as a replica before a byte of its request is read.
 
 #[cfg(test)]
 mod tests;
@@ -10,6 +15,7 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use rules::sign_in_failures::{Plane, SignInFailureReason};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use transport::PeerServer;
@@ -21,16 +27,15 @@ use crate::{
         connection_cache::ConnectionCache, inbound_request::RequestSource, request, response::Body,
         websocket,
     },
-    rules::sign_in_failures::{Plane, SignInFailureReason},
 };
 
-/// Serves until `stop`, then lets the requests in flight finish.
+/// Serves until `stop`, then waits for the requests in flight.
 pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: CancellationToken) {
     let confinement = Arc::clone(&broker.shared.confinement);
     let told = Arc::downgrade(&broker);
     let server = PeerServer::new(&broker.placement.identity)
-        .without(move |peer, local| confinement.is_from_child(peer, local))
-        .on_stranger(move |peer| {
+        .reject_connections(move |peer, local| confinement.is_from_child(peer, local))
+        .on_untrusted_peer(move |peer| {
             if let Some(broker) = told.upgrade() {
                 broker.sign_in_failed(
                     Plane::Internal,

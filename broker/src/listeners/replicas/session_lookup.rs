@@ -1,14 +1,15 @@
-//! Where the session of a request is: here, or on the replica that the request is then sent to.
+//! Finds the session of a request: here, or on another replica, which then gets the request.
 //!
-//! Called by POST, GET and DELETE with [`SessionLookup`], and for a request of another replica with [`locate_for_peer`].
-//! Invariant: a request that may have had an effect is never sent twice. No request is sent twice to a process that may still
-//! carry it out.
+//! POST, GET and DELETE call it with [`SessionLookup`], and a request of another replica with
+//! [`locate_for_peer`]. Invariant: a request that may have had an effect is never sent twice. No
+//! request is sent twice to a process that may still run it.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 use protocol::error::Refusal;
+use rules::endpoint::Endpoint;
 
 use super::{
     forward::{ForwardResult, ReplicaRequest, forward},
@@ -24,24 +25,23 @@ use crate::{
         inbound_request::{InboundRequest, RequestSource},
         response::Body,
     },
-    rules::endpoint::Endpoint,
     session_location::{ForwardFailure, LookupOutcome, PeerLookupOutcome, SessionOwner},
     sessions::session::Session,
 };
 
-/// Where a request was, or is to be, served.
+/// The local session, or the response of the replica that served the request.
 pub(in crate::listeners) enum SessionLocation {
     Local(Arc<Session>),
     Answered(Response<Body>),
 }
 
-/// The search of one request for its session.
+/// Lookup of one request's session.
 pub(in crate::listeners) struct SessionLookup<'a> {
     request: &'a InboundRequest<'a>,
     id: &'a str,
     lookup: ReplicaLookup<'a>,
     outgoing: Option<ReplicaRequest>,
-    /// The replica that was sent the request and did not answer: it may still carry it out.
+    /// Replica that was sent the request and did not answer. It may still run it.
     unanswered: Option<SessionOwner>,
 }
 
@@ -58,20 +58,21 @@ impl<'a> SessionLookup<'a> {
     ) -> Result<SessionLocation, Refusal> {
         let location = self.find_session(body).await;
         if let Ok(SessionLocation::Local(session)) = &location {
-            self.request.broker.taken_up(session).await;
+            self.request.broker.wait_until_adopted(session).await;
         }
         location
     }
 
-    /// The session was here and left before the request began. Returns `None` when it is to be located again, and the response
-    /// when the replica that sent the request does that. The error says that it took too long already.
+    /// Handles a session that moved before the request started. Returns `None` if the session must
+    /// be located again. Returns the response if the request came from a replica, which then
+    /// locates it. Returns an error at the time limit.
     pub(in crate::listeners) async fn retry_elsewhere(
         &mut self,
         session: &Session,
         refusal: Refusal,
     ) -> Result<Option<Response<Body>>, Refusal> {
         let broker = self.request.broker;
-        broker.release_settled(&session.key).await;
+        broker.wait_for_release(&session.key).await;
         match self.request.source {
             RequestSource::Replica => Ok(Some(replica_headers::not_here_response(None))),
             RequestSource::Client(..) if self.lookup.may_retry() => Ok(None),
@@ -89,7 +90,8 @@ impl<'a> SessionLookup<'a> {
         }
         loop {
             let found = match lookup.next().await {
-                // Before anything is made ready for another replica: this is the way of almost every request.
+                // Nothing is prepared for another replica before this point, because almost every
+                // request ends here.
                 Ok(LookupOutcome::Local(session)) => return Ok(SessionLocation::Local(session)),
                 Ok(LookupOutcome::Remote(owner)) => Ok(owner),
                 Err(refusal) => Err(refusal),
@@ -100,7 +102,7 @@ impl<'a> SessionLookup<'a> {
             };
             let owner = match found {
                 Ok(owner) => owner,
-                // The request may have been carried out, so this refusal would be wrong.
+                // The request may have run, so this refusal would be wrong.
                 Err(refusal) if unanswered.is_some() && refusal.kind.retryable() => {
                     return Ok(unknown(outgoing));
                 }
@@ -125,7 +127,7 @@ impl<'a> SessionLookup<'a> {
     }
 }
 
-/// Finds the session that another replica asks for, or returns the response that it is not here.
+/// Finds the session for another replica, or returns the response that it is not here.
 pub(super) async fn locate_for_peer(
     broker: &Arc<Broker>,
     headers: &HeaderMap,

@@ -1,8 +1,11 @@
-//! A WebSocket whose session is on another replica: its bytes are the body of one request to that replica, and of the answer.
+//! Tunnel of a WebSocket whose session is on another replica. Its bytes are the bodies of one
+//! request to that replica and of the response.
 //!
-//! The replica that the client reached has checked the handshake and who the client is. From then on it passes on bytes, which
-//! the session's owner reads and writes as a WebSocket of its own. Invariants: nothing is kept here but [`TUNNEL_BYTES`] each
-//! way; when either side ends, or either replica, so does the other side, and the session waits for its client as ever.
+//! The first replica has checked the handshake and the client. It then relays bytes, which the
+//! session's owner handles as a WebSocket of its own. Invariants:
+//! - The first replica buffers at most [`TUNNEL_BYTES`] in each direction.
+//! - The end of either side or of either replica ends the other side too. The session then waits
+//!   for its client as usual.
 
 use std::io;
 
@@ -11,6 +14,7 @@ use futures_util::TryStreamExt;
 use http::{HeaderMap, Method as HttpMethod, Request, Response, Uri};
 use http_body_util::{BodyExt, Either, StreamBody};
 use hyper::body::{Frame, Incoming};
+use rules::limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES};
 use tokio::{
     io::{AsyncRead, AsyncWriteExt, DuplexStream, copy},
     time::timeout,
@@ -24,29 +28,28 @@ use transport::{StallGuard, frame::CLOSE_TIMEOUT, tcp::Stream};
 use super::replica_headers;
 use crate::{
     broker::Broker,
-    limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
     listeners::http::response::Body,
     metrics::ForwardOutcome,
     session_location::{ForwardFailure, SessionOwner},
 };
 
-/// The way to a session's owner, open.
+/// An open connection to a session's owner.
 #[derive(Debug)]
 pub(in crate::listeners) struct Tunnel {
-    /// What is written here goes there.
+    /// Bytes that are written here go to the owner.
     here: DuplexStream,
     there: Incoming,
 }
 
-/// What came of asking a session's owner for it.
+/// Result of a request for a session to its owner.
 pub(in crate::listeners) enum TunnelResult {
     Open(Tunnel),
-    /// It has the session, and the client cannot go on with it like this.
+    /// The owner has the session, but refuses to resume it with these headers.
     Refused(Response<Body>),
     SessionMissing(ForwardFailure),
 }
 
-/// Asks `owner` to resume a session of its own, with the headers of the client's request.
+/// Requests that `owner` resumes a session of its own, with the headers of the client's request.
 pub(in crate::listeners) async fn open(
     broker: &Broker,
     owner: &SessionOwner,
@@ -58,7 +61,8 @@ pub(in crate::listeners) async fn open(
     *request.method_mut() = HttpMethod::POST;
     *request.uri_mut() = uri.clone();
     *request.headers_mut() = headers;
-    let (dug, outcome) = match broker.placement.peers.open(&owner.address, request).await {
+    let (dug, outcome) = match broker.placement.peers.send_streaming(&owner.address, request).await
+    {
         Ok(response) => match replica_headers::read_miss(&response) {
             Some(miss) => (TunnelResult::SessionMissing(miss), ForwardOutcome::NotThere),
             None if response.status().is_success() => (
@@ -88,8 +92,8 @@ async fn refused(response: Response<Incoming>) -> TunnelResult {
 }
 
 impl Tunnel {
-    /// Passes on what the client and the owner send each other, until one of them has ended. `started_at` is what the client has
-    /// sent already.
+    /// Relays bytes between the client and the owner until one of them ends. `begun` contains the
+    /// bytes that the client has already sent.
     pub(in crate::listeners) async fn serve(
         self,
         client: Stream,
@@ -100,7 +104,7 @@ impl Tunnel {
         let (mut from_client, to_client) = client.split();
         let (mut to_client, mut from_owner) =
             (StallGuard::new(to_client, CLIENT_WRITE_STALL_MAX), reader(there));
-        // Whose end, good or bad, is the owner's to see.
+        // The owner evaluates the end of these bytes, clean or not.
         let up = async move {
             here.write_all(&begun).await?;
             copy(&mut from_client, &mut here).await?;
@@ -112,9 +116,9 @@ impl Tunnel {
         };
         tokio::pin!(up, down);
         let ended = tokio::select! {
-            // Its client finds the session through another replica.
+            // The client finds the session through another replica.
             () = stop.cancelled() => return,
-            // The owner has said its goodbye: the client has a moment to answer it.
+            // The owner has sent its close frame: the client has a moment to answer it.
             ended = &mut down => match timeout(CLOSE_TIMEOUT, up).await {
                 Ok(also) => ended.and(also),
                 Err(_) => ended,

@@ -1,4 +1,5 @@
-//! The owner's side of a [`super::tunnel`]: serves the WebSocket that a client has at the replica that asks.
+//! Owner's side of a [`super::tunnel`]: serves the WebSocket of a client that is connected to
+//! another replica.
 
 use std::sync::Arc;
 
@@ -8,6 +9,10 @@ use http::{Request, Response, request};
 use http_body_util::{BodyExt, Either, StreamBody};
 use hyper::body::{Frame, Incoming};
 use protocol::error::{ErrorKind, Refusal};
+use rules::{
+    limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
+    sign_in_failures::Plane,
+};
 use tokio_util::io::ReaderStream;
 use transport::{StallGuard, websocket};
 
@@ -19,7 +24,6 @@ use super::{
 use crate::{
     auth::RemotePeer,
     broker::Broker,
-    limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
     listeners::{
         duplex,
         http::{
@@ -28,14 +32,14 @@ use crate::{
             websocket::{check_transport, endpoint, limits, resume},
         },
     },
-    rules::sign_in_failures::Plane,
     sessions::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
 };
 
-/// A session that its client goes on with, what that has not received, and a place for the connection.
+/// A resumed session, its messages that the client has not received, and a permit for the
+/// connection.
 type ResumedWebSocket = (Arc<Session>, StreamCursor, Arc<ConnectionPermit>);
 
-/// Serves a WebSocket that a client has at the replica that asks.
+/// Serves the WebSocket of a client that is connected to another replica.
 pub(super) async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     match find_session(broker, &head).await {
@@ -46,7 +50,7 @@ pub(super) async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> 
                 websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
             // The other replica ends it when the credential expires.
             let seat = duplex::SessionConnection::again(broker.clone(), session, place, None);
-            broker.shared.running.spawn(duplex::converse(seat, outbox, source, sink, None));
+            broker.shared.running.spawn(duplex::run_session(seat, outbox, source, sink, None));
             let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BodyAborted);
             Response::new(Either::Right(StreamBody::new(bytes).boxed_unsync()))
         }
@@ -55,7 +59,7 @@ pub(super) async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> 
     }
 }
 
-/// Finds the session and what its client has not received of it yet, or returns the response that it is elsewhere.
+/// Finds the session and its unreceived messages, or returns the response that it is elsewhere.
 async fn find_session(
     broker: &Arc<Broker>,
     head: &request::Parts,
@@ -71,7 +75,7 @@ async fn find_session(
     match locate_for_peer(broker, &head.headers, id, &caller, &endpoint).await? {
         SessionLocation::Local(session) => {
             check_transport(&session)?;
-            broker.taken_up(&session).await;
+            broker.wait_until_adopted(&session).await;
             let place = duplex::acquire_connection(broker, &caller)?;
             let outbox = resume(&session, &head.headers)?;
             Ok(Ok((session, outbox, place)))

@@ -1,16 +1,16 @@
-//! The life of a lease against a database of nodes that obeys the test.
+//! Tests of the lease against a fake database of nodes.
 
 use std::collections::HashMap;
 
 use async_trait::async_trait;
 use parking_lot::{Mutex, MutexGuard};
-use storage::NodeRecord;
+use records::NodeRecord;
 use tokio::time::sleep;
 
 use super::*;
 use crate::{auth::Keys, persistence::Stores};
 
-/// Long enough that a busy machine renews it in time.
+/// Lease that a busy machine renews in time.
 const LEASE: Duration = Duration::from_secs(3);
 const WITHIN: Duration = Duration::from_secs(20);
 
@@ -23,7 +23,7 @@ struct Database {
     ended: Vec<SessionKey>,
     config_version: i64,
     down: bool,
-    /// Reclaims that are carried out, but whose answers are lost.
+    /// Number of next reclaims that are carried out, but whose answers are lost.
     deaf_reclaims: usize,
 }
 
@@ -80,9 +80,9 @@ impl NodeStore for FakeNodes {
             database.leases.insert(node.clone(), Instant::now() + lease);
         }
         Ok(LeaseRenewal {
-            held,
+            renewed: held,
             config_version: database.config_version,
-            ended: std::mem::take(&mut database.ended),
+            sessions_to_end: std::mem::take(&mut database.ended),
         })
     }
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
@@ -121,7 +121,7 @@ impl NodeStore for FakeNodes {
     }
 }
 
-/// What a replica was told.
+/// Calls that a replica got.
 #[derive(Default)]
 struct Told {
     owned: HashSet<SessionKey>,
@@ -180,7 +180,7 @@ impl Rig {
         Self { nodes, replica, node, durable }
     }
 
-    /// The replica has these sessions.
+    /// Gives the replica these sessions.
     fn with_sessions(self, sessions: &[SessionKey]) -> Self {
         self.nodes.own(sessions, &self.durable.node());
         self.told().owned.extend(sessions);
@@ -210,7 +210,7 @@ impl Rig {
 
     async fn until_renewed(&self, times: usize) {
         let before = self.nodes.lock().renewals;
-        self.until("it is renewed", |rig| rig.nodes.lock().renewals >= before + times).await;
+        self.until("it is held", |rig| rig.nodes.lock().renewals >= before + times).await;
     }
 }
 

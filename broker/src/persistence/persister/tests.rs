@@ -1,11 +1,11 @@
-//! What a batch is bounded by, and who pays for a write that the store does not take.
+//! Tests of the limits of a batch, and of writes that the store refuses.
 
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
-use storage::{NodeName, SessionKey, TaskLimits, TaskRecord, TaskStatus};
+use records::{NodeName, SessionKey, TaskLimits, TaskRecord, TaskStatus};
 
 use super::*;
 use crate::persistence::tests::{Meddled, Verdict};
@@ -51,7 +51,7 @@ fn busy() -> StoreError {
     StoreError::Busy { detail: "test".into() }
 }
 
-/// All at once, so that they come together.
+/// Writes all at once, so that they share batches.
 async fn all(persister: &Persister, writes: Vec<WriteOp>) -> Vec<Result<WriteOutcome, StoreError>> {
     join_all(writes.into_iter().map(|write| persister.write(write))).await
 }
@@ -66,7 +66,7 @@ async fn a_batch_is_bounded_in_bytes_too() {
         Verdict::Pass
     });
     let persister = start(&store);
-    // One that is longer than a batch may be, and many that are not.
+    // One write is longer than a batch may be, and many are not.
     let mut writes: Vec<WriteOp> = (0..20).map(|number| create(number, MIB)).collect();
     writes.push(create(20, 2 * PERSIST_BATCH_BYTES_MAX));
     writes.extend((21..40).map(|number| create(number, 10)));

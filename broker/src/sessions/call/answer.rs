@@ -1,4 +1,5 @@
-//! The end of a call as its client gets it: the answer of the backend in the client's terms, or a refusal.
+//! The answer of a call as its client gets it: the backend's answer in the client's terms, or a
+//! refusal.
 
 use std::sync::Arc;
 
@@ -11,11 +12,12 @@ use protocol::{
     method::Method,
     splice::{self, Splice},
 };
+use rules::{completion, exposure::ResourceUris};
 
 use super::{Call, CallOutcome};
-use crate::rules::{completion, exposure::ResourceUris};
+use crate::sessions::session::questions;
 
-/// Answers from here on are not copied to have another id.
+/// Smallest answer that gets the client's id in place, without a copy.
 const IN_PLACE_BYTES_MIN: usize = 8 * 1024;
 
 impl Call {
@@ -36,7 +38,7 @@ impl Call {
                             "the call could not be sent to backend {} in its time",
                             self.backend
                         );
-                        Refusal::new(ErrorKind::Timeout, text).harmless_again()
+                        Refusal::new(ErrorKind::Timeout, text).mark_idempotent()
                     }
                 };
                 Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
@@ -45,11 +47,11 @@ impl Call {
         }
     }
 
-    /// The backend's answer with everything it names put back into the client's terms.
+    /// Returns the backend's answer with its ids and URIs in the client's terms.
     fn for_client(self: &Arc<Self>, answer: Message, uris: &ResourceUris) -> Bytes {
         let frame = answer.frame.clone();
         let mut splice = Splice::new(&frame);
-        // Whoever stands behind a session that is not kept tells it once more, under its own id.
+        // The holder of a pooled session rewrites the answer under its own id.
         let id_span = answer.id_span.filter(|_| self.session.has_client);
         if let Some(span) = id_span {
             splice.replace(span, self.client_id.raw());
@@ -59,13 +61,14 @@ impl Call {
             if let Some(told) = self.urls_as_result(&answer) {
                 return told;
             }
-            self.session.note_elicitations_required(&answer);
+            questions::note_elicitations_required(&self.session, &answer);
         }
         if self.method == Method::CompletionComplete {
             completion::limit_values(&answer, &mut splice);
         }
         let told = match id_span {
-            // What is large is not copied for a number in it. What may have to be kept is, without the room it was read into.
+            // A large answer is not copied to change its id. An answer that the stream may retain
+            // is copied, because the copy does not hold the rest of the read buffer.
             Some(span)
                 if frame.len() >= IN_PLACE_BYTES_MIN
                     && splice.is_only(span)
@@ -83,8 +86,9 @@ impl Call {
         self.session.client_dialect().answer(self.method, told)
     }
 
-    /// An error that asks for URLs to be opened, for a client that cannot be asked so. One without a session says with each
-    /// request what it can do, and is told what is missing.
+    /// Returns an error that asks for URLs to be opened as a result, for a client that does not
+    /// know this error. A client without a session declares its capabilities with each request, and
+    /// the error reports the missing one.
     fn urls_as_result(&self, error: &Message) -> Option<Bytes> {
         let opens_urls =
             self.session.client.elicitation_url && self.session.version.elicitation_url();

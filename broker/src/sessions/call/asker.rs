@@ -1,4 +1,5 @@
-//! Calls as links know them: senders of requests, and recipients of what a backend sends on their account.
+//! Calls as links see them: senders of requests, and recipients of the backend's messages about
+//! them.
 
 use std::{
     pin::Pin,
@@ -9,6 +10,7 @@ use std::{
 use bytes::Bytes;
 use http::HeaderMap;
 use protocol::{envelope::Message, error::Refusal, json::Span, splice::Splice};
+use rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask};
 
 use super::Call;
 use crate::{
@@ -17,7 +19,7 @@ use crate::{
         inbound::Inbound,
         link::{Era, Link, connection::Connection},
     },
-    rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask},
+    sessions::session::questions,
 };
 
 impl Inbound for Call {
@@ -26,11 +28,11 @@ impl Inbound for Call {
         connection: &Arc<Connection>,
         question: &Message,
     ) -> Result<(), Refusal> {
-        self.session.clone().ask(connection, question, Some(self))
+        questions::ask(&self.session.clone(), connection, question, Some(self))
     }
 
     fn withdraw(&self, number: u64, why: &str) {
-        self.session.withdraw_question(number, why);
+        questions::withdraw(&self.session, number, why);
     }
 
     fn receive(&self, kind: EventKind, message: &Message) {
@@ -38,7 +40,7 @@ impl Inbound for Call {
     }
 
     fn complete_elicitation(&self, id: &str, message: &Message) -> bool {
-        let was_asked = self.session.was_elicited(id);
+        let was_asked = questions::was_elicited(&self.session, id);
         if was_asked {
             self.deliver(EventKind::Message, message.frame.clone());
         }
@@ -120,7 +122,7 @@ impl Asker for Call {
 
 impl Call {
     fn deliver(&self, kind: EventKind, frame: Bytes) {
-        // A client that left before anything was streamed has no way back to that stream.
+        // A client that left before anything was streamed cannot come back to that stream.
         if self.stream.is_unreachable() {
             self.session.deliver(kind, frame);
         } else {

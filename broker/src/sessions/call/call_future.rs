@@ -1,6 +1,7 @@
-//! A call that is being carried out, by whoever holds it. Made by sessions, polled by listeners and exchanges.
+//! The future of a call. Sessions make it; listeners and exchanges poll it.
 //!
-//! Invariant: it goes to its end whoever drops it, and a panic inside ends the call and nothing else.
+//! Invariants: a call runs to its end even if its future is dropped, and a panic inside ends only
+//! the call.
 
 use std::{
     fmt,
@@ -15,15 +16,16 @@ use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use super::Call;
 
-/// A call that is being carried out: by whoever polls it, so that a call whose client waits for it on a connection of its own
-/// costs no task and no waking of one by another. Dropped before its end it goes on as a task (MCP 2025-11-25, Transports: a
-/// client that hangs up cancels nothing).
+/// A call in progress. Its holder polls it, so that a call whose client waits on its own connection
+/// costs no task and no wakeup of another task. A call that is dropped before its end continues as
+/// a task of the runtime (MCP 2025-11-25, Transports: a client that hangs up cancels nothing).
 pub struct CallFuture {
     call: Option<Arc<Call>>,
-    /// `None` once it is over. On the heap, so that it is not moved on its way.
+    /// The work, or `None` once it is over. It is on the heap so that a move of the call does not
+    /// move it.
     work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     running: TaskTracker,
-    /// A drain waits for it, whoever carries it out.
+    /// A drain waits for this token.
     _running: TaskTrackerToken,
 }
 
@@ -35,7 +37,7 @@ impl CallFuture {
         Self { call: None, work: Some(work), running: running.clone(), _running: running.token() }
     }
 
-    /// Whose it is.
+    /// Adds the call that the work belongs to.
     pub(in crate::sessions) fn with_call(mut self, call: Arc<Call>) -> Self {
         self.call = Some(call);
         self
@@ -57,7 +59,8 @@ impl Future for CallFuture {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Some(work) = &mut self.work else { return Poll::Ready(()) };
-        // A panic ends the call, which is answered all the same, and not the connection it is polled for.
+        // A panic ends the call, which still gets an answer. It does not end the connection that
+        // polls the call.
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
         if matches!(polled, Ok(Poll::Pending)) {
             return Poll::Pending;
@@ -69,7 +72,7 @@ impl Future for CallFuture {
 
 impl Drop for CallFuture {
     fn drop(&mut self) {
-        // Without a runtime the process is at its end.
+        // Without a runtime the process is ending.
         if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
             self.running.spawn_on(work, &runtime);
         }

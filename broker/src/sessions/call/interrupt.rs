@@ -1,4 +1,5 @@
-//! That a call is to end before its answer is there: said by anybody, heard by whoever carries the call out.
+//! Signal that ends a call before its answer is there. Any part of the broker sets it; the call's
+//! future waits for it.
 
 use std::{
     future::poll_fn,
@@ -8,7 +9,8 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 
-/// One waits for it, and each call has one: a token for many would keep a list of who waits, behind a lock.
+/// The signal of one call, with one waiter. A token shared by many calls would keep a list of
+/// waiters behind a lock.
 #[derive(Debug, Default)]
 pub(super) struct Interrupt {
     is_cancelled: AtomicBool,
@@ -16,12 +18,12 @@ pub(super) struct Interrupt {
     waker: AtomicWaker,
 }
 
-/// Why.
+/// Reason of an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InterruptReason {
-    /// Nobody wants the answer any more.
+    /// The client does not want the answer any more.
     Cancelled,
-    /// Its time is up.
+    /// The call's deadline has passed.
     Expired,
 }
 
@@ -44,11 +46,11 @@ impl Interrupt {
         self.is_expired.load(Ordering::Acquire)
     }
 
-    /// Resolves once it is said. For one at a time.
+    /// Resolves once a reason is set. One waiter at a time.
     pub(super) async fn interrupted(&self) -> InterruptReason {
         poll_fn(|context| {
             self.waker.register(context.waker());
-            // Behind that, so that nothing is said in between.
+            // The check follows the registration, so that no signal in between is missed.
             match (self.is_cancelled(), self.is_expired()) {
                 (true, _) => Poll::Ready(InterruptReason::Cancelled),
                 (false, true) => Poll::Ready(InterruptReason::Expired),

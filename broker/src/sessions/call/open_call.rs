@@ -1,4 +1,4 @@
-//! Calls as sessions know them.
+//! Implementation of the session's view of a call.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -28,8 +28,8 @@ impl OpenCall for Call {
     fn cancel(&self, reason: Option<Bytes>) {
         *self.cancel_reason.lock() = reason;
         self.interrupt.cancel();
-        // At once, so that it is on its way before a session's end closes the link. What is only being sent now is told of
-        // when the call settles.
+        // This comes at once, before the end of a session closes the link. A request that is just
+        // being sent is cancelled when the call settles.
         if !self.settled.load(Ordering::Acquire) {
             self.send_cancelled();
         }

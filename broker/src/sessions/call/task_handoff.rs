@@ -1,4 +1,5 @@
-//! How a call becomes a task: what its backend made of it is offered to whoever waits for the call, who takes it or does not.
+//! Handoff of a call to a task. The call offers the task of its backend to its waiter, which takes
+//! it or declines.
 
 use std::sync::{
     Arc,
@@ -6,38 +7,37 @@ use std::sync::{
 };
 
 use parking_lot::Mutex;
+use rules::tasks::BackendTask;
 use tokio::sync::{Notify, oneshot};
 
-use crate::{
-    backends::link::{Link, connection::Connection},
-    rules::tasks::BackendTask,
-};
+use crate::backends::link::{Link, connection::Connection};
 
-/// How a call becomes a task.
+/// State of the handoff of a call to a task.
 #[derive(Debug, Default)]
 pub struct TaskHandoff {
     offered: Mutex<Option<OfferedTask>>,
     changed: Notify,
-    /// Whoever waits for it does not take one just now.
+    /// Set while the waiter takes no task.
     declined: AtomicBool,
-    /// It is one: the task's time counts, not the call's.
+    /// Set when a task has taken over. The time of the task counts then, not that of the call.
     done: AtomicBool,
-    /// Its place among the requests that wait for an answer is given back.
+    /// Set when the call has given back its place among the open requests.
     slot_released: AtomicBool,
 }
 
-/// The backend made a task of a call.
+/// A task that the backend made of a call.
 #[derive(Debug)]
 pub struct OfferedTask {
     pub link: Arc<Link>,
     pub connection: Arc<Connection>,
     pub task: BackendTask,
-    /// Whether a task of ours follows it from now on.
+    /// The waiter sends whether a task of the broker follows the backend's task from now on.
     pub taken: oneshot::Sender<bool>,
 }
 
 impl TaskHandoff {
-    /// Offers the backend's task to whoever waits for the call. False: the call has to follow it itself.
+    /// Offers the backend's task to the waiter of the call. Returns false if the call has to follow
+    /// the task itself.
     pub async fn offer(
         &self,
         link: &Arc<Link>,
@@ -58,7 +58,7 @@ impl TaskHandoff {
         answer.await.unwrap_or(false)
     }
 
-    /// Whether what the backend made is of use to whoever waits for the call.
+    /// Sets whether the waiter takes a task of the backend.
     pub fn set_accepting(&self, accepts: bool) {
         self.declined.store(!accepts, Ordering::Release);
         if !accepts {
@@ -66,7 +66,7 @@ impl TaskHandoff {
         }
     }
 
-    /// Resolves when the backend has made a task. Cancel-safe; for one at a time.
+    /// Resolves when the backend has made a task. Cancel-safe; one waiter at a time.
     pub async fn wait_for_offer(&self) {
         while self.offered.lock().is_none() {
             self.changed.notified().await;
@@ -77,17 +77,17 @@ impl TaskHandoff {
         self.offered.lock().take()
     }
 
-    /// The call is a task's from now on.
+    /// Marks the call as a task's.
     pub fn mark_done(&self) {
         self.done.store(true, Ordering::Release);
     }
 
-    /// Whether it is one.
+    /// Returns whether a task has taken over the call.
     pub(super) fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
 
-    /// True for who gives the place of the call back, which happens once.
+    /// Returns true once: the caller then gives back the call's place among the open requests.
     pub fn take_slot_release(&self) -> bool {
         !self.slot_released.swap(true, Ordering::AcqRel)
     }

@@ -1,27 +1,26 @@
-//! A session that another process began, taken up here. Its client is to notice nothing, or be told what it may have missed.
+//! Adoption of a session that another process began. Its client notices nothing, or gets
+//! notifications of everything it may have missed.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
-use protocol::{
-    ids::{BackendId, SessionId},
-    phase::SessionPhase,
+use protocol::{ids::SessionId, phase::SessionPhase};
+use records::{NodeName, SubscriptionRecord};
+use rules::{client_transport::Transport, routing::ResourceTarget};
+
+use super::{
+    Session, SessionKind, SessionParams, persisted_state::SessionPersister,
+    record::PersistedSession, subscriptions,
 };
+use crate::sessions::shared::Shared;
 
-use super::{Session, SessionKind, SessionParams, SessionState, record::PersistedSession};
-use crate::{
-    persistence::{NodeName, SubscriptionRecord},
-    rules::{catalog::ListKind, client_transport::Transport, routing::ResourceTarget},
-    sessions::shared::Shared,
-};
-
-/// What the store gave with the row.
+/// A claimed row of the store, decoded.
 #[derive(Debug)]
 pub struct ClaimedSession {
     pub stored: PersistedSession,
     pub epoch: i64,
     pub created_at: jiff::Timestamp,
     pub subscriptions: Vec<SubscriptionRecord>,
-    /// The name it was claimed under.
+    /// The name of this process at the claim.
     pub owner: NodeName,
 }
 
@@ -32,7 +31,7 @@ impl ClaimedSession {
 }
 
 impl Session {
-    /// The session as its last owner stored it. Nothing moves before [`Session::activate`].
+    /// Restores the session as its last owner stored it. [`Session::activate`] starts its work.
     pub fn restore(
         id: SessionId,
         seat: SessionParams,
@@ -42,7 +41,7 @@ impl Session {
         let PersistedSession { agreement, mutable: changing, backend_sessions, .. } =
             claimed.stored;
         let key = super::record::session_key(&id);
-        let mut state = SessionState::new(
+        let mut state = Self::new_state(
             &shared,
             &key,
             claimed.epoch,
@@ -50,15 +49,15 @@ impl Session {
             changing.announced_lists,
         );
         state.streams.may_inherit = true;
-        state.owner = claimed.owner;
+        state.ownership.owner = claimed.owner;
         state.log_level = changing.log_level;
-        state.elicited = changing.elicited;
-        state.backend_sessions = backend_sessions;
-        state.lists_unchecked = true;
-        let target = |one: SubscriptionRecord| {
-            let target =
-                ResourceTarget { backend: one.backend, uri: one.uri, exposed_uri: one.exposed_uri };
-            (target.exposed_uri.clone(), target)
+        state.questions.restore_elicited(changing.elicited);
+        state.links.restore(backend_sessions);
+        state.lists.set_unchecked();
+        let target = |one: SubscriptionRecord| ResourceTarget {
+            backend: one.backend,
+            uri: one.uri,
+            exposed_uri: one.exposed_uri,
         };
         state.subscriptions = claimed.subscriptions.into_iter().map(target).collect();
         shared.metrics.subscriptions(i64::try_from(state.subscriptions.len()).unwrap_or(0));
@@ -72,68 +71,38 @@ impl Session {
         )
     }
 
-    /// Puts back, in the background, what the session had: its subscriptions, with one `updated` each, as nobody knows what
-    /// was missed, and what its client knows of its lists.
+    /// Restores in the background what the session had: its location and its subscriptions. Each
+    /// subscription sends one `updated`, because updates may have been missed.
     pub fn activate(self: &Arc<Self>) {
-        self.publish_location();
-        let backends: HashSet<BackendId> =
-            self.lock().subscriptions.values().map(|target| target.backend.clone()).collect();
+        SessionPersister::new(self).publish_location();
+        let backends = self.lock().subscriptions.backends();
         for backend in backends {
             if self.tenant.backend(&backend).is_some() {
-                self.shared.running.spawn(self.clone().resubscribe(backend));
+                self.shared.running.spawn(subscriptions::resubscribe(self.clone(), backend));
             } else {
-                self.forget_subscriptions_of(&backend); // removed while nobody owned the session
+                subscriptions::forget_subscriptions_of(self, &backend); // removed while the session had no owner
             }
         }
     }
 
-    /// Its lists are not compared yet: its backends may be only just being reached.
-    pub fn has_unchecked_lists(&self) -> bool {
-        self.lock().lists_unchecked
-    }
-
-    /// The backends had their chance: tells the client which of its lists are not what it was told.
-    pub fn compare_lists(&self) {
-        let methods = loop {
-            let catalog = self.tenant.catalog();
-            let now = catalog.digests(&self.endpoint); // computed without the lock, it may take a while
-            let mut state = self.lock();
-            if !Arc::ptr_eq(&catalog, &self.tenant.catalog()) {
-                continue;
-            }
-            if !std::mem::take(&mut state.lists_unchecked) {
-                return;
-            }
-            let changed = ListKind::ALL
-                .into_iter()
-                .zip(now.into_iter().zip(state.announced_lists))
-                .filter(|(_, (now, told))| now != told);
-            let methods: HashSet<_> =
-                changed.filter_map(|(kind, _)| self.change_notification(kind)).collect();
-            state.dirty.lists |= state.announced_lists != now;
-            state.announced_lists = now;
-            break methods;
-        };
-        methods.into_iter().for_each(|method| self.send_list_changed(method));
-    }
-
-    /// Whether the row became ours under the name we have. If not, whoever took back what was ours may have missed it.
+    /// Returns whether this process took the row under its present name. If not, a reclaim after a
+    /// lapsed lease may have missed the session.
     pub fn is_owned_by(&self, node: &NodeName) -> bool {
-        self.lock().owner == *node
+        self.lock().ownership.owner == *node
     }
 
-    /// After a lapse of our lease the row is ours again under another name and epoch. `false`: it is not in `kept`, and was
-    /// ours only under the name that lapsed.
+    /// Keeps the session after a lapse of the lease, under the new epoch and name. Returns false if
+    /// it is not in `kept` and belonged to the lapsed name.
     pub fn confirm_ownership(&self, kept: Option<i64>, node: &NodeName) -> bool {
         let mut state = self.lock();
         match kept {
             Some(epoch) => {
                 self.epoch.store(epoch, std::sync::atomic::Ordering::Relaxed);
                 state.streams.set_epoch(epoch);
-                state.owner = node.clone();
+                state.ownership.owner = node.clone();
                 true
             }
-            None => state.owner == *node,
+            None => state.ownership.owner == *node,
         }
     }
 }

@@ -1,23 +1,25 @@
-//! Sessions as links know them: users of links, and recipients of what a backend sends to no request.
+//! Sessions as links see them: users of links, and recipients of a backend's messages that belong
+//! to no request.
 
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
-use protocol::{envelope::Message, error::Refusal, ids::BackendId};
+use protocol::{
+    envelope::Message, error::Refusal, ids::BackendId, method::Method, phase::SessionPhase,
+};
+use rules::{
+    access::{Object, Verdict},
+    endpoint::Endpoint,
+    event_log::{EventKind, Topic},
+    exposed_names,
+    log_level::LogLevel,
+};
 
-use super::Session;
-use crate::{
-    backends::{
-        inbound::Inbound,
-        link::{BackendSession, Era, connection::Connection},
-        link_client::LinkClient,
-    },
-    rules::{
-        endpoint::Endpoint,
-        event_log::{EventKind, Topic},
-        exposed_names,
-        log_level::LogLevel,
-    },
+use super::{Session, questions, subscriptions};
+use crate::backends::{
+    inbound::Inbound,
+    link::{BackendSession, Era, connection::Connection},
+    link_client::LinkClient,
 };
 
 impl Inbound for Session {
@@ -26,11 +28,11 @@ impl Inbound for Session {
         connection: &Arc<Connection>,
         question: &Message,
     ) -> Result<(), Refusal> {
-        self.ask(connection, question, None)
+        questions::ask(&self, connection, question, None)
     }
 
     fn withdraw(&self, number: u64, why: &str) {
-        self.withdraw_question(number, why);
+        questions::withdraw(self, number, why);
     }
 
     fn receive(&self, kind: EventKind, message: &Message) {
@@ -38,7 +40,7 @@ impl Inbound for Session {
     }
 
     fn complete_elicitation(&self, id: &str, message: &Message) -> bool {
-        let was_asked = self.was_elicited(id);
+        let was_asked = questions::was_elicited(self, id);
         if was_asked {
             self.deliver(EventKind::Message, message.frame.clone());
         }
@@ -54,9 +56,31 @@ impl Inbound for Session {
     }
 }
 
+impl Session {
+    /// Returns whether the caller may still see the resource of a notification.
+    fn sees(&self, topic: &Topic) -> bool {
+        let Topic::Resource(exposed) = topic else { return true };
+        let subject = self.subject();
+        let Some(view) = self.tenant.access(&subject) else { return true };
+        let (backend, uri) = match &self.endpoint {
+            Endpoint::Single(backend) => (backend.clone(), exposed.as_str()),
+            Endpoint::Aggregated => match exposed_names::native_uri(exposed) {
+                Some(named) => named,
+                None => return true,
+            },
+        };
+        let object = Object::Resource { backend: &backend, uri };
+        view.policy().decide(&subject, Method::ResourcesRead, &object).verdict == Verdict::Allow
+    }
+}
+
 impl LinkClient for Session {
     fn deliver(&self, topic: Topic, frame: Bytes) {
-        self.deliver_coalesced(EventKind::Message, Some(topic), frame);
+        if self.sees(&topic) {
+            self.deliver_coalesced(EventKind::Message, Some(topic), frame);
+        } else {
+            self.shared.metrics.dropped_notification("policy");
+        }
     }
 
     fn exposed_uri<'u>(&self, backend: &BackendId, uri: &'u str) -> Cow<'u, str> {
@@ -68,10 +92,13 @@ impl LinkClient for Session {
 
     fn resubscribe(self: Arc<Self>, backend: BackendId) {
         let running = self.shared.running.clone();
-        running.spawn(Session::resubscribe(self, backend));
+        running.spawn(subscriptions::resubscribe(self, backend));
     }
 
     fn note_backend_session(&self, backend: &BackendId, session: Option<BackendSession>) {
-        Session::note_backend_session(self, backend, session);
+        let mut state = self.lock();
+        if state.phase != SessionPhase::Closed {
+            state.dirty.links |= state.links.note_backend_session(backend, session);
+        }
     }
 }

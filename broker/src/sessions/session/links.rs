@@ -6,15 +6,13 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
 };
+use rules::link_sharing::LinkScope;
 
-use super::{Session, first_wire_id};
-use crate::{
-    backends::link::{Era, Link, LinkUser},
-    rules::link_sharing::LinkScope,
-};
+use super::{Session, state::first_wire_id};
+use crate::backends::link::{Era, Link, LinkUser};
 
 impl Session {
-    /// What a request learns whose backend went while it was on its way.
+    /// Returns the refusal of a request whose backend was removed meanwhile.
     pub fn backend_gone(&self, backend: &BackendId) -> Refusal {
         Refusal::new(
             ErrorKind::BackendUnavailable,
@@ -22,11 +20,11 @@ impl Session {
         )
     }
 
-    /// The link to a backend: the one used before, or the one it shall use.
+    /// Returns the link to a backend. The first use opens it.
     pub fn link_to(self: &Arc<Self>, backend: &BackendId) -> Result<Arc<Link>, Refusal> {
         let gone = || self.backend_gone(backend);
         let mut state = self.lock();
-        if let Some(link) = state.links.get(backend).filter(|link| !link.is_closed()) {
+        if let Some(link) = state.links.open_link(backend) {
             return Ok(link.clone());
         }
         state.check_present()?;
@@ -36,10 +34,8 @@ impl Session {
             .and_then(|backend| backend.link_for(self.link_user(), self.era()))
             .ok_or_else(gone)?;
         link.attach(self);
-        if state.links.contains_key(backend) {
-            state.backend_sessions.remove(backend); // it ended with the link before
-        } else if let Some(stored) = state.backend_sessions.get(backend) {
-            link.resume_with(stored.clone(), first_wire_id(self.epoch()));
+        if let Some(stored) = state.links.resumption(backend) {
+            link.resume_with(stored, first_wire_id(self.epoch()));
         }
         if let Some(level) = state.log_level {
             link.raise_level(level);
@@ -56,7 +52,8 @@ impl Session {
         }
     }
 
-    /// Who has no session is best served without one: what stands in for one here need not be one there.
+    /// Returns the era that fits the client. A request without a session is best served by a
+    /// stateless backend, because its pooled session may need none there.
     pub fn era(&self) -> Era {
         if self.has_client { Era::Sessions } else { Era::Stateless }
     }

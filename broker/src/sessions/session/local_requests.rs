@@ -1,7 +1,9 @@
-//! Requests the broker answers itself after some waiting: log levels, subscriptions, and everything about tasks.
+//! Requests that the broker answers itself after some wait: log levels, subscriptions, and requests
+//! about tasks.
 //!
-//! They are in flight like any call: counted, limited, with an id of their own, answered exactly once. What a cancellation
-//! ends is said with each; a change that was begun is never left half done.
+//! They are in flight like any call: they are counted and limited, have an id of their own, and get
+//! exactly one answer. Each names the scope of its cancellation. A change that has begun is always
+//! completed.
 
 use std::{sync::Arc, time::Instant};
 
@@ -12,38 +14,35 @@ use protocol::{
     ids::RequestId,
     method::Method,
 };
+use rules::{event_log::EventKind, log_level::LogLevel};
 use tokio_util::sync::CancellationToken;
 
-use super::{Session, requests::InFlight};
-use crate::{
-    metrics::RequestOutcome,
-    rules::{event_log::EventKind, log_level::LogLevel},
-    sessions::stream::EventStream,
-    telemetry::request,
-};
+use super::{Session, persisted_state::SessionPersister, state::InFlight};
+use crate::{metrics::RequestOutcome, sessions::stream::EventStream, telemetry::request};
 
-/// What such a request is answered with.
+/// Answer to a local request.
 pub enum Reply {
     /// The result.
     Result(Bytes),
     /// The whole response, which may be an error.
     Frame(Bytes),
-    /// The result, and what is to be done once it is on its way.
+    /// The result, and work to do once the result is on its way.
     ResultThen(Bytes, Box<dyn FnOnce() + Send>),
 }
 
-/// What the client's cancellation ends.
+/// Part of a request that the client's cancellation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sessions) enum CancelScope {
-    /// The wait for the answer; the work is finished unseen.
+    /// Only the wait for the answer. The work is completed without one.
     Wait,
-    /// The work with it: all it does is wait.
+    /// The wait and the work, because the work only waits.
     Work,
-    /// Nothing: the request makes something that is cancelled in another way.
+    /// No part: the request makes something that has a cancellation of its own.
     Nothing,
 }
 
-/// One such request, until it is answered. Dropped without an answer (its task died), it still gets one.
+/// A local request until its answer. If it is dropped without one (its task panicked), it gets an
+/// error.
 struct LocalRequest {
     session: Arc<Session>,
     stream: Arc<EventStream>,
@@ -54,7 +53,7 @@ struct LocalRequest {
 }
 
 impl LocalRequest {
-    /// `None`: the client wants no answer any more.
+    /// Settles the request. `None` if the client does not want an answer any more.
     fn settle(&mut self, result: Option<Result<Reply, Refusal>>) {
         if std::mem::replace(&mut self.settled, true) {
             return;
@@ -87,8 +86,8 @@ impl LocalRequest {
         }
     }
 
-    /// The session leaves, and the wait goes on with its next owner. A client that can come back to the stream is sent there
-    /// without an answer, any other one is asked to repeat its request.
+    /// Hands the request off to the session's next owner. A client that can resume the stream gets
+    /// no answer here. Any other client gets an error that makes it repeat the request.
     fn hand_off(mut self) {
         if !self.session.retain_for_next_owner(&self.stream) {
             let text = "the session moves to another process, where the task is waited for as well: ask again";
@@ -113,76 +112,76 @@ impl Drop for LocalRequest {
     }
 }
 
-impl Session {
-    /// Answers a request with the outcome of `work`.
-    pub(in crate::sessions) fn spawn_local_request<F, W>(
-        self: &Arc<Self>,
-        request: RequestContext<'_>,
-        cancellation: CancelScope,
-        work: W,
-    ) -> Result<(), Refusal>
-    where
-        W: FnOnce(Arc<Self>) -> F,
-        F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
-    {
-        let RequestContext { id, method, stream, started_at: begun } = request;
-        let (cancelled, moved) = (CancellationToken::new(), CancellationToken::new());
-        let in_flight = match cancellation {
-            CancelScope::Nothing => InFlight::Uncancellable,
-            CancelScope::Wait => InFlight::Local(cancelled.clone()),
-            CancelScope::Work => {
-                InFlight::Transferable { cancelled: cancelled.clone(), moved: moved.clone() }
-            }
-        };
-        self.open_request(id.clone(), in_flight)?;
-        let mut pending = LocalRequest {
-            session: self.clone(),
-            stream: stream.clone(),
-            id,
-            method,
-            started_at: begun,
-            settled: false,
-        };
-        let mut work = Box::pin(work(self.clone()));
-        self.shared.running.spawn(request::carried(async move {
-            let was_cancelled = tokio::select! {
-                biased;
-                () = cancelled.cancelled() => true,
-                () = moved.cancelled() => false,
-                result = &mut work => return pending.settle(Some(result)),
-            };
-            if !was_cancelled {
-                drop(work); // takes back what it shows to the client, on the stream that is left
-                return pending.hand_off();
-            }
-            pending.settle(None);
-            if cancellation == CancelScope::Wait {
-                let _unheard = work.await;
-            }
-        }));
-        Ok(())
-    }
-
-    /// Sees to it that log messages of this level come, too. Who wants which of them is for those to say who are told.
-    pub async fn ensure_log_level(self: &Arc<Self>, level: LogLevel) {
-        if self.log_level().is_none_or(|known| known > level) {
-            let _told_as_far_as_possible = self.clone().set_level(level).await;
+/// Answers a request with the outcome of `work`.
+pub(in crate::sessions) fn spawn_local_request<F, W>(
+    session: &Arc<Session>,
+    request: RequestContext<'_>,
+    cancellation: CancelScope,
+    work: W,
+) -> Result<(), Refusal>
+where
+    W: FnOnce(Arc<Session>) -> F,
+    F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
+{
+    let RequestContext { id, method, stream, started_at: begun } = request;
+    let (cancelled, moved) = (CancellationToken::new(), CancellationToken::new());
+    let in_flight = match cancellation {
+        CancelScope::Nothing => InFlight::Uncancellable,
+        CancelScope::Wait => InFlight::Local(cancelled.clone()),
+        CancelScope::Work => {
+            InFlight::Transferable { cancelled: cancelled.clone(), moved: moved.clone() }
         }
-    }
+    };
+    session.open_request(id.clone(), in_flight)?;
+    let mut pending = LocalRequest {
+        session: session.clone(),
+        stream: stream.clone(),
+        id,
+        method,
+        started_at: begun,
+        settled: false,
+    };
+    let mut work = Box::pin(work(session.clone()));
+    session.shared.running.spawn(request::in_current_request(async move {
+        let was_cancelled = tokio::select! {
+            biased;
+            () = cancelled.cancelled() => true,
+            () = moved.cancelled() => false,
+            result = &mut work => return pending.settle(Some(result)),
+        };
+        if !was_cancelled {
+            drop(work); // takes back what it shows to the client, on the stream that is left
+            return pending.hand_off();
+        }
+        pending.settle(None);
+        if cancellation == CancelScope::Wait {
+            let _unheard = work.await;
+        }
+    }));
+    Ok(())
+}
 
-    pub(in crate::sessions) async fn set_level(
-        self: Arc<Self>,
-        level: LogLevel,
-    ) -> Result<Reply, Refusal> {
-        self.store_log_level(level).await?;
-        let links: Vec<_> = self.lock().links.values().cloned().collect();
-        // Answered when the backends in use know it, so that what follows is filtered by it.
-        futures_util::future::join_all(links.iter().map(|link| link.set_level())).await;
-        Ok(Reply::Result(Bytes::from_static(b"{}")))
+/// Raises the log level so that backends also send messages of this level. Each recipient filters
+/// them itself.
+pub(in crate::sessions) async fn ensure_log_level(session: &Arc<Session>, level: LogLevel) {
+    if session.log_level().is_none_or(|known| known > level) {
+        let _told_as_far_as_possible = set_level(session.clone(), level).await;
     }
 }
 
-/// A request to be answered later.
+pub(in crate::sessions) async fn set_level(
+    session: Arc<Session>,
+    level: LogLevel,
+) -> Result<Reply, Refusal> {
+    SessionPersister::new(&session).store_log_level(level).await?;
+    let links: Vec<_> = session.lock().links.all().cloned().collect();
+    // The answer comes once the backends in use have the level, so that later messages are filtered
+    // by it.
+    futures_util::future::join_all(links.iter().map(|link| link.set_level())).await;
+    Ok(Reply::Result(Bytes::from_static(b"{}")))
+}
+
+/// A request that gets its answer later.
 pub(in crate::sessions) struct RequestContext<'a> {
     pub(in crate::sessions) id: RequestId,
     pub(in crate::sessions) method: Method,

@@ -1,78 +1,89 @@
-//! One client's conversation: what was agreed, what is in flight, the streams back to it.
+//! One client's session: its agreement, its requests in flight, its streams.
 //!
-//! A session is a value behind one short lock, not a task: whoever has something for the client pushes it into one of the
-//! session's streams and goes on. Nothing waits while the lock is held. It outlives its process: what its client was
-//! promised is stored before it is acknowledged (`persisted_state`), and whoever owns it next goes on from there (`adoption`).
+//! A session is a value behind one short lock, not a task. Senders push messages into its streams
+//! and return. No code waits while it holds the lock. A session outlives its process: each promise
+//! to the client is stored before it is acknowledged (`persisted_state`), and the next owner
+//! continues from there (`adoption`).
+//!
+//! The data behind the lock is composed of parts in `state`. A [`Session`] counts its requests,
+//! delivers messages, opens links and ends. Other work has a file for each subject, whose functions
+//! and roles take the session: [`questions`], [`notifications`], [`subscriptions`], [`outbox`],
+//! [`SessionPersister`], [`StreamResumption`] and [`SessionRelease`].
 
 mod adoption;
+mod delivery;
+pub mod expiry;
 mod link_client;
 mod links;
-mod list_changes;
+pub mod list_changes;
 pub(in crate::sessions) mod local_requests;
-mod observation;
+pub mod notifications;
+pub(in crate::sessions) mod observation;
 mod open_call;
-mod outbox;
+pub mod outbox;
 mod persisted_state;
-mod questions;
+pub mod questions;
 pub mod record;
+pub(in crate::sessions) mod release;
 mod requests;
 mod resumption;
-mod streams;
-mod subscriptions;
+mod state;
+pub mod subscriptions;
 mod teardown;
 
 use std::{
-    collections::{HashMap, HashSet},
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
     downlevel::Translator,
-    error::{ErrorKind, Refusal},
-    ids::{BackendId, RequestId, SessionId},
-    method::Method,
+    error::Refusal,
+    ids::{RequestId, SessionId},
     phase::SessionPhase,
     version::Version,
 };
 
 pub use self::{
-    adoption::ClaimedSession, local_requests::Reply, open_call::OpenCall,
-    resumption::ResumedStream, teardown::ReleaseOutcome,
+    adoption::ClaimedSession,
+    local_requests::Reply,
+    open_call::OpenCall,
+    persisted_state::SessionPersister,
+    release::{ReleaseOutcome, SessionRelease},
+    resumption::{ResumedStream, StreamResumption},
+    state::session_moved,
 };
 pub(in crate::sessions) use self::{
     local_requests::{CancelScope, RequestContext},
-    requests::{InFlight, without_own_meta},
+    requests::without_own_meta,
+    state::InFlight,
 };
-use self::{
-    persisted_state::{DirtyFlags, PersistedState},
-    questions::Question,
-    streams::SessionStreams,
-    teardown::QuiesceState,
-};
-use super::{shared::Shared, tenant::Tenant};
-use crate::{
-    auth::Caller,
-    backends::link::{BackendSession, Link, connection::Connection},
-    config::MessageWire,
+use records::SessionKey;
+use rules::{
+    access::Subject,
+    catalog::{Catalog, ListDigests},
+    client_transport::Transport,
+    endpoint::Endpoint,
     limits::SESSION_ID_BYTES,
-    maps::FastMap,
-    persistence::{NodeName, SessionKey},
-    rules::{
-        catalog::ListDigests, client_transport::Transport, endpoint::Endpoint, log_level::LogLevel,
-        routing::ResourceTarget,
-    },
-    views::SessionView,
+    log_level::LogLevel,
 };
 
-/// What the handshake settled.
+use self::{
+    persisted_state::PersistedState,
+    state::{FIRST_EPOCH, SessionState, SessionStreams},
+};
+use super::{shared::Shared, tenant::Tenant};
+use crate::{auth::Caller, config::MessageWire, views::SessionView};
+
+/// The result of the handshake.
 #[derive(Debug)]
 pub struct Agreement {
     pub version: Version,
@@ -82,7 +93,7 @@ pub struct Agreement {
     pub advertised: ServerCapabilities,
 }
 
-/// Who opens a session, and where.
+/// Identity of a session: its tenant, caller, endpoint and transport.
 #[derive(Debug)]
 pub struct SessionParams {
     pub tenant: Arc<Tenant>,
@@ -94,12 +105,14 @@ pub struct SessionParams {
 #[derive(Debug)]
 pub struct Session {
     pub id: SessionId,
-    /// Under which it is stored.
+    /// The key that the session is stored under.
     pub key: SessionKey,
-    /// Names the session in logs and in the admin API; the id itself is its client's secret.
+    /// Name of the session in logs and in the admin API. The id itself is the client's secret.
     pub digest: String,
     pub tenant: Arc<Tenant>,
     pub caller: Caller,
+    /// Attributes of the caller, by the credential of the latest request.
+    subject: ArcSwap<Subject>,
     pub endpoint: Endpoint,
     pub transport: Transport,
     pub version: Version,
@@ -108,69 +121,36 @@ pub struct Session {
     pub client_version: String,
     pub advertised: ServerCapabilities,
     pub shared: Arc<Shared>,
-    /// Somebody was told its id. Otherwise it serves requests that stand alone: nothing of it is stored, and nobody comes
-    /// back for what no request waits for.
+    /// True if a client knows the id. Otherwise the session serves stateless requests: it is not
+    /// stored, and its client cannot resume streams.
     pub has_client: bool,
-    /// Those whose requests it serves take a task for an answer to a call (MCP 2026-07-28, TaskManager).
+    /// True if the clients of a pooled session accept a task as the answer to a call (MCP
+    /// 2026-07-28, Tasks).
     pub accepts_tasks: bool,
     created_at: jiff::Timestamp,
     touched_ms: AtomicU64,
-    /// Answers on their way into their streams.
+    /// Number of answers that are being written to their streams.
     answers_in_delivery: AtomicUsize,
-    /// Under which its row is ours.
+    /// The epoch under which this process owns the row.
     epoch: AtomicI64,
-    /// It is another's, or about to be, or over: nothing new begins here.
+    /// Set when the session has left, is leaving, or is over. It accepts nothing new then.
     leaving: AtomicBool,
-    /// A call of it was given up that its backend may be at.
+    /// Set when a call was given up that its backend may still work on.
     has_abandoned_call: AtomicBool,
-    /// Held while what is stored is made and written, so that an older state never overwrites a newer one.
+    /// Locked while stored state is made and written, so that an older state never overwrites a
+    /// newer one.
     persisted: tokio::sync::Mutex<PersistedState>,
-    /// When its client was last heard of, as stored.
+    /// The last stored time of a message from the client.
     seen_stored_ms: AtomicU64,
     state: Mutex<SessionState>,
 }
 
-#[derive(Debug)]
-struct SessionState {
-    phase: SessionPhase,
-    in_flight: FastMap<RequestId, InFlight>,
-    streams: SessionStreams,
-    links: FastMap<BackendId, Arc<Link>>,
-    questions: HashMap<u64, Question>,
-    next_question: u64,
-    /// By the URI the client uses.
-    subscriptions: HashMap<String, ResourceTarget>,
-    log_level: Option<LogLevel>,
-    /// Ids of URL elicitations this client was asked to perform.
-    elicited: HashSet<String>,
-    /// TaskManager this client works on for a backend, with the connection that asked.
-    client_tasks: HashMap<String, Weak<Connection>>,
-    /// Lists that changed before the client was ready to hear it.
-    held_changes: HashSet<Method>,
-    /// The name this process had when the row became ours.
-    owner: NodeName,
-    /// Sessions at HTTP backends: what a new owner goes on with.
-    backend_sessions: HashMap<BackendId, BackendSession>,
-    /// The lists as the client was last told of them.
-    announced_lists: ListDigests,
-    /// The session was just adopted: its lists are compared once the backends had their chance, and not before.
-    lists_unchecked: bool,
-    /// What is not stored yet.
-    dirty: DirtyFlags,
-    /// The event log did not have what told the lists: it is asked again from then on.
-    lists_retry_at: Option<Instant>,
-    /// It left, but did not end: its client finds it elsewhere.
-    moved: bool,
-    /// What keeps it here when it is to be given away.
-    quiesce: QuiesceState,
-}
-
 impl Session {
-    /// A new session with an id of its own.
+    /// Opens a session with a new id.
     pub fn open(seat: SessionParams, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let told = seat.tenant.catalog().digests(&seat.endpoint);
-        let state = SessionState::new(
+        let told = seat.tenant.visible_catalog(&seat.caller.subject).digests(&seat.endpoint);
+        let state = Self::new_state(
             &shared,
             &record::session_key(&id),
             FIRST_EPOCH,
@@ -187,7 +167,7 @@ impl Session {
         )
     }
 
-    /// A session that no client knows of, for requests that stand alone. It is ready at once, and is never stored.
+    /// Opens a pooled session for stateless requests. It is ready at once, and is never stored.
     pub fn pooled(
         seat: SessionParams,
         agreement: Agreement,
@@ -195,8 +175,8 @@ impl Session {
         shared: Arc<Shared>,
     ) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let told = seat.tenant.catalog().digests(&seat.endpoint);
-        let mut state = SessionState::new(
+        let told = seat.tenant.visible_catalog(&seat.caller.subject).digests(&seat.endpoint);
+        let mut state = Self::new_state(
             &shared,
             &record::session_key(&id),
             FIRST_EPOCH,
@@ -233,6 +213,7 @@ impl Session {
             key,
             id,
             tenant: seat.tenant,
+            subject: ArcSwap::new(seat.caller.subject.clone()),
             caller: seat.caller,
             endpoint: seat.endpoint,
             transport: seat.transport,
@@ -247,7 +228,7 @@ impl Session {
             leaving: AtomicBool::new(false),
             has_abandoned_call: AtomicBool::new(false),
             persisted: tokio::sync::Mutex::new(PersistedState {
-                announced_lists: state.announced_lists,
+                announced_lists: state.lists.announced(),
             }),
             seen_stored_ms: AtomicU64::new(shared.uptime_ms()),
             shared,
@@ -260,24 +241,53 @@ impl Session {
         session
     }
 
-    /// Whether this can be an id that [`Session::open`] made, here or on another replica.
+    /// Returns whether [`Session::open`] could have made this id, here or on another replica.
     pub fn is_valid_id(id: &SessionId) -> bool {
         let id = id.as_str().as_bytes();
         id.len() == SESSION_ID_BYTES.div_ceil(3) * 4
             && id.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
     }
 
-    /// Under which its row is ours.
+    /// Returns the attributes of the caller, by the credential of the latest request.
+    pub fn subject(&self) -> Arc<Subject> {
+        self.subject.load_full()
+    }
+
+    /// Notes the attributes of the latest credential. If the caller may use other objects now, its
+    /// client gets notifications about the lists.
+    pub fn set_subject(&self, subject: &Arc<Subject>) {
+        let known = self.subject.load();
+        // Requests with one credential share the value, so the attributes are rarely compared.
+        if Arc::ptr_eq(&known, subject) || **known == **subject {
+            return;
+        }
+        drop(known);
+        let before = self.subject.swap(subject.clone());
+        let lists = self
+            .tenant
+            .visible_catalog(subject)
+            .changed_lists(&self.tenant.visible_catalog(&before), &self.endpoint);
+        if !lists.is_empty() {
+            self.on_lists_changed(&lists);
+        }
+    }
+
+    /// Returns the catalog that the caller sees.
+    pub fn visible_catalog(&self) -> Arc<Catalog> {
+        self.tenant.visible_catalog(&self.subject.load())
+    }
+
+    /// Returns the epoch under which this process owns the row.
     pub fn epoch(&self) -> i64 {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Nothing new begins here: the session is over, another's, or about to be.
+    /// Returns whether the session has left, is leaving, or is over. It accepts nothing new then.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// A call was given up that its backend may be at, and may still ask something for.
+    /// Notes that a call was given up. Its backend may still work on it and ask something.
     pub fn note_abandoned_call(&self) {
         self.has_abandoned_call.store(true, Ordering::Release);
     }
@@ -286,17 +296,19 @@ impl Session {
         self.has_abandoned_call.load(Ordering::Acquire)
     }
 
-    /// It is another's, or anybody's: what its client has to say is for whoever has it next.
+    /// Returns whether the session has left this process without ending. Messages of its client are
+    /// for its next owner.
     pub fn has_moved(&self) -> bool {
-        self.lock().moved
+        self.lock().ownership.moved
     }
 
-    /// The client was heard of.
+    /// Notes a message from the client.
     pub fn touch(&self) {
         self.touched_ms.store(self.shared.uptime_ms(), Ordering::Relaxed);
     }
 
-    /// Nothing was heard of the client, and nothing is in flight or open, for this long.
+    /// Returns for how long the client has sent nothing. Zero while a request is in flight or a
+    /// stream is connected.
     pub fn idle_for(&self) -> Duration {
         let state = self.lock();
         if !state.in_flight.is_empty() || state.streams.any_connected() {
@@ -312,7 +324,7 @@ impl Session {
         )
     }
 
-    /// For whom its answers are written.
+    /// Returns the translator for the client's revision.
     pub fn client_dialect(&self) -> Translator {
         Translator { version: self.version, strict: self.shared.config.compat.strict }
     }
@@ -321,36 +333,19 @@ impl Session {
         self.lock().log_level
     }
 
-    /// An error response of the broker's own, counted and with an id that is in the log.
+    /// Returns an error response of the broker. It is counted, and its id is in the log.
     pub fn refusal_frame(&self, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {
         let request_id =
             self.shared.note_refusal(refusal, Some(&self.digest), Some(self.tenant.id.as_str()));
         refusal.to_response(id, &request_id)
     }
 
-    /// What passes with time: unanswered questions, streams kept for resumption.
-    pub fn tick(self: &Arc<Self>, now: Instant) {
-        let expired = {
-            let mut state = self.lock();
-            state.streams.expire(now, self.shared.config.events.retain);
-            let limit = self.shared.config.timeouts.client_request;
-            let due: Vec<u64> = state
-                .questions
-                .iter()
-                .filter(|(_, q)| q.age(now) > limit)
-                .map(|(id, _)| *id)
-                .collect();
-            due
-        };
-        expired.into_iter().for_each(|question| self.expire_question(question));
-    }
-
-    /// Requests whose answers are not in their streams yet.
+    /// Returns whether a request with this id is in flight.
     pub fn has_in_flight(&self, id: &RequestId) -> bool {
         self.lock().in_flight.contains_key(id)
     }
 
-    /// How large a message of its client may be.
+    /// Returns the size limit of a message of the client.
     pub fn message_bytes(&self) -> usize {
         self.tenant.message_bytes(MessageWire::of_client(self.transport))
     }
@@ -389,90 +384,29 @@ impl Session {
         }
     }
 
+    /// Returns the state of a session that begins here, without anything in it.
+    fn new_state(
+        shared: &Shared,
+        key: &SessionKey,
+        epoch: i64,
+        phase: SessionPhase,
+        announced: ListDigests,
+    ) -> SessionState {
+        let log = shared.durable.event_log.clone().map(|log| (log, *key));
+        let streams = SessionStreams::new(shared.stream_limits(), epoch, log)
+            .with_unread_budget(&shared.unread_budget);
+        SessionState::new(phase, epoch, shared.durable.node(), streams, announced)
+    }
+
     fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock()
     }
 }
 
-impl SessionState {
-    fn new(
-        shared: &Shared,
-        key: &SessionKey,
-        epoch: i64,
-        phase: SessionPhase,
-        told: ListDigests,
-    ) -> Self {
-        let log = shared.durable.event_log.clone().map(|log| (log, *key));
-        Self {
-            phase,
-            in_flight: FastMap::default(),
-            streams: SessionStreams::new(shared.stream_limits(), epoch, log)
-                .with_unread_budget(&shared.unread_budget),
-            links: FastMap::default(),
-            questions: HashMap::new(),
-            next_question: first_question(epoch),
-            subscriptions: HashMap::new(),
-            log_level: None,
-            elicited: HashSet::new(),
-            client_tasks: HashMap::new(),
-            held_changes: HashSet::new(),
-            owner: shared.durable.node(),
-            backend_sessions: HashMap::new(),
-            announced_lists: told,
-            lists_unchecked: false,
-            dirty: DirtyFlags::default(),
-            lists_retry_at: None,
-            moved: false,
-            quiesce: QuiesceState::default(),
-        }
-    }
-
-    /// Refuses requests to a session that left, or is about to.
-    fn check_accepting(&self) -> Result<(), Refusal> {
-        if self.quiesce.is_quiescing { Err(session_moved()) } else { self.check_present() }
-    }
-
-    /// Refuses what would begin something in a session that left.
-    fn check_present(&self) -> Result<(), Refusal> {
-        match self.phase {
-            _ if self.moved => Err(session_moved()),
-            SessionPhase::Closing | SessionPhase::Closed => Err(session_ended()),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// What a session is for.
+/// Use of a session.
 enum SessionKind {
-    /// One client, which knows it.
+    /// One client, which has the id.
     Client,
-    /// Requests that stand alone.
+    /// Stateless requests of several clients.
     Pooled { becomes_tasks: bool },
-}
-
-/// The epoch of a session that had no owner before.
-const FIRST_EPOCH: i64 = 1;
-
-/// Where an owner begins to number what must not repeat within a session.
-fn number_base(epoch: i64) -> u64 {
-    u64::try_from(epoch - FIRST_EPOCH).unwrap_or_default() << 32
-}
-
-/// JSON-RPC ids are not used again within a session (MCP 2025-11-25, Requests), whoever owned it before.
-fn first_question(epoch: i64) -> u64 {
-    number_base(epoch) + 1
-}
-
-/// The same holds for the session at a backend.
-fn first_wire_id(epoch: i64) -> u64 {
-    number_base(epoch) + 1
-}
-
-fn session_ended() -> Refusal {
-    Refusal::new(ErrorKind::SessionNotFound, "the session is over")
-}
-
-/// Whose requests are led to the next owner, if there is time.
-pub fn session_moved() -> Refusal {
-    Refusal::new(ErrorKind::SessionElsewhere, "the session is moving to another process, try again")
 }

@@ -1,4 +1,4 @@
-//! What is noted of a request of this session while it is worked on.
+//! Telemetry of the requests of a session.
 
 use std::sync::Arc;
 
@@ -7,47 +7,54 @@ use protocol::{envelope::Message, ids::BackendId};
 use super::Session;
 use crate::{
     metrics::RequestOutcome,
-    sessions::request_observer::{self, RequestObserver},
+    sessions::{
+        request_observer::{self, RequestObserver},
+        shared::Shared,
+    },
     telemetry::request::{self, RequestTelemetry},
 };
 
-impl Session {
-    /// The request, from here on known to everything its work calls.
-    pub(in crate::sessions) fn begin_observation(
-        &self,
-        message: &Message,
-    ) -> Arc<RequestTelemetry> {
-        let (caller, session, version, transport) =
-            (&self.caller, Some(self.digest.as_str()), self.version, self.transport);
-        RequestObserver { shared: &self.shared, caller, session, version, transport }.begin(message)
+/// Begins the telemetry of a request. Everything that the request's work calls can reach it.
+pub(in crate::sessions) fn begin(session: &Session, message: &Message) -> Arc<RequestTelemetry> {
+    RequestObserver {
+        shared: &session.shared,
+        caller: &session.caller,
+        session: Some(session.digest.as_str()),
+        version: session.version,
+        transport: session.transport,
     }
+    .begin(message)
+}
 
-    /// The request goes to this backend.
-    pub(in crate::sessions) fn note_backend(&self, backend: &BackendId, tool: Option<&str>) {
-        // Looked up for the audit log only.
-        let tool =
-            tool.filter(|_| request::with_current(RequestTelemetry::is_audited) == Some(true));
-        let definition = tool.and_then(|tool| {
-            let catalog = self.tenant.catalog();
-            catalog
-                .definition(backend, tool)
-                .or_else(|| catalog.definition(backend, &catalog.tool(tool)?.name))
-        });
-        let _outside = request::with_current(|request| request.note_backend(backend, definition));
-    }
+/// Notes the backend that the request goes to.
+pub(in crate::sessions) fn note_backend(
+    session: &Session,
+    backend: &BackendId,
+    tool: Option<&str>,
+) {
+    // The definition is looked up for the audit log only.
+    let tool = tool.filter(|_| request::with_current(RequestTelemetry::is_audited) == Some(true));
+    let definition = tool.and_then(|tool| {
+        let catalog = session.tenant.full_catalog();
+        catalog
+            .definition(backend, tool)
+            .or_else(|| catalog.definition(backend, &catalog.tool(tool)?.name))
+    });
+    let _outside = request::with_current(|request| request.note_backend(backend, definition));
+}
 
-    /// The request that is being worked on is over.
-    pub(super) fn end_observation(&self, outcome: RequestOutcome) {
-        request_observer::end_request(&self.shared, outcome);
-    }
+/// Ends the telemetry of the current request.
+pub(super) fn end(shared: &Shared, outcome: RequestOutcome) {
+    request_observer::end_request(shared, outcome);
+}
 
-    /// Nothing was begun, and the client is led elsewhere: there it is another request.
-    pub(in crate::sessions) fn discard_observation(&self) {
-        let _outside = request::with_current(|request| {
-            if let Some(tracing) = &request.tracing {
-                tracing.forget();
-            }
-            let _unwritten = request.take_draft();
-        });
-    }
+/// Discards the telemetry of the current request. The session has moved, and the request is
+/// repeated elsewhere.
+pub(in crate::sessions) fn discard() {
+    let _outside = request::with_current(|request| {
+        if let Some(tracing) = &request.tracing {
+            tracing.discard();
+        }
+        let _unwritten = request.take_draft();
+    });
 }

@@ -1,4 +1,4 @@
-//! A call that is not answered yet, as its session knows it. Calls implement the trait.
+//! A call without an answer yet, as its session sees it. Calls implement the trait.
 
 use std::{fmt, sync::Arc};
 
@@ -7,7 +7,7 @@ use protocol::method::Method;
 
 use crate::{sessions::stream::EventStream, telemetry::request::RequestTelemetry};
 
-/// A session keeps it until the answer is on its way.
+/// A call in flight. The session keeps it until the answer is on its way.
 pub trait OpenCall: fmt::Debug + Send + Sync {
     fn method(&self) -> Method;
 
@@ -17,7 +17,7 @@ pub trait OpenCall: fmt::Debug + Send + Sync {
     /// Returns the telemetry of the request, if it has any.
     fn observed(&self) -> Option<&Arc<RequestTelemetry>>;
 
-    /// Gives the call up, because its client wants no answer any more.
+    /// Cancels the call, because its client does not want an answer any more.
     fn cancel(&self, reason: Option<Bytes>);
 
     fn is_cancelled(&self) -> bool;
@@ -25,9 +25,9 @@ pub trait OpenCall: fmt::Debug + Send + Sync {
     /// Stops the clock of the call, because its backend asks the client something.
     fn question_opened(&self);
 
-    /// Lets the clock run again, because that question is over.
+    /// Starts the clock again, because the question is over.
     fn question_closed(&self);
 
-    /// True once: the caller gives back the call's place among the open requests.
+    /// Returns true once: the caller then gives back the call's place among the open requests.
     fn take_slot_release(&self) -> bool;
 }

@@ -1,7 +1,8 @@
-//! A session as it is stored, and back. The one place that knows how.
+//! Encoding of a session for the store.
 //!
-//! Three texts: what the handshake settled, what changes, and (sealed, as it holds the backends' secrets) the sessions at
-//! the backends. Each carries the number of its format; one that this build does not know is not guessed at.
+//! A record has three texts: the agreement of the handshake, the mutable state, and the sessions at
+//! backends. The last one is sealed, because it holds secrets of backends. Each text carries the
+//! number of its format. A text of an unknown format is rejected.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,35 +11,32 @@ use protocol::{
     ids::{BackendId, SessionId},
     version::Version,
 };
+use records::{SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord};
+use rules::{
+    catalog::{ListDigests, ListKind},
+    client_transport::Transport,
+    endpoint::Endpoint,
+    log_level::LogLevel,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{Agreement, Session};
-use crate::{
-    auth::SealKey,
-    backends::link::BackendSession,
-    persistence::{SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord},
-    rules::{
-        catalog::{ListDigests, ListKind},
-        client_transport::Transport,
-        endpoint::Endpoint,
-        log_level::LogLevel,
-    },
-};
+use crate::{auth::SealKey, backends::link::BackendSession};
 
-/// The format written, and the only one read so far.
+/// The format that is written, and the only one that is read.
 const FORMAT: u32 = 1;
 
-/// What changes during a session.
+/// The part of a session that changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct MutableState {
     pub(super) log_level: Option<LogLevel>,
-    /// The lists as its client was last told of them.
+    /// The lists as they were last announced to the client.
     pub(super) announced_lists: ListDigests,
     pub(super) elicited: HashSet<String>,
 }
 
-/// A stored session, understood.
+/// A decoded session.
 #[derive(Debug)]
 pub struct PersistedSession {
     pub(super) agreement: Agreement,
@@ -47,12 +45,12 @@ pub struct PersistedSession {
     pub(super) backend_sessions: HashMap<BackendId, BackendSession>,
 }
 
-/// Why a stored session is as good as none to this build.
+/// Reason why this build cannot use a stored session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SessionRecordError {
     #[error("it was stored in format {0}, this build knows format {FORMAT}")]
     Format(u32),
-    #[error("its {0} can not be read")]
+    #[error("its {0} cannot be read")]
     Part(&'static str),
 }
 
@@ -92,7 +90,7 @@ struct LinkText {
     version: String,
 }
 
-/// Under which the session of this id is stored.
+/// Returns the key that the session with this id is stored under.
 pub fn session_key(id: &SessionId) -> SessionKey {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, id.as_str().as_bytes());
     let mut key = [0; SESSION_KEY_BYTES];
@@ -100,7 +98,7 @@ pub fn session_key(id: &SessionId) -> SessionKey {
     SessionKey::new(key)
 }
 
-/// The seat as the store compares it.
+/// Returns the identity that the store compares.
 pub fn session_scope(
     tenant: &protocol::ids::TenantId,
     principal: &protocol::ids::PrincipalId,
@@ -113,11 +111,11 @@ pub fn session_scope(
     SessionIdentity { tenant: tenant.clone(), principal: principal.clone(), endpoint }
 }
 
-/// A new session's whole record.
+/// Encodes a new session.
 pub(super) fn encode(session: &Session, changing: &MutableState) -> Option<SessionRecord> {
     Some(SessionRecord {
         key: session.key,
-        seat: session_scope(&session.tenant.id, &session.caller.principal, &session.endpoint),
+        identity: session_scope(&session.tenant.id, &session.caller.principal, &session.endpoint),
         api_key: session.caller.key.clone(),
         transport: session.transport.name().to_owned(),
         version: session.version.as_str().to_owned(),
@@ -152,7 +150,7 @@ pub(super) fn mutable_state_text(changing: &MutableState) -> Vec<u8> {
     serde_json::to_vec(&text).expect("texts and lists of texts can always be written")
 }
 
-/// Sealed for this session's row alone.
+/// Encodes the sessions at backends, sealed for this session's row alone.
 pub(super) fn links_text(
     seal: &SealKey,
     key: &SessionKey,
@@ -168,7 +166,7 @@ pub(super) fn links_text(
         links: links.iter().map(|(backend, one)| (backend.clone(), link(one))).collect(),
     };
     let text = serde_json::to_vec(&text).expect("texts and maps of texts can always be written");
-    seal.seal(&seal_context(key), &text).unwrap_or_default() // nothing is resumed then; the backends begin anew
+    seal.seal(&seal_context(key), &text).unwrap_or_default() // nothing is resumed then; the backends start new sessions
 }
 
 fn seal_context(key: &SessionKey) -> String {
@@ -179,7 +177,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Understands a record.
+/// Decodes a record.
 pub fn decode(
     record: &SessionRecord,
     seal: &SealKey,
@@ -190,19 +188,19 @@ pub fn decode(
         agreement: read_agreement(&record.agreement)?,
         transport,
         mutable: read_mutable_state(&record.state)?,
-        // Without them the backends begin anew, which clients do not notice.
+        // Without them the backends start new sessions, which clients do not notice.
         backend_sessions: read_links(seal, &record.key, &record.links).unwrap_or_default(),
     })
 }
 
-/// What the client of a stored session called itself, and which version of itself.
+/// Returns the name and version of the client of a stored session.
 pub fn client_info(record: &SessionRecord) -> Option<(String, String)> {
     read_agreement(&record.agreement)
         .ok()
         .map(|agreement| (agreement.client_name, agreement.client_version))
 }
 
-/// The text, if it is of the format that is known.
+/// Parses a text if its format is known.
 fn read_format<'a, T: Deserialize<'a>>(
     text: &'a [u8],
     what: &'static str,
@@ -232,7 +230,7 @@ fn read_agreement(text: &[u8]) -> Result<Agreement, SessionRecordError> {
 fn read_mutable_state(text: &[u8]) -> Result<MutableState, SessionRecordError> {
     let text: MutableStateText = read_format(text, "state")?;
     let told = ListKind::ALL.map(|kind| {
-        // A list that nobody was told of is one that changed.
+        // A list that was never announced counts as changed.
         text.lists
             .get(kind.member())
             .and_then(|digest| u128::from_str_radix(digest, 16).ok())

@@ -1,7 +1,9 @@
-//! A GET: a new general stream, or an old stream from where the client left it, whichever owner of the session began it.
+//! GET requests: a new general stream, or a stream resumed from the client's position. The stream
+//! may be an earlier owner's.
 //!
-//! A position nobody can go on from is never passed over: on a GET stream the client is told what may have changed, on any
-//! other stream it gets an error. A stream of answers whose calls ended with an earlier owner gets an answer for each.
+//! A gap before the position is never skipped. On a GET stream the client gets notifications of
+//! everything that may have changed. On any other stream it gets an error. Requests whose calls
+//! ended with an earlier owner get an answer on their stream.
 
 use std::{sync::Arc, time::Instant};
 
@@ -14,39 +16,50 @@ use protocol::{
     json,
     method::Method,
 };
+use records::{LogEntry, LoggedEvent, StoredStream};
+use rules::{
+    event_log::{Event, EventKind, StreamSnapshot, Topic},
+    limits::NAMED_REQUEST_BYTES_MAX,
+};
 
 use super::{
-    Session, SessionState,
-    streams::{first_sequence, is_general},
+    Session,
+    state::{SessionState, first_sequence, is_general},
 };
-use crate::{
-    limits::NAMED_REQUEST_BYTES_MAX,
-    persistence::{LogEntry, LoggedEvent, StoredStream},
-    rules::event_log::{Event, EventKind, StreamSnapshot, Topic},
-    sessions::stream::{
-        EventId, EventStream, PendingAnswer, StreamCursor, answered_id, decode_pending,
-        parse_event_id,
-    },
+use crate::sessions::stream::{
+    EventId, EventStream, PendingAnswer, StreamCursor, answered_id, decode_pending, parse_event_id,
 };
 
-/// A stream to be read by a GET.
+/// A stream for a GET.
 #[derive(Debug)]
 pub struct ResumedStream {
     pub reader: StreamCursor,
-    /// Events were lost; the stream begins with what may have changed.
+    /// True if events were lost. The stream then begins with notifications of what may have
+    /// changed.
     pub gap: bool,
 }
 
-impl Session {
-    /// A GET without `Last-Event-ID`. A gap there is, too, when something is missing of what an earlier owner had for it.
-    pub async fn open_general_stream(&self) -> Result<ResumedStream, Refusal> {
+/// Opens and resumes the streams of GET requests to one session.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamResumption<'s> {
+    session: &'s Session,
+}
+
+impl<'s> StreamResumption<'s> {
+    pub fn new(session: &'s Session) -> Self {
+        Self { session }
+    }
+
+    /// Opens the stream of a GET without `Last-Event-ID`. Missing events of an earlier owner also
+    /// make a gap.
+    pub async fn open_general_stream(self) -> Result<ResumedStream, Refusal> {
         self.open_new(None, false).await
     }
 
-    /// Opens the stream that a GET names in `Last-Event-ID`, and only that. `answer` sees to each request on it that an earlier
-    /// owner left without an answer.
-    pub(in crate::sessions) async fn open_stream_again(
-        &self,
+    /// Resumes the stream that a GET names in `Last-Event-ID`, and only that. `answer` settles each
+    /// request on it that an earlier owner left without an answer.
+    pub(in crate::sessions) async fn resume(
+        self,
         last_event_id: &str,
         answer: impl Fn(PendingAnswer, &Arc<EventStream>),
     ) -> Result<ResumedStream, Refusal> {
@@ -66,16 +79,17 @@ impl Session {
         if !possible {
             return Err(cannot_resume());
         }
-        // What we made ourselves and do not know any more, we have let the log forget.
+        // This owner's forgotten streams are not in the log either.
         let stored = match foreign {
-            // With the event at the position, which may be an answer.
+            // The read includes the event at the position, which may be an answer.
             true => match self
+                .session
                 .shared
                 .durable
-                .logged_stream(&self.key, number, position.saturating_sub(1))
+                .logged_stream(&self.session.key, number, position.saturating_sub(1))
                 .await
             {
-                Err(_) if is_general(number) && self.shared.durable.logs_apart() => {
+                Err(_) if is_general(number) && self.session.shared.durable.logs_apart() => {
                     return self.open_after_gap(Some(number)).await;
                 }
                 stored => stored?,
@@ -84,7 +98,7 @@ impl Session {
         };
         let stored = stored.map(|stored| {
             InheritedStream::new(stored, position)
-                .seen_with(request.as_ref(), self.version.batches())
+                .seen_with(request.as_ref(), self.session.version.batches())
         });
         match stored {
             Some(stored) if is_general(number) && !stored.gap => {
@@ -94,7 +108,8 @@ impl Session {
                 self.continue_answers(stored, answer)
             }
             _ if is_general(number) => self.open_after_gap(Some(number)).await,
-            // Its owner died before it was logged, or the log lost it: the request is answered for what it is.
+            // Its owner died before it was logged, or the log lost it. The request is answered as
+            // one without a log.
             None if foreign && request.is_some() => {
                 self.continue_answers(InheritedStream::unlogged(number, position, request), answer)
             }
@@ -103,14 +118,14 @@ impl Session {
     }
 
     async fn resume_known(
-        &self,
+        self,
         stream: &Arc<EventStream>,
         position: u64,
     ) -> Result<ResumedStream, Refusal> {
         match stream.read_from(position) {
             Ok(reader) => {
                 if stream.is_general() {
-                    let left_out = self.lock().streams.adopt_unknown(stream);
+                    let left_out = self.session.lock().streams.adopt_unknown(stream);
                     self.count_dropped(left_out);
                 }
                 Ok(ResumedStream { reader, gap: false })
@@ -120,13 +135,14 @@ impl Session {
         }
     }
 
-    /// A new GET stream for a client that missed something.
-    async fn open_after_gap(&self, lost: Option<u64>) -> Result<ResumedStream, Refusal> {
+    /// Opens a GET stream for a client that missed events.
+    async fn open_after_gap(self, lost: Option<u64>) -> Result<ResumedStream, Refusal> {
         self.open_new(lost, true).await
     }
 
-    /// A new GET stream. After a gap it begins with everything that may have changed.
-    async fn open_new(&self, lost: Option<u64>, gap: bool) -> Result<ResumedStream, Refusal> {
+    /// Opens a GET stream. After a gap it begins with notifications of everything that may have
+    /// changed.
+    async fn open_new(self, lost: Option<u64>, gap: bool) -> Result<ResumedStream, Refusal> {
         let inheritance = self.load_inherited().await?;
         let mut state = self.open_state()?;
         let inherited = self.take_inherited(&mut state, inheritance);
@@ -137,7 +153,7 @@ impl Session {
         self.drop_from_log(&inherited.streams);
         if let Some(lost) = lost {
             match state.streams.get(lost) {
-                Some(stream) if stream.is_connected() => {} // somebody else reads it
+                Some(stream) if stream.is_connected() => {} // another connection reads it
                 Some(_) => state.streams.forget(lost),
                 None => self.drop_from_log(&[lost]),
             }
@@ -145,22 +161,22 @@ impl Session {
         drop(state);
         self.count_dropped(opened.left_out);
         if gap {
-            self.shared.metrics.event_gap();
-            tracing::info!(session = %self.digest, "events are lost, the client is told what may have changed");
+            self.session.shared.metrics.event_gap();
+            tracing::info!(session = %self.session.digest, "events are lost, the client is told what may have changed");
         }
         Ok(ResumedStream { reader, gap })
     }
 
-    fn change_notifications(&self, state: &SessionState) -> Vec<(Topic, Bytes)> {
+    fn change_notifications(self, state: &SessionState) -> Vec<(Topic, Bytes)> {
         let lists = [
-            (self.advertised.tools_list_changed, Method::ToolsListChanged),
-            (self.advertised.prompts_list_changed, Method::PromptsListChanged),
-            (self.advertised.resources_list_changed, Method::ResourcesListChanged),
+            (self.session.advertised.tools_list_changed, Method::ToolsListChanged),
+            (self.session.advertised.prompts_list_changed, Method::PromptsListChanged),
+            (self.session.advertised.resources_list_changed, Method::ResourcesListChanged),
         ];
         let lists = lists.into_iter().filter(|(promised, _)| *promised);
         let lists =
             lists.map(|(_, method)| (Topic::List(method), handshake::notification(method, None)));
-        let resources = state.subscriptions.keys().map(|uri| {
+        let resources = state.subscriptions.exposed_uris().map(|uri| {
             let params = format!("{{\"uri\":{}}}", json::quote(uri));
             (
                 Topic::Resource(uri.clone()),
@@ -170,7 +186,7 @@ impl Session {
         lists.chain(resources).collect()
     }
 
-    async fn continue_general(&self, stored: InheritedStream) -> Result<ResumedStream, Refusal> {
+    async fn continue_general(self, stored: InheritedStream) -> Result<ResumedStream, Refusal> {
         let inheritance = self.load_inherited().await?;
         let mut state = self.open_state()?;
         let (number, position, mut gap) = (stored.number, stored.position, false);
@@ -183,14 +199,14 @@ impl Session {
                     number,
                     state.streams.limits,
                     None,
-                    stored.held(self.epoch()),
+                    stored.held(self.session.epoch()),
                 );
                 let stream = state.streams.track_unread(stream);
                 let left_out = state.streams.continue_general(&stream, inherited.events);
                 self.drop_from_log(&inherited.streams);
                 self.count_dropped(left_out);
                 if gap {
-                    self.shared.metrics.event_gap();
+                    self.session.shared.metrics.event_gap();
                     self.change_notifications(&state).into_iter().for_each(|(topic, frame)| {
                         let _never_cut = stream.push_coalesced(
                             Instant::now(),
@@ -211,7 +227,7 @@ impl Session {
     }
 
     fn continue_answers(
-        &self,
+        self,
         stored: InheritedStream,
         answer: impl Fn(PendingAnswer, &Arc<EventStream>),
     ) -> Result<ResumedStream, Refusal> {
@@ -226,7 +242,7 @@ impl Session {
                     number,
                     state.streams.limits,
                     Some(due.clone()),
-                    stored.held(self.epoch()),
+                    stored.held(self.session.epoch()),
                 );
                 let stream = state.streams.track_unread(stream);
                 if is_logged {
@@ -245,35 +261,35 @@ impl Session {
             .map_err(|_| events_gone())
     }
 
-    /// What earlier owners left on streams that no client knows of. `None`: that is nowhere to be read now, which keeps no
-    /// client from its stream.
-    async fn load_inherited(&self) -> Result<Option<Vec<StoredStream>>, Refusal> {
+    /// Loads the events that earlier owners left on streams that no client knows. `None` if the log
+    /// cannot be read now. The client still gets its stream then.
+    async fn load_inherited(self) -> Result<Option<Vec<StoredStream>>, Refusal> {
         match self.load_unread().await {
-            Err(_) if self.shared.durable.logs_apart() => Ok(None),
+            Err(_) if self.session.shared.durable.logs_apart() => Ok(None),
             left => left.map(Some),
         }
     }
 
-    async fn load_unread(&self) -> Result<Vec<StoredStream>, Refusal> {
-        if !self.lock().streams.may_inherit {
+    async fn load_unread(self) -> Result<Vec<StoredStream>, Refusal> {
+        if !self.session.lock().streams.may_inherit {
             return Ok(Vec::new());
         }
-        let durable = &self.shared.durable;
+        let durable = &self.session.shared.durable;
         let unread = durable
-            .logged_streams(&self.key)
+            .logged_streams(&self.session.key)
             .await?
             .into_iter()
-            .filter(|stream| stream.general && !stream.was_read);
+            .filter(|stream| stream.standalone && !stream.was_read);
         let mut left = Vec::new();
         for record in unread {
-            left.extend(durable.logged_stream(&self.key, record.number, 0).await?);
+            left.extend(durable.logged_stream(&self.session.key, record.number, 0).await?);
         }
         Ok(left)
     }
 
-    /// Takes over what was left, once: whoever comes second finds nothing.
+    /// Takes the inherited events, once: a second caller gets none.
     fn take_inherited(
-        &self,
+        self,
         state: &mut SessionState,
         left: Option<Vec<StoredStream>>,
     ) -> InheritedEvents {
@@ -289,57 +305,58 @@ impl Session {
             left.into_iter().filter(|stored| state.streams.get(stored.record.number).is_none())
         {
             inherited.streams.push(stored.record.number);
-            // Nobody read it, so whatever is missing was never told.
+            // No client read the stream, so the trimmed events never reached one.
             inherited.gap |= stored.trimmed_through > 0;
             inherited.events.extend(stored.events.into_iter().map(restored_event));
         }
         inherited
     }
 
-    fn open_state(&self) -> Result<parking_lot::MutexGuard<'_, SessionState>, Refusal> {
-        let state = self.lock();
+    fn open_state(self) -> Result<parking_lot::MutexGuard<'s, SessionState>, Refusal> {
+        let state = self.session.lock();
         state.check_accepting().map(|()| state)
     }
 
-    /// After what was on them was logged elsewhere, so that nothing is lost in between.
-    fn drop_from_log(&self, streams: &[u64]) {
-        if let Some(log) = &self.shared.durable.event_log {
-            streams
-                .iter()
-                .for_each(|stream| log.log(LogEntry::Drop { session: self.key, stream: *stream }));
+    /// Removes streams from the log. Called after their events were logged elsewhere, so that none
+    /// is lost in between.
+    fn drop_from_log(self, streams: &[u64]) {
+        if let Some(log) = &self.session.shared.durable.event_log {
+            streams.iter().for_each(|stream| {
+                log.log(LogEntry::Drop { session: self.session.key, stream: *stream })
+            });
         }
     }
 
-    fn count_dropped(&self, count: usize) {
-        (0..count).for_each(|_| self.shared.metrics.dropped_notification("slow_client"));
+    fn count_dropped(self, count: usize) {
+        (0..count).for_each(|_| self.session.shared.metrics.dropped_notification("slow_client"));
     }
 }
 
-/// What waits on streams of earlier owners that no client knows of.
+/// Events on streams of earlier owners that no client knows.
 #[derive(Default)]
 struct InheritedEvents {
     streams: Vec<u64>,
     events: Vec<Event>,
-    /// Not all of it is there.
+    /// True if some of them are lost.
     gap: bool,
 }
 
-/// What the log has of a stream of an earlier owner, seen from a client's position.
+/// The logged part of an earlier owner's stream, seen from a client's position.
 struct InheritedStream {
     number: u64,
     position: u64,
     trimmed_through: u64,
-    /// The newest that was logged.
+    /// Sequence of the newest logged event.
     last_logged: u64,
-    /// Those the client has not seen.
+    /// Events that the client has not received.
     events: Vec<Event>,
     /// Requests without an answer.
     pending: Vec<PendingAnswer>,
-    /// Something between the position and these events is missing, or may be.
+    /// True if an event between the position and these events is missing, or may be.
     gap: bool,
-    /// The client has seen events that are not in the log.
+    /// True if the client has received events that the log does not hold.
     ahead: bool,
-    /// What is due of that is known for all that.
+    /// True if the pending answers are known despite that.
     is_certain: bool,
     is_logged: bool,
 }
@@ -352,7 +369,7 @@ impl InheritedStream {
             .filter(|event| is_answer(event))
             .filter_map(|e| answered_id(&e.frame))
             .collect();
-        let mut due = decode_pending(&stored.record.due);
+        let mut due = decode_pending(&stored.record.pending_answers);
         due.retain(|due| !answered.contains(&due.id));
         let trimmed = stored.trimmed_through > position;
         let ahead = position > stored.last_sequence;
@@ -375,7 +392,7 @@ impl InheritedStream {
         }
     }
 
-    /// A stream that the log knows nothing of; its client knows what it asked for there.
+    /// Makes a stream that the log does not hold. The client's event id names the request on it.
     fn unlogged(number: u64, position: u64, request: Option<RequestId>) -> Self {
         let due = request.into_iter().map(PendingAnswer::from).collect();
         Self {
@@ -392,9 +409,12 @@ impl InheritedStream {
         }
     }
 
-    /// A client that is ahead of the log may have seen answers that the log does not know of. Of a single request its event
-    /// id tells, because ids name it until it is answered. Not so where there are batches: what is due may be the last of
-    /// several, which no id names.
+    /// Settles the pending answers of a client that is ahead of the log and may have received some
+    /// of them.
+    ///
+    /// Event ids name a single request until its answer, so they show whether it was answered. That
+    /// does not hold with batches: the pending request may be the last of several, which no id
+    /// names.
     fn seen_with(mut self, named: Option<&RequestId>, batches: bool) -> Self {
         let can_be_named = |due: &PendingAnswer| due.id.raw().len() <= NAMED_REQUEST_BYTES_MAX;
         self.is_certain = match &self.pending[..] {
@@ -408,7 +428,7 @@ impl InheritedStream {
         self
     }
 
-    /// Whether its client can be given all that is left.
+    /// Returns whether the client can get everything that is left.
     fn can_be_answered(&self) -> bool {
         !self.gap || (self.ahead && self.is_certain)
     }
@@ -419,7 +439,8 @@ impl InheritedStream {
             .max(self.position)
             .max(self.trimmed_through)
             .max(first_sequence(epoch));
-        // What is before the position was not loaded: an earlier one, should its client come with that too, is a gap here.
+        // Events before the position were not loaded. A client that comes with an earlier position
+        // meets a gap.
         StreamSnapshot {
             trimmed_through: self.position,
             position: self.position,
@@ -435,7 +456,7 @@ fn is_answer(event: &LoggedEvent) -> bool {
 
 fn restored_event(event: LoggedEvent) -> Event {
     let topic = topic_of(&event.frame);
-    Event::stored(
+    Event::from_stored(
         Instant::now(),
         event.sequence,
         EventKind::from_code(event.kind),
@@ -444,7 +465,7 @@ fn restored_event(event: LoggedEvent) -> Event {
     )
 }
 
-/// What a stored notification is about, so that what is told now does not repeat it.
+/// Returns the topic of a stored notification, so that a new notification can replace it.
 fn topic_of(frame: &Bytes) -> Option<Topic> {
     let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
     let message = Message::decode(frame.clone(), &limits).ok()?;
@@ -475,7 +496,7 @@ pub(super) fn events_gone() -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use crate::persistence::StreamRecord;
+    use records::StreamRecord;
 
     use super::*;
 
@@ -486,8 +507,8 @@ mod tests {
     ) -> StoredStream {
         let record = StreamRecord {
             number: 1 << 32 | 2,
-            general: false,
-            due: due.as_bytes().to_vec(),
+            standalone: false,
+            pending_answers: due.as_bytes().to_vec(),
             was_read: true,
         };
         let event = |(sequence, kind, frame): &(u64, EventKind, &'static str)| LoggedEvent {
@@ -508,7 +529,7 @@ mod tests {
 
     #[test]
     fn a_position_the_log_has_seen_is_gone_on_from() {
-        // The store was asked for what follows 2, to see 3.
+        // The store was read from 2 on, so that 3 is included.
         let inherited =
             InheritedStream::new(stored(0, "[7]", &[PROGRESS, (4, EventKind::Message, "{}")]), 3);
         assert!(!inherited.gap && inherited.can_be_answered());
@@ -556,7 +577,10 @@ mod tests {
             "ids name the request until its answer"
         );
         assert!(!ahead("[7]", None, true).can_be_answered(), "it may be what is left of a batch");
-        assert!(!ahead("[7]", Some(8), false).can_be_answered(), "nobody gave out such an id");
+        assert!(
+            !ahead("[7]", Some(8), false).can_be_answered(),
+            "the broker never issued such an id"
+        );
         let long = format!("[\"{}\"]", "x".repeat(NAMED_REQUEST_BYTES_MAX));
         assert!(!ahead(&long, None, false).can_be_answered(), "no id names it");
     }

@@ -1,5 +1,7 @@
-//! The resources one client listens to (MCP 2025-11-25, Resources: Subscriptions): kept here by the URI the client uses, and
-//! on the link by the backend's own. Both are changed together, under the session's lock, so an ended session leaves none.
+//! Subscriptions of one client to resources (MCP 2025-11-25, Resources: Subscriptions).
+//!
+//! The session keeps them by the URI that the client uses, and the link by the backend's URI. Both
+//! change together under the session's lock, so an ended session leaves none.
 
 use std::sync::Arc;
 
@@ -8,193 +10,187 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
 };
+use rules::{limits::SUBSCRIBE_ATTEMPTS_MAX, routing::ResourceTarget};
 
-use super::{Session, local_requests::Reply};
-use crate::{
-    backends::link::Link,
-    limits::{SUBSCRIBE_ATTEMPTS_MAX, SUBSCRIPTIONS_PER_SESSION_MAX},
-    rules::routing::ResourceTarget,
-};
+use super::{Session, local_requests::Reply, persisted_state::SessionPersister};
+use crate::backends::link::Link;
 
-impl Session {
-    pub(in crate::sessions) async fn subscribe(
-        self: Arc<Self>,
-        target: ResourceTarget,
-    ) -> Result<Reply, Refusal> {
-        for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
-            let link = self.link_to(&target.backend)?;
-            self.note_subscription(&link, &target)?;
-            let told = match link.connection().await {
-                Ok(_) => link.subscriptions.reconcile(&link, &target.uri).await,
-                Err(refusal) => Err(refusal),
-            };
-            if let Err(refusal) = told {
-                self.forget_subscription(&link, &target);
-                let _never_told = link.subscriptions.reconcile(&link, &target.uri).await;
-                return Err(with_client_uri(refusal, &target));
-            }
-            // Another request for the same URI may have failed meanwhile and taken this one's wish with it: ask again.
-            if link.subscriptions.is_subscribed(&self, &target.uri) {
-                self.persist_subscription(&link, &target).await?;
-                return Ok(Reply::Result(Bytes::from_static(b"{}")));
-            }
-        }
-        Err(Refusal::new(
-            ErrorKind::BackendUnavailable,
-            "the subscription could not be settled, other requests for it interfere",
-        ))
-    }
-
-    /// Hears of one resource from now on.
-    pub async fn listen_to(self: Arc<Self>, target: ResourceTarget) -> Result<(), Refusal> {
-        self.check_listen(&target)?;
-        self.subscribe(target).await.map(|_| ())
-    }
-
-    pub(in crate::sessions) async fn unsubscribe(
-        self: Arc<Self>,
-        target: ResourceTarget,
-    ) -> Result<Reply, Refusal> {
-        let link = self.link_to(&target.backend)?;
-        self.forget_subscription(&link, &target);
-        if let Err(refusal) = self.delete_subscription(&target.exposed_uri).await {
-            // It stays stored, so it stays: what came meanwhile may have been missed.
-            if self.note_subscription(&link, &target).is_ok() {
-                let _held_anyway = link.subscriptions.reconcile(&link, &target.uri).await;
-                link.subscriptions.notify_gap(&link, &*self, &target.uri);
-            }
-            return Err(refusal);
-        }
-        link.subscriptions
-            .reconcile(&link, &target.uri)
-            .await
-            .map_err(|refusal| with_client_uri(refusal, &target))?;
-        Ok(Reply::Result(Bytes::from_static(b"{}")))
-    }
-
-    /// A subscription that is to outlive this process; one that cannot be stored is none.
-    async fn persist_subscription(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        target: &ResourceTarget,
-    ) -> Result<(), Refusal> {
-        if let Err(refusal) = self.store_subscription(target).await {
-            self.forget_subscription(link, target);
-            let _not_stored_anyway = link.subscriptions.reconcile(link, &target.uri).await;
-            return Err(refusal);
-        }
-        Ok(())
-    }
-
-    /// A backend was replaced: what this client listens to there is subscribed to anew.
-    pub async fn resubscribe(self: Arc<Self>, backend: BackendId) {
-        let Ok(link) = self.link_to(&backend) else { return };
-        // What was subscribed to under other roots is not taken along.
-        let is_admitted =
-            |one: &ResourceTarget| link.backend.policy.admits_resource(&one.uri).is_ok();
-        self.forget_subscriptions(|one| one.backend == backend && !is_admitted(one));
-        let targets: Vec<ResourceTarget> = {
-            let state = self.lock();
-            let targets: Vec<_> = state
-                .subscriptions
-                .values()
-                .filter(|one| one.backend == backend && is_admitted(one))
-                .cloned()
-                .collect();
-            targets.iter().for_each(|target| link.subscriptions.add_listener(&self, &target.uri));
-            targets
+pub(in crate::sessions) async fn subscribe(
+    session: Arc<Session>,
+    target: ResourceTarget,
+) -> Result<Reply, Refusal> {
+    for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
+        let link = session.link_to(&target.backend)?;
+        note_subscription(&session, &link, &target)?;
+        let told = match link.connection().await {
+            Ok(_) => link.subscriptions.reconcile(&link, &target.uri).await,
+            Err(refusal) => Err(refusal),
         };
-        if link.open_for_listeners().await {
-            for target in &targets {
-                if let Err(refusal) = link.subscriptions.reconcile(&link, &target.uri).await {
-                    tracing::warn!(%backend, %refusal, "a subscription could not be put back on the changed backend");
-                }
-                link.subscriptions.notify_gap(&link, &*self, &target.uri);
+        if let Err(refusal) = told {
+            forget_subscription(&session, &link, &target);
+            let _never_told = link.subscriptions.reconcile(&link, &target.uri).await;
+            return Err(with_client_uri(refusal, &target));
+        }
+        // Another request for the same URI may have failed meanwhile and removed this listener. The
+        // loop tries again.
+        if link.subscriptions.is_subscribed(&session, &target.uri) {
+            persist_subscription(&session, &link, &target).await?;
+            return Ok(Reply::Result(Bytes::from_static(b"{}")));
+        }
+    }
+    Err(Refusal::new(
+        ErrorKind::BackendUnavailable,
+        "the subscription could not be settled, other requests for it interfere",
+    ))
+}
+
+/// Subscribes to one resource, for a stateless stream of notifications.
+pub async fn listen_to(session: Arc<Session>, target: ResourceTarget) -> Result<(), Refusal> {
+    check_listen(&session, &target)?;
+    subscribe(session, target).await.map(|_| ())
+}
+
+pub(in crate::sessions) async fn unsubscribe(
+    session: Arc<Session>,
+    target: ResourceTarget,
+) -> Result<Reply, Refusal> {
+    let link = session.link_to(&target.backend)?;
+    forget_subscription(&session, &link, &target);
+    if let Err(refusal) =
+        SessionPersister::new(&session).delete_subscription(&target.exposed_uri).await
+    {
+        // The subscription stays stored, so it stays in force. The client gets a notification,
+        // because updates may have been missed.
+        if note_subscription(&session, &link, &target).is_ok() {
+            let _held_anyway = link.subscriptions.reconcile(&link, &target.uri).await;
+            link.subscriptions.notify_gap(&link, &*session, &target.uri);
+        }
+        return Err(refusal);
+    }
+    link.subscriptions
+        .reconcile(&link, &target.uri)
+        .await
+        .map_err(|refusal| with_client_uri(refusal, &target))?;
+    Ok(Reply::Result(Bytes::from_static(b"{}")))
+}
+
+/// Stores a subscription so that it outlives this process. If that fails, the subscription is
+/// removed.
+async fn persist_subscription(
+    session: &Arc<Session>,
+    link: &Arc<Link>,
+    target: &ResourceTarget,
+) -> Result<(), Refusal> {
+    if let Err(refusal) = SessionPersister::new(session).store_subscription(target).await {
+        forget_subscription(session, link, target);
+        let _not_stored_anyway = link.subscriptions.reconcile(link, &target.uri).await;
+        return Err(refusal);
+    }
+    Ok(())
+}
+
+/// Repeats the subscriptions to a backend that was replaced.
+pub async fn resubscribe(session: Arc<Session>, backend: BackendId) {
+    let Ok(link) = session.link_to(&backend) else { return };
+    // Subscriptions that the new backend's roots do not admit are removed.
+    let is_admitted = |one: &ResourceTarget| link.backend.policy.admits_resource(&one.uri).is_ok();
+    forget_subscriptions(&session, |one| one.backend == backend && !is_admitted(one));
+    let targets: Vec<ResourceTarget> = {
+        let state = session.lock();
+        let targets: Vec<_> =
+            state.subscriptions.at(&backend).filter(|one| is_admitted(one)).cloned().collect();
+        targets.iter().for_each(|target| link.subscriptions.add_listener(&session, &target.uri));
+        targets
+    };
+    if link.open_for_listeners().await {
+        for target in &targets {
+            if let Err(refusal) = link.subscriptions.reconcile(&link, &target.uri).await {
+                tracing::warn!(%backend, %refusal, "a subscription could not be put back on the changed backend");
             }
+            link.subscriptions.notify_gap(&link, &*session, &target.uri);
         }
-    }
-
-    /// A backend was removed, and with it what there was to listen to.
-    pub fn forget_subscriptions_of(self: &Arc<Self>, backend: &BackendId) {
-        self.forget_subscriptions(|target| target.backend == *backend);
-    }
-
-    /// Nothing is told to backends: they are gone, or were never told of these.
-    fn forget_subscriptions(self: &Arc<Self>, is_forgotten: impl Fn(&ResourceTarget) -> bool) {
-        let forgotten: Vec<String> = {
-            let mut state = self.lock();
-            let gone = state.subscriptions.values().filter(|target| is_forgotten(target));
-            let gone: Vec<String> = gone.map(|target| target.exposed_uri.clone()).collect();
-            let before = state.subscriptions.len();
-            gone.iter().for_each(|uri| drop(state.subscriptions.remove(uri)));
-            self.count_subscriptions(state.subscriptions.len(), before);
-            gone
-        };
-        if forgotten.is_empty() {
-            return;
-        }
-        let session = self.clone();
-        self.shared.running.spawn(async move {
-            for uri in forgotten {
-                // What stays stored is forgotten by the session's next owner, which has no such backend either.
-                let _tried_once = session.delete_subscription(&uri).await;
-            }
-        });
-    }
-
-    fn note_subscription(
-        self: &Arc<Self>,
-        link: &Link,
-        target: &ResourceTarget,
-    ) -> Result<(), Refusal> {
-        // The backend may have been replaced since the request was admitted, and its roots with it.
-        link.backend.policy.admits_resource(&target.uri)?;
-        let mut state = self.lock();
-        state.check_present()?;
-        let before = state.subscriptions.len();
-        if before >= SUBSCRIPTIONS_PER_SESSION_MAX
-            && !state.subscriptions.contains_key(&target.exposed_uri)
-        {
-            let text = format!(
-                "the session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, which is its limit"
-            );
-            return Err(Refusal::new(ErrorKind::Overloaded, text));
-        }
-        state.subscriptions.insert(target.exposed_uri.clone(), target.clone());
-        link.subscriptions.add_listener(self, &target.uri);
-        self.count_subscriptions(state.subscriptions.len(), before);
-        Ok(())
-    }
-
-    fn forget_subscription(self: &Arc<Self>, link: &Link, target: &ResourceTarget) {
-        let mut state = self.lock();
-        let before = state.subscriptions.len();
-        state.subscriptions.remove(&target.exposed_uri);
-        link.subscriptions.remove_listener(self, &target.uri);
-        self.count_subscriptions(state.subscriptions.len(), before);
-        // The backend may have been replaced meanwhile, and the wish moved to its new link.
-        let moved = state
-            .links
-            .get(&target.backend)
-            .filter(|current| !std::ptr::eq(Arc::as_ptr(current), link))
-            .cloned();
-        drop(state);
-        if let Some(current) = moved {
-            current.subscriptions.remove_listener(self, &target.uri);
-            let uri = target.uri.clone();
-            self.shared.running.spawn(async move {
-                let _gone_anyway = current.subscriptions.reconcile(&current, &uri).await;
-            });
-        }
-    }
-
-    fn count_subscriptions(&self, now: usize, before: usize) {
-        let difference = i64::try_from(now).unwrap_or(0) - i64::try_from(before).unwrap_or(0);
-        self.shared.metrics.subscriptions(difference);
     }
 }
 
-/// A refusal names the URI as the client does.
+/// Removes the subscriptions to a backend that was removed.
+pub fn forget_subscriptions_of(session: &Arc<Session>, backend: &BackendId) {
+    forget_subscriptions(session, |target| target.backend == *backend);
+}
+
+/// Removes subscriptions without a message to backends: the backends are gone, or do not know of
+/// these.
+fn forget_subscriptions(session: &Arc<Session>, is_forgotten: impl Fn(&ResourceTarget) -> bool) {
+    let forgotten = {
+        let mut state = session.lock();
+        let before = state.subscriptions.len();
+        let gone = state.subscriptions.remove_where(is_forgotten);
+        count_subscriptions(session, state.subscriptions.len(), before);
+        gone
+    };
+    if forgotten.is_empty() {
+        return;
+    }
+    let owned = session.clone();
+    session.shared.running.spawn(async move {
+        for uri in forgotten {
+            // If the store keeps one, the session's next owner removes it, because it has no such
+            // backend either.
+            let _tried_once = SessionPersister::new(&owned).delete_subscription(&uri).await;
+        }
+    });
+}
+
+fn note_subscription(
+    session: &Arc<Session>,
+    link: &Link,
+    target: &ResourceTarget,
+) -> Result<(), Refusal> {
+    // The backend and its roots may have been replaced after the request was admitted.
+    link.backend.policy.admits_resource(&target.uri)?;
+    let mut state = session.lock();
+    state.check_present()?;
+    let before = state.subscriptions.len();
+    state.subscriptions.add(target)?;
+    link.subscriptions.add_listener(session, &target.uri);
+    count_subscriptions(session, state.subscriptions.len(), before);
+    Ok(())
+}
+
+fn forget_subscription(session: &Arc<Session>, link: &Link, target: &ResourceTarget) {
+    let mut state = session.lock();
+    let before = state.subscriptions.len();
+    state.subscriptions.remove(&target.exposed_uri);
+    link.subscriptions.remove_listener(session, &target.uri);
+    count_subscriptions(session, state.subscriptions.len(), before);
+    // The backend may have been replaced meanwhile, and its new link may have this listener.
+    let moved = state
+        .links
+        .get(&target.backend)
+        .filter(|current| !std::ptr::eq(Arc::as_ptr(current), link))
+        .cloned();
+    drop(state);
+    if let Some(current) = moved {
+        current.subscriptions.remove_listener(session, &target.uri);
+        let uri = target.uri.clone();
+        session.shared.running.spawn(async move {
+            let _gone_anyway = current.subscriptions.reconcile(&current, &uri).await;
+        });
+    }
+}
+
+fn count_subscriptions(session: &Session, now: usize, before: usize) {
+    let difference = i64::try_from(now).unwrap_or(0) - i64::try_from(before).unwrap_or(0);
+    session.shared.metrics.subscriptions(difference);
+}
+
+/// Applies the limits of a subscription to a resource of a stateless stream of notifications.
+fn check_listen(session: &Session, target: &ResourceTarget) -> Result<(), Refusal> {
+    let Some(backend) = session.tenant.backend(&target.backend) else { return Ok(()) };
+    session.tenant.take_backend_budget(&backend, None)?;
+    backend.policy.admits_resource(&target.uri)
+}
+
+/// Replaces the URI in a refusal with the client's.
 fn with_client_uri(mut refusal: Refusal, target: &ResourceTarget) -> Refusal {
     for (key, value) in &mut refusal.data {
         if *key == "uri" {

@@ -1,38 +1,36 @@
-//! The ways a session leaves this process: it ends for everybody, it is given away, or another took it.
+//! The ways in which a session leaves this process: it ends, it is released, or another process
+//! took it.
 //!
-//! Only an end is told to the backends. What was given away or taken is still the client's: its links are dropped without
-//! a goodbye, so that the next owner goes on with the sessions there, and its streams are paused, so that the client comes
-//! back and is led to that owner. What only waits for something stored goes on waiting there. A session that is bound to its
-//! connection can only end, and does so as soon as nothing but such waits is in flight.
+//! Backends learn only of an end. A session that was released or taken still belongs to its client:
+//!
+//! - Its links are dropped without a message, so that the next owner resumes the sessions there.
+//! - Its streams are paused, so that the client comes back and reaches the new owner.
+//! - Requests that only wait for stored state wait there.
+//!
+//! A session that is bound to its connection can only end. It ends as soon as nothing but such
+//! waits is in flight.
 
 use std::{
-    collections::HashSet,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use protocol::{
-    ids::{BackendId, RequestId},
-    phase::SessionPhase,
-};
+use protocol::{ids::BackendId, phase::SessionPhase};
 
 use super::{
-    Session, SessionState, persisted_state::StoreFailure, questions::Question, requests::InFlight,
+    Session,
+    state::{InFlight, Question, SessionState},
 };
 use crate::{
     backends::link::{BackendSession, Link},
-    limits::{CLOSING_UP_MAX, MOVE_ON_MAX},
-    persistence::fault_point,
     sessions::stream::EventStream,
 };
 
-/// How often it is looked whether the last call of a session that moved is over.
+/// Interval of the check whether the last call of a session that moved is over.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
-/// The same of one that is about to be given away: its clients wait.
-const QUIESCE_POLL: Duration = Duration::from_millis(5);
 
-/// What a session that leaves has to be cleaned up of.
-struct Teardown {
+/// State that a leaving session has to clean up.
+pub(super) struct Teardown {
     in_flight: Vec<InFlight>,
     questions: Vec<Question>,
     links: Vec<Arc<Link>>,
@@ -40,19 +38,9 @@ struct Teardown {
     streams: Vec<Arc<EventStream>>,
 }
 
-/// What became of an attempt to give a session away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReleaseOutcome {
-    Done,
-    /// Something is in flight.
-    Busy,
-    /// It left already.
-    Gone,
-}
-
 impl Session {
-    /// Ends the session if nothing was heard of its client for this long. A request that comes at the same moment finds
-    /// the session over, or keeps it.
+    /// Ends the session if its client has sent nothing for this long. A request that comes at the
+    /// same moment finds the session over, or keeps it.
     pub fn end_if_idle(self: &Arc<Self>, limit: Duration) -> bool {
         if self.idle_for() <= limit {
             return false;
@@ -61,69 +49,33 @@ impl Session {
         if self.is_leaving() || !state.in_flight.is_empty() || self.since_touched() <= limit {
             return false;
         }
-        let ending = self.begin_teardown(&mut state);
+        let teardown = Teardown::begin(self, &mut state);
         drop(state);
-        self.finish_teardown("idle", ending);
+        teardown.finish(self, "idle");
         true
     }
 
-    /// Ends the session: its calls are cancelled, its questions answered for it, its streams closed, its links given back.
+    /// Ends the session: cancels its calls, refuses its questions, closes its streams, releases its
+    /// links.
     pub fn end(self: &Arc<Self>, why: &str) {
         let mut state = self.lock();
         if self.is_leaving() {
             return;
         }
-        let ending = self.begin_teardown(&mut state);
+        let teardown = Teardown::begin(self, &mut state);
         drop(state);
-        self.finish_teardown(why, ending);
+        teardown.finish(self, why);
     }
 
-    fn begin_teardown(&self, state: &mut SessionState) -> Teardown {
-        self.leaving.store(true, Ordering::Relaxed);
-        self.set_phase(state, SessionPhase::Closed);
-        self.shared.metrics.subscriptions(-i64::try_from(state.subscriptions.len()).unwrap_or(0));
-        state.subscriptions.clear();
-        Teardown {
-            in_flight: state.in_flight.values().cloned().collect(),
-            questions: state.questions.drain().map(|(_, question)| question).collect(),
-            links: state.links.drain().map(|(_, link)| link).collect(),
-            backend_sessions: state.backend_sessions.drain().collect(),
-            streams: state.streams.take_all(),
-        }
-    }
-
-    fn set_phase(&self, state: &mut SessionState, phase: SessionPhase) {
+    pub(super) fn set_phase(&self, state: &mut SessionState, phase: SessionPhase) {
         if self.has_client {
             self.shared.metrics.phase(state.phase.name(), phase.name());
         }
         state.phase = phase;
     }
 
-    fn finish_teardown(self: &Arc<Self>, why: &str, remains: Teardown) {
-        if self.has_client {
-            tracing::info!(session = %self.digest, tenant = %self.tenant.id, why, "session ended");
-        }
-        remains.questions.iter().for_each(|question| question.refuse("the client is gone"));
-        remains.in_flight.iter().for_each(|request| request.cancel(None));
-        for stream in &remains.streams {
-            stream.stop_logging(); // the log forgets the session as a whole
-            stream.close();
-        }
-        for (backend, stored) in remains.backend_sessions {
-            let unused = match remains.links.iter().find(|link| link.backend.id == backend) {
-                Some(link) => link.take_resumption(),
-                None => Some(stored),
-            };
-            if let (Some(unused), Some(backend)) = (unused, self.tenant.backend(&backend)) {
-                self.shared.running.spawn(Link::end_unused(backend, unused));
-            }
-        }
-        remains.links.iter().for_each(|link| link.detach(self));
-        self.deregister();
-    }
-
-    /// It is counted here no longer.
-    fn deregister(self: &Arc<Self>) {
+    /// Removes the session from the counts and the registry of this process.
+    pub(super) fn deregister(self: &Arc<Self>) {
         self.tenant.close_session(self);
         self.shared.registry.remove(self);
         if self.has_client {
@@ -131,14 +83,15 @@ impl Session {
         }
     }
 
-    /// Another owns the session now. Calls in flight may finish on the connections they have; nothing is stored any more.
+    /// Leaves the session to its new owner. Calls in flight may finish on their connections.
+    /// Nothing is stored any more.
     pub fn abandon(self: &Arc<Self>, why: &str) {
         {
             let mut state = self.lock();
             if self.leaving.swap(true, Ordering::Relaxed) {
                 return;
             }
-            state.moved = true;
+            state.ownership.moved = true;
             self.set_phase(&mut state, SessionPhase::Closing);
             state.streams.all().for_each(|stream| stream.stop_logging());
             state.streams.all_general().iter().for_each(|stream| stream.pause());
@@ -147,233 +100,85 @@ impl Session {
         self.deregister();
         let session = self.clone();
         self.shared.running.spawn(async move {
-            session.drain_calls().await;
-            session.hand_off_links();
+            drain_calls(&session).await;
+            hand_off_links(&session);
         });
     }
+}
 
-    async fn drain_calls(&self) {
-        // A question its client can only answer elsewhere would keep its call for ever.
-        let questions: Vec<Question> =
-            self.lock().questions.drain().map(|(_, question)| question).collect();
-        questions.iter().for_each(|question| question.refuse("the client is gone"));
-        let over = async {
-            while self.calls_in_flight() > 0 {
-                tokio::time::sleep(DRAIN_POLL).await;
-            }
-        };
-        let _cut = tokio::time::timeout(self.shared.config.timeouts.call_max, over).await;
+impl Teardown {
+    /// Ends the session under its lock, and takes out what is left to clean up.
+    pub(super) fn begin(session: &Session, state: &mut SessionState) -> Self {
+        session.leaving.store(true, Ordering::Relaxed);
+        session.set_phase(state, SessionPhase::Closed);
+        session
+            .shared
+            .metrics
+            .subscriptions(-i64::try_from(state.subscriptions.len()).unwrap_or(0));
+        state.subscriptions.clear();
+        let (links, backend_sessions) = state.links.take_all();
+        Self {
+            in_flight: state.in_flight.values().cloned().collect(),
+            questions: state.questions.take_all(),
+            links,
+            backend_sessions,
+            streams: state.streams.take_all(),
+        }
     }
 
-    /// Everything closes, and nobody is told goodbye.
-    fn hand_off_links(self: &Arc<Self>) {
-        let mut state = self.lock();
-        let remains = self.begin_teardown(&mut state);
-        drop(state);
-        remains.questions.iter().for_each(|question| question.refuse("the client is gone"));
-        remains.in_flight.iter().for_each(|request| request.cancel(None));
-        for stream in &remains.streams {
+    /// Cancels and closes what is left, with a message to each backend.
+    pub(super) fn finish(self, session: &Arc<Session>, why: &str) {
+        if session.has_client {
+            tracing::info!(session = %session.digest, tenant = %session.tenant.id, why, "session ended");
+        }
+        self.questions.iter().for_each(|question| question.refuse("the client is gone"));
+        self.in_flight.iter().for_each(|request| request.cancel(None));
+        for stream in &self.streams {
+            stream.stop_logging(); // the log forgets the session as a whole
+            stream.close();
+        }
+        for (backend, stored) in self.backend_sessions {
+            let unused = match self.links.iter().find(|link| link.backend.id == backend) {
+                Some(link) => link.take_resumption(),
+                None => Some(stored),
+            };
+            if let (Some(unused), Some(backend)) = (unused, session.tenant.backend(&backend)) {
+                session.shared.running.spawn(Link::end_unused(backend, unused));
+            }
+        }
+        self.links.iter().for_each(|link| link.detach(session));
+        session.deregister();
+    }
+
+    /// Closes everything without a message to the backends.
+    fn hand_off(self, session: &Arc<Session>) {
+        self.questions.iter().for_each(|question| question.refuse("the client is gone"));
+        self.in_flight.iter().for_each(|request| request.cancel(None));
+        for stream in &self.streams {
             stream.pause(); // what is left is read first, then the word on when to come back
             stream.close();
         }
-        remains.links.iter().for_each(|link| link.hand_off(self));
-    }
-
-    /// Gives the session away: stores all of it, lets go of the row, sends its client back. Nothing in flight is cut,
-    /// unless `forced`. Whoever begins this sees it through.
-    pub async fn release(self: &Arc<Self>, forced: bool) -> ReleaseOutcome {
-        if let Err(stays) = self.quiesce(forced).await {
-            return stays;
-        }
-        match self.store_release().await {
-            Ok(()) => {
-                fault_point::passed("session.released");
-                self.shared.metrics.session_released();
-                tracing::info!(session = %self.digest, tenant = %self.tenant.id, "session released");
-            }
-            Err(StoreFailure::Fenced) => {
-                tracing::info!(session = %self.digest, "session was another's already")
-            }
-            // Our row still: the next owner waits for the end of our lease.
-            Err(StoreFailure::Refused(refusal)) => {
-                tracing::warn!(session = %self.digest, %refusal, "session released unstored")
-            }
-        }
-        // Not before: the answers that are cut are due on their streams, and the next owner says so.
-        self.lock().streams.all().for_each(|stream| stream.stop_logging());
-        self.hand_off_links();
-        self.deregister();
-        ReleaseOutcome::Done
-    }
-
-    /// Ends a session whose client could not find it elsewhere, on the terms of [`Session::release`].
-    pub async fn quiesce_and_end(self: &Arc<Self>, why: &str, forced: bool) -> ReleaseOutcome {
-        if let Err(stays) = self.quiesce(forced).await {
-            return stays;
-        }
-        let mut state = self.lock();
-        let remains = self.begin_teardown(&mut state);
-        drop(state);
-        self.finish_teardown(why, remains);
-        ReleaseOutcome::Done
-    }
-
-    /// Begins to leave when nothing is in flight but what can be asked for elsewhere, and is rid of that, too.
-    async fn quiesce(self: &Arc<Self>, forced: bool) -> Result<(), ReleaseOutcome> {
-        let mut begun = self.try_begin_release(forced);
-        if begun == ReleaseAttempt::Quiescing {
-            let rests = async {
-                loop {
-                    tokio::time::sleep(QUIESCE_POLL).await;
-                    let again = self.try_begin_release(false);
-                    if matches!(again, ReleaseAttempt::Leaving | ReleaseAttempt::Gone) {
-                        return again;
-                    }
-                }
-            };
-            begun =
-                tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(ReleaseAttempt::Busy);
-            let mut state = self.lock();
-            let calls = state.calls();
-            state.quiesce.resume_requests(calls);
-            drop(state);
-        }
-        match begun {
-            ReleaseAttempt::Gone => return Err(ReleaseOutcome::Gone),
-            ReleaseAttempt::Busy | ReleaseAttempt::Quiescing => return Err(ReleaseOutcome::Busy),
-            ReleaseAttempt::Leaving => {}
-        }
-        self.hand_off_waits().await;
-        Ok(())
-    }
-
-    /// Waits while requests are held back because the session may leave.
-    pub(in crate::sessions) async fn wait_while_quiescing(&self) {
-        while self.lock().quiesce.is_quiescing && !self.is_leaving() {
-            tokio::time::sleep(QUIESCE_POLL).await;
-        }
-    }
-
-    /// Nothing new begins here from now on, if nothing is in the way.
-    fn try_begin_release(&self, forced: bool) -> ReleaseAttempt {
-        let mut state = self.lock();
-        if self.is_leaving() {
-            return ReleaseAttempt::Gone;
-        }
-        let is_busy = state.questions.values().any(|question| !question.is_task_input())
-            || self.answers_in_delivery.load(Ordering::Relaxed) > 0
-            || state.in_flight.values().any(|request| !request.is_transferable());
-        if is_busy && !forced {
-            let calls = state.calls();
-            return state.quiesce.note_busy(calls);
-        }
-        self.leaving.store(true, Ordering::Relaxed);
-        state.moved = true;
-        self.set_phase(&mut state, SessionPhase::Closing);
-        ReleaseAttempt::Leaving
-    }
-
-    /// Requests that only wait leave this process before the session does, so that its next owner knows of them.
-    async fn hand_off_waits(&self) {
-        let waits = |state: &SessionState| {
-            state.in_flight.values().filter(|request| request.is_transferable()).count()
-        };
-        self.lock().in_flight.values().for_each(InFlight::hand_off);
-        let all_gone = async {
-            while waits(&self.lock()) + self.answers_in_delivery.load(Ordering::Relaxed) > 0 {
-                tokio::time::sleep(QUIESCE_POLL).await;
-            }
-        };
-        let _left_are_cut = tokio::time::timeout(MOVE_ON_MAX, all_gone).await;
+        self.links.iter().for_each(|link| link.hand_off(session));
     }
 }
 
-/// Whether a session can be given away now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ReleaseAttempt {
-    Leaving,
-    /// Something takes its time.
-    Busy,
-    /// Nothing takes long, but there is always something: new requests are held back until the session has left.
-    Quiescing,
-    Gone,
+/// Closes everything without a message to the backends.
+pub(super) fn hand_off_links(session: &Arc<Session>) {
+    let mut state = session.lock();
+    let teardown = Teardown::begin(session, &mut state);
+    drop(state);
+    teardown.hand_off(session);
 }
 
-/// What keeps a session here that is to be given away.
-#[derive(Debug, Default)]
-pub(super) struct QuiesceState {
-    /// Nothing begins that would keep it any longer.
-    pub(super) is_quiescing: bool,
-    /// What was in flight when it was first too busy, and still is.
-    blocking_calls: HashSet<RequestId>,
-}
-
-impl QuiesceState {
-    /// Long calls may take their time. A client that has one short call after the other in flight would never leave: once
-    /// all that was in flight at one time is over, what comes next is held back.
-    fn note_busy(&mut self, calls: HashSet<RequestId>) -> ReleaseAttempt {
-        if self.is_quiescing {
-            return ReleaseAttempt::Quiescing;
+/// Waits for the calls in flight, as long as a call may take.
+async fn drain_calls(session: &Session) {
+    // A question that its client can only answer elsewhere would keep its call open for ever.
+    let questions = session.lock().questions.take_all();
+    questions.iter().for_each(|question| question.refuse("the client is gone"));
+    let over = async {
+        while session.calls_in_flight() > 0 {
+            tokio::time::sleep(DRAIN_POLL).await;
         }
-        if self.blocking_calls.is_empty() {
-            self.blocking_calls = calls;
-            return ReleaseAttempt::Busy;
-        }
-        self.blocking_calls.retain(|id| calls.contains(id));
-        self.is_quiescing = self.blocking_calls.is_empty();
-        if self.is_quiescing { ReleaseAttempt::Quiescing } else { ReleaseAttempt::Busy }
-    }
-
-    /// Requests are taken again; what came meanwhile and takes long may do so.
-    fn resume_requests(&mut self, calls: HashSet<RequestId>) {
-        *self = Self { is_quiescing: false, blocking_calls: calls };
-    }
-}
-
-impl SessionState {
-    fn calls(&self) -> HashSet<RequestId> {
-        self.in_flight
-            .iter()
-            .filter(|(_, request)| !request.is_transferable())
-            .map(|(id, _)| id.clone())
-            .collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn calls(ids: &[u64]) -> HashSet<RequestId> {
-        ids.iter().map(|id| RequestId::from_u64(*id)).collect()
-    }
-
-    #[test]
-    fn calls_that_overlap_all_the_time_do_not_keep_a_session() {
-        let mut unrest = QuiesceState::default();
-        let looks = [[1, 2], [2, 3], [3, 4], [4, 5]].map(|ids| unrest.note_busy(calls(&ids)));
-        assert_eq!(
-            looks,
-            [
-                ReleaseAttempt::Busy,
-                ReleaseAttempt::Busy,
-                ReleaseAttempt::Quiescing,
-                ReleaseAttempt::Quiescing
-            ]
-        );
-    }
-
-    #[test]
-    fn a_long_call_may_take_its_time() {
-        let mut unrest = QuiesceState::default();
-        for short in 2..20 {
-            assert_eq!(unrest.note_busy(calls(&[1, short])), ReleaseAttempt::Busy);
-        }
-        assert_eq!(unrest.note_busy(calls(&[20])), ReleaseAttempt::Quiescing);
-        unrest.resume_requests(calls(&[20]));
-        assert_eq!(
-            (unrest.note_busy(calls(&[20, 21])), unrest.note_busy(calls(&[21]))),
-            (ReleaseAttempt::Busy, ReleaseAttempt::Quiescing)
-        );
-    }
+    };
+    let _cut = tokio::time::timeout(session.shared.config.timeouts.call_max, over).await;
 }

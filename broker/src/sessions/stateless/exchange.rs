@@ -1,7 +1,10 @@
-//! One request that stands alone, on its way to a backend and back.
+//! One stateless request to a backend, and its answer.
 //!
-//! It ends in one of three ways: its answer, an answer that asks for input (the exchange waits, parked), or dropped, because
-//! its client hung up: then the backend is told that nobody waits any more.
+//! It ends in one of three ways:
+//!
+//! - its answer
+//! - an answer that asks for input, after which the exchange is suspended
+//! - a drop, because its client hung up; the backend then gets a cancellation
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -21,42 +24,42 @@ use protocol::{
         results::CacheHint,
     },
 };
+use rules::{
+    catalog::{Catalog, TaskSupport},
+    endpoint::Endpoint,
+    endpoint_info::EndpointInfo,
+    event_log::EventKind,
+    exposed_names,
+    limits::{INPUT_GATHER_WAIT, INPUT_ROUNDS_MAX},
+    log_level::{self, LogLevel},
+    routing, stateless, stateless_tasks, tasks,
+};
 
 use super::{
     StatelessClient, StatelessRequest, SuspensionId,
     pending_exchange::{PendingExchange, PendingPromotion},
     suspended::{RequestedInput, Suspension, no_answer},
 };
-use crate::{
-    limits::{INPUT_GATHER_WAIT, INPUT_ROUNDS_MAX},
-    rules::{
-        catalog::{Catalog, TaskSupport},
-        endpoint::Endpoint,
-        endpoint_info::EndpointInfo,
-        event_log::EventKind,
-        exposed_names,
-        log_level::{self, LogLevel},
-        routing, stateless, stateless_tasks, tasks,
-    },
-    sessions::{
-        call::CallFuture,
-        stream::{EventStream, StreamItem},
-        tasks::UnannouncedTask,
-    },
+use crate::sessions::{
+    call::CallFuture,
+    session::{local_requests::ensure_log_level, questions},
+    stream::{EventStream, StreamItem},
+    submit,
+    tasks::UnannouncedTask,
 };
 
-/// What an exchange has for its client.
+/// Next event of an exchange for its client.
 #[derive(Debug)]
 pub enum ExchangeEvent {
-    /// Something about the request.
+    /// A message about the request.
     Frame(Bytes),
-    /// The last message, and its `error.code` where it is an error.
+    /// The last message, and its `error.code` if it is an error.
     Answer(Bytes, Option<i64>),
-    /// There is no more, and was no answer.
+    /// The exchange ended without an answer.
     Ended,
 }
 
-/// One request on its way.
+/// One request in progress.
 #[derive(Debug)]
 pub struct Exchange {
     visitor: StatelessClient,
@@ -65,20 +68,20 @@ pub struct Exchange {
     cache: Option<CacheHint>,
     round: u32,
     waiting: Option<PendingExchange>,
-    /// It was to be a task from its beginning.
+    /// Set when the call was to become a task from its start.
     as_task: bool,
     promoting: PendingPromotion,
     ready: VecDeque<Bytes>,
-    /// What the client was asked for and did not bring.
+    /// Questions that the client left unanswered.
     missing: Vec<RequestedInput>,
-    /// What it brought before it was asked, under the backend's names.
+    /// Answers that came before their questions, under the backend's keys.
     unasked: Vec<(String, Bytes)>,
-    /// Questions that came just now, and until when others are waited for.
+    /// Questions that have just come, and the time until which others are awaited.
     asking: Option<(Vec<Message>, tokio::time::Instant)>,
 }
 
 impl StatelessClient {
-    /// Sends a request on its way. An `Err` is the answer, and nothing was begun.
+    /// Begins a request. An `Err` is the answer, and nothing was begun.
     pub async fn begin(
         &self,
         request: Box<StatelessRequest>,
@@ -90,8 +93,9 @@ impl StatelessClient {
         Ok(Exchange { unasked, as_task, ..self.exchange(request, offer, 0, Some(waiting)) })
     }
 
-    /// Whether the call is a task from its beginning: its tool runs in no other way, or the client names it, so that it can
-    /// ask for the same call again whatever happens.
+    /// Returns whether the call is a task from its start. The request must declare tasks. In
+    /// addition its tool only runs as a task, or the request has an idempotency key. The key lets
+    /// the client repeat the call.
     fn shall_be_a_task(
         &self,
         request: &StatelessRequest,
@@ -101,10 +105,10 @@ impl StatelessClient {
         if message.method != Method::ToolsCall {
             return Ok(false);
         }
-        let support = routing::task_support(message, &self.endpoint, &self.tenant.catalog());
+        let support = routing::task_support(message, &self.endpoint, &self.visible_catalog());
         let offered = offer.capabilities.tasks_tools_call;
         if offered && !request.meta.tasks && support == Some(TaskSupport::Required) {
-            return Err(stateless_tasks::not_declared(
+            return Err(stateless_tasks::extension_required(
                 "this tool only runs as a task, which the request does not declare",
             ));
         }
@@ -114,7 +118,7 @@ impl StatelessClient {
         Ok(support == Some(TaskSupport::Required) || tasks::idempotency_key(message)?.is_some())
     }
 
-    /// Goes on with a request that waits at `place`, here.
+    /// Continues the request that is suspended at `place`, in this process.
     pub async fn go_on(
         &self,
         request: Box<StatelessRequest>,
@@ -132,7 +136,8 @@ impl StatelessClient {
             }
         }
         let Some(waiting) = parked.waiting.take() else {
-            // The backend refused the first try before it did anything: it is made again.
+            // The backend refused the first attempt before it did anything, so the request is sent
+            // again.
             let waiting = self.submit(&request, offer, false).await?;
             return Ok(self.exchange(request, offer, parked.round(), Some(waiting)));
         };
@@ -158,7 +163,7 @@ impl StatelessClient {
             promoting: PendingPromotion::new(
                 waiting.as_ref(),
                 may_become_task,
-                self.shared.task_settings().promotes_after(),
+                self.shared.task_settings().promotion_delay(),
             ),
             visitor: self.clone(),
             request,
@@ -183,18 +188,18 @@ impl StatelessClient {
         let lease = self.stateless.stand_ins.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
-            session.ensure_log_level(level).await;
+            ensure_log_level(&session, level).await;
         }
-        let mut message = stateless::for_session(&request.message, &id)?;
+        let mut message = stateless::to_session_request(&request.message, &id)?;
         if as_task {
-            message = stateless_tasks::as_task(&message)?;
+            message = stateless_tasks::to_task_request(&message)?;
         }
         let stream = session.open_stream(vec![id.clone()], 0);
         let reader = stream
             .read_from(0)
-            .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream can not be read"))?;
+            .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))?;
         let mut waiting = PendingExchange::new(lease, id, reader);
-        let carried = session.handle_request(message, &stream)?;
+        let carried = submit::handle_request(&session, message, &stream)?;
         if !request.passed.is_empty()
             && let Some(call) = carried.as_ref().and_then(CallFuture::call)
         {
@@ -205,7 +210,7 @@ impl StatelessClient {
     }
 }
 
-/// The backend a request is for, as far as its names tell.
+/// Returns the backend of a request, as far as its names show it.
 pub(super) fn backend_of(
     message: &Message,
     endpoint: &Endpoint,
@@ -236,19 +241,20 @@ impl Exchange {
         &self.visitor.shared
     }
 
-    /// Whoever asks for what comes next does so when its client has read what came: nothing waits for that.
+    /// Lets the call run by itself. The caller reads on only when its client has read, so no waiter
+    /// polls the call.
     pub fn let_go(&mut self) {
         if let Some(waiting) = &mut self.waiting {
             waiting.let_go();
         }
     }
 
-    /// What it reads.
+    /// Returns the stream that the exchange reads.
     pub fn stream(&self) -> Option<&Arc<EventStream>> {
         self.waiting.as_ref().map(PendingExchange::stream)
     }
 
-    /// What comes next. Cancel-safe: a dropped call loses nothing.
+    /// Returns the next event. Cancel-safe: a dropped future loses nothing.
     pub async fn next(&mut self) -> ExchangeEvent {
         if !self.missing.is_empty() {
             let (missing, waiting) = (std::mem::take(&mut self.missing), self.waiting.take());
@@ -300,7 +306,7 @@ impl Exchange {
         }
     }
 
-    /// Something that comes before the answer.
+    /// Handles a message that comes before the answer.
     fn heard(&mut self, message: Message) {
         if message.kind == Kind::Request {
             let (questions, _) = self.asking.get_or_insert_with(|| {
@@ -317,7 +323,7 @@ impl Exchange {
         }
     }
 
-    /// What its client is told when it ended without an answer: what stood in for a session ended under it.
+    /// Returns the answer for an exchange that ended without one, because its pooled session ended.
     pub fn given_up(&self) -> Bytes {
         let text = "the request was given up: it may or may not have been carried out";
         let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
@@ -326,13 +332,15 @@ impl Exchange {
         stateless::refusal_response(&refusal, Some(&self.request.id), &request_id)
     }
 
-    /// The answer is a task.
+    /// Returns the answer that a task was created.
     fn became(&self, task: UnannouncedTask) -> ExchangeEvent {
         let Some(task) = task.announce() else { return ExchangeEvent::Ended };
-        let created = stateless_tasks::created(&task, self.shared().task_settings().poll_interval);
+        let created =
+            stateless_tasks::created_result(&task, self.shared().task_settings().poll_interval);
         let frame = handshake::success(&self.request.id, &created);
         ExchangeEvent::Answer(
-            stateless_tasks::creation(&frame, &self.request.id, &self.server_info).unwrap_or(frame),
+            stateless_tasks::creation_response(&frame, &self.request.id, &self.server_info)
+                .unwrap_or(frame),
             None,
         )
     }
@@ -342,24 +350,26 @@ impl Exchange {
         let Some(answer) = told.or_else(|| read(frame.clone())) else {
             return self.refuse(&Refusal::new(
                 ErrorKind::BackendProtocolError,
-                "the backend's answer can not be read",
+                "the backend's answer cannot be read",
             ));
         };
         if self.as_task
             && answer.kind == Kind::Result
             && let Some(created) =
-                stateless_tasks::creation(frame, &self.request.id, &self.server_info)
+                stateless_tasks::creation_response(frame, &self.request.id, &self.server_info)
         {
             return ExchangeEvent::Answer(created, None);
         }
         if let Some(step) = self.urls_first(&answer) {
             return step;
         }
-        let answer = stateless::answer(&answer, &self.request.id, self.cache, &self.server_info);
+        let answer =
+            stateless::to_client_response(&answer, &self.request.id, self.cache, &self.server_info);
         ExchangeEvent::Answer(answer.frame, answer.code)
     }
 
-    /// An answer that asks for URLs to be opened before the request is sent again (MCP 2025-11-25, Elicitation: -32042).
+    /// Asks the client to open URLs before the request is sent again (MCP 2025-11-25, Elicitation:
+    /// -32042).
     fn urls_first(&mut self, error: &Message) -> Option<ExchangeEvent> {
         if error.kind != Kind::Error || stateless::error_code(error) != -32042 {
             return None;
@@ -377,20 +387,21 @@ impl Exchange {
         Some(self.park(questions, None))
     }
 
-    /// What the backend asks is the answer for now. `None`: its client had brought all of it.
+    /// Returns the backend's questions as the answer for now. `None` if the client had sent all
+    /// answers already.
     fn ask(&mut self) -> Option<ExchangeEvent> {
         let questions = self.asking.take().map(|(questions, _)| questions).unwrap_or_default();
         let waiting = self.waiting.as_ref()?;
         let mut asked: Vec<RequestedInput> = Vec::with_capacity(questions.len());
         for question in &questions {
             let Some((number, mut request)) = stateless::input_request(question) else { continue };
-            // The backend's names are kept, so that its client finds what it looks for.
-            let own = waiting.session().input_key(number);
+            // The backend's keys are kept, because the client knows them.
+            let own = questions::input_key(waiting.session(), number);
             if let Some(own) = own.filter(|own| asked.iter().all(|other| other.request.key != *own))
             {
                 if let Some(at) = self.unasked.iter().position(|(key, _)| *key == own) {
                     let (_, answer) = self.unasked.swap_remove(at);
-                    if !stateless::is_answer(request.method, &answer) {
+                    if !stateless::is_valid_answer(request.method, &answer) {
                         return Some(self.refuse(&no_answer(&own, request.method)));
                     }
                     waiting.answer(number, &answer);
@@ -421,8 +432,11 @@ impl Exchange {
         }
         let requests: Vec<InputRequest> =
             questions.iter().map(|asked| asked.request.clone()).collect();
-        let leave =
-            Suspension { questions, round, digest: stateless::digest_of(&self.request.message) };
+        let leave = Suspension {
+            questions,
+            round,
+            digest: stateless::request_digest(&self.request.message),
+        };
         match self.visitor.park(leave, waiting) {
             Ok(state) => {
                 let required = InputRequired { requests, state: Some(state) };
@@ -445,7 +459,7 @@ impl Exchange {
         )
     }
 
-    /// A notification about the request, if its client wants it.
+    /// Returns a notification about the request, if its client wants it.
     fn passing(&self, message: &Message) -> Option<Bytes> {
         match message.method {
             Method::Progress => {
@@ -463,7 +477,8 @@ impl Exchange {
                     message.text(message.fields.level).and_then(|level| LogLevel::parse(&level));
                 log_level::passes(level, Some(wanted)).then(|| message.frame.clone())
             }
-            // That a URL was opened is known when the request goes on; anything else has no place here.
+            // A completed elicitation shows when the request continues. Other notifications have no
+            // place here.
             _ => None,
         }
     }
@@ -474,7 +489,7 @@ fn read(frame: Bytes) -> Option<Message> {
     Message::decode(frame, &limits).ok()
 }
 
-/// The question a backend does not ask any more.
+/// Returns the id of a question that the backend withdraws.
 fn withdrawn(message: &Message) -> Option<RequestId> {
     let span = message.fields.request_id.filter(|_| message.method == Method::Cancelled)?;
     Some(RequestId::from_raw(span.slice(&message.frame)))

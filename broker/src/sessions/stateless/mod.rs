@@ -1,9 +1,11 @@
-//! Clients of 2026-07-28, whose requests stand alone: nothing of them is stored, and no session is theirs.
+//! Stateless clients (MCP 2026-07-28). Each of their requests stands alone: the broker stores
+//! nothing for them, and they have no session.
 //!
-//! What is behind the broker knows sessions. So requests of one principal, at one endpoint and with the same capabilities,
-//! go through a *stand-in* ([`session_pool`]): a session that no client knows of. An [`exchange::Exchange`] is one request on its
-//! way there and back. Where a backend asks something meanwhile the request is answered with the question, and the exchange
-//! is *parked* ([`suspended`]) until the client sends the request again with what was asked for.
+//! Backend links belong to sessions. Requests of one principal, at one endpoint and with the same
+//! capabilities, therefore go through a *pooled session* ([`session_pool`]), which no client knows.
+//! An [`exchange::Exchange`] is one request and its answer. If a backend asks something meanwhile,
+//! the question is the answer to the request. The exchange is then *suspended* ([`suspended`])
+//! until the client sends the request again with its input.
 
 pub mod exchange;
 pub mod notification_stream;
@@ -32,6 +34,15 @@ use protocol::{
     },
     version::Version,
 };
+use rules::{
+    catalog::{Catalog, ListKind},
+    client_transport::Transport,
+    endpoint::Endpoint,
+    endpoint_info::{BROKER_INFO, EndpointInfo},
+    limits::STATELESS_LISTS_CACHED_MAX,
+    log_level::LogLevel,
+    stateless,
+};
 
 pub use self::{
     pending_exchange::PendingExchange,
@@ -42,34 +53,29 @@ use self::{session_pool::SessionPools, suspended::SuspensionTable};
 use super::{
     request_observer::RequestObserver, shared::Shared, tasks::TaskManager, tenant::Tenant,
 };
-use crate::{
-    BROKER_INFO,
-    auth::Caller,
-    limits::STATELESS_LISTS_CACHED_MAX,
-    maps::SharedMap,
-    rules::{
-        catalog::{Catalog, ListKind},
-        client_transport::Transport,
-        endpoint::Endpoint,
-        endpoint_info::EndpointInfo,
-        log_level::LogLevel,
-        stateless,
-    },
-};
+use crate::{auth::Caller, maps::SharedMap};
 
-/// What this process holds for such clients. All of it may be lost.
+/// State that this process holds for stateless clients. All of it may be lost.
 #[derive(Debug, Default)]
 pub struct StatelessState {
     stand_ins: SessionPools,
     parking: SuspensionTable,
-    offers: SharedMap<(TenantId, Endpoint), (Weak<Catalog>, Arc<EndpointInfo>)>,
-    /// Made of catalogs that nothing here keeps alive.
+    offers: SharedMap<OfferCacheKey, (Weak<Catalog>, Arc<EndpointInfo>)>,
+    /// Cached pages of lists, made of catalogs that this map does not keep alive.
     lists: DashMap<ListCacheKey, (Weak<Catalog>, Bytes)>,
 }
 
-type ListCacheKey = (TenantId, Endpoint, ListKind, Option<String>);
+type OfferCacheKey = (TenantId, Endpoint, CatalogAddress);
+type ListCacheKey = (TenantId, Endpoint, ListKind, Option<String>, CatalogAddress);
 
-/// Who asks, and where.
+/// Address of a catalog: subjects with different rights have different ones.
+type CatalogAddress = usize;
+
+fn address(catalog: &Arc<Catalog>) -> CatalogAddress {
+    Arc::as_ptr(catalog) as usize
+}
+
+/// A stateless caller, with its endpoint and transport.
 #[derive(Debug, Clone)]
 pub struct StatelessClient {
     pub tenant: Arc<Tenant>,
@@ -81,19 +87,20 @@ pub struct StatelessClient {
     pub tasks: Arc<TaskManager>,
 }
 
-/// One request that says all there is to know about it.
+/// One stateless request, which carries everything that is needed to serve it.
 #[derive(Debug, Clone)]
 pub struct StatelessRequest {
     pub message: Message,
     pub id: RequestId,
     pub meta: RequestMeta,
     pub log_level: Option<LogLevel>,
-    /// Headers that repeat arguments no schema known here names: the backend gets them as they came.
+    /// Headers that repeat arguments which no schema known here names. The backend gets them
+    /// unchanged.
     pub passed: HeaderMap,
 }
 
 impl StatelessRequest {
-    /// Reads what a request of this revision says of itself. On the heap, as it is moved often.
+    /// Reads a request and its metadata. It is boxed because it is moved often.
     pub fn read(message: Message, meta: RequestMeta) -> Result<Box<Self>, Refusal> {
         let id = message
             .id
@@ -109,16 +116,19 @@ impl StatelessRequest {
 }
 
 impl StatelessState {
-    /// What the endpoint offers, if that is known and has not changed.
-    pub fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Option<Arc<EndpointInfo>> {
-        let known = self.offers.get(&(tenant.id.clone(), endpoint.clone()))?;
+    /// Returns the endpoint's cached offer, unless the catalog has changed.
+    pub fn offer(&self, visitor: &StatelessClient) -> Option<Arc<EndpointInfo>> {
+        let visible = visitor.visible_catalog();
+        let key = (visitor.tenant.id.clone(), visitor.endpoint.clone(), address(&visible));
+        let known = self.offers.get(&key)?;
         let (catalog, offer) = known.value();
-        is_of(catalog, &tenant.catalog()).then(|| offer.clone())
+        is_of(catalog, &visible).then(|| offer.clone())
     }
 
-    /// Who answers, where tasks are offered. That does not wait for a backend: tasks are in the store.
+    /// Returns the server info if tasks are offered. This does not wait for a backend, because
+    /// tasks are in the store.
     pub fn tasks_offered_by(&self, visitor: &StatelessClient) -> Option<Bytes> {
-        match self.offer(&visitor.tenant, &visitor.endpoint) {
+        match self.offer(visitor) {
             Some(offer) => offer.capabilities.tasks_tools_call.then(|| offer.server_info.clone()),
             None => visitor
                 .shared
@@ -135,13 +145,14 @@ impl StatelessState {
         catalog: &Arc<Catalog>,
         offer: &Arc<EndpointInfo>,
     ) {
+        self.offers.retain(|_, (of, _)| of.strong_count() > 0);
         self.offers.insert(
-            (tenant.id.clone(), endpoint.clone()),
+            (tenant.id.clone(), endpoint.clone(), address(catalog)),
             (Arc::downgrade(catalog), offer.clone()),
         );
     }
 
-    /// Requests that are on their way.
+    /// Returns the number of requests in flight, without the suspended ones.
     pub fn calls_in_flight(&self) -> usize {
         self.stand_ins
             .all()
@@ -151,31 +162,31 @@ impl StatelessState {
             .saturating_sub(self.parking.count())
     }
 
-    /// What passes with time.
+    /// Expires suspended requests and idle pooled sessions.
     pub fn tick(&self, now: Instant) {
         self.parking.expire(now);
         self.stand_ins.tick(now);
     }
 
-    /// A key is good no longer: what was begun with it ends.
+    /// Ends what was begun with a key, because the key was revoked.
     pub fn end_of_key(&self, key: &KeyId) {
         self.end(|caller, _| caller.key.as_ref() == Some(key));
     }
 
     pub fn end_of_tenant(&self, tenant: &TenantId) {
         self.end(|caller, _| caller.tenant == *tenant);
-        self.offers.retain(|(known, _), _| known != tenant);
+        self.offers.retain(|(known, ..), _| known != tenant);
         self.lists.retain(|(known, ..), _| known != tenant);
     }
 
-    /// A backend is gone, and with it its own endpoint.
+    /// Ends what was begun at an endpoint, because its backend was removed.
     pub fn end_at(&self, tenant: &TenantId, endpoint: &Endpoint) {
         self.end(|caller, at| caller.tenant == *tenant && at == endpoint);
-        self.offers.remove(&(tenant.clone(), endpoint.clone()));
+        self.offers.retain(|(of, at, _), _| of != tenant || at != endpoint);
         self.lists.retain(|(known, at, ..), _| (known, at) != (tenant, endpoint));
     }
 
-    /// The process goes away: what waits for its client waits in vain.
+    /// Ends all suspended requests and pooled sessions, because the process ends.
     pub fn end_all(&self) {
         self.end(|_, _| true);
     }
@@ -187,7 +198,7 @@ impl StatelessState {
 }
 
 impl StatelessClient {
-    /// Notes what is asked without a session.
+    /// Returns the observer of requests without a session.
     pub fn watch(&self) -> RequestObserver<'_> {
         RequestObserver {
             shared: &self.shared,
@@ -198,7 +209,12 @@ impl StatelessClient {
         }
     }
 
-    /// The result of a list request.
+    /// Returns the catalog that the caller sees.
+    pub fn visible_catalog(&self) -> Arc<Catalog> {
+        self.tenant.visible_catalog(&self.caller.subject)
+    }
+
+    /// Returns the result of a list request.
     pub fn list(
         &self,
         kind: ListKind,
@@ -210,33 +226,36 @@ impl StatelessClient {
         if message.fields.cursor.is_some() && cursor.is_none() {
             return Err(Refusal::new(ErrorKind::InvalidParams, "params.cursor must be a string"));
         }
-        let (catalog, lists) = (self.tenant.catalog(), &self.stateless.lists);
+        let (catalog, lists) = (self.visible_catalog(), &self.stateless.lists);
         let place = (
             self.tenant.id.clone(),
             self.endpoint.clone(),
             kind,
             cursor.as_deref().map(str::to_owned),
+            address(&catalog),
         );
         if let Some(known) = lists.get(&place).filter(|known| is_of(&known.value().0, &catalog)) {
             return Ok(known.value().1.clone());
         }
         let page = catalog.list(&self.endpoint, kind, cursor.as_deref())?;
-        let unreadable = || Refusal::new(ErrorKind::Internal, "the list can not be read");
+        let unreadable = || Refusal::new(ErrorKind::Internal, "the list cannot be read");
         let result = stateless::list_result(kind, &page, self.list_hint(), &offer.server_info)
             .ok_or_else(unreadable)?;
         if lists.len() >= STATELESS_LISTS_CACHED_MAX {
             lists.clear();
         }
-        // What was made of the tenant's catalogs before this one is asked for by nobody.
-        lists.retain(|(tenant, ..), (of, _)| *tenant != self.tenant.id || is_of(of, &catalog));
+        // Pages of the tenant's earlier catalogs are not used any more.
+        lists.retain(|(tenant, ..), (of, _)| *tenant != self.tenant.id || of.strong_count() > 0);
         lists.insert(place, (Arc::downgrade(&catalog), result.clone()));
         Ok(result)
     }
 
-    /// The whole answer to `server/discover`.
+    /// Returns the whole answer to `server/discover`.
     pub fn discover(&self, id: &RequestId, offer: &EndpointInfo) -> Bytes {
-        let capabilities =
-            results::modern_capabilities(&offer.capabilities, offer.capabilities.tasks_tools_call);
+        let capabilities = results::upgrade_server_capabilities(
+            &offer.capabilities,
+            offer.capabilities.tasks_tools_call,
+        );
         let members = results::discover_members(
             self.shared.config.compat.versions(),
             &capabilities,
@@ -250,12 +269,12 @@ impl StatelessClient {
     }
 }
 
-/// Whether something was made of this very catalog.
+/// Returns whether something was made of this very catalog.
 fn is_of(known: &Weak<Catalog>, catalog: &Arc<Catalog>) -> bool {
     std::ptr::eq(known.as_ptr(), Arc::as_ptr(catalog))
 }
 
-/// The list that is asked for.
+/// Returns the list that a method asks for.
 pub fn list_kind(method: Method) -> Option<ListKind> {
     match method {
         Method::ToolsList => Some(ListKind::Tools),

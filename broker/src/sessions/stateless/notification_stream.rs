@@ -1,7 +1,8 @@
-//! A stream of notifications for a client without a session (MCP 2026-07-28, Subscriptions).
+//! A stream of notifications for a stateless client (MCP 2026-07-28, Subscriptions).
 //!
-//! Behind it is a session of its own that nobody else knows of: it hears what any session hears, and each thing is told under
-//! the id of the request that opened the stream. It ends with its connection, or with a word of goodbye from here.
+//! It has a pooled session of its own, which gets what any session gets. Each notification goes out
+//! under the id of the request that opened the stream. The stream ends with its connection, or with
+//! a closing message of the broker.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -17,25 +18,22 @@ use protocol::{
     splice::Splice,
     stateless::{
         META_SUBSCRIPTION_ID,
-        results::{SubscriptionFilter, listen_ended, subscribed},
+        results::{SubscriptionFilter, listen_ended, subscription_notification},
     },
 };
+use rules::{access::AccessCheck, endpoint_info::EndpointInfo, limits::LISTEN_URIS_MAX, routing};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     StatelessClient, StatelessRequest, exchange::ExchangeEvent, session_pool,
     task_subscription::TaskSubscription,
 };
-use crate::{
-    limits::LISTEN_URIS_MAX,
-    rules::{endpoint_info::EndpointInfo, routing},
-    sessions::{
-        session::{Session, SessionParams},
-        stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
-    },
+use crate::sessions::{
+    session::{Session, SessionParams, subscriptions},
+    stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
 };
 
-/// One such stream. Dropped, its session ends.
+/// A stream of notifications. Dropping it ends its session.
 #[derive(Debug)]
 pub struct NotificationStream {
     session: Arc<Session>,
@@ -51,12 +49,12 @@ pub struct NotificationStream {
 
 impl Drop for NotificationStream {
     fn drop(&mut self) {
-        self.session.end("nobody listens any more");
+        self.session.end("no client listens any more");
     }
 }
 
 impl StatelessClient {
-    /// Opens a stream of what of the client's wishes there is to tell.
+    /// Opens a stream for the part of the client's filter that the endpoint can serve.
     pub async fn listen(
         &self,
         request: &StatelessRequest,
@@ -84,7 +82,7 @@ impl StatelessClient {
             false,
             self.shared.clone(),
         );
-        let unheard = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
+        let unheard = || Refusal::new(ErrorKind::Internal, "a new stream cannot be read");
         let Some(reader) = session.open_notification_stream() else { return Err(unheard()) };
         let mut listening = NotificationStream {
             session,
@@ -97,11 +95,11 @@ impl StatelessClient {
             ready: VecDeque::new(),
             over: false,
         };
-        // From here on it hears of changes, and counts as a session.
+        // From here on the session gets notifications and counts as a session.
         self.tenant.open_session(&listening.session)?;
         listening.filter = listening.accepted(wish, offer).await;
         let members = format!("\"notifications\":{}", listening.filter.to_json());
-        listening.ready.push_back(ExchangeEvent::Frame(subscribed(
+        listening.ready.push_back(ExchangeEvent::Frame(subscription_notification(
             Method::SubscriptionsAcknowledged,
             &listening.id,
             &members,
@@ -110,7 +108,7 @@ impl StatelessClient {
     }
 }
 
-/// What such a stream waits for.
+/// Next item of one of the two sources.
 enum NotificationSource {
     Session(StreamItem),
     Tasks(Vec<Bytes>),
@@ -132,15 +130,27 @@ impl NotificationStream {
         &self.session.shared
     }
 
-    /// What of the wishes is heard of from now on.
+    /// Subscribes, and returns the part of the filter that the stream serves.
     async fn accepted(&self, wish: SubscriptionFilter, offer: &EndpointInfo) -> SubscriptionFilter {
-        let (catalog, capabilities) = (self.session.tenant.catalog(), &offer.capabilities);
+        let (catalog, capabilities) = (self.session.visible_catalog(), &offer.capabilities);
+        let subject = self.session.subject();
+        let access = self.session.tenant.access(&subject);
         let mut uris = wish.uris;
         uris.sort_unstable();
         uris.dedup();
         let heard = uris.into_iter().map(|uri| {
-            let target = routing::subscription(&uri, &self.session.endpoint, &catalog);
-            async move { self.session.clone().listen_to(target.ok()?).await.ok().map(|()| uri) }
+            let target = routing::subscription(
+                &uri,
+                &self.session.endpoint,
+                &catalog,
+                access.as_ref().map(|view| AccessCheck::new(view, &subject)).as_ref(),
+            );
+            async move {
+                subscriptions::listen_to(self.session.clone(), target.ok()?)
+                    .await
+                    .ok()
+                    .map(|()| uri)
+            }
         });
         SubscriptionFilter {
             tools: wish.tools && capabilities.tools_list_changed,
@@ -151,12 +161,12 @@ impl NotificationStream {
         }
     }
 
-    /// What it reads.
+    /// Returns the stream that it reads.
     pub fn stream(&self) -> &Arc<EventStream> {
         &self.reader.stream
     }
 
-    /// What comes next. Cancel-safe: a dropped call loses nothing.
+    /// Returns the next event. Cancel-safe: a dropped future loses nothing.
     pub async fn next(&mut self) -> ExchangeEvent {
         loop {
             if let Some(step) = self.ready.pop_front() {
@@ -185,14 +195,14 @@ impl NotificationStream {
         }
     }
 
-    /// Says goodbye next, and nothing after that.
+    /// Queues the closing messages. No message follows them.
     pub fn end(&mut self) {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
-        // Both ways of saying so: some clients know only the one, some only the other.
+        // Both messages are needed, because some clients know only one of them.
         let goodbye = format!("\"requestId\":{}", self.id);
-        self.ready.push_back(ExchangeEvent::Frame(subscribed(
+        self.ready.push_back(ExchangeEvent::Frame(subscription_notification(
             Method::Cancelled,
             &self.id,
             &goodbye,
@@ -201,7 +211,7 @@ impl NotificationStream {
             .push_back(ExchangeEvent::Answer(listen_ended(&self.id, &self.server_info), None));
     }
 
-    /// A notification of the session, if it is one the client asked for.
+    /// Returns a notification of the session for the client, if its filter accepts it.
     fn told(&self, frame: Bytes) -> Option<Bytes> {
         let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
         let message = Message::decode(frame, &limits).ok()?;

@@ -1,5 +1,5 @@
-//! A request as it is on its way in a stand-in: what an exchange waits for, leaves here while its client gathers input, and
-//! hands to a task.
+//! A stateless request in its pooled session. An exchange waits for it, suspends it while its
+//! client gathers input, or hands it to a task.
 
 use std::{
     sync::Arc,
@@ -8,31 +8,28 @@ use std::{
 
 use bytes::Bytes;
 use protocol::{envelope::Message, ids::RequestId};
+use rules::{event_log::EventKind, limits::PROMOTE_RETRY_INTERVAL, stateless, tasks};
 use tokio::sync::oneshot;
 
 use super::{session_pool::SessionLease, suspended::answer_frame};
-use crate::{
-    limits::PROMOTE_RETRY_INTERVAL,
-    rules::{event_log::EventKind, stateless, tasks},
-    sessions::{
-        call::{Call, CallFuture},
-        session::Session,
-        stream::{EventStream, StreamCursor, StreamItem},
-        tasks::{PendingCall, TaskManager, UnannouncedTask},
-    },
+use crate::sessions::{
+    call::{Call, CallFuture},
+    session::{Session, questions},
+    stream::{EventStream, StreamCursor, StreamItem},
+    tasks::{PendingCall, TaskManager, UnannouncedTask},
 };
 
-/// Dropped, it is cancelled.
+/// A request in a pooled session. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct PendingExchange {
     lease: SessionLease,
     id: RequestId,
     reader: StreamCursor,
-    /// The call, as long as whoever waits for it carries it out.
+    /// The call, while the waiter polls it.
     carried: Option<CallFuture>,
-    /// The same, whoever carries it out.
+    /// The call, also while it runs by itself.
     call: Option<Arc<Call>>,
-    /// Its answer has come.
+    /// Set when the answer has come.
     answered: bool,
 }
 
@@ -41,23 +38,23 @@ impl PendingExchange {
         Self { lease, id, reader, carried: None, call: None, answered: false }
     }
 
-    /// Its call is carried out by who waits for what comes of it.
+    /// Takes the call, which the waiter polls from now on.
     pub(super) fn carry_out(&mut self, call: Option<CallFuture>) {
         self.call = call.as_ref().and_then(CallFuture::call).cloned();
         self.carried = call;
     }
 
-    /// Nobody may wait for it for a while: its call goes on by itself.
+    /// Lets the call run by itself, because no waiter may poll it for a while.
     pub(super) fn let_go(&mut self) {
         self.carried = None;
     }
 
-    /// What was told as its answer, if that is known here.
+    /// Returns the parsed answer of the call, if it is known here.
     pub(super) fn told(&self, frame: &Bytes) -> Option<Message> {
         self.carried.as_ref()?.call()?.take_parsed_answer(frame)
     }
 
-    /// What comes of it next. Cancel-safe.
+    /// Returns the next event. Cancel-safe.
     pub async fn next(&mut self) -> StreamItem {
         let next = match &mut self.carried {
             Some(call) => self.reader.next_while_driving(call).await,
@@ -74,7 +71,7 @@ impl PendingExchange {
         &self.reader.stream
     }
 
-    /// Its call has not ended meanwhile.
+    /// Returns whether the call is still in flight.
     pub(super) fn is_under_way(&self) -> bool {
         self.session().has_in_flight(&self.id)
     }
@@ -83,7 +80,7 @@ impl PendingExchange {
         self.lease.session()
     }
 
-    /// It has a connection to its backend to itself.
+    /// Returns whether the request has its pooled session to itself.
     pub(super) fn is_alone(&self) -> bool {
         self.lease.is_alone()
     }
@@ -91,7 +88,7 @@ impl PendingExchange {
     /// Answers a question of the backend for the client.
     pub(super) fn answer(&self, number: u64, answer: &Bytes) {
         if let Some(message) = tasks::decoded(answer_frame(number, answer)) {
-            self.session().handle_answer(&message);
+            questions::handle_answer(self.session(), &message);
         }
     }
 
@@ -122,26 +119,26 @@ impl Drop for PendingExchange {
     }
 }
 
-/// Whether and when a call becomes a task.
+/// Promotion of a call to a task, and its time.
 #[derive(Debug)]
 pub(super) struct PendingPromotion {
-    /// `None`: only where the backend makes a task of it.
+    /// The time of the promotion. `None`: only if the backend makes a task of the call.
     due: Option<Instant>,
-    /// Of a call whose client takes a task for an answer.
+    /// The call, if its client accepts a task as the answer.
     call: Option<Arc<Call>>,
     attempt: Option<oneshot::Receiver<PromotionResult>>,
 }
 
-/// What came of an attempt.
+/// Result of an attempt.
 #[derive(Debug)]
 enum PromotionResult {
     Task(UnannouncedTask),
-    /// It goes on as it was.
+    /// The exchange, which continues unchanged.
     Unchanged(PendingExchange),
 }
 
 impl PendingPromotion {
-    /// `may`: its client said so with this request.
+    /// Prepares the promotion. `may` is true if the client accepts a task for this request.
     pub(super) fn new(
         under_way: Option<&PendingExchange>,
         may: bool,
@@ -150,7 +147,7 @@ impl PendingPromotion {
         let call = under_way
             .filter(|under_way| under_way.session().accepts_tasks)
             .and_then(PendingExchange::call);
-        // It may have been begun by a request that said something else.
+        // An earlier request with another capability may have begun the call.
         if let Some(handover) = call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
             handover.set_accepting(may);
         }
@@ -175,7 +172,8 @@ impl PendingPromotion {
         }
     }
 
-    /// Begins to make a task of it: whoever goes away meanwhile takes the call, or the task, along.
+    /// Begins to make a task of the call. If the exchange is dropped meanwhile, the call or the
+    /// task is cancelled.
     pub(super) fn attempt(
         &mut self,
         tasks: &Arc<TaskManager>,
@@ -186,7 +184,7 @@ impl PendingPromotion {
         let (tell, attempt) = oneshot::channel();
         self.attempt = Some(attempt);
         let (call, message) =
-            (self.call.clone(), stateless::for_session(&request.message, &under_way.id));
+            (self.call.clone(), stateless::to_session_request(&request.message, &under_way.id));
         let (tasks, running) = (tasks.clone(), under_way.session().shared.running.clone());
         running.spawn(async move {
             let promoted = match (call, message) {
@@ -200,7 +198,7 @@ impl PendingPromotion {
         });
     }
 
-    /// What came of the attempt that is being made. `None`: there is none. Cancel-safe.
+    /// Returns the result of the attempt in progress. `None` without one. Cancel-safe.
     pub(super) async fn outcome(
         &mut self,
     ) -> Option<Result<UnannouncedTask, Option<PendingExchange>>> {
@@ -209,7 +207,7 @@ impl PendingPromotion {
         Some(match outcome {
             Ok(PromotionResult::Task(task)) => Ok(task),
             Ok(PromotionResult::Unchanged(under_way)) => {
-                // The backend's task is followed by the call itself.
+                // The call itself follows the backend's task.
                 if let Some(handover) =
                     self.call.as_ref().and_then(|call| call.task_handoff.as_ref())
                 {

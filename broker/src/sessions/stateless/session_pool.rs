@@ -1,8 +1,9 @@
-//! Stand-ins: sessions for requests that stand alone, kept by principal, endpoint, wire and set of capabilities.
+//! Pools of sessions for stateless requests, by principal, endpoint, transport and capabilities.
 //!
-//! A stand-in is kept in memory as long as it is used, so that its links stay open and a request costs what one of a session
-//! does. Many requests go through one at once, but a backend whose wire cannot tell on whose account it asks something back
-//! gets one that carries no other request meanwhile.
+//! A pooled session stays in memory while it is used. Its links stay open, so that a request costs
+//! what one of a session does. Many requests share a pooled session at once. There is one
+//! exception: some backends cannot tell for which request they ask something. A request to such a
+//! backend gets an exclusive session.
 
 use std::{
     hash::{Hash, Hasher},
@@ -20,34 +21,42 @@ use protocol::{
     ids::RequestId,
     version::Version,
 };
-use tokio::sync::Notify;
-
-use super::{StatelessClient, StatelessRequest, exchange::backend_of};
-use crate::{
-    auth::Caller,
+use rules::{
+    access::Subject,
+    client_transport::Transport,
+    endpoint::Endpoint,
+    endpoint_info::EndpointInfo,
     limits::{
         LINK_IDLE_MAX, POOLED_SESSION_OPEN_MAX, POOLED_SESSION_WAIT_MAX,
         SESSION_POOL_GROW_INTERVAL, SESSIONS_PER_POOL_MAX,
     },
     maps::FastMap,
-    rules::{client_transport::Transport, endpoint::Endpoint, endpoint_info::EndpointInfo},
-    sessions::session::{Agreement, Session, SessionParams},
+};
+use tokio::sync::Notify;
+
+use super::{StatelessClient, StatelessRequest, exchange::backend_of};
+use crate::{
+    auth::Caller,
+    sessions::session::{Agreement, Session, SessionParams, expiry},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct SessionPoolKey {
     caller: Caller,
+    /// The rights of the requests that the sessions serve.
+    subject: Arc<Subject>,
     endpoint: Endpoint,
     transport: Transport,
-    /// As backends are told of them, always in the same words.
+    /// Capabilities as backends get them, always in the same words.
     capabilities: ClientCapabilities,
-    /// Its calls may become tasks.
+    /// True if the calls may become tasks.
     tasks: bool,
-    /// Each carries one request alone, and may end with it: nobody else's goes through it.
+    /// True if each session carries one request alone. Such a session may end with its request.
     alone: bool,
 }
 
-/// Whose it is, and where: of the rest there are a few dozen for each of these.
+/// Hashes the caller and the endpoint. Each pair has at most a few dozen values of the other
+/// fields.
 impl Hash for SessionPoolKey {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         self.caller.hash(hasher);
@@ -58,9 +67,9 @@ impl Hash for SessionPoolKey {
 #[derive(Debug, Default)]
 pub(super) struct SessionPools {
     pools: Mutex<FastMap<SessionPoolKey, SessionPool>>,
-    /// One that carried a request alone is free again.
+    /// Notified when an exclusive session is free again.
     freed: Arc<Notify>,
-    /// How often callers, tenants or endpoints came to their end.
+    /// Number of times that callers, tenants or endpoints ended.
     ends: AtomicU64,
 }
 
@@ -71,7 +80,8 @@ struct SessionPool {
 }
 
 impl SessionPool {
-    /// One that is only just being opened is waited for longer.
+    /// Returns whether the pool may open another session. The pause is longer while a session is
+    /// just being opened.
     fn may_grow(&self) -> bool {
         let opening = self.members.iter().any(|one| !one.proved.load(Ordering::Relaxed));
         let pause = if opening { POOLED_SESSION_OPEN_MAX } else { SESSION_POOL_GROW_INTERVAL };
@@ -83,13 +93,13 @@ impl SessionPool {
 struct PooledSession {
     session: Arc<Session>,
     next_id: AtomicU64,
-    /// Carries one request alone. Set and read while `pools` is locked.
+    /// Set while the session carries one request alone. Set and read while `pools` is locked.
     alone: AtomicBool,
-    /// Something came through it: what is behind it runs.
+    /// Set when something came through the session, so its backend runs.
     proved: AtomicBool,
 }
 
-/// A place in a stand-in for one request.
+/// A place in a pooled session for one request.
 #[derive(Debug)]
 pub(super) struct SessionLease {
     stand_in: Arc<PooledSession>,
@@ -101,25 +111,26 @@ impl SessionLease {
         &self.stand_in.session
     }
 
-    /// Something came of a request.
+    /// Notes that something came through the session.
     pub(super) fn prove(&self) {
         self.stand_in.proved.store(true, Ordering::Relaxed);
     }
 
-    /// An id no other request of the stand-in has.
+    /// Returns an id that no other request of the pooled session has.
     pub(super) fn next_id(&self) -> RequestId {
         RequestId::from_u64(self.stand_in.next_id.fetch_add(1, Ordering::Relaxed))
     }
 }
 
 impl SessionLease {
-    /// Nothing else goes through it meanwhile.
+    /// Returns whether no other request uses the session meanwhile.
     pub(super) fn is_alone(&self) -> bool {
         self.freed.is_some()
     }
 
-    /// Its request is given up while its backend may be at it. What that asks from now on can be told from what it asks for
-    /// another request only where there is no other: nobody goes through this one any more.
+    /// Retires an exclusive session whose request was given up while the backend may work on it.
+    /// Later questions of the backend could not be told from those of another request, so the
+    /// session gets no other request.
     pub(super) fn retire(&self) {
         if self.is_alone() {
             self.session().note_abandoned_call();
@@ -140,24 +151,25 @@ impl Drop for SessionLease {
 }
 
 impl SessionPools {
-    /// A place for a request to this backend.
+    /// Leases a place for a request.
     pub(super) async fn lease(
         &self,
         visitor: &StatelessClient,
         request: &StatelessRequest,
         offer: &EndpointInfo,
     ) -> Result<SessionLease, Refusal> {
-        let client = request.meta.capabilities.known_before_modern();
+        let client = request.meta.capabilities.downgraded();
         let alone = client.can_answer() && cannot_tell_who_asked(visitor, request);
         let wanted = SessionPoolKey {
             caller: visitor.caller.clone(),
+            subject: visitor.caller.subject.clone(),
             endpoint: visitor.endpoint.clone(),
             transport: visitor.transport,
             tasks: request.meta.tasks && offer.capabilities.tasks_tools_call,
             capabilities: client,
             alone,
         };
-        // Nobody waits who need not.
+        // A free place needs no wait.
         let ends = self.ends.load(Ordering::Acquire);
         if let Some(lease) = self.try_lease(visitor, &wanted, offer) {
             return Ok(lease);
@@ -167,7 +179,8 @@ impl SessionPools {
             let freed = self.freed.notified();
             tokio::pin!(freed);
             freed.as_mut().enable();
-            // It may have been this caller's: who comes again is asked for its key again.
+            // The caller itself may have been revoked meanwhile. A repeated request is
+            // authenticated again.
             if self.ends.load(Ordering::Acquire) != ends {
                 return Err(Refusal::new(
                     ErrorKind::TooManyCalls,
@@ -177,11 +190,11 @@ impl SessionPools {
             if let Some(lease) = self.try_lease(visitor, &wanted, offer) {
                 return Ok(lease);
             }
-            // Freed soon, or there may be one more.
+            // A session may become free soon, or the pool may grow.
             let _freed = tokio::time::timeout(SESSION_POOL_GROW_INTERVAL, freed).await;
             if Instant::now() >= give_up {
                 let text = format!(
-                    "{SESSIONS_PER_POOL_MAX} requests of this caller wait for the backend already, which can not tell them apart when it asks back"
+                    "{SESSIONS_PER_POOL_MAX} requests of this caller wait for the backend already, which cannot tell them apart when it asks back"
                 );
                 return Err(Refusal::new(ErrorKind::TooManyCalls, text));
             }
@@ -202,16 +215,16 @@ impl SessionPools {
                 .entry(wanted.clone())
                 .or_insert_with(|| SessionPool { members: Vec::new(), grown_at: Instant::now() }),
         };
-        // One that offers something else by now finishes what it has.
+        // A session with other capabilities than the endpoint has now only finishes its requests.
         let usable = |one: &&Arc<PooledSession>| {
-            // The place first: it is given back after its session has ended.
+            // The flag is read first: it is cleared after its session has ended.
             !(alone && one.alone.load(Ordering::Acquire) || one.session.is_leaving())
                 && one.session.advertised == offer.capabilities
         };
         let stand_in = match pool.members.iter().find(usable) {
             Some(known) => known.clone(),
             None if pool.members.len() >= SESSIONS_PER_POOL_MAX => return None,
-            // Most requests are short, and each of these may be a process.
+            // Most requests are short, and each exclusive session may cost a process.
             None if alone && !pool.may_grow() => return None,
             None => {
                 let made = Arc::new(PooledSession {
@@ -236,9 +249,9 @@ impl SessionPools {
         self.lock().values().flat_map(|pool| &pool.members).map(|one| one.session.clone()).collect()
     }
 
-    /// Ends those that nobody used for a while.
+    /// Ends the sessions that were idle for a while.
     pub(super) fn tick(&self, now: Instant) {
-        self.all().iter().for_each(|session| session.tick(now));
+        self.all().iter().for_each(|session| expiry::expire(session, now));
         self.retain(|one, _| {
             !one.session.is_leaving()
                 && (Arc::strong_count(one) > 1 || !one.session.end_if_idle(STAND_IN_IDLE))
@@ -269,12 +282,12 @@ impl SessionPools {
     }
 }
 
-/// As long as links are kept that nobody uses.
+/// Idle time of a pooled session, which is that of unused links.
 const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
 
-/// Whether the backend that the request goes to cannot say on whose account it asks something.
+/// Returns whether the backend of the request cannot tell for which request it asks something.
 fn cannot_tell_who_asked(visitor: &StatelessClient, request: &StatelessRequest) -> bool {
-    let backend = backend_of(&request.message, &visitor.endpoint, &visitor.tenant.catalog());
+    let backend = backend_of(&request.message, &visitor.endpoint, &visitor.visible_catalog());
     backend
         .and_then(|backend| visitor.tenant.backend(&backend))
         .is_some_and(|backend| backend.has_unattributed_requests())
@@ -295,7 +308,7 @@ fn open(visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &EndpointInfo
     )
 }
 
-/// What a session without a handshake agrees on: the latest revision that has sessions.
+/// Returns the agreement of a session without a handshake: the latest revision that has sessions.
 pub(super) fn agreement(client: ClientCapabilities, offer: &EndpointInfo) -> Agreement {
     Agreement {
         version: Version::LATEST_WITH_SESSIONS,

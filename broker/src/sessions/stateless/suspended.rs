@@ -1,9 +1,11 @@
-//! Requests that wait for something of their client, which has gone to find it and comes back with another request.
+//! Suspended requests. A suspended request waits until its client sends it again with the input
+//! that it needs.
 //!
-//! What the client brings back is sealed: it names this process, the place here and the round, and opens only for the same
-//! principal at the same endpoint. A place is left once: who brings the same state again finds nothing. Nobody waits for
-//! ever, and each caller has so many places and so many bytes; of the connections that carry one request alone some are left
-//! for requests that ask nothing.
+//! The client returns a sealed state. The state names this process, the place in the table and the
+//! round. It opens only for the same principal at the same endpoint. A place is used once, so a
+//! repeated state finds nothing. Every suspension expires. Each caller has a limited number of
+//! places and bytes. Exclusive pooled sessions have a limit of their own, which leaves some for
+//! requests without questions.
 
 use std::{
     collections::HashMap,
@@ -19,22 +21,23 @@ use protocol::{
     method::Method,
     stateless::inputs::{InputRequest, InputResponses},
 };
-use serde::{Deserialize, Serialize};
-
-use super::{StatelessClient, millis, pending_exchange::PendingExchange};
-use crate::{
-    auth::Caller,
+use rules::{
+    endpoint::Endpoint,
     limits::{
         POOLED_SESSIONS_SUSPENDED_MAX, SUSPENDED_BYTES_MAX, SUSPENDED_BYTES_PER_CALLER_MAX,
         SUSPENDED_MAX, SUSPENDED_PER_CALLER_MAX,
     },
-    rules::{endpoint::Endpoint, stateless},
+    stateless,
 };
+use serde::{Deserialize, Serialize};
+
+use super::{StatelessClient, millis, pending_exchange::PendingExchange};
+use crate::auth::Caller;
 
 #[derive(Debug, Default)]
 pub(super) struct SuspensionTable(Mutex<HashMap<u128, SuspendedExchange>>);
 
-/// A request that waits.
+/// A suspended request.
 #[derive(Debug)]
 pub(super) struct SuspendedExchange {
     caller: Caller,
@@ -42,35 +45,35 @@ pub(super) struct SuspendedExchange {
     round: u32,
     expires: Instant,
     pub(super) questions: Vec<RequestedInput>,
-    /// Of the questions, which is what it costs to keep it.
+    /// Bytes of the questions, which are the cost of the suspension.
     bytes: usize,
-    /// What goes on once they are answered; `None`: the request is sent again.
+    /// The exchange that continues after the answers. `None` if the request is sent again instead.
     pub(super) waiting: Option<PendingExchange>,
 }
 
-/// One thing the client was asked for.
+/// One input that the client was asked for.
 #[derive(Debug, Clone)]
 pub(super) struct RequestedInput {
     pub(super) request: InputRequest,
-    /// Under which the session knows it; none where the request is sent again.
+    /// The session's number of the question. `None` if the request is sent again.
     pub(super) number: Option<u64>,
 }
 
-/// What a client brings back.
+/// State that a client returns.
 #[derive(Debug, Serialize, Deserialize)]
 struct RequestState {
-    /// The process where it waits.
+    /// The process that holds the suspended request.
     n: String,
-    /// The place there.
+    /// The place in its table.
     p: String,
     r: u32,
-    /// When it is too late, in milliseconds since 1970.
+    /// Expiry, in milliseconds since 1970.
     x: u64,
-    /// The request, but for what a retry changes.
+    /// Digest of the request, without the members that a retry changes.
     d: String,
 }
 
-/// Where a request waits.
+/// Address of a suspended request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SuspensionId {
     pub node: String,
@@ -78,12 +81,12 @@ pub struct SuspensionId {
     round: u32,
 }
 
-/// Why a state leads nowhere. All look the same to the client.
+/// Reason why a state is not accepted. The client learns only the variant, not the cause within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestStateError {
-    /// Not ours, another's, changed, or for another request.
+    /// The state is not the broker's, belongs to another caller or request, or was changed.
     Invalid,
-    /// Too late, used already, or lost with its process.
+    /// The state has expired, was used already, or was lost with its process.
     Expired,
 }
 
@@ -101,16 +104,16 @@ impl RequestStateError {
     }
 }
 
-/// What a request leaves.
+/// The part of a request that is suspended.
 pub(super) struct Suspension {
     pub(super) questions: Vec<RequestedInput>,
     pub(super) round: u32,
-    /// The request, but for what a retry changes.
+    /// Digest of the request, without the members that a retry changes.
     pub(super) digest: [u8; 32],
 }
 
 impl StatelessClient {
-    /// Leaves a request here until its client comes back. The state to come back with.
+    /// Suspends a request until its client returns. Returns the sealed state for the client.
     pub(super) fn park(
         &self,
         leave: Suspension,
@@ -129,7 +132,7 @@ impl StatelessClient {
             .ok()
             .and_then(|text| self.shared.durable.seal.seal(&self.seal_place(), &text).ok());
         let sealed = sealed.ok_or_else(|| {
-            Refusal::new(ErrorKind::Internal, "the request state can not be sealed")
+            Refusal::new(ErrorKind::Internal, "the request state cannot be sealed")
         })?;
         let parked = SuspendedExchange {
             caller: self.caller.clone(),
@@ -144,7 +147,7 @@ impl StatelessClient {
         Ok(URL_SAFE_NO_PAD.encode(sealed))
     }
 
-    /// Where the request waits whose client brings this state.
+    /// Returns the address of the request that this state names.
     pub fn place_of(
         &self,
         state: &str,
@@ -159,7 +162,7 @@ impl StatelessClient {
             .map_err(|_| RequestStateError::Invalid)?;
         let state: RequestState =
             serde_json::from_slice(&text).map_err(|_| RequestStateError::Invalid)?;
-        if state.d != URL_SAFE_NO_PAD.encode(stateless::digest_of(request)) {
+        if state.d != URL_SAFE_NO_PAD.encode(stateless::request_digest(request)) {
             return Err(RequestStateError::Invalid);
         }
         if state.x < now_ms() {
@@ -169,7 +172,7 @@ impl StatelessClient {
         Ok(SuspensionId { node: state.n, number, round: state.r })
     }
 
-    /// What waits there, once.
+    /// Takes the suspended exchange out of the table, once.
     pub(super) fn unpark(
         &self,
         place: &SuspensionId,
@@ -180,18 +183,20 @@ impl StatelessClient {
             .get(&place.number)
             .filter(|found| found.round == place.round && found.expires > Instant::now());
         let found = found.ok_or(RequestStateError::Expired)?;
-        // What is not an answer at all can be sent again, rightly.
+        // An ill-formed answer leaves the exchange in place, so that the client can send a proper
+        // one.
         for asked in &found.questions {
             let answer = responses.answers.iter().find(|(key, _)| *key == asked.request.key);
-            if answer.is_some_and(|(_, answer)| !stateless::is_answer(asked.request.method, answer))
-            {
+            if answer.is_some_and(|(_, answer)| {
+                !stateless::is_valid_answer(asked.request.method, answer)
+            }) {
                 return Ok(Err(no_answer(&asked.request.key, asked.request.method)));
             }
         }
         parked.remove(&place.number).map(Ok).ok_or(RequestStateError::Expired)
     }
 
-    /// Bound to whom it was given.
+    /// Returns the context of the seal, which binds a state to its caller and endpoint.
     fn seal_place(&self) -> String {
         let Caller { tenant, principal, .. } = &self.caller;
         format!(
@@ -202,7 +207,7 @@ impl StatelessClient {
     }
 }
 
-/// How many, and how large.
+/// Number and bytes of suspended requests.
 #[derive(Default)]
 struct SuspendedUsage {
     count: usize,
@@ -232,15 +237,15 @@ impl SuspendedExchange {
     }
 }
 
-/// Something under the key of a question that does not answer it.
+/// Returns the refusal of a value that does not answer its question.
 pub(super) fn no_answer(key: &str, method: Method) -> Refusal {
     Refusal::new(
         ErrorKind::InvalidParams,
-        format!("params.inputResponses[\"{key}\"] is no answer to {method}"),
+        format!("params.inputResponses[\"{key}\"] is not an answer to {method}"),
     )
 }
 
-/// An answer as the session takes it.
+/// Returns an answer as the session takes it.
 pub(super) fn answer_frame(number: u64, answer: &Bytes) -> Bytes {
     protocol::handshake::success(&RequestId::from_u64(number), answer)
 }
@@ -261,7 +266,8 @@ impl SuspensionTable {
                 other.is_alone() && other.caller == one.caller && other.endpoint == one.endpoint
             })
             .count();
-        // The first of a caller, and the first of all, has room whatever its size: a message has a limit of its own.
+        // The first suspension of a caller, and the first of all, always has room. The limit of a
+        // message bounds its size.
         let fills = |held: &SuspendedUsage, max: usize| {
             held.count > 0 && held.bytes.saturating_add(one.bytes) > max
         };
@@ -281,7 +287,7 @@ impl SuspensionTable {
         }
         if one.is_alone() && alone >= POOLED_SESSIONS_SUSPENDED_MAX {
             let text = format!(
-                "{alone} requests of this caller wait for input at backends that can not tell them apart, of at most {POOLED_SESSIONS_SUSPENDED_MAX}"
+                "{alone} requests of this caller wait for input at backends that cannot tell them apart, of at most {POOLED_SESSIONS_SUSPENDED_MAX}"
             );
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
@@ -304,7 +310,7 @@ impl SuspensionTable {
         self.drop_those(|one| is_meant(&one.caller, &one.endpoint));
     }
 
-    /// Outside the lock: what waits is cancelled with it.
+    /// Removes exchanges. They are dropped outside the lock, because the drop cancels them.
     fn drop_those(&self, goes: impl Fn(&SuspendedExchange) -> bool) {
         let mut gone = Vec::new();
         let mut parked = self.lock();

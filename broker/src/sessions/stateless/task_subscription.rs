@@ -1,5 +1,6 @@
-//! The tasks that one stream of notifications is about (MCP 2026-07-28, Task Status Notifications): each is told of as
-//! `tasks/get` shows it, whenever that has changed, whichever replica carries it out.
+//! The tasks of one stream of notifications (MCP 2026-07-28, Task Status Notifications). The stream
+//! sends the state of a task, as `tasks/get` shows it, whenever it has changed. The task may run on
+//! any replica.
 
 use std::collections::HashMap;
 
@@ -8,29 +9,31 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::{RequestId, TaskId},
 };
-
-use super::StatelessClient;
-use crate::{
+use records::{InputCounts, StoredTaskSnapshot, TaskStatus};
+use rules::{
+    endpoint_info::EndpointInfo,
     limits::{LISTEN_TASKS_MAX, OUTBOX_BATCH_BYTES, STORE_RETRY_MAX},
-    persistence::{InputCounts, StoredTaskSnapshot, TaskStatus},
-    rules::{endpoint_info::EndpointInfo, stateless_tasks},
-    sessions::tasks::TaskWatch,
+    stateless_tasks,
 };
 
-/// How a task was told last. Two that are equal are told once.
+use super::StatelessClient;
+use crate::sessions::tasks::TaskWatch;
+
+/// The state of a task at its last notification. Equal states are sent once.
 type NotifiedState = (TaskStatus, InputCounts);
 
 #[derive(Debug)]
 pub(super) struct TaskSubscription {
     visitor: StatelessClient,
     watch: TaskWatch,
-    /// Those that are not over, as their client knows them.
+    /// Unfinished tasks, with the state that the client knows.
     told: HashMap<TaskId, NotifiedState>,
     may_have_changed: bool,
 }
 
 impl StatelessClient {
-    /// What of these tasks is this client's, from now on. `None`: none of it.
+    /// Subscribes to those of the tasks that this client may see. `None` if it may see none of
+    /// them.
     pub(super) async fn watch_tasks(
         &self,
         wish: Vec<String>,
@@ -41,7 +44,7 @@ impl StatelessClient {
             return Ok(None);
         }
         if !declared {
-            return Err(stateless_tasks::not_declared(
+            return Err(stateless_tasks::extension_required(
                 "tasks are told of to requests that declare their extension",
             ));
         }
@@ -86,7 +89,8 @@ impl TaskSubscription {
         tasks
     }
 
-    /// What there is to tell next, under the id of the request. Cancel-safe: what is not told is found again.
+    /// Returns the next notifications, under the id of the request. Cancel-safe: changes that were
+    /// not returned are found again.
     pub(super) async fn news(&mut self, subscription: &RequestId) -> Vec<Bytes> {
         loop {
             if !self.may_have_changed {
@@ -95,13 +99,13 @@ impl TaskSubscription {
             }
             match self.look(subscription).await {
                 Ok(news) => {
-                    // A look stops where it has much to tell: what is left is found at the next.
+                    // A look stops at its size limit, and the next one finds the rest.
                     self.may_have_changed = !news.is_empty();
                     if !news.is_empty() {
                         return self.tell(news);
                     }
                 }
-                // What the store does not tell now it tells later.
+                // If the store fails, the next round reads again.
                 Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
             }
         }
@@ -127,7 +131,7 @@ impl TaskSubscription {
             if self.told.get(&task).is_some_and(|told| *told != now) {
                 let seen = self.visitor.seen(stored).await?;
                 let frame = seen
-                    .standing()
+                    .report(&crate::request_id())
                     .notification(subscription, self.visitor.shared.task_settings().poll_interval);
                 bytes += frame.len();
                 news.push((task, now, frame));

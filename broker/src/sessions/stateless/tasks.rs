@@ -1,5 +1,6 @@
-//! What a client without a session asks about tasks (MCP 2026-07-28, extension of tasks). All from the store, so any replica
-//! answers, for whoever is the same principal of the same tenant; a task of anybody else is answered like one that never was.
+//! Requests of stateless clients about tasks (MCP 2026-07-28, extension of tasks). They use only
+//! the store, so any replica answers, for the same principal of the same tenant. A task of another
+//! client gets the same answer as a task that never existed.
 
 use bytes::Bytes;
 use protocol::{
@@ -8,22 +9,21 @@ use protocol::{
     method::Method,
     stateless::{inputs::InputResponses, results},
 };
+use records::{StoredTask, TaskAudience, TaskInput, TaskStatus, WriteOp, WriteOutcome};
+use rules::stateless_tasks::{self, NO_SESSION, TaskReport};
 
 use super::{StatelessClient, StatelessRequest};
 use crate::{
-    persistence::{
-        StoredTask, TaskAudience, TaskInput, TaskStatus, Wakeup, WriteOp, WriteOutcome, fault_point,
-    },
-    rules::stateless_tasks::{self, NO_SESSION, TaskReport},
+    persistence::{Wakeup, fault_point},
     sessions::tasks::{load_visible, named_task},
 };
 
-/// Whether it is one of the requests of the extension.
+/// Returns whether the method belongs to the extension.
 pub fn is_about_tasks(method: Method) -> bool {
     matches!(method, Method::TasksGet | Method::TasksUpdate | Method::TasksCancel)
 }
 
-/// A task, with what belongs to how it stands.
+/// A task with the parts that its status needs.
 pub(super) struct LoadedTask {
     pub(super) task: StoredTask,
     outcome: Option<Vec<u8>>,
@@ -31,13 +31,14 @@ pub(super) struct LoadedTask {
 }
 
 impl LoadedTask {
-    pub(super) fn standing(&self) -> TaskReport<'_> {
-        TaskReport { task: &self.task, outcome: self.outcome.as_deref(), inputs: &self.inputs }
+    pub(super) fn report<'a>(&'a self, request_id: &'a str) -> TaskReport<'a> {
+        let outcome = self.outcome.as_deref();
+        TaskReport { task: &self.task, outcome, inputs: &self.inputs, request_id }
     }
 }
 
 impl StatelessClient {
-    /// The whole answer to a request about a task.
+    /// Returns the whole answer to a request about a task.
     pub async fn answer_about_task(&self, request: &StatelessRequest) -> Result<Bytes, Refusal> {
         let absent = || Refusal::new(ErrorKind::MethodNotFound, "tasks are not offered here");
         let server_info = self.stateless.tasks_offered_by(self).ok_or_else(absent)?;
@@ -48,18 +49,25 @@ impl StatelessClient {
     async fn about_task(&self, request: &StatelessRequest) -> Result<Vec<u8>, Refusal> {
         let method = request.message.method;
         if !request.meta.tasks {
-            return Err(stateless_tasks::not_declared(
+            return Err(stateless_tasks::extension_required(
                 "tasks are for requests that declare their extension",
             ));
         }
-        let task =
-            load_visible(&self.shared, &self.audience(), &named_task(&request.message)?).await?;
+        let task = load_visible(
+            &self.shared,
+            &self.audience(),
+            (&self.tenant, &self.caller.subject),
+            &named_task(&request.message)?,
+        )
+        .await?;
         match method {
             Method::TasksGet => {
-                let seen = self.seen(task).await?;
-                Ok(seen.standing().members(self.shared.task_settings().poll_interval).into_bytes())
+                let (seen, request_id) = (self.seen(task).await?, crate::request_id());
+                let poll_interval = self.shared.task_settings().poll_interval;
+                Ok(seen.report(&request_id).members(poll_interval).into_bytes())
             }
-            // What is over stays as it is, and the answer is the same (same extension, Task Cancellation).
+            // A finished task stays as it is, and the answer is the same (same extension, Task
+            // Cancellation).
             Method::TasksCancel if task.status.is_finished() => Ok(Vec::new()),
             Method::TasksCancel => self.tasks.cancel_stored(&task).await.map(|_| Vec::new()),
             _ => self.update(&task, &request.message).await.map(|()| Vec::new()),
@@ -74,7 +82,7 @@ impl StatelessClient {
         }
     }
 
-    /// What is to be shown of it.
+    /// Loads the parts of a task that its status needs.
     pub(super) async fn seen(&self, task: StoredTask) -> Result<LoadedTask, Refusal> {
         let (durable, id) = (&self.shared.durable, &task.record.task);
         let (mut outcome, mut inputs) = (None, Vec::new());
@@ -90,8 +98,8 @@ impl StatelessClient {
         Ok(LoadedTask { task, outcome, inputs })
     }
 
-    /// Stores what the client answers to what the task needs: all of it before it is acknowledged. The first answer to each
-    /// counts, so that to say it again does no harm.
+    /// Stores the client's answers to a task's questions, before they are acknowledged. The first
+    /// answer to each counts, so a repetition is harmless.
     async fn update(&self, task: &StoredTask, message: &Message) -> Result<(), Refusal> {
         if message.fields.input_responses.is_none() {
             return Err(Refusal::new(ErrorKind::InvalidParams, "params.inputResponses is missing"));
@@ -103,15 +111,15 @@ impl StatelessClient {
         }
         let inputs = durable.timed("task_inputs", durable.store.open_task_inputs(id)).await?;
         let mut stored = false;
-        for (number, answer) in stateless_tasks::answers(&inputs, &responses)? {
+        for (number, answer) in stateless_tasks::match_answers(&inputs, &responses)? {
             match durable.write(WriteOp::AnswerInput { task: id.clone(), number, answer }).await? {
                 WriteOutcome::Done => stored = true,
                 _ => self.shared.metrics.dropped_answer("late"),
             }
         }
         if stored {
-            fault_point::passed("task.input.answered");
-            durable.hot.wake(Wakeup::Task { task: id.clone(), session: task.record.session });
+            fault_point::hit("task.input.answered");
+            durable.hot.publish(Wakeup::Task { task: id.clone(), session: task.record.session });
         }
         Ok(())
     }

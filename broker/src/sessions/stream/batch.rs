@@ -1,7 +1,7 @@
-//! Reading a stream in batches: by a connection that writes many messages with one system call.
+//! Reading a stream in batches, for a connection that writes many messages with one system call.
 //!
-//! Called by duplex listeners. What was taken is given up only once it is said to have been sent, so that a connection that
-//! breaks leaves behind what it did not send.
+//! Duplex listeners call this. A stream keeps the messages that were taken until the connection
+//! marks them as sent. A connection that breaks thus leaves its unsent messages behind.
 
 use std::{
     future::poll_fn,
@@ -9,21 +9,21 @@ use std::{
 };
 
 use bytes::Bytes;
+use rules::event_log::{LogLimits, PositionGone};
 
 use super::{EventStream, StreamCursor, StreamEnd};
-use crate::rules::event_log::{LogLimits, PositionGone};
 
-/// What a connection finds when it looks for something to write.
+/// Result of a read for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batch {
-    /// These many frames were added.
+    /// Number of frames that were added.
     Frames(usize),
-    /// Why there is nothing more.
+    /// Reason of the end.
     End(StreamEnd),
 }
 
 impl StreamCursor {
-    /// Waits for something to send and takes as much of it as fits. Cancel-safe: a dropped call loses nothing.
+    /// Waits for messages and takes as many as fit. Cancel-safe: a dropped future loses nothing.
     pub async fn next_batch(
         &mut self,
         count_max: usize,
@@ -37,7 +37,7 @@ impl StreamCursor {
         .await
     }
 
-    /// What [`StreamCursor::next_batch`] would return without waiting.
+    /// Returns what [`StreamCursor::next_batch`] would return without a wait, if anything.
     pub fn try_next_batch(
         &mut self,
         count_max: usize,
@@ -47,7 +47,7 @@ impl StreamCursor {
         self.poll_batch(count_max, bytes_max, frames, None)
     }
 
-    /// Takes what there is. Where nothing is, whoever is `waiting` is woken when there may be something.
+    /// Takes the messages that are there. If there are none, registers the waker of `waiting`.
     fn poll_batch(
         &mut self,
         count_max: usize,
@@ -61,7 +61,7 @@ impl StreamCursor {
             return Some(Batch::End(ended));
         }
         self.position = state.log.take_after(self.position, count_max, bytes_max, frames);
-        state.read_through = self.position;
+        state.reader.advance(self.position);
         self.stream.update_unread(&mut state);
         let found = match frames.len() - before {
             0 => state.end_reason().map(Batch::End),
@@ -73,43 +73,43 @@ impl StreamCursor {
         found
     }
 
-    /// What was taken is sent. What fits into `kept` may be asked for again.
+    /// Marks the taken messages as sent. As many as fit into `kept` stay for a repeated read.
     pub fn mark_sent(&self, kept: Option<LogLimits>) {
         let log = &mut self.stream.lock().log;
         match kept {
-            None => log.forget_through(self.position),
-            Some(kept) => log.forget_all_but(self.position, kept),
+            None => log.discard_through(self.position),
+            Some(kept) => log.trim_sent(self.position, kept),
         }
     }
 }
 
 impl EventStream {
-    /// Where a client goes on that has received this many messages on the stream; without a number, after the last that was
-    /// taken by a connection.
+    /// Returns the position of a client that has received this many messages on the stream. Without
+    /// a number, returns the position after the last message that a connection took.
     pub fn position_of(&self, received: Option<u64>) -> Result<u64, PositionGone> {
         let state = self.lock();
         match received {
             Some(received) => state.log.position_of(received),
-            None => Ok(state.log.handed()),
+            None => Ok(state.log.sent_through()),
         }
     }
 
-    /// Whether it carries everything of its session.
+    /// Returns whether the stream carries everything of its session.
     pub fn is_outbox(&self) -> bool {
         self.lock().log.is_outbox()
     }
 
-    /// How many connections have read it, one after the other.
+    /// Returns how many connections have read the stream, one after the other.
     pub fn reader_count(&self) -> u64 {
-        self.lock().reader
+        self.lock().reader.count()
     }
 
-    /// Whether what waits to be taken has used up half of the room there is.
+    /// Returns whether the unread messages use at least half of the stream's room.
     pub fn is_half_full(&self) -> bool {
         self.lock().log.is_half_full()
     }
 
-    /// Resolves when the stream is given up because its client does not read.
+    /// Resolves when the stream is cut because its client does not read.
     pub async fn wait_until_cut(&self) {
         poll_fn(|context| {
             let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! A connection's place in a stream.
+//! A connection's position in a stream.
 
 use std::{
     future::poll_fn,
@@ -9,7 +9,7 @@ use std::{
 use super::{EventStream, StreamItem};
 use crate::sessions::stream::wakers::unlock_and_wake_all;
 
-/// A connection's place in a stream.
+/// A connection's position in a stream.
 #[derive(Debug)]
 pub struct StreamCursor {
     pub stream: Arc<EventStream>,
@@ -18,17 +18,17 @@ pub struct StreamCursor {
 }
 
 impl StreamCursor {
-    /// Waits for what comes next. Cancel-safe: a dropped call loses nothing.
+    /// Returns the next item. Cancel-safe: a dropped future loses nothing.
     pub async fn next(&mut self) -> StreamItem {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// The id the client may resume from when it has seen everything up to here.
+    /// Returns the id from which the client may resume after the events up to here.
     pub fn event_id(&self) -> String {
         self.stream.event_id(self.position)
     }
 
-    /// How many events wait for this reader already.
+    /// Returns how many events wait for this reader already.
     pub fn backlog(&self) -> u64 {
         self.stream.lock().log.count_after(self.position)
     }
@@ -40,7 +40,7 @@ impl StreamCursor {
         }
         if let Some(event) = state.log.next_after(self.position) {
             self.position = event.sequence;
-            state.read_through = event.sequence;
+            state.reader.advance(event.sequence);
             self.stream.update_unread(&mut state);
             return Poll::Ready(StreamItem::Event(event));
         }
@@ -57,8 +57,7 @@ impl StreamCursor {
 impl Drop for StreamCursor {
     fn drop(&mut self) {
         let mut state = self.stream.lock();
-        if state.reader == self.generation {
-            state.connected = false;
+        if state.reader.disconnect(self.generation) {
             unlock_and_wake_all(state);
         }
     }

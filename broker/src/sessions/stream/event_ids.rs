@@ -1,4 +1,5 @@
-//! What is said of a stream outside of it: its requests in the event log, and places in it in event ids.
+//! Encodings of a stream for others: its pending requests for the event log, and positions in it as
+//! event ids.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
@@ -6,14 +7,13 @@ use protocol::{
     ids::{RequestId, TaskId},
     json::{Document, Limits, Value, ValueKind, quote},
 };
+use rules::limits::NAMED_REQUEST_BYTES_MAX;
 
-use crate::limits::NAMED_REQUEST_BYTES_MAX;
-
-/// A request that is to be answered on a stream.
+/// A request that gets its answer on a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingAnswer {
     pub id: RequestId,
-    /// All it does is wait for this task, which any owner of the session can.
+    /// The task that the request only waits for. Any owner of the session can wait for it.
     pub task: Option<TaskId>,
 }
 
@@ -23,7 +23,8 @@ impl From<RequestId> for PendingAnswer {
     }
 }
 
-/// Requests as a JSON array: the id of each, or an object of that and the task it waits for.
+/// Encodes requests as a JSON array: the id of each, or an object with the id and the task it waits
+/// for.
 pub(super) fn encode_pending(due: &[PendingAnswer]) -> Vec<u8> {
     let one = |due: &PendingAnswer| match &due.task {
         None => due.id.raw().to_vec(),
@@ -36,7 +37,7 @@ pub(super) fn encode_pending(due: &[PendingAnswer]) -> Vec<u8> {
     [&b"["[..], &all.join(&b','), b"]"].concat()
 }
 
-/// Reads what [`encode_pending`] wrote.
+/// Decodes the output of [`encode_pending`].
 pub fn decode_pending(text: &[u8]) -> Vec<PendingAnswer> {
     let Ok(document) =
         Document::parse(text, &Limits { bytes_max: text.len(), ..Limits::default() })
@@ -54,10 +55,10 @@ pub fn decode_pending(text: &[u8]) -> Vec<PendingAnswer> {
     document.root().elements().map(one).collect()
 }
 
-/// No event has a higher number: every store has room for what may follow.
+/// Highest sequence of an event. Every store has room for the sequences that may follow.
 const SEQUENCE_MAX: u64 = (i64::MAX / 2).unsigned_abs();
 
-/// Reads an event id back.
+/// Parses an event id.
 pub fn parse_event_id(text: &str) -> Option<EventId> {
     let (stream, place) = text.split_once('-')?;
     let (sequence, request) = place
@@ -76,16 +77,17 @@ pub fn parse_event_id(text: &str) -> Option<EventId> {
 pub struct EventId {
     pub stream: u64,
     pub sequence: u64,
-    /// The request that was not answered up to there. The client's word: nothing is believed on account of it but by itself.
+    /// The request without an answer up to this event. The client's claim decides only about its
+    /// own request.
     pub request: Option<RequestId>,
 }
 
-/// Whether an id is short enough to be named in event ids.
+/// Returns whether an id is short enough for event ids.
 pub(super) fn is_nameable(id: &RequestId) -> bool {
     id.raw().len() <= NAMED_REQUEST_BYTES_MAX
 }
 
-/// A request as event ids name it.
+/// Encodes a request's id for event ids.
 pub(super) fn encode_request_id(id: &RequestId) -> String {
     URL_SAFE_NO_PAD.encode(id.raw())
 }

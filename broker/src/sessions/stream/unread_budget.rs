@@ -1,19 +1,20 @@
-//! What a stream holds unread: given to another stream, and counted as part of what all streams of the process may hold.
+//! Unread messages of a stream: their move to another stream, and their part of the budget of all
+//! streams.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
     time::Instant,
 };
 
+use rules::{event_log::Event, limits::OUTBOX_STEP_BYTES};
+
 use super::{EventStream, StreamState, wakers::unlock_and_wake};
 use crate::{
     admission::outbox_budget::{HolderId, OutboxBudget},
-    limits::OUTBOX_STEP_BYTES,
     metrics::Metrics,
-    rules::event_log::Event,
 };
 
-/// All streams of the process together.
+/// The budget of unread bytes of all streams of the process.
 #[derive(Debug)]
 pub struct UnreadBudget {
     waiting: OutboxBudget<Weak<EventStream>>,
@@ -25,12 +26,12 @@ impl UnreadBudget {
         Arc::new(Self { waiting: OutboxBudget::new(bytes_max), metrics })
     }
 
-    /// Cuts streams, the largest first, until there is room.
+    /// Cuts streams, the largest first, until the budget suffices.
     fn enforce(&self) {
         while let Some(largest) = self.waiting.to_be_cut().and_then(|stream| stream.upgrade()) {
             tracing::warn!(
                 stream = largest.number,
-                "too much waits for all clients together: the one for which most waits is given up"
+                "too much waits for all clients together: the client with most waiting bytes is disconnected"
             );
             self.metrics.rate_limited("outbox_bytes_total");
             largest.cut();
@@ -38,7 +39,7 @@ impl UnreadBudget {
     }
 }
 
-/// A stream's place among them.
+/// A stream's account in the budget.
 #[derive(Debug)]
 pub(super) struct UnreadAccount {
     budget: Arc<UnreadBudget>,
@@ -47,18 +48,19 @@ pub(super) struct UnreadAccount {
 }
 
 impl EventStream {
-    /// Gives away what no connection has taken, to be told on another stream.
+    /// Takes the messages that no connection has read, for another stream.
     pub fn take_unread(&self) -> Vec<Event> {
         let mut state = self.lock();
         let unread = state.log.take_unread();
         if let (Some(last), Some(sink)) = (unread.last(), &mut state.sink) {
-            sink.trim(self.number, last.sequence); // the log can not take back its end, so all of it goes
+            sink.trim(self.number, last.sequence); // the log cannot take back its end, so all of it goes
         }
         self.update_unread(&mut state);
         unread
     }
 
-    /// Takes over what another stream could not deliver, as far as there is room. Returns how many found none.
+    /// Takes over messages that another stream could not deliver, as far as there is room. Returns
+    /// how many found none.
     pub fn adopt(&self, now: Instant, events: Vec<Event>) -> usize {
         let mut state = self.lock();
         let mut left_out = 0;
@@ -74,7 +76,7 @@ impl EventStream {
         left_out
     }
 
-    /// What it holds counts from now on.
+    /// Counts the stream's unread bytes from now on.
     pub fn attach_budget(self: &Arc<Self>, all: &Arc<UnreadBudget>) {
         let counted = UnreadAccount {
             budget: all.clone(),
@@ -87,7 +89,7 @@ impl EventStream {
         }
     }
 
-    /// Notes how much it holds, as it is now.
+    /// Updates the account with the present number of unread bytes.
     pub(super) fn update_unread(&self, state: &mut StreamState) {
         let Some(counted) = self.unread_account.get() else { return };
         let all = &counted.budget;
@@ -102,7 +104,8 @@ impl EventStream {
         }
     }
 
-    /// Has others, or itself, make room for what was just added. Not to be called while a stream is locked.
+    /// Enforces the budget after an addition, which may cut this or another stream. No stream may
+    /// be locked.
     pub(super) fn enforce_budget(&self) {
         if self.grown.swap(false, Ordering::Relaxed)
             && let Some(counted) = self.unread_account.get()
@@ -111,7 +114,7 @@ impl EventStream {
         }
     }
 
-    /// Its client does not read, and what waits for it is in the way of others.
+    /// Cuts the stream, because its client does not read and the unread bytes exceed the budget.
     fn cut(&self) {
         let mut state = self.lock();
         state.log.cut();
@@ -134,9 +137,9 @@ impl Drop for EventStream {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use rules::event_log::{EventKind, LogLimits};
 
     use super::*;
-    use crate::rules::event_log::{EventKind, LogLimits};
 
     const STEP: usize = OUTBOX_STEP_BYTES;
 

@@ -1,5 +1,8 @@
-//! Who waits for something on a stream: its latest reader, and connections that write what was read. Noted under the stream's lock, so
-//! that nothing is missed in between, and gone with the reader, as it keeps the task that is to be woken.
+//! Wakers of a stream: those of its latest reader, and of connections that write messages they have
+//! read.
+//!
+//! They are registered under the stream's lock, so that no change is missed. They go with the
+//! reader, because a waker keeps its task alive.
 
 use std::task::{Context, Waker};
 
@@ -9,14 +12,15 @@ use super::StreamState;
 
 #[derive(Debug, Default)]
 pub(super) struct Wakers {
-    /// Woken by anything.
+    /// Woken by any change.
     reader: Option<Waker>,
-    /// Woken if the stream is cut meanwhile. Mostly one: a connection that was displaced may still be at what it took before.
+    /// Woken if the stream is cut. There is mostly one. A displaced connection may still be writing
+    /// what it took before.
     writers: Vec<Waker>,
 }
 
 impl Wakers {
-    /// The reader is woken by whatever changes.
+    /// Registers the reader, which any change wakes.
     pub(super) fn register_reader(&mut self, context: &Context<'_>) {
         match &mut self.reader {
             Some(waker) => waker.clone_from(context.waker()),
@@ -24,12 +28,12 @@ impl Wakers {
         }
     }
 
-    /// The reader sees what changes without being told.
+    /// Removes the reader's waker, because the reader polls anyway.
     pub(super) fn clear_reader(&mut self) {
         self.reader = None;
     }
 
-    /// Who writes is woken if the stream is cut.
+    /// Registers a writer, which a cut of the stream wakes.
     pub(super) fn register_writer(&mut self, context: &Context<'_>) {
         if !self.writers.iter().any(|waker| waker.will_wake(context.waker())) {
             self.writers.push(context.waker().clone());
@@ -37,7 +41,7 @@ impl Wakers {
     }
 }
 
-/// Something has changed: lets go of the lock, and wakes whom it concerns.
+/// Releases the lock and wakes the reader, and the writers if the stream was cut.
 pub(super) fn unlock_and_wake(mut state: MutexGuard<'_, StreamState>) {
     let reader = state.wakers.reader.take();
     let writers =
@@ -46,7 +50,8 @@ pub(super) fn unlock_and_wake(mut state: MutexGuard<'_, StreamState>) {
     reader.into_iter().chain(writers).for_each(Waker::wake);
 }
 
-/// The reader changes: lets go of the lock, and of whoever waited so far. Those who still do say so again.
+/// Releases the lock and wakes all, because the reader changes. Those that still wait register
+/// again.
 pub(super) fn unlock_and_wake_all(mut state: MutexGuard<'_, StreamState>) {
     let Wakers { reader, writers } = std::mem::take(&mut state.wakers);
     drop(state);
@@ -58,12 +63,10 @@ mod tests {
     use std::{pin::pin, sync::Arc, time::Instant};
 
     use bytes::Bytes;
+    use rules::event_log::{EventKind, LogLimits};
 
     use super::*;
-    use crate::{
-        rules::event_log::{EventKind, LogLimits},
-        sessions::stream::EventStream,
-    };
+    use crate::sessions::stream::EventStream;
 
     const LIMITS: LogLimits = LogLimits { events: 2, bytes: 1000 };
 

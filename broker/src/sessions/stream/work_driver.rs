@@ -1,18 +1,20 @@
-//! Reading a stream by whoever works on what comes on it, so that neither has to wake the other.
+//! Reading a stream in the task that also does the work for it, so that neither has to wake the
+//! other.
 
 use std::{future::poll_fn, pin::pin};
 
 use super::{StreamCursor, StreamItem};
 
 impl StreamCursor {
-    /// [`StreamCursor::next`] for who carries out meanwhile what the stream waits for.
+    /// Reads as [`StreamCursor::next`] does, and polls the work that the stream waits for.
     pub async fn next_while_driving(&mut self, work: impl Future<Output = ()>) -> StreamItem {
         let (mut work, mut is_over) = (pin!(work), false);
         poll_fn(|context| {
             if !is_over {
-                // Nobody is told while it works: what it pushes by itself is seen right below, and would only wake this task again.
+                // The reader's waker is cleared during the poll of the work. The read below sees
+                // what the work pushes, and a wakeup would only run this task again.
                 let mut state = self.stream.lock();
-                if state.reader == self.generation {
+                if state.reader.is_latest(self.generation) {
                     state.wakers.clear_reader();
                 }
                 drop(state);
@@ -30,13 +32,11 @@ mod tests {
 
     use bytes::Bytes;
     use protocol::ids::RequestId;
+    use rules::event_log::{EventKind, LogLimits};
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::{
-        rules::event_log::{EventKind, LogLimits},
-        sessions::stream::EventStream,
-    };
+    use crate::sessions::stream::EventStream;
 
     #[tokio::test]
     async fn the_answer_of_the_work_is_read_and_so_is_what_others_push_meanwhile() {

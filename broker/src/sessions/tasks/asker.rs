@@ -1,9 +1,15 @@
-//! Runs of tasks as links know them: senders of requests, and recipients of what a backend sends on their account.
+//! Runs of tasks as links see them: senders of requests, and recipients of the backend's messages
+//! about them.
 
 use std::{pin::Pin, sync::Arc, time::Instant};
 
 use http::HeaderMap;
 use protocol::{envelope::Message, error::Refusal, json::Span, splice::Splice};
+use rules::{
+    event_log::EventKind,
+    log_level::LogLevel,
+    tasks::{self, BackendTask},
+};
 
 use super::{inputs, run::TaskRun};
 use crate::{
@@ -12,11 +18,7 @@ use crate::{
         inbound::Inbound,
         link::{Era, Link, connection::Connection},
     },
-    rules::{
-        event_log::EventKind,
-        log_level::LogLevel,
-        tasks::{self, BackendTask},
-    },
+    sessions::session::questions,
 };
 
 impl Inbound for TaskRun {
@@ -34,15 +36,19 @@ impl Inbound for TaskRun {
         }
     }
 
-    /// The client gets the notification with our id of the task.
+    /// Sends the client the notification with the broker's id of the task.
     fn receive(&self, kind: EventKind, message: &Message) {
         let mut splice = Splice::new(&message.frame);
-        splice.set_meta(message, tasks::RELATED_TASK, &tasks::related(&self.id));
+        splice.set_meta(message, tasks::RELATED_TASK, &tasks::related_task_meta(&self.id));
         self.send(kind, splice.finish());
     }
 
     fn complete_elicitation(&self, id: &str, message: &Message) -> bool {
-        let asked = self.tasks.listeners(self).into_iter().find(|session| session.was_elicited(id));
+        let asked = self
+            .tasks
+            .listeners(self)
+            .into_iter()
+            .find(|session| questions::was_elicited(session, id));
         asked
             .inspect(|session| session.deliver(EventKind::Message, message.frame.clone()))
             .is_some()
@@ -52,14 +58,15 @@ impl Inbound for TaskRun {
         self.creator().map_or_else(|| self.stored_log_level(), |session| session.log_level())
     }
 
-    /// A run sends what a call of a session sends, also for a stateless client.
+    /// Returns the era of sessions. A run sends what a call of a session sends, also for a
+    /// stateless client.
     fn client_era(&self) -> Era {
         Era::Sessions
     }
 }
 
 impl Asker for TaskRun {
-    /// The progress token is good on the connection until the task is over.
+    /// Notes the request. Its progress token stays valid on the connection until the task is over.
     fn sent_as(&self, sent: SentRequest, _at: Instant) {
         self.tasks.note_token(self, &sent);
         self.lock().carried = Some(sent);
@@ -79,7 +86,7 @@ impl Asker for TaskRun {
         HeaderMap::new()
     }
 
-    /// The client gets the progress under its own token.
+    /// Sends the client the progress under its own token.
     fn progress(&self, message: &Message, token: Span, value: f64) {
         let Some(client_token) = self.progress_token() else { return };
         if !self.notifications.progress_advances(value) {
@@ -90,7 +97,7 @@ impl Asker for TaskRun {
         splice.replace(token, client_token.to_vec()).set_meta(
             message,
             tasks::RELATED_TASK,
-            &tasks::related(&self.id),
+            &tasks::related_task_meta(&self.id),
         );
         self.send(EventKind::Droppable, splice.finish());
     }

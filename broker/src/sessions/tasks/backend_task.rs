@@ -1,7 +1,9 @@
-//! A backend that has tasks itself makes one of its own: it is watched here, and its outcome fetched.
+//! Tasks that a backend makes for calls of the broker. The run polls such a task and fetches its
+//! outcome.
 //!
-//! The backend's id never leaves this process; it is in the record, so that whoever takes the task over goes on watching.
-//! The backend is asked no oftener than it wishes (`pollInterval`), unless it says by itself that something changed.
+//! The backend's task id never reaches a client. The record holds it, so that the next owner of the
+//! task can poll on. The run polls no more often than the backend asks (`pollInterval`), unless the
+//! backend sends a notification about the task.
 
 use std::sync::Arc;
 
@@ -11,6 +13,11 @@ use protocol::{
     json,
     method::Method,
     version::Version,
+};
+use records::{TaskStatus, TaskStep, WriteOp};
+use rules::{
+    link_sharing::LinkScope,
+    tasks::{self, BackendTask},
 };
 use serde::{Deserialize, Serialize};
 
@@ -28,21 +35,18 @@ use crate::{
             connection::{Connection, Failure},
         },
     },
-    persistence::{TaskStatus, TaskStep, WriteOp, fault_point},
-    rules::{
-        link_sharing::LinkScope,
-        tasks::{self, BackendTask},
-    },
+    persistence::fault_point,
 };
 
-/// What it takes to reach the backend's session again; sealed in the record.
+/// Address of the backend's session, which lets another process reach it again. The record holds it
+/// sealed.
 #[derive(Serialize, Deserialize)]
 struct SealedBackendSession {
     url: String,
     /// `Mcp-Session-Id` of the backend.
     session: String,
     version: String,
-    /// The session at the backend is the task's own, and ends with it.
+    /// True if the session at the backend belongs to the task alone, and ends with it.
     own: bool,
 }
 
@@ -57,7 +61,8 @@ impl SealedBackendSession {
         })
     }
 
-    /// Makes a link go on with the session. Where the client's session is here, its link does by itself.
+    /// Makes a task's own link resume the session. The link of a client's session resumes by
+    /// itself.
     fn take(self, link: &Link) {
         if !matches!(link.scope, LinkScope::Task(_)) || link.live().is_some() {
             return;
@@ -73,8 +78,9 @@ impl SealedBackendSession {
     }
 }
 
-/// Request ids are not used again within a session of the backend, which the client's own link and other tasks may use at
-/// the same time: a range by lot, above all that they use, and below what a double holds.
+/// Returns the first request id of a resumed session. Request ids must not repeat within a session
+/// of the backend. The client's own link and other tasks may use that session at the same time. The
+/// range is random, above all ids that those use, and below the largest integer of a double.
 fn first_wire_id() -> u64 {
     (1 << 52) | (u64::from(rand::random_range(0..1_u32 << 20)) << 32)
 }
@@ -84,7 +90,8 @@ fn seal_context(run: &TaskRun) -> String {
 }
 
 impl TaskRun {
-    /// The backend made a task of its own. Noted before the answer is handed on: the backend's next message may be about it.
+    /// Notes that the backend made a task of its own. The connection calls this before it delivers
+    /// the answer, because the backend's next message may be about the task.
     pub(super) fn track_backend_task(
         &self,
         link: &Arc<Link>,
@@ -92,7 +99,7 @@ impl TaskRun {
         backend_task: &str,
     ) {
         let unstored = step(self, link, connection, backend_task)
-            .inspect_err(|error| tracing::error!(task = %self.digest(), %error, "the way to a backend's task can not be stored"))
+            .inspect_err(|error| tracing::error!(task = %self.digest(), %error, "the location of a backend's task cannot be stored"))
             .ok();
         {
             let mut state = self.lock();
@@ -110,7 +117,7 @@ impl TaskRun {
         self.changed.notify_waiters();
     }
 
-    /// The same, where the backend alone decided that a call becomes a task.
+    /// Notes a task that the backend made without being asked for one.
     pub(super) fn track_unrequested_task(
         &self,
         link: &Arc<Link>,
@@ -122,7 +129,7 @@ impl TaskRun {
     }
 }
 
-/// What is stored of a task that the backend made.
+/// Returns the step to store for a task of the backend, with its session sealed.
 fn step(
     run: &TaskRun,
     link: &Link,
@@ -134,7 +141,7 @@ fn step(
     Ok(TaskStep::Delegated { backend_task: backend_task.to_owned(), link })
 }
 
-/// Goes on with a task that the backend has just made.
+/// Stores a task that the backend has just made, and watches it.
 pub(super) async fn follow(
     run: &Arc<TaskRun>,
     link: &Arc<Link>,
@@ -157,11 +164,11 @@ pub(super) async fn follow(
     if let Some(mirrored) = &mut run.lock().backend_task {
         mirrored.unstored = None;
     }
-    fault_point::passed("task.mirrored.committed");
+    fault_point::hit("task.mirrored.committed");
     watch(run, link, task).await
 }
 
-/// Goes on with a task that another process left.
+/// Watches a task of the backend that another process left.
 pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u8]) -> RunOutcome {
     let opened = run.shared.durable.seal.open(&seal_context(run), sealed);
     let way: Option<SealedBackendSession> =
@@ -170,7 +177,7 @@ pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u
     let link = loop {
         match run.link() {
             Ok(link) => break link,
-            // After a start the backend may not be registered yet.
+            // The backend may not be registered yet, shortly after the start.
             Err(_) if patience.wait(None).await => {}
             Err(_) => return unknown(run, "its backend is not registered any more"),
         }
@@ -202,10 +209,11 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
             TaskStatus::Cancelled => return RunOutcome::CancelledByBackend,
             TaskStatus::Working => {
                 let wait = task.poll_interval.unwrap_or(run.shared.task_settings().poll_interval);
-                // Either way the backend is asked next.
+                // The next step is the same after the interval and after a notification.
                 let _sooner = tokio::time::timeout(wait, run.backend_notified.notified()).await;
             }
-            // MCP 2025-11-25, TaskManager: what the backend needs comes on the stream of `tasks/result`.
+            // MCP 2025-11-25, Tasks: the backend sends what it needs on the stream of
+            // `tasks/result`.
             TaskStatus::InputRequired | TaskStatus::Completed | TaskStatus::Failed => {
                 match ask(run, link, &task.id, Method::TasksResult).await {
                     Err(ending) => return ending,
@@ -215,7 +223,8 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
                             Some(task).filter(|task| task.status.is_finished()),
                         );
                     }
-                    // An invalid parameter of the call, or a task that is not known? Whoever knows the task means the call.
+                    // The error can mean an invalid parameter of the call or an unknown task. If
+                    // the backend still knows the task, it means the call.
                     Ok(answer) => {
                         return match ask(run, link, &task.id, Method::TasksGet).await {
                             Err(ending) => ending,
@@ -241,7 +250,7 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
     }
 }
 
-/// Asks about the backend's task, over as many connections as it takes.
+/// Sends a request about the backend's task, over as many connections as it needs.
 async fn ask(
     run: &Arc<TaskRun>,
     link: &Arc<Link>,
@@ -264,7 +273,7 @@ async fn ask(
                 match answer {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => {
-                        // It may have waited for long: its patience begins now.
+                        // The request may have waited long, so the retry time begins now.
                         if method == Method::TasksResult && !failure.was_not_seen() {
                             patience.reset();
                         }
@@ -275,7 +284,7 @@ async fn ask(
             Err(refusal) => refusal.retry_after,
         };
         if link.is_closed() || !patience.wait(hint).await {
-            return Err(unknown(run, "the backend can not be reached"));
+            return Err(unknown(run, "the backend cannot be reached"));
         }
     }
 }

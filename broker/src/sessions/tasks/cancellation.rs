@@ -1,4 +1,4 @@
-//! The one way in which a task is cancelled from outside its run: by its client or an operator, at any replica.
+//! Cancellation of a task from outside its run: by its client or an operator, at any replica.
 
 use std::sync::Arc;
 
@@ -6,15 +6,14 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::TaskId,
 };
+use records::{StoredTask, WriteOp, WriteOutcome};
+use rules::tasks::TaskOutcome;
 
 use super::TaskManager;
-use crate::{
-    persistence::{StoredTask, Wakeup, WriteOp, WriteOutcome},
-    rules::tasks::TaskOutcome,
-};
+use crate::persistence::Wakeup;
 
 impl TaskManager {
-    /// Cancels a task, for an operator.
+    /// Cancels a task on behalf of an operator.
     pub async fn cancel(self: &Arc<Self>, id: &str) -> Result<(), Refusal> {
         let unknown = || Refusal::new(ErrorKind::TaskNotFound, "no such task");
         let task = TaskId::new(id);
@@ -24,8 +23,8 @@ impl TaskManager {
         if self.cancel_stored(&known).await? { Ok(()) } else { Err(over()) }
     }
 
-    /// Commits that a task is cancelled, and tells whoever carries it out. Nothing of it is left to be done after this. False:
-    /// it was over already.
+    /// Commits the cancellation of a task and notifies the process that runs it. No step of the
+    /// task is carried out after this. Returns false if the task was already over.
     pub(in crate::sessions) async fn cancel_stored(
         self: &Arc<Self>,
         known: &StoredTask,
@@ -49,7 +48,7 @@ impl TaskManager {
         if let Some(run) = self.run(&task) {
             run.stop(super::StopReason::Cancelled);
         }
-        self.shared.durable.hot.wake(Wakeup::Task { task, session: known.record.session });
+        self.shared.durable.hot.publish(Wakeup::Task { task, session: known.record.session });
         Ok(true)
     }
 }

@@ -1,178 +1,143 @@
-//! A call becomes a task: first it is on disk, then its client is told, then it is carried out.
+//! Creation of a task from a call: the store commits the task, then the client gets the answer,
+//! then the run starts.
 //!
-//! A request that comes again (the client did not see the answer) finds its task. It is the same request when the same
-//! session sends the same bytes under the same id, or when its sender gives it the same idempotency key.
+//! A client repeats a request if it did not get the answer. The repeated request finds its task in
+//! two cases: the same session sends the same bytes under the same id, or the sender gives the same
+//! idempotency key.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
-    ids::{BackendId, RequestId, TaskId},
+    ids::{RequestId, TaskId},
     splice::Splice,
+};
+use records::{
+    FullTask, NodeName, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStep, WriteOp,
+    WriteOutcome,
+};
+use rules::{
+    limits::{
+        COMMIT_LOOK_MAX, COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX,
+        TASK_REQUEST_BYTES_MAX, TASK_RUN_MAX, TASK_STORE_WAIT_MAX,
+    },
+    routing, stateless_tasks,
+    tasks::{self, IDEMPOTENCY_KEY, TaskDetails, TaskOptions},
 };
 
 use super::{
-    TaskManager, recovery,
+    TaskManager,
+    creator::TaskCreator,
+    recovery,
     run::{RunPlan, TaskRun},
 };
 use crate::sessions::task_host::NewTask;
 use crate::{
     config,
-    limits::{
-        COMMIT_LOOK_MAX, COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES,
-        TASK_REQUEST_BYTES_MAX, TASK_RUN_MAX, TASK_STORE_WAIT_MAX,
-    },
-    persistence::{
-        self, FullTask, NodeName, StoreError, StoredTask, TaskLimit, TaskLimits, TaskRecord,
-        TaskStatus, TaskStep, WriteOp, WriteOutcome, fault_point,
-    },
-    rules::{
-        routing::{self, TaskTarget},
-        stateless_tasks,
-        tasks::{self, IDEMPOTENCY_KEY, TaskDetails, TaskOptions},
-    },
+    persistence::{self, StoreError, fault_point},
     sessions::session::{Session, local_requests::Reply},
     telemetry::{request, traces::RequestTrace},
 };
 
-impl Session {
-    /// Makes a task of a call.
-    pub(in crate::sessions) async fn create_task(
-        self: Arc<Self>,
-        tasks: Arc<TaskManager>,
+/// Creates a task from a call.
+pub(super) async fn create_task(
+    session: Arc<Session>,
+    tasks: Arc<TaskManager>,
+    task: NewTask,
+) -> Result<Reply, Refusal> {
+    tasks.check_capacity()?;
+    let settings = session.shared.task_settings().clone();
+    TaskCreation { session, tasks, settings }.create(task).await
+}
+
+/// One call on its way to a task.
+struct TaskCreation {
+    session: Arc<Session>,
+    tasks: Arc<TaskManager>,
+    settings: config::TaskConfig,
+}
+
+impl TaskCreation {
+    fn creator(&self) -> TaskCreator<'_> {
+        TaskCreator::new(&self.session)
+    }
+
+    async fn create(
+        self,
         NewTask { message, id, plan, target }: NewTask,
     ) -> Result<Reply, Refusal> {
-        tasks.check_capacity()?;
-        let settings = self.shared.task_settings().clone();
         let wish = TaskOptions::of(&message)?;
         let call = call_of(&message, &plan)?;
-        let mut details = self.details(target);
-        // Without a session nobody hears what is said beside the outcome (MCP 2026-07-28, TaskManager).
-        if self.has_client {
+        let mut details = self.creator().details(target);
+        // A client without a session gets no notifications of the task (MCP 2026-07-28, Tasks).
+        if self.session.has_client {
             let token = message.bytes(message.fields.meta_progress_token);
             details.progress_token = token.map(|token| String::from_utf8_lossy(token).into_owned());
-            details.log_level = self.log_level().map(|level| level.name().to_owned());
+            details.log_level = self.session.log_level().map(|level| level.name().to_owned());
         }
         request::with_current(|request| note_origin(&mut details, request));
         let idempotency = Some(self.idempotency(&wish, &id, &call));
-        let record =
-            TaskRecord { idempotency, ..self.record_of(&call, plan.backend, &details, wish.ttl) };
-        let owner = self.shared.durable.node();
-        match self.store_task(&tasks, &record, &owner, &settings).await? {
-            WriteOutcome::Created { at_us } => {
-                Ok(self.created(tasks, record, at_us, &owner, &settings))
-            }
-            WriteOutcome::Duplicate(task) => {
-                self.existing_task(&tasks, &task, &record, &settings).await
-            }
-            // It was made, by an attempt whose answer was lost, and this process took it along to another name since.
-            WriteOutcome::Fenced => {
-                self.existing_task(&tasks, &record.task, &record, &settings).await
-            }
-            WriteOutcome::LimitReached(limit) => Err(full(limit, &settings)),
+        let record = TaskRecord {
+            idempotency,
+            ..self.creator().record(&call, plan.backend, &details, wish.ttl)
+        };
+        let owner = self.session.shared.durable.node();
+        match self.store(&record, &owner).await? {
+            WriteOutcome::Created { at_us } => Ok(self.created(record, at_us, owner)),
+            WriteOutcome::Duplicate(task) => self.existing(&task, &record).await,
+            // An earlier attempt created the task, and its answer was lost. Since then this process
+            // has reclaimed the task under another name.
+            WriteOutcome::Fenced => self.existing(&record.task, &record).await,
+            WriteOutcome::LimitReached(limit) => Err(full(limit, &self.settings)),
             _ => Err(Refusal::new(ErrorKind::Internal, "the task could not be made")),
         }
     }
 
-    /// What it takes to carry a call out as a task of this client.
-    pub(super) fn details(&self, target: TaskTarget) -> TaskDetails {
-        TaskDetails::new(
-            self.version.as_str(),
-            &self.endpoint,
-            self.client.raw(),
-            target.traits,
-            target.tool,
-        )
+    /// Answers with the new task. Its run starts once the answer is on its way.
+    fn created(self, record: TaskRecord, at_us: i64, owner: NodeName) -> Reply {
+        fault_point::hit("task.created");
+        let stored = self.creator().note_stored(record, at_us, &owner);
+        let result = self.result(&stored);
+        Reply::ResultThen(result, Box::new(move || self.start(stored, &owner)))
     }
 
-    /// A task that is not stored yet.
-    pub(super) fn record_of(
-        &self,
-        call: &Bytes,
-        backend: BackendId,
-        details: &TaskDetails,
-        ttl: Option<Duration>,
-    ) -> TaskRecord {
-        let settings = self.shared.task_settings();
-        TaskRecord {
-            task: TaskId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; TASK_ID_BYTES]>())),
-            tenant: self.tenant.id.clone(),
-            principal: self.caller.principal.clone(),
-            session: self.creator_key(),
-            private: self.is_anonymous(),
-            backend,
-            idempotency: None,
-            details: details.encode(),
-            request: call.to_vec(),
-            ttl: Some(tasks::actual_ttl(ttl, settings.ttl, settings.ttl_max)),
+    /// Returns the result of a call that became this task.
+    fn result(&self, task: &StoredTask) -> Bytes {
+        match self.session.has_client {
+            true => tasks::created_result(task, self.settings.poll_interval).into(),
+            false => stateless_tasks::created_result(task, self.settings.poll_interval),
         }
     }
 
-    fn created(
-        self: &Arc<Self>,
-        tasks: Arc<TaskManager>,
-        record: TaskRecord,
-        at_us: i64,
-        owner: &NodeName,
-        settings: &config::TaskConfig,
-    ) -> Reply {
-        fault_point::passed("task.created");
-        let stored = self.note_created(record, at_us, owner);
-        let result = self.creation(&stored, settings);
-        let (session, owner) = (self.clone(), owner.clone());
-        Reply::ResultThen(result, Box::new(move || session.start_task(&tasks, stored, &owner)))
-    }
-
-    pub(super) fn note_created(
-        &self,
-        record: TaskRecord,
-        at_us: i64,
-        owner: &NodeName,
-    ) -> StoredTask {
-        self.shared.metrics.task_transition(TaskStatus::Working.name());
-        let stored = new_task(record, at_us, owner.clone());
-        tracing::info!(task = super::digest(&stored.record.task), tenant = %self.tenant.id, principal = %self.caller.principal, backend = %stored.record.backend, "task made");
-        stored
-    }
-
-    /// The result of a call that became this task.
-    fn creation(&self, task: &StoredTask, settings: &config::TaskConfig) -> Bytes {
-        match self.has_client {
-            true => tasks::created(task, settings.poll_interval).into(),
-            false => stateless_tasks::created(task, settings.poll_interval),
-        }
-    }
-
-    /// The answer is on its way: now it is carried out. Unless the process changed its name meanwhile: then nobody knows
-    /// whether the task is still ours, and it is found like any that was left behind.
-    fn start_task(&self, tasks: &Arc<TaskManager>, stored: StoredTask, owner: &NodeName) {
-        if self.shared.durable.node() != *owner {
+    /// Starts the run, because the answer is on its way. If the process has changed its name
+    /// meanwhile, the task may belong to another process. In that case the orphan sweep or a claim
+    /// finds it.
+    fn start(&self, stored: StoredTask, owner: &NodeName) {
+        if self.session.shared.durable.node() != *owner {
             return;
         }
         if let Some(plan) = RunPlan::read(&stored.record) {
             let left = stored.record.ttl;
-            let run = TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), tasks);
-            tasks.start(run, TaskStep::Queued);
+            let run = TaskRun::new(
+                FullTask { stored, ttl_left: left },
+                plan,
+                self.session.tenant.clone(),
+                &self.tasks,
+            );
+            self.tasks.start(run, TaskStep::Queued);
         }
     }
 
-    /// The task this request made before.
-    async fn existing_task(
-        &self,
-        tasks: &Arc<TaskManager>,
-        task: &TaskId,
-        asked: &TaskRecord,
-        settings: &config::TaskConfig,
-    ) -> Result<Reply, Refusal> {
-        let persistence = &self.shared.durable;
+    /// Answers with the task that an earlier copy of this request created.
+    async fn existing(&self, task: &TaskId, asked: &TaskRecord) -> Result<Reply, Refusal> {
+        let persistence = &self.session.shared.durable;
         let known = persistence.timed("whole_task", persistence.store.full_task(task)).await?;
-        let known = known.filter(|known| self.audience().may_see(&known.stored.record));
+        let known = known.filter(|known| self.creator().audience().may_see(&known.stored.record));
         let whole = known.ok_or_else(|| {
             Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone")
         })?;
@@ -185,23 +150,19 @@ impl Session {
                 "the idempotency key belongs to another call",
             ));
         }
-        // Its commit may have been long in coming, and nobody have waited for it any more.
-        let is_stray = recovery::is_ours(&self.shared, &known) && !tasks.is_active(task);
-        if is_stray && !self.shared.draining.is_cancelled() {
-            self.shared.running.spawn(recovery::recover(tasks.clone(), whole));
+        // The commit may have come after its request had given up, so that no run started.
+        let is_stray =
+            recovery::is_ours(&self.session.shared, &known) && !self.tasks.is_active(task);
+        if is_stray && !self.session.shared.draining.is_cancelled() {
+            self.session.shared.running.spawn(recovery::recover(self.tasks.clone(), whole));
         }
-        Ok(Reply::Result(self.creation(&known, settings)))
+        Ok(Reply::Result(self.result(&known)))
     }
 
-    /// Tries for a moment, unless the store is away. A client is told that nothing was done only where that is certain.
-    async fn store_task(
-        &self,
-        tasks: &Arc<TaskManager>,
-        record: &TaskRecord,
-        owner: &NodeName,
-        settings: &config::TaskConfig,
-    ) -> Result<WriteOutcome, Refusal> {
-        let limits = limits_of(settings);
+    /// Stores the task, and retries for a moment while the store is busy. The refusal denies the
+    /// creation only where that is certain.
+    async fn store(&self, record: &TaskRecord, owner: &NodeName) -> Result<WriteOutcome, Refusal> {
+        let limits = limits_of(&self.settings);
         let mut wait = STORE_RETRY_FIRST;
         let give_up_at = Instant::now() + TASK_STORE_WAIT_MAX;
         let mut is_open = false;
@@ -211,7 +172,7 @@ impl Session {
                 owner: owner.clone(),
                 limits,
             };
-            let error = match self.shared.durable.commit(create).await {
+            let error = match self.session.shared.durable.commit(create).await {
                 Ok(written) => return Ok(written),
                 Err(error) => error,
             };
@@ -221,8 +182,8 @@ impl Session {
                 if !is_open {
                     return Err(persistence::refusal(&error));
                 }
-                self.shared.running.spawn(recover_if_committed(
-                    tasks.clone(),
+                self.session.shared.running.spawn(recover_if_committed(
+                    self.tasks.clone(),
                     record.task.clone(),
                     record.ttl.unwrap_or(TASK_RUN_MAX),
                 ));
@@ -235,18 +196,20 @@ impl Session {
         }
     }
 
-    /// What makes a repeated request the same one. A client without a name of its own shares none with others.
+    /// Returns the key under which a repeated request finds its task. Anonymous clients share no
+    /// keys with one another.
     fn idempotency(&self, wish: &TaskOptions, id: &RequestId, request: &[u8]) -> Vec<u8> {
         match &wish.idempotency_key {
-            // Nothing tells those apart who have neither a key nor a session: each request is one of its own.
-            Some(_) if self.is_anonymous() && !self.has_client => {
-                hash(b"request", &[self.key.as_bytes(), id.raw(), request])
+            // Clients with neither a credential nor a session cannot be told apart, so each request
+            // is unique.
+            Some(_) if self.creator().is_anonymous() && !self.session.has_client => {
+                hash(b"request", &[self.session.key.as_bytes(), id.raw(), request])
             }
-            Some(key) if self.is_anonymous() => {
-                hash(b"key of a session", &[self.creator_key().as_bytes(), key.as_bytes()])
+            Some(key) if self.creator().is_anonymous() => {
+                hash(b"key of a session", &[self.creator().key().as_bytes(), key.as_bytes()])
             }
             Some(key) => hash(b"key", &[key.as_bytes()]),
-            None => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),
+            None => hash(b"request", &[self.session.key.as_bytes(), id.raw(), request]),
         }
     }
 }
@@ -259,13 +222,14 @@ pub(super) fn limits_of(settings: &config::TaskConfig) -> TaskLimits {
     }
 }
 
-/// The request that made the task.
+/// Notes the name and trace of the request that created the task.
 pub(super) fn note_origin(details: &mut TaskDetails, request: &request::RequestTelemetry) {
     details.request = Some(request.name.to_string());
-    details.trace = request.tracing.as_ref().map(RequestTrace::carried);
+    details.trace = request.tracing.as_ref().map(RequestTrace::to_carried);
 }
 
-/// The call as its backend gets it: its own name of the tool, and nothing that is between the client and the broker.
+/// Returns the call as its backend gets it: with the backend's name of the tool, and without the
+/// members that only the broker reads.
 pub(super) fn call_of(message: &Message, plan: &routing::Plan) -> Result<Bytes, Refusal> {
     let mut splice = Splice::new(&message.frame);
     for (span, text) in &plan.edits {
@@ -290,7 +254,7 @@ pub(super) fn call_of(message: &Message, plan: &routing::Plan) -> Result<Bytes, 
     Ok(request)
 }
 
-/// The same tool with the same arguments.
+/// Returns whether two calls name the same tool with the same arguments.
 fn is_same_call(one: &[u8], other: &[u8]) -> bool {
     let read = |request: &[u8]| tasks::decoded(Bytes::copy_from_slice(request));
     let (Some(one), Some(other)) = (read(one), read(other)) else { return false };
@@ -300,21 +264,8 @@ fn is_same_call(one: &[u8], other: &[u8]) -> bool {
     same(|message| message.fields.name) && same(|message| message.fields.arguments)
 }
 
-fn new_task(record: TaskRecord, at_us: i64, owner: NodeName) -> StoredTask {
-    StoredTask {
-        record,
-        status: TaskStatus::Working,
-        message: None,
-        step: TaskStep::Queued,
-        owner: Some(owner),
-        created_at_us: at_us,
-        updated_at_us: at_us,
-        epoch: 1,
-        revision: 1,
-    }
-}
-
-/// The length of each part is hashed with it, so that no two lists of parts are the same bytes.
+/// Hashes the parts. Each part's length is hashed with it, so that no two lists of parts are the
+/// same bytes.
 fn hash(purpose: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     let mut context = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256);
     for part in [purpose].iter().chain(parts) {
@@ -341,8 +292,8 @@ fn full(limit: TaskLimit, settings: &config::TaskConfig) -> Refusal {
     Refusal::new(ErrorKind::TaskLimit, text)
 }
 
-/// Nobody knows whether the task was made. If it was, its client may have been led to it when it asked again, so it is carried
-/// out like any other.
+/// Recovers a task whose creation had an unknown outcome. If the store has the task, a repeated
+/// request may have returned it to the client, so this process carries it out.
 async fn recover_if_committed(tasks: Arc<TaskManager>, task: TaskId, ttl: Duration) {
     if let Some(found) = await_commit(&tasks, &task, ttl).await
         && recovery::is_ours(&tasks.shared, &found.stored)
@@ -351,7 +302,8 @@ async fn recover_if_committed(tasks: Arc<TaskManager>, task: TaskId, ttl: Durati
     }
 }
 
-/// The task, if it was made. A commit that waits (for a standby, say) is seen by nobody until it is through, which may be long.
+/// Waits for a creation of unknown outcome to appear, and returns the task if it does. A commit can
+/// wait for a standby, and is visible to no reader until then, which may take long.
 pub(super) async fn await_commit(
     tasks: &Arc<TaskManager>,
     task: &TaskId,
@@ -359,7 +311,7 @@ pub(super) async fn await_commit(
 ) -> Option<FullTask> {
     let begun = Instant::now();
     let mut wait = STORE_RETRY_MAX;
-    // Whoever comes after this process finds it, too.
+    // The wait ends with the process, because the next owner finds the task.
     while tokio::time::timeout(wait, tasks.shared.draining.cancelled()).await.is_err() {
         match tasks
             .shared

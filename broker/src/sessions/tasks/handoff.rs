@@ -1,19 +1,22 @@
-//! Which running tasks another process can go on with at no loss, when this one goes away, and how they are given to it.
+//! Handoff of running tasks to another process when this one drains, where that loses nothing.
+
+use records::{TaskStep, WriteOp, WriteOutcome};
+use rules::limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RELEASE_TRIES};
 
 use super::{
     TaskManager,
     run::{RunState, StopReason, TaskRun},
 };
-use crate::{
-    config::spec::TransportSpec,
-    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RELEASE_TRIES},
-    persistence::{TaskStep, WriteOp, WriteOutcome},
-};
+use crate::config::spec::TransportSpec;
 
 impl TaskManager {
-    /// Gives away what loses nothing by that: calls that were not sent, backends' own tasks that can be watched from anywhere,
-    /// and with `again` calls that are harmless to send again. Any other call stays until its answer, which only this
-    /// process can get.
+    /// Releases the runs that lose nothing by it:
+    ///
+    /// - calls that were not sent;
+    /// - tasks of backends that any process can watch;
+    /// - with `again`, calls that are harmless to send again.
+    ///
+    /// Any other call stays until its answer, which only this process can get.
     pub fn hand_off(&self, again: bool) {
         for run in self.all_runs() {
             run.stop_if(StopReason::Released, |state| run.is_transferable(state, again));
@@ -29,7 +32,7 @@ impl TaskRun {
         match &state.backend_task {
             // Only this process can give the backend the answer.
             Some(_) if !state.inputs.is_empty() => false,
-            // A child process, and its task with it, ends with this one.
+            // A child process and its task end with this process.
             Some(mirrored) => {
                 matches!(mirrored.link.backend.spec.transport, TransportSpec::Http { .. })
             }
@@ -38,9 +41,10 @@ impl TaskRun {
     }
 }
 
-/// Another process may go on, once the record says from where: what was certainly not sent can begin anew there, and what the
-/// backend made a task of can be watched. With less in the record it stays ours: the lease ends with the process, and the
-/// task is found then.
+/// Releases a task to other processes, once the record holds the step they start from. A call that
+/// was certainly not sent can start again there, and a task of the backend can be watched there. If
+/// that step cannot be stored, this process keeps the task. Its lease ends with the process, and
+/// another process claims the task then.
 pub(super) async fn release(run: &TaskRun) {
     let step = {
         let state = run.lock();
@@ -65,7 +69,7 @@ pub(super) async fn release(run: &TaskRun) {
     }
 }
 
-/// Stores what this run has to say last, if that can be done soon.
+/// Stores the last change of this run, with few retries. Returns whether it was stored.
 async fn store_with_retries(run: &TaskRun, change: impl Fn(i64) -> WriteOp) -> bool {
     let (mut wait, mut tries) = (STORE_RETRY_FIRST, 1);
     loop {

@@ -1,10 +1,10 @@
-//! The task manager as sessions know it.
+//! Implementation of the task service of sessions by the task manager.
 
 use std::sync::Arc;
 
 use protocol::ids::{RequestId, TaskId};
 
-use super::TaskManager;
+use super::{TaskManager, creation::create_task, handlers};
 use crate::sessions::{
     session::Session,
     stream::EventStream,
@@ -13,11 +13,11 @@ use crate::sessions::{
 
 impl TaskService for TaskManager {
     fn create(self: Arc<Self>, session: Arc<Session>, task: NewTask) -> TaskReply {
-        Box::pin(session.create_task(self, task))
+        Box::pin(create_task(session, self, task))
     }
 
     fn cancel(self: Arc<Self>, session: Arc<Session>, task: TaskId) -> TaskReply {
-        Box::pin(session.cancel_task(self, task))
+        Box::pin(handlers::cancel_task(session, self, task))
     }
 
     fn outcome(
@@ -27,6 +27,6 @@ impl TaskService for TaskManager {
         id: RequestId,
         stream: Arc<EventStream>,
     ) -> TaskReply {
-        Box::pin(session.task_result(self, task, id, stream))
+        Box::pin(handlers::task_result(session, self, task, id, stream))
     }
 }

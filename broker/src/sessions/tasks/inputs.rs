@@ -1,9 +1,16 @@
-//! What a backend needs from the client before a task can go on (MCP 2025-11-25, Tasks: `input_required`): elicitation,
-//! sampling, roots.
+//! Input that a task's backend needs from the client (MCP 2025-11-25, Tasks: `input_required`):
+//! elicitation, sampling, roots.
 //!
-//! The request is put into the record, where whoever waits for the task finds it, on whichever replica; so does the owner
-//! with the answer. Every request of the backend is answered: by the client, by an error after the time clients have, or when
-//! the task is over. Not where the backend's own task goes on with another process: an error would make it fail.
+//! The owner writes the request into the record. Every replica where a client waits for the task
+//! reads it there, and the owner reads the answer there. Every request of the backend gets one of
+//! three answers:
+//!
+//! - the client's answer
+//! - an error, after the time that clients have
+//! - an error, when the task is over
+//!
+//! There is one exception: the backend's own task continues with another process. An error would
+//! make that task fail.
 
 use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Instant};
 
@@ -17,28 +24,32 @@ use protocol::{
     method::Method,
     splice::Splice,
 };
+use records::{TaskStatus, WriteOp};
+use rules::{
+    limits::{TASK_INPUTS_MAX, TASK_POLLER_INTERVAL},
+    tasks,
+};
 
 use super::run::{OpenInput, StopReason, TaskRun};
 use crate::{
     backends::link::{connection::Connection, pending::QuestionOwner},
-    limits::{TASK_INPUTS_MAX, TASK_POLLER_INTERVAL},
-    persistence::{TaskStatus, WriteOp, fault_point},
-    rules::tasks,
-    sessions::session::Session,
+    persistence::fault_point,
+    sessions::session::{Session, questions},
     telemetry::child_span::ChildSpan,
 };
 
-/// Numbers one owner can give; the next owner's begin above them, because a number is never used again.
+/// Numbers that one owner can give out. The next owner's numbers begin above them, because no
+/// number is used twice.
 const NUMBERS_PER_EPOCH: i64 = 1 << 20;
 
-/// How the client's answer gets to the backend that asked.
+/// Route of the client's answer to the backend.
 #[derive(Debug, Clone)]
 pub(super) enum ReplyRoute {
     Backend {
         connection: Arc<Connection>,
         id: RequestId,
     },
-    /// As the answer to a question of the session whose call became the task.
+    /// The answer goes to a question of the session whose call became the task.
     Session {
         session: Arc<Session>,
         number: u64,
@@ -57,20 +68,20 @@ impl ReplyRoute {
         matches!(self, Self::Session { number, .. } if *number == asked)
     }
 
-    /// Under the id it was asked with.
+    /// Sends the answer. It must already carry [`ReplyRoute::id`].
     fn send(&self, answer: Bytes) {
         match self {
             Self::Backend { connection, .. } => connection.send_later(answer),
             Self::Session { session, .. } => {
                 if let Some(answer) = tasks::decoded(answer) {
-                    session.handle_answer(&answer);
+                    questions::handle_answer(session, &answer);
                 }
             }
         }
     }
 }
 
-/// Takes a backend's request for the client of a task.
+/// Accepts a backend's request for the client of a task.
 pub(super) fn ask(
     run: &Arc<TaskRun>,
     connection: &Arc<Connection>,
@@ -83,7 +94,7 @@ pub(super) fn ask(
     ask_via(run, ReplyRoute::Backend { connection: connection.clone(), id }, message)
 }
 
-/// The same, on this way.
+/// Accepts a request for the client of a task. The answer takes `way`.
 pub(super) fn ask_via(
     run: &Arc<TaskRun>,
     way: ReplyRoute,
@@ -122,7 +133,8 @@ pub(super) fn ask_via(
             QuestionOwner { who: run.this.clone(), number: number.cast_unsigned() },
         );
         if connection.is_closed() {
-            // Whoever closed it may have looked before the question was there.
+            // The thread that closed the connection may have looked for questions before this one
+            // was noted.
             run.withdraw_input(number);
             return Ok(());
         }
@@ -132,7 +144,7 @@ pub(super) fn ask_via(
     Ok(())
 }
 
-/// The question with the context that its answer goes on with.
+/// Returns the question with the trace context of `span`, which the answer continues.
 fn with_context(span: &ChildSpan, message: &Message) -> Option<Message> {
     let mut splice = Splice::new(&message.frame);
     span.put_into_meta(&mut splice, message);
@@ -154,7 +166,7 @@ async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
         }
         return;
     }
-    fault_point::passed("task.input.asked");
+    fault_point::hit("task.input.asked");
     let waiting = run.lock().inputs.get_mut(&number).map(|input| input.stored = true).is_some();
     if waiting {
         run.count_transition(TaskStatus::InputRequired);
@@ -166,7 +178,7 @@ async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
 }
 
 impl TaskRun {
-    /// The backend no longer needs the answer, or cannot get it any more.
+    /// Withdraws a question whose answer the backend no longer needs, or can no longer get.
     pub fn withdraw_input(self: &Arc<Self>, number: i64) {
         if take(self, number).is_some_and(|input| input.stored) {
             let run = self.clone();
@@ -189,7 +201,7 @@ fn refuse(input: &OpenInput, refusal: &Refusal) {
         .send(refusal.to_response(Some(&input.reply_route.id()), &crate::request_id()));
 }
 
-/// The record no longer shows the question.
+/// Removes the question from the record.
 async fn close(run: &TaskRun, number: i64) {
     if run.commit(|epoch| WriteOp::CloseInput { task: run.id.clone(), epoch, number }).await.is_ok()
     {
@@ -200,7 +212,8 @@ async fn close(run: &TaskRun, number: i64) {
     }
 }
 
-/// The run is over: what still waits gets no answer any more.
+/// Answers every open question with an error, because the run is over. A question gets no answer if
+/// another process continues the backend's task.
 pub(super) fn refuse_all(run: &TaskRun) {
     let numbers: Vec<i64> = run.lock().inputs.keys().copied().collect();
     for input in numbers.into_iter().filter_map(|number| take(run, number)) {
@@ -214,9 +227,10 @@ fn refuse_as_over(run: &TaskRun, input: &OpenInput) {
     }
 }
 
-/// Looks after a running task: hands answers of the client to the backend, and notices when the task is not wanted any more.
+/// Serves a running task: sends the client's answers to the backend, and stops the run when the
+/// task has ended.
 pub(super) async fn poll_inputs(run: &Arc<TaskRun>) -> Infallible {
-    // Nothing has changed that is not known here.
+    // Nothing has changed that this process does not know.
     let mut may_have_changed = false;
     loop {
         let changed = run.changed.notified();
@@ -224,16 +238,17 @@ pub(super) async fn poll_inputs(run: &Arc<TaskRun>) -> Infallible {
         changed.as_mut().enable(); // before looking, so that no change is missed
         let open = expire(run);
         if may_have_changed {
-            // What the store does not tell now it tells later.
+            // If the store fails, the next round reads it again.
             may_have_changed = (!open.is_empty() && take_answers(run, &open).await.is_err())
                 || stop_if_ended(run).await.is_err();
         }
-        // A word comes with each change, from who makes it or from `poller`.
+        // Each change causes a notification, from its author or from `poller`.
         may_have_changed |= tokio::time::timeout(TASK_POLLER_INTERVAL, changed).await.is_ok();
     }
 }
 
-/// Numbers of the questions that wait and are stored. Those that waited too long are answered with an error.
+/// Returns the numbers of the stored questions that wait. Answers those that waited too long with
+/// an error.
 fn expire(run: &Arc<TaskRun>) -> BTreeSet<i64> {
     let limit = run.shared.config.timeouts.client_request;
     let (late, open): (Vec<i64>, BTreeSet<i64>) = {
@@ -264,7 +279,7 @@ async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) -> Result<(), Re
         let Some(waiting) = take(run, input.number) else { continue };
         let answer = tasks::with_id(answer, &waiting.reply_route.id());
         if let (Some(span), Some(answer)) = (waiting.take_span(), tasks::decoded(answer.clone())) {
-            span.answered(&answer, Method::Unknown);
+            span.finish(&answer, Method::Unknown);
         }
         waiting.reply_route.send(to_backend_ids(run, answer));
         close(run, input.number).await;
@@ -272,7 +287,7 @@ async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) -> Result<(), Re
     Ok(())
 }
 
-/// The client's answer names the task as the backend does.
+/// Replaces the broker's task id in the client's answer with the backend's id.
 fn to_backend_ids(run: &TaskRun, answer: Bytes) -> Bytes {
     let Some(message) = tasks::decoded(answer.clone()) else { return answer };
     let (Some(related), Some(meta)) = (message.fields.meta_related_task_id, message.fields.meta)
@@ -288,7 +303,7 @@ fn to_backend_ids(run: &TaskRun, answer: Bytes) -> Bytes {
     splice.finish()
 }
 
-/// Somebody else may have ended the task, or deleted it.
+/// Stops the run if another process or a client has ended or deleted the task.
 async fn stop_if_ended(run: &TaskRun) -> Result<(), Refusal> {
     let durable = &run.shared.durable;
     if durable

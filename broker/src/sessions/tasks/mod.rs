@@ -1,13 +1,15 @@
-//! TaskManager (MCP 2025-11-25, TaskManager): the broker is their host, for every backend.
+//! Tasks (MCP 2025-11-25, Tasks). The broker hosts them for every backend.
 //!
-//! The record of a task is in the store; any replica answers for it. One process owns it and carries it out ([`runner`]).
-//! What is here is that process's own: which tasks run, who waits for them, and which sessions live here. All of it may be
-//! lost; a task is found again in the store.
+//! The store holds the record of a task, and any replica answers for it. One process owns the task
+//! and carries it out ([`runner`]). This module holds the state of that process: which tasks run,
+//! which requests wait for them, and which sessions are here. All of it may be lost, because the
+//! store finds a task again.
 
 mod asker;
 mod backend_task;
 mod cancellation;
 mod creation;
+mod creator;
 mod handlers;
 mod handoff;
 mod host;
@@ -32,14 +34,12 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
+use records::TaskStatus;
+use rules::limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFERRED_MAX};
 
-use crate::{
-    backends::{
-        asker::{Asker, SentRequest},
-        link::{Link, connection::Connection},
-    },
-    limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFERRED_MAX},
-    persistence::TaskStatus,
+use crate::backends::{
+    asker::{Asker, SentRequest},
+    link::{Link, connection::Connection},
 };
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -49,22 +49,22 @@ use tokio::sync::Notify;
 
 use self::run::{StopReason, TaskRun};
 pub(super) use self::{
-    handlers::{load_visible, named_task},
+    handlers::{list_tasks, load_visible, named_task, task_state},
     promotion::{PendingCall, UnannouncedTask},
 };
 use super::{session::Session, shared::Shared, stream::EventStream, tenant::Tenant};
 
-/// Finds a tenant by its name.
+/// Finds a tenant by its id.
 pub type FindTenant = Box<dyn Fn(&TenantId) -> Option<Arc<Tenant>> + Send + Sync>;
 
-/// The tasks this process has to do with.
+/// Tasks that this process runs or waits for.
 pub struct TaskManager {
     pub(super) shared: Arc<Shared>,
     inner: Mutex<TaskTable>,
     tenants: OnceLock<FindTenant>,
-    /// TaskManager that cannot be carried out here.
+    /// Tasks that this process cannot carry out.
     deferred: Mutex<HashMap<TaskId, Deferral>>,
-    /// TaskManager that are being taken up.
+    /// Tasks that are being recovered.
     recovering: Mutex<HashSet<TaskId>>,
 }
 
@@ -73,19 +73,19 @@ struct TaskTable {
     running: HashMap<TaskId, RunEntry>,
     /// Requests that wait for a task to change.
     waiting: HashMap<TaskId, Vec<Weak<TaskWaiter>>>,
-    /// The status last told to the session that made a task, where that is not `working`.
+    /// The status last sent to the session that made a task. An absent entry means `working`.
     notified_status: HashMap<TaskId, TaskStatus>,
 }
 
-/// A task that is for other processes.
+/// Leaves a task to other processes for a time.
 #[derive(Debug, Clone, Copy)]
 struct Deferral {
     until: Instant,
-    /// How long that was.
+    /// Length of this deferral. The next one lasts twice as long.
     lasts: Duration,
 }
 
-/// A task and where it is found from.
+/// A run and the places that route a backend's messages to it.
 struct RunEntry {
     run: Arc<TaskRun>,
     tokens: Vec<(Weak<Connection>, u64)>,
@@ -97,11 +97,11 @@ struct RunEntry {
 pub(super) struct TaskWaiter {
     pub(super) changed: Notify,
     session: Weak<Session>,
-    /// Of whoever waits for the outcome itself.
+    /// Stream of a request that waits for the outcome itself.
     stream: Option<Arc<EventStream>>,
 }
 
-/// Notices changes of some tasks, for as long as it lives.
+/// Notices changes of some tasks until it is dropped.
 #[derive(Debug)]
 pub(super) struct TaskWatch {
     manager: Arc<TaskManager>,
@@ -121,12 +121,12 @@ impl TaskWatch {
         Self { manager: manager.clone(), tasks: tasks.to_vec(), one }
     }
 
-    /// Resolves when one of them may have changed. Cancel-safe.
+    /// Resolves when one of the tasks may have changed. Cancel-safe.
     pub(super) async fn changed(&self) {
         self.one.changed.notified().await;
     }
 
-    /// The others are of no interest any more.
+    /// Stops watching all tasks but those that `is_kept` accepts.
     pub(super) fn retain(&mut self, is_kept: impl Fn(&TaskId) -> bool) {
         let (kept, gone) = std::mem::take(&mut self.tasks).into_iter().partition(is_kept);
         self.tasks = kept;
@@ -141,7 +141,7 @@ impl Drop for TaskWatch {
     }
 }
 
-/// Keeps a request among those that wait. However it ends, answered or unseen, it is forgotten.
+/// Keeps a request among the waiters until it is dropped.
 struct Wait<'a> {
     tasks: &'a TaskManager,
     task: TaskId,
@@ -171,7 +171,7 @@ impl TaskManager {
         })
     }
 
-    /// Says how tenants are found. Nothing is carried out before.
+    /// Sets the lookup of tenants. No task runs before that.
     pub fn set_tenant_lookup(&self, find: FindTenant) {
         let _set_once = self.tenants.set(find);
     }
@@ -180,7 +180,7 @@ impl TaskManager {
         self.tenants.get().and_then(|find| find(id))
     }
 
-    /// This task is for other processes. Whether that is news.
+    /// Leaves a task to other processes. Returns whether it was not deferred before.
     fn defer(&self, task: &TaskId) -> bool {
         let mut left_alone = self.deferred.lock();
         let before = left_alone.get(task).map(|before| before.lasts);
@@ -191,10 +191,10 @@ impl TaskManager {
         before.is_none()
     }
 
-    /// `None`: they are too many to tell what else could be taken over.
+    /// Returns the deferred tasks, or `None` if they are too many to exclude from a claim.
     fn deferred(&self) -> Option<Vec<TaskId>> {
         let (mut left_alone, now) = (self.deferred.lock(), Instant::now());
-        // For a while it is remembered how long it was.
+        // An entry stays for a while after its end, so that the next deferral lasts longer.
         left_alone.retain(|_, one| one.until + TASK_DEFER_MAX > now);
         let has_room = left_alone.len() < TASKS_DEFERRED_MAX;
         has_room.then(|| {
@@ -206,14 +206,14 @@ impl TaskManager {
         })
     }
 
-    // What runs.
+    // Runs of this process.
 
-    /// How many tasks are carried out here.
+    /// Returns the number of tasks that run here.
     pub fn running(&self) -> usize {
         self.lock().running.len()
     }
 
-    /// Whether one more may be.
+    /// Refuses one more run if this process is at its limit.
     fn check_capacity(&self) -> Result<(), Refusal> {
         if self.running() < TASK_RUNS_MAX {
             return Ok(());
@@ -224,12 +224,12 @@ impl TaskManager {
         ))
     }
 
-    /// What this process takes to be its own.
+    /// Returns the tasks that this process takes to be its own.
     pub fn owned(&self) -> HashSet<TaskId> {
         self.lock().running.keys().cloned().collect()
     }
 
-    /// These have another owner by now.
+    /// Stops the runs of tasks that have another owner now.
     pub fn stop_lost<'a>(&self, tasks: impl IntoIterator<Item = &'a TaskId>) {
         let lost: Vec<_> = tasks.into_iter().filter_map(|task| self.run(task)).collect();
         lost.iter().for_each(|run| run.stop(StopReason::Lost));
@@ -243,7 +243,7 @@ impl TaskManager {
         self.lock().running.values().map(|running| running.run.clone()).collect()
     }
 
-    /// A task begins to be carried out here. False: it is already.
+    /// Adds a run. Returns false if the task already runs here.
     fn register(&self, run: &Arc<TaskRun>) -> bool {
         let mut inner = self.lock();
         if inner.running.contains_key(&run.id) {
@@ -271,9 +271,10 @@ impl TaskManager {
         }
     }
 
-    // How a backend's messages find a task.
+    // Routes from a backend's messages to a task.
 
-    /// The call of a task is being sent: until the task is over, its wire id is its progress token.
+    /// Notes that the call of a task is being sent. Its wire id is its progress token until the
+    /// task is over.
     fn note_token(&self, run: &TaskRun, sent: &SentRequest) {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&run.id) else { return };
@@ -288,9 +289,9 @@ impl TaskManager {
         link.follow_task(backend_task, run.this.clone());
     }
 
-    // Who waits.
+    // Requests that wait.
 
-    /// A request of this session waits for a task, for as long as the returned value lives.
+    /// Registers a request of this session as a waiter until the returned value is dropped.
     fn wait_for(
         &self,
         task: &TaskId,
@@ -317,20 +318,20 @@ impl TaskManager {
         self.lock().waiting.get(task).into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
-    /// The stream on which this session waits for the outcome of a task.
+    /// Returns the stream on which this session waits for the outcome of a task.
     fn result_stream(&self, task: &TaskId, session: &Arc<Session>) -> Option<Arc<EventStream>> {
         let waiting = self.waiters(task);
         let own = waiting.iter().rev().filter(|one| one.session.as_ptr() == Arc::as_ptr(session));
         own.filter_map(|one| one.stream.clone()).find(|stream| !stream.is_unreachable())
     }
 
-    /// Sessions that wait for a task here, and the one that made it, if it lives here.
+    /// Returns the sessions that wait for a task here, and the one that made it, if that is here.
     pub(crate) fn listeners(&self, run: &TaskRun) -> Vec<Arc<Session>> {
         let waiting = self.waiters(&run.id);
         waiting.iter().filter_map(|one| one.session.upgrade()).chain(run.creator()).collect()
     }
 
-    /// Something of this task may have changed: whoever waits for it here looks.
+    /// Wakes the waiters and the run of a task that may have changed.
     fn wake(&self, task: &TaskId) {
         self.wake_waiters(task);
         if let Some(run) = self.run(task) {
@@ -342,7 +343,7 @@ impl TaskManager {
         self.waiters(task).iter().for_each(|one| one.changed.notify_one());
     }
 
-    /// Something may have been missed: everybody looks.
+    /// Wakes all waiters and runs, because a notification may have been lost.
     fn wake_all(&self) {
         let waiting: Vec<_> =
             self.lock().waiting.values().flatten().filter_map(Weak::upgrade).collect();
@@ -355,7 +356,8 @@ impl TaskManager {
     }
 }
 
-/// Names a task where its id must not be shown: the id is all that some callers need to see it.
+/// Returns a name of the task for logs. The id itself must not be shown, because some callers need
+/// only the id to see the task.
 pub fn digest(task: &TaskId) -> String {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, task.as_str().as_bytes());
     hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
@@ -363,8 +365,10 @@ pub fn digest(task: &TaskId) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rules::event_log::LogLimits;
+
     use super::*;
-    use crate::{broker::Broker, persistence::Stores, rules::event_log::LogLimits};
+    use crate::{broker::Broker, persistence::Stores};
 
     #[tokio::test]
     async fn nothing_is_left_of_who_waited() {

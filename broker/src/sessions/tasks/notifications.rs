@@ -1,7 +1,7 @@
-//! What a running task says to its client beside its outcome: progress, log messages, other notifications.
+//! Notifications of a running task to its client: progress, log messages and others.
 //!
-//! Hints, every one of them: they go to the session that made the task, wherever it lives, a few per second, and are lost
-//! where that is not known.
+//! They go to the session that made the task, on whichever replica it is. Each task may send a few
+//! per second. A notification is dropped where the session is not found.
 
 use std::{
     sync::Arc,
@@ -10,16 +10,15 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rules::{event_log::EventKind, limits::TASK_NOTIFICATIONS_PER_SECOND};
 
 use super::run::TaskRun;
 use crate::{
-    limits::TASK_NOTIFICATIONS_PER_SECOND,
     persistence::{TASK_NOTIFICATION_BYTES_MAX, Wakeup},
-    rules::event_log::EventKind,
     sessions::{session::Session, stream::EventStream},
 };
 
-/// How much a task has said.
+/// Limit of the notifications that one task sends.
 #[derive(Debug, Default)]
 pub(super) struct NotificationLimiter {
     state: Mutex<NotificationLimiterState>,
@@ -28,15 +27,17 @@ pub(super) struct NotificationLimiter {
 #[derive(Debug, Default)]
 struct NotificationLimiterState {
     progress: Option<f64>,
-    /// The task is ending: nothing more is said (MCP 2025-11-25, TaskManager: no progress after the end).
+    /// Set when the task is ending. No notification is sent after that (MCP 2025-11-25, Tasks: no
+    /// progress after the end).
     silent: bool,
-    /// The second that is being counted.
+    /// Start of the second that `words` counts.
     since: Option<Instant>,
     words: u32,
 }
 
 impl NotificationLimiter {
-    /// Whether progress of this value may go to the client (MCP: it increases with each notification).
+    /// Returns whether progress of this value may go to the client (MCP: it increases with each
+    /// notification).
     pub(super) fn progress_advances(&self, value: f64) -> bool {
         let mut said = self.state.lock();
         if said.progress.is_some_and(|last| value <= last) {
@@ -83,7 +84,7 @@ impl TaskRun {
                 self.shared
                     .durable
                     .hot
-                    .wake(Wakeup::TaskNotification { session: self.record.session, frame });
+                    .publish(Wakeup::TaskNotification { session: self.record.session, frame });
             }
             None => self.shared.metrics.dropped_notification("task"),
         }
@@ -91,7 +92,8 @@ impl TaskRun {
 }
 
 impl super::TaskManager {
-    /// Sends a word on the stream where the client waits for the task, or where it waits for anything.
+    /// Sends a notification on `stream`, where the client waits for the task. Otherwise the session
+    /// chooses a stream.
     pub(super) fn deliver(
         &self,
         session: &Arc<Session>,

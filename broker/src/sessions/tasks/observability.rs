@@ -1,50 +1,51 @@
-//! What is noted of a task that runs: the request it stands for, its spans, and how it ended in the audit log.
+//! Telemetry of a task's run: its request, its spans, and its end in the audit log.
 //!
-//! The trace is that of the request that made the task, whichever process carries it out.
+//! The trace is that of the request that made the task, on whichever process the task runs.
 
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use opentelemetry::KeyValue;
 use protocol::method::Method;
+use records::TaskStatus;
+use rules::tasks;
 
 use super::{digest, run::TaskRun};
 use crate::{
     auth::Caller,
     config::AuditLevel,
-    persistence::TaskStatus,
-    rules::tasks,
     telemetry::{
         audit::AuditDraft,
         request::{self, RequestName, RequestTelemetry},
-        traces::{RootSpanSummary, cut},
+        traces::{RootSpanSummary, truncate_attribute},
     },
 };
 
-/// The request that made the task, as its run knows it.
+/// Returns the telemetry of the request that made the task.
 pub(super) fn request_of(run: &TaskRun) -> Arc<RequestTelemetry> {
     let details = &run.details;
     let name =
         details.request.as_deref().and_then(RequestName::parse).unwrap_or_else(RequestName::random);
     let carried = details.trace.clone().unwrap_or_default();
-    let tracing =
-        run.shared.traces.resume(&carried, Method::ToolsCall.name(), Some(cut(&details.tool))).map(
-            |mut tracing| {
-                tracing.attributes = vec![
-                    KeyValue::new("mcp.method.name", Method::ToolsCall.name()),
-                    KeyValue::new("mcp.session.id", run.record.session.digest()),
-                    KeyValue::new("mcp_broker.tenant", run.tenant.id.to_string()),
-                    KeyValue::new("mcp_broker.task", digest(&run.id)),
-                ];
-                tracing
-            },
-        );
+    let tracing = run
+        .shared
+        .traces
+        .resume(&carried, Method::ToolsCall.name(), Some(truncate_attribute(&details.tool)))
+        .map(|mut tracing| {
+            tracing.attributes = vec![
+                KeyValue::new("mcp.method.name", Method::ToolsCall.name()),
+                KeyValue::new("mcp.session.id", run.record.session.digest()),
+                KeyValue::new("mcp_broker.tenant", run.tenant.id.to_string()),
+                KeyValue::new("mcp_broker.task", digest(&run.id)),
+            ];
+            tracing
+        });
     let how = run.shared.config.audit.calls;
     let draft = (how != AuditLevel::Off).then(|| draft(run, how));
     let request = RequestTelemetry::new(name, tracing, draft);
     request.note_backend(
         &run.record.backend,
-        run.tenant.catalog().definition(&run.record.backend, &native_name(run)),
+        run.tenant.full_catalog().definition(&run.record.backend, &native_name(run)),
     );
     request
 }
@@ -59,11 +60,7 @@ fn draft(run: &TaskRun, how: AuditLevel) -> AuditDraft {
     let call = tasks::decoded(Bytes::copy_from_slice(&run.record.request));
     AuditDraft {
         how,
-        caller: Caller {
-            tenant: run.tenant.id.clone(),
-            principal: run.record.principal.clone(),
-            key: None,
-        },
+        caller: Caller::new(run.tenant.id.clone(), run.record.principal.clone(), None),
         session: Some(run.record.session.digest()),
         transport: "task",
         method: Method::ToolsCall,
@@ -77,7 +74,7 @@ fn draft(run: &TaskRun, how: AuditLevel) -> AuditDraft {
     }
 }
 
-/// It has ended, and that is stored.
+/// Records the end of the task, which is stored already.
 pub(super) fn record_end(run: &TaskRun, status: TaskStatus) {
     let _outside = request::with_current(|request| {
         let failed = status == TaskStatus::Failed;
@@ -98,7 +95,7 @@ pub(super) fn record_end(run: &TaskRun, status: TaskStatus) {
     });
 }
 
-/// The run is over, whether or not the task is: another process may go on with it.
+/// Ends the span of the run. The task itself may continue in another process.
 pub(super) fn end_span(run: &TaskRun) {
     let _outside = request::with_current(|request| {
         if let Some(tracing) = &request.tracing {

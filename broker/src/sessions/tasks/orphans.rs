@@ -1,17 +1,20 @@
-//! TaskManager that are this process's own by the record and that nobody here carries out: what made or claimed them was committed
-//! after whoever asked for it had given up, or their run ended as another's. Nobody else takes them while this process lives,
-//! so every few seconds what it owns is compared with what it does.
+//! Finds tasks that this process owns by their record but does not carry out.
 //!
-//! Invariant: only what was missing at two looks in a row is taken up: at one it may be just about to begin, or just over.
+//! A task becomes such an orphan in two ways. Its creation or claim was committed after the request
+//! had given up, or its run ended as lost. No other process claims the task while this one lives.
+//! This process therefore compares, every few seconds, the tasks it owns with the tasks it runs.
+//!
+//! Invariant: a task is recovered only when it was missing in two comparisons in a row. A task that
+//! is missing once may be about to start, or may have just ended.
 
 use std::{collections::HashSet, sync::Arc};
 
 use protocol::ids::TaskId;
+use rules::limits::TASK_ORPHAN_SWEEP_INTERVAL;
 
 use super::{TaskManager, recovery};
-use crate::limits::TASK_ORPHAN_SWEEP_INTERVAL;
 
-/// Compares until the process ends.
+/// Compares until the process drains.
 pub(super) async fn sweep_orphans(tasks: Arc<TaskManager>) {
     let mut missing = HashSet::new();
     while tokio::time::timeout(TASK_ORPHAN_SWEEP_INTERVAL, tasks.shared.draining.cancelled())
@@ -22,13 +25,14 @@ pub(super) async fn sweep_orphans(tasks: Arc<TaskManager>) {
     }
 }
 
-/// `before`: what was missing at the last look. Returns what is at this one.
+/// Compares once. `before` holds the tasks that were missing at the last comparison. Returns the
+/// tasks that are missing now.
 pub(super) async fn sweep_once(
     tasks: &Arc<TaskManager>,
     before: HashSet<TaskId>,
 ) -> HashSet<TaskId> {
     let durable = &tasks.shared.durable;
-    // Until somebody can ask, nothing is known.
+    // Without an answer of the store the comparison keeps its earlier state.
     let Ok(owned) =
         durable.timed("tasks_of", durable.store.unfinished_tasks_of(&durable.names())).await
     else {
@@ -52,32 +56,29 @@ async fn adopt(tasks: Arc<TaskManager>, task: TaskId) {
     };
     match found {
         Some(found) if recovery::is_ours(&tasks.shared, &found.stored) => {
-            tracing::warn!(
-                task = super::digest(&task),
-                "a task of this process was carried out by nobody"
-            );
+            tracing::warn!(task = super::digest(&task), "a task of this process had no run");
             recovery::recover(tasks, found).await;
         }
         Some(_) => {}
-        // Deleted just now, or it cannot be read, which need not be found out every time.
+        // The store has deleted the task, or cannot read it. The deferral avoids repeated reads.
         None => drop(tasks.defer(&task)),
     }
 }
 
-/// A task on its way to be carried out, for as long as this lives.
+/// Marks a task as being recovered until it is dropped.
 pub(super) struct RecoveryGuard<'t> {
     tasks: &'t TaskManager,
     task: TaskId,
 }
 
 impl TaskManager {
-    /// `None`: somebody is at it.
+    /// Marks a task as being recovered. Returns `None` if another recovery of it is under way.
     pub(super) fn begin_recovery(&self, task: &TaskId) -> Option<RecoveryGuard<'_>> {
         let is_first = self.recovering.lock().insert(task.clone());
         is_first.then(|| RecoveryGuard { tasks: self, task: task.clone() })
     }
 
-    /// It runs here, or is about to.
+    /// Returns whether the task runs here, or is about to.
     pub(super) fn is_active(&self, task: &TaskId) -> bool {
         self.recovering.lock().contains(task) || self.run(task).is_some()
     }

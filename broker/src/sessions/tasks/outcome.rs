@@ -1,19 +1,19 @@
-//! How the run of a task ends: said by whoever carries it out, settled by the runner.
+//! Outcome of a task's run. The work returns it, and the runner stores it.
 
 use protocol::{envelope::Message, error::Refusal};
+use rules::tasks::BackendTask;
 
 use super::run::StopReason;
-use crate::rules::tasks::BackendTask;
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug)]
 pub(super) enum RunOutcome {
-    /// With the backend's answer, and what it said of its own task, if it had one.
+    /// The backend's answer, and the last state of its own task, if it had one.
     Answered(Message, Option<BackendTask>),
-    /// With an answer that is in the client's terms already.
+    /// An answer that is in the client's terms already.
     Translated(Message),
     Refused(Refusal),
-    /// The backend gave up its own task.
+    /// The backend cancelled its own task.
     CancelledByBackend,
     TimedOut,
     Stopped(StopReason),

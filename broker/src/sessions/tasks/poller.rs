@@ -1,8 +1,10 @@
-//! Looks at every task that somebody here waits for, or that runs here, with one question to the store for all of them: for
-//! words that were lost, and while no words come from other replicas.
+//! Poller of the tasks that run here, or that a client waits for here, with one query for all of
+//! them. It makes up for lost notifications, and replaces them while other replicas cannot send
+//! any.
 //!
-//! Invariant: whoever began to wait before it read a task misses no change of it. What is seen for the first time, and what
-//! is not as it was seen last, is a reason to look for everybody who waits.
+//! Invariant: a waiter that registered before it read a task misses no change of it. The poller
+//! wakes all waiters of a task when it first sees the task, and whenever the task differs from the
+//! last look.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,20 +12,20 @@ use std::{
 };
 
 use protocol::ids::TaskId;
+use records::{InputCounts, StoredTaskSnapshot};
+use rules::limits::{TASK_POLLER_BATCH, TASK_POLLER_INTERVAL, TASK_POLLER_INTERVAL_ALONE};
 
 use super::{TaskManager, run::StopReason};
-use crate::{
-    limits::{TASK_POLLER_BATCH, TASK_POLLER_INTERVAL, TASK_POLLER_INTERVAL_ALONE},
-    persistence::{InputCounts, StoredTaskSnapshot},
-};
 
-/// How often runs that ask their client nothing are looked after: only somebody else may have ended their task.
+/// Rounds between two looks at runs that ask their client nothing. Only another process or a client
+/// can end their task.
 const QUIET_RUNS_EVERY: u64 = 5;
 
-/// What was seen of a task: revision, epoch, questions. `None`: it was not there.
+/// State of a task at the last look: revision, epoch, questions. `None` if the store did not have
+/// it.
 type TaskSnapshot = Option<(i64, i64, InputCounts)>;
 
-/// Looks until the process ends.
+/// Polls until the process ends.
 pub(super) async fn poll(tasks: Arc<TaskManager>) {
     let mut seen: HashMap<TaskId, TaskSnapshot> = HashMap::new();
     for round in 1_u64.. {
@@ -35,11 +37,11 @@ pub(super) async fn poll(tasks: Arc<TaskManager>) {
         })
         .await;
         let wanted = tasks.tasks_to_poll(round.is_multiple_of(QUIET_RUNS_EVERY));
-        // Runs that were not asked for this time are remembered.
+        // Runs that this round leaves out keep their last state.
         seen.retain(|task, _| wanted.contains(task) || tasks.run(task).is_some());
         let wanted: Vec<TaskId> = wanted.into_iter().collect();
         for some in wanted.chunks(TASK_POLLER_BATCH) {
-            // What the store does not tell now it tells later.
+            // If the store fails, the next round reads again.
             let Ok(looks) = tasks
                 .shared
                 .durable
@@ -71,7 +73,7 @@ fn apply_looks(
         }
         if let Some(run) = tasks.run(task) {
             if is_over {
-                run.stop(StopReason::Cancelled); // somebody else ended the task, or deleted it
+                run.stop(StopReason::Cancelled); // another replica ended the task, or deleted it
             } else if has_changed && run.has_open_inputs() {
                 run.changed.notify_waiters();
             }
@@ -80,7 +82,8 @@ fn apply_looks(
 }
 
 impl TaskManager {
-    /// TaskManager that are waited for, and those that run here: all of them, or those with questions to their client.
+    /// Returns the tasks that a client waits for, and those that run here. Without `all_runs`, only
+    /// runs with open questions count.
     fn tasks_to_poll(&self, all_runs: bool) -> HashSet<TaskId> {
         let inner = self.lock();
         let waited = inner

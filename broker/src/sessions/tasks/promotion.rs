@@ -1,8 +1,10 @@
-//! A call that is on its way becomes a task: it takes long, or its backend has made a task of it (MCP 2026-07-28, TaskManager).
+//! Promotion of a call in flight to a task (MCP 2026-07-28, Tasks). The call takes long, or its
+//! backend has made a task of it.
 //!
-//! The record says from the first that the call was sent before there was one (`TaskDetails::sent_before`), so that nobody who
-//! finds it begins the call anew unless that is harmless. From then on the run is who waits for the call, and what the
-//! backend asks its client goes into the record. Where no task can be made the call goes on as it was.
+//! The record notes from the start that the call was sent earlier (`TaskDetails::sent_before`). A
+//! process that finds the record therefore does not send the call again, unless that is harmless.
+//! After the promotion the run waits for the call, and the backend's questions go into the record.
+//! If no task can be made, the call continues unchanged.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -13,31 +15,34 @@ use protocol::{
     ids::{RequestId, TaskId},
     method::Method,
 };
+use records::{FullTask, StoredTask, WriteOp, WriteOutcome};
+use rules::{
+    event_log::EventKind,
+    limits::TASK_RUN_MAX,
+    routing::{self, Decision, TaskTarget},
+    tasks,
+};
 
 use super::{
     TaskManager, backend_task,
     creation::{await_commit, call_of, limits_of, note_origin},
+    creator::TaskCreator,
     inputs,
     outcome::RunOutcome,
     run::{RunPlan, TaskRun},
 };
 use crate::{
-    limits::TASK_RUN_MAX,
     metrics::PromotionOutcome,
-    persistence::{FullTask, StoreError, StoredTask, WriteOp, WriteOutcome, fault_point, refusal},
-    rules::{
-        event_log::EventKind,
-        routing::{self, Decision, TaskTarget},
-        tasks,
-    },
+    persistence::{StoreError, fault_point, refusal},
     sessions::{
         call::{Call, OfferedTask},
-        session::{Session, without_own_meta},
+        session::{Session, questions, without_own_meta},
         stream::StreamItem,
     },
 };
 
-/// A task whose client does not know of it. Dropped, the task is cancelled: nobody else can ask for what becomes of it.
+/// A task that its client does not know yet. Dropping it cancels the task, because no client can
+/// ask for the outcome.
 #[derive(Debug)]
 pub(in crate::sessions) struct UnannouncedTask {
     tasks: Arc<TaskManager>,
@@ -45,7 +50,7 @@ pub(in crate::sessions) struct UnannouncedTask {
 }
 
 impl UnannouncedTask {
-    /// Its client is told.
+    /// Keeps the task, because its client gets to know it.
     pub(in crate::sessions) fn announce(mut self) -> Option<Box<StoredTask>> {
         self.task.take()
     }
@@ -57,22 +62,23 @@ impl Drop for UnannouncedTask {
         let tasks = self.tasks.clone();
         self.tasks.shared.running.spawn(async move {
             if let Err(refusal) = tasks.cancel_stored(&task).await {
-                tracing::debug!(task = super::digest(&task.record.task), %refusal, "a task nobody knows of could not be cancelled");
+                tracing::debug!(task = super::digest(&task.record.task), %refusal, "a task that no client knows of could not be cancelled");
             }
         });
     }
 }
 
-/// Who waits for a call on behalf of its client. Dropped, the call is cancelled.
+/// Waits for a call on behalf of its client. Dropping it cancels the call.
 pub(in crate::sessions) trait PendingCall: Send + 'static {
     fn session(&self) -> &Arc<Session>;
 
-    /// What comes of the call next. Cancel-safe.
+    /// Returns the next event of the call. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = StreamItem> + Send;
 }
 
 impl TaskManager {
-    /// Makes a task of a call, or gives it back as it is. `message`: as the session took it.
+    /// Makes a task of a call, or returns the pending call unchanged. `message` is the request as
+    /// the session received it.
     pub(in crate::sessions) async fn promote<Pending: PendingCall>(
         self: &Arc<Self>,
         message: Message,
@@ -81,10 +87,10 @@ impl TaskManager {
     ) -> Result<UnannouncedTask, Pending> {
         let session = under_way.session().clone();
         let metrics = &self.shared.metrics;
-        match session.store_promoted(self, &message, &call).await {
+        match store(&session, self, &message, &call).await {
             Ok(stored) => {
                 let task = Some(Box::new(stored.clone()));
-                session.begin_promoted(self, stored, under_way, call);
+                start(&session, self, stored, under_way, call);
                 metrics.promoted(PromotionOutcome::Made);
                 Ok(UnannouncedTask { tasks: self.clone(), task })
             }
@@ -97,98 +103,100 @@ impl TaskManager {
     }
 }
 
-impl Session {
-    async fn store_promoted(
-        &self,
-        tasks: &Arc<TaskManager>,
-        message: &Message,
-        call: &Call,
-    ) -> Result<StoredTask, Refusal> {
-        tasks.check_capacity()?;
-        let message = without_own_meta(message, |_| false)?;
-        let decision = routing::decide(
-            &message,
-            &self.endpoint,
-            &self.advertised,
-            self.version,
-            &self.tenant.catalog(),
-        )?;
-        let Decision::Forward(plan) = decision else {
-            return Err(Refusal::new(
-                ErrorKind::Internal,
-                "the call does not go to a backend any more",
-            ));
-        };
-        if plan.backend != call.backend {
-            return Err(Refusal::new(
-                ErrorKind::Internal,
-                "the name stands for another backend by now",
-            ));
-        }
-        let traits = plan.names.tool().map(|tool| tool.traits).unwrap_or_default();
-        let tool =
-            message.text(message.fields.name).map(|name| name.into_owned()).unwrap_or_default();
-        let mut details = self.details(TaskTarget { tool, traits }).sent_before();
-        if let Some(request) = &call.observed {
-            note_origin(&mut details, request);
-        }
-        let record = self.record_of(&call_of(&message, &plan)?, plan.backend, &details, None);
-        let (owner, limits) = (self.shared.durable.node(), limits_of(self.shared.task_settings()));
-        let create =
-            WriteOp::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
-        let written = self.shared.durable.commit(create).await;
-        if let Err(StoreError::OutcomeUnknown(_)) = written {
-            self.shared.running.spawn(cancel_if_committed(
-                tasks.clone(),
-                record.task.clone(),
-                record.ttl.unwrap_or(TASK_RUN_MAX),
-            ));
-        }
-        match written.map_err(|error| refusal(&error))? {
-            // After a change of name nobody knows whether the task is still ours: it is found like any that was left behind.
-            WriteOutcome::Created { at_us } if self.shared.durable.node() == owner => {
-                fault_point::passed("task.promoted");
-                Ok(self.note_created(record, at_us, &owner))
-            }
-            _ => Err(Refusal::new(
-                ErrorKind::TaskLimit,
-                "the tenant may have no more tasks, or this replica lost its name",
-            )),
-        }
+async fn store(
+    session: &Session,
+    tasks: &Arc<TaskManager>,
+    message: &Message,
+    call: &Call,
+) -> Result<StoredTask, Refusal> {
+    tasks.check_capacity()?;
+    let message = without_own_meta(message, |_| false)?;
+    let decision = routing::decide(
+        &message,
+        &session.endpoint,
+        &session.advertised,
+        session.version,
+        &session.visible_catalog(),
+        None, // the call was admitted before
+    )?;
+    let Decision::Forward(plan) = decision else {
+        return Err(Refusal::new(
+            ErrorKind::Internal,
+            "the call does not go to a backend any more",
+        ));
+    };
+    if plan.backend != call.backend {
+        return Err(Refusal::new(
+            ErrorKind::Internal,
+            "the name stands for another backend by now",
+        ));
     }
-
-    fn begin_promoted(
-        &self,
-        tasks: &Arc<TaskManager>,
-        stored: StoredTask,
-        under_way: impl PendingCall,
-        call: Arc<Call>,
-    ) {
-        let Some(plan) = RunPlan::read(&stored.record) else { return };
-        let left = stored.record.ttl;
-        let run = TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), tasks);
-        run.lock().maybe_sent = true;
-        // From now on it counts among the tasks.
-        self.release_call_slot(&*call);
-        tasks.start_with(run, |run| async move { await_call(&run, under_way, call).await });
+    let creator = TaskCreator::new(session);
+    let traits = plan.names.tool().map(|tool| tool.traits).unwrap_or_default();
+    let tool = message.text(message.fields.name).map(|name| name.into_owned()).unwrap_or_default();
+    let mut details = creator.details(TaskTarget { tool, traits }).sent_before();
+    if let Some(request) = &call.observed {
+        note_origin(&mut details, request);
+    }
+    let record = creator.record(&call_of(&message, &plan)?, plan.backend, &details, None);
+    let (owner, limits) =
+        (session.shared.durable.node(), limits_of(session.shared.task_settings()));
+    let create =
+        WriteOp::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
+    let written = session.shared.durable.commit(create).await;
+    if let Err(StoreError::OutcomeUnknown(_)) = written {
+        session.shared.running.spawn(cancel_if_committed(
+            tasks.clone(),
+            record.task.clone(),
+            record.ttl.unwrap_or(TASK_RUN_MAX),
+        ));
+    }
+    match written.map_err(|error| refusal(&error))? {
+        // After a change of name the task may belong to another process, so that a claim or the
+        // orphan sweep finds it.
+        WriteOutcome::Created { at_us } if session.shared.durable.node() == owner => {
+            fault_point::hit("task.promoted");
+            Ok(creator.note_stored(record, at_us, &owner))
+        }
+        _ => Err(Refusal::new(
+            ErrorKind::TaskLimit,
+            "the tenant may have no more tasks, or this replica lost its name",
+        )),
     }
 }
 
-/// Nobody knows whether the task was made. The call goes on without one, so that nobody is ever told of it: it is nobody's to
-/// carry out.
+fn start(
+    session: &Session,
+    tasks: &Arc<TaskManager>,
+    stored: StoredTask,
+    under_way: impl PendingCall,
+    call: Arc<Call>,
+) {
+    let Some(plan) = RunPlan::read(&stored.record) else { return };
+    let left = stored.record.ttl;
+    let run =
+        TaskRun::new(FullTask { stored, ttl_left: left }, plan, session.tenant.clone(), tasks);
+    run.lock().maybe_sent = true;
+    // From now on the call counts among the tasks.
+    session.release_call_slot(&*call);
+    tasks.start_with(run, |run| async move { await_call(&run, under_way, call).await });
+}
+
+/// Cancels a task whose creation had an unknown outcome. The call continues without a task, so no
+/// client ever learns its id and no process may carry it out.
 async fn cancel_if_committed(tasks: Arc<TaskManager>, task: TaskId, ttl: Duration) {
     let _not_a_stray = tasks.begin_recovery(&task);
     while let Some(found) = await_commit(&tasks, &task, ttl).await {
         match tasks.cancel_stored(&found.stored).await {
             Ok(_) => return,
             Err(refusal) => {
-                tracing::debug!(task = super::digest(&task), %refusal, "a task nobody knows of could not be cancelled")
+                tracing::debug!(task = super::digest(&task), %refusal, "a task that no client knows of could not be cancelled")
             }
         }
     }
 }
 
-/// Waits for the call as its client would have.
+/// Waits for the call in place of its client.
 async fn await_call(
     run: &Arc<TaskRun>,
     mut under_way: impl PendingCall,
@@ -216,12 +224,12 @@ async fn await_call(
             None if answers => {
                 return RunOutcome::Refused(Refusal::new(
                     ErrorKind::BackendProtocolError,
-                    "the answer can not be read",
+                    "the answer cannot be read",
                 ));
             }
             Some(question) if question.kind == Kind::Request => ask(run, &under_way, &question),
             Some(word) if word.method == Method::Cancelled => withdraw(run, &word),
-            // Neither progress nor log messages of a task are told (MCP 2026-07-28, TaskManager).
+            // A client gets neither progress nor log messages of a task (MCP 2026-07-28, Tasks).
             _ => {}
         }
     }
@@ -237,7 +245,8 @@ async fn backend_made_task(call: &Call) -> OfferedTask {
     }
 }
 
-/// The backend has a task of its own for the call: that is watched from now on, and can be by others after this process.
+/// Watches the task that the backend made for the call. After this process another one can watch it
+/// too.
 async fn follow_backend_task(
     run: &Arc<TaskRun>,
     mut under_way: impl PendingCall,
@@ -247,7 +256,7 @@ async fn follow_backend_task(
     run.track_unrequested_task(&link, &connection, &task.id);
     let link = run.hold_link(link);
     let followed = async {
-        // The call ends by itself: given up before, it would be cancelled.
+        // The call must end by itself. If the run dropped it earlier, the broker would cancel it.
         if taken.send(true).is_ok() {
             while let StreamItem::Event(event) = under_way.next().await {
                 if event.kind == EventKind::Answer {
@@ -270,12 +279,12 @@ fn ask(run: &Arc<TaskRun>, under_way: &impl PendingCall, question: &Message) {
     ) {
         let frame: Bytes = refusal.to_response(question.id.as_ref(), &crate::request_id());
         if let Some(answer) = tasks::decoded(frame) {
-            under_way.session().handle_answer(&answer);
+            questions::handle_answer(under_way.session(), &answer);
         }
     }
 }
 
-/// The backend needs an answer no longer.
+/// Withdraws a question whose answer the backend no longer needs.
 fn withdraw(run: &Arc<TaskRun>, word: &Message) {
     let number = word
         .fields

@@ -1,7 +1,9 @@
-//! TaskManager whose process died, lost its lease, or gave them away: found, and brought to an honest end.
+//! Recovery of tasks whose owner died, lost its lease, or released them.
 //!
-//! What was not sent is sent; what the backend keeps a task for is watched further; what was sent and may have been carried
-//! out is sent again only where that is harmless, and otherwise ends as what it is: unknown.
+//! - A call that was not sent is sent.
+//! - A task of the backend is watched further.
+//! - A call that may have been carried out is sent again only where that is harmless. Otherwise its
+//!   task ends with the outcome unknown.
 
 #[cfg(test)]
 mod tests;
@@ -12,20 +14,21 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::TaskId,
 };
+use records::{FullTask, NodeName, StoredTask, TaskStatus, WriteOp, WriteOutcome};
+use rules::{
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
+    tasks::{RecoveryAction, TaskOutcome, recovery_action},
+};
 
 use super::{
     TaskManager,
     run::{RunPlan, StopReason, TaskRun},
 };
-use crate::{
-    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
-    persistence::{FullTask, NodeName, StoredTask, TaskStatus, Wakeup, WriteOp, WriteOutcome},
-    rules::tasks::{RecoveryAction, TaskOutcome, after_crash},
-    sessions::shared::Shared,
-};
+use crate::{persistence::Wakeup, sessions::shared::Shared};
 
 impl TaskManager {
-    /// After a lapse of the lease: these are ours, under new epochs.
+    /// Continues the tasks that this process owns again under new epochs, after a lapse of its
+    /// lease.
     pub fn resume_reclaimed(self: &Arc<Self>, tasks: Vec<(TaskId, i64)>) {
         let mut idle = HashMap::new();
         for (task, epoch) in tasks {
@@ -36,13 +39,13 @@ impl TaskManager {
                 }
             }
         }
-        // They were given up just now, or never begun.
+        // Their runs ended just now, or never started.
         if !idle.is_empty() {
             tokio::spawn(recover_all(self.clone(), idle));
         }
     }
 
-    /// The process goes away: tasks that were not begun are given away at once.
+    /// Releases the tasks that have not started, because the process drains.
     pub fn drain(&self) {
         self.all_runs()
             .iter()
@@ -50,7 +53,7 @@ impl TaskManager {
             .for_each(|run| run.stop(StopReason::Released));
     }
 
-    /// The grace is over: another process goes on with what is left.
+    /// Releases all tasks to other processes, because the grace period is over.
     pub fn release_all(&self) {
         self.all_runs().iter().for_each(|run| run.stop(StopReason::Released));
     }
@@ -87,15 +90,17 @@ pub(super) async fn claim_unowned(tasks: Arc<TaskManager>) {
     }
 }
 
-/// What nobody owns, made this process's own. An answer that is lost is given once more by the store. What was claimed under
-/// a name that lapsed meanwhile may be anybody's: it is reclaimed with the rest of what has that name, or claimed again.
+/// Claims unowned tasks for this process. If an answer was lost, the store returns the same tasks
+/// again. If the process changed its name meanwhile, the claimed tasks may have another owner. They
+/// are then reclaimed with the others of the old name, or claimed again.
 async fn claim(tasks: &Arc<TaskManager>, node: &NodeName, limit: u32) -> Vec<FullTask> {
     let (durable, Some(except)) = (&tasks.shared.durable, tasks.deferred()) else {
         return Vec::new();
     };
     let claim = durable.timed("claim_tasks", durable.store.claim_tasks(node, limit, &except));
     let claimed = if durable.is_shared() {
-        // One that waited for an outage to be over would be the first to come, before those who own the tasks.
+        // A claim that waited through an outage would come before the owners could renew their
+        // leases.
         tokio::time::timeout(tasks.shared.config.session.lease / 2, claim).await.ok()
     } else {
         Some(claim.await)
@@ -126,13 +131,13 @@ async fn recover_all(manager: Arc<TaskManager>, tasks: HashMap<TaskId, i64>) {
     }
 }
 
-/// Whether it is for this process to carry out.
+/// Returns whether this process owns an unfinished task.
 pub(super) fn is_ours(shared: &Shared, stored: &StoredTask) -> bool {
     !stored.status.is_finished()
         && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner))
 }
 
-/// Goes on with a task that is ours, and may run here already.
+/// Continues a task that this process owns. The task may run here already.
 pub(super) async fn recover(tasks: Arc<TaskManager>, task: FullTask) {
     let stored = &task.stored;
     let Some(_recovering) = tasks.begin_recovery(&stored.record.task) else { return };
@@ -146,7 +151,7 @@ pub(super) async fn recover(tasks: Arc<TaskManager>, task: FullTask) {
         return defer(&tasks, stored).await;
     };
     close_inputs(&tasks, stored).await;
-    let after = after_crash(&stored.step, &plan.details);
+    let after = recovery_action(&stored.step, &plan.details);
     tracing::info!(task = super::digest(&stored.record.task), tenant = %stored.record.tenant, backend = %stored.record.backend, ?after, "a task is taken over");
     match after {
         RecoveryAction::Send | RecoveryAction::Poll => {
@@ -163,8 +168,8 @@ pub(super) async fn recover(tasks: Arc<TaskManager>, task: FullTask) {
     }
 }
 
-/// Written by a later version, or of a tenant or a backend that is not known here: another process may go on with it. When
-/// none does, it ends with its time.
+/// Leaves a task to other processes. A later version wrote it, or its tenant or backend is not
+/// known here. If no process can carry it out, it ends with its time to live.
 async fn defer(tasks: &Arc<TaskManager>, stored: &StoredTask) {
     let task = stored.record.task.clone();
     if tasks.defer(&task) {
@@ -172,13 +177,14 @@ async fn defer(tasks: &Arc<TaskManager>, stored: &StoredTask) {
             task = super::digest(&task),
             tenant = %stored.record.tenant,
             backend = %stored.record.backend,
-            "a task can not be carried out here: it can not be read, or its tenant or backend is not known"
+            "a task cannot be carried out here: it cannot be read, or its tenant or backend is not known"
         );
     }
     store_until_done(tasks, &WriteOp::ReleaseTask { task, epoch: stored.epoch }).await;
 }
 
-/// Whoever asked these questions is gone, and cannot be answered any more.
+/// Closes the questions of a previous owner, because their answers cannot reach the backend any
+/// more.
 async fn close_inputs(tasks: &Arc<TaskManager>, stored: &StoredTask) {
     if stored.status != TaskStatus::InputRequired {
         return;
@@ -199,12 +205,12 @@ async fn close_inputs(tasks: &Arc<TaskManager>, stored: &StoredTask) {
         )
         .await;
     }
-    durable.hot.wake(Wakeup::Task { task: task.clone(), session: stored.record.session });
+    durable.hot.publish(Wakeup::Task { task: task.clone(), session: stored.record.session });
 }
 
 async fn give_up(tasks: &Arc<TaskManager>, stored: &StoredTask, refusal: &Refusal) {
     let request_id = tasks.shared.note_refusal(refusal, None, Some(stored.record.tenant.as_str()));
-    let TaskOutcome { status, message, outcome } = TaskOutcome::refused(refusal, &request_id);
+    let TaskOutcome { status, message, outcome } = TaskOutcome::from_refusal(refusal, &request_id);
     let task = stored.record.task.clone();
     let change = WriteOp::EndTask {
         task: task.clone(),
@@ -215,11 +221,12 @@ async fn give_up(tasks: &Arc<TaskManager>, stored: &StoredTask, refusal: &Refusa
     };
     if store_until_done(tasks, &change).await == WriteOutcome::Done {
         tasks.shared.metrics.task_transition(status.name());
-        tasks.shared.durable.hot.wake(Wakeup::Task { task, session: stored.record.session });
+        tasks.shared.durable.hot.publish(Wakeup::Task { task, session: stored.record.session });
     }
 }
 
-/// Stores a change, however often the store fails: nobody else will while this process lives.
+/// Stores a change, and retries until the store takes it. No other process would store it while
+/// this one lives.
 async fn store_until_done(tasks: &Arc<TaskManager>, change: &WriteOp) -> WriteOutcome {
     let mut wait = STORE_RETRY_FIRST;
     loop {

@@ -1,4 +1,4 @@
-//! How long a task waits for a backend that cannot be reached, and the way to it.
+//! Retry timer of tasks: the wait for a backend that cannot be reached.
 
 use std::{
     sync::Arc,
@@ -6,14 +6,13 @@ use std::{
 };
 
 use protocol::error::{ErrorKind, Refusal};
+use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX};
 
 use super::run::TaskRun;
-use crate::{
-    backends::link::{Link, connection::Connection},
-    limits::{BACKOFF_FIRST, BACKOFF_MAX},
-};
+use crate::backends::link::{Link, connection::Connection};
 
-/// How long a backend is waited for that cannot be reached: as long as a call may take, counted from the first failure.
+/// Timer of the wait for an unreachable backend. It lasts as long as a call may take, counted from
+/// the first failure.
 pub(super) struct RetryTimer {
     lasts: Duration,
     until: Option<Instant>,
@@ -25,7 +24,7 @@ impl RetryTimer {
         Self { lasts, until: None, wait: BACKOFF_FIRST }
     }
 
-    /// Waits for a better time. False: it has come to an end.
+    /// Waits until the next try. Returns false when the whole time is over.
     pub(super) async fn wait(&mut self, hint: Option<Duration>) -> bool {
         let until = *self.until.get_or_insert_with(|| Instant::now() + self.lasts);
         let left = until.saturating_duration_since(Instant::now());
@@ -34,13 +33,13 @@ impl RetryTimer {
         !left.is_zero()
     }
 
-    /// The backend is there again.
+    /// Starts over, because the backend answers again.
     pub(super) fn reset(&mut self) {
         *self = Self::new(self.lasts);
     }
 }
 
-/// The way to the backend, waited for.
+/// Returns a connection to the backend, and waits for one while the backend is unavailable.
 pub(super) async fn connect(
     run: &Arc<TaskRun>,
     patience: &mut RetryTimer,

@@ -1,7 +1,8 @@
-//! A task being carried out by this process: what its runner, the link that carries it and whoever stops it share.
+//! State of a task that this process carries out, shared by its runner and its link.
 //!
-//! Made when a task is created or taken over, gone when its run is over. The record is in the store; here is only what dies
-//! with the process anyway. Every change goes through [`TaskRun::commit`], under the epoch the task is owned with.
+//! It is made when a task is created or taken over, and ends with the run. The store holds the
+//! record; this state may die with the process. Every change goes through [`TaskRun::commit`],
+//! under the epoch of the ownership.
 
 use std::{
     collections::BTreeMap,
@@ -20,6 +21,14 @@ use protocol::{
     ids::TaskId,
     version::Version,
 };
+use records::{FullTask, TaskRecord, TaskStatus, TaskStep, WriteOp, WriteOutcome};
+use rules::{
+    endpoint::Endpoint,
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
+    link_sharing::LinkScope,
+    log_level::LogLevel,
+    tasks::TaskDetails,
+};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -31,21 +40,19 @@ use crate::{
         backend_admission::CallOwner,
         link::{Link, LinkHold, LinkUser},
     },
-    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
-    persistence::{FullTask, TaskRecord, TaskStatus, TaskStep, Wakeup, WriteOp, WriteOutcome},
-    rules::{endpoint::Endpoint, link_sharing::LinkScope, log_level::LogLevel, tasks::TaskDetails},
+    persistence::Wakeup,
     sessions::{session::Session, shared::Shared, tenant::Tenant},
     telemetry::{child_span::ChildSpan, request::RequestTelemetry},
 };
 
-/// Why a run ends before its call does.
+/// Reason why a run ends before its call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// The task is over: somebody cancelled it.
+    /// A client or an operator cancelled the task.
     Cancelled,
-    /// Another process owns it by now, or it is gone.
+    /// Another process owns the task now, or the task was deleted.
     Lost,
-    /// This process goes away; another one goes on.
+    /// This process drains, and another one continues the task.
     Released,
 }
 
@@ -55,7 +62,7 @@ pub struct TaskRun {
     pub id: TaskId,
     pub record: TaskRecord,
     pub details: TaskDetails,
-    /// What the client that made the task can be asked.
+    /// Capabilities of the client that made the task.
     pub client: ClientCapabilities,
     pub version: Version,
     pub endpoint: Endpoint,
@@ -63,15 +70,16 @@ pub struct TaskRun {
     pub shared: Arc<Shared>,
     pub(super) tasks: Arc<TaskManager>,
     epoch: AtomicI64,
-    /// When the task's time is over.
+    /// End of the task's time.
     pub deadline: Instant,
     stop: CancellationToken,
-    /// Something may have changed: an answer of the client, a word of the backend, the end of the task.
+    /// Notified when something may have changed: an answer of the client, a message of the backend,
+    /// the end of the task.
     pub(super) changed: Notify,
-    /// The backend had something to say about its own task.
+    /// Notified when the backend sent a message about its own task.
     pub(super) backend_notified: Notify,
     pub(super) notifications: NotificationLimiter,
-    /// As the log, its trace and the audit log know it.
+    /// The request as the log, its trace and the audit log record it.
     pub(super) request: OnceLock<Arc<RequestTelemetry>>,
     state: Mutex<RunState>,
 }
@@ -79,15 +87,15 @@ pub struct TaskRun {
 #[derive(Debug, Default)]
 pub(super) struct RunState {
     stop_reason: Option<StopReason>,
-    /// Something may be on its way to the backend, or may have been carried out there.
+    /// Set when the call may be on its way to the backend, or may have been carried out there.
     pub(super) maybe_sent: bool,
     pub(super) link_hold: Option<LinkHold>,
     pub(super) carried: Option<SentRequest>,
-    /// It was sent as a task, which has a cancellation of its own.
+    /// Set when the call was sent as a task, which has a cancellation of its own.
     pub(super) as_task: bool,
-    /// The same, and the backend has not answered yet.
+    /// Set when the call was sent as a task and the backend has not answered yet.
     pub(super) creating: bool,
-    /// The backend's own task, and where it is.
+    /// The backend's own task and its link.
     pub(super) backend_task: Option<TrackedBackendTask>,
     /// The backend's requests that wait for the client, by number.
     pub(super) inputs: BTreeMap<i64, OpenInput>,
@@ -104,12 +112,12 @@ impl RunState {
     }
 }
 
-/// A task of the backend's.
+/// A task of the backend.
 #[derive(Debug, Clone)]
 pub(super) struct TrackedBackendTask {
     pub(super) id: String,
     pub(super) link: Arc<Link>,
-    /// What the record does not say of it yet.
+    /// The step that still has to be stored.
     pub(super) unstored: Option<TaskStep>,
 }
 
@@ -118,7 +126,7 @@ pub(super) struct TrackedBackendTask {
 pub(super) struct OpenInput {
     pub(super) reply_route: ReplyRoute,
     pub(super) asked_at: Instant,
-    /// It is in the store.
+    /// Set when the store holds the question.
     pub(super) stored: bool,
     pub(super) span: Option<Arc<Mutex<Option<ChildSpan>>>>,
 }
@@ -129,7 +137,7 @@ impl OpenInput {
     }
 }
 
-/// What a task needs to be carried out, and cannot be changed any more.
+/// The fixed parts of a task that a run needs.
 pub(super) struct RunPlan {
     pub(super) details: TaskDetails,
     pub(super) client: ClientCapabilities,
@@ -137,7 +145,7 @@ pub(super) struct RunPlan {
 }
 
 impl RunPlan {
-    /// `None`: what is stored was written by a later version, or is damaged.
+    /// Reads the plan. `None` if a later version wrote the record, or if it is damaged.
     pub(super) fn read(record: &TaskRecord) -> Option<Self> {
         let details = TaskDetails::decode(&record.details)?;
         let client = ClientCapabilities::parse(details.capabilities.as_bytes()).ok()?;
@@ -153,7 +161,7 @@ impl TaskRun {
         tenant: Arc<Tenant>,
         tasks: &Arc<TaskManager>,
     ) -> Arc<Self> {
-        let FullTask { stored, left } = task;
+        let FullTask { stored, ttl_left: left } = task;
         let left = left.map_or(TASK_RUN_MAX, |left| left.min(TASK_RUN_MAX));
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
@@ -181,18 +189,18 @@ impl TaskRun {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The task is still ours, under another epoch.
+    /// Sets a higher epoch under which this process owns the task.
     pub(super) fn set_epoch(&self, epoch: i64) {
         self.epoch.fetch_max(epoch, Ordering::AcqRel);
         self.changed.notify_waiters();
     }
 
-    /// Asks the run to end. The first reason counts.
+    /// Stops the run. The first reason counts.
     pub fn stop(&self, why: StopReason) {
         self.stop_if(why, |_| true);
     }
 
-    /// The same, where it stands like this: nothing of it changes in between.
+    /// Stops the run if `stands` accepts its state. The state stays locked in between.
     pub(super) fn stop_if(&self, why: StopReason, stands: impl FnOnce(&RunState) -> bool) {
         let mut state = self.lock();
         if stands(&state) {
@@ -211,22 +219,23 @@ impl TaskRun {
         self.stop.is_cancelled()
     }
 
-    /// Whether another process could begin it anew without doing anything twice.
+    /// Returns whether another process could start the task without doing anything twice.
     pub(super) fn is_untouched(&self) -> bool {
         self.lock().is_unsent()
     }
 
-    /// The backend's task goes on, and another process with it: what it waits for is not refused on account of this one.
+    /// Returns whether the backend's task continues with another process. Its open questions are
+    /// then not refused.
     pub(super) fn leaves_backend_task(&self) -> bool {
         self.lock().keeps_backend_task()
     }
 
-    /// Whether it waits for answers of its client.
+    /// Returns whether the task waits for answers of its client.
     pub(super) fn has_open_inputs(&self) -> bool {
         !self.lock().inputs.is_empty()
     }
 
-    /// For whom it runs.
+    /// Returns the owner that the call counts for.
     pub(super) fn caller(&self) -> CallOwner<'_> {
         self.tenant.call_owner(&self.record.principal, &self.record.session)
     }
@@ -241,7 +250,7 @@ impl TaskRun {
         self.tenant.backend(&self.record.backend).map_or(usual, |backend| backend.timeouts())
     }
 
-    /// The session that made the task, if it lives here.
+    /// Returns the session that made the task, if it is here.
     pub fn creator(&self) -> Option<Arc<Session>> {
         self.shared.registry.get(&self.record.session)
     }
@@ -250,13 +259,13 @@ impl TaskRun {
         self.details.log_level.as_deref().and_then(LogLevel::parse)
     }
 
-    /// The client's progress token, as it sent it.
+    /// Returns the client's progress token, as the client sent it.
     pub fn progress_token(&self) -> Option<Bytes> {
         self.details.progress_token.as_ref().map(|token| Bytes::copy_from_slice(token.as_bytes()))
     }
 
-    /// The link the call goes over: that of the session that made it, so that the backend sees one client; its own where
-    /// that session is not here.
+    /// Returns the link for the call: that of the session that made the task, so that the backend
+    /// sees one client. The task gets a link of its own if that session is not here.
     pub(super) fn link(self: &Arc<Self>) -> Result<Arc<Link>, Refusal> {
         let backend = &self.record.backend;
         if let Some(link) = self.creator().and_then(|session| session.link_to(backend).ok()) {
@@ -302,13 +311,14 @@ impl TaskRun {
 
     // Changes of the record.
 
-    /// Stores a change of this task, however long that takes. `Err`: the task is not ours any more, or over, and the run
-    /// ends.
+    /// Stores a change of this task, and retries until the store takes it. Returns `Err` if the
+    /// task is over or has another owner; the run then stops.
     pub(super) async fn commit(&self, change: impl Fn(i64) -> WriteOp) -> Result<(), StopReason> {
         self.try_commit(change, u32::MAX).await.map(drop)
     }
 
-    /// The same. `Ok(false)`: the store is there, and was too busy with this change so many times.
+    /// Stores a change of this task. Returns `Ok(false)` if the store was too busy for it
+    /// `busy_max` times.
     pub(super) async fn try_commit(
         &self,
         change: impl Fn(i64) -> WriteOp,
@@ -332,7 +342,7 @@ impl TaskRun {
                 Err(refusal) if refusal.kind == ErrorKind::StoreBusy && busy_max <= 1 => {
                     return Ok(false);
                 }
-                // It may have been stored all the same; stored twice, it is stored once.
+                // The change may have been stored. Storing it twice has no further effect.
                 Err(refusal) => {
                     tracing::debug!(task = %self.digest(), %refusal, "a step of a task waits for the store");
                     busy_max -= u32::from(refusal.kind == ErrorKind::StoreBusy);
@@ -348,7 +358,8 @@ impl TaskRun {
         self.lock().stop_reason.unwrap_or(why)
     }
 
-    /// After a lapse of the lease the task may be ours again under another epoch. `Ok(false)`: it is somebody else's.
+    /// Returns whether the task is owned under another epoch now, after a lapse of the lease.
+    /// `Ok(false)`: another process owns it.
     async fn is_still_ours(&self, epoch: i64) -> Result<bool, Refusal> {
         if self.epoch() != epoch {
             return Ok(true);
@@ -364,19 +375,19 @@ impl TaskRun {
         Ok(is_ours && self.epoch() != epoch)
     }
 
-    /// Tells everybody who waits for this task, here and elsewhere.
+    /// Wakes the waiters for this task, here and on other replicas.
     pub(super) fn announce(&self) {
         self.shared
             .durable
             .hot
-            .wake(Wakeup::Task { task: self.id.clone(), session: self.record.session });
+            .publish(Wakeup::Task { task: self.id.clone(), session: self.record.session });
     }
 
     pub(super) fn count_transition(&self, to: TaskStatus) {
         self.shared.metrics.task_transition(to.name());
     }
 
-    /// Names the task in the log: its id is all that some callers need to see it.
+    /// Names the task in the log, because some callers need only the id to see the task.
     pub fn digest(&self) -> String {
         super::digest(&self.id)
     }

@@ -1,8 +1,13 @@
-//! Carries one task out, from its first byte to its end. One of these runs for each task this process owns.
+//! Runner of a task, from its start to its end. Each task that this process owns has one.
 //!
-//! Invariants: that the call may have been sent is committed before it is (`TaskStep::Sent`); what the backend answered and
-//! how the task ended are one commit; and a call whose answer is lost goes out again only where its tool says that this does
-//! no harm. Whoever reads the record after a crash therefore knows what may have happened.
+//! Invariants:
+//!
+//! - The runner commits that the call may have been sent (`TaskStep::Sent`) before it sends the
+//!   call.
+//! - The backend's answer and the end of the task are one commit.
+//! - A call whose answer is lost is sent again only where its tool declares that harmless.
+//!
+//! The record therefore shows after a crash what may have happened.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -21,6 +26,13 @@ use protocol::{
     method::Method,
     splice::Splice,
 };
+use records::{TaskStatus, TaskStep, WriteOp};
+use rules::{
+    catalog::TaskSupport,
+    exposure::ResourceUris,
+    limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
+    tasks::{self, BackendTask, TaskOutcome},
+};
 
 use super::{
     backend_task, handoff, inputs, observability,
@@ -33,23 +45,17 @@ use crate::{
         asker::{Asker, SentRequest},
         link::connection::{BackendRequest, Connection, Failure},
     },
-    limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
-    persistence::{TaskStatus, TaskStep, WriteOp, fault_point},
-    rules::{
-        catalog::TaskSupport,
-        exposure::ResourceUris,
-        tasks::{self, BackendTask, TaskOutcome},
-    },
+    persistence::fault_point,
     telemetry::request,
 };
 
 impl super::TaskManager {
-    /// Carries a task out, from this step on, in the background.
+    /// Runs a task in the background, from this step on.
     pub(super) fn start(&self, run: Arc<TaskRun>, from: TaskStep) {
         self.start_with(run, |run| async move { work(&run, from).await });
     }
 
-    /// The same, in a way of its own.
+    /// Runs a task in the background with the given work.
     pub(super) fn start_with<W>(&self, run: Arc<TaskRun>, work: impl FnOnce(Arc<TaskRun>) -> W)
     where
         W: Future<Output = RunOutcome> + Send + 'static,
@@ -75,7 +81,7 @@ async fn carry_out(run: Arc<TaskRun>, work: impl Future<Output = RunOutcome>) {
     observability::end_span(&run);
     run.tasks.unregister(&run);
     inputs::refuse_all(&run);
-    // Last: a link that nobody else uses is closed with it.
+    // This comes last: dropping the hold closes a link that has no other user.
     let hold = run.lock().link_hold.take();
     drop(hold);
 }
@@ -84,7 +90,7 @@ async fn run_to_end(run: &Arc<TaskRun>, work: impl Future<Output = RunOutcome>) 
     first_end(run, pin!(work)).await
 }
 
-/// An answer that is there counts, whoever wants the run to end.
+/// Returns the first end of the run. An answer that is there counts before any reason to stop.
 pub(super) async fn first_end(
     run: &Arc<TaskRun>,
     mut work: Pin<&mut impl Future<Output = RunOutcome>>,
@@ -97,7 +103,7 @@ pub(super) async fn first_end(
         () = tokio::time::sleep(run.time_left()) => RunOutcome::TimedOut,
         never = attending => match never {},
     };
-    // The backend is just making a task of it: only who knows that task can cancel it.
+    // The backend is just making a task, and a cancellation needs that task's id.
     tokio::select! {
         biased;
         () = creation_known(run) => ending,
@@ -127,12 +133,12 @@ async fn work(run: &Arc<TaskRun>, from: TaskStep) -> RunOutcome {
     }
 }
 
-/// Sends the call, as often as it takes and no oftener than is harmless.
+/// Sends the call. It is sent again only while that is harmless.
 async fn send(run: &Arc<TaskRun>) -> RunOutcome {
     let Some(message) = tasks::decoded(Bytes::copy_from_slice(&run.record.request)) else {
         return RunOutcome::Refused(Refusal::new(
             ErrorKind::Internal,
-            "what is stored of the call can not be read",
+            "what is stored of the call cannot be read",
         ));
     };
     let asker: Arc<dyn Asker> = run.clone();
@@ -162,7 +168,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
         {
             return RunOutcome::Stopped(stop);
         }
-        fault_point::passed("task.sent.committed");
+        fault_point::hit("task.sent.committed");
         note_under_way(run, as_task);
         let edits = if as_task { vec![task_member(run, &message)] } else { Vec::new() };
         let sent_at = Instant::now();
@@ -177,7 +183,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
         run.lock().creating = false;
         let failure = match answer {
             Ok(answer) => {
-                fault_point::passed("task.answered");
+                fault_point::hit("task.answered");
                 return match answer
                     .bytes(answer.result)
                     .filter(|_| {
@@ -195,7 +201,8 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
         let refusal = link.backend.refusal(&failure);
         if failure.was_not_seen() {
             run.lock().maybe_sent = false;
-            // Whoever finds the task after a crash shall know it too. A call whose answer was lost before stays what it was.
+            // The record must show this after a crash. If an earlier answer was lost, the step
+            // stays `Sent`.
             if resent == 0
                 && let Err(stop) = run
                     .commit(|epoch| WriteOp::AdvanceTask {
@@ -228,18 +235,22 @@ fn note_under_way(run: &TaskRun, as_task: bool) {
     (state.maybe_sent, state.as_task, state.creating) = (true, as_task, as_task);
 }
 
-/// MCP 2025-11-25, TaskManager: a call is augmented only where the backend and the tool have tasks.
+/// Returns whether the call is sent as a task. MCP 2025-11-25, Tasks: the backend and the tool must
+/// both support tasks.
 fn becomes_a_task(run: &TaskRun, connection: &Connection, message: &Message) -> bool {
     let has_tasks = connection
         .negotiated()
         .is_some_and(|agreed| agreed.capabilities.tasks_tools_call && agreed.version.tasks());
     let tool = message.text(message.fields.name).unwrap_or_default();
-    let support =
-        run.tenant.catalog().traits(&run.record.backend, &tool).map(|traits| traits.task_support);
+    let support = run
+        .tenant
+        .full_catalog()
+        .traits(&run.record.backend, &tool)
+        .map(|traits| traits.task_support);
     has_tasks && support != Some(TaskSupport::Forbidden)
 }
 
-/// The edit that adds `task` to the call.
+/// Returns the edit that adds `task` to the call.
 fn task_member(run: &TaskRun, message: &Message) -> (Span, Vec<u8>) {
     let ttl = run.record.ttl.map_or_else(
         || "{}".to_owned(),
@@ -249,13 +260,13 @@ fn task_member(run: &TaskRun, message: &Message) -> (Span, Vec<u8>) {
     (Span { start: at, end: at }, format!("\"task\":{ttl},").into_bytes())
 }
 
-/// The one end of every run.
+/// Stores the end of a run. Every run ends here.
 async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
     run.notifications.close();
     match ending {
         RunOutcome::Answered(answer, said) => {
             let ended = to_client_answer(run, &answer).and_then(|answer| {
-                TaskOutcome::by_answer(&answer, run.shared.task_settings().result_bytes)
+                TaskOutcome::from_answer(&answer, run.shared.task_settings().result_bytes)
             });
             match ended {
                 Ok(ended) => end(run, merge_backend_status(ended, said)).await,
@@ -263,7 +274,7 @@ async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
             }
         }
         RunOutcome::Translated(answer) => {
-            match TaskOutcome::by_answer(&answer, run.shared.task_settings().result_bytes) {
+            match TaskOutcome::from_answer(&answer, run.shared.task_settings().result_bytes) {
                 Ok(ended) => end(run, ended).await,
                 Err(refusal) => refused(run, &refusal).await,
             }
@@ -290,10 +301,10 @@ async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
 
 async fn refused(run: &TaskRun, refusal: &Refusal) {
     let request_id = run.shared.note_refusal(refusal, None, Some(run.tenant.id.as_str()));
-    end(run, TaskOutcome::refused(refusal, &request_id)).await;
+    end(run, TaskOutcome::from_refusal(refusal, &request_id)).await;
 }
 
-/// What the backend said of its own task counts, where the answer does not say worse.
+/// Merges the backend's status of its own task into the outcome. The status cannot undo a failure.
 fn merge_backend_status(mut ended: TaskOutcome, said: Option<BackendTask>) -> TaskOutcome {
     if let Some(said) = said {
         if said.status == TaskStatus::Failed {
@@ -318,7 +329,7 @@ async fn end(run: &TaskRun, ended: TaskOutcome) {
                 ended.outcome.len()
             );
             let refusal = Refusal::new(ErrorKind::ResultTooLarge, text);
-            let ended = TaskOutcome::refused(
+            let ended = TaskOutcome::from_refusal(
                 &refusal,
                 &run.shared.note_refusal(&refusal, None, Some(run.tenant.id.as_str())),
             );
@@ -332,7 +343,7 @@ async fn end(run: &TaskRun, ended: TaskOutcome) {
             return tracing::debug!(task = %run.digest(), ?stop, "the outcome of a task is not wanted any more");
         }
     };
-    fault_point::passed("task.ended.committed");
+    fault_point::hit("task.ended.committed");
     run.count_transition(status);
     observability::record_end(run, status);
     run.announce();
@@ -350,7 +361,7 @@ async fn store_end(run: &TaskRun, ended: &TaskOutcome, tries: u32) -> Result<boo
     run.try_commit(change, tries).await
 }
 
-/// The answer as a plain call would have brought it to this client.
+/// Returns the answer as a plain call would have brought it to this client.
 fn to_client_answer(run: &TaskRun, answer: &Message) -> Result<Message, Refusal> {
     let mut splice = Splice::new(&answer.frame);
     let uris = ResourceUris::find(answer, &run.endpoint).map_err(|ambiguous| {
@@ -358,14 +369,15 @@ fn to_client_answer(run: &TaskRun, answer: &Message) -> Result<Message, Refusal>
     })?;
     uris.expose(&run.record.backend, &mut splice);
     if answer.fields.meta_related_task_id.is_some() {
-        splice.set_meta(answer, tasks::RELATED_TASK, &tasks::related(&run.id));
+        splice.set_meta(answer, tasks::RELATED_TASK, &tasks::related_task_meta(&run.id));
     }
     tasks::decoded(splice.finish())
-        .ok_or_else(|| Refusal::new(ErrorKind::Internal, "the answer can not be read any more"))
+        .ok_or_else(|| Refusal::new(ErrorKind::Internal, "the answer cannot be read any more"))
 }
 
-/// Tells the backend that nobody here waits any more: by the cancellation of a call (MCP 2025-11-25, Cancellation), or by
-/// that of its own task, which another process may still follow unless it was cancelled.
+/// Cancels the call at the backend: the call itself (MCP 2025-11-25, Cancellation), or the
+/// backend's own task. The backend's own task is cancelled only with [`StopReason::Cancelled`],
+/// because another process may still watch it.
 async fn cancel_at_backend(run: &Arc<TaskRun>, why: StopReason) {
     let (mirrored, carried, as_task, under_way) = {
         let state = run.lock();

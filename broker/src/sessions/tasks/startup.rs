@@ -1,11 +1,12 @@
-//! What a process does about its tasks from its start on.
+//! Background workers of the task manager.
 
 use std::sync::Arc;
 
 use super::{TaskManager, orphans, poller, recovery, wakeups};
 
 impl TaskManager {
-    /// Begins to look for tasks, and to listen. Called once, when tenants and backends are known.
+    /// Starts the workers that listen for, poll, sweep and claim tasks. Called once, when tenants
+    /// and backends are known.
     pub fn start_workers(self: &Arc<Self>) {
         tokio::spawn(wakeups::listen(self.clone()));
         tokio::spawn(poller::poll(self.clone()));

@@ -1,35 +1,33 @@
-//! Listens to what other replicas (and this one) say about tasks, and hands it on to whoever is here.
+//! Listener for the wakeups about tasks that the replicas send, this one included.
 //!
-//! One task of its own for the whole process. A word is never more than a reason to look: what is told to a client is read
-//! from the store. Words that were missed are made up for by looking at everything.
+//! One listener serves the whole process. A wakeup is never more than a reason to read the store:
+//! clients get only what the store holds. After lost wakeups every waiter reads the store.
 
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use protocol::{handshake, ids::TaskId, method::Method};
+use records::SessionKey;
+use rules::{event_log::EventKind, tasks};
 use tokio::sync::{
     broadcast::error::{RecvError, TryRecvError},
     mpsc,
 };
 
 use super::TaskManager;
-use crate::{
-    persistence::{SessionKey, Wakeup},
-    rules::{event_log::EventKind, tasks},
-    sessions::session::Session,
-};
+use crate::{persistence::Wakeup, sessions::session::Session};
 
-/// Words taken together.
+/// Most wakeups that are handled together.
 const BATCH: usize = 256;
-/// Changes that wait to be told.
+/// Most changes that wait to be sent to clients.
 const TO_TELL_MAX: usize = 1_024;
-/// TaskManager of which is known what their clients were told last.
+/// Most tasks whose last sent status is kept.
 const TOLD_MAX: usize = 10_000;
 
 /// Listens until the process ends.
 pub(super) async fn listen(tasks: Arc<TaskManager>) {
-    let mut wakes = tasks.shared.durable.hot.wakes();
-    // Read beside the listening: a slow store does not hold up who waits for a word.
+    let mut wakes = tasks.shared.durable.hot.subscribe();
+    // Another task reads the store, so that a slow store does not delay the waiters.
     let (to_tell, changes) = mpsc::channel::<(TaskId, Arc<Session>)>(TO_TELL_MAX);
     tokio::spawn(notify_status(tasks.clone(), changes));
     loop {
@@ -65,14 +63,15 @@ pub(super) async fn listen(tasks: Arc<TaskManager>) {
             .into_iter()
             .filter_map(|(task, session)| Some((task, tasks.shared.registry.get(&session)?)));
         for change in here {
-            // Notifications of a status are no promise (MCP 2025-11-25, TaskManager), so none is better than a late one.
+            // Status notifications are not guaranteed (MCP 2025-11-25, Tasks), so a full queue
+            // drops the change.
             let _full = to_tell.try_send(change);
         }
     }
 }
 
-/// Tells sessions that made a task how it stands, where that is news (MCP 2025-11-25, TaskManager: status notifications). Whatever
-/// changed while the store was asked is asked for together.
+/// Sends the new status of a task to the session that made it (MCP 2025-11-25, Tasks: status
+/// notifications). Changes that arrive during a read of the store share the next read.
 async fn notify_status(
     tasks: Arc<TaskManager>,
     mut changes: mpsc::Receiver<(TaskId, Arc<Session>)>,
@@ -92,7 +91,7 @@ async fn notify_status(
         for stored in looks.iter().map(|look| &look.stored) {
             let Some(session) = sessions.get(&stored.record.task) else { continue };
             if tasks.note_if_new(&stored.record.task, stored.status) {
-                let object = tasks::object(stored, tasks.shared.task_settings().poll_interval);
+                let object = tasks::task_object(stored, tasks.shared.task_settings().poll_interval);
                 session.deliver(
                     EventKind::Message,
                     handshake::notification(Method::TasksStatus, Some(object.as_bytes())),
@@ -102,7 +101,7 @@ async fn notify_status(
     }
 }
 
-/// A word of a task that is carried out elsewhere, for a session that lives here.
+/// Sends a notification of a task that another replica runs to a session that is here.
 fn relay_notification(tasks: &TaskManager, session: &SessionKey, frame: Bytes) {
     let Some(session) = tasks.shared.registry.get(session) else { return };
     let task = tasks::decoded(frame.clone()).and_then(|message| {
@@ -113,15 +112,11 @@ fn relay_notification(tasks: &TaskManager, session: &SessionKey, frame: Bytes) {
 }
 
 impl TaskManager {
-    /// Whether this status may be told after the one that was told last. It counts as told then.
-    fn note_if_new(&self, task: &TaskId, status: crate::persistence::TaskStatus) -> bool {
+    /// Returns whether this status may follow the one that was sent last. If so, it counts as sent.
+    fn note_if_new(&self, task: &TaskId, status: records::TaskStatus) -> bool {
         let mut inner = self.lock();
-        let last = inner
-            .notified_status
-            .get(task)
-            .copied()
-            .unwrap_or(crate::persistence::TaskStatus::Working);
-        if !tasks::may_follow(last, status) {
+        let last = inner.notified_status.get(task).copied().unwrap_or(records::TaskStatus::Working);
+        if !tasks::is_valid_transition(last, status) {
             return false;
         }
         if inner.notified_status.len() >= TOLD_MAX {

@@ -1,31 +1,33 @@
-//! Words that are known to be harmless, told by their form alone: names, numbers, versions, files and packages.
+//! Recognizes harmless words by their form: names, numbers, versions, files and packages.
 //!
-//! A secret that is such a word is not told apart from it, which `docs/security.md` says.
+//! A secret in the form of such a word is not recognized, which `docs/security.md` documents.
 
-/// A plain word, and one of the parts that a sign joins, has at most so many characters.
+/// Maximum length of a plain word, and of each of its parts between joining signs.
 const WORD_CHARS_MAX: usize = 40;
 const PART_CHARS_MAX: usize = 16;
-/// A part in lower case may be longer where it is more clearly spoken, such as `modelcontextprotocol`.
+/// Maximum length of a lower-case part that is pronounceable, such as `modelcontextprotocol`.
 const LONG_PART_CHARS_MAX: usize = 24;
-/// More consonants in a row are not a word.
+/// Maximum number of consecutive consonants in a word.
 const CONSONANTS_MAX: usize = 5;
 const LONG_CONSONANTS_MAX: usize = 4;
-/// Digits of a number.
+/// Maximum number of digits of a number.
 const DIGITS_MAX: usize = 8;
-/// Letters behind a single dash: so few are flags in a row, more are an option and its value or a name.
+/// Maximum number of letters after a single dash. More letters are an option with its value, or a
+/// name.
 const FLAGS_MAX: usize = 3;
-/// What stands between the words of a harmless text, beside the signs within words.
+/// Signs between the words of a harmless text, in addition to those within words.
 const SIGNS: &[char] =
     &['/', ':', '@', ',', '~', '*', '$', '{', '}', '&', '|', '<', '>', '(', ')', '[', ']', '\\'];
-/// Words of options that are written in capitals and longer than abbreviations.
+/// Words of options in capitals that are longer than abbreviations.
 const LEVELS: [&str; 4] = ["WARNING", "CRITICAL", "NOTICE", "VERBOSE"];
-/// Of sizes and times.
+/// Units of sizes and times.
 const UNITS: [&str; 18] = [
     "b", "k", "m", "g", "t", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "ms", "s", "h", "d",
     "min", "x",
 ];
 
-/// `--name`, `-n`, a few letters in a row (`-it`), or a word in lower case behind one dash, as programs in Go have it.
+/// Returns whether the text is `--name`, `-n`, a few letters (`-it`), or a lower-case word after
+/// one dash, as in Go programs.
 pub(super) fn is_flag(text: &str) -> bool {
     let is_name =
         |name: &str| name.starts_with(|first: char| first.is_ascii_alphabetic()) && is_word(name);
@@ -40,7 +42,8 @@ pub(super) fn is_flag(text: &str) -> bool {
         || (is_name(name) && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'))
 }
 
-/// Only names, numbers, versions and signs between them. An empty text is plain.
+/// Returns whether the text has only names, numbers, versions and signs between them. An empty text
+/// is plain.
 pub(super) fn is_plain(text: &str) -> bool {
     let bare = text.trim_matches(['\'', '"']);
     if bare.starts_with(['/', '.', '~', '@']) {
@@ -49,7 +52,8 @@ pub(super) fn is_plain(text: &str) -> bool {
     bare.split(SIGNS).all(is_plain_word)
 }
 
-/// A part of a path. Names of files hold a number more often than other words do, such as `my2ndfile.db`.
+/// Returns whether the text is a plain part of a path. File names contain numbers more often than
+/// other words, such as `my2ndfile.db`.
 pub(super) fn is_plain_segment(segment: &str) -> bool {
     let is_file_part = |part: &str| {
         let numbers = part.split(|char: char| !char.is_ascii_digit()).filter(|one| !one.is_empty());
@@ -82,7 +86,8 @@ fn is_long_part(part: &str) -> bool {
         && part.chars().filter(|letter| is_vowel(*letter)).count() * 10 >= part.len() * 3
 }
 
-/// A word that is chosen as a name, such as `mcp`, `v1`, `mcpServer` or `2025-11-25`. An empty text is one.
+/// Returns whether the text looks like a chosen name, such as `mcp`, `v1`, `mcpServer` or
+/// `2025-11-25`. An empty text does.
 pub(super) fn is_word(text: &str) -> bool {
     text.len() <= WORD_CHARS_MAX && text.split(['-', '_', '.']).all(is_part)
 }
@@ -108,7 +113,7 @@ fn is_spoken(letters: &str) -> bool {
     letters.split(is_vowel).all(|consonants| consonants.len() <= CONSONANTS_MAX)
 }
 
-/// Lower case, but for the first letters of words.
+/// Returns whether the letters are lower case, except for the first letters of words.
 fn has_word_case(letters: &str) -> bool {
     let words = letters.split(|letter: char| letter.is_ascii_uppercase());
     words.enumerate().all(|(index, rest)| index == 0 || rest.len() >= 2)

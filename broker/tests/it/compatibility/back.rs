@@ -1,16 +1,13 @@
-//! A backend that speaks one revision strictly, with the same tools in each: what they say and ask is in their arguments.
+//! A backend that strictly follows one revision, with the same tools in each. Their messages are in
+//! their arguments.
 //!
-//! | tool | does |
-//! |---|---|
-//! | `say` | answers with the result whose text is `result` |
-//! | `fail` | answers with the error whose text is `error` |
-//! | `ask` | asks `method` with `params`, and tells what came of it |
-//! | `talk` | sends `notifications` first, with its own progress token where they have one |
-//! | `hang` | never answers |
-//! | `long` | sends `notifications`, and answers when the gate of its `mark` opens |
-//! | `opened` | asks for a URL to be opened, and says that it was (of earlier revisions) |
-//! | `withdraw` | asks, and takes the question back (of earlier revisions) |
-//! | `job` | is made a task of (of 2026-07-28) |
+//! | tool | does | |---|---| | `say` | answers with the result whose text is `result` | | `fail` |
+//! answers with the error whose text is `error` | | `ask` | sends `method` with `params` to the
+//! client, and returns the outcome | | `talk` | sends `notifications` first, with its own progress
+//! token where they have one | | `hang` | never answers | | `long` | sends `notifications`, and
+//! answers when the gate of its `mark` opens | | `opened` | requests that a URL be opened, and
+//! reports that it was (of earlier revisions) | | `withdraw` | sends a request to the client, and
+//! cancels it (of earlier revisions) | | `job` | becomes a task (of 2026-07-28) |
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -23,7 +20,7 @@ use testkit::{
 
 use super::{Of, REVISIONS, features};
 
-/// Opened by the test when the call with this mark may end.
+/// Returns the gate that the test opens when the call with this mark may end.
 pub(super) fn gate(mark: &str) -> Gate {
     static GATES: LazyLock<Mutex<HashMap<String, Gate>>> = LazyLock::new(Mutex::default);
     GATES.lock().entry(mark.to_owned()).or_default().clone()
@@ -34,7 +31,7 @@ pub(super) enum Back {
     Modern(StatelessBackend),
 }
 
-/// A backend of both eras, whichever it is.
+/// Calls a method of the backend of either era.
 macro_rules! either {
     ($self:expr, $backend:ident => $what:expr) => {
         match $self {
@@ -44,7 +41,7 @@ macro_rules! either {
     };
 }
 
-/// What a backend says of a tool or prompt it does not have.
+/// Error message of a backend for an unknown tool or prompt.
 pub(super) const UNKNOWN: &str = "no such thing here";
 const INSTRUCTIONS: &str = "be modern";
 
@@ -78,7 +75,7 @@ impl Back {
         either!(self, backend => { backend.list(member, items); });
     }
 
-    /// Adds entries beside the tools it has.
+    /// Adds entries to its own tools.
     fn add_tools(&self, entries: Vec<Value>) {
         let mut tools: Vec<Value> = ["say", "fail", "ask", "talk", "hang", "long", "opened"]
             .map(testkit::backend::tool)
@@ -87,7 +84,7 @@ impl Back {
         self.list("tools", tools);
     }
 
-    /// Adds an entry to a list, and says that the list changed.
+    /// Adds an entry to a list, and announces that the list changed.
     pub(super) async fn add(&self, member: &'static str, of: Of, entry: Value) {
         let mut entries = features::entries(member, of);
         entries.push(entry);
@@ -105,7 +102,7 @@ impl Back {
         }
     }
 
-    /// Waits until somebody listens to a resource, and says that it changed.
+    /// Waits until a client listens to a resource, and announces that it changed.
     pub(super) async fn update_once_listened_to(&self, uri: &str) {
         match self {
             Self::Legacy(backend) => {
@@ -115,7 +112,7 @@ impl Back {
                 let seen = backend.wait_for("the subscription", wants).await;
                 let session = seen.header("mcp-session-id").expect("it has a session").to_owned();
                 let update = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}});
-                // Its stream may be opened after its first request.
+                // The client's stream may be opened after its first request.
                 while backend.push_to(&session, update.clone()).await == 0 {
                     tokio::task::yield_now().await;
                 }
@@ -137,7 +134,7 @@ impl Back {
     }
 
     pub(super) fn seen_of(&self, method: &str) -> Vec<RecordedRequest> {
-        either!(self, backend => backend.seen_of(method))
+        either!(self, backend => backend.recorded_of(method))
     }
 }
 
@@ -169,7 +166,7 @@ fn legacy(backend: &FakeBackend, of: Of) {
         Reply::text("done")
     });
     backend.tool("hang", |call| async move {
-        call.gone().await;
+        call.client_disconnected().await;
         Reply::Hang
     });
     backend.tool("long", |call| async move {
@@ -221,12 +218,9 @@ fn legacy(backend: &FakeBackend, of: Of) {
     });
 }
 
-/// A text among the arguments.
+/// Returns a text among the arguments.
 fn text(arguments: &Value, name: &str) -> String {
-    arguments[name]
-        .as_str()
-        .unwrap_or_else(|| panic!("there is no {name} in {arguments}"))
-        .to_owned()
+    arguments[name].as_str().unwrap_or_else(|| panic!("{arguments} has no {name}")).to_owned()
 }
 
 async fn legacy_question(call: &BackendCall) -> Reply {
@@ -335,7 +329,7 @@ fn modern(backend: &StatelessBackend) {
     });
 }
 
-/// Asks first, as this revision does.
+/// Returns an `input_required` result first, as this revision requires.
 fn answered(
     call: &StatelessCall,
     method: &str,
@@ -353,7 +347,7 @@ fn answered(
     }
 }
 
-/// A result of this revision says that it is one.
+/// Adds `resultType` to a result, which this revision requires.
 fn typed(result: &str) -> String {
     if result.contains("\"resultType\"") {
         return result.to_owned();

@@ -1,4 +1,4 @@
-//! What tools, prompts and resources give: each kind of content, and bytes that are nobody's business.
+//! Content of tools, prompts and resources: each kind, and bytes that pass unchanged.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ const AUDIO: &str = r#"{"type":"audio","data":"AAEC","mimeType":"audio/wav"}"#;
 const EMBEDDED: &str =
     r#"{"type":"resource","resource":{"uri":"test://r/0","mimeType":"text/plain","text":"t"}}"#;
 const LINK: &str = r#"{"type":"resource_link","uri":"test://r/0","name":"r0","description":"d"}"#;
-/// What they become where they are not known.
+/// Form of audio for clients that do not know it.
 const AUDIO_AS_RESOURCE: &str = r#"{"type":"resource","resource":{"uri":"urn:mcp-broker:audio","mimeType":"audio/wav","blob":"AAEC"}}"#;
 const LINK_AS_TEXT: &str = r#"{"type":"text","text":"r0 test://r/0"}"#;
 
@@ -19,7 +19,7 @@ async fn say(pair: &Pair, result: &str) -> Answer {
     pair.client.call("say", json!({"result": result})).await
 }
 
-/// Between two others, whose order and form stay.
+/// Places the block between two others, whose order and form stay.
 async fn carried(pair: &Pair, since: &str, block: &str, instead: Option<&str>) -> Found {
     if !pair.back_since(since) {
         return Ok(Cell::Absent);
@@ -107,7 +107,7 @@ pub(super) async fn tool_error(pair: &Pair) -> Found {
     Ok(Cell::Same)
 }
 
-/// Members that no revision knows, and numbers and escapes that more than one reader would write in another way.
+/// Tests members that no revision knows, and numbers and escapes that have several spellings.
 pub(super) async fn unknown_members_of_results(pair: &Pair) -> Found {
     const MEMBERS: [&str; 3] = [
         r#""example.org/own":[1.0, 1e3,"\u00e9"]"#,
@@ -172,7 +172,7 @@ pub(super) async fn completion(pair: &Pair) -> Found {
     same_members(&answer, &features::completion(&params))
 }
 
-/// The answer holds these members as they were given.
+/// Checks that the answer holds these members exactly as given.
 fn same_members(answer: &Answer, wanted: &Value) -> Found {
     let result = answer.result()?;
     for (key, value) in wanted.as_object().expect("an object") {

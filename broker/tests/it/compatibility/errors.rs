@@ -1,4 +1,4 @@
-//! Every way to say no: of the broker, and of backends in the codes of their revisions.
+//! Every refusal: of the broker, and of backends in the codes of their revisions.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,8 @@ fn error(answer: &super::front::Answer) -> Result<&Value, String> {
     answer.message.get("error").ok_or_else(|| format!("no error: {}", answer.text))
 }
 
-/// At its own endpoint a backend is asked for whatever name; only it knows what it does not list.
+/// At its own endpoint a backend gets requests with any name: it may know names that it does not
+/// list.
 fn not_there(answer: &super::front::Answer) -> Found {
     let error = error(answer)?;
     ensure(*error == json!({"code": -32602, "message": super::back::UNKNOWN}), || {
@@ -33,7 +34,7 @@ pub(super) async fn wrong_params(pair: &Pair) -> Found {
     refused(error(&pair.client.request("resources/read", json!({"uri": 7})).await)?)
 }
 
-/// An error of the backend, which is passed on as it is, or with another code.
+/// Checks that an error of the backend is passed on unchanged, or with another code.
 async fn said(pair: &Pair, code: i64, told: i64) -> Found {
     let rest = r#""message":"in its own words","data":{"n":1.50,"k":[null]}"#;
     let answer =
@@ -59,7 +60,7 @@ pub(super) async fn own_code(pair: &Pair) -> Found {
     said(pair, 7, 7).await
 }
 
-/// Codes that 2026-07-28 leaves to what was there before it, so that its servers do not use them.
+/// Tests codes that 2026-07-28 reserves for earlier use, so that its servers do not use them.
 pub(super) async fn legacy_code(pair: &Pair) -> Found {
     if pair.is_modern_back() {
         return Ok(Cell::Absent);
@@ -67,7 +68,7 @@ pub(super) async fn legacy_code(pair: &Pair) -> Found {
     said(pair, -32001, -32603).await
 }
 
-/// Codes that mean what 2026-07-28 says, or nothing yet.
+/// Tests codes whose meaning 2026-07-28 defines or reserves.
 pub(super) async fn reserved_code(pair: &Pair) -> Found {
     if pair.is_modern_back() {
         return Ok(Cell::Absent);
@@ -87,7 +88,7 @@ pub(super) async fn missing_resource(pair: &Pair) -> Found {
     Ok(pair.by_era())
 }
 
-/// What a backend of 2026-07-28 says of a capability that the request lacks.
+/// Tests the error of a backend of 2026-07-28 for a capability that the request lacks.
 pub(super) async fn capability_required(pair: &Pair) -> Found {
     if !pair.is_modern_back() {
         return Ok(Cell::Absent);
@@ -98,7 +99,7 @@ pub(super) async fn capability_required(pair: &Pair) -> Found {
     Ok(Cell::Same)
 }
 
-/// A result of a type that only the backend knows.
+/// Tests a result of a type that only the backend knows.
 pub(super) async fn unknown_result_type(pair: &Pair) -> Found {
     if !pair.is_modern_back() {
         return Ok(Cell::Absent);

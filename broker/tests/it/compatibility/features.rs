@@ -1,10 +1,10 @@
-//! What the backends of each revision have: with everything their revision knows, and nothing it does not.
+//! Features of the backends of each revision: everything that the revision knows, and nothing else.
 
 use serde_json::{Value, json};
 
 use super::{Of, REVISIONS};
 
-/// More than a page of the broker's.
+/// More resources than one page of the broker holds.
 pub(super) const RESOURCES: usize = 120;
 
 fn since(of: Of, revision: &str) -> bool {
@@ -15,7 +15,7 @@ fn add(entry: &mut Value, key: &str, value: Value) {
     entry[key] = value;
 }
 
-/// Title, icons and `_meta`, where things have them.
+/// Adds title, icons and `_meta` if the revision has them.
 fn described(mut entry: Value, of: Of) -> Value {
     add(&mut entry, "description", json!("what it is"));
     if since(of, "2025-06-18") {
@@ -93,7 +93,7 @@ pub(super) fn prompt(params: &Value) -> Value {
     json!({"description": "d", "messages": [{"role": "user", "content": {"type": "text", "text": text}}]})
 }
 
-/// What is read at a URI, if it is there.
+/// Returns the contents of a URI, if the resource exists.
 pub(super) fn contents(uri: &str) -> Option<Value> {
     let number: usize = uri.strip_prefix("test://r/")?.parse().ok()?;
     let contents = match number % 2 {

@@ -1,4 +1,4 @@
-//! What goes on while a request is on its way, and what comes of resources that change.
+//! Messages during a request, and updates of resources.
 
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ pub(super) async fn cancellation(pair: &Pair) -> Found {
                 })
                 .await;
         }
-        super::Back::Modern(backend) => backend.wait_given_up(id).await,
+        super::Back::Modern(backend) => backend.wait_for_cancelled(id).await,
     }
     pair.client.call("say", json!({"result": r#"{"content":[]}"#})).await.result()?;
     ensure(!call.is_answered(), || "who cancels gets no answer".to_owned())?;
@@ -128,10 +128,11 @@ pub(super) async fn subscription(pair: &Pair) -> Found {
         }
     }
     match &pair.back {
-        // What listened for a client without a session has a session of its own, which ends with it.
+        // The broker listens for a client without a session in a session of its own, which ends
+        // with the client's stream.
         super::Back::Legacy(backend) => {
             let subscribed =
-                backend.seen_of("resources/subscribe").pop().ok_or("nobody listens")?;
+                backend.recorded_of("resources/subscribe").pop().ok_or("nobody listens")?;
             let ends = |seen: &testkit::RecordedRequest| {
                 seen.is("resources/unsubscribe") || seen.http == "DELETE"
             };
@@ -145,7 +146,7 @@ pub(super) async fn subscription(pair: &Pair) -> Found {
     Ok(pair.by_era())
 }
 
-/// The response breaks off; the client goes on with its stream where it was.
+/// Tests that a client can resume a stream after its response broke off.
 pub(super) async fn resumption(pair: &Pair) -> Found {
     if pair.is_modern_client() || !pair.client_since("2025-03-26") {
         return Ok(Cell::Absent);
@@ -169,7 +170,7 @@ pub(super) async fn resumption(pair: &Pair) -> Found {
     Ok(Cell::Translated)
 }
 
-/// Several messages in one body, which one revision has.
+/// Tests several messages in one body, which one revision has.
 pub(super) async fn batch(pair: &Pair) -> Found {
     if REVISIONS[pair.client_of()] != "2025-03-26" {
         return Ok(Cell::Absent);
@@ -200,7 +201,7 @@ pub(super) async fn batch(pair: &Pair) -> Found {
     Ok(Cell::Translated)
 }
 
-/// A call as a task of 2025-11-25.
+/// Tests a call as a task of 2025-11-25.
 pub(super) async fn task(pair: &Pair) -> Found {
     if REVISIONS[pair.client_of()] != "2025-11-25" {
         return Ok(Cell::Absent);
@@ -225,7 +226,7 @@ pub(super) async fn task(pair: &Pair) -> Found {
     Ok(Cell::Translated)
 }
 
-/// `task` in a call of another revision means nothing.
+/// Tests that `task` in a call of another revision has no meaning.
 pub(super) async fn task_member(pair: &Pair) -> Found {
     if REVISIONS[pair.client_of()] == "2025-11-25" {
         return Ok(Cell::Absent);
@@ -248,7 +249,8 @@ pub(super) async fn task_member(pair: &Pair) -> Found {
     Ok(Cell::Translated)
 }
 
-/// A backend of 2026-07-28 makes tasks of calls as it likes; whoever did not ask for one waits for its end.
+/// Tests a backend of 2026-07-28 that turns a call into a task unasked. The client waits for the
+/// task's end.
 pub(super) async fn task_of_the_backend(pair: &Pair) -> Found {
     if !pair.is_modern_back() {
         return Ok(Cell::Absent);

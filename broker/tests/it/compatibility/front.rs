@@ -1,5 +1,6 @@
-//! A client that speaks one revision strictly: it declares only what its revision has, opens a session or sends requests that
-//! stand alone, and answers questions in the way of its era.
+//! A client that strictly follows one revision. It declares only the features of that revision, and
+//! opens a session or sends stateless requests. It answers requests of servers in the way of its
+//! era.
 
 use std::sync::Arc;
 
@@ -13,18 +14,18 @@ use testkit::{
 
 use super::{Of, REVISIONS, STATELESS};
 
-/// How it comes to the broker.
+/// Transport of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Front {
-    /// What its revision has: HTTP+SSE, Streamable HTTP with sessions, or without.
+    /// The HTTP transport of its revision: HTTP+SSE, Streamable HTTP with sessions, or without.
     Http,
     WebSocket,
 }
 
-/// A prompt that is answered with a content array, by those that have them.
+/// Prompt that is answered with a content array by clients that have them.
 pub(super) const ANSWER_WITH_AN_ARRAY: &str = "answer with an array";
 
-/// What it was asked: method and params.
+/// Requests that the client received: method and params.
 type Asked = Arc<Mutex<Vec<(String, Value)>>>;
 
 pub(super) struct Client {
@@ -36,7 +37,7 @@ pub(super) struct Client {
     pub(super) opened: Value,
 }
 
-/// What a request came to.
+/// Outcome of a request.
 pub(super) struct Answer {
     /// The whole response, as it came.
     pub(super) text: String,
@@ -48,7 +49,7 @@ impl Answer {
         self.message.get("result").ok_or_else(|| format!("no result: {}", self.text))
     }
 
-    /// The first text of a tool's result.
+    /// Returns the first text of a tool's result.
     pub(super) fn told(&self) -> Result<&str, String> {
         self.result()?["content"][0]["text"]
             .as_str()
@@ -56,7 +57,7 @@ impl Answer {
     }
 }
 
-/// What a client of this revision can declare, and does.
+/// Returns all capabilities that a client of this revision can declare.
 pub(super) fn everything(of: Of) -> Value {
     match REVISIONS[of] {
         "2024-11-05" | "2025-03-26" => json!({"roots": {"listChanged": true}, "sampling": {}}),
@@ -70,7 +71,7 @@ pub(super) fn everything(of: Of) -> Value {
     }
 }
 
-/// How everybody here answers what a server asks.
+/// Returns the answer of every client here to a server's request.
 pub(super) fn answer(method: &str, params: &Value) -> Result<Value, Value> {
     match method {
         "ping" => Ok(json!({})),
@@ -111,7 +112,7 @@ impl Client {
         Self::over(builder, broker, front, of, backend, (capabilities, asked)).await
     }
 
-    /// One that can be asked anything, and leaves the answers to its test.
+    /// Creates a client that declares everything, and leaves the answers to its test.
     pub(super) async fn silent(broker: &TestBroker, front: Front, of: Of, backend: &str) -> Self {
         Self::over(
             Self::builder(broker, of),
@@ -146,12 +147,12 @@ impl Client {
                     .0
             }
             (Front::Http, "2024-11-05") => builder.over(
-                Wire::legacy(address, &format!("/sse/{backend}"), &[])
+                Wire::http_sse(address, &format!("/sse/{backend}"), &[])
                     .await
                     .expect("an event stream"),
             ),
             (Front::Http, STATELESS) => {
-                builder.over(Wire::modern_http(address, &format!("/mcp/{backend}")))
+                builder.over(Wire::stateless_http(address, &format!("/mcp/{backend}")))
             }
             (Front::Http, _) => {
                 builder.over(Wire::streamable_http(address, &format!("/mcp/{backend}")))
@@ -183,7 +184,7 @@ impl Client {
         })
     }
 
-    /// Params as they go out: those of 2026-07-28 say everything themselves.
+    /// Returns the params to send, with the `_meta` that 2026-07-28 requires.
     fn params(&self, mut params: Value) -> Value {
         if self.is_modern() {
             let meta = self.meta();
@@ -194,7 +195,7 @@ impl Client {
         params
     }
 
-    /// Sends a request, answers what comes of it, and waits for the end of it.
+    /// Sends a request, answers the server's requests during it, and waits for its response.
     pub(super) async fn request(&self, method: &str, params: Value) -> Answer {
         let mut params = self.params(params);
         loop {
@@ -223,7 +224,7 @@ impl Client {
         Answer { text, message }
     }
 
-    /// A request whose params are written as the test says, but for what its revision requires.
+    /// Sends a request whose params are this text, with the additions that its revision requires.
     pub(super) async fn request_text(&self, method: &str, params: &str) -> Answer {
         let rest = params.strip_prefix('{').expect("an object");
         let text = if self.is_modern() && params.contains("\"_meta\":{") {
@@ -246,12 +247,12 @@ impl Client {
         self.duplex.notify(method, params).await;
     }
 
-    /// Whatever text.
+    /// Sends any text.
     pub(super) async fn send(&self, text: String) {
         self.duplex.send(text).await;
     }
 
-    /// Gives a request up.
+    /// Cancels a request.
     pub(super) async fn cancel(&self, id: u64) {
         self.duplex.notify("notifications/cancelled", self.params(json!({"requestId": id}))).await;
     }
@@ -260,17 +261,17 @@ impl Client {
         self.request("tools/call", json!({"name": tool, "arguments": arguments})).await
     }
 
-    /// What it was asked since it was last looked at.
+    /// Returns the requests received since the last call.
     pub(super) fn asked(&self) -> Vec<(String, Value)> {
         std::mem::take(&mut self.asked.lock())
     }
 
-    /// The next message that `wanted` says yes to.
+    /// Returns the next message that `wanted` accepts.
     pub(super) async fn said(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        self.duplex.said(what, wanted).await
+        self.duplex.wait_for_message(what, wanted).await
     }
 
     pub(super) fn untaken(&self) -> Vec<Value> {
-        self.duplex.untaken()
+        self.duplex.unread_messages()
     }
 }

@@ -1,6 +1,8 @@
-//! Tasks that a backend of 2025-11-25 keeps itself: the broker watches them, for clients that take tasks.
+//! Tasks that a backend of 2025-11-25 hosts itself: the broker watches them, for clients that
+//! support tasks.
 //!
-//! Such a backend stands beside the one of the pair, as its other behaviours are those of a backend without tasks.
+//! The pair has such a backend in addition to its own, because its other behaviours are those of a
+//! backend without tasks.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, RecordedRequest};
@@ -12,10 +14,10 @@ use super::{
 };
 use crate::tasks::with_tasks;
 
-/// A backend with tasks, and what lets them end.
+/// A backend with tasks, and the gate that lets them end.
 pub(super) struct Keeper {
     pub(super) backend: FakeBackend,
-    /// As the broker knows it.
+    /// Name of the backend in the broker.
     pub(super) name: String,
     done: Gate,
 }
@@ -29,7 +31,8 @@ impl Keeper {
     }
 }
 
-/// A client of the pair's revision in front of the keeper, that takes tasks if its revision has them.
+/// Returns a client of the pair's revision in front of the keeper. It supports tasks if its
+/// revision has them.
 async fn client<'a>(pair: &'a Pair, keeper: &Keeper) -> &'a Client {
     let mut capabilities = everything(pair.client_of());
     if pair.is_modern_client() {
@@ -42,7 +45,7 @@ async fn client<'a>(pair: &'a Pair, keeper: &Keeper) -> &'a Client {
         .await
 }
 
-/// Calls a tool that only runs as a task; the id of the task.
+/// Calls a tool that only runs as a task; returns the id of the task.
 async fn task(pair: &Pair, client: &Client) -> Result<Value, String> {
     let mut params = json!({"name": "must", "arguments": {}});
     if !pair.is_modern_client() {
@@ -57,7 +60,7 @@ async fn task(pair: &Pair, client: &Client) -> Result<Value, String> {
     Ok(id.clone())
 }
 
-/// The task is the backend's, and its result the client's.
+/// Tests that the task is the backend's, and the client gets its result.
 pub(super) async fn watched(pair: &Pair) -> Found {
     let Some(keeper) = pair.keeper.as_ref().filter(|_| pair.client_since("2025-11-25")) else {
         return Ok(Cell::Absent);
@@ -78,14 +81,14 @@ pub(super) async fn watched(pair: &Pair) -> Found {
     Ok(Cell::Translated)
 }
 
-/// Cancelling it cancels the backend's.
+/// Tests that a cancellation reaches the backend's task.
 pub(super) async fn cancelled(pair: &Pair) -> Found {
     let Some(keeper) = pair.keeper.as_ref().filter(|_| pair.client_since("2025-11-25")) else {
         return Ok(Cell::Absent);
     };
     let client = client(pair, keeper).await;
     let id = task(pair, client).await?;
-    // One that was not sent yet is only the broker's.
+    // A task that was not sent yet is only the broker's.
     keeper.backend.wait_for("it to be watched", |seen| seen.is("tasks/get")).await;
     client.request("tasks/cancel", json!({"taskId": id})).await.result()?;
     keeper.backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
@@ -93,19 +96,19 @@ pub(super) async fn cancelled(pair: &Pair) -> Found {
     Ok(Cell::Translated)
 }
 
-/// A tool that may run as a task is called without one.
+/// Tests a call without a task of a tool that may run as one.
 pub(super) async fn optional(pair: &Pair) -> Found {
     let Some(keeper) = &pair.keeper else { return Ok(Cell::Absent) };
     let client = client(pair, keeper).await;
     let answer = client.call("job", json!({})).await;
     let plain =
         |seen: &RecordedRequest| !seen.calls("job") || seen.message["params"]["task"].is_null();
-    ensure(keeper.backend.seen_of("tools/call").iter().all(plain), || {
+    ensure(keeper.backend.recorded_of("tools/call").iter().all(plain), || {
         "it was asked for a task".to_owned()
     })?;
     let mut result = answer.result()?.clone();
     if pair.is_modern_client() && result["resultType"] == "task" {
-        // It took long here, and became a task of the broker's.
+        // The call took long here, and became a task of the broker's.
         result =
             tasks::wait(client, &result["taskId"], "completed").await?.result()?["result"].clone();
     }
@@ -113,7 +116,7 @@ pub(super) async fn optional(pair: &Pair) -> Found {
     Ok(Cell::Same)
 }
 
-/// A tool that only runs as a task is called without one, by a client that takes none.
+/// Tests a call of a tool that only runs as a task, by a client that does not support tasks.
 pub(super) async fn required(pair: &Pair) -> Found {
     let Some(keeper) = &pair.keeper else { return Ok(Cell::Absent) };
     let client = Client::open(
@@ -128,7 +131,7 @@ pub(super) async fn required(pair: &Pair) -> Found {
     ensure(
         keeper
             .backend
-            .seen_of("tools/call")
+            .recorded_of("tools/call")
             .iter()
             .all(|seen| !seen.calls("must") || seen.message["params"]["task"].is_object()),
         || "it was called all the same".to_owned(),

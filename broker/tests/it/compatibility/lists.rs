@@ -1,4 +1,4 @@
-//! Lists: their entries, their pages, and what comes of them.
+//! Lists: their entries, their pages, and their changes.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn back_of(pair: &Pair) -> Of {
         .expect("a revision")
 }
 
-/// The first page of a list.
+/// Returns the first page of a list.
 async fn first_page(pair: &Pair, method: &str) -> Result<Value, String> {
     let answer = pair.client.request(method, json!({})).await;
     let result = answer.result()?.clone();
@@ -39,7 +39,7 @@ async fn entry(pair: &Pair, method: &str, member: &str) -> Found {
     if found == wanted {
         return Ok(Cell::Same);
     }
-    // The broker offers every tool as a task to those who know tasks.
+    // The broker offers every tool as a task to clients that know tasks.
     let offered = found.as_object_mut().expect("an object").remove("execution");
     ensure(found == wanted && offered == Some(json!({"taskSupport": "optional"})), || {
         format!("{found} instead of {wanted}")
@@ -63,7 +63,7 @@ pub(super) async fn templates(pair: &Pair) -> Found {
     entry(pair, "resources/templates/list", "resourceTemplates").await
 }
 
-/// Every entry is there once and in order, over as many pages as it takes.
+/// Checks that every entry is there once and in order, over as many pages as it takes.
 pub(super) async fn pages(pair: &Pair) -> Found {
     let (mut uris, mut params, mut pages) = (Vec::new(), json!({}), 0);
     loop {
@@ -96,7 +96,7 @@ pub(super) async fn foreign_cursor(pair: &Pair) -> Found {
     refused(answer.message.get("error").ok_or_else(|| answer.text.clone())?)
 }
 
-/// A promise of structured content that is not an object, which only 2026-07-28 has.
+/// Tests an output schema that is not an object, which only 2026-07-28 has.
 pub(super) async fn other_output_schema(pair: &Pair) -> Found {
     if !pair.is_modern_back() {
         return Ok(Cell::Absent);
@@ -112,7 +112,7 @@ pub(super) async fn other_output_schema(pair: &Pair) -> Found {
     }
 }
 
-/// Asks for the list until something is in it.
+/// Reads the list until it holds something.
 pub(super) async fn wait_listed(
     pair: &Pair,
     method: &str,

@@ -1,8 +1,10 @@
-//! Every revision of clients in front of every revision of backends, behaviour by behaviour, from one table
-//! ([`table::ROWS`]): what is said there of a pair is what is found on its wires.
+//! Every revision of clients in front of every revision of backends, behaviour by behaviour. One
+//! table ([`table::ROWS`]) states the expected outcome of each pair, and the tests compare it with
+//! the wires.
 //!
-//! `docs/compatibility.md` is written from the same table. Both sides speak their revision strictly, over real sockets, and
-//! what the broker says to either is judged by the schema of the revision of whom it is said to (V-04).
+//! `docs/compatibility.md` is written from the same table. Both sides follow their revision
+//! strictly, over real sockets. The broker's messages to either side are judged by the schema of
+//! the receiver's revision (V-04).
 
 mod back;
 mod content;
@@ -45,35 +47,35 @@ type Of = usize;
 
 const REVISIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", STATELESS];
 const STATELESS: &str = "2026-07-28";
-/// A behaviour that takes longer hangs.
+/// Longest time of a behaviour; a longer one hangs.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
-/// What becomes of something on its way between two revisions.
+/// Outcome of a behaviour between two revisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Cell {
-    /// What is said on one side is said on the other.
+    /// The message passes unchanged.
     Same,
-    /// It is said in the other side's words.
+    /// The message is translated to the other side's revision.
     Translated,
-    /// Whoever wanted it is told that it cannot be: `error.code` and `error.data.kind`.
+    /// The requester gets a refusal: `error.code` and `error.data.kind`.
     Refused(i64, String),
-    /// The side where it would begin does not know it.
+    /// The side that would begin does not know the behaviour.
     Absent,
 }
 
-/// What was found, or why it is none of these.
+/// The observed outcome, or the reason why it is none of these.
 type Found = Result<Cell, String>;
 
 /// One behaviour.
 struct Row {
-    /// As readers of the documentation know it.
+    /// Name in the documentation.
     name: &'static str,
     run: fn(Arc<Pair>) -> BoxFuture<'static, Found>,
-    /// A line for each revision of the client, in it a letter for each revision of the backend: `=` the same, `t` translated,
-    /// `-` absent, and letters of `refusals`.
+    /// A line for each revision of the client, in it a letter for each revision of the backend: `=`
+    /// same, `t` translated, `-` absent, and letters of `refusals`.
     cells: [&'static str; 5],
     refusals: &'static [Refusal],
-    /// What the letters do not say.
+    /// Remark that the letters cannot express.
     note: &'static str,
 }
 
@@ -119,20 +121,21 @@ struct Pair {
     broker: Arc<TestBroker>,
     front: Front,
     name: String,
-    /// A client of the same revision that can do nothing.
+    /// A client of the same revision that declares nothing.
     plain: OnceCell<Client>,
-    /// One that leaves its answers to the test.
+    /// A client that leaves its answers to the test.
     silent: OnceCell<Client>,
-    /// One of 2026-07-28 that takes tasks.
+    /// A client of 2026-07-28 that supports tasks.
     tasker: OnceCell<Client>,
-    /// A backend of the same revision that keeps tasks, where that has them, and a client in front of it.
+    /// A backend of the same revision that hosts tasks, if that has them, and a client in front of
+    /// it.
     keeper: Option<Keeper>,
     at_keeper: OnceCell<Client>,
     number: AtomicU64,
 }
 
 impl Pair {
-    /// The client's revision.
+    /// Returns the client's revision.
     fn client_of(&self) -> Of {
         self.client.of
     }
@@ -145,7 +148,7 @@ impl Pair {
         matches!(self.back, Back::Modern(_))
     }
 
-    /// The backend's revision is this one, or a later one.
+    /// Returns whether the backend's revision is this one, or a later one.
     fn back_since(&self, revision: &str) -> bool {
         self.name.as_str() >= name_of(revision).as_str()
     }
@@ -154,12 +157,12 @@ impl Pair {
         REVISIONS[self.client_of()] >= revision
     }
 
-    /// What crosses from one era into the other is said in other words.
+    /// Returns the expected cell of a message that is translated between the eras only.
     fn by_era(&self) -> Cell {
         if self.is_modern_client() == self.is_modern_back() { Cell::Same } else { Cell::Translated }
     }
 
-    /// Tells this behaviour's requests apart from all others of the pair.
+    /// Returns a mark that distinguishes this behaviour's requests from all others of the pair.
     fn mark(&self) -> String {
         format!("m{}", self.number.fetch_add(1, Ordering::Relaxed))
     }
@@ -189,7 +192,8 @@ impl Pair {
     }
 }
 
-/// The name of a backend of this revision: letters first, so that names are ordered as revisions are.
+/// Returns the name of a backend of this revision: letters first, so that names are ordered as
+/// revisions are.
 fn name_of(revision: &str) -> String {
     format!("r{}", revision.replace('-', ""))
 }
@@ -198,7 +202,7 @@ fn ensure(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(why()) }
 }
 
-/// `error.code` and `error.data.kind` of a refusal.
+/// Returns `error.code` and `error.data.kind` of a refusal.
 fn refused(error: &Value) -> Found {
     let (Some(code), Some(kind)) = (error["code"].as_i64(), error["data"]["kind"].as_str()) else {
         return Err(format!("no refusal of the broker: {error}"));
@@ -206,7 +210,7 @@ fn refused(error: &Value) -> Found {
     Ok(Cell::Refused(code, kind.to_owned()))
 }
 
-/// Two revisions, and what stands for the backend's.
+/// Two revisions, and the transport of the backend.
 struct Between {
     client: Of,
     backend: Of,
@@ -215,7 +219,7 @@ struct Between {
     keeper: Option<Keeper>,
 }
 
-/// Runs every row between these two. Gives what was not as expected.
+/// Runs every row between these two; returns the deviations.
 async fn try_pair(broker: Arc<TestBroker>, front: Front, between: Between) -> Vec<String> {
     let Between { client, backend, name, back, keeper } = between;
     let opened = Client::open(&broker, front, client, &name, everything(client)).await;
@@ -258,10 +262,11 @@ async fn try_pair(broker: Arc<TestBroker>, front: Front, between: Between) -> Ve
     wrong
 }
 
-/// One broker with a backend for each of these pairs, which are tried at the same time.
+/// Runs one broker with a backend for each of these pairs, which are tested at the same time.
 async fn every_cell(front: Front, pipe: bool, wanted: impl Fn(Of, Of) -> bool) {
-    // Calls of those who take tasks become one soon.
-    let mut builder = builder().config(json!({"tasks": {"promote_after": "100ms"}})).alone();
+    // Calls of clients that support tasks become one soon.
+    let mut builder =
+        builder().config(json!({"tasks": {"promote_after": "100ms"}})).single_process();
     let mut pairs = Vec::new();
     for client in 0..REVISIONS.len() {
         for backend in (0..REVISIONS.len()).filter(|backend| wanted(client, *backend)) {

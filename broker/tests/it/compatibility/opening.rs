@@ -1,4 +1,4 @@
-//! How a client begins, and what both sides ask each other for a sign of life.
+//! The opening requests of a client, and pings of both sides.
 
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ pub(super) async fn ping_of_the_backend(pair: &Pair) -> Found {
     Ok(Cell::Same)
 }
 
-/// What 2026-07-28 took away.
+/// Tests methods that 2026-07-28 removed.
 pub(super) async fn removed_methods(pair: &Pair) -> Found {
     if !pair.is_modern_client() {
         return Ok(Cell::Absent);
@@ -79,12 +79,12 @@ pub(super) async fn removed_methods(pair: &Pair) -> Found {
     found
 }
 
-/// The change of roots, which 2026-07-28 does not tell any more.
+/// Tests the notification of changed roots, which 2026-07-28 removed.
 pub(super) async fn roots_changed(pair: &Pair) -> Found {
     if pair.is_modern_client() {
         return Ok(Cell::Absent);
     }
-    // A call first, so that there is a link to tell.
+    // A call comes first, so that there is a link to notify.
     pair.client.call("say", json!({"result": r#"{"content":[]}"#})).await.result()?;
     pair.client.notify("notifications/roots/list_changed", json!({})).await;
     if pair.is_modern_back() {

@@ -1,5 +1,5 @@
-//! `docs/compatibility.md`, as far as it follows from the table: the part between two comments. Run with `UPDATE_DOCS=1` to
-//! write it anew.
+//! The generated part of `docs/compatibility.md`, between two comments. Run with `UPDATE_DOCS=1` to
+//! replace it.
 
 use std::fmt::Write;
 
@@ -11,34 +11,34 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/compatibility.m
 const BEGIN: &str = "<!-- matrix -->\n";
 const END: &str = "<!-- end of matrix -->";
 
-/// The revisions with sessions.
+/// Number of revisions with sessions.
 const LEGACY: usize = REVISIONS.len() - 1;
 
-/// What cannot be bridged, what happens instead, and the test or the row that shows it.
+/// Features that cannot be bridged: the case, the outcome, and the test or the row that shows it.
 const LIMITS: [(&str, &str, &str); 14] = [
     (
-        "A backend with sessions asks without a request on its way, and its client is of 2026-07-28",
-        "-32601, an elicitation `cancel`, at once",
+        "A backend with sessions sends a question without a request in flight to a client of 2026-07-28",
+        "the broker answers at once: -32601, or `cancel` for an elicitation",
         "br_07_questions_with_no_request_on_their_way_are_refused",
     ),
     (
-        "It asks on account of a list, a completion or a subscription",
+        "Such a backend sends a question during a list, a completion or a subscription",
         "the same",
         "br_07_questions_on_account_of_lists_completions_and_subscriptions_are_refused",
     ),
     (
-        "A backend of 2026-07-28 answers anything but `tools/call`, `prompts/get` and `resources/read` with `input_required`",
+        "A backend of 2026-07-28 answers another method than `tools/call`, `prompts/get` and `resources/read` with `input_required`",
         "1009 `backend_protocol_error`",
-        "a question on account of a completion",
+        "a question during a completion",
     ),
     (
-        "State that a backend keeps for each session, for clients of 2026-07-28",
+        "State of a backend for each session, for clients of 2026-07-28",
         "requests of one caller share a session at the backend",
         "requests_of_one_caller_share_what_is_behind_and_run_at_once",
     ),
     (
         "`notifications/roots/list_changed` to or from 2026-07-28",
-        "not sent: roots are asked for each time",
+        "not sent: the backend requests roots each time",
         "`notifications/roots/list_changed`",
     ),
     (
@@ -53,7 +53,7 @@ const LIMITS: [(&str, &str, &str); 14] = [
     ),
     (
         "Tasks that a client of 2026-07-28 would host for a backend",
-        "the backend is answered without one; its questions about tasks get -32601",
+        "the broker answers the backend without a task, and its requests about tasks with -32601",
         "br_07_a_client_hosts_no_tasks_for_a_backend",
     ),
     (
@@ -62,29 +62,29 @@ const LIMITS: [(&str, &str, &str); 14] = [
         "methods that 2026-07-28 removed",
     ),
     (
-        "A client with a session refuses what a backend of 2026-07-28 needs (sampling: -1)",
-        "its own call ends with that error; the backend is not called again",
+        "A client with a session refuses input that a backend of 2026-07-28 needs (sampling: -1)",
+        "its call ends with that error; the broker does not call the backend again",
         "br_02_what_the_client_refuses_ends_its_own_call_with_that_error",
     ),
     (
-        "Lists of backends with sessions, kept by shared caches",
-        "`cacheScope` is `private` unless `compat.list_scope` says otherwise; `ttlMs` is `compat.list_ttl`",
+        "Lists of backends with sessions, in shared caches",
+        "`cacheScope` is `compat.list_scope` (default `private`); `ttlMs` is `compat.list_ttl`",
         "n_disc_01_an_endpoint_says_what_it_offers",
     ),
     (
-        "Structured content that is no object, for clients with sessions",
-        "told as text",
-        "structured content that is no object",
+        "Structured content that is not an object, for clients with sessions",
+        "sent as text",
+        "structured content that is not an object",
     ),
     (
-        "A call that waits for its client, and its process ends",
-        "-32602 \"the request state expired\"; the request is begun anew without the state",
+        "A call waits for its client, and the process of the call ends",
+        "-32602 \"the request state expired\"; the client sends the request again without the state",
         "br_03_a_replica_that_was_killed_between_the_halves_is_missed_at_once",
     ),
     (
-        "What no revision knows: a `resultType` of a backend, a method of a client",
+        "An unknown `resultType` of a backend, an unknown method of a client",
         "1009 `backend_protocol_error`; -32601 `method_not_found`",
-        "a `resultType` that is not known",
+        "an unknown `resultType`",
     ),
 ];
 
@@ -100,7 +100,7 @@ fn letter_text(row: &Row, letter: char) -> String {
     }
 }
 
-/// What holds for a run of neighbouring revisions is said once.
+/// Combines neighbouring revisions with the same outcome.
 fn runs(row: &Row, revisions: &[Of], letter: impl Fn(Of) -> char) -> String {
     let mut runs: Vec<(char, Of, Of)> = Vec::new();
     for of in revisions {
@@ -144,7 +144,8 @@ fn summary(out: &mut String) {
     }
 }
 
-/// A table of behaviours, with a column for each of `columns`, which has a name and says what is in its cells.
+/// Writes a table of behaviours, with a column for each of `columns`. `cell` returns the content of
+/// a cell.
 fn behaviours(out: &mut String, columns: &[String], cell: impl Fn(&Row, usize) -> String) {
     writeln!(out, "| behaviour | {} |\n|---|{}", columns.join(" | "), "---|".repeat(columns.len()))
         .expect("a string takes it");
@@ -159,11 +160,11 @@ fn behaviours(out: &mut String, columns: &[String], cell: impl Fn(&Row, usize) -
 fn generated() -> String {
     let legacy: Vec<Of> = (0..LEGACY).collect();
     let mut out = format!(
-        "{} behaviours; in each field how many of them are the same / translated / refused. What is missing neither side begins.\n\n",
+        "{} behaviours. Each field counts those that are the same / translated / refused. The others do not exist between the two revisions.\n\n",
         ROWS.len()
     );
     summary(&mut out);
-    out.push_str("\n### Both sides with sessions\n\nA column for each revision of the client; in brackets the revisions of the backend, where they differ.\n\n");
+    out.push_str("\n### Both sides with sessions\n\nOne column for each revision of the client. Brackets hold the revisions of the backend, where they differ.\n\n");
     let names = |side: &str| {
         REVISIONS[..LEGACY].iter().map(|revision| format!("{side} {revision}")).collect::<Vec<_>>()
     };
@@ -199,7 +200,7 @@ fn generated() -> String {
             .expect("a string takes it");
         }
     }
-    out.push_str("\n### What can not be bridged\n\nNone of it is waited for, and none of it is lost without a word here or in a metric.\n\n| what | what happens |\n|---|---|\n");
+    out.push_str("\n### What cannot be bridged\n\nThe broker does not wait for any of these. This table or a metric shows each loss.\n\n| what | what happens |\n|---|---|\n");
     for (what, instead, _) in LIMITS {
         writeln!(out, "| {what} | {instead} |").expect("a string takes it");
     }
@@ -235,7 +236,7 @@ fn br_07_everything_that_can_not_be_bridged_is_shown_by_a_test() {
         let is_row = ROWS.iter().any(|row| row.name == shown_by);
         assert!(
             is_row || sources.contains(&format!("async fn {shown_by}(")),
-            "{what}: there is no {shown_by}"
+            "{what}: {shown_by} does not exist"
         );
     }
 }

@@ -1,11 +1,11 @@
-//! What a backend asks the client in the middle of a request, and what it does without one.
+//! Requests of a backend to the client during a request of the client, and without one.
 
 use serde_json::{Value, json};
 
 use super::{Cell, Found, Pair, ensure, features, front, refused};
 
-/// The backend asks `params`; the client is to see `shown`. Which members may be added or left out: ids of URL
-/// elicitations, which one era has.
+/// Tests that the backend sends `params` and the client receives `shown`. The only difference may
+/// be the id of a URL elicitation, which one era has.
 async fn asked(pair: &Pair, method: &str, params: Value, shown: &Value) -> Found {
     pair.client.asked();
     let answer = pair.client.call("ask", json!({"method": method, "params": params})).await;
@@ -65,7 +65,7 @@ pub(super) async fn sampling_with_tools(pair: &Pair) -> Found {
     plainly(pair, "2025-11-25", "sampling/createMessage", params).await
 }
 
-/// Content of one block in an array, which is what earlier revisions have without it.
+/// Tests an array of one block of content, which is a single block in earlier revisions.
 pub(super) async fn sampling_array_of_one(pair: &Pair) -> Found {
     if !pair.back_since("2025-11-25") {
         return Ok(Cell::Absent);
@@ -125,7 +125,7 @@ pub(super) async fn elicitation_by_url(pair: &Pair) -> Found {
     plainly(pair, "2025-11-25", "elicitation/create", params).await
 }
 
-/// The backend says that what a URL was opened for is done.
+/// Tests the backend's notification that the action at an opened URL is complete.
 pub(super) async fn url_opened(pair: &Pair) -> Found {
     if pair.is_modern_back() || !pair.back_since("2025-11-25") || !pair.client_since("2025-11-25") {
         return Ok(Cell::Absent);
@@ -146,7 +146,7 @@ pub(super) async fn url_opened(pair: &Pair) -> Found {
     Ok(Cell::Same)
 }
 
-/// Error -32042: the call can be made once the URL was opened.
+/// Tests error -32042: the call can be made once the URL was opened.
 pub(super) async fn url_required(pair: &Pair) -> Found {
     if pair.is_modern_back() || !pair.back_since("2025-11-25") {
         return Ok(Cell::Absent);
@@ -156,7 +156,8 @@ pub(super) async fn url_required(pair: &Pair) -> Found {
     let error =
         format!(r#"{{"code":-32042,"message":"first","data":{{"elicitations":{elicitations}}}}}"#);
     if pair.is_modern_client() {
-        // It is asked to open the URL each time, as the call fails again: the client ends that.
+        // The client receives the request to open the URL each time, as the call fails again. The
+        // client ends that.
         let call = pair
             .client
             .begin("tools/call", json!({"name": "fail", "arguments": {"error": error}}))
@@ -185,7 +186,7 @@ pub(super) async fn url_required(pair: &Pair) -> Found {
     Ok(Cell::Translated)
 }
 
-/// A question to a client that did not declare that it can be asked.
+/// Tests a request to a client that did not declare the capability.
 pub(super) async fn undeclared(pair: &Pair) -> Found {
     let answer = pair
         .plain()
@@ -204,7 +205,7 @@ pub(super) async fn undeclared(pair: &Pair) -> Found {
     refused(told.get("error").ok_or_else(|| answer.text.clone())?)
 }
 
-/// A question on account of a completion.
+/// Tests a request caused by a completion.
 pub(super) async fn beside_a_call(pair: &Pair) -> Found {
     let params = json!({"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": "ask"}});
     let answer = pair.client.request("completion/complete", params).await;
@@ -219,19 +220,19 @@ pub(super) async fn beside_a_call(pair: &Pair) -> Found {
     Ok(Cell::Refused(-32601, "method_not_found".to_owned()))
 }
 
-/// A question with no request on its way.
+/// Tests a request of the backend without a request of the client.
 pub(super) async fn unasked(pair: &Pair) -> Found {
     let super::Back::Legacy(backend) = &pair.back else { return Ok(Cell::Absent) };
-    // A call first, so that there is a link of this client's.
+    // A call comes first, so that there is a link for this client.
     pair.client.call("say", json!({"result": r#"{"content":[]}"#})).await.result()?;
     pair.client.asked();
     let id = pair.mark();
     backend.wait_get_streams(2).await;
-    let call = backend.seen_of("tools/call").pop().ok_or("no call was seen")?;
+    let call = backend.recorded_of("tools/call").pop().ok_or("no call was seen")?;
     let session = call.header("mcp-session-id").ok_or("the call has no session")?.to_owned();
     let question = json!({"jsonrpc": "2.0", "id": id, "method": "roots/list", "params": {}});
     ensure(backend.push_to(&session, question).await == 1, || {
-        "there is no stream of this session".to_owned()
+        "this session has no stream".to_owned()
     })?;
     let answer = backend
         .wait_for("an answer", |seen| {
@@ -247,7 +248,7 @@ pub(super) async fn unasked(pair: &Pair) -> Found {
     }
 }
 
-/// A backend that sheds load: the state alone, to come back with later.
+/// Tests a backend that sheds load: it returns the state alone, to come back with later.
 pub(super) async fn state_alone(pair: &Pair) -> Found {
     let super::Back::Modern(backend) = &pair.back else { return Ok(Cell::Absent) };
     backend.on("prompts/get", |call| async move {
@@ -263,7 +264,7 @@ pub(super) async fn state_alone(pair: &Pair) -> Found {
     Ok(Cell::Translated)
 }
 
-/// Clients that have content arrays answer with one of one block.
+/// Tests an answer with an array of one block, from clients that have content arrays.
 pub(super) async fn sampling_answered_with_an_array(pair: &Pair) -> Found {
     if !pair.client_since("2025-11-25") {
         return Ok(Cell::Absent);
@@ -283,13 +284,14 @@ pub(super) async fn sampling_answered_with_an_array(pair: &Pair) -> Found {
     Ok(pair.by_era())
 }
 
-/// The backend asks, and does not need the answer any more.
+/// Tests a backend that sends a request and then cancels it.
 pub(super) async fn withdrawn(pair: &Pair) -> Found {
     if pair.is_modern_back() {
         return Ok(Cell::Absent);
     }
     if pair.is_modern_client() {
-        // It may have been asked before the backend took it back; then it comes back, and learns the result.
+        // The request may have been sent before the backend cancelled it. The client then repeats
+        // the call, and gets the result.
         let answer = pair.client.call("withdraw", json!({})).await;
         pair.client.asked();
         ensure(answer.told()? == "without it", || answer.text.clone())?;

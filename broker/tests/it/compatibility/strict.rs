@@ -1,4 +1,4 @@
-//! `compat.strict`: clients that refuse what their revision does not know are told nothing of it.
+//! `compat.strict`: clients that refuse unknown members get none that their revision does not know.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Reply, TestBroker, TestClient};
@@ -8,7 +8,7 @@ use crate::builder;
 
 const LATEST: usize = 3;
 
-/// A backend of 2025-11-25 that says all its revision has.
+/// Returns a backend of 2025-11-25 that uses every member of its revision.
 async fn talkative() -> FakeBackend {
     let backend = FakeBackend::start().await;
     backend.server_info(features::server_info(LATEST), None);
@@ -25,7 +25,7 @@ async fn talkative() -> FakeBackend {
     backend
 }
 
-/// What a client of each revision is told, as one text.
+/// Returns the messages to a client of each revision, with their methods.
 async fn told(broker: &TestBroker, revision: &str) -> Vec<(&'static str, Value)> {
     let client: TestClient = broker.client("/mcp/b");
     let mut told = vec![("initialize", client.initialize(revision, json!({})).await)];
@@ -44,7 +44,7 @@ async fn told(broker: &TestBroker, revision: &str) -> Vec<(&'static str, Value)>
     told
 }
 
-/// Every key anywhere in it.
+/// Collects every key at any depth.
 fn keys(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
@@ -58,7 +58,8 @@ fn keys(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Since when a member is known; none of these means something else anywhere in what is told here.
+/// Members with the first revision that knows them. None of them has another meaning in the
+/// messages here.
 const SINCE: [(&str, &str); 8] = [
     ("message", "2025-03-26"),
     ("readOnlyHint", "2025-03-26"),

@@ -1,12 +1,13 @@
-//! The table: what becomes of each behaviour between each two revisions.
+//! The table: the outcome of each behaviour between each two revisions.
 
 use super::{Refusal, Row, content, errors, flow, kept, lists, opening, questions, tasks};
 
-/// A line of the client's revision, from 2024-11-05 to 2026-07-28; in each a letter of the backend's.
+/// A line for each revision of the client, from 2024-11-05 to 2026-07-28; in it a letter for each
+/// of the backend.
 type Cells = [&'static str; 5];
 
 const SAME: Cells = ["=====", "=====", "=====", "=====", "====="];
-/// The eras say it in different words.
+/// Messages that differ between the eras.
 const BY_ERA: Cells = ["====t", "====t", "====t", "====t", "tttt="];
 const REFUSED: Cells = ["aaaaa", "aaaaa", "aaaaa", "aaaaa", "aaaaa"];
 const LEGACY_BACK: Cells = ["====-", "====-", "====-", "====-", "====-"];
@@ -30,53 +31,53 @@ const OLD_CLIENT_ELICITS: Refusal =
     refusal('a', -32601, "capability_missing", "the client's revision has no elicitation");
 
 rows! {
-    "opening" opening::handshake, BY_ERA, NONE, "`initialize` and `server/discover` are answered by the broker, each out of the other";
+    "handshake" opening::handshake, BY_ERA, NONE, "the broker answers `initialize` and `server/discover`, each from the other";
     "`ping` of the client" opening::ping, ["=====", "=====", "=====", "=====", "aaaaa"],
-        &[refusal('a', -32601, "method_not_found", "2026-07-28 has no `ping`")], "answered by the broker";
-    "`ping` of the backend" opening::ping_of_the_backend, LEGACY_BACK, NONE, "answered by the broker";
+        &[refusal('a', -32601, "method_not_found", "2026-07-28 has no `ping`")], "the broker answers it";
+    "`ping` of the backend" opening::ping_of_the_backend, LEGACY_BACK, NONE, "the broker answers it";
     "methods that 2026-07-28 removed" opening::removed_methods, ["-----", "-----", "-----", "-----", "aaaaa"],
         &[refusal('a', -32601, "method_not_found", "`logging/setLevel`, `resources/subscribe`, `tasks/list` and `tasks/result` of a client of 2026-07-28")], "";
-    "`notifications/roots/list_changed`" opening::roots_changed, ["====-", "====-", "====-", "====-", "-----"], NONE, "a backend of 2026-07-28 asks for the roots each time";
-    "tools in their list" lists::tools, ["=====", "=====", "=====", "ttttt", "====="], NONE, "`execution` says that every tool may run as a task, where the broker is the host of tasks";
-    "prompts in their list" lists::prompts, SAME, NONE, "";
-    "resources in their list" lists::resources, SAME, NONE, "";
-    "resource templates in their list" lists::templates, SAME, NONE, "";
-    "pages of a list" lists::pages, SAME, NONE, "cursors are the broker's own";
-    "a cursor of somebody else" lists::foreign_cursor, REFUSED, &[refusal('a', -32602, "cursor_invalid", "cursors are signed by the broker")], "";
+    "`notifications/roots/list_changed`" opening::roots_changed, ["====-", "====-", "====-", "====-", "-----"], NONE, "a backend of 2026-07-28 requests the roots each time";
+    "list of tools" lists::tools, ["=====", "=====", "=====", "ttttt", "====="], NONE, "`execution` states that every tool can run as a task, where the broker hosts tasks";
+    "list of prompts" lists::prompts, SAME, NONE, "";
+    "list of resources" lists::resources, SAME, NONE, "";
+    "list of resource templates" lists::templates, SAME, NONE, "";
+    "pagination of a list" lists::pages, SAME, NONE, "the broker issues its own cursors";
+    "a cursor that the broker did not issue" lists::foreign_cursor, REFUSED, &[refusal('a', -32602, "cursor_invalid", "the broker signs its cursors")], "";
     "text in results of tools and prompts" content::text, SAME, NONE, "";
     "images" content::image, SAME, NONE, "";
     "audio" content::audio, ["-tttt", "-====", "-====", "-====", "-===="], NONE, "as an embedded resource with the same bytes";
     "embedded resources" content::embedded, SAME, NONE, "";
     "resource links" content::link, ["--ttt", "--ttt", "--===", "--===", "--==="], NONE, "as text with name and URI";
     "structured content" content::structured, ["--===", "--===", "--===", "--===", "--==="], NONE, "";
-    "structured content that is no object" content::structured_other, ["----t", "----t", "----t", "----t", "----="], NONE, "as text";
-    "`outputSchema` that is no object's" lists::other_output_schema, ["----t", "----t", "----t", "----t", "----t"], NONE, "left out: there is one list for all clients";
+    "structured content that is not an object" content::structured_other, ["----t", "----t", "----t", "----t", "----="], NONE, "as text";
+    "`outputSchema` that does not describe an object" lists::other_output_schema, ["----t", "----t", "----t", "----t", "----t"], NONE, "omitted: all clients get one list";
     "`isError`" content::tool_error, SAME, NONE, "";
-    "members that no revision knows, in results" content::unknown_members_of_results, SAME, NONE, "byte for byte, `_meta` included";
+    "unknown members of results" content::unknown_members_of_results, SAME, NONE, "byte for byte, `_meta` included";
     "arguments, `_meta` and unknown members of requests" content::bytes_of_requests, SAME, NONE, "byte for byte";
     "`prompts/get`" content::prompt, SAME, NONE, "";
     "`resources/read`" content::read, SAME, NONE, "";
     "`completion/complete`" content::completion, ["=====", "a====", "a====", "a====", "a===="],
-        &[refusal('a', -32601, "capability_missing", "2024-11-05 has no capability by which a backend could say that it completes, so later clients are not offered it")], "";
-    "an unknown tool" errors::unknown_tool, SAME, NONE, "-32602; at `/mcp` the broker says so itself (`tool_not_found`)";
-    "an unknown prompt" errors::unknown_prompt, SAME, NONE, "-32602; at `/mcp` the broker says so itself (`prompt_not_found`)";
-    "an unknown method" errors::unknown_method, REFUSED, &[refusal('a', -32601, "method_not_found", "what no revision knows is not passed on")], "";
+        &[refusal('a', -32601, "capability_missing", "2024-11-05 has no capability for completion, so the broker does not offer it to later clients")], "";
+    "an unknown tool" errors::unknown_tool, SAME, NONE, "-32602; at `/mcp` the broker returns it (`tool_not_found`)";
+    "an unknown prompt" errors::unknown_prompt, SAME, NONE, "-32602; at `/mcp` the broker returns it (`prompt_not_found`)";
+    "an unknown method" errors::unknown_method, REFUSED, &[refusal('a', -32601, "method_not_found", "the broker forwards no unknown method")], "";
     "params of the wrong type" errors::wrong_params, REFUSED, &[refusal('a', -32602, "invalid_params", "the broker has to read them to find the backend")], "";
     "error -32602 of the backend" errors::invalid_params, SAME, NONE, "";
     "error -32603 of the backend" errors::internal, SAME, NONE, "";
     "errors with codes of the backend's own" errors::own_code, SAME, NONE, "";
     "errors from -32000 to -32019" errors::legacy_code, LEGACY_BACK, NONE, "";
-    "errors from -32023 to -32099" errors::reserved_code, ["====-", "====-", "====-", "====-", "tttt-"], NONE, "as -32603: 2026-07-28 keeps these codes for itself";
+    "errors from -32023 to -32099" errors::reserved_code, ["====-", "====-", "====-", "====-", "tttt-"], NONE, "as -32603: 2026-07-28 reserves these codes";
     "an unknown resource" errors::missing_resource, BY_ERA, NONE, "-32002, and -32602 in 2026-07-28";
     "error -32021" errors::capability_required, MODERN_BACK, NONE, "";
-    "a `resultType` that is not known" errors::unknown_result_type, ["----a", "----a", "----a", "----a", "----a"],
-        &[refusal('a', 1009, "backend_protocol_error", "an extension the broker does not know can not be told as anything else")], "";
+    "an unknown `resultType`" errors::unknown_result_type, ["----a", "----a", "----a", "----a", "----a"],
+        &[refusal('a', 1009, "backend_protocol_error", "the broker cannot translate an unknown extension")], "";
     "progress" flow::progress, SAME, NONE, "under the client's own token";
     "cancellation by the client" flow::cancellation, BY_ERA, NONE, "`notifications/cancelled`, and the end of the response over HTTP in 2026-07-28";
-    "an answer whose stream broke off (`Last-Event-ID`)" flow::resumption, ["-----", "ttttt", "ttttt", "ttttt", "-----"], NONE, "under event ids of the broker's own, whatever the backend has; 2024-11-05 and 2026-07-28 have none";
-    "log messages from a level on" flow::log_level, BY_ERA, NONE, "`logging/setLevel`, and `_meta` of each request";
+    "an answer after its stream broke (`Last-Event-ID`)" flow::resumption, ["-----", "ttttt", "ttttt", "ttttt", "-----"], NONE, "under event ids of the broker, whatever ids the backend sends; 2024-11-05 and 2026-07-28 have none";
+    "log messages from a level upwards" flow::log_level, BY_ERA, NONE, "`logging/setLevel`, and `_meta` of each request";
     "subscription to a resource" flow::subscription, BY_ERA, NONE, "`resources/subscribe`, and `subscriptions/listen`";
-    "a changed list of tools" lists::tools_changed, BY_ERA, NONE, "on the session's stream, and on one that was asked for";
+    "a changed list of tools" lists::tools_changed, BY_ERA, NONE, "on the stream of the session, and on the stream of `subscriptions/listen`";
     "a changed list of prompts" lists::prompts_changed, BY_ERA, NONE, "";
     "a changed list of resources" lists::resources_changed, BY_ERA, NONE, "";
     "roots" questions::roots, BY_ERA, NONE, "a request of the backend, and `input_required`";
@@ -85,36 +86,36 @@ rows! {
         &[refusal('a', -32602, "invalid_params", "the client's revision has no tools in sampling")], "";
     "sampling with a content array of one" questions::sampling_array_of_one, ["---tt", "---tt", "---tt", "---=t", "---t="], NONE, "as the block alone";
     "sampling with a longer content array" questions::sampling_array, ["---aa", "---aa", "---aa", "---=t", "---t="],
-        &[refusal('a', -32602, "invalid_params", "the client's revision has one block to a message")], "";
+        &[refusal('a', -32602, "invalid_params", "the client's revision has one block per message")], "";
     "sampling with audio" questions::sampling_with_audio, ["-aaaa", "-===t", "-===t", "-===t", "-ttt="],
         &[refusal('a', -32602, "invalid_params", "the client's revision has no audio")], "";
-    "sampling answered with a content array of one" questions::sampling_answered_with_an_array, ["-----", "-----", "-----", "ttt=t", "tttt="], NONE, "as the block alone; a longer array, audio and the use of tools are told to a backend that does not have them as error -32603";
-    "a question that the backend takes back" questions::withdrawn, ["====-", "====-", "====-", "====-", "tttt-"], NONE, "a client of 2026-07-28 is not asked, or learns the result when it comes back";
+    "sampling answered with a content array of one" questions::sampling_answered_with_an_array, ["-----", "-----", "-----", "ttt=t", "tttt="], NONE, "as the block alone; a backend without longer arrays, audio or the use of tools gets error -32603 for them";
+    "a question that the backend cancels" questions::withdrawn, ["====-", "====-", "====-", "====-", "tttt-"], NONE, "a client of 2026-07-28 gets no question, or gets the result when it comes back";
     "elicitation with a form" questions::elicitation, ["--aaa", "--aaa", "--==t", "--==t", "--tt="], &[OLD_CLIENT_ELICITS], "";
-    "elicitation of several choices" questions::elicitation_of_several, ["---aa", "---aa", "---bb", "---=t", "---t="],
-        &[OLD_CLIENT_ELICITS, refusal('b', -32602, "invalid_params", "the client's revision has no choice of several")], "";
+    "elicitation with several choices" questions::elicitation_of_several, ["---aa", "---aa", "---bb", "---=t", "---t="],
+        &[OLD_CLIENT_ELICITS, refusal('b', -32602, "invalid_params", "the client's revision has no multiple choice")], "";
     "elicitation by URL" questions::elicitation_by_url, ["---aa", "---aa", "---bb", "---=t", "---t="],
         &[OLD_CLIENT_ELICITS, refusal('b', -32602, "invalid_params", "the client's revision has forms only")], "";
-    "`notifications/elicitation/complete`" questions::url_opened, ["-----", "-----", "-----", "---=-", "---t-"], NONE, "a client of 2026-07-28 learns it from the result";
+    "`notifications/elicitation/complete`" questions::url_opened, ["-----", "-----", "-----", "---=-", "---t-"], NONE, "the result shows it to a client of 2026-07-28";
     "error -32042" questions::url_required, ["---t-", "---t-", "---t-", "---=-", "---t-"], NONE, "a tool's error that names the URL for older clients, `input_required` for 2026-07-28";
     "a question to a client that declared nothing" questions::undeclared, ["aaaaa", "aaaaa", "aaaaa", "aaaaa", "aaaab"],
-        &[refusal('a', -32601, "capability_missing", "the client can not be asked"), refusal('b', -32021, "client_capability_required", "the request does not declare what the backend needs")], "";
-    "a question on account of a completion" questions::beside_a_call, ["====b", "c===b", "c===b", "c===b", "caaab"],
-        &[refusal('c', -32601, "capability_missing", "there is no completion: see above"), refusal('a', -32601, "method_not_found", "2026-07-28 has no `input_required` there"), refusal('b', 1009, "backend_protocol_error", "2026-07-28 has no `input_required` there")], "";
-    "a question with no request on its way" questions::unasked, ["====-", "====-", "====-", "====-", "aaaa-"],
-        &[refusal('a', -32601, "method_not_found", "a client of 2026-07-28 can only be asked in the answer to its request")], "";
-    "a state to come back with later" questions::state_alone, ["----t", "----t", "----t", "----t", "----t"], NONE, "the broker comes back itself";
-    "batches" flow::batch, ["-----", "ttttt", "-----", "-----", "-----"], NONE, "each message goes on alone";
-    "a call as a task (2025-11-25)" flow::task, ["-----", "-----", "-----", "ttttt", "-----"], NONE, "the broker is the host";
-    "cancelling a task that a backend of 2025-11-25 keeps" kept::cancelled, ["-----", "-----", "-----", "---t-", "---t-"], NONE, "the backend's is cancelled too";
-    "a task that a backend of 2025-11-25 keeps" kept::watched, ["-----", "-----", "-----", "---t-", "---t-"], NONE, "under an id of the broker's own, which watches it";
-    "a tool that may run as a task, called without one" kept::optional, ["---=-", "---=-", "---=-", "---=-", "---=-"], NONE, "";
-    "a tool that only runs as a task, called without one" kept::required, ["---a-", "---a-", "---a-", "---a-", "---b-"],
-        &[refusal('a', -32601, "capability_missing", "the tool runs in no other way, and the client did not ask for a task"), refusal('b', -32021, "client_capability_required", "the request does not declare the extension of tasks")], "";
-    "a task that a backend of 2026-07-28 makes of a call" flow::task_of_the_backend, ["----t", "----t", "----t", "----t", "----t"], NONE, "the broker waits for its end, for clients that asked for none";
-    "a long call as a task (2026-07-28)" tasks::promotion, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "the extension `io.modelcontextprotocol/tasks`, whose host is the broker";
-    "the end of a task on a stream (2026-07-28)" tasks::told, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`taskIds` in `subscriptions/listen`";
-    "what a task needs (2026-07-28)" tasks::update, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`tasks/update`";
-    "a task that is cancelled (2026-07-28)" tasks::cancel, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`tasks/cancel`";
-    "`task` in a call of another revision" flow::task_member, ["ttttt", "ttttt", "ttttt", "-----", "ttttt"], NONE, "left out";
+        &[refusal('a', -32601, "capability_missing", "the client has no such capability"), refusal('b', -32021, "client_capability_required", "the request does not declare what the backend needs")], "";
+    "a question during a completion" questions::beside_a_call, ["====b", "c===b", "c===b", "c===b", "caaab"],
+        &[refusal('c', -32601, "capability_missing", "the broker does not offer completion: see above"), refusal('a', -32601, "method_not_found", "2026-07-28 has no `input_required` for completion"), refusal('b', 1009, "backend_protocol_error", "2026-07-28 has no `input_required` for completion")], "";
+    "a question without a request in flight" questions::unasked, ["====-", "====-", "====-", "====-", "aaaa-"],
+        &[refusal('a', -32601, "method_not_found", "a client of 2026-07-28 gets questions only in the answer to its request")], "";
+    "a `requestState` without a question" questions::state_alone, ["----t", "----t", "----t", "----t", "----t"], NONE, "the broker repeats the request with it";
+    "batches" flow::batch, ["-----", "ttttt", "-----", "-----", "-----"], NONE, "the broker forwards each message separately";
+    "a call as a task (2025-11-25)" flow::task, ["-----", "-----", "-----", "ttttt", "-----"], NONE, "the broker hosts it";
+    "cancellation of a task that a backend of 2025-11-25 hosts" kept::cancelled, ["-----", "-----", "-----", "---t-", "---t-"], NONE, "the broker cancels the task at the backend too";
+    "a task that a backend of 2025-11-25 hosts" kept::watched, ["-----", "-----", "-----", "---t-", "---t-"], NONE, "under an id of the broker, which polls it";
+    "a call without a task of a tool that can run as one" kept::optional, ["---=-", "---=-", "---=-", "---=-", "---=-"], NONE, "";
+    "a call without a task of a tool that only runs as one" kept::required, ["---a-", "---a-", "---a-", "---a-", "---b-"],
+        &[refusal('a', -32601, "capability_missing", "the tool runs only as a task, and the client did not request one"), refusal('b', -32021, "client_capability_required", "the request does not declare the extension of tasks")], "";
+    "a task that a backend of 2026-07-28 creates for a call" flow::task_of_the_backend, ["----t", "----t", "----t", "----t", "----t"], NONE, "the broker waits for its end if the client requested no task";
+    "a long call as a task (2026-07-28)" tasks::promotion, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "the extension `io.modelcontextprotocol/tasks`; the broker hosts the task";
+    "notification of the end of a task (2026-07-28)" tasks::told, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`taskIds` in `subscriptions/listen`";
+    "input for a task (2026-07-28)" tasks::update, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`tasks/update`";
+    "cancellation of a task (2026-07-28)" tasks::cancel, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`tasks/cancel`";
+    "`task` in a call of another revision" flow::task_member, ["ttttt", "ttttt", "ttttt", "-----", "ttttt"], NONE, "omitted";
 }

@@ -1,4 +1,4 @@
-//! Tasks of 2026-07-28, an extension: the broker is their host, whatever is behind it.
+//! Tasks of 2026-07-28, an extension: the broker hosts them, whatever the backend.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::{
     front::{Answer, Client},
 };
 
-/// Calls a tool that takes long; the id of the task it becomes.
+/// Calls a tool that takes long; returns the id of the task it becomes.
 async fn promoted(pair: &Pair, client: &Client, tool: &str, mark: &str) -> Result<Value, String> {
     let mark = format!("{}-{mark}", pair.name);
     let created = client.call(tool, json!({"mark": mark})).await;
@@ -20,7 +20,7 @@ async fn promoted(pair: &Pair, client: &Client, tool: &str, mark: &str) -> Resul
     Ok(result["taskId"].clone())
 }
 
-/// Asks for a task until it stands like this.
+/// Polls a task until it has this status.
 pub(super) async fn wait(client: &Client, id: &Value, status: &str) -> Result<Answer, String> {
     loop {
         let answer = client.request("tasks/get", json!({"taskId": id})).await;
@@ -31,7 +31,7 @@ pub(super) async fn wait(client: &Client, id: &Value, status: &str) -> Result<An
     }
 }
 
-/// A call that takes long becomes a task, and the task says what the call came to.
+/// Tests that a call that takes long becomes a task, and the task has the call's result.
 pub(super) async fn promotion(pair: &Pair) -> Found {
     if !pair.is_modern_client() {
         return Ok(Cell::Absent);
@@ -46,7 +46,7 @@ pub(super) async fn promotion(pair: &Pair) -> Found {
     Ok(Cell::Translated)
 }
 
-/// Its end is told on a stream that was asked for.
+/// Tests that a subscribed stream reports the end of a task.
 pub(super) async fn told(pair: &Pair) -> Found {
     if !pair.is_modern_client() {
         return Ok(Cell::Absent);
@@ -76,14 +76,14 @@ pub(super) async fn told(pair: &Pair) -> Found {
     Ok(Cell::Translated)
 }
 
-/// What it needs is asked and answered through the task.
+/// Tests that a task's requests for input are sent and answered through the task.
 pub(super) async fn update(pair: &Pair) -> Found {
     if !pair.is_modern_client() {
         return Ok(Cell::Absent);
     }
     let client = pair.tasker().await;
     let question = json!({"method": "sampling/createMessage", "params": features::sampling()});
-    // Named, it is a task from the beginning.
+    // With an idempotency key the call is a task from the beginning.
     let key = json!({"dev.mcp-broker/idempotency-key": format!("{}-{}", pair.name, pair.mark())});
     let created = client
         .request("tools/call", json!({"name": "ask", "arguments": question, "_meta": key}))
@@ -109,7 +109,7 @@ pub(super) async fn update(pair: &Pair) -> Found {
     Ok(Cell::Translated)
 }
 
-/// The backend is told that nobody waits any more.
+/// Tests that the cancellation of a task reaches the backend.
 pub(super) async fn cancel(pair: &Pair) -> Found {
     if !pair.is_modern_client() {
         return Ok(Cell::Absent);
@@ -131,7 +131,7 @@ pub(super) async fn cancel(pair: &Pair) -> Found {
             };
             backend.wait_for("the end of the call", ends).await;
         }
-        super::Back::Modern(backend) => backend.wait_given_up(number).await,
+        super::Back::Modern(backend) => backend.wait_for_cancelled(number).await,
     }
     Ok(Cell::Translated)
 }

@@ -6,7 +6,7 @@ use testkit::{Direction, FakeBackend, FaultProxy, PipeBackend, Reply, eventually
 use super::flipped;
 use crate::{builder, kind, stdio, text_of};
 
-/// The answer to a call cut after the first byte, the second and so on, until it is whole.
+/// Cuts the answer to a call after the first byte, the second and so on, until it is whole.
 async fn cut_at_every_byte(
     what: &str,
     spec: Value,
@@ -14,14 +14,16 @@ async fn cut_at_every_byte(
     tool: &str,
     calls: impl Fn() -> usize,
 ) {
-    // A link that breaks is opened again ever more slowly, and each cut breaks one: it is the next session's own.
+    // A link that breaks is opened again ever more slowly, and each cut breaks one: it is the next
+    // session's own.
     let has_link = spec["links"] == "per-session";
     let calls_each = if has_link { 2 } else { 1 };
     let config = json!({"breaker": {"enabled": false}});
-    let broker = builder().alone().config(config).backend("default", "b", spec).start().await;
+    let broker =
+        builder().single_process().config(config).backend("default", "b", spec).start().await;
     let connected = async || {
         let client = broker.client("/mcp/b").connected(json!({})).await;
-        // Its link to the backend is there, and quiet.
+        // The link to the backend is there, and quiet.
         assert_eq!(text_of(&client.call("echo", json!({})).await), "{}", "{what}");
         client
     };
@@ -43,7 +45,8 @@ async fn cut_at_every_byte(
             lost += 1;
         }
         if proxy.cuts() == cuts {
-            // Nothing was cut from here on. What comes behind the answer costs nobody anything: the end of a line, of a stream.
+            // No answer was cut from here on. Cutting the bytes behind the answer, the end of a
+            // line or a stream, costs no call.
             assert!(lost > 50 && lost + 12 >= bytes as usize, "{what}: {lost} of {bytes}");
             proxy.heal();
             eventually("all calls at the backend", || async {
@@ -79,7 +82,7 @@ async fn f_16_an_answer_cut_at_any_byte_over_http_is_never_taken_for_one() {
     let proxy = FaultProxy::start(backend.address()).await;
     let spec =
         json!({"transport": {"type": "http", "url": format!("http://{}/mcp", proxy.address())}});
-    let calls = || backend.seen_of("tools/call").len();
+    let calls = || backend.recorded_of("tools/call").len();
     cut_at_every_byte("JSON", spec.clone(), &proxy, "echo", calls).await;
     cut_at_every_byte("an event stream", spec, &proxy, "told", calls).await;
 }
@@ -116,7 +119,7 @@ async fn f_16_what_does_no_harm_is_asked_again_where_its_answer_was_cut() {
     let backend = PipeBackend::tcp(&stdio().record(&record)).await;
     let proxy = FaultProxy::start(backend.address()).await;
     let spec = json!({"transport": {"type": "tcp", "address": proxy.address().to_string()}});
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.client("/mcp/b").connected(json!({})).await;
     let read = async || client.result("resources/read", json!({"uri": "test://one"})).await;
     assert_eq!(read().await["contents"][0]["text"], "one");
@@ -132,15 +135,19 @@ async fn f_17_flipped_bits_in_answers_cost_their_calls_at_most_and_are_counted()
         r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"mine"}]}}"#;
     let backend = PipeBackend::tcp(&stdio()).await;
     let config = json!({"breaker": {"enabled": false}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.client("/mcp/b").connected(json!({})).await;
     client.content_is_invalid_on_purpose("the backend says what no schema allows");
     client.call("echo", json!({})).await;
     let connections = backend.accepted();
     let (mut flips, mut spoilt, mut refused) = (0_u32, 0, 0_u32);
     for flipped in flipped(good) {
-        // The answer itself comes behind it, for the case that it cannot be read as one.
+        // The answer itself comes behind it, in case the damaged one cannot be read as an answer.
         let answer = client
             .request("tools/call", json!({"name": "say", "arguments": {"lines": [flipped, good]}}))
             .await;
@@ -152,7 +159,7 @@ async fn f_17_flipped_bits_in_answers_cost_their_calls_at_most_and_are_counted()
             refused += 1;
         }
     }
-    // Of two lines for each call one was its answer at most.
+    // Each call got two lines, of which at most one was its answer.
     let admin = broker.admin();
     eventually("what was dropped", || async {
         let count = async |name: &str, label: (&str, &str)| {

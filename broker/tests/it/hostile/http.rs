@@ -1,4 +1,5 @@
-//! Bytes a hostile backend answers a POST with: framing that lies, bodies without measure, event streams against the rules.
+//! Answers of a hostile backend to a POST: false framing, bodies without end, invalid event
+//! streams.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, TestClient, eventually, within};
@@ -12,7 +13,7 @@ const SSE: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnect
 const CHUNKED: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// Anything that says that no answer could be had.
+/// Kinds of errors that report a missing answer.
 const FAILED: &[&str] = &[
     "outcome_unknown",
     "backend_protocol_error",
@@ -20,10 +21,10 @@ const FAILED: &[&str] = &[
     "timeout",
     "backend_unavailable",
 ];
-/// The answer itself, or a clean failure: what is said can be read in either way by the rules.
+/// The answer itself, or a clean failure: the rules permit both for these bytes.
 const EITHER: &[&str] = &["", "outcome_unknown", "backend_protocol_error", "timeout"];
 
-/// Tool, what is answered, the kinds of error that may come of it; the empty one is no error.
+/// Returns tool, answer, and the possible kinds of the error; the empty kind means success.
 fn rows() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     let page = "<h1>canary-inner</h1>";
     let html = |status: &str| {
@@ -167,8 +168,12 @@ async fn b_04_b_05_b_07_b_08_b_11_b_13_lies_over_http_cost_one_call_and_one_conn
     })
     .await;
     let config = json!({"limits": {"message_bytes": "256KiB"}, "timeouts": {"call": "1s"}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = session(&broker).await;
     for (name, _, expect) in table {
         let before = backend.calls();
@@ -202,8 +207,12 @@ async fn b_11_a_stream_for_ever_ends_with_the_call() {
     })
     .await;
     let config = json!({"limits": {"message_bytes": "64KiB"}, "timeouts": {"call": "500ms"}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = session(&broker).await;
     for tool in ["comments", "one_line", "body", "head"] {
         let answer = call(&client, tool).await;
@@ -233,7 +242,7 @@ async fn b_12_b_14_redirects_challenges_and_headers_lead_nowhere() {
         (tool != "fine").then(|| Said::of(said))
     };
     let backend = RawHttp::start(script).await;
-    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = session(&broker).await;
     for tool in ["301", "302", "303", "307", "308", "challenge", "headers", "endpoint"] {
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": tool, "arguments": {}}});
@@ -248,5 +257,5 @@ async fn b_12_b_14_redirects_challenges_and_headers_lead_nowhere() {
         );
         assert!(!response.text().await.contains("canary-inner"), "{tool}");
     }
-    assert_eq!(canary.seen().len(), 0, "nobody went there");
+    assert_eq!(canary.recorded().len(), 0, "nobody went there");
 }

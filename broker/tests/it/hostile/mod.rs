@@ -1,12 +1,13 @@
-//! Backends that lie, flood, stall and break the rules, on every wire they can be on. Each row is a line of a table; after
-//! each of them the same connection, or a new one, serves an ordinary call.
+//! Backends that lie, flood, stall and break the rules, on every wire. Each row is a line of a
+//! table. After each of them the same connection, or a new one, serves an ordinary call.
 
 mod damaged;
 mod http;
 mod pipes;
 mod raw_http;
 
-/// This text with one bit of each byte the other way round: never the one that leaves ASCII, as what is said here is text.
+/// Returns this text with one bit of each byte flipped in turn: never the one that leaves ASCII, as
+/// these wires carry text.
 pub(crate) fn flipped(text: &str) -> impl Iterator<Item = String> {
     (0..text.len()).map(move |at| {
         let mut bytes = text.as_bytes().to_vec();

@@ -1,11 +1,11 @@
-//! Lines a hostile backend says over standard streams, TCP, WebSocket and QUIC.
+//! Lines that a hostile backend sends over standard streams, TCP, WebSocket and QUIC.
 
 use serde_json::{Value, json};
 use testkit::{Authority, PipeBackend, TestBroker, TestClient, eventually, within};
 
 use crate::{builder, kind, stdio, text_of};
 
-/// What becomes of the call during which something hostile was said.
+/// Expected outcome of the call during which the hostile lines came.
 #[derive(Debug, Clone, Copy)]
 enum Expect {
     /// The client gets this text.
@@ -21,7 +21,8 @@ use Expect::{Code, Kind, Text};
 const GOOD: &str =
     r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"mine"}]}}"#;
 
-/// Said during a call of the broker, in this order.
+/// Name, lines and expectation. The backend sends the lines during a call of the broker, in this
+/// order.
 const ROWS: &[(&str, &[&str], Expect)] = &[
     (
         "b_04 half JSON with the id of the call",
@@ -144,7 +145,7 @@ struct Wires {
 
 const NAMES: [&str; 4] = ["stdio", "tcp", "websocket", "quic"];
 
-/// One broker with the scripted backend behind each wire.
+/// Starts one broker with the scripted backend behind each wire.
 async fn wires() -> Wires {
     let authority = Authority::new();
     let backends = vec![
@@ -152,7 +153,8 @@ async fn wires() -> Wires {
         PipeBackend::websocket(&stdio()).await,
         PipeBackend::quic(&stdio(), authority.server("backend").server_config()).await,
     ];
-    let mut start = builder().alone().env("SSL_CERT_FILE", authority.ca().to_str().unwrap());
+    let mut start =
+        builder().single_process().env("SSL_CERT_FILE", authority.ca().to_str().unwrap());
     start =
         start.config(json!({"limits": {"message_bytes": "256KiB"}, "timeouts": {"call": "1s"}}));
     let specs = [stdio().spec()].into_iter().chain(backends.iter().map(PipeBackend::spec));
@@ -163,7 +165,7 @@ async fn wires() -> Wires {
 }
 
 impl Wires {
-    /// A session with one backend under its own names, listed or not.
+    /// Opens a session with one backend under its own names, listed or not.
     async fn client(&self, wire: &str) -> TestClient {
         let client = self.broker.client(&format!("/mcp/{wire}")).connected(json!({})).await;
         client.content_is_invalid_on_purpose("the backend says what no schema allows");
@@ -203,7 +205,8 @@ async fn b_04_b_05_b_06_b_07_b_15_b_16_lies_over_every_pipe_cost_one_call_at_mos
         let client = wires.client(wire).await;
         for (row, lines, expect) in ROWS {
             let what = format!("{wire}: {row}");
-            // A carrier of lines cannot be lent to a frame of several, nor an empty line to a frame.
+            // A carrier of lines cannot be tested with a frame of several lines, nor one of frames
+            // with an empty line.
             let lines: Vec<&str> = lines
                 .iter()
                 .copied()
@@ -222,8 +225,8 @@ async fn b_08_b_09_answers_without_measure_end_the_connection_and_nothing_else()
     for wire in NAMES {
         let client = wires.client(wire).await;
         let resident = resident(&wires.broker);
-        // A gigabyte in one message: it is not read beyond the limit. In a WebSocket frame an eighth of it: who sends it has to
-        // have it whole, and that is this process.
+        // One message of a gigabyte: the broker does not read beyond the limit. In a WebSocket
+        // frame it is an eighth of that: the sender must hold it whole, and that is this process.
         let count = if wire == "websocket" { 128 } else { 1024 };
         let answer =
             call(&client, "repeat", json!({"text": "x".repeat(1024), "count": count})).await;
@@ -269,7 +272,8 @@ async fn b_09_b_10_what_is_not_interpreted_passes_as_it_is() {
             );
             let body = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "say", "arguments": {"lines": [line]}}});
             let answer = client.begin_raw(json!(9), body.to_string()).response().await;
-            // Half a pair is not a text, and some numbers are none for others: refused, or as they are, and never mended.
+            // Half a surrogate pair is not text, and some readers reject some numbers: these are
+            // refused, or passed on unchanged, and never repaired.
             let disputed = ["ud800", "1e400"].iter().any(|what| inner.contains(what));
             if disputed && answer.value["error"]["data"]["kind"] == "backend_protocol_error" {
                 continue;

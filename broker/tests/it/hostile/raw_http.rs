@@ -1,4 +1,5 @@
-//! An HTTP server for which every byte of the answer to a call is the test's own; everything else it answers as it should.
+//! An HTTP server whose answer to a call is the test's own, byte for byte. It answers everything
+//! else correctly.
 
 use std::{
     net::SocketAddr,
@@ -16,13 +17,14 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// What is said to a call, by the tool's name: bytes, with `@ID@` for the id, and whether the connection then ends.
+/// Answer to a call by the tool's name: bytes, with `@ID@` for the id, and whether the connection
+/// then ends.
 type Script = Arc<dyn Fn(&str) -> Option<Said> + Send + Sync>;
 
 #[derive(Debug, Clone)]
 pub(super) struct Said {
     pub(super) bytes: Vec<u8>,
-    /// Written again and again, until nobody takes it.
+    /// Bytes that are written again and again, until the write fails.
     pub(super) endless: Vec<u8>,
     pub(super) close: bool,
 }
@@ -59,7 +61,7 @@ impl RawHttp {
         json!({"transport": {"type": "http", "url": format!("http://{}/mcp", self.address)}})
     }
 
-    /// Calls that came.
+    /// Returns the number of calls that came.
     pub(super) fn calls(&self) -> usize {
         self.calls.load(Ordering::SeqCst)
     }
@@ -105,7 +107,7 @@ async fn say(socket: &mut TcpStream, said: Said, id: &str) -> Option<()> {
 
 fn replaced(bytes: &[u8], id: &str) -> Vec<u8> {
     match bytes.windows(4).position(|window| window == b"@ID@") {
-        // As many bytes as the placeholder has: lengths are told before.
+        // The id has as many bytes as the placeholder, because lengths come before it.
         Some(at) => [&bytes[..at], format!("{id:>4}").as_bytes(), &bytes[at + 4..]].concat(),
         None => bytes.to_vec(),
     }
@@ -126,7 +128,7 @@ fn ordinary(message: &Value) -> String {
     json_answer(&json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string(), "")
 }
 
-/// A whole response with a JSON body and further header lines.
+/// Returns a whole response with a JSON body and further header lines.
 pub(super) fn json_answer(body: &str, headers: &str) -> String {
     format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}",
@@ -134,7 +136,7 @@ pub(super) fn json_answer(body: &str, headers: &str) -> String {
     )
 }
 
-/// Head and body of the next request.
+/// Reads head and body of the next request.
 async fn request(socket: &mut TcpStream, read: &mut Vec<u8>) -> Option<(String, Vec<u8>)> {
     loop {
         if let Some(end) = read.windows(4).position(|window| window == b"\r\n\r\n") {

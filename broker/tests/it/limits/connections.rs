@@ -1,4 +1,4 @@
-//! How many connections a tenant has, and how fast an address may open them.
+//! The number of connections of a tenant, and the rate at which an address may open them.
 
 use serde_json::json;
 use testkit::{Authority, QuicPeer, TestBroker, eventually};
@@ -9,19 +9,24 @@ use crate::{builder, kind, refused, stdio};
 #[tokio::test]
 async fn a_tenant_has_so_many_connections_and_open_streams() {
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"connections_per_tenant": 2}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", stdio().spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", stdio().spec())
+        .start()
+        .await;
     let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let http = broker.connected(json!({})).await;
     let stream = http.open_get_stream().await;
-    // Full: on each wire the next is told so, and plain requests go on.
+    // The tenant is full: on each wire the next connection is refused with a reason, and plain
+    // requests continue.
     let (status, error) =
         refused(broker.connected(json!({})).await.get_stream_raw(None).await).await;
     assert_eq!((status, kind(&error), &error["code"]), (429, "too_many_connections", &json!(1003)));
     assert!(error["data"]["retryAfterMs"].as_u64().unwrap() > 0, "{error}");
     assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.err(), Some(429));
     assert_eq!(
-        testkit::duplex::Wire::legacy(broker.http_address(), "/sse", &[]).await.err(),
+        testkit::duplex::Wire::http_sse(broker.http_address(), "/sse", &[]).await.err(),
         Some(429)
     );
     let second = broker.duplex().tcp(broker.tcp_address()).await;
@@ -36,14 +41,14 @@ async fn a_tenant_has_so_many_connections_and_open_streams() {
             .unwrap()
             >= 4.0
     );
-    // Whoever goes makes room, whatever the wire was.
+    // A client that disconnects makes room, on any wire.
     drop(stream);
     eventually("the stream's place to be free", || async {
         let answer = second.request("initialize", params.clone()).await;
         if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
     })
     .await;
-    tcp.break_off();
+    tcp.disconnect();
     eventually("the connection's place to be free", || async {
         broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.map(drop)
     })
@@ -58,18 +63,18 @@ async fn each_listener_has_so_many_connections() {
         "listen": {"tcp": "127.0.0.1:0", "quic": "127.0.0.1:0"}, "limits": {"connections": 2},
         "tls": {"cert_file": server.cert, "key_file": server.key},
     });
-    let broker = builder().alone().config(config).start().await;
+    let broker = builder().single_process().config(config).start().await;
     let over_tcp = async || broker.duplex().tcp(broker.tcp_address()).await;
     let full =
         [over_tcp().await.connected(json!({})).await, over_tcp().await.connected(json!({})).await];
-    // The next one waits with the kernel, and is served when there is room.
+    // The next connection waits in the kernel, and is served when there is room.
     let waiting = over_tcp().await;
     let mut opening = std::pin::pin!(waiting.initialize(json!({}), json!({})));
     let peers = [
         over_quic(&broker, &authority).await.unwrap(),
         over_quic(&broker, &authority).await.unwrap(),
     ];
-    // Over QUIC nobody waits: whoever comes is refused.
+    // Over QUIC no client waits: the connection is refused.
     assert!(over_quic(&broker, &authority).await.unwrap_err().contains("refused"));
     assert!(
         broker.admin().metric("mcp_rate_limited_total", &[("scope", "connections")]).await.unwrap()
@@ -79,7 +84,7 @@ async fn each_listener_has_so_many_connections() {
         tokio::time::timeout(std::time::Duration::from_millis(100), &mut opening).await.is_err()
     );
     full[0].result("ping", json!({})).await;
-    full[1].break_off();
+    full[1].disconnect();
     assert!(opening.await["result"].is_object());
     peers[0].close(0);
     eventually("room for another over QUIC", || async {
@@ -92,7 +97,7 @@ async fn over_quic(broker: &TestBroker, authority: &Authority) -> Result<QuicPee
     QuicPeer::connect(broker.quic_address(), authority, None, "mcp").await
 }
 
-/// Opens connections; how many of them are closed at once.
+/// Opens connections; returns how many of them are closed at once.
 async fn closed_of(address: std::net::SocketAddr, count: usize) -> usize {
     let mut sockets = Vec::new();
     for _ in 0..count {
@@ -112,7 +117,7 @@ async fn an_address_that_connects_too_often_is_turned_away_at_each_listener() {
     let limits =
         json!({"connections_per_second_per_address": 2, "connection_burst_per_address": 30});
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": limits});
-    let broker = builder().alone().config(config).start().await;
+    let broker = builder().single_process().config(config).start().await;
     for address in [broker.tcp_address(), broker.http_address()] {
         let closed = closed_of(address, 60).await;
         assert!((15..=35).contains(&closed), "{closed} closed at {address}");

@@ -1,5 +1,5 @@
-//! What is too much is refused: rates by scope, connections, overload, over every wire and over replicas. Named after the
-//! faults and promises they are about.
+//! Limits of rates by scope, connections and load, over every wire and over replicas. Tests are
+//! named after their faults and promises.
 
 mod connections;
 mod notifications;
@@ -14,7 +14,7 @@ use testkit::{RawResponse, TestBroker};
 
 use crate::{kind, refused};
 
-/// A key of this principal.
+/// Returns a key of this principal.
 async fn key_of(broker: &TestBroker, tenant: &str, principal: &str) -> String {
     let (status, body) = broker
         .admin()
@@ -24,7 +24,7 @@ async fn key_of(broker: &TestBroker, tenant: &str, principal: &str) -> String {
     body["key"].as_str().unwrap().to_owned()
 }
 
-/// The refusal of a rate, as it looks on every wire.
+/// Checks the refusal of a rate, which is the same on every wire.
 #[track_caller]
 fn assert_rate_limited(error: &Value, scope: &str) {
     assert_eq!((&error["code"], kind(error)), (&json!(1003), "rate_limited"), "{error}");
@@ -40,7 +40,7 @@ fn assert_rate_limited(error: &Value, scope: &str) {
     assert!((1..=1_000).contains(&wait), "{error}");
 }
 
-/// The same on HTTP.
+/// Checks the refusal of a rate on HTTP.
 async fn assert_too_many_requests(response: RawResponse, scope: &str) {
     assert_eq!(response.header("retry-after"), Some("1"), "whole seconds, rounded up");
     let (status, error) = refused(response).await;

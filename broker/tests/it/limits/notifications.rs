@@ -1,5 +1,5 @@
-//! Notifications of clients count against the rates of who sends them, on every wire and in every era, and of those that say the
-//! same one waits for each backend.
+//! Notifications of clients count against the rates of their sender, on every wire and in every
+//! era. Of several equal ones, one waits for each backend.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ const BURST: usize = 20;
 const MANY: usize = 5 * BURST;
 const ROOTS_CHANGED: &str = "notifications/roots/list_changed";
 
-/// One request a second, and so many at once.
+/// Returns a rate of one request per second, with a burst.
 fn rate() -> Value {
     json!({"requests_per_second": 1, "burst": BURST})
 }
@@ -38,7 +38,8 @@ async fn dropped(broker: &TestBroker, kind: &str) -> f64 {
         .unwrap_or_default()
 }
 
-/// Of `sent` notifications since `begun` all but the burst were dropped, give or take what the time brought back.
+/// Checks that of `sent` notifications since `begun` all but the burst were dropped, within the
+/// tokens that returned since.
 async fn assert_most_dropped(broker: &TestBroker, sent: usize, begun: Instant, wire: &str) {
     let least = || (sent - BURST) as f64 - begun.elapsed().as_secs_f64() - 1.0;
     let labels = [("kind", "rate_limited")];
@@ -55,13 +56,13 @@ async fn assert_most_dropped(broker: &TestBroker, sent: usize, begun: Instant, w
     assert!(limited >= count, "{wire}: {limited} refusals, {count} notifications dropped");
 }
 
-/// The notifications of a connection were paid for: nothing is left for its requests.
+/// Checks that the notifications of a connection used up its rate: its requests are refused.
 async fn assert_used_up(broker: &TestBroker, client: &DuplexClient, params: Value, wire: &str) {
     let begun = Instant::now();
     for _ in 0..MANY {
         client.notify(ROOTS_CHANGED, json!({})).await;
     }
-    // Read in order, so behind the last of them.
+    // Messages are read in order, so this request comes behind the last of them.
     let mut answer = client.request("tools/list", params.clone()).await;
     while answer.get("error").is_none() {
         client.notify(ROOTS_CHANGED, json!({})).await; // a second had passed
@@ -78,7 +79,7 @@ async fn listening(authority: &Authority) -> TestBroker {
         "tls": {"cert_file": server.cert, "key_file": server.key},
         "limits": rate(),
     });
-    builder().alone().config(config).backend("default", "b", stdio().spec()).start().await
+    builder().single_process().config(config).backend("default", "b", stdio().spec()).start().await
 }
 
 #[tokio::test]
@@ -99,7 +100,7 @@ async fn s09_notifications_over_connections_count_against_the_rate() {
             }
             _ => broker
                 .duplex()
-                .over(Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap()),
+                .over(Wire::http_sse(broker.http_address(), "/sse", &[]).await.unwrap()),
         };
         assert_used_up(&broker, &client.connected(with_roots()).await, json!({}), wire).await;
     }
@@ -157,7 +158,7 @@ async fn s09_connections_without_a_session_count_notifications_for_who_asked_las
     assert_most_dropped(&broker, MANY, begun, "quic streams").await;
 }
 
-/// Sends notifications until one is refused; gives its answer.
+/// Sends notifications until one is refused; returns its answer.
 async fn until_refused(client: &TestClient) -> testkit::RawResponse {
     let notification = json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}});
     for _ in 0..10 * MANY {
@@ -173,7 +174,7 @@ async fn until_refused(client: &TestClient) -> testkit::RawResponse {
 async fn s09_a_post_of_a_notification_over_the_rate_gets_429() {
     let backend = FakeBackend::echo().await;
     let broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"limits": rate()}))
         .backend("default", "b", backend.spec())
         .start()
@@ -190,7 +191,7 @@ async fn s09_a_post_of_a_notification_over_the_rate_gets_429() {
     );
     assert_too_many_requests(refused, "tenant").await;
 
-    // In the era without sessions a notification does nothing, and counts.
+    // In the stateless era a notification has no effect, and counts.
     let modern = Modern::of(&broker, "/mcp");
     let body =
         json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED, "params": {"_meta": meta(json!({}))}})
@@ -206,7 +207,7 @@ async fn s09_a_post_of_a_notification_over_the_rate_gets_429() {
 async fn s09_notifications_in_a_batch_count_each() {
     let backend = FakeBackend::echo().await;
     let broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"limits": rate()}))
         .backend("default", "b", backend.spec())
         .start()
@@ -237,7 +238,7 @@ async fn s09_a_cancellation_of_what_is_in_flight_is_heard_over_the_rate_and_once
     })
     .await;
     let broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"limits": rate()}))
         .backend("default", "b", backend.spec())
         .start()
@@ -255,7 +256,7 @@ async fn s09_a_cancellation_of_what_is_in_flight_is_heard_over_the_rate_and_once
         client.post(cancel(&call.id)).await.expect_status(202, "a cancellation").await;
     }
     backend.wait_count("their cancellation", 2, |seen| seen.is("notifications/cancelled")).await;
-    // What is over, and what never was, frees nothing: it counts.
+    // A cancellation of an ended or unknown request frees nothing: it counts.
     for id in [&calls[0].id, &json!("nothing")] {
         until_refused(&client).await;
         let mut again = client.post(cancel(id)).await;
@@ -265,7 +266,7 @@ async fn s09_a_cancellation_of_what_is_in_flight_is_heard_over_the_rate_and_once
         }
         assert_too_many_requests(again, "tenant").await;
     }
-    assert_eq!(backend.seen_of("notifications/cancelled").len(), 2);
+    assert_eq!(backend.recorded_of("notifications/cancelled").len(), 2);
     gate.open();
 }
 
@@ -282,7 +283,7 @@ async fn s09_answers_to_questions_are_no_notifications() {
     })
     .await;
     let broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"limits": rate()}))
         .backend("default", "b", backend.spec())
         .start()
@@ -304,7 +305,7 @@ async fn s09_the_word_that_opens_a_session_is_heard_over_the_rate_once() {
     let backend = FakeBackend::echo().await;
     let limits = json!({"requests_per_second": 1, "burst": 2});
     let broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"limits": limits}))
         .backend("default", "b", backend.spec())
         .start()
@@ -331,7 +332,7 @@ async fn s09_of_many_words_that_the_roots_changed_one_waits_for_each_backend() {
     let mut spec = backend.spec();
     spec["transport"]["url"] =
         json!(backend.url().replace(&backend.address().to_string(), &proxy.address().to_string()));
-    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(with_roots()).await;
     client.call("b__echo", json!({})).await;
     proxy.hold(Direction::Downstream, true);
@@ -343,12 +344,12 @@ async fn s09_of_many_words_that_the_roots_changed_one_waits_for_each_backend() {
     }
     let depth = broker.admin().metric("mcp_queue_depth", &[("queue", "http_one_way")]).await;
     assert!(depth.is_some_and(|depth| depth <= 1.0), "one waits at most: {depth:?}");
-    // The first is on its way, and the second waits.
+    // The first is in flight, and the second waits.
     assert_eq!(dropped(&broker, "repeated").await, (SENT - 2) as f64);
     proxy.heal();
     backend.wait_count("both", 2, |seen| seen.is(ROOTS_CHANGED)).await;
     client.call("b__echo", json!({})).await;
     client.post(notification).await.expect_status(202, "the next").await;
     backend.wait_count("the next", 3, |seen| seen.is(ROOTS_CHANGED)).await;
-    assert_eq!(backend.seen_of(ROOTS_CHANGED).len(), 3);
+    assert_eq!(backend.recorded_of(ROOTS_CHANGED).len(), 3);
 }

@@ -1,4 +1,4 @@
-//! A process that has too much to do.
+//! A process with more work than it can do.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::{
     builder, initialize_body, kind, refused, request, slow_clients::asking_without_reading,
 };
 
-/// A backend whose tool `wait` answers once the gate is open.
+/// Returns a backend whose tool `wait` answers once the gate is open.
 async fn waiting(gate: &Gate, answer_bytes: usize) -> FakeBackend {
     let gate = gate.clone();
     let backend = FakeBackend::with_tool("wait", move |_| {
@@ -37,8 +37,12 @@ async fn r15_too_many_pending_requests_are_refused_and_what_ends_them_is_let_thr
     let gate = Gate::new();
     let backend = waiting(&gate, 1).await;
     let config = json!({"overload": {"requests_pending": 2}, "listen": {"tcp": "127.0.0.1:0"}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let calls = [client.begin_call("b__wait", json!({})), client.begin_call("b__wait", json!({}))];
@@ -58,7 +62,7 @@ async fn r15_too_many_pending_requests_are_refused_and_what_ends_them_is_let_thr
         503
     );
     assert!(refused_by(&broker, "pending").await >= 3.0);
-    // A ping and a cancellation are no new work.
+    // A ping and a cancellation are not new work.
     client.result("ping", json!({})).await;
     tcp.result("ping", json!({})).await;
     client.notify("notifications/cancelled", json!({"requestId": calls[0].id})).await;
@@ -72,7 +76,7 @@ async fn r15_too_many_pending_requests_are_refused_and_what_ends_them_is_let_thr
     call.result().await;
 }
 
-/// The status of a POST on a connection that goes on.
+/// Returns the status of a POST on a connection that stays open.
 async fn status_on(socket: &mut TcpStream, body: &str) -> u16 {
     socket.write_all(http::post("/mcp", "", body).as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -92,10 +96,14 @@ async fn status_on(socket: &mut TcpStream, body: &str) -> u16 {
 #[tokio::test]
 async fn r19_f_22_with_little_memory_left_clients_are_refused_and_operators_are_served() {
     let backend = FakeBackend::echo().await;
-    // Less than any broker has.
+    // Less memory than any broker has.
     let config = json!({"overload": {"memory_bytes": "16MiB"}, "listen": {"tcp": "127.0.0.1:0"}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     broker
         .admin()
         .wait_metric("mcp_overloaded", &[("reason", "memory")], |holds| holds == 1.0)
@@ -125,7 +133,7 @@ async fn r19_f_22_with_little_memory_left_clients_are_refused_and_operators_are_
         "the promise is a millisecond on a machine that does nothing else: {:?}",
         times[100]
     );
-    // A large body is not even read.
+    // The broker does not even read a large body.
     let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
     let post = http::post("/mcp", "", &"{".repeat(10_000_000));
     socket.write_all(&post.as_bytes()[..1_000]).await.unwrap();
@@ -139,7 +147,7 @@ async fn r19_f_22_with_little_memory_left_clients_are_refused_and_operators_are_
     for path in ["/healthz", "/readyz", "/admin/v1/tenants"] {
         assert_eq!(broker.admin().get(path).await.0, 200, "{path}");
     }
-    broker.logged("overloaded: new requests are refused").await;
+    broker.wait_for_log("overloaded: new requests are refused").await;
     assert!(refused_by(&broker, "memory").await >= 4.0);
 }
 
@@ -150,14 +158,18 @@ async fn r16_f_19_what_waits_for_all_clients_together_is_bounded() {
     let backend = waiting(&gate, 200_000).await;
     let limits = json!({"outbox_bytes": "64MiB", "outbox_bytes_total": "2MiB"});
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": limits});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let other = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let _socket = asking_without_reading(broker.tcp_address(), ANSWERS, "b__wait", json!({})).await;
     backend.wait_count("all calls", ANSWERS as usize, |seen| seen.calls("wait")).await;
     gate.open();
     let scope = [("scope", "outbox_bytes_total")];
-    // What is pushed until its connection is gone may find it once more.
+    // A message that was pushed until the connection is gone may be pushed once more.
     broker.admin().wait_metric("mcp_rate_limited_total", &scope, |count| count >= 1.0).await;
     broker.admin().wait_sessions("default", 1).await;
     broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;

@@ -14,7 +14,7 @@ use testkit::{FakeBackend, TestClient, TestCluster, eventually};
 use super::assert_rate_limited;
 use crate::{builder, request};
 
-/// A cluster whose tenant `default` has this rate, and a client of each replica.
+/// Returns a cluster whose tenant `default` has this rate, and a client of each replica.
 async fn cluster(
     replicas: usize,
     redis: bool,
@@ -33,7 +33,8 @@ async fn cluster(
     (cluster, backend, clients)
 }
 
-/// Asks each replica as fast as it answers, from several clients. How many were let through, and how many asked.
+/// Sends to each replica as fast as it answers, from several clients. Returns how many requests
+/// were accepted, how many were sent, and the time.
 async fn saturated(clients: &[TestClient], time: Duration) -> (usize, usize, Duration) {
     let stop = Arc::new(AtomicBool::new(false));
     let mut workers = Vec::new();
@@ -106,14 +107,14 @@ async fn r11_while_redis_is_away_each_replica_lets_its_part_through() {
     .await;
     let (served, asked, took) = saturated(&clients[..1], Duration::from_secs(4)).await;
     let part = f64::from(RATE / 2) * took.as_secs_f64();
-    // On a machine that is busy with other things they may not have asked for all of it.
+    // On a machine that is busy with other work they may not have sent all of it.
     assert!(asked as f64 > part * 0.5, "only {asked} were asked for");
     assert!(
         (served as f64) > part.min(asked as f64) * 0.8 && (served as f64) < part * 1.1 + 6.0,
         "{served} instead of {part}"
     );
     let not_shared = "rates do not hold over all replicas";
-    cluster.replicas()[0].logged(not_shared).await;
+    cluster.replicas()[0].wait_for_log(not_shared).await;
     assert_eq!(cluster.replicas()[0].log().matches(not_shared).count(), 1);
     cluster.redis().start_again().await;
     eventually("rates to be shared again", || async {
@@ -122,7 +123,7 @@ async fn r11_while_redis_is_away_each_replica_lets_its_part_through() {
         if shared == 1.0 { Ok(()) } else { Err(shared) }
     })
     .await;
-    cluster.replicas()[0].logged("rates hold over all replicas again").await;
+    cluster.replicas()[0].wait_for_log("rates hold over all replicas again").await;
     let (served, asked, took) = saturated(&clients[..1], Duration::from_secs(4)).await;
     let whole = f64::from(RATE) * took.as_secs_f64();
     assert!(asked as f64 > whole * 0.5, "only {asked} were asked for");

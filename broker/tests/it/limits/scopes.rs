@@ -1,4 +1,4 @@
-//! Whose rate it is: a tenant's, a principal's, a backend's, a tool's.
+//! The scope of a rate: a tenant, a principal, a backend, a tool.
 
 use std::time::{Duration, Instant};
 
@@ -8,25 +8,27 @@ use testkit::{DuplexClient, FakeBackend, Reply, TestBroker, TestClient, backend:
 use super::{assert_rate_limited, key_of};
 use crate::{builder, kind, request};
 
-/// A broker with TCP, a tenant `acme` with these limits, and an echo backend `b` of it.
+/// Returns a broker with TCP, a tenant `acme` with these limits, and an echo backend `b` of it.
 async fn acme(limits: Value) -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::echo().await;
     backend.list("tools", vec![tool("echo"), tool("other")]);
-    let broker =
-        builder().alone().auth_required().config(json!({"listen": {"tcp": "127.0.0.1:0"}}));
+    let broker = builder()
+        .single_process()
+        .auth_required()
+        .config(json!({"listen": {"tcp": "127.0.0.1:0"}}));
     let broker = broker.tenant("acme").backend("acme", "b", backend.spec()).start().await;
     broker.admin().put_tenant("acme", json!({"limits": limits})).await;
     (broker, backend)
 }
 
-/// One way to ask.
+/// A transport of a request.
 enum Way {
     Http(TestClient),
     Duplex(DuplexClient),
 }
 
 impl Way {
-    /// The error, if it was one.
+    /// Sends a request; returns the error, if it failed.
     async fn asked(&self) -> Option<Value> {
         let answer = match self {
             Self::Http(client) => {
@@ -96,9 +98,9 @@ async fn a_backend_and_a_tool_have_rates_of_their_own() {
     let (broker, backend) = acme(json!({})).await;
     let mut body = backend.spec();
     body["limits"] = json!({"requests_per_second": 1, "burst": 6, "tools": {"echo": {"requests_per_second": 1, "burst": 2}}});
-    broker.admin().ready_backend("acme", "b", &body).await;
+    broker.admin().put_ready_backend("acme", "b", &body).await;
     assert_eq!(broker.admin().backend("acme", "b").await["settings"]["limits"], body["limits"]);
-    broker.admin().ready_backend("acme", "c", &backend.spec()).await;
+    broker.admin().put_ready_backend("acme", "c", &backend.spec()).await;
     let client = broker
         .client("/mcp")
         .bearer(&broker.admin().create_key("acme").await)
@@ -124,7 +126,7 @@ async fn a_backend_and_a_tool_have_rates_of_their_own() {
     }
     assert!(!others[0] && others.contains(&true), "{others:?}");
     assert!(!call("c__echo", "none").await, "another backend of the same server");
-    // By its own name too.
+    // The tool is also limited under its own name.
     let single = broker
         .client("/mcp/b")
         .bearer(&broker.admin().create_key("acme").await)
@@ -182,7 +184,7 @@ async fn a_principal_has_so_many_sessions() {
     client(&ada).connected(json!({})).await;
 }
 
-/// How long each of these calls took; none may fail.
+/// Makes calls, none of which may fail; returns the time of each.
 async fn timed_calls(client: &TestClient, time: Duration) -> Vec<Duration> {
     let (begun, mut times) = (Instant::now(), Vec::new());
     while begun.elapsed() < time {
@@ -194,7 +196,7 @@ async fn timed_calls(client: &TestClient, time: Duration) -> Vec<Duration> {
     times
 }
 
-/// The time below which 99 of 100 are.
+/// Returns the time that 99 of 100 calls do not exceed.
 fn p99(times: &[Duration]) -> Duration {
     times[(times.len() * 99 / 100).min(times.len() - 1)]
 }
@@ -204,7 +206,7 @@ async fn r14_a_noisy_tenant_is_refused_and_another_does_not_notice() {
     const TIME: Duration = Duration::from_secs(3);
     let backend = FakeBackend::with_tool("echo", |_| async { Reply::text("well") }).await;
     backend.list("tools", vec![tool("echo")]);
-    let broker = builder().alone().auth_required().tenant("a").tenant("b");
+    let broker = builder().single_process().auth_required().tenant("a").tenant("b");
     let broker =
         broker.backend("a", "b", backend.spec()).backend("b", "b", backend.spec()).start().await;
     broker
@@ -218,7 +220,7 @@ async fn r14_a_noisy_tenant_is_refused_and_another_does_not_notice() {
 
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut noise = Vec::new();
-    // All of them before the noise, which leaves nothing for a handshake.
+    // All sessions open before the noise, which leaves nothing for a handshake.
     let mut noisy_ones = Vec::new();
     for method in ["tools/call", "tools/list", "ping", "resources/list"] {
         noisy_ones.push((broker.client("/mcp").bearer(&noisy).connected(json!({})).await, method));
@@ -246,7 +248,7 @@ async fn r14_a_noisy_tenant_is_refused_and_another_does_not_notice() {
         }));
     }
     let begun = Instant::now();
-    let beside = p99(&timed_calls(&quiet, TIME).await);
+    let during = p99(&timed_calls(&quiet, TIME).await);
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     let (mut served, mut refusals) = (0, Vec::new());
     for worker in noise {
@@ -262,10 +264,10 @@ async fn r14_a_noisy_tenant_is_refused_and_another_does_not_notice() {
         refusals.len()
     );
     println!(
-        "R14: p99 alone {alone:?}, beside a noisy tenant {beside:?}, ratio {:.2}; its refusals took {:?} in the middle",
-        beside.as_secs_f64() / alone.as_secs_f64(),
+        "R14: p99 alone {alone:?}, during a noisy tenant {during:?}, ratio {:.2}; its refusals took {:?} in the middle",
+        during.as_secs_f64() / alone.as_secs_f64(),
         refusals[refusals.len() / 2]
     );
-    // The promise is 1.5 on a machine that does nothing else.
-    assert!(beside < alone * 20 + Duration::from_millis(100), "{beside:?} instead of {alone:?}");
+    // The promise is 1.5 on a machine without other work.
+    assert!(during < alone * 20 + Duration::from_millis(100), "{during:?} instead of {alone:?}");
 }

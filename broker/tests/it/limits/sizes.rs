@@ -1,4 +1,4 @@
-//! Profiles of message sizes: for all, for a tenant's clients, for what a backend sends, by wire.
+//! Profiles of message sizes: for all, for a tenant's clients, for messages of a backend, by wire.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Reply, TestBroker};
@@ -17,7 +17,7 @@ async fn broker(tenant_limits: Value, config: Value) -> (TestBroker, FakeBackend
     let backend = FakeBackend::with_tool("t", |_| async { Reply::text("taken") }).await;
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": config});
     let broker = builder()
-        .alone()
+        .single_process()
         .auth_required()
         .config(config)
         .tenant("acme")
@@ -88,7 +88,7 @@ async fn a_backends_profile_holds_for_what_it_sends() {
     spec["limits"] = json!({"message_profile": "small"});
     let config = json!({"limits": {"message_profiles": {"small": {"http": "64KiB"}}}});
     let broker = builder()
-        .alone()
+        .single_process()
         .config(config)
         .backend("default", "b", spec)
         .backend("default", "c", backend.spec())

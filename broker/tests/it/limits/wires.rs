@@ -1,4 +1,4 @@
-//! How a refusal looks on each wire.
+//! The form of a refusal on each wire.
 
 use serde_json::{Value, json};
 use testkit::{Authority, DuplexClient, QuicPeer};
@@ -6,7 +6,7 @@ use testkit::{Authority, DuplexClient, QuicPeer};
 use super::{assert_rate_limited, assert_too_many_requests};
 use crate::{builder, request, stdio};
 
-/// Asks until it is refused.
+/// Sends requests until one is refused; returns the refusal.
 async fn refusal_on(client: &DuplexClient) -> Value {
     for _ in 0..200 {
         let answer = client.request("tools/list", json!({})).await;
@@ -26,8 +26,12 @@ async fn a_rate_that_is_used_up_is_said_alike_on_every_wire() {
         "tls": {"cert_file": server.cert, "key_file": server.key},
         "limits": {"requests_per_second": 1, "burst": 30},
     });
-    let broker =
-        builder().alone().config(config).backend("default", "b", stdio().spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", stdio().spec())
+        .start()
+        .await;
     let http = broker.connected(json!({})).await;
     let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let websocket = broker
@@ -40,7 +44,7 @@ async fn a_rate_that_is_used_up_is_said_alike_on_every_wire() {
         .await;
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let quic = broker.duplex().over(peer.control().await).connected(json!({})).await;
-    let legacy = testkit::duplex::Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap();
+    let legacy = testkit::duplex::Wire::http_sse(broker.http_address(), "/sse", &[]).await.unwrap();
     let legacy = broker.duplex().over(legacy).connected(json!({})).await;
     for client in [&tcp, &websocket, &quic, &legacy] {
         assert_rate_limited(&refusal_on(client).await, "tenant");
@@ -48,7 +52,7 @@ async fn a_rate_that_is_used_up_is_said_alike_on_every_wire() {
     let (_writer, reader) =
         peer.request(&json!({"jsonrpc": "2.0", "id": 9, "method": "tools/list"})).await;
     assert_rate_limited(&QuicPeer::lines(reader).await[0]["error"], "tenant");
-    // A second may have passed, and with it one of them came back.
+    // A second may have passed, and with it one token came back.
     let mut response = http.post(request(1, "tools/list", json!({}))).await;
     while response.status == 200 {
         response = http.post(request(1, "tools/list", json!({}))).await;

@@ -1,5 +1,6 @@
-//! schemathesis against the admin API: requests made from its OpenAPI document, legal ones and illegal ones, with a fixed seed.
-//! No answer is a fault of the broker's, and each is one that the document announces.
+//! schemathesis against the admin API: requests made from its OpenAPI document, legal ones and
+//! illegal ones, with a fixed seed. No answer is a fault of the broker, and the document announces
+//! each.
 
 use std::time::Duration;
 
@@ -10,19 +11,19 @@ use super::{install::Peers, process::run};
 use crate::builder;
 
 const RUN_WITHIN: Duration = Duration::from_secs(300);
-/// Fewer mean that the document was not understood.
+/// Least number of cases. Fewer mean that the document was not understood.
 const CASES_MIN: u32 = 500;
-/// Another one finds other requests: `MCP_BROKER_SEED=N`.
+/// Seed of the requests. `MCP_BROKER_SEED=N` chooses another one.
 const SEED: u64 = 7;
 
 #[tokio::test]
 async fn schemathesis_finds_nothing() {
     let config = json!({
-        // Nothing it registers leads anywhere, and nobody waits long for that.
+        // Registered backends cannot be reached, and the short timeouts keep the waits short.
         "egress": {"deny": ["0.0.0.0/0", "::/0"]},
         "timeouts": {"connect": "100ms", "initialize": "100ms"},
     });
-    let broker = builder().alone().config(config).start().await;
+    let broker = builder().single_process().config(config).start().await;
     broker.admin().put_tenant("acme", json!({})).await;
     let admin = format!("http://{}", broker.admin_address());
     let seed =
@@ -70,6 +71,6 @@ async fn schemathesis_finds_nothing() {
     assert_eq!(broker.admin().get("/healthz").await.0, 200);
 }
 
-/// All that hold the answers to the document. Left out is what takes every text the schema does not forbid for a good one: that
-/// a host name exists, say, no schema tells.
+/// All checks that compare answers with the document. The check that takes every text allowed by
+/// the schema for valid is left out: a schema cannot state that a host name exists, for example.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance,unsupported_method,allow_header_conformance";

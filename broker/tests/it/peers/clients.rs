@@ -1,6 +1,8 @@
-//! SDK clients in front of `server-everything` behind the aggregated endpoint: once as an HTTP backend, once as a child.
+//! SDK clients in front of `server-everything` behind the aggregated endpoint: once as an HTTP
+//! backend, once as a child.
 //!
-//! The scripts in `/peers/clients` hold the checks; this starts what they need and insists on their `ok` lines.
+//! The scripts in `/peers/clients` hold the checks. This module starts the processes they need and
+//! requires their `ok` lines.
 
 use std::time::Duration;
 
@@ -13,18 +15,19 @@ use super::{
     process::{Ended, run},
 };
 
-/// The name `server-everything` is registered by.
+/// The name under which `server-everything` is registered.
 const BACKEND: &str = "everything";
-/// A client's whole run: dozens of checks, of which the slowest (tasks) take several seconds by design of the server.
+/// Longest run of a client: dozens of checks, of which the slowest (tasks) take several seconds by
+/// design of the server.
 const RUN_WITHIN: Duration = Duration::from_secs(180);
-/// What a run must have printed at least, so that an empty one cannot pass.
+/// Least number of printed checks, so that an empty run cannot pass.
 const CHECKS_MIN: usize = 20;
 
 async fn client_passes(topology: Topology, client: Command, transport: Value) {
     passes_checks(topology, client, transport, CHECKS_MIN).await;
 }
 
-/// The checks of `python_2_modern.py`.
+/// Number of checks of `python_2_modern.py`.
 const MODERN_CHECKS: usize = 15;
 
 async fn passes_checks(topology: Topology, client: Command, transport: Value, checks: usize) {
@@ -76,14 +79,14 @@ async fn passes_over_stdio(topology: Topology, client: impl Fn(&Peers) -> Comman
     client_passes(topology, client(&peers), peers.everything_over_stdio()).await;
 }
 
-/// The checks of `wires.mjs`.
+/// Number of checks of `wires.mjs`.
 const WIRE_CHECKS: usize = 11;
 
 async fn passes_over(kind: &str, scheme: &str, path: &str) {
     let peers = Peers::installed();
     let spec = json!({"transport": peers.everything_over_stdio()});
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
-        .alone()
+        .single_process()
         .backend("default", BACKEND, spec)
         .start()
         .await;
@@ -133,7 +136,7 @@ on_every_ground! {
         passes_over_stdio(topology, |peers| python(peers, 2)).await;
     }
 
-    /// In its default mode, which stays with 2026-07-28.
+    /// Runs the SDK in its default mode, which stays with 2026-07-28.
     async fn python_sdk_2_without_sessions_with_http_backend(topology: Topology) {
         let peers = Peers::installed();
         let server = peers.everything_over_http().await;

@@ -1,6 +1,7 @@
-//! The official conformance suite, for revision 2025-11-25 and as far as it goes for the earlier ones: the broker as server
-//! in front of the Python SDK's everything-server, and as client of the suite's own servers. Verdicts are read from the
-//! suite's result files; a warning counts as a failure.
+//! The official conformance suite, for revision 2025-11-25 and as far as it supports the earlier
+//! ones. The broker is the server in front of the Python SDK's everything-server, and the client of
+//! the suite's own servers. Verdicts are read from the suite's result files; a warning counts as a
+//! failure.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -14,9 +15,9 @@ use super::{
 
 const REVISION: &str = "2025-11-25";
 const SUITE_WITHIN: Duration = Duration::from_secs(180);
-/// The scenarios that count for the revision.
+/// Number of scenarios that count for the revision.
 const SCORED: usize = 30;
-/// Run but not counted by the suite; they count for us.
+/// Scenarios that the suite runs but does not count. They count here.
 const ALSO_WANTED: [&str; 3] =
     ["server-session-lifecycle", "server-sse-polling", "json-schema-2020-12"];
 
@@ -27,7 +28,8 @@ pub(super) struct Check {
     why: String,
 }
 
-/// The suite writes one folder per scenario, `{role}-{scenario}-{time}`, with a list of checks in it.
+/// Returns the checks of each scenario. The suite writes one folder per scenario,
+/// `{role}-{scenario}-{time}`, with a list of checks in it.
 pub(super) fn verdicts(folder: &Path) -> BTreeMap<String, Vec<Check>> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut scenarios = BTreeMap::new();
@@ -50,7 +52,7 @@ pub(super) fn verdicts(folder: &Path) -> BTreeMap<String, Vec<Check>> {
     scenarios
 }
 
-/// Failures and warnings, one line each.
+/// Returns failures and warnings, one line each.
 pub(super) fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String> {
     let bad = |check: &&Check| check.status == "FAILURE" || check.status == "WARNING";
     scenarios
@@ -64,7 +66,8 @@ pub(super) fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String
         .collect()
 }
 
-/// Runs the suite against the broker's endpoint for the Python SDK's everything-server; no scenario may complain.
+/// Runs the suite against the broker's endpoint for the Python SDK's everything-server. No scenario
+/// may fail or warn.
 async fn server_scenarios(topology: Topology, selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
     let (scenarios, success, said) = run_server_scenarios(topology, "auto", selection).await;
     let complaints = complaints(&scenarios);
@@ -72,7 +75,8 @@ async fn server_scenarios(topology: Topology, selection: &[&str]) -> BTreeMap<St
     scenarios
 }
 
-/// The verdicts, whether all that counts passed, and what the suite said. `protocol`: how the backend is spoken to.
+/// Returns the verdicts, whether all counted scenarios passed, and the suite's output. `protocol`:
+/// the era of the link to the backend.
 async fn run_server_scenarios(
     topology: Topology,
     protocol: &str,
@@ -97,12 +101,14 @@ async fn run_server_scenarios(
     (verdicts(results.path()), status.success(), format!("{status}\n{stdout}\n{stderr}"))
 }
 
-/// Scenarios of 2026-07-28 whose tools answer with `input_required` by themselves, which the fixture only does towards a
-/// client of the revision: where the operator has the broker open a session with it there is nothing of that to see.
+/// Scenarios of 2026-07-28 whose tools answer with `input_required` by themselves. The fixture does
+/// that only for a client of the revision, not in a session that the operator has configured.
 const NEED_A_MODERN_LINK: [&str; 1] = ["input-required-result-"];
-/// The extension of tasks, whose tools this fixture does not have: `conformance_tasks` has them.
+/// Scenarios of the extension of tasks, whose tools this fixture does not have: `conformance_tasks`
+/// has them.
 const ALSO_NOT: [&str; 1] = ["tasks-"];
-/// A list that did not change is told of by the fixture to show that it can be; the broker tells of changes.
+/// The fixture announces a change of an unchanged list, to show that it can. The broker announces
+/// changes only.
 const NOT_TOLD: [&str; 2] = [
     "sep-2575-server-sends-prompts-list-changed-on-subscription",
     "sep-2575-server-sends-tools-list-changed-on-subscription",
@@ -110,12 +116,12 @@ const NOT_TOLD: [&str; 2] = [
 const SCORED_2026: usize = 37;
 
 on_every_ground! {
-    /// All that count, and all others but those of tasks.
+    /// Runs all counted scenarios, and all others except those of tasks.
     async fn server_scenarios_of_2026_07_28(topology: Topology) {
         modern_scenarios(topology, "auto", &ALSO_NOT).await;
     }
 
-    /// The same in front of a server that is spoken to in sessions.
+    /// Runs the same scenarios in front of a server that is used in sessions.
     async fn server_scenarios_of_2026_07_28_over_sessions(topology: Topology) {
         modern_scenarios(topology, "legacy", &[NEED_A_MODERN_LINK, ALSO_NOT].concat()).await;
     }
@@ -126,7 +132,8 @@ on_every_ground! {
         for wanted in ALSO_WANTED {
             assert!(scenarios.keys().any(|name| name.starts_with(&format!("server-{wanted}-"))), "{wanted} did not run");
         }
-        // Passing is not enough here: were the answer plain JSON, the suite would call the scenario not applicable.
+        // Passing is not enough here: if the answer were plain JSON, the suite would skip the
+        // scenario as not applicable.
         let polling = scenarios.iter().find(|(name, _)| name.contains("server-sse-polling")).map(|(_, checks)| checks);
         let passed = |id: &str| polling.is_some_and(|checks| checks.iter().any(|check| check.id == id && check.status == "SUCCESS"));
         assert!(passed("server-sse-priming-event") && passed("server-sse-retry-field"), "the call was not answered by a stream");
@@ -168,13 +175,14 @@ async fn modern_scenarios(topology: Topology, protocol: &str, excused: &[&str]) 
     assert!(complaints.is_empty(), "{}\n{said}", complaints.join("\n"));
 }
 
-/// The suite makes the backend; the driver it starts brings it and a client to the broker.
+/// Runs a client scenario. The suite starts the backend; its driver connects that and a client to
+/// the broker.
 async fn client_scenario(topology: Topology, scenario: &str, revision: &str) {
     client_scenario_of(topology, scenario, revision, None).await;
 }
 
-/// `crossing`: the revision of the client in front of the broker, where it is not that of the suite's server, and how that
-/// is spoken to.
+/// `crossing`: the revision of the client in front of the broker, and the era of the link to the
+/// suite's server. `None`: both have the server's revision.
 async fn client_scenario_of(
     topology: Topology,
     scenario: &str,
@@ -204,7 +212,8 @@ async fn client_scenario_of(
 
     let scenarios = verdicts(results.path());
     let complaints = complaints(&scenarios);
-    // That server declares no tools, so its client's request for them is refused here; what arrived there is judged all the same.
+    // The suite's server declares no tools, so the broker refuses its client's request for them.
+    // The requests that arrived there are judged nevertheless.
     let passed = status.success() || scenario == "request-metadata";
     assert!(
         passed && complaints.is_empty(),
@@ -242,7 +251,7 @@ on_every_ground! {
     }
 }
 
-/// What the fixture does for sessions only: its tools ask their client by requests of their own.
+/// Scenarios that need a session: their tools send requests of their own to the client.
 const NEED_A_SESSION: [&str; 4] = [
     "tools-call-sampling",
     "tools-call-elicitation",
@@ -284,7 +293,8 @@ async fn br_01_clients_of_2025_11_25_in_front_of_the_fixture_as_a_server_of_2026
     );
 }
 
-/// The suite's servers of 2026-07-28, with a client of 2025-11-25 in front. `protocol`: of the backend.
+/// Runs the suite's servers of 2026-07-28, with a client of 2025-11-25 in front. `protocol`: of the
+/// backend.
 async fn modern_client_scenario(scenario: &str, protocol: &'static str) {
     client_scenario_of(Topology::Sqlite, scenario, "2026-07-28", Some((REVISION, protocol))).await;
 }
@@ -329,7 +339,8 @@ async fn client_scenario_json_schema_preservation_of_2026_07_28() {
     modern_client_scenario("json-schema-2020-12-preservation", "auto").await;
 }
 
-/// All of them again with a client in front that speaks 2026-07-28 too, and nothing configured of the backend but its URL.
+/// Runs all of them again with a client of 2026-07-28 in front. The backend's only setting is its
+/// URL.
 #[tokio::test]
 async fn br_01_client_scenarios_of_headers_and_states_with_a_client_of_2026_07_28() {
     for scenario in [

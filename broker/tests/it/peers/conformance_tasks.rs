@@ -1,6 +1,6 @@
-//! The official suite's scenarios for the extension of tasks. They ask for tools that no known server has, so the two
-//! backends are made for them: one with sessions, whose calls the broker makes tasks of, and one of 2026-07-28 with tasks of
-//! its own, which the broker watches.
+//! The official suite's scenarios for the extension of tasks. They need tools that no known server
+//! has, so the two backends are made for them. One has sessions, and the broker makes tasks of its
+//! calls. The other is of 2026-07-28 with tasks of its own, which the broker watches.
 
 use std::{
     collections::HashMap,
@@ -21,7 +21,7 @@ use super::{
     process::{Ended, run},
 };
 
-/// All there are but `tasks-status-notifications`, which the suite itself skips.
+/// All scenarios except `tasks-status-notifications`, which the suite itself skips.
 const SCENARIOS: [&str; 9] = [
     "tasks-lifecycle",
     "tasks-capability-negotiation",
@@ -33,14 +33,15 @@ const SCENARIOS: [&str; 9] = [
     "tasks-required-task-error",
     "tasks-mrtr-composition",
 ];
-/// It wants a refusal where a tool only runs as a task. In front of a backend of 2026-07-28 no request has to be refused for
-/// that: the broker waits for the backend's task, and answers when it is over.
+/// A scenario that requires a refusal where a tool only runs as a task. In front of a backend of
+/// 2026-07-28 the broker refuses no request for that: it waits for the backend's task, and answers
+/// when it is over.
 const WAITED_FOR: &str = "tasks-required-task-error";
 const SUITE_WITHIN: Duration = Duration::from_secs(60);
-/// Longer than it takes until a call is a task here.
+/// Longer than the time after which a call becomes a task here.
 const WORKS_FOR: Duration = Duration::from_millis(600);
 
-/// Runs the scenarios one by one; none may complain, and each has to find something good.
+/// Runs the scenarios one by one. None may fail or warn, and each must have a success.
 async fn passes(topology: Topology, spec: Value, scenarios: impl Iterator<Item = &str>) {
     let peers = Peers::installed();
     let config = json!({"tasks": {"promote_after": "200ms", "poll_interval": "100ms"}});
@@ -79,7 +80,7 @@ fn seconds(arguments: &Value) -> Duration {
     Duration::from_secs_f64(arguments["seconds"].as_f64().unwrap_or(0.0))
 }
 
-/// A backend with sessions. One tool only runs as a task; the others know nothing of tasks.
+/// Returns a backend with sessions. One tool only runs as a task; the others do not support tasks.
 async fn with_sessions() -> FakeBackend {
     let backend = FakeBackend::start().await;
     backend.capabilities(
@@ -144,7 +145,7 @@ fn failure() -> Value {
 struct Job {
     due: Instant,
     end: Value,
-    /// What it still needs before it can end.
+    /// Inputs it still needs before it can end.
     needs: Vec<&'static str>,
     cancelled: bool,
 }
@@ -195,7 +196,7 @@ fn ends(said: &str) -> Value {
     json!({"result": result})
 }
 
-/// A backend of 2026-07-28 that makes tasks of most calls.
+/// Returns a backend of 2026-07-28 that makes tasks of most calls.
 async fn with_tasks_of_its_own() -> StatelessBackend {
     let backend = StatelessBackend::http().await;
     backend.capabilities(json!({"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}));

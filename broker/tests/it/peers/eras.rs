@@ -1,5 +1,6 @@
-//! SDK clients of both eras in front of one server of both: once spoken to in sessions, once without. The clients take the
-//! same steps directly and through the broker, and are to see the same (`/peers/clients/eras.py`).
+//! SDK clients of both eras in front of one server of both: once used in sessions, once without.
+//! The clients take the same steps directly and through the broker, and must see the same results
+//! (`/peers/clients/eras.py`).
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use super::{
 };
 
 const RUN_WITHIN: Duration = Duration::from_secs(180);
-/// What each of them prints for one mode and one backend: its revision, nine steps, and a client that declares nothing.
+/// Lines that a client prints for one mode and one backend: its revision, nine steps, and a client
+/// that declares nothing.
 const STEPS: usize = 11;
 
 /// Runs the client in these modes in front of both backends.
@@ -46,7 +48,7 @@ fn python(interpreter: std::path::PathBuf, script: &str) -> Command {
 }
 
 on_every_ground! {
-    /// `auto` is its default.
+    /// `auto` is the SDK's default.
     async fn python_sdk_2_sees_what_it_sees_directly(topology: Topology) {
         sees_the_same(topology, |peers| python(peers.python(2), "python_2_eras.py"), &["auto", "legacy"]).await;
     }
@@ -71,7 +73,7 @@ async fn fastmcp_sees_what_it_sees_directly() {
     .await;
 }
 
-/// `initialize` is its default, and names 2026-07-28.
+/// `initialize` is the SDK's default, and names 2026-07-28.
 #[tokio::test]
 async fn rust_sdk_sees_what_it_sees_directly() {
     sees_the_same(

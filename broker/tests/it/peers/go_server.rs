@@ -1,6 +1,6 @@
-//! A backend written in Go, whose `encoding/json` matches member names without regard to case and takes the last of several. What
-//! it carries out is in its ledger: the tool and the resource that the broker checked and wrote into the audit log, and nothing
-//! beside them.
+//! A backend written in Go, whose `encoding/json` matches member names without regard to case and
+//! takes the last of several. Its ledger holds the calls it carried out. These must be exactly the
+//! tools and resources that the broker checked and wrote into the audit log.
 
 use std::{
     fs::{self, Permissions},
@@ -30,7 +30,7 @@ struct GoServer {
 impl GoServer {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // The server writes its ledger with a user of its own where the sandbox can give it one.
+        // The server writes its ledger with a user of its own if the sandbox can give it one.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
         Self { program: Peers::installed().go_server(), folder }
     }
@@ -39,7 +39,7 @@ impl GoServer {
         self.folder.path().join("ledger")
     }
 
-    /// With everything switched on that decides by what a request says.
+    /// Returns the backend's body with every policy that decides by the content of a request.
     fn spec(&self) -> Value {
         json!({
             "transport": {"type": "stdio", "command": self.program, "args": [self.ledger()]},
@@ -50,13 +50,13 @@ impl GoServer {
         })
     }
 
-    /// The names and places of what was carried out, in order.
+    /// Returns the names and places of the calls it carried out, in order.
     fn carried_out(&self) -> Vec<Vec<String>> {
         let text = fs::read_to_string(self.ledger()).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).expect("a line of the ledger")).collect()
     }
 
-    /// Nothing that the broker would have refused, had it been asked for it openly.
+    /// Checks that no call was carried out that the broker would refuse in plain form.
     #[track_caller]
     fn assert_nothing_forbidden(&self) {
         for done in self.carried_out() {
@@ -90,7 +90,8 @@ const HOSTILE: [&str; 12] = [
     r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed","METHOD":"resources/read","Id":6,"params":{"URI":"file:///etc/passwd"}}"#,
 ];
 
-/// The first two would do harm if they were forwarded: what makes the rest of this module worth something.
+/// Shows that the first two would do harm if they were forwarded: only then is the rest of this
+/// module worth something.
 #[tokio::test]
 async fn s01_the_go_server_itself_does_what_the_other_spelling_says() {
     let server = GoServer::new();
@@ -125,7 +126,8 @@ async fn refused(client: &Client, text: &str) {
     client.client.send(text).await;
     let id = serde_json::from_str::<Value>(text).unwrap()["id"].clone();
     if id.is_number() {
-        let answer = client.client.said("the refusal", |message| message["id"] == id).await;
+        let answer =
+            client.client.wait_for_message("the refusal", |message| message["id"] == id).await;
         assert_eq!(answer["error"]["code"], -32600, "{text}: {answer}");
     }
 }
@@ -157,7 +159,7 @@ async fn s01_no_wire_forwards_what_a_go_server_reads_differently() {
         .await;
         server.assert_nothing_forbidden();
     }
-    // What the audit log says is what was carried out.
+    // The audit log holds exactly the calls that were carried out.
     let carried_out = server.carried_out();
     assert_eq!(carried_out.len(), FRONTS.len(), "{carried_out:?}");
     eventually("the calls in the audit log", || async {
@@ -172,8 +174,10 @@ async fn s01_no_wire_forwards_what_a_go_server_reads_differently() {
 #[tokio::test]
 async fn s01_batches_and_requests_without_a_session_are_held_to_the_same() {
     let server = GoServer::new();
-    let broker =
-        with_audit(builder().alone()).backend("default", "go", server.spec()).start().await;
+    let broker = with_audit(builder().single_process())
+        .backend("default", "go", server.spec())
+        .start()
+        .await;
     let client = broker.client("/mcp");
     client.initialize("2025-03-26", json!({})).await;
     let response = client.post(format!("[{}]", HOSTILE.join(","))).await;
@@ -227,12 +231,17 @@ async fn key_of(broker: &TestBroker, principal: &str) -> String {
     made["key"].as_str().unwrap().to_owned()
 }
 
-/// All of a tenant's calls go over one pipe: a server that takes `ID` for the id answers a call of another principal.
+/// All of a tenant's calls go over one pipe: a server that takes `ID` for the id answers a call of
+/// another principal.
 #[tokio::test]
 async fn s01_the_id_of_another_principals_call_reaches_no_server_on_a_shared_link() {
     let server = GoServer::new();
-    let broker =
-        builder().alone().auth_required().backend("default", "go", server.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .auth_required()
+        .backend("default", "go", server.spec())
+        .start()
+        .await;
     let ann =
         broker.client("/mcp").bearer(&key_of(&broker, "ann").await).connected(json!({})).await;
     let mallory =

@@ -1,4 +1,4 @@
-//! Where the installed peers are. The layout is what `scripts/install-peers.sh` makes.
+//! Paths of the installed peers, in the layout that `scripts/install-peers.sh` makes.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ impl Peers {
         peers
     }
 
-    /// A file of this repository.
+    /// Returns a file of this repository.
     pub(super) fn ours(path: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -61,37 +61,37 @@ impl Peers {
         self.cache.join(format!("python{line}/bin/python"))
     }
 
-    /// The interpreter that has the libraries of the wires.
+    /// Returns the interpreter that has the libraries of the wires.
     pub(super) fn python_of_wires(&self) -> PathBuf {
         self.cache.join("wires/bin/python")
     }
 
-    /// Node with its packages, in the layout of npm.
+    /// Returns the folder of Node and its packages, in the layout of npm.
     pub(super) fn node_folder(&self) -> PathBuf {
         self.cache.join("node")
     }
 
-    /// The interpreter that has servers from PyPI.
+    /// Returns the interpreter that has servers from PyPI.
     pub(super) fn python_of_servers(&self) -> PathBuf {
         self.cache.join("servers/bin/python")
     }
 
-    /// The interpreter that has schemathesis.
+    /// Returns the interpreter that has schemathesis.
     pub(super) fn python_of_admin(&self) -> PathBuf {
         self.cache.join("admin/bin/python")
     }
 
-    /// The interpreter that has FastMCP.
+    /// Returns the interpreter that has FastMCP.
     pub(super) fn python_of_fastmcp(&self) -> PathBuf {
         self.cache.join("fastmcp/bin/python")
     }
 
-    /// The client of the Rust SDK, as `peers/rmcp` has it.
+    /// Returns the client of the Rust SDK, built from `peers/rmcp`.
     pub(super) fn rust_sdk(&self) -> PathBuf {
         self.cache.join("rmcp/debug/rmcp-peer")
     }
 
-    /// A server of our own in Go, as `peers/go` has it.
+    /// Returns a server of our own in Go, built from `peers/go`.
     pub(super) fn go_server(&self) -> PathBuf {
         self.cache.join("go/go-server")
     }
@@ -100,7 +100,8 @@ impl Peers {
         self.cache.join("node/node_modules/@modelcontextprotocol").join(path)
     }
 
-    /// The conformance suite's command line. Its own servers would listen on every interface without the preload.
+    /// Returns the conformance suite's command line. Its own servers would listen on every
+    /// interface without the preload.
     pub(super) fn conformance(&self) -> Command {
         let mut command = Command::new(self.node());
         command
@@ -109,7 +110,7 @@ impl Peers {
         command
     }
 
-    /// `server-everything` as a Streamable HTTP server on a port of its own.
+    /// Starts `server-everything` as a Streamable HTTP server on a port of its own.
     pub(super) async fn everything_over_http(&self) -> Server {
         let mut command = Command::new(self.node());
         command
@@ -124,12 +125,13 @@ impl Peers {
         .await
     }
 
-    /// The transport of a backend that runs `server-everything` as its child.
+    /// Returns the transport of a backend that runs `server-everything` as its child.
     pub(super) fn everything_over_stdio(&self) -> Value {
         json!({"type": "stdio", "command": self.node(), "args": [self.package("server-everything/dist/index.js"), "stdio"]})
     }
 
-    /// The Python SDK's everything-server, which has what the suite's server scenarios ask for.
+    /// Starts the Python SDK's everything-server, which has the tools of the suite's server
+    /// scenarios.
     pub(super) async fn conformance_fixture(&self) -> Server {
         let mut command = Command::new(self.python(2));
         command.args(["-m", "mcp_everything_server", "--port", "0"]);
@@ -137,7 +139,7 @@ impl Peers {
         uvicorn(command).await
     }
 
-    /// A server of the same SDK that behaves alike in all revisions.
+    /// Starts a server of the same SDK that behaves alike in all revisions.
     pub(super) async fn both_eras(&self) -> Server {
         let mut command = Command::new(self.python(2));
         command.arg("-B").arg(Self::ours("peers/servers/both_eras.py")).args(["--port", "0"]);

@@ -1,11 +1,14 @@
-//! Real MCP peers against the real binary: the official conformance suite in both roles, and the SDK clients of two
-//! languages in front of `server-everything`, over HTTP and over stdio. Each on every topology: SQLite, PostgreSQL with Redis,
-//! and two replicas behind a balancer that sends each request to the next of them. The peers know nothing of the topology. The
+//! Real MCP peers against the real binary: the official conformance suite in both roles, and SDK
+//! clients in front of `server-everything`, over HTTP and over stdio.
+//!
+//! Each test runs on every topology: SQLite, PostgreSQL with Redis, and two replicas behind a
+//! balancer that sends each request to the next of them. The peers do not know the topology. The
 //! last is part of `make test`, the others of `make test-grounds`.
 //!
-//! The peers are pinned in `/peers` and installed by `scripts/install-peers.sh` (`make test` does it). A missing peer is a
-//! failure with the command to run, never a skipped test. The scripts also run without a broker, which tells whether a
-//! failure is ours: start the server, then `node peers/clients/typescript.mjs URL`.
+//! The peers are pinned in `/peers` and installed by `scripts/install-peers.sh` (`make test` does
+//! it). A missing peer is a failure with the command to run, never a skipped test. The scripts also
+//! run without a broker, which shows whether a failure is ours: start the server, then `node
+//! peers/clients/typescript.mjs URL`.
 
 /// Makes three tests of each function: it is called once with every topology.
 macro_rules! on_every_ground {
@@ -16,7 +19,8 @@ macro_rules! on_every_ground {
         mod $name {
             use testkit::Topology;
 
-            /// What one process does without others, each of the cluster's does too, and all other tests stand on this topology.
+            /// Each process of the cluster does the same as this one, and all other tests use this
+            /// topology.
             #[tokio::test]
             #[ignore = "run by `make test-grounds`"]
             async fn on_sqlite() {

@@ -1,7 +1,9 @@
-//! A QUIC client whose address changes under it: two network namespaces, a cable between them, aioquic in one of them.
+//! A QUIC client whose address changes during the connection: two network namespaces, a cable
+//! between them, aioquic in one of them.
 //!
-//! The test starts itself again inside a namespace, for which it takes root or user namespaces. Where neither is allowed it
-//! says so, and what is left is the client that rebinds its socket (`wires::quic::q_07_…`).
+//! The test starts itself again inside a namespace, for which it needs root or user namespaces.
+//! Without either it prints that, and only the client that rebinds its socket is tested
+//! (`wires::quic::q_07_…`).
 
 use std::process::Stdio;
 
@@ -15,7 +17,7 @@ use tokio::{
 use super::wires::{certified, script};
 use crate::{builder, stdio};
 
-/// Belongs to nobody but this namespace.
+/// Address that exists in this namespace only.
 const HOST: &str = "10.99.0.1";
 
 pub(crate) async fn succeeds(line: &str) -> bool {
@@ -25,7 +27,8 @@ pub(crate) async fn succeeds(line: &str) -> bool {
     within(line, command.status()).await.is_ok_and(|status| status.success())
 }
 
-/// Runs an ignored test of this program in a network namespace of its own, `false` where there are none.
+/// Runs an ignored test of this program in a network namespace of its own. Returns `false` if there
+/// are none.
 pub(crate) async fn passes_in_a_namespace(test: &str) -> bool {
     let mut unshare = "unshare --net";
     if !succeeds(&format!("{unshare} ip link set lo up")).await {
@@ -65,7 +68,7 @@ async fn inside_a_namespace() {
     assert!(succeeds("ip link set cable0 up").await);
     let authority = Authority::new();
     let broker = certified(
-        builder().alone().config(json!({"listen": {"quic": format!("{HOST}:0")}, "auth": {"allow_anonymous_public": true}})),
+        builder().single_process().config(json!({"listen": {"quic": format!("{HOST}:0")}, "auth": {"allow_anonymous_public": true}})),
         &authority,
     );
     let broker = broker.backend("default", "b", stdio().spec()).start().await;
@@ -78,7 +81,8 @@ async fn inside_a_namespace() {
         client.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut input = client.stdin.take().unwrap();
     let mut output = BufReader::new(client.stdout.take().unwrap()).lines();
-    // It is in a namespace of its own once it is no longer `unshare`; until then the cable would not leave ours.
+    // The process is in a namespace of its own once it is no longer `unshare`. Until then the cable
+    // would not leave ours.
     let (pid, ours) = (client.id().unwrap(), std::fs::read_link("/proc/self/ns/net").unwrap());
     testkit::eventually("a namespace of the client's own", || async {
         let its = std::fs::read_link(format!("/proc/{pid}/ns/net"));

@@ -1,5 +1,5 @@
-//! Peer processes: servers that announce their address, and programs that run to their end. Each is killed when dropped,
-//! and what it printed is shown when a test fails.
+//! Peer processes: servers that announce their address, and programs that run to their end. Each is
+//! killed when it is dropped, and its output is shown when a test fails.
 
 use std::{
     process::{ExitStatus, Stdio},
@@ -15,9 +15,10 @@ use tokio::{
     time::timeout,
 };
 
-/// How long a server may take to say where it listens; an interpreter on a busy machine needs a while to load.
+/// Longest time until a server prints its address; an interpreter on a busy machine needs a while
+/// to load.
 const LISTENS_WITHIN: Duration = Duration::from_secs(60);
-/// How much of a server's output is kept for a failing test.
+/// Lines of a server's output that are kept for a failing test.
 const LINES_KEPT: usize = 60;
 
 /// A running server.
@@ -28,7 +29,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts it and waits until one line of its standard error gives its URL.
+    /// Starts the server and waits for the line of its standard error that holds its URL.
     pub(super) async fn start(
         mut command: Command,
         url_of_line: impl Fn(&str) -> Option<String> + Send + 'static,
@@ -83,14 +84,14 @@ fn joined(lines: &Mutex<Vec<String>>) -> String {
     lines.lock().join("\n")
 }
 
-/// How a program ended and what it printed.
+/// Exit status and output of a program.
 pub(super) struct Ended {
     pub(super) status: ExitStatus,
     pub(super) stdout: String,
     pub(super) stderr: String,
 }
 
-/// Runs a program to its end, which has to come within `deadline`.
+/// Runs a program to its end, which must come within `deadline`.
 pub(super) async fn run(mut command: Command, deadline: Duration) -> Ended {
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = timeout(deadline, command.output()).await;

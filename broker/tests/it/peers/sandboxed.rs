@@ -1,7 +1,8 @@
-//! Real servers in the sandbox that is the default, with a user of their own where the test can give them one: two from npm
-//! and one from PyPI.
+//! Real servers in the default sandbox, with a user of their own if the test can give them one: two
+//! from npm and one from PyPI.
 //!
-//! The installed peers may lie in a home that is closed to other users, so they are linked to a place that is open.
+//! The installed peers may be in a home that is closed to other users, so they are linked to an
+//! open path.
 
 use std::{
     os::unix::fs::PermissionsExt as _,
@@ -15,7 +16,7 @@ use testkit::{TestBroker, TestClient, Topology};
 use super::install::Peers;
 use crate::{builder, text_of};
 
-/// The same files in another place, by hard links where that can be.
+/// Makes the same files at another path, by hard links if possible.
 fn link(from: &Path, to: &Path) {
     let copied = |how: &str| {
         Command::new("cp")
@@ -37,7 +38,8 @@ fn open(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// The interpreter of the virtual environment where every user can run it, and its packages.
+/// Returns the interpreter of the virtual environment where every user can run it, and its
+/// packages.
 fn python(peers: &Peers, folder: &Path) -> (PathBuf, PathBuf) {
     let python = peers.python_of_servers();
     let code = "import sysconfig; print(sysconfig.get_path('purelib'))";
@@ -54,7 +56,7 @@ fn python(peers: &Peers, folder: &Path) -> (PathBuf, PathBuf) {
 }
 
 async fn call(broker: &TestBroker, name: &str, arguments: Value) -> Value {
-    // Not a judged client: what these servers write into `_meta` is their own.
+    // The client is not judged: the `_meta` of these servers is their own.
     TestClient::new(broker.http_address(), "/mcp")
         .connected(json!({}))
         .await
@@ -88,7 +90,7 @@ async fn s03_real_servers_work_in_the_default_sandbox() {
         "transport": {"type": "stdio", "command": python, "args": ["-m", "mcp_server_time"], "env": {"PYTHONPATH": packages, "LD_LIBRARY_PATH": libraries}},
         "sandbox": {"read": [packages], "network": false},
     });
-    let builder = builder().alone().on(Topology::Sqlite);
+    let builder = builder().single_process().on(Topology::Sqlite);
     let broker = builder
         .backend("default", "all", everything)
         .backend("default", "files", filesystem)

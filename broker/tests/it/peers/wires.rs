@@ -24,7 +24,7 @@ pub(super) fn script(name: &str) -> Command {
     command
 }
 
-/// Runs a client that prints its checks, and insists on as many.
+/// Runs a client that prints its checks, and requires this number of them.
 async fn passes(command: Command, checks: usize) {
     let Ended { status, stdout, stderr } = run(command, RUN_WITHIN).await;
     let passed = stdout.lines().filter(|line| line.starts_with("ok ")).count();
@@ -41,7 +41,8 @@ pub(super) fn certified(builder: BrokerBuilder, authority: &Authority) -> Broker
 
 async fn over_tls(listen: Value) -> (TestBroker, Authority) {
     let authority = Authority::new();
-    let broker = certified(builder().alone().config(json!({"listen": listen})), &authority);
+    let broker =
+        certified(builder().single_process().config(json!({"listen": listen})), &authority);
     (broker.backend("default", "b", stdio().spec()).start().await, authority)
 }
 
@@ -49,14 +50,16 @@ async fn over_tls(listen: Value) -> (TestBroker, Authority) {
 async fn aioquic_speaks_the_binding() {
     let authority = Authority::new();
     let record = authority.ca().with_file_name("record");
-    let broker =
-        certified(builder().alone().config(json!({"listen": {"quic": "127.0.0.1:0"}})), &authority);
+    let broker = certified(
+        builder().single_process().config(json!({"listen": {"quic": "127.0.0.1:0"}})),
+        &authority,
+    );
     let mut broker = broker.backend("default", "b", stdio().record(&record).spec()).start().await;
     let mut client = script("quic_wire.py");
     client.args([broker.quic_address().ip().to_string(), broker.quic_address().port().to_string()]);
     client.arg(authority.ca()).arg(record).arg(broker.pid().to_string());
     passes(client, 8).await;
-    assert!(within("the end of the broker", broker.exited()).await.success());
+    assert!(within("the end of the broker", broker.wait_for_exit()).await.success());
 }
 
 #[tokio::test]
@@ -74,8 +77,12 @@ async fn q_03_transport_parameters_that_are_lies_are_refused() {
 #[tokio::test]
 async fn python_websockets_speak_to_ws() {
     let config = json!({"limits": {"message_bytes": 1 << 20}, "timeouts": {"websocket_ping": "100ms", "websocket_idle": "500ms"}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", stdio().spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", stdio().spec())
+        .start()
+        .await;
     let mut client = script("websocket_wire.py");
     client.arg(format!("ws://{}/ws", broker.http_address()));
     passes(client, 7).await;
@@ -94,7 +101,7 @@ async fn a_script_of_twenty_lines_speaks_to_tcp() {
     }
 }
 
-/// `openssl s_client` to the TCP listener.
+/// Returns `openssl s_client` to the TCP listener.
 fn s_client(broker: &TestBroker, authority: &Authority, more: &[&str]) -> Command {
     let mut command = Command::new("openssl");
     command.args([

@@ -57,7 +57,7 @@ async fn n_ver_01_a_revision_that_is_not_served_is_answered_with_those_that_are(
     );
     let supported = json!(["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]);
     assert_eq!(error["data"]["supported"], supported);
-    // Where they disagree, that comes first.
+    // If header and body disagree, that error comes first.
     let (status, error) = refused(
         client.send(&client.headers("tools/list", &params), request(5, "tools/list", params)).await,
     )
@@ -104,7 +104,7 @@ async fn n_hdr_01_n_hdr_02_n_hdr_04_headers_repeat_the_body() {
     let shouted: Vec<_> =
         right.iter().map(|(name, value)| (name.to_ascii_uppercase(), value.clone())).collect();
     client.send(&shouted, body.clone()).await.expect_status(200, "names in any case").await;
-    // Twice is once too often, whether both say the same or not.
+    // A header that occurs twice is refused, whether both values are equal or not.
     for (name, value) in [
         ("mcp-protocol-version", VERSION),
         ("mcp-protocol-version", "2025-11-25"),
@@ -241,7 +241,7 @@ async fn n_hdr_05_arguments_are_repeated_for_the_backend_by_its_own_schema() {
             .await
             .expect_status(200, path)
             .await;
-        let seen = backend.seen_of("tools/call").pop().unwrap();
+        let seen = backend.recorded_of("tools/call").pop().unwrap();
         assert_eq!(
             (seen.header("mcp-name"), seen.header("mcp-param-region")),
             (Some("regional"), Some("=?base64?w7w=?="))
@@ -402,7 +402,7 @@ async fn n_ver_02_n_id_01_both_eras_live_on_one_endpoint() {
         assert!(result.get("resultType").is_none() && result["content"].is_array());
     }
     let offered = legacy.fresh().initialize("2026-07-28", json!({})).await;
-    assert_eq!(offered["protocolVersion"], "2025-11-25", "a session can not be of 2026-07-28");
+    assert_eq!(offered["protocolVersion"], "2025-11-25", "a session cannot be of 2026-07-28");
     let mut answers = Vec::new();
     for _ in 0..20 {
         answers.push(modern.post(

@@ -1,5 +1,5 @@
-//! Questions of backends that know sessions, asked in the answers to requests that stand alone (MCP 2026-07-28, Multi
-//! Round-Trip Requests).
+//! Requests of backends with sessions to the client, sent in the answers to stateless requests (MCP
+//! 2026-07-28, Multi Round-Trip Requests).
 
 use std::sync::{
     Arc,
@@ -22,7 +22,8 @@ fn form() -> Value {
     serde_json::from_str(FORM).unwrap()
 }
 
-/// A backend whose tool `ask` asks what its arguments say, one after the other or all at once, and tells the answers.
+/// Returns a backend whose tool `ask` sends the requests of its arguments to the client, one after
+/// the other or all at once. It returns the answers.
 pub(super) async fn asking() -> FakeBackend {
     FakeBackend::with_tool("ask", |call| async move {
         let asks: Vec<(String, Value)> =
@@ -54,7 +55,7 @@ fn asks(asks: &[(&str, Value)]) -> Value {
     json!({"asks": asks})
 }
 
-/// The only key of what is asked for, and the request.
+/// Returns the only key of the required inputs, and the request.
 pub(super) fn only(required: &Value) -> (String, Value) {
     let requests = required["inputRequests"]
         .as_object()
@@ -147,7 +148,7 @@ async fn br_02_rounds_follow_each_other_and_questions_come_together() {
         requests.iter().find(|(_, request)| request["method"] == method).unwrap().0.clone()
     };
     let (form_key, roots_key) = (key_of("elicitation/create"), key_of("roots/list"));
-    // N-MRTR-04: what is missing is asked for again, and only that.
+    // N-MRTR-04: missing inputs are requested again, and only those.
     let again = client
         .retry(
             "ask",
@@ -164,7 +165,7 @@ async fn br_02_rounds_follow_each_other_and_questions_come_together() {
     assert_eq!(text_of(&done["result"]), r#"[{"action":"decline"},{"roots":[]}]"#);
 }
 
-/// A backend of the revision whose tool `ask` needs something under names of its own.
+/// Returns a backend of the revision whose tool `ask` needs inputs under names of its own.
 async fn naming() -> StatelessBackend {
     let backend = StatelessBackend::http().await;
     backend.tool("ask", |call| async move {
@@ -198,7 +199,7 @@ async fn n_mrtr_02_a_backends_own_names_are_kept() {
         serde_json::from_str::<Value>(text_of(&done["result"])).unwrap(),
         json!({"answers": answers, "state": "state"})
     );
-    // What a client knows it will be asked it may bring at once, and only what is missing is asked for.
+    // A client may send known answers at once, and only the missing ones are requested.
     let brought =
         |answers: Value| json!({"name": "b__ask", "arguments": {}, "inputResponses": answers});
     let mut all = answers.clone();
@@ -290,7 +291,7 @@ async fn n_mrtr_05_a_caller_has_so_many_places() {
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp").with(everything());
     let arguments = asks(&[("elicitation/create", form())]);
-    // All at once: one after the other, the first might be over before the last is asked for.
+    // All at once: one after the other, the first might be over before the last is sent.
     let asked = (0..=64)
         .map(|_| client.answer("tools/call", json!({"name": "b__ask", "arguments": arguments})));
     let answers = futures_util::future::join_all(asked).await;
@@ -359,7 +360,10 @@ async fn br_02_a_pipe_that_can_not_tell_calls_apart_carries_one_at_a_time() {
     for _ in 0..3 {
         parked.push(client.call("elicit", json!({"message": "who?"})).await);
     }
-    assert!(pipe.accepted() >= 4, "each has a connection of its own, beside that of the catalog");
+    assert!(
+        pipe.accepted() >= 4,
+        "each has a connection of its own, in addition to that of the catalog"
+    );
     for (number, required) in parked.iter().enumerate().rev() {
         let (key, _) = only(required);
         let answer = json!({key: {"action": "accept", "content": {"n": number}}});
@@ -383,7 +387,7 @@ async fn br_02_what_is_asked_after_a_cancellation_reaches_nobody() {
         meta["progressToken"] = json!(1);
         json!({"name": "late", "arguments": {"message": message, "pauseMs": pause_ms}, "_meta": meta})
     };
-    // Its progress says that the call is at the backend; hanging up cancels it.
+    // Its progress shows that the call is at the backend. Closing the stream cancels the call.
     let mut given_up =
         client.post(json!(1), "tools/call", late("of the first", 300)).await.events();
     assert_eq!(given_up.next_message().await.unwrap().1["method"], "notifications/progress");
@@ -392,7 +396,11 @@ async fn br_02_what_is_asked_after_a_cancellation_reaches_nobody() {
     let required = client.result("tools/call", late("of the second", 1_000)).await;
     let (_, request) = only(&required);
     assert_eq!(request["params"]["message"], "of the second");
-    assert_eq!(pipe.accepted(), before + 1, "what a cancelled request had is used by nobody else");
+    assert_eq!(
+        pipe.accepted(),
+        before + 1,
+        "what a cancelled request had is used by no other request"
+    );
 }
 
 #[tokio::test]
@@ -432,13 +440,13 @@ async fn questions_that_nobody_answers_leave_room_for_others() {
     let backend = asking().await;
     let pipe = PipeBackend::tcp(&stdio()).await;
     let broker = builder()
-        .alone()
+        .single_process()
         .backend("default", "b", backend.spec())
         .backend("default", "pipe", pipe.spec())
         .start()
         .await;
     let client = Modern::of(&broker, "/mcp").with(everything());
-    // In bytes: one has room whatever its size, and no more than that.
+    // The limit of bytes: one waiting call has room whatever its size, and no other.
     let mut long = form();
     long["message"] = json!("x".repeat(7 << 20));
     let arguments = asks(&[("elicitation/create", long)]);
@@ -449,7 +457,8 @@ async fn questions_that_nobody_answers_leave_room_for_others() {
     assert_eq!(kind(&refused), "too_many_calls", "{refused}");
     let small = client.call("b__ask", asks(&[("roots/list", json!({}))])).await;
     only(&small);
-    // In number, where each has a connection to itself: some are left for requests that ask nothing.
+    // The limit of calls, where each has a connection to itself: some are left for requests that
+    // need no input.
     let mut parked = 0;
     loop {
         let answer =
@@ -498,7 +507,7 @@ async fn n_mrtr_01_br_07_what_can_not_be_asked_is_refused_at_once() {
         client.result("prompts/get", retry).await["messages"][0]["content"]["text"],
         r#"{"roots":[]}"#
     );
-    // With no request on its way there is nobody to be asked.
+    // Without a request of the client no client can receive this one.
     backend.wait_get_streams(1).await;
     let asked = json!({"jsonrpc": "2.0", "id": "free", "method": "roots/list", "params": {}});
     backend.push(asked).await;

@@ -88,7 +88,8 @@ async fn br_05_listeners_of_one_resource_are_one_subscription_where_links_are_sh
     for stream in [&mut one, &mut other] {
         assert_eq!(next(stream).await["params"]["uri"], "test://one");
     }
-    // The session at the backend is lost: it is subscribed to anew, and the client is told that it may have missed something.
+    // The session at the backend is lost. The broker subscribes again, and notifies the client,
+    // which may have missed an update.
     backend.sessions();
     backend.cut_connections();
     assert_eq!(next(&mut one).await["method"], "notifications/resources/updated");
@@ -100,7 +101,8 @@ async fn br_05_listeners_of_one_resource_are_one_subscription_where_links_are_sh
 #[tokio::test]
 async fn n_sub_03_n_can_02_a_broker_that_goes_away_says_so() {
     let backend = watched().await;
-    let mut broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let mut broker =
+        builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = Modern::of(&broker, "/mcp");
     let mut stream = listen(&client, json!("s"), json!({"toolsListChanged": true})).await;
     next(&mut stream).await;
@@ -118,7 +120,7 @@ async fn n_sub_03_n_can_02_a_broker_that_goes_away_says_so() {
     );
     assert_eq!(end["result"]["_meta"][ID], "s");
     assert!(stream.next().await.is_none());
-    assert!(broker.exited().await.success());
+    assert!(broker.wait_for_exit().await.success());
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Clients of 2026-07-28, whose requests stand alone, in front of backends that know sessions. Ids of the checklist are cited
-//! by the tests.
+//! Clients of 2026-07-28, whose requests are stateless, in front of backends with sessions. The
+//! tests cite ids of the checklist.
 
 mod http;
 mod inputs;
@@ -20,7 +20,7 @@ use testkit::{RawResponse, TestBroker, TestClient, client::ACCEPT_BOTH};
 
 pub(crate) const VERSION: &str = "2026-07-28";
 
-/// `_meta` of a request with these capabilities.
+/// Returns the `_meta` of a request with these capabilities.
 pub(crate) fn meta(capabilities: Value) -> Value {
     json!({
         "io.modelcontextprotocol/protocolVersion": VERSION,
@@ -58,7 +58,7 @@ impl Modern {
         Self { key: Some(key.to_owned()), ..self.clone() }
     }
 
-    /// Params with `_meta`, unless they have one.
+    /// Adds `_meta` to params that have none.
     fn params(&self, mut params: Value) -> Value {
         if params.get("_meta").is_none() {
             params["_meta"] = meta(self.capabilities.clone());
@@ -88,7 +88,7 @@ impl Modern {
         headers
     }
 
-    /// Exactly these headers and this body.
+    /// Sends exactly these headers and this body.
     pub(crate) async fn send(&self, headers: &[(String, String)], body: String) -> RawResponse {
         self.client.send_with("POST", headers.to_vec(), body).await
     }
@@ -103,7 +103,7 @@ impl Modern {
         .await
     }
 
-    /// What comes before the answer, and the answer.
+    /// Sends a request; returns the messages before the answer, and the answer.
     pub(crate) async fn exchange(&self, method: &str, params: Value) -> (Vec<Value>, Value) {
         let response = self.post(json!(self.client.take_id()), method, params).await;
         if !response.is_event_stream() {
@@ -133,7 +133,7 @@ impl Modern {
         self.result("tools/call", json!({"name": tool, "arguments": arguments})).await
     }
 
-    /// The same call again, with what it was answered with a question for.
+    /// Repeats a call with the state and the answers that its `input_required` result needs.
     pub(crate) async fn retry(
         &self,
         tool: &str,

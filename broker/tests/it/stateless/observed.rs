@@ -1,4 +1,5 @@
-//! What traces and the audit log hold of requests that stand alone and are answered here: lists, discovery, streams of notifications.
+//! Traces and audit records of stateless requests that the broker answers itself: lists, discovery,
+//! streams of notifications.
 
 use serde_json::{Value, json};
 use testkit::{Collector, FakeBackend, eventually};

@@ -1,4 +1,5 @@
-//! Calls that become tasks at a bad moment: while the process ends, while there is no room, and while the database is away.
+//! Calls that become tasks at a bad moment: while the process ends, without room for a task, and
+//! while the database is away.
 
 use std::{path::Path, time::Duration};
 
@@ -11,10 +12,10 @@ use super::{
 };
 use crate::{builder, kind, text_of};
 
-/// Longer than a commit is looked for whose answer was lost.
+/// Longer than the broker looks for a commit whose answer was lost.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A backend with a tool `job` that waits at the gate.
+/// Returns a backend with a tool `job` that waits at the gate.
 async fn gated(done: &Gate) -> FakeBackend {
     let done = done.clone();
     FakeBackend::with_tool("job", move |_| {
@@ -30,10 +31,11 @@ async fn gated(done: &Gate) -> FakeBackend {
 async fn broker_on(folder: &Path, after: &str, spec: Value) -> TestBroker {
     let url = format!("sqlite:{}", folder.join("broker.db").display());
     let config = json!({"storage": {"url": url}, "tasks": {"promote_after": after}});
-    builder().alone().config(config).backend("default", "b", spec).start().await
+    builder().single_process().config(config).backend("default", "b", spec).start().await
 }
 
-/// A replica whose calls become tasks soon, its database behind a proxy, and a client that knows what is offered.
+/// Starts a replica whose calls become tasks soon, with its database behind a proxy. The client
+/// knows the tools.
 async fn promoting(backend: &FakeBackend) -> (TestCluster, Modern) {
     let config = json!({"tasks": {"promote_after": "150ms"}});
     let cluster = builder()
@@ -59,7 +61,7 @@ async fn n_task_01_f_04_a_call_that_becomes_a_task_during_a_drain_is_finished_an
     let call =
         tokio::spawn(async move { client.result("tools/call", json!({"name": "b__job"})).await });
     backend.wait_for("the call", |seen| seen.calls("job")).await;
-    broker.ask_to_end();
+    broker.request_shutdown();
     let created = call.await.unwrap();
     assert_eq!(
         (&created["resultType"], &created["status"]),
@@ -68,7 +70,7 @@ async fn n_task_01_f_04_a_call_that_becomes_a_task_during_a_drain_is_finished_an
     );
     let id = created["taskId"].as_str().unwrap();
     done.open();
-    assert_eq!(broker.exited().await.code(), Some(0));
+    assert_eq!(broker.wait_for_exit().await.code(), Some(0));
     let broker = broker_on(folder.path(), "1s", backend.spec()).await;
     assert_eq!(text_of(&wait(&client_of(&broker), id, "completed").await["result"]), "done");
     assert_eq!(backend.count(|seen| seen.calls("job")), 1);
@@ -97,8 +99,8 @@ async fn n_task_01_r12_a_call_whose_task_can_not_be_stored_goes_on_as_it_was() {
         ("done", &json!("complete")),
         "the answer of the call itself"
     );
-    cluster.join_to_postgres(0);
-    eventually("no task to be left that nobody was told of", || async {
+    cluster.reconnect_to_postgres(0);
+    eventually("no unannounced task to be left", || async {
         let running = cluster.sql("SELECT count(*) FROM tasks WHERE status NOT IN ('completed', 'failed', 'cancelled')").await;
         if running == "0" { Ok(()) } else { Err(running) }
     })
@@ -117,7 +119,7 @@ async fn n_task_01_a_call_that_became_a_task_is_none_in_flight_and_keeps_its_pla
     let config =
         json!({"limits": {"calls_in_flight_per_tenant": 1}, "tasks": {"promote_after": "150ms"}});
     let broker = builder()
-        .alone()
+        .single_process()
         .config(config)
         .backend("default", "b", spec)
         .backend("default", "c", free.spec())
@@ -135,13 +137,13 @@ async fn n_task_01_a_call_that_became_a_task_is_none_in_flight_and_keeps_its_pla
         "{}",
         "there is room for another call of the tenant"
     );
-    // The backend is still at it: who comes next waits, and counts as in flight.
+    // The backend still runs the call: the next call waits, and counts as in flight.
     let plain = Modern::of(&broker, "/mcp");
     let next = tokio::spawn(async move { plain.call("b__other", json!({})).await });
     admin.wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 1.0).await;
     let refused = client.error("tools/call", json!({"name": "c__echo", "arguments": {}})).await;
     assert_eq!(kind(&refused), "too_many_calls");
-    assert!(backend.seen_of("tools/call").iter().all(|seen| seen.calls("job")));
+    assert!(backend.recorded_of("tools/call").iter().all(|seen| seen.calls("job")));
     done.open();
     assert_eq!(text_of(&next.await.unwrap()), "after it");
     assert_eq!(text_of(&wait(&client, &id, "completed").await["result"]), "done");
@@ -150,10 +152,10 @@ async fn n_task_01_a_call_that_became_a_task_is_none_in_flight_and_keeps_its_pla
     assert_eq!(text_of(&client.call("c__echo", json!({})).await), "{}");
 }
 
-/// Ends when somebody waits for a lock on the tasks.
+/// Statement that ends when another session waits for a lock on the tasks.
 const WAITED_FOR: &str = "DO $$ BEGIN WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE relation = 'tasks'::regclass AND NOT granted) \
     LOOP PERFORM pg_sleep(0.005); END LOOP; END $$";
-/// Keeps tasks from being made, until somebody has waited a little to make one.
+/// Statement that locks the tasks until another session has waited a little to make one.
 const HELD: &str = "DO $$ BEGIN LOCK TABLE tasks IN SHARE MODE; \
     WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE relation = 'tasks'::regclass AND NOT granted) \
     LOOP PERFORM pg_sleep(0.005); END LOOP; PERFORM pg_sleep(0.6); END $$";
@@ -175,7 +177,7 @@ async fn n_task_01_r12_a_task_that_was_stored_and_whose_word_of_it_was_lost_is_t
     #[expect(clippy::async_yields_async, reason = "the call is waited for once its work is let go")]
     let making = async {
         is("the lock", "SELECT count(*) FROM pg_locks WHERE relation = 'tasks'::regclass AND mode = 'ShareLock' AND granted", "1").await;
-        // It may take longer than other tests wait: a commit in doubt is looked for.
+        // It may take longer than other tests wait: the broker looks for a commit in doubt.
         let call = tokio::spawn(async move {
             let params = json!({"name": "b__job", "_meta": meta(calling.capabilities.clone())});
             let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
@@ -189,7 +191,7 @@ async fn n_task_01_r12_a_task_that_was_stored_and_whose_word_of_it_was_lost_is_t
                 .await["result"]
                 .take()
         });
-        // What the database was told it does, what it says of that is lost.
+        // The database carries out the statement, and its answer is lost.
         cluster.sql(WAITED_FOR).await;
         cluster.cut_from_postgres(0);
         is("the task to be stored", "SELECT count(*) FROM tasks", "1").await;
@@ -208,12 +210,12 @@ async fn n_task_01_r12_a_task_that_was_stored_and_whose_word_of_it_was_lost_is_t
         ("done", &json!("complete")),
         "the call itself is answered"
     );
-    cluster.join_to_postgres(0);
+    cluster.reconnect_to_postgres(0);
     is(
         "the task nobody was told of to be cancelled",
         "SELECT string_agg(status, ',') FROM tasks",
         "cancelled",
     )
     .await;
-    assert_eq!(backend.count(|seen| seen.calls("job")), 1, "nobody carries it out again");
+    assert_eq!(backend.count(|seen| seen.calls("job")), 1, "it does not run again");
 }

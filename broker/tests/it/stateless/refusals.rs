@@ -1,4 +1,5 @@
-//! What cannot be told between the eras is refused, or left out, at once: never a wait, never a loss without a word.
+//! Messages that cannot be translated between the eras are refused, or left out, at once: never a
+//! wait, never a silent loss.
 
 use serde_json::{Value, json};
 use testkit::{BackendCall, DuplexClient, FakeBackend, Reply};
@@ -18,7 +19,7 @@ fn sample() -> Value {
     json!({"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 5})
 }
 
-/// What became of each kind of question: the code of an error, or what was done.
+/// Sends each kind of request to the client; returns the code of an error, or the action.
 async fn all_asked(call: &BackendCall) -> Value {
     let mut told = Vec::new();
     for (method, params) in [
@@ -36,7 +37,8 @@ async fn all_asked(call: &BackendCall) -> Value {
     json!(told)
 }
 
-/// Nobody can be asked in 2026-07-28: an elicitation has an answer for that, the others have an error.
+/// Returns the answers to requests that no client of 2026-07-28 can get. An elicitation has an
+/// answer for that, the others an error.
 fn refused() -> Value {
     json!([-32601, -32601, {"action": "cancel"}])
 }
@@ -48,7 +50,7 @@ async fn br_07_questions_with_no_request_on_their_way_are_refused() {
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp/b").with(everything());
     client.call("ask", json!({"asks": []})).await;
-    let call = backend.seen_of("tools/call").pop().unwrap();
+    let call = backend.recorded_of("tools/call").pop().unwrap();
     let session = call.header("mcp-session-id").unwrap();
     let mut told = Vec::new();
     for (method, params) in [
@@ -104,9 +106,9 @@ async fn br_07_questions_on_account_of_lists_completions_and_subscriptions_are_r
             Reply::Result(json!({"completion": {"values": ["v"]}}))
         }
     });
-    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = Modern::of(&broker, "/mcp/b").with(everything());
-    // The link that reads the lists has nobody behind it, and tells so: no roots.
+    // The link that reads the lists has no client, and answers so: no roots.
     assert_eq!(client.result("tools/list", json!({})).await["tools"], json!([]));
     assert_eq!(
         told.recv().await,
@@ -132,7 +134,7 @@ async fn br_07_questions_on_account_of_lists_completions_and_subscriptions_are_r
         json!({"resourceSubscriptions": ["test://r"]})
     );
     let (what, answers) = told.recv().await.unwrap();
-    // Who listens declares nothing that a backend could use.
+    // A listening request declares no capability that a backend could use.
     assert_eq!(
         (what, &answers[0], &answers[1]),
         ("a subscription", &json!(-32601), &json!(-32601)),
@@ -145,7 +147,7 @@ async fn br_07_words_that_belong_to_no_request_are_dropped_and_counted() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     let broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"listen": {"tcp": "127.0.0.1:0"}}))
         .backend("default", "b", backend.spec())
         .start()
@@ -153,16 +155,21 @@ async fn br_07_words_that_belong_to_no_request_are_dropped_and_counted() {
     let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
     let own = json!({"_meta": meta(json!({"roots": {}})), "name": "b__echo", "arguments": {}});
     client.request("tools/call", own.clone()).await;
-    let opened = backend.seen_of("initialize").pop().unwrap();
+    let opened = backend.recorded_of("initialize").pop().unwrap();
     assert_eq!(
         opened.message["params"]["capabilities"]["roots"],
         json!({}),
         "nobody is told of roots that change"
     );
-    // Neither is what the client says of them passed on.
+    // The client's notification about them is not passed on either.
     client.notify("notifications/roots/list_changed", json!({})).await;
-    let session =
-        backend.seen_of("tools/call").pop().unwrap().header("mcp-session-id").unwrap().to_owned();
+    let session = backend
+        .recorded_of("tools/call")
+        .pop()
+        .unwrap()
+        .header("mcp-session-id")
+        .unwrap()
+        .to_owned();
     let word = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "alert", "data": "to whom?"}});
     while backend.push_to(&session, word.clone()).await == 0 {
         tokio::task::yield_now().await;
@@ -175,8 +182,8 @@ async fn br_07_words_that_belong_to_no_request_are_dropped_and_counted() {
         .await;
     client.request("tools/call", own).await;
     assert!(
-        client.untaken().is_empty()
-            && backend.seen_of("notifications/roots/list_changed").is_empty()
+        client.unread_messages().is_empty()
+            && backend.recorded_of("notifications/roots/list_changed").is_empty()
     );
 }
 

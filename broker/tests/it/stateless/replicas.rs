@@ -1,5 +1,5 @@
-//! Requests that stand alone in front of several replicas: both halves of an exchange at different ones, whatever the wire,
-//! and the one that had the first half killed between them.
+//! Stateless requests in front of several replicas: both halves of an exchange at different ones,
+//! on every wire. In one test the replica of the first half is killed between them.
 
 use std::{
     sync::{
@@ -18,16 +18,16 @@ use testkit::{
 use super::{Modern, inputs, meta};
 use crate::{builder, cluster, text_of};
 
-/// A stream of its own for each request is the second way of QUIC.
+/// The wires. QUIC has two ways: the second is a stream of its own for each request.
 const WIRES: [&str; 5] = ["http", "tcp", "websocket", "quic", "a stream of quic"];
-/// What is known at once is said at once, also on a busy machine.
+/// Longest time of an immediate answer on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 fn everything() -> Value {
     json!({"sampling": {}, "roots": {}, "elicitation": {}})
 }
 
-/// What a backend asks, and what its client answers.
+/// Returns each kind of request of a backend with its client's answer.
 fn kinds() -> [(&'static str, Value, Value); 3] {
     let form = json!({"mode": "form", "message": "who?", "requestedSchema": {"type": "object", "properties": {}}});
     let sampled =
@@ -39,7 +39,7 @@ fn kinds() -> [(&'static str, Value, Value); 3] {
     ]
 }
 
-/// Two replicas that listen on every wire, in front of a backend that asks.
+/// Two replicas that listen on every wire, in front of a backend that sends requests to its client.
 struct Pair {
     cluster: TestCluster,
     backend: FakeBackend,
@@ -51,7 +51,7 @@ impl Pair {
         let (authority, backend) = (Authority::new(), inputs::asking().await);
         let server = authority.server("server");
         let listen = json!({"tcp": "127.0.0.1:0", "quic": "127.0.0.1:0"});
-        // HTTP without TLS, as the other wires of the test are about something else.
+        // HTTP without TLS, as the test is about something else.
         let config =
             json!({"listen": listen, "tls": {"cert_file": server.cert, "key_file": server.key}});
         let cluster = builder()
@@ -63,7 +63,7 @@ impl Pair {
         Self { cluster, backend, authority }
     }
 
-    /// One call over a connection of its own.
+    /// Makes one call over a connection of its own.
     async fn call(&self, wire: &str, replica: usize, mut params: Value) -> Value {
         let replica = &self.cluster.replicas()[replica];
         params["name"] = json!("b__ask");
@@ -98,7 +98,8 @@ impl Pair {
         client.request("tools/call", params).await
     }
 
-    /// Answered with a question: the params to come back with.
+    /// Makes the first half, which ends with `input_required`; returns the params to come back
+    /// with.
     async fn first_half(
         &self,
         wire: &str,
@@ -122,7 +123,8 @@ async fn br_03_both_halves_at_different_replicas_over_every_wire() {
         for (method, params, answer) in kinds() {
             let before = pair.backend.count(|seen| seen.calls("ask"));
             let back = pair.first_half(wire, asked, method, &params, &answer).await;
-            // One that tries it in another's name, or changed, finds nothing and takes nothing away.
+            // A second half of another principal, or a changed one, finds nothing and removes
+            // nothing.
             let mut changed = back.clone();
             changed["arguments"]["asks"] = json!([]);
             assert_eq!(
@@ -149,7 +151,7 @@ async fn br_03_both_halves_at_different_replicas_over_every_wire() {
             );
         }
     }
-    // Begun over one wire, gone on with over another.
+    // The exchange begins over one wire and continues over another.
     let (method, params, answer) = &kinds()[0];
     let back = pair.first_half("http", 0, method, params, answer).await;
     assert_eq!(pair.call("tcp", 1, back).await["result"]["resultType"], "complete");
@@ -180,7 +182,7 @@ async fn br_03_a_replica_that_was_killed_between_the_halves_is_missed_at_once() 
     assert_eq!(
         pair.call("tcp", 1, back).await["result"]["resultType"],
         "complete",
-        "and can be begun anew"
+        "and can be started again"
     );
 }
 
@@ -202,7 +204,8 @@ async fn br_03_the_effect_of_a_request_gone_on_with_elsewhere_comes_once() {
     }
 }
 
-/// A backend whose prompts and resources ask too, and with a tool that needs a URL to be opened each other time.
+/// Returns a backend whose prompts and resources need input too, and with a tool that requires a
+/// URL every second time.
 async fn asking_everywhere() -> FakeBackend {
     let backend = inputs::asking().await;
     backend.list("prompts", vec![json!({"name": "p"})]);

@@ -1,4 +1,4 @@
-//! What requests that stand alone are answered with, and what comes before the answer.
+//! Answers to stateless requests, and the messages before them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn server_info(result: &Value) -> &Value {
     &result["_meta"]["io.modelcontextprotocol/serverInfo"]
 }
 
-/// A backend with something in every list.
+/// Returns a backend with something in every list.
 async fn everything() -> FakeBackend {
     let backend = FakeBackend::echo().await;
     backend.capabilities(json!({

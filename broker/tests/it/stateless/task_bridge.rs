@@ -1,5 +1,5 @@
-//! Tasks for clients without a session over backends that have tasks of their own, in both eras; and what is left of a task
-//! when its process is killed.
+//! Tasks for clients without a session over backends that have tasks of their own, in both eras.
+//! Also the state of a task after its process is killed.
 
 use std::path::Path;
 
@@ -35,10 +35,10 @@ async fn n_task_01_br_06_a_task_of_the_backend_is_one_of_the_brokers_own() {
             "N-TASK-03"
         );
         assert!(
-            backend.seen_of("notifications/cancelled").is_empty()
-                && backend.seen_of("tasks/cancel").is_empty()
+            backend.recorded_of("notifications/cancelled").is_empty()
+                && backend.recorded_of("tasks/cancel").is_empty()
         );
-        // For who does not take tasks it is followed to its end.
+        // For a client that does not support tasks the broker waits for the end.
         assert_eq!(text_of(&Modern::of(&broker, "/mcp").call("b__job", json!({})).await), "ready");
     }
 }
@@ -55,7 +55,7 @@ async fn n_task_05_br_06_what_a_backends_task_needs_is_asked_and_answered_here()
     assert_eq!((needed.len(), key == "who"), (1, false), "a key of the broker's own");
     update(&client, &id, json!({key: {"action": "accept", "content": {"name": "Ann"}}})).await;
     assert_eq!(text_of(&wait(&client, &id, "completed").await["result"]), "Ann");
-    assert_eq!(backend.seen_of("tasks/update").len(), 1);
+    assert_eq!(backend.recorded_of("tasks/update").len(), 1);
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn br_06_n_task_01_a_tool_that_only_runs_as_a_task_is_one_from_the_beginni
             (&json!(-32021), &required)
         );
     }
-    // One that may run as a task is called plainly, one that may not as well.
+    // A tool that may run as a task is called plainly, and so is one that may not.
     for tool in ["b__job", "b__never"] {
         assert_eq!(text_of(&client.call(tool, json!({})).await), "without a task");
     }
@@ -139,11 +139,11 @@ async fn br_06_a_task_is_the_same_from_a_session_and_without_one() {
     );
 }
 
-/// A broker on this database; `point`: where it is killed.
+/// Starts a broker on this database. `point`: the point at which it is killed.
 async fn broker_on(folder: &Path, point: Option<&str>, spec: Value) -> TestBroker {
     let url = format!("sqlite:{}", folder.join("broker.db").display());
     let config = json!({"storage": {"url": url}, "tasks": {"promote_after": "150ms"}});
-    let mut builder = builder().alone().config(config).backend("default", "b", spec);
+    let mut builder = builder().single_process().config(config).backend("default", "b", spec);
     if let Some(point) = point {
         builder = builder.env("MCP_BROKER_FAULT", point);
     }
@@ -158,7 +158,7 @@ async fn n_task_02_r1_a_task_outlives_a_kill_and_its_call_is_not_sent_again() {
     let id = task(&client_of(&broker), "b__job", json!({})).await;
     broker.kill().await;
     let broker = broker_on(folder.path(), None, backend.spec()).await;
-    // Nobody knows what became of the call.
+    // The outcome of the call is unknown.
     let failed = wait(&client_of(&broker), &id, "failed").await;
     assert_eq!(failed["error"]["data"]["kind"], "outcome_unknown", "{failed}");
     assert_eq!(backend.count(|seen| seen.calls("job")), 1);
@@ -173,7 +173,7 @@ async fn r1_a_call_whose_task_was_stored_and_not_told_is_not_sent_again() {
     let call = tokio::spawn(async move {
         client.post(json!(1), "tools/call", json!({"name": "b__job"})).await.status
     });
-    assert!(!broker.exited().await.success());
+    assert!(!broker.wait_for_exit().await.success());
     call.abort();
     let broker = broker_on(folder.path(), None, backend.spec()).await;
     eventually("the task to be over", || async {
@@ -201,7 +201,7 @@ async fn n_task_02_r1_a_backends_task_is_watched_on_by_the_next_process() {
     *told.lock() = done("ready", false);
     let broker = broker_on(folder.path(), None, backend.spec()).await;
     assert_eq!(text_of(&wait(&client_of(&broker), &id, "completed").await["result"]), "ready");
-    assert_eq!(backend.seen_of("tools/call").len(), 1);
+    assert_eq!(backend.recorded_of("tools/call").len(), 1);
 }
 
 #[tokio::test]
@@ -232,12 +232,13 @@ async fn a_call_with_an_idempotency_key_is_a_task_from_the_beginning_and_found_a
     );
     done.open();
     wait(&client, first["taskId"].as_str().unwrap(), "completed").await;
-    let seen = backend.seen_of("tools/call");
+    let seen = backend.recorded_of("tools/call");
     assert!(
         seen.len() == 1
             && seen[0].message["params"]["_meta"].get("dev.mcp-broker/idempotency-key").is_none()
     );
-    // Callers without a key may be anybody: what one has made is not shown to another who guesses right.
+    // Callers without a key are indistinguishable: a task of one is not shown to another that
+    // guesses its idempotency key.
     let one = nobody.result("tools/call", call(json!({"n": 1}))).await;
     let other = nobody.result("tools/call", call(json!({"n": 1}))).await;
     assert!(
@@ -289,7 +290,7 @@ async fn n_task_08_changes_of_tasks_are_told_to_who_listens() {
     let mut shown = completed["params"].clone();
     shown.as_object_mut().unwrap().remove("_meta");
     assert_eq!(shown, got, "as it is shown to who asks");
-    // Who comes late is told how it ended.
+    // A late subscriber gets the task's final status.
     drop(told);
     let mut late = listening::listen(&client, json!(2), json!({"taskIds": [id]})).await;
     listening::next(&mut late).await;

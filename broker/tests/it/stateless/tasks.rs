@@ -1,4 +1,5 @@
-//! Tasks for clients without a session (MCP 2026-07-28, extension of tasks), hosted by the broker: calls that take long.
+//! Tasks for clients without a session (MCP 2026-07-28, extension of tasks), hosted by the broker:
+//! calls that take long.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +11,13 @@ use crate::{builder, kind, text_of};
 
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// What a client declares that takes tasks, beside these capabilities.
+/// Adds the extension of tasks to these capabilities.
 pub(super) fn with_tasks(mut capabilities: Value) -> Value {
     capabilities["extensions"] = json!({EXTENSION: {}});
     capabilities
 }
 
-/// A broker whose calls become tasks soon.
+/// Starts a broker whose calls become tasks soon.
 pub(super) async fn broker_for(spec: Value) -> TestBroker {
     builder()
         .config(json!({"tasks": {"promote_after": "150ms"}}))
@@ -29,7 +30,7 @@ pub(super) fn client_of(broker: &TestBroker) -> Modern {
     Modern::of(broker, "/mcp").with(with_tasks(json!({"elicitation": {}})))
 }
 
-/// Calls a tool that becomes a task; its id.
+/// Calls a tool that becomes a task; returns its id.
 pub(super) async fn task(client: &Modern, tool: &str, arguments: Value) -> String {
     let created = client.call(tool, arguments).await;
     assert_eq!(created["resultType"], "task", "{created}");
@@ -40,7 +41,7 @@ pub(super) async fn get(client: &Modern, id: &str) -> Value {
     client.result("tasks/get", json!({"taskId": id})).await
 }
 
-/// Waits until the task stands like this.
+/// Waits until the task has this status.
 pub(super) async fn wait(client: &Modern, id: &str, status: &str) -> Value {
     eventually(&format!("the task to be {status}"), || async {
         let task = get(client, id).await;
@@ -49,7 +50,7 @@ pub(super) async fn wait(client: &Modern, id: &str, status: &str) -> Value {
     .await
 }
 
-/// What it needs, by key.
+/// Returns the inputs it needs, by key.
 pub(super) fn needs(task: &Value) -> BTreeMap<String, Value> {
     serde_json::from_value(task["inputRequests"].clone())
         .unwrap_or_else(|_| panic!("it needs something: {task}"))
@@ -62,7 +63,7 @@ pub(super) async fn update(client: &Modern, id: &str, responses: Value) -> Value
     acknowledged
 }
 
-/// N-TASK-04: nothing but the type, and who answers.
+/// Checks N-TASK-04: the result has only its type and the server's name.
 fn assert_empty(result: &Value) {
     let members: Vec<&str> = result.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(
@@ -72,7 +73,7 @@ fn assert_empty(result: &Value) {
     );
 }
 
-/// A backend with a tool `job` that waits at the gate and then answers like this.
+/// Returns a backend with a tool `job` that waits at the gate and then answers like this.
 async fn gated(
     done: &Gate,
     reply: impl Fn() -> Reply + Send + Sync + Clone + 'static,
@@ -122,7 +123,7 @@ async fn n_task_01_n_task_02_br_06_a_long_call_becomes_a_task_with_the_same_outc
     .await;
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
-    // The parameter of earlier revisions means nothing (N-TASK-06).
+    // The parameter of earlier revisions has no meaning (N-TASK-06).
     let created = client
         .result("tools/call", json!({"name": "b__job", "arguments": {"y": 2}, "task": {"ttl": 1}}))
         .await;
@@ -141,7 +142,7 @@ async fn n_task_01_n_task_02_br_06_a_long_call_becomes_a_task_with_the_same_outc
         assert!(created.get(absent).is_none(), "{absent} in {created}");
     }
     assert!(id.len() >= 32, "N-TASK-09: unguessable");
-    let seen = backend.seen_of("tools/call");
+    let seen = backend.recorded_of("tools/call");
     assert_eq!((seen.len(), &seen[0].message["params"]["arguments"]), (1, &json!({"y": 2})));
     assert!(seen[0].message["params"].get("task").is_none());
     let working = get(&client, &id).await;
@@ -158,7 +159,7 @@ async fn n_task_01_n_task_02_br_06_a_long_call_becomes_a_task_with_the_same_outc
         (&plain, &json!("b+file:///a"))
     );
     assert!(completed.get("error").is_none());
-    assert_eq!(backend.seen_of("tools/call").len(), 2, "sent once for each call");
+    assert_eq!(backend.recorded_of("tools/call").len(), 2, "sent once for each call");
     // A call that does not take long is answered.
     assert_eq!(plain["resultType"], "complete");
 }
@@ -206,7 +207,8 @@ async fn n_task_03_an_error_of_the_tool_completes_and_one_of_the_protocol_fails(
         (Some(true), "no")
     );
     let failed = wait(&client, &broken, "failed").await;
-    // What begins at -32020 says something to every client of this revision: a backend's own meaning is not passed on.
+    // Codes from -32020 on have a meaning for every client of this revision: a backend's own
+    // meaning is not passed on.
     assert_eq!(
         (&failed["error"]["message"], &failed["error"]["data"]),
         (&json!("it broke"), &json!({"why": 1})),
@@ -297,7 +299,7 @@ fn named(name: &str) -> Value {
     json!({"action": "accept", "content": {"name": name}})
 }
 
-/// A backend whose tool `ask` waits at the gate, asks for two names at once, and then for a third.
+/// Returns a backend whose tool `ask` waits at the gate, needs two names at once, and then a third.
 async fn asking(may: &Gate) -> FakeBackend {
     let may = may.clone();
     FakeBackend::with_tool("ask", move |call| {
@@ -407,7 +409,7 @@ async fn n_task_05_what_is_needed_before_there_is_a_task_is_asked_in_the_answer_
     done.open();
     let completed = wait(&client, created["taskId"].as_str().unwrap(), "completed").await;
     assert_eq!(text_of(&completed["result"]), "Ann");
-    // Gone on with by a request that does not declare the extension, it is answered itself.
+    // The next request does not declare the extension, so the call itself is answered.
     let done_again = client.call("b__ask", json!({})).await;
     let key = needs(&done_again).into_keys().next().unwrap();
     let other = client.with(json!({"elicitation": {}}));
@@ -441,7 +443,7 @@ async fn n_task_08_no_progress_and_no_log_of_a_task() {
     asked["progressToken"] = json!("p");
     let (before, answer) =
         client.exchange("tools/call", json!({"name": "b__job", "_meta": asked})).await;
-    // Before there was a task it was a call, whose progress is told.
+    // Before there was a task it was a call, whose progress is sent.
     assert!(
         !before.is_empty()
             && before.iter().all(|message| message["method"] == "notifications/progress"),
@@ -490,10 +492,10 @@ async fn n_task_09_a_task_is_its_principals_alone() {
         }
     }
     assert_eq!(get(&client, &id).await["status"], "working");
-    // The same principal finds it from a session as well.
+    // A session of the same principal finds the task as well.
     let session = broker.client("/mcp").bearer(&own).connected(json!({})).await;
     assert_eq!(session.result("tasks/get", json!({"taskId": id})).await["status"], "working");
-    // Callers without a key are one principal: they need the id, and no list tells it.
+    // Callers without a key are one principal: they need the id, and no list contains it.
     let open = broker_for(backend.spec()).await;
     let id = task(&client_of(&open), "b__job", json!({})).await;
     assert_eq!(
@@ -508,8 +510,12 @@ async fn a_call_that_can_not_become_a_task_goes_on_as_it_was() {
     let done = Gate::new();
     let backend = gated(&done, || Reply::text("done")).await;
     let config = json!({"tasks": {"promote_after": "100ms", "running_per_tenant": 1}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = client_of(&broker);
     let id = task(&client, "b__job", json!({})).await;
     let second = client.clone();
@@ -533,8 +539,12 @@ async fn n_task_02_tasks_over_a_connection() {
     let done = Gate::new();
     let backend = gated(&done, || Reply::text("done")).await;
     let config = json!({"tasks": {"promote_after": "100ms"}, "listen": {"tcp": "127.0.0.1:0"}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
     let with = |mut params: Value| {
         params["_meta"] = meta(with_tasks(json!({})));
@@ -543,7 +553,7 @@ async fn n_task_02_tasks_over_a_connection() {
     let created = client.result("tools/call", with(json!({"name": "b__job"}))).await;
     let id = created["taskId"].as_str().unwrap().to_owned();
     done.open();
-    // It does not end with the connection that made it.
+    // The task does not end with the connection that made it.
     drop(client);
     let completed = wait(&client_of(&broker), &id, "completed").await;
     assert_eq!(text_of(&completed["result"]), "done");

@@ -1,4 +1,4 @@
-//! Requests that stand alone over connections (MCP 2026-07-28, Custom Transports).
+//! Stateless requests over connections (MCP 2026-07-28, Custom Transports).
 
 use serde_json::{Value, json};
 use testkit::{
@@ -10,7 +10,7 @@ use tokio::{io::AsyncWriteExt, net::TcpStream};
 use super::meta;
 use crate::{builder, request, text_of};
 
-/// A broker that listens on TCP, and its backend.
+/// Starts a broker that listens on TCP, and its backend.
 async fn listening() -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::echo().await;
     backend.tool("ask", |call| async move {
@@ -18,7 +18,15 @@ async fn listening() -> (TestBroker, FakeBackend) {
     });
     backend.tool("hang", |_| async { Reply::Hang });
     let tcp = json!({"listen": {"tcp": "127.0.0.1:0"}});
-    (builder().alone().config(tcp).backend("default", "b", backend.spec()).start().await, backend)
+    (
+        builder()
+            .single_process()
+            .config(tcp)
+            .backend("default", "b", backend.spec())
+            .start()
+            .await,
+        backend,
+    )
 }
 
 fn params(capabilities: Value, mut params: Value) -> Value {
@@ -41,10 +49,10 @@ async fn speaks(client: &DuplexClient, backend: &FakeBackend) {
         (required["requestState"].clone(), json!({key: {"roots": []}}));
     assert_eq!(text_of(&client.result("tools/call", with(retry)).await), r#"{"roots":[]}"#);
 
-    // N-CAN-01: a cancellation is told, and nothing follows.
+    // N-CAN-01: a cancellation is passed on, and nothing follows.
     let hanging = client.begin("tools/call", with(call("b__hang"))).await;
     backend.wait_for("the call", |seen| seen.calls("hang")).await;
-    let before = backend.seen_of("notifications/cancelled").len();
+    let before = backend.recorded_of("notifications/cancelled").len();
     client
         .notify(
             "notifications/cancelled",
@@ -91,13 +99,13 @@ async fn requests_stand_alone_over_websocket() {
         .await
         .unwrap();
     speaks(&client, &backend).await;
-    // A connection that breaks cancels what it was to carry.
+    // A connection that breaks cancels its requests.
     let with = params(json!({}), json!({"name": "b__hang"}));
-    let before = backend.seen_of("notifications/cancelled").len();
+    let before = backend.recorded_of("notifications/cancelled").len();
     let calls = backend.count(|seen| seen.calls("hang"));
     let _hanging = client.begin("tools/call", with).await;
     backend.wait_count("the call", calls + 1, |seen| seen.calls("hang")).await;
-    client.break_off();
+    client.disconnect();
     backend
         .wait_count("its cancellation", before + 1, |seen| seen.is("notifications/cancelled"))
         .await;
@@ -125,8 +133,12 @@ async fn f_19_a_client_without_a_session_that_does_not_read_is_cut() {
     })
     .await;
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"outbox_bytes": "1MiB"}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4096).unwrap();
     // More than the buffers of two sockets and the outbox hold together.
@@ -151,8 +163,12 @@ async fn f_19_a_client_without_a_session_that_does_not_read_is_cut() {
 async fn connections_without_sessions_are_among_those_of_their_tenant() {
     let backend = FakeBackend::echo().await;
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"connections_per_tenant": 1}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let list = || params(json!({}), json!({}));
     let first = DuplexClient::builder().tcp(broker.tcp_address()).await;
     first.result("tools/list", list()).await;
@@ -160,10 +176,10 @@ async fn connections_without_sessions_are_among_those_of_their_tenant() {
     let second = DuplexClient::builder().tcp(broker.tcp_address()).await;
     assert_eq!(second.error("tools/list", list()).await["data"]["kind"], "too_many_connections");
     eventually("the connection to end", || async {
-        if second.ended().await.is_empty() { Err("open") } else { Ok(()) }
+        if second.wait_for_close().await.is_empty() { Err("open") } else { Ok(()) }
     })
     .await;
-    first.break_off();
+    first.disconnect();
     eventually("its place to be free", || async {
         let next = DuplexClient::builder().tcp(broker.tcp_address()).await;
         let answer = next.request("tools/list", list()).await;
@@ -177,7 +193,7 @@ async fn n_auth_01_each_request_over_tcp_says_who_asks() {
     let backend = FakeBackend::echo().await;
     let tcp = json!({"listen": {"tcp": "127.0.0.1:0"}});
     let broker = builder()
-        .alone()
+        .single_process()
         .auth_required()
         .config(tcp)
         .tenant("acme")
@@ -206,7 +222,7 @@ async fn n_auth_01_each_request_over_tcp_says_who_asks() {
     let error = client.error("tools/call", signed(&key)).await;
     assert_eq!(error["data"]["kind"], "unauthorized");
     eventually("the connection to end", || async {
-        if client.ended().await.is_empty() { Err("open") } else { Ok(()) }
+        if client.wait_for_close().await.is_empty() { Err("open") } else { Ok(()) }
     })
     .await;
 }
@@ -218,8 +234,12 @@ async fn requests_stand_alone_over_quic() {
     let backend = FakeBackend::echo().await;
     backend.tool("hang", |_| async { Reply::Hang });
     let config = json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": server.cert, "key_file": server.key}});
-    let broker =
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let client = broker.duplex().speaking(Revision::V2026_07_28).over(peer.control().await);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! In which era a backend lives: found out, remembered, and found out again.
+//! The era of a backend: detected, remembered, and detected again.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, PipeBackend, Reply, StatelessBackend, StatelessReply};
@@ -50,7 +50,7 @@ async fn nb_era_01_pipes_are_asked_as_well() {
     let modern = StatelessBackend::pipe().await;
     assert_eq!(revision(&broker_with(&modern).await).await, "2026-07-28");
     assert_eq!(
-        modern.seen_of("initialize").len(),
+        modern.recorded_of("initialize").len(),
         1,
         "whether it knows sessions too is asked once"
     );
@@ -60,12 +60,12 @@ async fn nb_era_01_pipes_are_asked_as_well() {
 async fn nb_era_01_what_was_found_is_remembered() {
     let backend = FakeBackend::echo().await;
     backend.sessions(); // a link for each session
-    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     for _ in 0..3 {
         broker.connected(json!({})).await.call("b__echo", json!({})).await;
     }
     assert_eq!(
-        (backend.seen_of("server/discover").len(), backend.seen_of("initialize").len()),
+        (backend.recorded_of("server/discover").len(), backend.recorded_of("initialize").len()),
         (1, 4)
     );
 }
@@ -78,7 +78,7 @@ async fn nb_era_02_a_modern_error_never_leads_to_initialize() {
         let broker = builder().start().await;
         broker.admin().put_backend("default", "b", &backend.spec()).await;
         broker.admin().wait_backend_state("default", "b", "failed").await;
-        assert!(backend.seen_of("initialize").is_empty(), "{code}");
+        assert!(backend.recorded_of("initialize").is_empty(), "{code}");
     }
 }
 
@@ -89,8 +89,8 @@ async fn nb_ver_01_a_backend_that_changes_its_mind_is_followed() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
-    // It now refuses 2026-07-28 and names 2025-11-25: that is chosen, and the call is made.
-    backend.speaks_legacy(true);
+    // It now refuses 2026-07-28 and names 2025-11-25: the broker chooses that, and makes the call.
+    backend.accepts_sessions(true);
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 2})).await), r#"{"n":2}"#);
     broker
         .admin()
@@ -98,7 +98,7 @@ async fn nb_ver_01_a_backend_that_changes_its_mind_is_followed() {
             shown["protocol_version"] == "2025-11-25"
         })
         .await;
-    backend.speaks_legacy(false);
+    backend.accepts_sessions(false);
     broker
         .admin()
         .put_backend(
@@ -123,10 +123,10 @@ async fn operators_decide_where_they_know() {
     spec["protocol"] = json!("legacy");
     let broker = builder().backend("default", "b", spec.clone()).start().await;
     assert_eq!(revision(&broker).await, "2025-11-25");
-    assert!(legacy.seen_of("server/discover").is_empty(), "it is not asked");
+    assert!(legacy.recorded_of("server/discover").is_empty(), "it is not asked");
     spec["protocol"] = json!("modern");
     broker.admin().put_backend("default", "b", &spec).await;
-    // What it offered before is still listed.
+    // Its earlier offer is still listed.
     let shown = broker.admin().wait_backend_state("default", "b", "degraded").await;
     assert!(shown["last_error"].as_str().unwrap().contains("does not speak 2026-07-28"), "{shown}");
 }
@@ -144,7 +144,7 @@ async fn br_01_a_backend_of_both_eras_is_spoken_to_as_its_clients_speak() {
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
     assert_eq!(revision(&broker).await, "2025-11-25", "what need not be translated is not");
     assert_eq!(
-        backend.seen_of("server/discover").len(),
+        backend.recorded_of("server/discover").len(),
         2,
         "and once more when the first client with a session was there"
     );
@@ -154,19 +154,20 @@ async fn br_01_a_backend_of_both_eras_is_spoken_to_as_its_clients_speak() {
 async fn nb_meta_01_who_has_no_client_with_a_session_is_not_asked_to_initialize() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("echo")]);
-    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let modern = crate::stateless::Modern::at(broker.http_address(), "/mcp", json!({}));
     let call = || modern.result("tools/call", json!({"name": "b__echo", "arguments": {"n": 1}}));
     assert_eq!(text_of(&call().await), r#"{"n":1}"#);
     assert!(
-        backend.seen_of("initialize").is_empty(),
+        backend.recorded_of("initialize").is_empty(),
         "it gets what its revision has, and nothing else"
     );
-    // The first client with a session makes a difference, before it is told what there is.
+    // The first client with a session makes the broker probe the other era, before it sends any
+    // list.
     let client = broker.connected(json!({})).await;
-    assert_eq!(backend.seen_of("initialize").len(), 1);
+    assert_eq!(backend.recorded_of("initialize").len(), 1);
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 2})).await), r#"{"n":2}"#);
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
-    assert_eq!(backend.seen_of("initialize").len(), 1, "once");
+    assert_eq!(backend.recorded_of("initialize").len(), 1, "once");
     assert_eq!(text_of(&call().await), r#"{"n":1}"#);
 }

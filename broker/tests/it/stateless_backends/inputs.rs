@@ -1,4 +1,5 @@
-//! `input_required`: what a backend needs is asked of the client, and the request sent again.
+//! `input_required`: the broker sends a backend's request for input to the client, and repeats the
+//! call.
 
 use std::sync::{
     Arc,
@@ -35,7 +36,7 @@ fn answered(method: &str, params: &Value) -> Result<Value, Value> {
     })
 }
 
-/// A backend whose tool `ask` needs `requests` and tells which answers came, with the state.
+/// Gives a backend a tool `ask` that needs `requests` and returns the answers with the state.
 fn asking(backend: &StatelessBackend, requests: Value, state: Option<&'static str>) {
     backend.tool("ask", move |call| {
         let requests = requests.clone();
@@ -69,16 +70,16 @@ async fn nb_mrtr_01_nb_mrtr_02_br_02_all_kinds_are_asked_and_the_request_sent_ag
         assert_eq!(told["answers"]["model"]["content"]["text"], "ho");
         assert_eq!(told["answers"]["where"]["roots"][0]["uri"], "file:///r");
         assert_eq!(told["state"], "st\u{e9}\n\"te", "exactly as it came");
-        let calls = backend.seen_of("tools/call");
+        let calls = backend.recorded_of("tools/call");
         assert_eq!(calls.len(), 2);
         assert_ne!(calls[0].message["id"], calls[1].message["id"], "a request of its own");
         assert_eq!(
             calls[0].message["params"]["arguments"],
             calls[1].message["params"]["arguments"]
         );
-        // And the next call knows nothing of it.
+        // The next call does not see the state.
         client.call("b__ask", json!({})).await;
-        let third = &backend.seen_of("tools/call")[2];
+        let third = &backend.recorded_of("tools/call")[2];
         assert!(
             third.message["params"].get("requestState").is_none()
                 && third.message["params"].get("inputResponses").is_none()
@@ -97,7 +98,7 @@ async fn br_02_questions_are_answered_at_another_replica_than_the_call_is_at() {
         let cluster = builder().backend("default", "b", backend.spec()).cluster(2).start().await;
         let client = cluster.client_of(0, "/mcp").connected(everything()).await;
         for (asked, at) in [(0, 1), (1, 0), (1, 1)] {
-            let before = backend.seen_of("tools/call").len();
+            let before = backend.recorded_of("tools/call").len();
             let (caller, other) = (cluster.at(asked, &client), cluster.at(at, &client));
             let mut call = caller.begin_call("b__ask", json!({"a": 1}));
             for _ in 0..3 {
@@ -115,11 +116,11 @@ async fn br_02_questions_are_answered_at_another_replica_than_the_call_is_at() {
             );
             assert_eq!(told["answers"]["where"]["roots"][0]["uri"], "file:///r");
             assert_eq!(
-                backend.seen_of("tools/call").len(),
+                backend.recorded_of("tools/call").len(),
                 before + 2,
                 "the request, and once more with the answers"
             );
-            // What the client says no to, it may say at either, too.
+            // The client may also decline at either replica.
             let mut call = caller.begin_call("b__ask", json!({"a": 2}));
             let question = call.next().await.unwrap().value;
             other
@@ -140,7 +141,7 @@ async fn nb_mrtr_01_without_a_state_none_is_sent() {
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp").answers(answered).connected(everything()).await;
     assert_eq!(told(&client).await["state"], Value::Null);
-    assert!(backend.seen_of("tools/call")[1].message["params"].get("requestState").is_none());
+    assert!(backend.recorded_of("tools/call")[1].message["params"].get("requestState").is_none());
 }
 
 #[tokio::test]
@@ -210,7 +211,7 @@ async fn br_02_what_the_client_refuses_ends_its_own_call_with_that_error() {
         let client = broker.client("/mcp").answers(answers).connected(everything()).await;
         let error = client.error("tools/call", json!({"name": "b__ask", "arguments": {}})).await;
         assert_eq!((&error["code"], &error["message"]), (&json!(-1), &json!("the user said no")));
-        assert_eq!(backend.seen_of("tools/call").len(), 1, "the request is never sent again");
+        assert_eq!(backend.recorded_of("tools/call").len(), 1, "the request is never sent again");
     }
 }
 
@@ -235,7 +236,7 @@ async fn cli_01_what_the_client_did_not_declare_is_not_asked() {
         let client = broker.connected(json!({"sampling": {}})).await;
         let error = client.error("tools/call", json!({"name": "b__ask", "arguments": {}})).await;
         assert_eq!((&error["code"], kind(&error)), (&json!(-32601), "capability_missing"));
-        assert_eq!(backend.seen_of("tools/call").len(), 1);
+        assert_eq!(backend.recorded_of("tools/call").len(), 1);
     }
 }
 
@@ -262,7 +263,7 @@ async fn nb_mrtr_03_a_state_alone_is_sent_again_and_rounds_have_an_end() {
     assert_eq!(text_of(&client.call("b__busy", json!({})).await), "later");
     let error = client.error("tools/call", json!({"name": "b__endless", "arguments": {}})).await;
     assert_eq!(kind(&error), "backend_protocol_error");
-    let sent = backend.seen().iter().filter(|seen| seen.calls("endless")).count();
+    let sent = backend.recorded().iter().filter(|seen| seen.calls("endless")).count();
     assert_eq!(sent, 17, "the call, and sixteen rounds");
 }
 
@@ -287,7 +288,7 @@ async fn br_02_a_cancelled_call_withdraws_its_questions() {
         }
     };
     assert_eq!(withdrawn["params"]["requestId"], question.value["id"]);
-    assert_eq!(backend.seen_of("tools/call").len(), 1);
+    assert_eq!(backend.recorded_of("tools/call").len(), 1);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Clients of 2025-11-25 and before, in front of backends that speak 2026-07-28: they notice nothing.
+//! Clients of 2025-11-25 and before, in front of backends of 2026-07-28: they notice no difference.
 
 mod eras;
 mod inputs;
@@ -14,7 +14,7 @@ async fn broker_with(backend: &StatelessBackend) -> TestBroker {
     builder().backend("default", "b", backend.spec()).start().await
 }
 
-/// The same promises hold over both kinds of wire.
+/// Returns a backend for each kind of wire: the same promises hold over both.
 async fn on_both_wires() -> [StatelessBackend; 2] {
     [StatelessBackend::http().await, StatelessBackend::pipe().await]
 }

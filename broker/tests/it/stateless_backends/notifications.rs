@@ -1,4 +1,4 @@
-//! Notifications: one stream, opened anew when what is wanted changes and after a loss.
+//! Notifications: one stream, reopened when the filter changes and after a loss.
 
 use serde_json::{Value, json};
 use testkit::{StatelessBackend, StatelessReply, TestClient, eventually, within};
@@ -55,8 +55,8 @@ async fn br_05_subscriptions_are_one_stream_with_all_that_is_wanted() {
         two.delete_session().await;
         backend.wait_listening_to(&[]).await;
         assert!(
-            backend.seen_of("resources/subscribe").is_empty()
-                && backend.seen_of("resources/unsubscribe").is_empty()
+            backend.recorded_of("resources/subscribe").is_empty()
+                && backend.recorded_of("resources/unsubscribe").is_empty()
         );
     }
 }

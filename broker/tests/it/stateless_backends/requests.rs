@@ -1,4 +1,4 @@
-//! Requests: what each says of itself, its headers, its answer, its cancellation.
+//! Requests: the metadata of each, its headers, its answer, its cancellation.
 
 use serde_json::json;
 use testkit::{Gate, StatelessBackend, StatelessReply, eventually};
@@ -26,7 +26,7 @@ async fn nb_meta_01_nb_meta_02_each_request_says_for_whom_it_is() {
         for client in [&one, &two] {
             assert_eq!(text_of(&client.call("b__echo", json!({"a": 1})).await), r#"{"a":1}"#);
         }
-        let calls = backend.seen_of("tools/call");
+        let calls = backend.recorded_of("tools/call");
         let meta: Vec<_> = calls.iter().map(|call| &call.message["params"]["_meta"]).collect();
         assert_eq!(
             meta[0][CAPABILITIES],
@@ -37,11 +37,12 @@ async fn nb_meta_01_nb_meta_02_each_request_says_for_whom_it_is() {
             json!({"extensions": {"io.modelcontextprotocol/tasks": {}}})
         );
         assert_eq!((&meta[0][LEVEL], meta[1].get(LEVEL)), (&json!("warning"), None));
-        // Whether it knows sessions too is asked once; it refuses.
-        assert_eq!(backend.seen_of("initialize").len(), 1);
-        // A stream of notifications that is replaced is given up by a notification, which says no more than its id.
+        // The broker probes once whether the backend also has sessions; it refuses.
+        assert_eq!(backend.recorded_of("initialize").len(), 1);
+        // A replaced stream of notifications is given up by a notification, which carries only its
+        // id.
         for seen in backend
-            .seen()
+            .recorded()
             .iter()
             .filter(|seen| !seen.is("initialize") && !seen.is("notifications/cancelled"))
         {
@@ -73,9 +74,9 @@ async fn nb_hdr_01_headers_are_made_anew_with_the_backends_own_names() {
     client.call(&exposed, json!({})).await;
     client.result("resources/read", json!({"uri": "b+test://one"})).await;
     client.result("prompts/get", json!({"name": "b__greet"})).await;
-    // A strict backend took them all; these are the words.
+    // A strict backend accepted them all; these are the headers.
     let named: Vec<_> = backend
-        .seen()
+        .recorded()
         .iter()
         .filter_map(|seen| {
             Some((seen.header("mcp-method")?.to_owned(), seen.header("mcp-name")?.to_owned()))
@@ -86,7 +87,7 @@ async fn nb_hdr_01_headers_are_made_anew_with_the_backends_own_names() {
     assert_eq!(named[2], ("prompts/get".to_owned(), "greet".to_owned()));
     assert!(
         backend
-            .seen()
+            .recorded()
             .iter()
             .filter(|seen| !seen.is("initialize"))
             .all(|seen| seen.header("mcp-protocol-version") == Some("2026-07-28")
@@ -107,7 +108,7 @@ async fn nb_hdr_02_arguments_are_repeated_as_the_schema_says() {
     let client = broker.connected(json!({})).await;
     client.call("b__regional", json!({"region": "eu", "n": 7})).await;
     client.call("b__regional", json!({"region": " ü", "n": null})).await;
-    let calls = backend.seen_of("tools/call");
+    let calls = backend.recorded_of("tools/call");
     assert_eq!(
         (calls[0].header("mcp-param-region"), calls[0].header("mcp-param-n")),
         (Some("eu"), Some("7"))
@@ -146,7 +147,7 @@ async fn nb_hdr_04_headers_of_an_old_schema_are_made_anew_once() {
     backend.list("tools", vec![regional("New")]);
     assert_eq!(text_of(&client.call("b__regional", json!({"region": "eu"})).await), "accepted");
     let ids: Vec<_> =
-        backend.seen_of("tools/call").iter().map(|seen| seen.message["id"].clone()).collect();
+        backend.recorded_of("tools/call").iter().map(|seen| seen.message["id"].clone()).collect();
     assert_eq!(ids.len(), 2);
     assert_ne!(ids[0], ids[1], "each attempt is a request of its own");
     backend.list("tools", vec![regional("Other")]);
@@ -155,7 +156,7 @@ async fn nb_hdr_04_headers_of_an_old_schema_are_made_anew_once() {
         .error("tools/call", json!({"name": "b__regional", "arguments": {"region": "eu"}}))
         .await;
     assert_eq!(kind(&error), "backend_protocol_error");
-    assert_eq!(backend.seen_of("tools/call").len(), 4, "once more, and not again");
+    assert_eq!(backend.recorded_of("tools/call").len(), 4, "once more, and not again");
 }
 
 #[tokio::test]
@@ -213,7 +214,7 @@ async fn errors_of_the_backend_are_answers_whatever_their_status() {
         let data = json!({"requiredCapabilities": {"sampling": {}}});
         StatelessReply::Error(400, json!({"code": -32021, "message": "no sampling", "data": data}))
     });
-    backend.tool("missing", |_| async { StatelessReply::error(-32601, "there is no such method") });
+    backend.tool("missing", |_| async { StatelessReply::error(-32601, "unknown method") });
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let needs = || client.error("tools/call", json!({"name": "b__needs", "arguments": {}}));
@@ -222,14 +223,14 @@ async fn errors_of_the_backend_are_answers_whatever_their_status() {
         (&error["code"], &error["data"]["requiredCapabilities"]),
         (&json!(-32021), &json!({"sampling": {}}))
     );
-    let asked = backend.seen_of("server/discover").len();
+    let asked = backend.recorded_of("server/discover").len();
     assert_eq!(
         client.error("tools/call", json!({"name": "b__missing", "arguments": {}})).await["code"],
         -32601
     );
     needs().await;
     assert_eq!(
-        backend.seen_of("server/discover").len(),
+        backend.recorded_of("server/discover").len(),
         asked,
         "neither made the broker ask again who it speaks to"
     );
@@ -244,10 +245,10 @@ async fn nb_can_01_a_cancelled_call_is_given_up_at_the_backend() {
         let call = client.begin_call("b__slow", json!({}));
         let seen = backend.wait_for("the call", |seen| seen.calls("slow")).await;
         client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
-        backend.wait_given_up(&seen.message["id"]).await;
+        backend.wait_for_cancelled(&seen.message["id"]).await;
         // Over TCP the catalog may have ended a stream of notifications in the same way.
         let told = backend
-            .seen_of("notifications/cancelled")
+            .recorded_of("notifications/cancelled")
             .iter()
             .any(|told| told.message["params"]["requestId"] == seen.message["id"]);
         assert_eq!(
@@ -288,7 +289,7 @@ async fn http_18_a_client_that_hangs_up_gives_nothing_up() {
         }
     };
     assert_eq!(text_of(&answer["result"]), "done");
-    assert!(backend.given_up().is_empty());
+    assert!(backend.cancelled_requests().is_empty());
 }
 
 #[tokio::test]
@@ -331,8 +332,8 @@ async fn nb_lost_01_a_lost_call_is_not_sent_again() {
     let client = broker.connected(json!({})).await;
     let params = json!({"name": "b__breaks", "arguments": {}, "_meta": {"progressToken": 1}});
     assert_eq!(kind(&client.error("tools/call", params).await), "outcome_unknown");
-    assert_eq!(backend.seen_of("tools/call").len(), 1);
-    assert!(backend.seen().iter().all(|seen| seen.http == "POST"), "nothing is resumed");
+    assert_eq!(backend.recorded_of("tools/call").len(), 1);
+    assert!(backend.recorded().iter().all(|seen| seen.http == "POST"), "nothing is resumed");
 }
 
 #[tokio::test]
@@ -349,7 +350,7 @@ async fn nb_msg_01_what_a_backend_asks_unasked_is_not_answered() {
         assert_eq!(text_of(&call.finish().await.value["result"]), "done");
         assert!(call.before.is_empty(), "the client is not asked: {:?}", call.before);
         assert!(
-            backend.seen().iter().all(|seen| seen.message.get("method").is_some()),
+            backend.recorded().iter().all(|seen| seen.message.get("method").is_some()),
             "no response was sent"
         );
     }
@@ -358,7 +359,7 @@ async fn nb_msg_01_what_a_backend_asks_unasked_is_not_answered() {
 #[tokio::test]
 async fn n_cache_02_lists_are_fetched_again_when_they_may_not_be_kept_any_longer() {
     let backend = StatelessBackend::http().await;
-    // It tells no changes, so only their age says when they are old.
+    // It announces no changes, so only the age of its lists makes them stale.
     backend
         .capabilities(json!({"tools": {}}))
         .ttl_ms(1)
@@ -372,7 +373,7 @@ async fn n_cache_02_lists_are_fetched_again_when_they_may_not_be_kept_any_longer
         if names == ["b__two"] { Ok(()) } else { Err(names) }
     })
     .await;
-    assert!(backend.seen_of("subscriptions/listen").is_empty(), "it has nothing to tell");
+    assert!(backend.recorded_of("subscriptions/listen").is_empty(), "it has nothing to tell");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Tasks of the extension, which a backend makes of calls as it likes.
+//! Tasks of the extension, which a backend makes of calls unasked.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use testkit::{StatelessBackend, StatelessReply, TestClient};
 use super::{broker_with, on_both_wires};
 use crate::{tasks::wait_status, text_of};
 
-/// What is to be told of the task from now on.
+/// The task's state in the next answers.
 pub(crate) type Told = Arc<Mutex<Value>>;
 
 pub(crate) fn state(status: &str, more: Value) -> Value {
@@ -26,7 +26,7 @@ pub(crate) fn done(text: &str, is_error: bool) -> Value {
     )
 }
 
-/// A backend whose tool `job` becomes a task.
+/// Gives a backend a tool `job` that becomes a task.
 pub(crate) fn with_task(backend: &StatelessBackend, first: Value) -> Told {
     let told = Told::new(Mutex::new(first));
     backend.tool("job", |_| async {
@@ -117,7 +117,7 @@ async fn nb_task_02_br_06_what_a_task_needs_is_asked_on_the_stream_of_the_call()
         let broker = broker_with(&backend).await;
         let client = broker.client("/mcp").answers(ann).connected(json!({"elicitation": {}})).await;
         assert_eq!(text_of(&client.call("b__job", json!({})).await), "Ann");
-        assert_eq!(backend.seen_of("tasks/update").len(), 1, "each key is answered once");
+        assert_eq!(backend.recorded_of("tasks/update").len(), 1, "each key is answered once");
     }
 }
 
@@ -146,14 +146,17 @@ async fn br_06_a_legacy_task_watches_the_backends() {
         let task = as_task(&client).await;
         backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
         assert!(
-            backend.seen_of("tools/call")[0].message["params"].get("task").is_none(),
+            backend.recorded_of("tools/call")[0].message["params"].get("task").is_none(),
             "the backend alone decides"
         );
         *told.lock() = done("ready", false);
         let result = client.result("tasks/result", json!({"taskId": task})).await;
         assert_eq!((text_of(&result), result.get("resultType")), ("ready", None));
         wait_status(&client, &task, "completed").await;
-        assert!(backend.seen_of("tasks/result").is_empty(), "there is no such request any more");
+        assert!(
+            backend.recorded_of("tasks/result").is_empty(),
+            "there is no such request any more"
+        );
     }
 }
 

@@ -1,4 +1,5 @@
-//! What a token has opened ends with it (AUTH-06), and what it has not is checked each time.
+//! Streams and sessions of a token end with it (AUTH-06); the token of every other request is
+//! checked each time.
 
 use serde_json::json;
 use testkit::{
@@ -23,7 +24,7 @@ async fn started() -> (TestBroker, AuthorizationServer, FakeBackend) {
     (broker, server, backend)
 }
 
-/// Comes to its end in time.
+/// Waits for the end of the stream.
 async fn ends(events: &mut EventReader) {
     within("the end of the stream", async { while events.advance().await.is_some() {} }).await;
 }
@@ -72,7 +73,7 @@ async fn auth_06_streams_end_with_the_token_that_opened_them() {
     assert!(listen.is_event_stream());
     let mut listen = listen.events();
     tokio::join!(ends(&mut general), ends(&mut of_call), ends(&mut listen));
-    // The session goes on, and its streams with another token.
+    // The session continues, and its streams with another token.
     assert_eq!(long.get_stream_raw(None).await.status, 200);
 }
 
@@ -90,7 +91,7 @@ async fn auth_06_w_08_a_websocket_ends_with_its_token_and_its_session_waits() {
     let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap().to_owned();
     client.notify("notifications/initialized", json!({})).await;
     client.call("b__echo", json!({})).await;
-    let why = client.ended().await;
+    let why = client.wait_for_close().await;
     assert!(why.starts_with("1008"), "{why}");
     let again = |token: String, id: String| {
         let (broker, bearer) = (&broker, bearer(&token));
@@ -111,10 +112,10 @@ async fn auth_06_w_08_a_websocket_ends_with_its_token_and_its_session_waits() {
             .unwrap_err(),
         401
     );
-    // Gone on with, and that too for as long as its token is good.
+    // The session continues with another token, and only until that expires.
     let gone_on = again(server.token_with("ann", ending_in(6)), id).await.unwrap();
     gone_on.call("b__echo", json!({})).await;
-    assert!(gone_on.ended().await.starts_with("1008"));
+    assert!(gone_on.wait_for_close().await.starts_with("1008"));
 }
 
 #[tokio::test]
@@ -140,7 +141,7 @@ async fn auth_06_connections_whose_requests_stand_alone_end_what_their_token_ope
         .begin("subscriptions/listen", listen(Some(&server.token_with("ann", ending_in(6)))))
         .await;
     lines.notification("notifications/subscriptions/acknowledged").await;
-    let why = socket.ended().await;
+    let why = socket.wait_for_close().await;
     assert!(why.starts_with("1008"), "{why}");
     let ended = listening.result().await;
     assert!(
@@ -159,7 +160,7 @@ async fn auth_06_connections_whose_requests_stand_alone_end_what_their_token_ope
     let error =
         lines.error("tools/list", asked(&server.token_with("ann", json!({"exp": 1})))).await;
     assert_eq!(error["data"]["kind"], "unauthorized");
-    lines.ended().await;
+    lines.wait_for_close().await;
 }
 
 #[tokio::test]
@@ -171,10 +172,10 @@ async fn auth_06_connections_that_are_sessions_end_with_their_token() {
     lines.call("b__echo", json!({})).await;
     let short = format!("Bearer {}", server.token_with("bob", ending_in(6)));
     let wire =
-        Wire::legacy(broker.http_address(), "/sse", &[("authorization", &short)]).await.unwrap();
+        Wire::http_sse(broker.http_address(), "/sse", &[("authorization", &short)]).await.unwrap();
     let legacy = broker.duplex().over(wire).connected(json!({})).await;
     legacy.call("b__echo", json!({})).await;
-    tokio::join!(lines.ended(), legacy.ended());
+    tokio::join!(lines.wait_for_close(), legacy.wait_for_close());
     let of_those = || async {
         let sessions = broker.admin().sessions("acme").await;
         sessions

@@ -1,4 +1,4 @@
-//! Keys of issuers: found, changed, and not to be had (A-07, AUTH-09).
+//! Keys of issuers: found, changed, and unavailable (A-07, AUTH-09).
 
 use serde_json::json;
 use testkit::{
@@ -7,7 +7,7 @@ use testkit::{
 
 use super::{client, guarded, started, status, until_status};
 
-/// Longer than keys are left alone after they were fetched.
+/// Longer than the pause after keys were fetched.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
 async fn eventually_let_in(broker: &TestBroker, token: &str) {
@@ -24,12 +24,12 @@ async fn eventually_let_in(broker: &TestBroker, token: &str) {
 async fn keys_are_found_by_metadata_or_at_a_place_that_is_configured() {
     let (broker, server, _backend) = started().await;
     until_status(&broker, &server.token("ann"), 200).await;
-    assert_eq!((server.metadata_asked(), server.keys_asked()), (1, 1));
+    assert_eq!((server.metadata_requests(), server.key_requests()), (1, 1));
     let (other, backend) =
         (AuthorizationServer::with(SigningKey::rsa("r")).await, FakeBackend::echo().await);
     let broker = guarded(&other, &backend, json!({"jwks_url": other.keys_url()})).start().await;
     until_status(&broker, &other.token("ann"), 200).await;
-    assert_eq!((other.metadata_asked(), other.keys_asked()), (0, 1));
+    assert_eq!((other.metadata_requests(), other.key_requests()), (0, 1));
     assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(0.0));
 }
 
@@ -69,9 +69,9 @@ async fn auth_09_a_flood_of_unknown_keys_is_a_handful_of_fetches() {
     }
     let most = 2 + begun.elapsed().as_secs() / 5;
     assert!(
-        server.keys_asked() as u64 <= most,
+        server.key_requests() as u64 <= most,
         "{} fetches in {:?}",
-        server.keys_asked(),
+        server.key_requests(),
         begun.elapsed()
     );
 }
@@ -83,10 +83,10 @@ async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
         AuthorizationServer::start().await,
         FakeBackend::echo().await,
     );
-    server.is(IssuerBehavior::Hangs);
+    server.set_behavior(IssuerBehavior::Hangs);
     let mut config = other.config("acme", json!({}));
     config["auth"]["issuers"].as_array_mut().unwrap().push(server.entry("acme", json!({})));
-    // It is ready though one of them hangs, and API keys and the other's tokens are taken.
+    // The broker is ready though one issuer hangs. It accepts API keys and the other's tokens.
     let broker = guarded(&other, &backend, json!({})).config(config).start().await;
     until_status(&broker, &other.token("ann"), 200).await;
     let key = broker.admin().create_key("acme").await;
@@ -94,11 +94,11 @@ async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
     let token = server.token("ann");
     assert_eq!(status(&broker, &token).await, 401);
     assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(1.0));
-    server.is(IssuerBehavior::Serves);
+    server.set_behavior(IssuerBehavior::Serves);
     eventually_let_in(&broker, &token).await;
     assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(0.0));
 
-    // Away again, whatever it says then: what is known stays in use.
+    // The issuer is away again, with any kind of answer: the known keys stay in use.
     let unknown = SigningKey::ec("x");
     for manner in [
         IssuerBehavior::Refuses,
@@ -107,7 +107,7 @@ async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
         IssuerBehavior::Redirects,
         IssuerBehavior::WrongIssuer,
     ] {
-        server.is(manner);
+        server.set_behavior(manner);
         let failed = || async {
             broker
                 .admin()
@@ -124,7 +124,7 @@ async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
         .await;
         assert_eq!(status(&broker, &token).await, 200, "{manner:?}");
     }
-    broker.logged("the keys of an issuer can not be fetched").await;
+    broker.wait_for_log("the keys of an issuer cannot be fetched").await;
 }
 
 /// Longer than the shortest age of keys, a fetch and the wait before it together.
@@ -149,7 +149,7 @@ async fn s05_a_key_set_that_becomes_empty_withdraws_every_key() {
     server.publish(&[]);
     let unknown = SigningKey::ec("x").sign(&server.claims("eve", json!({})));
     eventually_within(PATIENCE, "the empty set", || async {
-        // The key that it names is not known, so the keys are fetched.
+        // The named key is not known, so the keys are fetched.
         assert_eq!(status(&broker, &unknown).await, 401);
         if status(&broker, &token).await == 401 { Ok(()) } else { Err("the token is still taken") }
     })
@@ -160,7 +160,7 @@ async fn s05_a_key_set_that_becomes_empty_withdraws_every_key() {
         "on a connection that knows it too"
     );
     assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(1.0));
-    broker.logged("the issuer publishes no key that can be used").await;
+    broker.wait_for_log("the issuer publishes no key that can be used").await;
     server.publish(&[server.key()]);
     eventually_let_in(&broker, &token).await;
 }
@@ -184,8 +184,8 @@ async fn s05_keys_that_cannot_be_fetched_again_are_believed_for_their_maximum_ag
     for token in &tokens {
         until_status(&broker, token, 200).await;
     }
-    gone.is(IssuerBehavior::Gone);
-    babbling.is(IssuerBehavior::Garbage);
+    gone.set_behavior(IssuerBehavior::Gone);
+    babbling.set_behavior(IssuerBehavior::Garbage);
     assert_eq!(
         (status(&broker, &tokens[0]).await, status(&broker, &tokens[1]).await),
         (200, 200),
@@ -193,9 +193,9 @@ async fn s05_keys_that_cannot_be_fetched_again_are_believed_for_their_maximum_ag
     );
     eventually_refused(&broker, &tokens[0]).await;
     eventually_refused(&broker, &tokens[1]).await;
-    broker.logged("older than keys_max_age").await;
+    broker.wait_for_log("older than keys_max_age").await;
     assert_eq!(status(&broker, &tokens[2]).await, 200, "keys that are fetched in time stay");
     assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(2.0));
-    gone.is(IssuerBehavior::Serves);
+    gone.set_behavior(IssuerBehavior::Serves);
     eventually_let_in(&broker, &tokens[0]).await;
 }

@@ -1,4 +1,4 @@
-//! The metadata of the resource (RFC 9728), and the challenges that lead to it.
+//! The metadata of the resource (RFC 9728), and the challenges that name it.
 
 use serde_json::json;
 use testkit::{
@@ -10,7 +10,7 @@ use crate::{echo, initialize_body, kind, refused, request};
 
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-/// A client whose answers are no messages of MCP.
+/// Returns a client whose answers are not judged: they are no messages of MCP.
 fn at(broker: &TestBroker, path: &str) -> TestClient {
     TestClient::new(broker.http_address(), path)
 }

@@ -1,4 +1,5 @@
-//! Tokens of authorization servers: who is let in with which, over every way in (MCP, Authorization: the MCP server's side).
+//! Tokens of authorization servers: the access that each gives, over every listener (MCP,
+//! Authorization: the MCP server's side).
 
 mod expiry;
 mod keys;
@@ -16,12 +17,13 @@ use testkit::{
 
 use crate::{builder, initialize_body};
 
-/// Longer than the clocks of an issuer and of the broker may differ.
+/// Longer than the clocks of an issuer and of the broker may differ, in seconds.
 const LEEWAY: i64 = 60;
 
-/// A broker that lets in who has a token of `server` for tenant `acme`, and an echo backend `b` of that tenant.
+/// Returns a broker that accepts tokens of `server` for tenant `acme`, and an echo backend `b` of
+/// that tenant.
 fn guarded(server: &AuthorizationServer, backend: &FakeBackend, more: Value) -> BrokerBuilder {
-    // Tests of who is let in ask more often than a client would.
+    // Tests of access fail more often than a client would.
     let unlimited = json!({"limits": {"sign_in_failures_per_minute": 0}});
     let builder = builder()
         .config(unlimited)
@@ -36,7 +38,7 @@ async fn started() -> (TestBroker, AuthorizationServer, FakeBackend) {
     (guarded(&server, &backend, json!({})).start().await, server, backend)
 }
 
-/// When a token ends that is good for so much longer, clocks that differ included.
+/// Returns the end of a token that is good for so many seconds, the difference of clocks included.
 fn ending_in(seconds: i64) -> Value {
     json!({"exp": now().checked_add_signed(seconds - LEEWAY).unwrap()})
 }
@@ -45,7 +47,7 @@ fn client(broker: &TestBroker, token: &str) -> TestClient {
     broker.client("/mcp").bearer(token)
 }
 
-/// The same session, with another token.
+/// Returns a client of the same session with another token.
 fn with_token(broker: &TestBroker, client: &TestClient, token: &str) -> TestClient {
     let other = self::client(broker, token);
     other.set_session(client.session().as_deref());
@@ -53,7 +55,7 @@ fn with_token(broker: &TestBroker, client: &TestClient, token: &str) -> TestClie
     other
 }
 
-/// The status of an `initialize` with a token.
+/// Returns the status of an `initialize` with a token.
 async fn status(broker: &TestBroker, token: &str) -> u16 {
     client(broker, token).post(initialize_body("2025-11-25")).await.status
 }

@@ -1,4 +1,5 @@
-//! Tokens are told to nobody: no backend, no log, no store, no operator (AUTH-07, AUTH-08).
+//! Tokens never leave the broker: no backend, no log, no store, no operator gets one (AUTH-07,
+//! AUTH-08).
 
 use serde_json::json;
 use testkit::{AuthorizationServer, FakeBackend};
@@ -11,7 +12,8 @@ async fn auth_07_auth_08_a_36_a_token_goes_nowhere() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     backend.sessions();
     let more = json!({"listen": {"tcp": "127.0.0.1:0"}, "telemetry": {"log": "trace"}, "audit": {"calls": "arguments"}});
-    let mut broker = guarded(&server, &backend, json!({})).alone().config(more).start().await;
+    let mut broker =
+        guarded(&server, &backend, json!({})).single_process().config(more).start().await;
     let (good, bad) = (server.token("ann"), server.token_with("ann", json!({"exp": 1})));
     until_status(&broker, &good, 200).await;
     let ann = client(&broker, &good).connected(json!({})).await;
@@ -30,7 +32,7 @@ async fn auth_07_auth_08_a_36_a_token_goes_nowhere() {
         .await
         .connected_with(json!({}), in_meta.clone())
         .await;
-    // Shown where it need not be, too.
+    // The token is sent where it is not needed, too.
     let called = lines
         .result("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": in_meta}))
         .await;
@@ -47,7 +49,7 @@ async fn auth_07_auth_08_a_36_a_token_goes_nowhere() {
     assert_eq!(super::status(&broker, &bad).await, 401);
 
     let mut told = Vec::new();
-    for seen in backend.seen() {
+    for seen in backend.recorded() {
         assert!(
             ["authorization", "cookie"].iter().all(|name| seen.header(name).is_none()),
             "{:?}",
@@ -64,7 +66,7 @@ async fn auth_07_auth_08_a_36_a_token_goes_nowhere() {
     ] {
         told.push((path.to_owned(), broker.admin().send("GET", path, None).await.text().await));
     }
-    broker.logged("a token is refused").await;
+    broker.wait_for_log("a token is refused").await;
     broker.terminate().await;
     let entries: Vec<_> = std::fs::read_dir(broker.folder()).unwrap().flatten().collect();
     for entry in
@@ -78,7 +80,7 @@ async fn auth_07_auth_08_a_36_a_token_goes_nowhere() {
     told.push(("the log".to_owned(), broker.log()));
     for token in [&good, &bad] {
         let parts: Vec<&str> = token.split('.').collect();
-        // Its claims and its signature, neither of which is said by anything else.
+        // Its claims and its signature, which no other text contains.
         for part in &parts[1..] {
             for (place, text) in &told {
                 assert!(!text.contains(part), "{place} tells a part of a token");

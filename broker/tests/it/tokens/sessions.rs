@@ -1,4 +1,4 @@
-//! Sessions of who comes with tokens: theirs by issuer and subject, whatever the token.
+//! Sessions of clients with tokens belong to issuer and subject, whatever the token.
 
 use serde_json::json;
 use testkit::{AuthorizationServer, FakeBackend};

@@ -1,4 +1,5 @@
-//! Every way in takes tokens, and none without where one is needed (AUTH-10, N-AUTH-01).
+//! Every listener accepts tokens, and no client without one where it is required (AUTH-10,
+//! N-AUTH-01).
 
 use serde_json::{Value, json};
 use testkit::{
@@ -20,7 +21,8 @@ async fn started() -> (TestBroker, Authority, AuthorizationServer, FakeBackend) 
         "listen": {"tcp": "127.0.0.1:0", "quic": "127.0.0.1:0"},
         "tls": {"cert_file": signed.cert, "key_file": signed.key},
     });
-    let broker = guarded(&server, &backend, json!({})).alone().config(listen).start().await;
+    let broker =
+        guarded(&server, &backend, json!({})).single_process().config(listen).start().await;
     until_status(&broker, &server.token("ann"), 200).await;
     (broker, authority, server, backend)
 }
@@ -50,24 +52,24 @@ async fn auth_10_sessions_are_opened_with_a_token_over_every_wire_and_without_on
             401
         );
         assert_eq!(
-            Wire::legacy(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(),
+            Wire::http_sse(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(),
             401
         );
         let meta = token.map_or(json!({}), |token| token_in_meta(token));
         let lines = broker.duplex().tcp(broker.tcp_address()).await;
         assert_eq!(kind(&lines.initialize(json!({}), meta.clone()).await["error"]), "unauthorized");
-        lines.ended().await;
+        lines.wait_for_close().await;
         let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
         let control = broker.duplex().over(peer.control().await);
         assert_eq!(kind(&control.initialize(json!({}), meta).await["error"]), "unauthorized");
-        control.ended().await;
+        control.wait_for_close().await;
     }
     let bearer = format!("Bearer {good}");
     let headers = [("authorization", bearer.as_str())];
     let (socket, _) =
         broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     socket.connected(json!({})).await.call("b__echo", json!({})).await;
-    let legacy = Wire::legacy(broker.http_address(), "/sse", &headers).await.unwrap();
+    let legacy = Wire::http_sse(broker.http_address(), "/sse", &headers).await.unwrap();
     broker.duplex().over(legacy).connected(json!({})).await.call("b__echo", json!({})).await;
     let lines = broker.duplex().tcp(broker.tcp_address()).await;
     lines.connected_with(json!({}), token_in_meta(&good)).await.call("b__echo", json!({})).await;
@@ -99,7 +101,7 @@ async fn n_auth_01_requests_that_stand_alone_show_a_token_each() {
     let lines = broker.duplex().speaking(Revision::V2026_07_28).tcp(broker.tcp_address()).await;
     assert_eq!(lines.result("tools/list", list(&good)).await["tools"][0]["name"], "b__echo");
     assert_eq!(kind(&lines.error("tools/list", list(&bad)).await), "unauthorized");
-    lines.ended().await;
+    lines.wait_for_close().await;
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let control = broker.duplex().speaking(Revision::V2026_07_28).over(peer.control().await);
     assert_eq!(control.result("tools/list", list(&good)).await["tools"][0]["name"], "b__echo");

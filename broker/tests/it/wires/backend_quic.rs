@@ -1,4 +1,5 @@
-//! QUIC behind, with requests on streams of their own: who gets them, what is cancelled how, what a lost packet costs.
+//! QUIC behind, with requests on streams of their own: which requests get one, cancellation, and
+//! the cost of a lost packet.
 
 use serde_json::{Value, json};
 use testkit::{
@@ -28,7 +29,7 @@ async fn client(broker: &TestBroker) -> testkit::DuplexClient {
 #[tokio::test]
 async fn each_request_has_a_stream_of_its_own_where_the_backend_says_so() {
     let authority = Authority::new();
-    // More than are sent at a time: what finds no stream goes over the control stream, as it should.
+    // More than the open streams: a request without a stream uses the control stream, as it should.
     let backend =
         backend(&authority, StreamOptions { streams_max: 1_001, ..StreamOptions::default() }).await;
     let broker = started(&authority, backend.spec()).await;
@@ -113,7 +114,7 @@ async fn f_15_lost_packets_towards_a_quic_backend_cost_time_and_nothing_else() {
     let backend = backend(&authority, StreamOptions::default()).await;
     for lost in [1, 10] {
         let network =
-            UdpProxy::start(backend.address(), PacketFaults { lost, doubled: 1, overtaken: 1 })
+            UdpProxy::start(backend.address(), PacketFaults { lost, duplicated: 1, reordered: 1 })
                 .await;
         let spec = json!({"transport": {"type": "quic", "address": network.address().to_string()}});
         let broker = started(&authority, spec).await;

@@ -13,7 +13,7 @@ async fn http_client(broker: &TestBroker) -> testkit::TestClient {
 #[tokio::test]
 async fn a_connection_that_is_lost_is_opened_again() {
     let backend = PipeBackend::tcp(&stdio()).await;
-    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = http_client(&broker).await;
     client.call("b__echo", json!({})).await;
     let hanging = client.begin_call("b__hang", json!({}));
@@ -56,7 +56,7 @@ async fn sessions_that_can_be_asked_back_have_connections_of_their_own() {
 #[tokio::test]
 async fn a_tcp_backend_is_registered_checked_and_shown() {
     let backend = PipeBackend::tcp(&stdio()).await;
-    let broker = builder().alone().start().await;
+    let broker = builder().single_process().start().await;
     let admin = broker.admin();
     for (address, field) in [
         ("nowhere", "transport.address"),
@@ -71,7 +71,7 @@ async fn a_tcp_backend_is_registered_checked_and_shown() {
             "{address}: {status} {problem}"
         );
     }
-    admin.ready_backend("default", "b", &backend.spec()).await;
+    admin.put_ready_backend("default", "b", &backend.spec()).await;
     let shown = admin.backend("default", "b").await;
     assert_eq!(shown["settings"]["transport"], backend.spec()["transport"], "{shown}");
     let client = http_client(&broker).await;

@@ -1,4 +1,4 @@
-//! Backends that ask for a certificate, on every wire that has TLS.
+//! Backends that require a certificate, on every wire that has TLS.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use testkit::{
 use super::listening;
 use crate::{builder, stdio, text_of};
 
-/// A backend that wants to see a certificate.
+/// A backend that requires a certificate.
 struct Asking {
     spec: Value,
     front: Option<TlsTerminator>,
@@ -75,14 +75,14 @@ async fn presents_a_certificate_over(wire: &str) {
         .wait_backend("default", "b", "a failure", |view| !view["last_error"].is_null())
         .await;
     assert_ne!(view["state"], "ready", "{wire}: {view}");
-    // An operator learns what is missing.
+    // The operator's view names the missing certificate.
     broker
         .admin()
         .wait_backend("default", "b", "why", |view| {
             view["last_error"].to_string().to_lowercase().contains("certificate")
         })
         .await;
-    // Now with one.
+    // The backend now has a certificate.
     let (status, stored) =
         broker.admin().put_backend("default", "b", &with(&backend.spec, &identity)).await;
     assert_eq!(status, 200, "{stored}");
@@ -90,7 +90,10 @@ async fn presents_a_certificate_over(wire: &str) {
     let client = broker.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), "{\"n\":1}");
     if let Some(front) = &backend.front {
-        assert!(front.shown().iter().flatten().any(|shown| shown == identity.der()), "{wire}");
+        assert!(
+            front.client_certificates().iter().flatten().any(|shown| shown == identity.der()),
+            "{wire}"
+        );
     }
     let view = broker.admin().backend("default", "b").await;
     assert_eq!(
@@ -143,21 +146,21 @@ async fn the_certificate_is_read_anew_at_a_reload_and_a_broken_one_changes_nothi
     client.call("b__echo", json!({})).await;
     let (front, pipe) = (backend.front.as_ref().unwrap(), backend.pipe.as_ref().unwrap());
     let next_shown = async || {
-        let before = front.shown().len();
+        let before = front.client_certificates().len();
         pipe.cut();
         eventually("another connection", || async {
-            // One that was on the connection that is cut is lost.
+            // A call on the connection that is cut is lost.
             client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
-            if front.shown().len() > before { Ok(()) } else { Err(before) }
+            if front.client_certificates().len() > before { Ok(()) } else { Err(before) }
         })
         .await;
-        front.shown().last().unwrap().clone().unwrap()
+        front.client_certificates().last().unwrap().clone().unwrap()
     };
     let saved = [std::fs::read(&first.cert).unwrap(), std::fs::read(&first.key).unwrap()];
-    // Half of a pair: the old one stays.
+    // Half of a pair was replaced: the old one stays.
     std::fs::copy(&second.cert, &first.cert).unwrap();
     reloaded(&broker, 1).await;
-    broker.logged("the certificate presented to a backend stays as it is").await;
+    broker.wait_for_log("the certificate presented to a backend stays as it is").await;
     assert_eq!(&within("a call", next_shown()).await, first.der());
     std::fs::copy(&second.key, &first.key).unwrap();
     reloaded(&broker, 2).await;
@@ -180,14 +183,14 @@ async fn files_that_are_not_the_operators_choice_are_refused() {
     let open = trusting(&authority).start().await;
     let folder = authority.ca().parent().unwrap().to_owned();
     for (cert, key, wrong) in [
-        (folder.join("none.pem"), identity.key.clone(), "can not be read"),
+        (folder.join("none.pem"), identity.key.clone(), "cannot be read"),
         (
             identity.cert.clone(),
             authority.client("default", "other").key,
-            "can not be used with the key",
+            "cannot be used with the key",
         ),
         ("/etc/ssl/private/key.pem".into(), identity.key.clone(), "tls.client_cert_folders"),
-        (folder.join("..").join("x.pem"), identity.key.clone(), "no absolute path"),
+        (folder.join("..").join("x.pem"), identity.key.clone(), "not an absolute path"),
     ] {
         let mut spec = backend.spec.clone();
         spec["tls"] = json!({"client_cert": cert, "client_key": key});
@@ -195,7 +198,7 @@ async fn files_that_are_not_the_operators_choice_are_refused() {
         assert_eq!(status, 400, "{refused}");
         assert!(refused.to_string().contains(wrong), "{wrong}: {refused}");
     }
-    // A declared backend may name any, but they have to be there.
+    // A declared backend may name any files, but they have to exist.
     let mut spec = backend.spec.clone();
     spec["tls"] = json!({"client_cert": folder.join("none.pem"), "client_key": identity.key});
     std::fs::write(folder.join("config.yaml"), json!({"backends": {"b": spec}}).to_string())

@@ -1,4 +1,4 @@
-//! What one client of a duplex listener can hold up.
+//! Resources that one client of a duplex listener can hold.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::{
     stdio,
 };
 
-/// More than the buffers of two sockets and the outbox hold together.
+/// More answers than the buffers of two sockets and the outbox hold together.
 const ANSWERS: u64 = 50;
 const ANSWER_BYTES: usize = 200_000;
 
@@ -57,7 +57,7 @@ async fn f_19_a_client_that_does_not_read_is_cut_and_nobody_else_notices() {
     other.call("b__large", json!({})).await;
 }
 
-/// Moves the limit of descriptors of a process that runs.
+/// Changes the limit of descriptors of a running process.
 fn limit_descriptors(broker: &TestBroker, count: u64) {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
     let pid = Pid::from_raw(broker.pid().cast_signed()).unwrap();
@@ -71,7 +71,7 @@ async fn r18_f_20_health_and_operators_are_served_when_clients_have_used_up_the_
     let canary = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     canary.call("b__echo", json!({})).await;
     limit_descriptors(&broker, 256);
-    // Twice as many as there can be, on both listeners. The kernel takes them all.
+    // Twice as many as there can be, on both listeners. The kernel accepts them all.
     let mut strangers = Vec::new();
     for _ in 0..250 {
         for address in [broker.tcp_address(), broker.http_address()] {
@@ -93,9 +93,10 @@ async fn r18_f_20_health_and_operators_are_served_when_clients_have_used_up_the_
     let used = admin.metric("process_cpu_seconds_total", &[]).await.unwrap() - cpu;
     assert!(used < 0.2 * begun.elapsed().as_secs_f64(), "{used} s of {:?}", begun.elapsed());
     let open = admin.metric("process_open_fds", &[]).await.unwrap();
-    // The reserve is a quarter of so low a limit; those who accept at the same time may reach into it, and so does this request.
+    // The reserve is a quarter of so low a limit. Concurrent accepts may reach into it, and so does
+    // this request.
     assert!((150.0..=200.0).contains(&open), "{open} open");
-    broker.logged("only the reserve of file descriptors is left").await;
+    broker.wait_for_log("only the reserve of file descriptors is left").await;
     // A backend's process is not started from the reserve either.
     admin.put_backend("default", "c", &stdio().spec()).await;
     let failed = admin
@@ -144,22 +145,22 @@ async fn a_half_closed_client_that_reads_slowly_does_not_hold_up_a_drain() {
         .start()
         .await;
     let network = FaultProxy::start(broker.tcp_address()).await;
-    // It would take minutes for all of it.
+    // All of it would take minutes.
     network.rate(Direction::Downstream, Some(64 << 10));
     let mut socket = asking(network.address(), ANSWERS, "b__large", json!({})).await;
     socket.shutdown().await.unwrap();
     let mut first = [0; 1024];
     assert!(within("the first answers", socket.read(&mut first)).await.unwrap() > 0);
     half_closed(&broker, 1).await;
-    broker.ask_to_end();
-    assert!(broker.exited().await.success());
+    broker.request_shutdown();
+    assert!(broker.wait_for_exit().await.success());
 }
 
 #[tokio::test]
 async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_room() {
     const ROOM: usize = 16;
     const POSTS: usize = 20;
-    // Room is for two of the largest messages, or 16 MiB.
+    // There is room for two of the largest messages, or 16 MiB.
     let limits = json!({"limits": {"message_bytes": "4MiB"}});
     let broker = listening().config(limits).backend("default", "b", stdio().spec()).start().await;
     let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
@@ -176,7 +177,7 @@ async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_room() {
         post.write_all(head.as_bytes()).await.unwrap();
         posts.push(post);
     }
-    // Who is asked for its body has a part of the room.
+    // A client that got `100 Continue` holds a part of the room.
     let asked = |post: &TcpStream| post.try_read(&mut [0; 64]).is_ok();
     let mut waiting = posts;
     let mut reading = Vec::new();
@@ -194,7 +195,7 @@ async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_room() {
     }
     assert_eq!(broker.admin().get("/readyz").await.0, 200);
     assert_eq!(take_asked(&mut reading), ROOM, "the rest waits");
-    // Those that are taken make room for the rest.
+    // Messages that are read make room for the rest.
     let mut done = 0;
     while done < POSTS {
         let mut post = match reading.pop() {
@@ -214,7 +215,7 @@ async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_room() {
     }
 }
 
-/// What a client that never finishes does, of four kinds.
+/// Starts a client that never finishes, of one of four kinds.
 async fn slow_client(broker: &TestBroker, kind: usize) -> TcpStream {
     let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     let (address, text) = match kind {
@@ -260,7 +261,7 @@ async fn r17_a_thousand_clients_that_never_finish_are_cut_and_nobody_else_notice
         }
     }
     for socket in &mut slow {
-        // Whatever it is told, its connection ends.
+        // Its connection ends, whatever the answer.
         let _reset = within("the end", socket.read_to_end(&mut Vec::new())).await;
     }
     canary.call("b__echo", json!({})).await;

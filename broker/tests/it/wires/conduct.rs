@@ -1,6 +1,14 @@
-//! What a broker does about its clients is the same on every wire in front: messages in order, an exact limit, pieces of any
-//! size, clients that have nothing more to say, clients that do not read, connections that break. [`behind`] says the same of
-//! backends; the wires themselves are held to it by a suite of the `transport` crate, over each of them and in both directions.
+//! The broker treats its clients in the same way on every wire in front:
+//!
+//! - messages in order
+//! - an exact limit
+//! - pieces of any size
+//! - clients that end their half of a connection
+//! - clients that do not read
+//! - connections that break
+//!
+//! [`behind`] tests the same for backends. A suite of the `transport` crate tests the wires
+//! themselves, each of them in both directions.
 
 mod behind;
 mod half_closed;
@@ -29,24 +37,24 @@ const LIMIT: usize = 256 << 10;
 const ANSWER_BYTES: usize = 200_000;
 /// Answers that are more than the buffers of sockets, of a proxy and the outbox hold together.
 const ANSWERS: u64 = 60;
-/// Over QUIC the broker has no more on its way than its client takes.
+/// Over QUIC the broker has no more in flight than its client accepts.
 const ANSWERS_OF_QUIC: u64 = 12;
-/// The same of words that nobody waits for.
+/// Log messages that are more than the buffers and the outbox hold.
 const FLOOD: usize = 100;
-/// On processors that are busy with something else a few seconds are not much for so much: only a hang takes as long as this.
+/// On busy processors a few seconds are not much for so many bytes: only a hang takes this long.
 const MEGABYTES_WITHIN: Duration = Duration::from_secs(60);
 const IN_ORDER: usize = 300;
 /// Messages that come in one piece.
 const TOGETHER: u64 = 50;
 
-/// What is the same for all clients of one wire.
+/// The broker and backend that all clients of one wire share.
 struct Topology {
     front: &'static str,
     broker: TestBroker,
     authority: Authority,
     backend: FakeBackend,
     gate: Gate,
-    /// For the calls of those who have nothing more to say.
+    /// Gate for the calls of clients that have ended their half of a connection.
     held: Gate,
 }
 
@@ -101,7 +109,8 @@ impl Topology {
         Self { front, broker, authority, backend, gate, held }
     }
 
-    /// Large answers come once all are asked for: who is not read from meanwhile is asked for no more.
+    /// Answers all calls once they are all sent. The broker stops reading requests of a client that
+    /// does not read.
     async fn answer_all(&self, calls: u64) {
         self.backend.wait_count("all calls", calls as usize, |seen| seen.calls("large")).await;
         self.gate.open();
@@ -111,7 +120,7 @@ impl Topology {
         client(self.front, &self.broker, Doors::of(&self.broker), &self.authority).await
     }
 
-    /// Through a proxy, over wires that have connections of TCP.
+    /// Connects through a proxy, over wires that have connections of TCP.
     async fn through_a_proxy(&self) -> Option<(FaultProxy, Client)> {
         let mut doors = Doors::of(&self.broker);
         let door = match self.front {
@@ -125,15 +134,16 @@ impl Topology {
         Some((proxy, client))
     }
 
-    /// Whether a connection that breaks is the end of its session.
+    /// Returns whether a connection that breaks ends its session.
     fn ends_with_connection(&self) -> bool {
         !["http", "websocket"].contains(&self.front)
     }
 
-    /// In good order; so many sessions are left. That of a WebSocket whose connection broke waits for its client.
+    /// Closes the client in order and checks that so many sessions are left. That of a WebSocket
+    /// whose connection broke waits for its client.
     async fn leave(&self, client: Client, left: usize) {
         if self.front == "sse" {
-            client.client.break_off(); // its stream is its session
+            client.client.disconnect(); // its stream is its session
         }
         drop(client);
         self.broker.admin().wait_sessions("default", left).await;
@@ -155,7 +165,7 @@ async fn messages_come_in_order(topology: &Topology) {
     topology.leave(client, before).await;
 }
 
-/// A call of so many bytes.
+/// Returns a call of so many bytes.
 fn call_of(id: u64, bytes: usize) -> String {
     let with = |text: &str| {
         request(id, "tools/call", json!({"name": "b__echo", "arguments": {"text": text}}))
@@ -168,19 +178,21 @@ async fn the_limit_is_exact(topology: &Topology) {
         (topology.sessions().await, topology.backend.count(|seen| seen.calls("echo")));
     let client = topology.client().await;
     client.client.send(call_of(9_000, LIMIT)).await;
-    // The answer is an echo, and so above the limit of what a backend may say: the request was not.
-    let answer = client.client.said("an answer", |said| said["id"] == 9_000).await;
+    // The answer is an echo, and so above the limit of a backend's message: the request was not.
+    let answer = client.client.wait_for_message("an answer", |said| said["id"] == 9_000).await;
     assert_ne!(answer["error"]["data"]["kind"], "message_too_large", "{answer}");
     assert_eq!(topology.backend.count(|seen| seen.calls("echo")), seen + 1);
     client.client.send(call_of(9_001, LIMIT + 1)).await;
     match topology.front {
         // A POST is answered by its own response, which this client does not read.
         "sse" => posts_over_the_limit_are_refused(topology).await,
-        "websocket" => assert!(client.client.ended().await.starts_with("1009 ")),
+        "websocket" => assert!(client.client.wait_for_close().await.starts_with("1009 ")),
         _ => drop(
             client
                 .client
-                .said("a refusal", |said| said["error"]["data"]["kind"] == "message_too_large")
+                .wait_for_message("a refusal", |said| {
+                    said["error"]["data"]["kind"] == "message_too_large"
+                })
                 .await,
         ),
     }
@@ -194,13 +206,13 @@ async fn the_limit_is_exact(topology: &Topology) {
         "what is too large goes nowhere"
     );
     if topology.front == "sse" {
-        client.client.break_off();
+        client.client.disconnect();
     }
     drop(client);
     topology.leave(other, before + usize::from(topology.front == "websocket")).await;
 }
 
-/// To the address a stream of HTTP+SSE has named.
+/// Posts to the address that a stream of HTTP+SSE has named.
 async fn posted(address: SocketAddr, path: &str, message: &str) -> String {
     raw_http(address, http::post(path, "connection: close\r\n", message).as_bytes()).await
 }
@@ -229,7 +241,7 @@ impl SseStream {
         posted(self.address, &self.path, message).await
     }
 
-    /// The answer to the request with this id.
+    /// Returns the answer to the request with this id.
     async fn answer(&mut self, id: u64) -> Value {
         let answers = |event: &str| {
             let message: Value = serde_json::from_str(event.split_once("data: ")?.1).ok()?;
@@ -254,13 +266,13 @@ async fn posts_over_the_limit_are_refused(topology: &Topology) {
         refused.starts_with("HTTP/1.1 413 ") && refused.contains("message_too_large"),
         "{refused}"
     );
-    // The stream goes on.
+    // The stream continues.
     assert!(stream.post(&call_of(9_003, LIMIT)).await.contains(" 202 "));
     stream.answer(9_003).await;
     assert!(!stream.said.contains("9002"), "{}", stream.said);
 }
 
-/// What a client says before anything else.
+/// Returns the first messages of a client.
 fn opening() -> [String; 2] {
     [
         initialize_body("2025-11-25"),
@@ -292,7 +304,7 @@ async fn pieces_of_any_size_are_no_different(topology: &Topology) {
     topology.leave(client, before).await;
 }
 
-/// Many messages at once.
+/// Sends many messages at once.
 async fn all_in_one_piece(topology: &Topology, client: &Client) {
     let ids = 20_000..20_000 + TOGETHER;
     let echo =
@@ -301,7 +313,8 @@ async fn all_in_one_piece(topology: &Topology, client: &Client) {
         assert_eq!(text_of(&answer["result"]), json!({"n": id}).to_string())
     };
     match topology.front {
-        // Requests that are written before the first is answered: their answers come in the same order.
+        // The requests are written before the first is answered: their answers come in the same
+        // order.
         "http" => {
             let client = topology.broker.connected(json!({})).await;
             let posts: String = ids.clone().map(|id| client.post_as_text("", &echo(id))).collect();
@@ -321,7 +334,7 @@ async fn all_in_one_piece(topology: &Topology, client: &Client) {
             }
             client.delete_session().await;
         }
-        // The same, but that the answers come on the stream.
+        // The requests are the same, but the answers come on the stream.
         "sse" => {
             let mut stream = SseStream::open(topology).await;
             let posts: String =
@@ -338,13 +351,17 @@ async fn all_in_one_piece(topology: &Topology, client: &Client) {
         _ => {
             client.client.send(ids.clone().map(echo).collect::<Vec<_>>().join("\n")).await;
             for id in ids {
-                echoed(&client.client.said("an answer", |said| said["id"] == id).await, id);
+                echoed(
+                    &client.client.wait_for_message("an answer", |said| said["id"] == id).await,
+                    id,
+                );
             }
         }
     }
 }
 
-/// A session over QUIC whose messages come a byte at a time: on its control stream, or each on a stream of its own.
+/// Opens a session over QUIC whose messages come a byte at a time: on its control stream, or each
+/// on a stream of its own.
 async fn byte_by_byte(topology: &Topology, text: &str) {
     let peer = QuicPeer::connect(topology.broker.quic_address(), &topology.authority, None, "mcp")
         .await
@@ -380,8 +397,9 @@ async fn who_does_not_read_is_cut(topology: &Topology) {
     let (before, cut) = (topology.sessions().await, [("scope", "outbox_bytes")]);
     let other = topology.client().await;
     match topology.front {
-        // Of each answer what nobody waits for is left out, and the rest waits for its client: 30 s, as
-        // `h_23_answers_that_are_not_taken_wait_for_a_while_and_then_end_the_connection` sees.
+        // The broker drops log messages of an answer that is not read. The rest waits 30 s for its
+        // client, as `h_23_answers_that_are_not_taken_wait_for_a_while_and_then_end_the_connection`
+        // shows.
         "http" => {
             let (proxy, client) = topology.through_a_proxy().await.unwrap();
             client.client.result("logging/setLevel", json!({"level": "debug"})).await;
@@ -418,7 +436,8 @@ async fn who_does_not_read_is_cut(topology: &Topology) {
                 .wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0)
                 .await;
             let ended = within("the end", peer.connection.closed()).await;
-            // A client that was held up until the broker has forgotten the connection hears that last.
+            // A client that was blocked until the broker has forgotten the connection gets a reset
+            // instead.
             let is_told = matches!(&ended, ConnectionError::ApplicationClosed(closed) if closed.error_code == 7_u32.into());
             assert!(is_told || ended == ConnectionError::Reset, "{ended}");
         }
@@ -443,14 +462,15 @@ async fn who_does_not_read_is_cut(topology: &Topology) {
                 .admin()
                 .wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0)
                 .await;
-            client.client.break_off();
+            client.client.disconnect();
         }
     }
     other.client.call("b__echo", json!({})).await;
     topology.leave(other, before + usize::from(topology.front == "websocket")).await;
 }
 
-/// A stream of HTTP+SSE that is not read from its second event on, and whose client asks for much.
+/// Opens a stream of HTTP+SSE that is not read from its second event on, with a client that
+/// requests much.
 async fn unread_stream(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     socket2::SockRef::from(&stream).set_recv_buffer_size(4096).unwrap();

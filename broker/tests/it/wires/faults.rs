@@ -15,7 +15,7 @@ use tokio::{
 use super::listening;
 use crate::{hostile::flipped, initialize_body, kind, request, stdio, text_of};
 
-/// A broker, a backend that writes down what it is sent, and a proxy on either side of the broker.
+/// A broker, a backend that records its input, and a proxy on either side of the broker.
 struct Ways {
     broker: TestBroker,
     front: FaultProxy,
@@ -72,9 +72,9 @@ async fn f_11_a_call_on_a_connection_that_was_reset_is_not_sent_again() {
     })
     .await;
     assert_eq!(ways.recorded("\"hang\""), 1);
-    // On the client's side.
+    // The reset is on the client's side.
     ways.front.reset();
-    client.ended().await;
+    client.wait_for_close().await;
     ways.client().await.call("b__echo", json!({})).await;
 }
 
@@ -87,7 +87,7 @@ async fn f_13_a_call_whose_answer_is_swallowed_ends_in_time_and_is_not_sent_agai
     let answer = client
         .request("tools/call", json!({"name": "b__echo", "arguments": {"swallowed": true}}))
         .await;
-    // In time, and told apart from what can be tried again: the backend may have acted.
+    // In time, and distinct from errors that permit a retry: the backend may have acted.
     assert_eq!(
         (kind(&answer["error"]), &answer["error"]["data"]["retryable"]),
         ("timeout", &json!(false)),
@@ -115,7 +115,7 @@ async fn f_14_slow_networks_make_calls_slow_and_no_more_of_them() {
     for n in 0..50 {
         jitter();
         calls.push((n, client.begin_call("b__echo", json!({"n": n})).await));
-        // So that not all of them travel with the same delay.
+        // The pause keeps them from travelling with the same delay.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for (n, call) in calls {
@@ -149,7 +149,7 @@ async fn f_16_a_message_cut_at_any_byte_is_never_taken_for_one() {
 async fn f_17_flipped_bits_are_errors_and_the_connection_goes_on() {
     let ways = Ways::new(json!({})).await;
     let client = ways.client().await;
-    // An id the client itself will not come to.
+    // An id that the client itself will not reach.
     let call =
         request(7_000, "tools/call", json!({"name": "b__echo", "arguments": {"text": "flip"}}));
     let mut unreadable = 0;
@@ -160,7 +160,8 @@ async fn f_17_flipped_bits_are_errors_and_the_connection_goes_on() {
     client.call("b__echo", json!({"after": true})).await;
     let admin = ways.broker.admin();
     assert_eq!(admin.get("/readyz").await.0, 200);
-    // What is not JSON any more is counted, each; what still is may be anything the client could have meant.
+    // Each text that is not JSON any more is counted. A damaged text that still is may be any
+    // message of the client.
     assert!(unreadable > 40, "{unreadable}");
     admin
         .wait_metric("mcp_errors_total", &[("code", "-32700")], |count| {

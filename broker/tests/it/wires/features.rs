@@ -1,5 +1,5 @@
-//! What works over every wire, in front and behind. Each function is one feature, for a client with a session of the
-//! aggregated endpoint, whose backend `b` is the scripted one.
+//! Features of every wire, in front and behind. Each function is one feature, for a client with a
+//! session of the aggregated endpoint, whose backend `b` is the scripted one.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use testkit::{DuplexClient, duplex::DuplexCall, eventually};
 use super::{answering, everything, with_stdio, with_tcp};
 use crate::text_of;
 
-/// Tools with progress and log messages.
+/// Tests tools with progress and log messages.
 pub(super) async fn progress_and_logging(client: &DuplexClient) {
     let names: Vec<Value> = client.result("tools/list", json!({})).await["tools"]
         .as_array()
@@ -66,7 +66,7 @@ pub(super) async fn resources(client: &DuplexClient) {
     client.result("resources/unsubscribe", json!({"uri": "b+test://one"})).await;
 }
 
-/// A cancelled request gets no answer, and its id is free again.
+/// Tests that a cancelled request gets no answer, and its id is free again.
 pub(super) async fn cancellation(client: &DuplexClient) {
     let mut hanging = client.begin_call("b__hang", json!({})).await;
     client.result("ping", json!({})).await;

@@ -1,4 +1,4 @@
-//! What is not JSON, over wires whose connection goes on after it (J-01, W-06).
+//! Texts that are not JSON, over wires whose connection continues after them (J-01, W-06).
 
 use serde_json::{Value, json};
 use testkit::{Authority, FakeBackend};
@@ -6,10 +6,10 @@ use testkit::{Authority, FakeBackend};
 use super::matrix::{Doors, FRONTS, client, listening_everywhere};
 use crate::bad_input::suite;
 
-/// Where many messages follow one another on one connection.
+/// Wires on which many messages follow one another on one connection.
 const WIRES: [&str; 4] = ["websocket", "tcp", "tls", "quic"];
 
-/// A call that has this text among its arguments.
+/// Returns a call that has this text among its arguments.
 fn call_with(id: &str, text: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{{"name":"b__echo","arguments":{{"x":{text}}}}}}}"#,
@@ -31,27 +31,29 @@ async fn j_01_w_06_no_n_file_ends_a_connection_or_reaches_a_backend() {
     for wire in WIRES {
         let client = client(wire, &broker, Doors::of(&broker), &authority).await.client;
         for (name, content) in suite("n_") {
-            // What is not a text is refused by the wire itself: `w_04_text_that_is_not_utf_8`, `j_03_invalid_utf8_is_a_parse_error`.
+            // The wire itself refuses bytes that are not UTF-8: `w_04_text_that_is_not_utf_8`,
+            // `j_03_invalid_utf8_is_a_parse_error`.
             let Ok(text) = String::from_utf8(content) else { continue };
-            // A line feed is the end of a message, and blanks are none.
+            // A line feed is the end of a message, and blanks are not a message.
             if text.trim().is_empty() || text.contains('\n') {
                 continue;
             }
             for message in [call_with(&name, &text), text] {
                 client.send(message).await;
-                client.said(&format!("{wire}: an error for {name}"), is_error).await;
+                client.wait_for_message(&format!("{wire}: an error for {name}"), is_error).await;
             }
         }
         for (name, content) in suite("i_") {
             let Ok(text) = String::from_utf8(content) else { continue };
             client.send(call_with(&name, &text)).await;
             let either = |said: &Value| said["id"] == name.as_str() || is_error(said);
-            let said = client.said(&format!("{wire}: what comes of {name}"), either).await;
+            let said =
+                client.wait_for_message(&format!("{wire}: what comes of {name}"), either).await;
             carried_out += usize::from(said["result"].is_object());
         }
         client.result("ping", json!({})).await;
     }
-    let seen = backend.seen_of("tools/call");
+    let seen = backend.recorded_of("tools/call");
     assert_eq!(seen.len(), carried_out);
     for seen in seen {
         assert!(

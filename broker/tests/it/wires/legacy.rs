@@ -7,24 +7,24 @@ use super::{answering, everything, features};
 use crate::{builder, raw_http, request, stdio, text_of};
 
 async fn broker() -> TestBroker {
-    builder().alone().backend("default", "b", stdio().spec()).start().await
+    builder().single_process().backend("default", "b", stdio().spec()).start().await
 }
 
 #[tokio::test]
 async fn every_feature_over_http_and_sse() {
     let broker = broker().await;
-    let wire = Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap();
+    let wire = Wire::http_sse(broker.http_address(), "/sse", &[]).await.unwrap();
     let client = answering(broker.duplex()).over(wire).connected(everything()).await;
     features::every_one(&client).await;
     assert_eq!(broker.admin().sessions("default").await[0]["transport"], "sse");
-    client.break_off();
+    client.disconnect();
     broker.admin().wait_sessions("default", 0).await;
 }
 
 #[tokio::test]
 async fn streams_and_messages_are_checked_like_everything_else() {
     let broker = builder()
-        .alone()
+        .single_process()
         .auth_required()
         .tenant("acme")
         .backend("acme", "b", stdio().spec())
@@ -33,14 +33,14 @@ async fn streams_and_messages_are_checked_like_everything_else() {
     let (key, other) =
         (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
     let address = broker.http_address();
-    assert_eq!(Wire::legacy(address, "/sse", &[]).await.unwrap_err(), 401);
+    assert_eq!(Wire::http_sse(address, "/sse", &[]).await.unwrap_err(), 401);
     let bearer = format!("Bearer {key}");
     assert_eq!(
-        Wire::legacy(address, "/sse/nobody", &[("authorization", &bearer)]).await.unwrap_err(),
+        Wire::http_sse(address, "/sse/nobody", &[("authorization", &bearer)]).await.unwrap_err(),
         404
     );
     assert_eq!(
-        Wire::legacy(
+        Wire::http_sse(
             address,
             "/sse",
             &[("authorization", &bearer), ("origin", "https://evil.example")]
@@ -49,7 +49,7 @@ async fn streams_and_messages_are_checked_like_everything_else() {
         .unwrap_err(),
         403
     );
-    let wire = Wire::legacy(address, "/sse/b", &[("authorization", &bearer)]).await.unwrap();
+    let wire = Wire::http_sse(address, "/sse/b", &[("authorization", &bearer)]).await.unwrap();
     let client = broker.duplex().over(wire).connected(json!({})).await;
     assert_eq!(text_of(&client.call("echo", json!({})).await), "{}");
     assert_eq!(client.error("tools/call", json!({"name": "nope"})).await["code"], -32602);

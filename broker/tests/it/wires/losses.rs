@@ -1,6 +1,7 @@
-//! Packets of TCP that are really lost: a network namespace whose only way drops what comes too fast.
+//! Packets of TCP that are really lost: a network namespace whose only route drops packets that
+//! come too fast.
 //!
-//! The test starts itself again inside the namespace; where there are none it says so.
+//! The test starts itself again inside the namespace. Without namespaces it prints that and passes.
 
 use std::process::Command;
 
@@ -9,7 +10,7 @@ use serde_json::json;
 use super::{answering, everything, features, with_tcp};
 use crate::peers::moves::{passes_in_a_namespace, succeeds};
 
-/// A queue so short that senders find out how fast they may be by what is lost of theirs.
+/// A queue so short that senders learn their rate from lost packets.
 const NARROW: &str = "tc qdisc add dev lo root tbf rate 100mbit burst 16kb limit 24kb";
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Every wire in front of every wire behind, from one table ([`FRONTS`], [`BACKS`]), with every feature.
+//! Every wire in front of every wire behind, from one table ([`FRONTS`], [`BACKS`]), with every
+//! feature.
 //!
 //! The table in `docs/transports.md` is written from the same one.
 
@@ -15,7 +16,7 @@ use testkit::{
 use super::{answering, everything, features, listening, over_each};
 use crate::stdio as script;
 
-/// How clients come, with what a reader of the documentation calls it.
+/// Wires of clients, each with its name in the documentation.
 pub(crate) const FRONTS: [(&str, &str); 7] = [
     ("http", "Streamable HTTP"),
     ("sse", "HTTP+SSE (2024-11-05)"),
@@ -25,17 +26,17 @@ pub(crate) const FRONTS: [(&str, &str); 7] = [
     ("quic", "QUIC, all on the control stream"),
     ("quic_streams", "QUIC, a stream for each request"),
 ];
-/// Where backends are.
+/// Wires of backends.
 pub(super) const BACKS: [&str; 7] =
     ["stdio", "http", "tcp", "tls", "websocket", "quic", "quic_streams"];
 
-/// What is kept for as long as a client lives.
+/// State that is kept for as long as a client exists.
 pub(crate) struct Client {
     pub(crate) client: DuplexClient,
     pub(crate) peer: Option<QuicPeer>,
 }
 
-/// Where a client connects to.
+/// Addresses of the listeners.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Doors {
     pub(crate) http: SocketAddr,
@@ -49,7 +50,7 @@ impl Doors {
     }
 }
 
-/// A new connection on which nothing was said yet.
+/// Opens a new connection without any message on it.
 pub(super) async fn wire(
     front: &str,
     doors: Doors,
@@ -57,7 +58,7 @@ pub(super) async fn wire(
 ) -> (Wire, Option<QuicPeer>) {
     let wire = match front {
         "http" => Wire::streamable_http(doors.http, "/mcp"),
-        "sse" => Wire::legacy(doors.http, "/sse", &[]).await.unwrap(),
+        "sse" => Wire::http_sse(doors.http, "/sse", &[]).await.unwrap(),
         "websocket" => {
             Wire::websocket(socket(doors.http).await, &doors.http.to_string(), "/ws", &[])
                 .await
@@ -86,7 +87,7 @@ pub(crate) async fn client(
     Client { client: answering(broker.duplex()).over(wire).connected(everything()).await, peer }
 }
 
-/// A backend, for as long as it lives.
+/// A backend, which ends when it is dropped.
 pub(super) enum Behind {
     Child(StdioScript),
     Http(FakeBackend),
@@ -110,7 +111,7 @@ impl Behind {
         })
     }
 
-    /// The admin API's body.
+    /// Returns the admin API's body.
     pub(super) fn spec(&self) -> Value {
         match self {
             Self::Child(script) => script.spec(),
@@ -120,7 +121,7 @@ impl Behind {
     }
 }
 
-/// What the features need of the scripted backend, over Streamable HTTP.
+/// Starts a backend over Streamable HTTP with the tools of the scripted one.
 async fn scripted_over_http() -> FakeBackend {
     let backend =
         FakeBackend::with_tool(
@@ -170,7 +171,7 @@ async fn scripted_over_http() -> FakeBackend {
         Reply::text("touched")
     });
     backend.tool("hang", |call| async move {
-        call.gone().await;
+        call.client_disconnected().await;
         Reply::text("too late")
     });
     backend
@@ -195,7 +196,7 @@ async fn passes(back: &str) {
         features::every_one(&client.client).await;
         assert_eq!(broker.admin().sessions("default").await.len(), 1);
         if front == "sse" {
-            client.client.break_off(); // its stream is its session
+            client.client.disconnect(); // its stream is its session
         }
         drop(client);
         broker.admin().wait_sessions("default", 0).await;
@@ -204,7 +205,8 @@ async fn passes(back: &str) {
 
 over_each!(BACKS, passes: stdio, http, tcp, tls, websocket, quic, quic_streams);
 
-/// The part of `docs/transports.md` between two comments. Run with `UPDATE_DOCS=1` to write it anew.
+/// Checks the part of `docs/transports.md` between two comments. Run with `UPDATE_DOCS=1` to
+/// replace it.
 #[test]
 fn the_documented_matrix_is_the_tested_one() {
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/transports.md");

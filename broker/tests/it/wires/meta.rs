@@ -1,4 +1,4 @@
-//! What is between a client and the broker goes no further, in whatever message it stands (LOG-03).
+//! Members of `_meta` between a client and the broker are not passed on, in any message (LOG-03).
 
 use serde_json::{Value, json};
 use testkit::{DuplexClient, duplex::Wire, eventually};
@@ -8,7 +8,7 @@ use crate::{stdio, text_of};
 
 const TOKEN: &str = "mcpb_canary-7f3a-0123456789";
 
-/// A member of ours, and one that is the backend's.
+/// Returns a member of ours, and one that is the backend's.
 fn meta() -> Value {
     json!({"dev.mcp-broker/token": TOKEN, "other": "mine", "dev.mcp-broker/\u{fc}": TOKEN})
 }
@@ -31,7 +31,7 @@ async fn all_messages(client: &DuplexClient) {
         "the same task"
     );
     client.result("tasks/result", json!({"taskId": created["task"]["taskId"]})).await;
-    // A call that asks, whose answer has it too.
+    // A call that sends a request to the client, whose answer has the members too.
     client.call("b__elicit", json!({"message": "m"})).await;
 }
 
@@ -56,7 +56,7 @@ async fn what_is_between_client_and_broker_reaches_no_backend_no_store_and_no_lo
             "tcp" => builder().tcp(broker.tcp_address()).await,
             "websocket" => builder().websocket(broker.http_address(), "/ws", &[]).await.unwrap().0,
             "sse" => {
-                builder().over(Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap())
+                builder().over(Wire::http_sse(broker.http_address(), "/sse", &[]).await.unwrap())
             }
             _ => builder().over(Wire::streamable_http(broker.http_address(), "/mcp")),
         };

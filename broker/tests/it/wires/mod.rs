@@ -29,7 +29,8 @@ use tokio::{
 
 use crate::{builder, stdio};
 
-/// A test for each of `all`, named after it, whose wire it hands to `conducts`; and one that none of them is missing.
+/// Makes a test for each of `all`, named after it, which passes its wire to `conducts`. Another
+/// test checks that none of them is missing.
 macro_rules! over_each {
     ($all:expr, $conducts:path: $($name:ident),*) => {
         $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -45,12 +46,12 @@ macro_rules! over_each {
 }
 use over_each;
 
-/// One process that listens on TCP too.
+/// Returns a broker of one process that listens on TCP too.
 fn listening() -> BrokerBuilder {
-    builder().alone().config(json!({"listen": {"tcp": "127.0.0.1:0"}}))
+    builder().single_process().config(json!({"listen": {"tcp": "127.0.0.1:0"}}))
 }
 
-/// Opens a stream of HTTP+SSE, and says where its messages are to be posted.
+/// Opens a stream of HTTP+SSE; returns the address for its messages.
 async fn sse_endpoint(stream: &mut TcpStream) -> String {
     stream
         .write_all(b"GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n")
@@ -65,17 +66,17 @@ async fn sse_endpoint(stream: &mut TcpStream) -> String {
     head.split("data: ").nth(1).unwrap().lines().next().unwrap().to_owned()
 }
 
-/// For brokers that log that a client has ended its half of a connection.
+/// Returns the configuration of brokers that log when a client ends its half of a connection.
 fn telling_half_closes() -> Value {
     json!({"telemetry": {"log": "info,broker::listeners::duplex=debug"}})
 }
 
-/// How many clients have ended theirs.
+/// Returns how many clients have ended their half.
 fn half_closes(broker: &TestBroker) -> usize {
     broker.log().matches("has said all it has to say").count()
 }
 
-/// Waits until so many have.
+/// Waits until so many clients have ended their half.
 async fn half_closed(broker: &TestBroker, count: usize) {
     eventually("the end of what a client says", || async {
         let seen = half_closes(broker);
@@ -84,18 +85,18 @@ async fn half_closed(broker: &TestBroker, count: usize) {
     .await;
 }
 
-/// With the scripted backend as `b`, as a child process.
+/// Starts a broker with the scripted backend as `b`, as a child process.
 async fn with_stdio() -> TestBroker {
     listening().backend("default", "b", stdio().spec()).start().await
 }
 
-/// With the scripted backend as `b`, behind TCP.
+/// Starts a broker with the scripted backend as `b`, behind TCP.
 async fn with_tcp() -> (TestBroker, PipeBackend) {
     let backend = PipeBackend::tcp(&stdio()).await;
     (listening().backend("default", "b", backend.spec()).start().await, backend)
 }
 
-/// A client that can answer everything.
+/// Returns a client that can answer every request.
 fn answering(builder: DuplexBuilder) -> DuplexBuilder {
     builder.answers(|method, params| match method {
         "sampling/createMessage" => {

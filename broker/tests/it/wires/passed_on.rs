@@ -6,7 +6,7 @@ use testkit::{DuplexClient, FakeBackend, Gate, Reply, TestCluster};
 use super::{answering, everything, features};
 use crate::{builder, stdio, text_of};
 
-/// A client's connection to one replica.
+/// Opens a client's connection to one replica.
 async fn at(
     cluster: &TestCluster,
     replica: usize,
@@ -19,7 +19,7 @@ async fn at(
         .map(|(client, _)| client)
 }
 
-/// A session at the first replica, its client, and its id.
+/// Opens a session at the first replica; returns its client and its id.
 async fn opened(cluster: &TestCluster, capabilities: Value) -> (DuplexClient, String) {
     let client = at(cluster, 0, &[]).await.unwrap();
     let answer = client.initialize(capabilities, json!({})).await;
@@ -39,7 +39,7 @@ async fn two() -> TestCluster {
 async fn every_feature_through_another_replica() {
     let cluster = two().await;
     let (client, id) = opened(&cluster, everything()).await;
-    client.break_off();
+    client.disconnect();
     let client = at(&cluster, 1, &[("mcp-session-id", &id)]).await.unwrap();
     features::every_one(&client).await;
     let sessions = cluster.admin(0).sessions("default").await;
@@ -47,7 +47,7 @@ async fn every_feature_through_another_replica() {
     let passed_on =
         cluster.admin(1).metric("mcp_forwarded_requests_total", &[("outcome", "answered")]).await;
     assert_eq!(passed_on, Some(1.0), "it is one request, however much is said");
-    // The client's goodbye goes through, too.
+    // The client's close frame passes through, too.
     drop(client);
     cluster.admin(0).wait_sessions("default", 0).await;
 }
@@ -68,11 +68,11 @@ async fn what_was_not_received_comes_through_another_replica() {
     let call = client.begin_call("b__echo", json!({})).await;
     backend.wait_for("the call", |seen| seen.is("tools/call")).await;
     let (received, asked) = (client.received().to_string(), call.id);
-    client.break_off();
+    client.disconnect();
     gate.open();
     let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", &received)];
     let client = at(&cluster, 1, &headers).await.unwrap();
-    let answer = client.said("the answer", |message| message["id"] == asked).await;
+    let answer = client.wait_for_message("the answer", |message| message["id"] == asked).await;
     assert_eq!(text_of(&answer["result"]), "at last");
 }
 
@@ -93,19 +93,19 @@ async fn what_the_owner_refuses_is_what_the_client_hears() {
 async fn a_session_outlives_its_owner_and_whoever_passes_it_on() {
     let mut cluster = two().await;
     let (client, id) = opened(&cluster, json!({})).await;
-    client.break_off();
+    client.disconnect();
     let session = [("mcp-session-id", id.as_str())];
     let through = at(&cluster, 1, &session).await.unwrap();
     assert_eq!(text_of(&through.call("b__echo", json!({})).await), "{}");
     assert!(cluster.terminate(1).await, "a clean exit");
-    through.ended().await;
+    through.wait_for_close().await;
     let home = at(&cluster, 0, &session).await.unwrap();
     assert_eq!(text_of(&home.call("b__echo", json!({})).await), "{}");
-    cluster.start_again(1).await;
+    cluster.restart(1).await;
     let through = at(&cluster, 1, &session).await.unwrap();
     assert_eq!(text_of(&through.call("b__echo", json!({})).await), "{}");
     cluster.kill(0).await;
-    through.ended().await;
+    through.wait_for_close().await;
     let adopted = at(&cluster, 1, &session).await.unwrap();
     assert_eq!(text_of(&adopted.call("b__echo", json!({})).await), "{}");
 }

@@ -1,4 +1,5 @@
-//! QUIC in front: the control stream, streams of single requests, and what the connection itself has to do.
+//! QUIC in front: the control stream, streams of single requests, and duties of the connection
+//! itself.
 
 use serde_json::{Value, json};
 use testkit::{
@@ -17,7 +18,10 @@ async fn started() -> (TestBroker, Authority) {
     let authority = Authority::new();
     let server = authority.server("server");
     (
-        over_quic(builder().alone(), &server).backend("default", "b", stdio().spec()).start().await,
+        over_quic(builder().single_process(), &server)
+            .backend("default", "b", stdio().spec())
+            .start()
+            .await,
         authority,
     )
 }
@@ -37,7 +41,7 @@ fn call(id: u64, tool: &str, arguments: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": tool, "arguments": arguments, "_meta": {"progressToken": id}}})
 }
 
-/// The id of the question that comes first on a request's stream.
+/// Returns the id of the first request to the client on a request's stream.
 async fn question(reader: &mut quinn::RecvStream) -> Value {
     let mut first = vec![0; 64 * 1024];
     let count = within("the question", reader.read(&mut first)).await.unwrap().unwrap();
@@ -68,14 +72,14 @@ async fn a_request_may_have_a_stream_of_its_own() {
             && said["params"]["progressToken"] == 100)
     );
     assert_eq!((&said[3]["id"], text_of(&said[3]["result"])), (&json!(100), "done"));
-    // What is wrong with it is said on it.
+    // An error of the request comes on its own stream.
     let (_writer, reader) = peer.request(&json!({"jsonrpc": "2.0", "id": 101, "method": "tools/call", "params": {"name": "nope"}})).await;
     assert_eq!(QuicPeer::lines(reader).await[0]["id"], 101);
     let (_writer, reader) = peer.request(&json!("nonsense")).await;
     assert_eq!(kind(&QuicPeer::lines(reader).await[0]["error"]), "invalid_request");
     let (_writer, reader) = peer.request(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}})).await;
     assert!(QuicPeer::lines(reader).await.is_empty());
-    // Large, and many at once.
+    // The answers are large, and many at once.
     let mut reading = Vec::new();
     for id in 200..260 {
         let (_writer, reader) =
@@ -94,7 +98,7 @@ async fn a_stream_that_is_given_up_is_a_cancellation() {
     let record = folder.path().join("record");
     let authority = Authority::new();
     let server = authority.server("server");
-    let broker = over_quic(builder().alone(), &server)
+    let broker = over_quic(builder().single_process(), &server)
         .backend("default", "b", stdio().record(&record).spec())
         .start()
         .await;
@@ -116,20 +120,21 @@ async fn a_stream_that_is_given_up_is_a_cancellation() {
     eventually("the call", || recorded("\"hang\"", 2)).await;
     writer.reset(16_u32.into()).unwrap();
     eventually("the cancellation", || recorded("notifications/cancelled", 2)).await;
-    // And one that is cancelled elsewhere: without an answer the stream does not end as if there had been one.
+    // A request that is cancelled elsewhere: without an answer the stream does not end as if there
+    // had been one.
     let (_writer, mut reader) = peer.request(&call(302, "b__hang", json!({}))).await;
     eventually("the call", || recorded("\"hang\"", 3)).await;
     client.notify("notifications/cancelled", json!({"requestId": 302})).await;
     assert_eq!(within("a reset", reader.received_reset()).await.unwrap(), Some(16_u32.into()));
     client.call("b__echo", json!({})).await;
-    assert!(client.untaken().is_empty(), "{:?}", client.untaken());
+    assert!(client.unread_messages().is_empty(), "{:?}", client.unread_messages());
 }
 
 #[tokio::test]
 async fn q_07_a_client_that_moves_keeps_its_session() {
     let (broker, authority) = started().await;
     let (peer, client) = connected(&broker, &authority, everything()).await;
-    // Moved while a call waits for an answer.
+    // The client moves while a call waits for an answer.
     let (_writer, mut reader) =
         peer.request(&call(400, "b__elicit", json!({"message": "m"}))).await;
     let asked = question(&mut reader).await;
@@ -146,8 +151,8 @@ async fn q_07_a_client_that_moves_keeps_its_session() {
 async fn q_08_packets_that_are_lost_doubled_and_overtaken_cost_time_and_nothing_else() {
     let (broker, authority) = started().await;
     for weather in [
-        PacketFaults { lost: 1, doubled: 1, overtaken: 1 },
-        PacketFaults { lost: 10, doubled: 10, overtaken: 10 },
+        PacketFaults { lost: 1, duplicated: 1, reordered: 1 },
+        PacketFaults { lost: 10, duplicated: 10, reordered: 10 },
     ] {
         let network = UdpProxy::start(broker.quic_address(), weather).await;
         let peer = QuicPeer::connect(network.address(), &authority, None, "mcp").await.unwrap();
@@ -182,7 +187,7 @@ async fn q_11_another_protocol_and_another_authority_are_refused() {
 async fn a_certificate_names_the_tenant_of_a_quic_client_too() {
     let authority = Authority::new();
     let server = authority.server("server");
-    let broker = over_quic(builder().alone(), &server)
+    let broker = over_quic(builder().single_process(), &server)
         .config(json!({"tls": {"client_ca_file": authority.ca(), "client_auth": "optional"}}))
         .auth_required()
         .tenant("acme")
@@ -206,27 +211,28 @@ async fn a_drain_ends_a_connection_after_its_last_answer() {
     let (mut broker, authority) = started().await;
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let client = broker.duplex().over(peer.control().await).connected(everything()).await;
-    // Its question comes on the request's own stream; the answer goes over the control stream.
+    // Its request to the client comes on its own stream; the answer goes over the control stream.
     let (_writer, mut reader) =
         peer.request(&call(500, "b__elicit", json!({"message": "m"}))).await;
     let asked = question(&mut reader).await;
-    broker.ask_to_end();
+    broker.request_shutdown();
     client
         .send(json!({"jsonrpc": "2.0", "id": asked, "result": {"action": "decline"}}).to_string())
         .await;
     assert!(text_of(&QuicPeer::lines(reader).await[0]["result"]).contains("decline"));
     assert!(peer.ended().await.contains("going away"));
-    assert!(broker.exited().await.success());
+    assert!(broker.wait_for_exit().await.success());
 }
 
-/// What is left of a session that an operator ends: its requests are reset with the code for that, and then its connection is closed.
+/// An operator ends a session: its requests are reset with the code for that, and then its
+/// connection is closed.
 #[tokio::test]
 async fn the_end_of_a_session_is_told_by_codes() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
     let authority = Authority::new();
     let server = authority.server("server");
-    let broker = over_quic(builder().alone(), &server)
+    let broker = over_quic(builder().single_process(), &server)
         .backend("default", "b", stdio().record(&record).spec())
         .start()
         .await;
@@ -284,8 +290,8 @@ async fn every_feature_over_quic_behind() {
 async fn requests_that_are_not_finished_share_the_room_there_is_for_them() {
     const PART: usize = 1 << 20;
     let authority = Authority::new();
-    // Room is for two of the largest messages, or 16 MiB.
-    let limited = builder().alone().config(json!({"limits": {"message_bytes": "4MiB"}}));
+    // There is room for two of the largest messages, or 16 MiB.
+    let limited = builder().single_process().config(json!({"limits": {"message_bytes": "4MiB"}}));
     let broker = over_quic(limited, &authority.server("server"))
         .backend("default", "b", stdio().spec())
         .start()

@@ -1,4 +1,5 @@
-//! Clients of QUIC that do not read what comes on the stream of a request: what they hold up, and what they are told.
+//! Clients of QUIC that do not read the stream of a request: the resources they hold, and the
+//! errors they get.
 
 use serde_json::{Value, json};
 use testkit::{
@@ -8,10 +9,10 @@ use testkit::{
 
 use crate::{builder, kind, stateless::meta};
 
-/// What a client here takes of each stream before it reads.
+/// Bytes that a client here accepts of each stream before it reads.
 const NARROW: u32 = 4 * 1024;
 const LARGE: usize = 100_000;
-/// What a stream that nobody reads is reset with (docs/transports.md).
+/// Code with which a stream is reset that its client does not read (docs/transports.md).
 const TOO_SLOW: u32 = 7;
 
 async fn started(backend: &FakeBackend, limits: Value) -> (TestBroker, Authority) {
@@ -21,12 +22,17 @@ async fn started(backend: &FakeBackend, limits: Value) -> (TestBroker, Authority
         "listen": {"quic": "127.0.0.1:0"}, "limits": limits, "tls": {"cert_file": server.cert, "key_file": server.key},
     });
     (
-        builder().alone().config(config).backend("default", "b", backend.spec()).start().await,
+        builder()
+            .single_process()
+            .config(config)
+            .backend("default", "b", backend.spec())
+            .start()
+            .await,
         authority,
     )
 }
 
-/// A connection whose requests stand alone.
+/// Returns a connection with stateless requests.
 async fn standing_alone(broker: &TestBroker, peer: &QuicPeer) -> DuplexClient {
     let client = broker.duplex().speaking(Revision::V2026_07_28).over(peer.control().await);
     client.result("tools/list", json!({"_meta": meta(json!({}))})).await;
@@ -74,7 +80,7 @@ async fn a_call_whose_client_reads_slowly_gives_up_its_place_when_it_is_over() {
         if answer["result"].is_object() { Ok(()) } else { Err(answer) }
     })
     .await;
-    // And its client gets all of it, when it reads.
+    // Its client gets all of it, when it reads.
     let rest = within("the rest", reader.read_to_end(4 * LARGE)).await.unwrap();
     assert!(rest.len() > LARGE && String::from_utf8_lossy(&rest).contains("\"done\""));
 }

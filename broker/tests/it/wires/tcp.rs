@@ -1,4 +1,4 @@
-//! The TCP listener: framing, who a client is, the life of a session.
+//! The TCP listener: framing, identity of a client, the life of a session.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use tokio::{
 use super::{everything, listening, with_stdio, with_tcp};
 use crate::{initialize_body, kind, request, stdio, text_of};
 
-/// A connection with a session, raw.
+/// Opens a raw connection with a session.
 async fn opened(broker: &TestBroker) -> BufReader<TcpStream> {
     let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
     let hello = format!(
@@ -34,7 +34,7 @@ fn echo(id: u64) -> String {
     request(id, "tools/call", json!({"name": "b__echo", "arguments": {"id": id}}))
 }
 
-/// The answers to these ids, in whatever order.
+/// Reads the answers to these ids, in any order.
 async fn answers(socket: &mut BufReader<TcpStream>, ids: std::ops::Range<u64>) {
     let mut left: std::collections::BTreeSet<u64> = ids.collect();
     while !left.is_empty() {
@@ -49,7 +49,7 @@ async fn answers(socket: &mut BufReader<TcpStream>, ids: std::ops::Range<u64>) {
 async fn j_17_good_lines_after_a_bad_one_are_answered() {
     let broker = with_stdio().await;
     let mut socket = opened(&broker).await;
-    // In one segment.
+    // The messages come in one segment.
     let text =
         format!("{{\"jsonrpc\":\n{}\nnot json\n{}\n[]\n\n{}\n", echo(10), echo(11), echo(12));
     socket.write_all(text.as_bytes()).await.unwrap();
@@ -66,7 +66,7 @@ async fn j_17_good_lines_after_a_bad_one_are_answered() {
         }
     }
     assert_eq!(codes, [-32700, -32700, -32600]);
-    // Byte by byte.
+    // The message comes byte by byte.
     for byte in format!("}}\n{}\n", echo(13)).bytes() {
         socket.write_all(&[byte]).await.unwrap();
         socket.flush().await.unwrap();
@@ -87,7 +87,7 @@ async fn j_18_a_line_without_end_is_refused_at_the_limit() {
             true => opened(&broker).await,
             false => BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap()),
         };
-        // More than the limit, and no end; the broker need not take it all.
+        // More than the limit, and no end; the broker need not read it all.
         let _closed = socket.write_all(&vec![b'['; 1_000_000]).await;
         let refused = line(&mut socket).await;
         assert_eq!(
@@ -102,7 +102,7 @@ async fn j_18_a_line_without_end_is_refused_at_the_limit() {
 #[tokio::test]
 async fn before_there_is_a_session_a_message_is_short() {
     let broker = with_stdio().await;
-    // Of nobody, and far below the limit of a message.
+    // The connection has no session, and the message is far below the limit.
     let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
     let _closed = socket.write_all(&vec![b'['; 200_000]).await;
     assert_eq!(kind(&line(&mut socket).await["error"]), "message_too_large");
@@ -131,7 +131,8 @@ async fn strangers_with_long_messages_are_bounded_all_together() {
         socket.write_all(&[b'['; 10_000]).await.unwrap();
         strangers.push(socket);
     }
-    // Some are too many, at once and not after `timeouts.handshake`; who says little is served.
+    // Some strangers exceed the limit. They are closed at once and not after `timeouts.handshake`,
+    // and a client with short messages is served.
     let ended = async {
         futures_util::future::select_all(
             strangers.iter_mut().map(|socket| Box::pin(socket.read_u8())),
@@ -161,7 +162,7 @@ async fn j_19_only_a_line_feed_ends_a_line() {
         let echoed: Value = serde_json::from_str(text_of(&answer["result"])).unwrap();
         assert_eq!(echoed["t"], between);
     }
-    // White space between tokens is no separator; a form feed is not even that.
+    // White space between tokens does not separate messages; a form feed is not even white space.
     socket.write_all(format!("{}\r{}\n", echo(30), echo(31)).as_bytes()).await.unwrap();
     assert_eq!(line(&mut socket).await["error"]["code"], -32700, "two messages on one line");
     socket.write_all(format!("\r{}\r\r\n", echo(32)).as_bytes()).await.unwrap();
@@ -193,7 +194,7 @@ async fn a_client_that_pipelines_beyond_its_limit_is_slowed_down_and_not_refused
     let text: String = (100..400).map(|id| format!("{}\n", echo(id))).collect();
     socket.write_all(text.as_bytes()).await.unwrap();
     answers(&mut socket, 100..400).await;
-    // Where only the client can make room it is refused, so that what it says next is heard.
+    // If only the client can make room, the request is refused, so that its next message is read.
     let hang = |id: u64| request(id, "tools/call", json!({"name": "b__hang", "arguments": {}}));
     let text: String = (500..511).map(|id| format!("{}\n", hang(id))).collect();
     socket.write_all(text.as_bytes()).await.unwrap();
@@ -234,7 +235,7 @@ async fn a_01_a_request_of_a_web_page_opens_no_session() {
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
     let body = format!("{}\n{initialized}\n{}\n", initialize_body("2025-11-25"), echo(10));
     let length = body.len();
-    // What a browser sends without asking first: `fetch` with `no-cors`, or a form.
+    // Heads that a browser sends without a preflight: `fetch` with `no-cors`, or a form.
     for head in [
         "POST / HTTP/1.1",
         "GET /?x=1 HTTP/1.1",
@@ -305,7 +306,7 @@ async fn a_token_and_a_backend_are_named_in_initialize() {
         let client = connect().await;
         let refused = client.initialize(json!({}), meta.clone()).await;
         assert_eq!(kind(&refused["error"]), "unauthorized", "{meta}");
-        client.ended().await;
+        client.wait_for_close().await;
     }
     let client = connect().await;
     assert_eq!(
@@ -328,8 +329,8 @@ async fn a_token_and_a_backend_are_named_in_initialize() {
     );
     assert!(!broker.log().contains(&key), "the token is in no log");
     assert_eq!(broker.admin().delete(&format!("/admin/v1/tenants/acme/keys/{id}")).await.0, 204);
-    client.ended().await;
-    single.ended().await;
+    client.wait_for_close().await;
+    single.wait_for_close().await;
 }
 
 #[tokio::test]
@@ -383,16 +384,16 @@ async fn f_04_a_drain_finishes_calls_and_says_goodbye() {
         .await;
     let call = busy.begin_call("b__elicit", json!({"message": "m"})).await;
     assert!(text_of(&call.result().await).contains("decline"));
-    idle.ended().await;
-    busy.ended().await;
-    assert!(broker.exited().await.success());
+    idle.wait_for_close().await;
+    busy.wait_for_close().await;
+    assert!(broker.wait_for_exit().await.success());
 }
 
 #[tokio::test]
 async fn lists_that_change_are_told() {
     let broker = with_stdio().await;
     let client = broker.duplex().tcp(broker.tcp_address()).await.connected(everything()).await;
-    broker.admin().ready_backend("default", "c", &stdio().spec()).await;
+    broker.admin().put_ready_backend("default", "c", &stdio().spec()).await;
     client.notification("notifications/tools/list_changed").await;
 }
 
@@ -417,7 +418,7 @@ async fn an_address_gets_its_share_of_connections_and_no_more() {
     let first = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let second = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let third = broker.duplex().tcp(broker.tcp_address()).await;
-    third.ended().await;
+    third.wait_for_close().await;
     drop(first);
     eventually("a place", || async {
         let client = broker.duplex().tcp(broker.tcp_address()).await;

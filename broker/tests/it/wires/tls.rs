@@ -24,7 +24,7 @@ fn certified(builder: BrokerBuilder, signed: &CertificateFiles, more: Value) -> 
         .config(json!({"tls": more}))
 }
 
-/// One HTTP/1.1 request over TLS; the whole response.
+/// Sends one HTTP/1.1 request over TLS; returns the whole response.
 async fn exchange(
     authority: &Authority,
     port: u16,
@@ -88,15 +88,16 @@ async fn every_listener_speaks_tls_and_goes_on_without() {
     let (wire, _) = Wire::websocket(stream, "localhost", "/ws", &[]).await.unwrap();
     let client = broker.duplex().over(wire).connected(json!({})).await;
     features::large_messages(&client).await;
-    // Without TLS as before; the broker's log says so.
+    // Connections without TLS work as before; the broker's log reports that.
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
-    broker.logged("tls.require_https is false").await;
+    broker.wait_for_log("tls.require_https is false").await;
 }
 
 #[tokio::test]
 async fn http_2_is_chosen_by_alpn() {
     let authority = Authority::new();
-    let broker = certified(builder().alone(), &authority.server("server"), json!({})).start().await;
+    let broker =
+        certified(builder().single_process(), &authority.server("server"), json!({})).start().await;
     for address in [broker.http_address(), broker.admin_address()] {
         let stream = within("TLS", authority.connect(address.port(), None, &["h2", "http/1.1"]))
             .await
@@ -219,7 +220,7 @@ async fn a_certificate_of_a_client_names_its_tenant_and_principal() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let answer = exchange(&authority, port, None, &post(&initialize_body("2025-11-25"), "")).await;
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
-    // A key that is shown counts, good or bad.
+    // A sent key counts, good or bad.
     let answer = exchange(
         &authority,
         port,
@@ -228,7 +229,7 @@ async fn a_certificate_of_a_client_names_its_tenant_and_principal() {
     )
     .await;
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
-    // One of another authority does not get through the handshake.
+    // A certificate of another authority does not pass the handshake.
     let other = Authority::new().client("acme", "ann");
     let mut refused =
         match authority.connect(broker.tcp_address().port(), Some(&other), &["mcp"]).await {
@@ -240,7 +241,7 @@ async fn a_certificate_of_a_client_names_its_tenant_and_principal() {
     assert!(!matches!(read, Ok(count) if count > 0));
 }
 
-/// Opens a session on each wire with this certificate; what is kept for as long as they live.
+/// Opens a session on each wire with this certificate; returns the state that keeps them open.
 async fn on_every_wire(
     broker: &TestBroker,
     authority: &Authority,
@@ -279,7 +280,7 @@ async fn on_every_wire(
 
 async fn all_end((clients, quic, mut events): (Vec<DuplexClient>, QuicPeer, ClientStream)) {
     for client in &clients {
-        client.ended().await;
+        client.wait_for_close().await;
     }
     assert!(quic.ended().await.contains("not allowed"));
     let _no_close_notify = within("the end", events.read_to_end(&mut Vec::new())).await;
@@ -289,7 +290,7 @@ async fn all_end((clients, quic, mut events): (Vec<DuplexClient>, QuicPeer, Clie
 async fn a_session_ends_with_the_certificate_it_was_opened_with() {
     let authority = Authority::new();
     let server = authority.server("server");
-    // Its own file, which a reload will find changed.
+    // The file of authorities is its own, which a reload will find changed.
     let believed = server.cert.with_file_name("clients.pem");
     std::fs::copy(authority.ca(), &believed).unwrap();
     let broker = certified(
@@ -311,7 +312,7 @@ async fn a_session_ends_with_the_certificate_it_was_opened_with() {
     for client in &long.0 {
         client.result("ping", json!({})).await;
     }
-    // A key that was shown counts, and not the certificate.
+    // A sent key counts, and not the certificate.
     let stream =
         within("TLS", authority.connect(broker.tcp_address().port(), Some(&ann), &["mcp"]))
             .await
@@ -344,11 +345,11 @@ async fn a_revoked_certificate_is_refused_and_what_came_by_it_ends() {
     let [ann, bob, eve] = [("ann", 1), ("bob", 2), ("eve", 3)]
         .map(|(name, serial)| authority.client_numbered("acme", name, serial));
     let refused = async |identity: &CertificateFiles| {
-        // TLS 1.3 tells a client only after its own part of the handshake.
+        // A TLS 1.3 client learns it only after its own part of the handshake.
         if let Ok(stream) =
             authority.connect(broker.tcp_address().port(), Some(identity), &["mcp"]).await
         {
-            broker.duplex().over(Wire::lines(stream)).ended().await;
+            broker.duplex().over(Wire::lines(stream)).wait_for_close().await;
         }
         if let Ok(peer) =
             QuicPeer::connect(broker.quic_address(), &authority, Some(identity), "mcp").await
@@ -365,7 +366,7 @@ async fn a_revoked_certificate_is_refused_and_what_came_by_it_ends() {
     // A list that cannot be read changes nothing.
     std::fs::write(&lists, "nobody").unwrap();
     broker.signal(Signal::HUP);
-    broker.logged("the configuration is not reloaded").await;
+    broker.wait_for_log("the configuration is not reloaded").await;
     refused(&eve).await;
     std::fs::write(&lists, authority.revocation_list(&[2, 3])).unwrap();
     broker.signal(Signal::HUP);
@@ -387,16 +388,16 @@ async fn clients_without_a_certificate_are_closed_where_it_is_required() {
             .await
             .unwrap();
     broker.duplex().over(Wire::lines(stream)).connected(json!({})).await;
-    // TLS 1.3 tells a client only after its own part of the handshake.
+    // A TLS 1.3 client learns it only after its own part of the handshake.
     if let Ok(stream) = authority.connect(broker.tcp_address().port(), None, &["mcp"]).await {
         let client = broker.duplex().over(Wire::lines(stream));
-        client.ended().await;
+        client.wait_for_close().await;
     }
-    // Nor does anybody get in around it.
+    // A connection without TLS is refused too.
     let client = broker.duplex().tcp(broker.tcp_address()).await;
     client.send("{}").await;
-    client.ended().await;
-    // Operators are not asked.
+    client.wait_for_close().await;
+    // Operators need no certificate.
     assert_eq!(broker.admin().get("/admin/v1/tenants").await.0, 200);
 }
 
@@ -419,10 +420,10 @@ async fn certificates_are_read_anew_and_nobody_is_disconnected() {
     // files that cannot be used change nothing.
     std::fs::write(&first.key, "no key").unwrap();
     broker.signal(Signal::HUP);
-    broker.logged("the configuration is not reloaded").await;
+    broker.wait_for_log("the configuration is not reloaded").await;
     assert_eq!(served().await, before);
     let second = authority.server("second");
-    // O-01: one that does not fit its key, and one that is half written.
+    // O-01: a certificate that does not fit its key, and one that is half written.
     let whole = std::fs::read(&second.cert).unwrap();
     for broken in [whole.clone(), whole[..whole.len() / 2].to_vec()] {
         let refused = async || {
@@ -461,7 +462,7 @@ async fn certificates_are_read_anew_and_nobody_is_disconnected() {
 #[tokio::test]
 async fn a_development_certificate_is_warned_of() {
     let broker = listening().config(json!({"tls": {"self_signed": true}})).start().await;
-    broker.logged("a certificate that nobody can verify").await;
+    broker.wait_for_log("a certificate that clients cannot verify").await;
     let error = Authority::new()
         .connect(broker.http_address().port(), None, &[])
         .await
@@ -486,7 +487,8 @@ async fn a_backend_behind_tls_proves_who_it_is() {
     let authority = Authority::new();
     let signed = authority.server("backend");
     let backend = PipeBackend::tls(&stdio(), signed.server_config()).await;
-    let trusting = builder().alone().env("SSL_CERT_FILE", authority.ca().to_str().unwrap());
+    let trusting =
+        builder().single_process().env("SSL_CERT_FILE", authority.ca().to_str().unwrap());
     let broker = trusting.backend("default", "b", backend.spec()).start().await;
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
     // Another name than the certificate's.
@@ -498,8 +500,8 @@ async fn a_backend_behind_tls_proves_who_it_is() {
         .wait_backend("default", "c", "a failure", |backend| !backend["last_error"].is_null())
         .await;
     assert!(failed["last_error"].as_str().unwrap().contains("certificate"), "{failed}");
-    // Nobody we trust.
-    let other = builder().alone().start().await;
+    // The certificate comes from an authority that the broker does not trust.
+    let other = builder().single_process().start().await;
     other.admin().put_backend("default", "b", &backend.spec()).await;
     other
         .admin()

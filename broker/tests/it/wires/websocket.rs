@@ -1,4 +1,4 @@
-//! The WebSocket endpoints: who is let in, framing, and sessions that are gone on with.
+//! The WebSocket endpoints: access, framing, and sessions that continue on another connection.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,14 @@ use tokio::{
 use super::{answering, everything, features};
 use crate::{builder, initialize_body, kind, request, stdio, text_of};
 
-/// How long the broker waits for answers where one half of a connection is closed.
+/// Time that the broker waits for answers if one half of a connection is closed.
 const HALF_CLOSED_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 
 async fn broker() -> TestBroker {
-    builder().alone().backend("default", "b", stdio().spec()).start().await
+    builder().single_process().backend("default", "b", stdio().spec()).start().await
 }
 
-/// A client with a session, and the session's id.
+/// Opens a client with a session; returns it and the session's id.
 async fn opened(broker: &TestBroker, capabilities: Value) -> (DuplexClient, String) {
     let (client, _) =
         answering(broker.duplex()).websocket(broker.http_address(), "/ws", &[]).await.unwrap();
@@ -50,7 +50,7 @@ async fn every_feature_over_websocket() {
     features::every_one(&client).await;
     let sessions = broker.admin().sessions("default").await;
     assert_eq!((sessions.len(), &sessions[0]["transport"]), (1, &json!("websocket")));
-    // A goodbye of the client ends its session.
+    // A close frame of the client ends its session.
     drop(client);
     broker.admin().wait_sessions("default", 0).await;
 }
@@ -128,7 +128,7 @@ async fn w_02_what_is_no_handshake_is_no_websocket() {
     );
 }
 
-/// A text frame of a client, under a mask that changes nothing.
+/// Returns a text frame of a client, under a mask that changes nothing.
 fn frame(text: &str) -> Vec<u8> {
     let length = u16::try_from(text.len()).unwrap();
     let bytes = length.to_be_bytes();
@@ -163,7 +163,8 @@ async fn frames_in_one_write_with_the_upgrade_are_all_taken() {
         "GET /ws/b HTTP/1.1\r\nhost: {}\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
         broker.http_address()
     );
-    // On a new connection, and behind what the broker has read by itself: the more that was, the more it reads at once.
+    // The upgrade comes on a new connection, and behind requests that the broker has read by
+    // itself: the larger these were, the more it reads at once.
     for before in ["", &http::post("/mcp", "", "{}"), &http::post("/mcp", "", &" ".repeat(100_000))]
     {
         let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
@@ -207,7 +208,7 @@ async fn frames_in_one_write_with_the_upgrade_are_all_taken() {
 #[tokio::test]
 async fn keys_are_shown_at_the_upgrade() {
     let broker = builder()
-        .alone()
+        .single_process()
         .auth_required()
         .tenant("acme")
         .backend("acme", "b", stdio().spec())
@@ -227,15 +228,15 @@ async fn keys_are_shown_at_the_upgrade() {
         .await;
     let client = opened.unwrap().0.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
-    // W-08: the end of the key is the end of what was opened with it.
+    // W-08: the end of the key ends the connection opened with it.
     assert_eq!(broker.admin().delete(&format!("/admin/v1/tenants/acme/keys/{id}")).await.0, 204);
-    assert!(client.ended().await.starts_with("1008"));
+    assert!(client.wait_for_close().await.starts_with("1008"));
 }
 
 #[tokio::test]
 async fn w_08_a_key_or_a_tenant_that_ends_before_initialize_opens_nothing() {
     let broker = builder()
-        .alone()
+        .single_process()
         .auth_required()
         .tenant("acme")
         .backend("acme", "b", stdio().spec())
@@ -259,10 +260,10 @@ async fn w_08_a_key_or_a_tenant_that_ends_before_initialize_opens_nothing() {
     let (first, second) = (upgraded(revoked).await, upgraded(key).await);
     assert_eq!(admin.delete(&format!("/admin/v1/tenants/acme/keys/{id}")).await.0, 204);
     assert_eq!(kind(&first.initialize(json!({}), json!({})).await["error"]), "unauthorized");
-    first.ended().await;
+    first.wait_for_close().await;
     admin.put_tenant("acme", json!({"enabled": false})).await;
     assert_eq!(kind(&second.initialize(json!({}), json!({})).await["error"]), "unauthorized");
-    second.ended().await;
+    second.wait_for_close().await;
     assert!(admin.sessions("acme").await.is_empty());
 }
 
@@ -293,10 +294,10 @@ async fn w_06_binary_frames_are_refused_and_several_messages_in_one_are_not() {
     let ping = |id: u64| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"ping\"}}");
     client.send(format!("{}\n{}\n\n{}", ping(901), ping(902), ping(903))).await;
     for id in [901, 902, 903] {
-        client.said("an answer", |said| said["id"] == id).await;
+        client.wait_for_message("an answer", |said| said["id"] == id).await;
     }
     client.send("{").await;
-    client.said("an error", |said| said["error"]["code"] == -32700).await;
+    client.wait_for_message("an error", |said| said["error"]["code"] == -32700).await;
     client.result("ping", json!({})).await;
 }
 
@@ -307,7 +308,7 @@ async fn a_session_is_gone_on_with_after_its_connection_was_lost() {
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
     let call = client.begin_call("b__hang", json!({})).await;
     client.result("ping", json!({})).await;
-    client.break_off();
+    client.disconnect();
     drop(call);
     eventually("the loss to be noticed", || async {
         let streams = broker.admin().sessions("default").await[0]["streams"].clone();
@@ -346,25 +347,26 @@ async fn what_was_not_received_is_sent_again_to_a_client_that_counts() {
     for n in 0..5 {
         client.call("b__echo", json!({"n": n})).await;
     }
-    // The answers to the ping and to `initialize`, and five more, of which it claims to have lost two.
+    // The answers to the ping and to `initialize`, and five more, of which it claims to have lost
+    // two.
     let received = client.received();
     assert_eq!(received, 7);
-    client.break_off();
+    client.disconnect();
     let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "5")];
     let (client, _) =
         broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     for n in [3, 4] {
-        let again = client.said("an answer", |said| said["result"].is_object()).await;
+        let again = client.wait_for_message("an answer", |said| said["result"].is_object()).await;
         assert_eq!(text_of(&again["result"]), format!("{{\"n\":{n}}}"));
     }
-    client.break_off();
-    // Whoever has everything gets nothing twice.
+    client.disconnect();
+    // A client that has every message gets none twice.
     let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "7")];
     let (client, _) =
         broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     client.result("ping", json!({})).await;
     assert_eq!(client.received(), 1);
-    client.break_off();
+    client.disconnect();
     for wrong in ["1", "9", "many", "-1"] {
         let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", wrong)];
         assert_eq!(
@@ -396,7 +398,8 @@ async fn a_client_that_breaks_off_before_it_knows_its_session_leaves_none() {
         .admin()
         .wait_metric("mcp_protocol_version_negotiated_total", &labels, |count| count > 0.0)
         .await;
-    // Not after `session.resume`, which is for clients that can come back.
+    // The sessions end before the time of `session.resume`, which is for clients that can come
+    // back.
     broker.admin().wait_sessions("default", 0).await;
 }
 
@@ -407,7 +410,7 @@ async fn a_goodbye_ends_the_session_whatever_is_in_flight() {
     let call = client.begin_call("b__hang", json!({})).await;
     client.result("ping", json!({})).await;
     drop((client, call));
-    // Before anybody could take it for a client that wants its answer.
+    // Earlier than for a client that might still wait for its answer.
     eventually_within(HALF_CLOSED_MAX / 2, "the end of the session", || async {
         let headers = [("mcp-session-id", id.as_str())];
         match broker.duplex().websocket(broker.http_address(), "/ws", &headers).await {
@@ -416,20 +419,20 @@ async fn a_goodbye_ends_the_session_whatever_is_in_flight() {
         }
     })
     .await;
-    // The end is told to operators once it is stored, which is a moment later.
+    // The admin API shows the end once it is stored, which is a moment later.
     broker.admin().wait_sessions("default", 0).await;
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_come_back_loses_its_session() {
     let broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"session": {"resume": "100ms"}}))
         .backend("default", "b", stdio().spec())
         .start()
         .await;
     let (client, id) = opened(&broker, json!({})).await;
-    client.break_off();
+    client.disconnect();
     broker.admin().wait_sessions("default", 0).await;
     let headers = [("mcp-session-id", id.as_str())];
     assert_eq!(
@@ -445,7 +448,7 @@ async fn a_second_connection_of_a_session_takes_its_place() {
     let headers = [("mcp-session-id", id.as_str())];
     let (second, _) =
         broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
-    assert!(first.ended().await.starts_with("1008"));
+    assert!(first.wait_for_close().await.starts_with("1008"));
     assert_eq!(text_of(&second.call("b__echo", json!({})).await), "{}");
 }
 
@@ -454,10 +457,13 @@ async fn a_session_outlives_the_broker_s_process() {
     let mut broker = broker().await;
     let (client, id) = opened(&broker, json!({})).await;
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
-    broker.ask_to_end();
-    assert!(client.ended().await.starts_with("1001"), "the client is told to go elsewhere");
-    assert!(broker.exited().await.success());
-    broker.start_again().await;
+    broker.request_shutdown();
+    assert!(
+        client.wait_for_close().await.starts_with("1001"),
+        "the client is told to go elsewhere"
+    );
+    assert!(broker.wait_for_exit().await.success());
+    broker.restart().await;
     let headers = [("mcp-session-id", id.as_str())];
     let (client, _) =
         broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
@@ -471,9 +477,13 @@ async fn a_session_outlives_the_broker_s_process() {
 #[tokio::test]
 async fn w_07_a_client_that_says_nothing_at_all_is_disconnected() {
     let timeouts = json!({"timeouts": {"websocket_ping": "100ms", "websocket_idle": "2s"}});
-    let broker =
-        builder().alone().config(timeouts).backend("default", "b", stdio().spec()).start().await;
-    // This one answers pings, though it asks for nothing.
+    let broker = builder()
+        .single_process()
+        .config(timeouts)
+        .backend("default", "b", stdio().spec())
+        .start()
+        .await;
+    // This client answers pings, though it sends no request.
     let (quiet, _) = opened(&broker, json!({})).await;
     let mut deaf = TcpStream::connect(broker.http_address()).await.unwrap();
     let host = broker.http_address();
@@ -490,14 +500,18 @@ async fn w_07_a_client_that_says_nothing_at_all_is_disconnected() {
 #[tokio::test]
 async fn w_07_a_client_of_which_nothing_arrives_any_more_is_cut_and_its_session_kept() {
     let timeouts = json!({"timeouts": {"websocket_ping": "200ms", "websocket_idle": "3s"}});
-    let broker =
-        builder().alone().config(timeouts).backend("default", "b", stdio().spec()).start().await;
+    let broker = builder()
+        .single_process()
+        .config(timeouts)
+        .backend("default", "b", stdio().spec())
+        .start()
+        .await;
     let network = FaultProxy::start(broker.http_address()).await;
     let (client, _) = broker.duplex().websocket(network.address(), "/ws", &[]).await.unwrap();
     let answer = client.initialize(json!({}), json!({})).await;
     let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap().to_owned();
     client.result("ping", json!({})).await;
-    // Half-open: neither an end nor an answer to a ping gets through.
+    // Half-open: neither an end nor an answer to a ping arrives.
     for way in [Direction::Upstream, Direction::Downstream] {
         network.hole(way, true);
     }
@@ -525,7 +539,7 @@ async fn draining_takes_no_new_sessions() {
         .await;
     let _hanging = busy.begin_call("b__hang", json!({})).await;
     busy.result("ping", json!({})).await;
-    broker.ask_to_end();
+    broker.request_shutdown();
     eventually("the refusal", || async {
         match broker.duplex().websocket(broker.http_address(), "/ws", &[]).await {
             Err(status) => Ok(status),
@@ -538,7 +552,7 @@ async fn draining_takes_no_new_sessions() {
 #[tokio::test]
 async fn an_earlier_loss_does_not_end_a_session_that_was_gone_on_with() {
     let broker = builder()
-        .alone()
+        .single_process()
         .config(json!({"session": {"resume": "1500ms"}}))
         .backend("default", "b", stdio().spec())
         .start()
@@ -548,7 +562,7 @@ async fn an_earlier_loss_does_not_end_a_session_that_was_gone_on_with() {
     let begun = std::time::Instant::now();
     // Lost again and again, for longer than one loss may last.
     while begun.elapsed() < std::time::Duration::from_millis(2_500) {
-        client.break_off();
+        client.disconnect();
         client = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap().0;
         client.call("b__echo", json!({})).await;
     }

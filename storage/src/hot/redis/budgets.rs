@@ -1,4 +1,4 @@
-//! Budgets in Redis: a number for each, and one call of a script for many of them.
+//! Budgets in Redis: one number for each, and one call of a script for many of them.
 
 use redis::{Script, from_redis_value};
 
@@ -19,7 +19,7 @@ pub(super) async fn take(store: &RedisStore, asks: &[BudgetRequest]) -> Option<V
         script.key(store.codec.budget_key(&ask.name));
         script.arg(ask.per_second.max(1)).arg(ask.burst.max(1)).arg(ask.used).arg(ask.wanted);
     }
-    let answer = store.link.ask(Request::Script(&script)).await.ok()?;
+    let answer = store.link.execute(Request::Script(&script)).await.ok()?;
     let numbers: Vec<u64> = from_redis_value(answer).ok()?;
     let shares = numbers.as_chunks::<3>().0.iter().map(|[granted, left, wait]| BudgetGrant {
         granted: u32::try_from(*granted).unwrap_or(u32::MAX),

@@ -1,20 +1,24 @@
-//! How things look in Redis: names of keys, the bytes of values and messages, and the seal on each of them.
+//! Encoding of data in Redis: names of keys, the bytes of values and messages, and the tag on each
+//! of them.
 //!
-//! Whoever can write to our Redis could write under our keys, and two brokers might share one by mistake. So each value
-//! carries a tag, keyed with a secret of the installation, over what it says and over what it is said about. What has no
-//! valid tag is not ours, and as good as not there. The layout's version is in every key and message.
+//! Other programs with access to Redis could write under the broker's keys, and two brokers might
+//! share one Redis by mistake. So each value has a tag, keyed with a secret of the installation.
+//! The tag covers the value and its subject. A value without a valid tag counts as absent. Every
+//! key and message contains the version of the layout.
 
 use aws_lc_rs::{constant_time, hmac};
 use bytes::Bytes;
 use protocol::ids::TaskId;
+use records::{LoggedEvent, SESSION_KEY_BYTES, SessionKey, StreamRecord};
 
-use crate::{LoggedEvent, OwnerHint, SESSION_KEY_BYTES, SessionKey, StreamRecord, Wakeup};
+use crate::{OwnerHint, Wakeup};
 
-/// Goes up when a reader of the old layout could misread the new one. Also in the names of keys.
+/// Version of the layout. It increases when a reader of the old layout could misread the new one.
+/// Also part of the key names.
 const VERSION: u8 = 1;
-/// The channel of wake-ups.
+/// The channel of wakeups.
 pub(super) const WAKES_CHANNEL: &str = "mcpb:1:wakes";
-/// The first half of an HMAC-SHA256.
+/// Length of a tag, the first half of an HMAC-SHA256.
 const TAG_BYTES: usize = 16;
 pub(super) const NODE_BYTES: usize = 16;
 
@@ -26,17 +30,17 @@ const WAKE_SESSION_END: u8 = 4;
 const GENERAL: u8 = 1;
 const WAS_READ: u8 = 2;
 
-/// Who owns a session.
+/// Returns the key for the owner of a session.
 pub(super) fn owner_key(session: &SessionKey) -> String {
     format!("mcpb:1:o:{}", hexadecimal(session))
 }
 
-/// What is known of a session's streams.
+/// Returns the key for the streams of a session.
 pub(super) fn streams_key(session: &SessionKey) -> String {
     format!("mcpb:1:s:{}", hexadecimal(session))
 }
 
-/// The events of a stream.
+/// Returns the key for the events of a stream.
 pub(super) fn events_key(session: &SessionKey, stream: u64) -> String {
     format!("mcpb:1:e:{}:{stream}", hexadecimal(session))
 }
@@ -45,19 +49,19 @@ fn hexadecimal(session: &SessionKey) -> String {
     session.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What came from the broadcast channel.
+/// A message from the broadcast channel.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReceivedMessage {
     Wake(Wakeup),
-    /// Our own, which we had already.
+    /// A message of this replica, which it has already handled.
     Own,
-    /// Of a version or kind this build does not know.
+    /// A version or kind that this build does not know.
     Unknown,
-    /// Not from a replica of this installation.
+    /// A message that is not from a replica of this installation.
     Foreign,
 }
 
-/// Writes and reads values. What it reads it has checked.
+/// Encodes and decodes values. Every decode checks the tag.
 pub(super) struct Codec {
     key: hmac::Key,
     node: [u8; NODE_BYTES],
@@ -68,7 +72,8 @@ impl Codec {
         Self { key: hmac::Key::new(hmac::HMAC_SHA256, key), node }
     }
 
-    /// A budget, whose name may hold names of people: Redis is not told them, nor can it be guessed where a budget is.
+    /// Returns the key of a budget. The name of the budget may contain names of people, so the key
+    /// is hashed: Redis cannot read the names or guess the key.
     pub(super) fn budget_key(&self, name: &str) -> String {
         let tag = hmac::sign(&self.key, format!("budget\0{name}").as_bytes());
         let hexadecimal: String =
@@ -94,9 +99,10 @@ impl Codec {
 
     pub(super) fn stream(&self, session: &SessionKey, record: &StreamRecord) -> Vec<u8> {
         let mut body = vec![
-            if record.general { GENERAL } else { 0 } | if record.was_read { WAS_READ } else { 0 },
+            if record.standalone { GENERAL } else { 0 }
+                | if record.was_read { WAS_READ } else { 0 },
         ];
-        body.extend_from_slice(&record.due);
+        body.extend_from_slice(&record.pending_answers);
         self.sealed("stream", &[session.as_bytes(), &record.number.to_be_bytes()], &body)
     }
 
@@ -110,8 +116,8 @@ impl Codec {
         let (flags, due) = body.split_first()?;
         Some(StreamRecord {
             number,
-            general: flags & GENERAL != 0,
-            due: due.to_vec(),
+            standalone: flags & GENERAL != 0,
+            pending_answers: due.to_vec(),
             was_read: flags & WAS_READ != 0,
         })
     }
@@ -254,8 +260,8 @@ mod tests {
 
         let record = StreamRecord {
             number: 1 << 32 | 5,
-            general: true,
-            due: vec![1, 2, 3],
+            standalone: true,
+            pending_answers: vec![1, 2, 3],
             was_read: false,
         };
         let value = ours.stream(&SESSION, &record);

@@ -1,5 +1,6 @@
-//! The connection for commands. Every call comes back within [`CALL_MAX`], whatever Redis and the network do, and a Redis
-//! that did not answer is left alone for [`BACKOFF`], so that what can do without it is not slowed down call by call.
+//! The connection for commands. Every call returns within [`CALL_MAX`], even if Redis or the
+//! network hangs. After a call without an answer, calls fail at once for [`BACKOFF`], so that an
+//! unreachable Redis does not slow down each caller.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -16,10 +17,10 @@ use crate::StoreError;
 
 pub(super) const RESPONSE_MAX: Duration = Duration::from_millis(500);
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// Connecting and answering together.
+/// Time limit for connecting and answering together.
 const CALL_MAX: Duration = Duration::from_secs(1);
 const BACKOFF: Duration = Duration::from_millis(500);
-/// Errors closer to each other than this are one outage, told once in the log.
+/// Errors with shorter pauses than this count as one outage, which is logged once.
 const OUTAGE_OVER_AFTER: Duration = Duration::from_secs(10);
 
 pub(super) enum Request<'a> {
@@ -28,7 +29,7 @@ pub(super) enum Request<'a> {
     Script(&'a ScriptInvocation<'a>),
 }
 
-/// Why there is not an answer.
+/// Reason for a missing answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum RedisConnectionError {
     #[error("this connection was closed")]
@@ -45,16 +46,16 @@ pub(super) struct RedisConnection {
     client: Client,
     state: Mutex<ConnectionState>,
     errors: AtomicU64,
-    /// Whether [`ConnectionState::outage`] is worth a look.
-    ailing: AtomicBool,
+    /// Set when [`ConnectionState::outage`] has a value.
+    in_outage: AtomicBool,
 }
 
 struct ConnectionState {
     connection: Option<ConnectionManager>,
     /// Counts connections.
-    life: u64,
+    generation: u64,
     closed: bool,
-    rest_until: Option<Instant>,
+    backoff_until: Option<Instant>,
     outage: Option<Outage>,
 }
 
@@ -67,16 +68,16 @@ impl RedisConnection {
     pub(super) fn new(client: Client) -> Self {
         let state = ConnectionState {
             connection: None,
-            life: 0,
+            generation: 0,
             closed: false,
-            rest_until: None,
+            backoff_until: None,
             outage: None,
         };
         Self {
             client,
             state: Mutex::new(state),
             errors: AtomicU64::new(0),
-            ailing: AtomicBool::new(false),
+            in_outage: AtomicBool::new(false),
         }
     }
 
@@ -84,8 +85,12 @@ impl RedisConnection {
         &self.client
     }
 
-    /// Sends a request and waits for its answer, once more over a new connection if the old one turns out to be gone.
-    pub(super) async fn ask(&self, request: Request<'_>) -> Result<Value, RedisConnectionError> {
+    /// Sends a request and waits for its answer. Tries once more over a new connection if the old
+    /// one was lost.
+    pub(super) async fn execute(
+        &self,
+        request: Request<'_>,
+    ) -> Result<Value, RedisConnectionError> {
         let mut last_life = 0;
         let answer =
             match tokio::time::timeout(CALL_MAX, self.try_twice(&request, &mut last_life)).await {
@@ -93,26 +98,26 @@ impl RedisConnection {
                 Err(_) => Err(RedisConnectionError::TimedOut),
             };
         match &answer {
-            Ok(_) => self.went_well(),
-            Err(RedisConnectionError::TimedOut) => self.let_go(last_life, true),
+            Ok(_) => self.record_success(),
+            Err(RedisConnectionError::TimedOut) => self.discard(last_life, true),
             Err(RedisConnectionError::Redis(error)) if error.is_io_error() => {
-                self.let_go(last_life, true)
+                self.discard(last_life, true)
             }
-            // Behind a name or a proxy there may be another server by now, which may be written to.
+            // A name or a proxy may point to another server now, which may accept writes.
             Err(RedisConnectionError::Redis(error)) if is_of_another_server(error) => {
-                self.let_go(last_life, false)
+                self.discard(last_life, false)
             }
             Err(_) => {}
         }
         if let Err(error @ (RedisConnectionError::TimedOut | RedisConnectionError::Redis(_))) =
             &answer
         {
-            self.count(1, error);
+            self.record_errors(1, error);
         }
         answer
     }
 
-    /// A connection that ended while nobody used it is found out by the next call, which deserves a second try.
+    /// A call finds out that a connection was lost while idle, so it gets a second try.
     async fn try_twice(
         &self,
         request: &Request<'_>,
@@ -147,12 +152,12 @@ impl RedisConnection {
         if state.closed {
             return Err(RedisConnectionError::Closed);
         }
-        if state.rest_until.is_some_and(|until| until > Instant::now()) {
+        if state.backoff_until.is_some_and(|until| until > Instant::now()) {
             return Err(RedisConnectionError::BackingOff);
         }
-        state.rest_until = None;
+        state.backoff_until = None;
         if state.connection.is_none() {
-            // One try per call: who waits for an answer does not wait for tries.
+            // One attempt for each call: a waiting caller must not wait for retries.
             let config = ConnectionManagerConfig::new()
                 .set_number_of_retries(0)
                 .set_response_timeout(Some(RESPONSE_MAX))
@@ -160,23 +165,23 @@ impl RedisConnection {
             let connection = ConnectionManager::new_lazy_with_config(self.client.clone(), config)
                 .map_err(RedisConnectionError::Redis)?;
             state.connection = Some(connection);
-            state.life += 1;
+            state.generation += 1;
         }
-        *life = state.life;
+        *life = state.generation;
         state.connection.clone().ok_or(RedisConnectionError::Closed)
     }
 
-    /// Of the connection of this life: its other end may not know of it any more.
-    fn let_go(&self, life: u64, rest: bool) {
+    /// Drops the connection with this number, because the other end may have lost it.
+    fn discard(&self, life: u64, rest: bool) {
         let mut state = self.lock();
-        if state.life == life {
+        if state.generation == life {
             state.connection = None;
-            state.rest_until = rest.then(|| Instant::now() + BACKOFF);
+            state.backoff_until = rest.then(|| Instant::now() + BACKOFF);
         }
     }
 
-    /// Something went wrong: in the numbers always, in the log once for each outage.
-    pub(super) fn count(&self, errors: u64, why: &dyn std::fmt::Display) {
+    /// Counts errors, and logs one message for each outage.
+    pub(super) fn record_errors(&self, errors: u64, why: &dyn std::fmt::Display) {
         self.errors.fetch_add(errors, Ordering::Relaxed);
         let now = Instant::now();
         let mut state = self.lock();
@@ -187,14 +192,14 @@ impl RedisConnection {
             _ => {
                 state.outage = Some(Outage { begun: now, last: now });
                 drop(state);
-                self.ailing.store(true, Ordering::Relaxed);
+                self.in_outage.store(true, Ordering::Relaxed);
                 tracing::warn!(%why, "something is wrong with Redis; hints and wake-ups may be lost, replicas find changes by looking");
             }
         }
     }
 
-    pub(super) fn went_well(&self) {
-        if !self.ailing.load(Ordering::Relaxed) {
+    pub(super) fn record_success(&self) {
+        if !self.in_outage.load(Ordering::Relaxed) {
             return;
         }
         let mut state = self.lock();
@@ -203,7 +208,7 @@ impl RedisConnection {
         {
             tracing::info!(lasted = ?outage.last.duration_since(outage.begun), "Redis works again without errors");
             state.outage = None;
-            self.ailing.store(false, Ordering::Relaxed);
+            self.in_outage.store(false, Ordering::Relaxed);
         }
     }
 

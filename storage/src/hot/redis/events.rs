@@ -1,8 +1,10 @@
-//! The log of event streams in Redis: a hash of streams for each session, and a Redis stream of events for each of them,
-//! whose entry ids are the events' sequence numbers. One call of a script adds a batch, another reads a stream.
+//! The log of event streams in Redis. Each session has a hash of streams, and each stream a Redis
+//! stream of events, whose entry ids are the sequence numbers. One script call adds a batch,
+//! another reads a stream.
 //!
-//! What must hold: events that are returned have nothing missing between them and `trimmed_through`. Where something was
-//! lost (flushed, evicted, expired, or not yet copied when another server took over), `trimmed_through` is past it.
+//! Invariant: no event is missing between `trimmed_through` and the returned events. After a loss
+//! (flushed, evicted, expired, or not replicated before a failover), `trimmed_through` is past the
+//! lost events.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -11,6 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::MutexGuard;
+use records::{LogEntry, SessionKey, StoredStream, StreamRecord};
 use redis::{Cmd, Pipeline, Script, from_redis_value};
 
 use super::{
@@ -19,15 +22,12 @@ use super::{
     connection::{RedisConnectionError, Request},
     milliseconds,
 };
-use crate::{
-    EventStore, LogEntry, SessionKey, StoreError, StoredStream, StreamRecord,
-    hot::recency_cache::RecencyCache,
-};
+use crate::{EventStore, StoreError, hot::recency_cache::RecencyCache};
 
-/// Sessions whose streams are held, to tell of them again when Redis lost them.
+/// Sessions whose streams are kept, so that this process can repeat them when Redis has lost them.
 const SESSIONS_KNOWN_MAX: usize = 65_536;
 
-/// What this process told of its streams.
+/// Streams that this process has logged.
 pub(super) type KnownStreams = RecencyCache<SessionKey, BTreeMap<u64, KnownStream>>;
 
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ pub(super) struct KnownStream {
     last: Option<u64>,
 }
 
-pub(super) fn nothing_known() -> KnownStreams {
+pub(super) fn no_known_streams() -> KnownStreams {
     RecencyCache::new(SESSIONS_KNOWN_MAX)
 }
 
@@ -55,7 +55,7 @@ impl Scripts {
     }
 }
 
-/// What `read.lua` returns.
+/// Reply of `read.lua`.
 type ReadReply = (
     u64,
     Option<Vec<u8>>,
@@ -75,7 +75,7 @@ impl EventStore for RedisStore {
             return Ok(());
         }
         let orphans = self.run_append(entries).await?;
-        // Redis lost what it was told of these streams. Where this process knows it, it tells it again.
+        // Redis has lost these streams. This process repeats the records that it knows.
         let again = self.adopted(&orphans, entries);
         if !again.is_empty() {
             self.run_append(&again).await?;
@@ -87,7 +87,8 @@ impl EventStore for RedisStore {
     async fn streams(&self, session: &SessionKey) -> Result<Vec<StreamRecord>, StoreError> {
         let mut all = Cmd::new();
         all.arg("HGETALL").arg(streams_key(session));
-        let fields: Vec<(Vec<u8>, Vec<u8>)> = match self.link.ask(Request::Command(&all)).await {
+        let fields: Vec<(Vec<u8>, Vec<u8>)> = match self.link.execute(Request::Command(&all)).await
+        {
             Ok(fields) => from_redis_value(fields).map_err(unreadable)?,
             Err(RedisConnectionError::Redis(error)) if error.code() == Some("WRONGTYPE") => {
                 Vec::new()
@@ -103,7 +104,7 @@ impl EventStore for RedisStore {
             };
             match self.codec.read_stream(session, number, &value) {
                 Some(record) => streams.push(record),
-                None => self.link.count(1, &"a stream that is not ours"),
+                None => self.link.record_errors(1, &"a stream that is not ours"),
             }
         }
         streams.sort_by_key(|record| record.number);
@@ -122,15 +123,15 @@ impl EventStore for RedisStore {
             .key(events_key(session, number))
             .arg(number)
             .arg(format!("({position}-0"));
-        let answer = self.link.ask(Request::Script(&script)).await?;
+        let answer = self.link.execute(Request::Script(&script)).await?;
         let (foreign, record, floor, last, held): ReadReply =
             from_redis_value(answer).map_err(unreadable)?;
         if foreign > 0 {
-            self.link.count(foreign, &"keys of ours hold something else");
+            self.link.record_errors(foreign, &"keys of ours hold something else");
         }
         let Some(record) = record else { return Ok(None) };
         let Some(record) = self.codec.read_stream(session, number, &record) else {
-            self.link.count(1, &"a stream that is not ours");
+            self.link.record_errors(1, &"a stream that is not ours");
             return Ok(None);
         };
         let (floor, last) = (decimal(floor), decimal(last));
@@ -143,7 +144,7 @@ impl EventStore for RedisStore {
         for (id, fields) in held {
             self.take_event(session, &id, fields, &mut stored);
         }
-        // What is on this side of a loss.
+        // Only events after the loss are returned.
         stored.events.retain(|event| event.sequence > floor);
         if stored.events.last().map_or(position, |event| event.sequence) < last {
             stored.events.clear();
@@ -160,11 +161,11 @@ impl EventStore for RedisStore {
         for stream in streams {
             forget.cmd("UNLINK").arg(events_key(session, stream.number)).ignore();
         }
-        self.link.ask(Request::Pipeline(&forget)).await?;
+        self.link.execute(Request::Pipeline(&forget)).await?;
         Ok(())
     }
 
-    /// Nothing to do: every key expires by itself, a retention after it was last changed.
+    /// Does nothing, because every key expires one retention period after its last change.
     async fn expire_events(&self, _: Duration, _: u32) -> Result<u64, StoreError> {
         Ok(0)
     }
@@ -175,7 +176,7 @@ impl RedisStore {
         self.known.lock()
     }
 
-    /// Returns the places of events whose stream Redis does not know.
+    /// Adds entries. Returns the positions of events whose stream Redis does not have.
     async fn run_append(&self, entries: &[LogEntry]) -> Result<Vec<usize>, StoreError> {
         let mut script = self.scripts.append.prepare_invoke();
         script.arg(milliseconds(self.retention));
@@ -196,7 +197,7 @@ impl RedisStore {
                     let before = added.insert((*session, number), Some(event.sequence));
                     let before =
                         before.unwrap_or_else(|| self.known().get(session)?.get(&number)?.last);
-                    // An event that is told again says nothing about what should be there.
+                    // A repeated event does not imply which event should precede it.
                     let expected = before
                         .filter(|before| *before < event.sequence)
                         .map(|before| before.to_string());
@@ -222,14 +223,15 @@ impl RedisStore {
             }
         }
         let (foreign, orphans): (u64, Vec<usize>) =
-            from_redis_value(self.link.ask(Request::Script(&script)).await?).map_err(unreadable)?;
+            from_redis_value(self.link.execute(Request::Script(&script)).await?)
+                .map_err(unreadable)?;
         if foreign > 0 {
-            self.link.count(foreign, &"keys of ours held something else");
+            self.link.record_errors(foreign, &"keys of ours held something else");
         }
         Ok(orphans.into_iter().filter_map(|place| place.checked_sub(1)).collect())
     }
 
-    /// After they were added.
+    /// Remembers entries after they were added.
     fn remember(&self, entries: &[LogEntry]) {
         let mut known = self.known();
         for entry in entries {
@@ -256,7 +258,8 @@ impl RedisStore {
         }
     }
 
-    /// The entries that were left out, each stream's after a record of it.
+    /// Returns the entries that were left out, with the record of each stream before its first
+    /// entry.
     fn adopted(&self, orphans: &[usize], entries: &[LogEntry]) -> Vec<LogEntry> {
         let known = self.known();
         let mut told = HashSet::new();
@@ -288,8 +291,8 @@ impl RedisStore {
         match self.codec.read_event(session, stored.record.number, sequence, value) {
             Some(event) => stored.events.push(event),
             None => {
-                // Where it stands, one of ours may have stood.
-                self.link.count(1, &"an event that is not ours");
+                // A foreign event may have replaced one of this broker's events.
+                self.link.record_errors(1, &"an event that is not ours");
                 stored.events.clear();
                 stored.trimmed_through = stored.trimmed_through.max(sequence);
             }
@@ -311,5 +314,5 @@ fn decimal(value: Option<Vec<u8>>) -> u64 {
 }
 
 fn unreadable(why: impl std::fmt::Display) -> StoreError {
-    StoreError::Unavailable { detail: format!("an answer of Redis can not be read: {why}") }
+    StoreError::Unavailable { detail: format!("an answer of Redis cannot be read: {why}") }
 }

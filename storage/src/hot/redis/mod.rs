@@ -1,7 +1,9 @@
-//! Redis as the hot store and as the log of event streams. All of it may be flushed, evicted, frozen or killed at any time:
-//! hints and words are then lost and counted, and the log says which events are gone.
+//! Redis as the hot store and as the log of event streams. Redis may be flushed, evicted, frozen or
+//! killed at any time. Hints and wakeups are then lost and counted, and the log reports lost
+//! events.
 //!
-//! Plain Redis, 6.2 or newer, not a Redis Cluster: a cluster's answer `MOVED` counts as an error like others.
+//! Supports plain Redis, 6.2 or newer, without Redis Cluster. The answer `MOVED` of a cluster
+//! counts as an error like others.
 
 mod budgets;
 mod codec;
@@ -22,6 +24,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use records::SessionKey;
 use redis::{Client, Cmd, RedisError, Script, Value};
 use tokio::{
     sync::{broadcast, watch},
@@ -36,19 +39,20 @@ use self::{
     pubsub::{Outbox, Subscriber},
 };
 use super::{BudgetGrant, BudgetRequest, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup};
-use crate::{SessionKey, StoreError};
+use crate::StoreError;
 
-/// How long the last words may take.
+/// Time limit for publishing the last wakeups at the close.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
-/// Where Redis is and what it is trusted with.
+/// Address and secrets of Redis.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// `redis://`, `rediss://` or `redis+unix://`. May carry a password.
+    /// `redis://`, `rediss://` or `redis+unix://`. May contain a password.
     pub url: String,
-    /// What replicas of one installation share and nobody else knows: what was not written with it is not read.
+    /// Secret of one installation, which its replicas share. The store ignores values that were
+    /// written with another key.
     pub key: [u8; 32],
-    /// How long events, and what is known of their streams, stay after the last change of them.
+    /// Time that events and stream records stay after their last change.
     pub event_retention: Duration,
 }
 
@@ -76,8 +80,8 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Waits a moment for Redis, and goes on without it: it is looked for as long as this lives. Fails only for a URL that
-    /// cannot be understood.
+    /// Waits a moment for Redis, and continues without it. The store keeps trying to connect while
+    /// it exists. Fails only for a URL that cannot be parsed.
     pub async fn open(options: &RedisOptions) -> Result<Self, StoreError> {
         let client = Client::open(options.url.as_str()).map_err(|error| refused_url(&error))?;
         let link = Arc::new(RedisConnection::new(client));
@@ -101,7 +105,7 @@ impl RedisStore {
             retention: options.event_retention,
             scripts: Scripts::new(),
             budgets: budgets::script(),
-            known: Mutex::new(events::nothing_known()),
+            known: Mutex::new(events::no_known_streams()),
             words,
             outbox,
             connected,
@@ -112,17 +116,18 @@ impl RedisStore {
         Ok(hot)
     }
 
-    /// How often Redis was of no use: what it refused, did not answer, lost, or had from somebody else under our keys.
+    /// Returns the number of refused, unanswered and lost operations, and of foreign values under
+    /// the broker's keys.
     pub fn errors(&self) -> u64 {
         self.link.errors()
     }
 }
 
-/// Not in the error's own words, which may quote the URL and with it a password.
+/// Omits the text of the error, which may quote the URL and its password.
 fn refused_url(error: &RedisError) -> StoreError {
     let kind = error.kind();
     let detail = format!(
-        "the address of Redis can not be understood ({kind:?}); expected redis://, rediss:// or redis+unix://"
+        "the address of Redis cannot be understood ({kind:?}); expected redis://, rediss:// or redis+unix://"
     );
     StoreError::Unavailable { detail }
 }
@@ -133,47 +138,47 @@ impl HotStore for RedisStore {
         "redis"
     }
 
-    async fn owner(&self, session: &SessionKey) -> Option<OwnerHint> {
+    async fn owner_hint(&self, session: &SessionKey) -> Option<OwnerHint> {
         let mut get = Cmd::new();
         get.arg("GET").arg(codec::owner_key(session));
-        let Value::BulkString(value) = self.link.ask(Request::Command(&get)).await.ok()? else {
+        let Value::BulkString(value) = self.link.execute(Request::Command(&get)).await.ok()? else {
             return None;
         };
         let owner = self.codec.read_owner(session, &value);
         if owner.is_none() {
-            self.link.count(1, &"a hint that is not ours");
+            self.link.record_errors(1, &"a hint that is not ours");
         }
         owner
     }
 
-    async fn note_owner(&self, session: &SessionKey, owner: &OwnerHint, ttl: Duration) {
+    async fn put_owner_hint(&self, session: &SessionKey, owner: &OwnerHint, ttl: Duration) {
         if ttl.is_zero() {
-            return self.forget_owner(session).await;
+            return self.remove_owner_hint(session).await;
         }
         let mut set = Cmd::new();
         set.arg("SET").arg(codec::owner_key(session)).arg(self.codec.owner(session, owner));
         set.arg("PX").arg(milliseconds(ttl));
-        let _ = self.link.ask(Request::Command(&set)).await;
+        let _ = self.link.execute(Request::Command(&set)).await;
     }
 
-    async fn forget_owner(&self, session: &SessionKey) {
+    async fn remove_owner_hint(&self, session: &SessionKey) {
         let mut delete = Cmd::new();
         delete.arg("DEL").arg(codec::owner_key(session));
-        let _ = self.link.ask(Request::Command(&delete)).await;
+        let _ = self.link.execute(Request::Command(&delete)).await;
     }
 
-    fn wake(&self, wake: Wakeup) {
+    fn publish(&self, wake: Wakeup) {
         if self.closed.load(Ordering::Relaxed) || wake.is_too_long() {
             return;
         }
         let message = self.codec.wake(&wake);
         let _ = self.words.send(wake); // nobody listens: nobody misses it
         if !self.outbox.push(message) {
-            self.link.count(1, &"too many words wait to be published");
+            self.link.record_errors(1, &"too many words wait to be published");
         }
     }
 
-    fn wakes(&self) -> broadcast::Receiver<Wakeup> {
+    fn subscribe(&self) -> broadcast::Receiver<Wakeup> {
         self.words.subscribe()
     }
 
@@ -187,7 +192,7 @@ impl HotStore for RedisStore {
 
     async fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        let _ = timeout(CLOSE_MAX, self.outbox.emptied()).await;
+        let _ = timeout(CLOSE_MAX, self.outbox.flush()).await;
         self.end_tasks();
         self.link.close();
     }
@@ -206,7 +211,7 @@ impl Drop for RedisStore {
     }
 }
 
-/// At least one: Redis refuses to keep something for no time.
+/// Converts to at least one millisecond, because Redis refuses an expiry of zero.
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, u64::from(u32::MAX) * 1_000)
 }

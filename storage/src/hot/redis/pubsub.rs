@@ -1,7 +1,8 @@
-//! Words between replicas: one task publishes what this one says, another hears what the others say.
+//! Wakeups between replicas. One task publishes those of this replica, another receives those of
+//! the others.
 //!
-//! Saying never waits; words that find the queue full are lost, like those said while Redis is away. The hearer asks its
-//! connection from time to time whether it is still one, and opens another when it is not.
+//! Publishing never waits. A wakeup is lost if the queue is full or Redis is away. The subscriber
+//! pings its connection from time to time and opens another one when it fails.
 
 use std::{
     sync::{
@@ -27,29 +28,29 @@ use super::{
 };
 use crate::hot::{WAKEUPS_BUFFERED_MAX, Wakeup};
 
-/// Messages that wait to be published.
+/// Bytes of messages that wait to be published.
 const QUEUE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Published in one go.
+/// Messages published together.
 const PUBLISHED_AT_ONCE: usize = 64;
-/// How often the hearer looks whether its connection works.
+/// Interval of pings on the subscriber's connection.
 const PING_EVERY: Duration = Duration::from_secs(1);
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(2);
 
 enum OutboxItem {
     Message(Vec<u8>),
-    /// Everything before this was published, or is lost.
+    /// Answered once every earlier message was published or lost.
     Flush(oneshot::Sender<()>),
 }
 
-/// Where words of this replica go to be published.
+/// Queue of wakeups that this replica publishes.
 pub(super) struct Outbox {
     queue: mpsc::Sender<OutboxItem>,
     bytes: Arc<AtomicUsize>,
 }
 
 impl Outbox {
-    /// False: the word is lost.
+    /// Queues a message. Returns false if the message is lost.
     pub(super) fn push(&self, message: Vec<u8>) -> bool {
         let length = message.len();
         if self.bytes.fetch_add(length, Ordering::Relaxed) + length <= QUEUE_BYTES_MAX
@@ -61,8 +62,8 @@ impl Outbox {
         false
     }
 
-    /// Waits until what was pushed so far is on its way.
-    pub(super) async fn emptied(&self) {
+    /// Waits until all queued messages were sent or lost.
+    pub(super) async fn flush(&self) {
         let (tell, told) = oneshot::channel();
         if self.queue.send(OutboxItem::Flush(tell)).await.is_ok() {
             let _ = told.await;
@@ -70,7 +71,7 @@ impl Outbox {
     }
 }
 
-/// An outbox, and what empties it for as long as it runs.
+/// Returns an outbox and the future that empties it.
 pub(super) fn publisher(link: Arc<RedisConnection>) -> (Outbox, impl Future<Output = ()> + Send) {
     let (queue, mut messages) = mpsc::channel(WAKEUPS_BUFFERED_MAX);
     let bytes = Arc::new(AtomicUsize::new(0));
@@ -90,8 +91,8 @@ pub(super) fn publisher(link: Arc<RedisConnection>) -> (Outbox, impl Future<Outp
                 }
             }
             if !pipeline.is_empty() {
-                // Lost, if it fails: who waits for the word looks by itself too.
-                let _ = link.ask(Request::Pipeline(&pipeline)).await;
+                // A failure loses the wakeups. Their receivers also poll.
+                let _ = link.execute(Request::Pipeline(&pipeline)).await;
             }
             for tell in waiting {
                 let _ = tell.send(());
@@ -101,13 +102,13 @@ pub(super) fn publisher(link: Arc<RedisConnection>) -> (Outbox, impl Future<Outp
     (outbox, run)
 }
 
-/// What hears the words of other replicas.
+/// Receives the wakeups of other replicas.
 pub(super) struct Subscriber {
     pub(super) link: Arc<RedisConnection>,
     pub(super) codec: Arc<Codec>,
     pub(super) words: broadcast::Sender<Wakeup>,
     pub(super) connected: Arc<AtomicBool>,
-    /// True once the first try is over, however it ended.
+    /// True once the first attempt has succeeded or failed.
     pub(super) tried: watch::Sender<bool>,
 }
 
@@ -120,16 +121,16 @@ impl Subscriber {
                     self.connected.store(true, Ordering::Relaxed);
                     self.tried.send_replace(true);
                     back_off = BACK_OFF_MIN;
-                    let why = self.hear(sink, stream).await;
+                    let why = self.listen(sink, stream).await;
                     self.connected.store(false, Ordering::Relaxed);
-                    self.link.count(1, &why);
+                    self.link.record_errors(1, &why);
                 }
                 Err(why) => {
-                    self.link.count(1, &why);
+                    self.link.record_errors(1, &why);
                     self.tried.send_replace(true);
                 }
             }
-            // Replicas that lost the same Redis do not come back in step.
+            // The random pause keeps replicas that lost the same Redis from reconnecting in step.
             tokio::time::sleep(back_off.mul_f64(rand::random_range(0.5..1.0))).await;
             back_off = (back_off * 2).min(BACK_OFF_MAX);
         }
@@ -149,32 +150,32 @@ impl Subscriber {
         }
     }
 
-    /// Until the connection is gone. Returns why.
-    async fn hear(&self, mut sink: PubSubSink, mut stream: PubSubStream) -> &'static str {
+    /// Receives until the connection is lost. Returns the reason.
+    async fn listen(&self, mut sink: PubSubSink, mut stream: PubSubStream) -> &'static str {
         let mut ping = tokio::time::interval(PING_EVERY);
         loop {
             // Both are cancel-safe: a stream's next item, and an interval's tick.
             tokio::select! {
                 message = stream.next() => match message {
-                    Some(message) => self.take(message.get_payload_bytes()),
+                    Some(message) => self.dispatch(message.get_payload_bytes()),
                     None => return "the connection for wake-ups ended",
                 },
                 _ = ping.tick() => match timeout(RESPONSE_MAX, sink.ping::<Value>()).await {
-                    Ok(Ok(_)) => self.link.went_well(),
+                    Ok(Ok(_)) => self.link.record_success(),
                     Ok(Err(_)) | Err(_) => return "the connection for wake-ups is silent",
                 },
             }
         }
     }
 
-    fn take(&self, message: &[u8]) {
+    fn dispatch(&self, message: &[u8]) {
         match self.codec.read_wake(message) {
             ReceivedMessage::Wake(wake) => {
                 let _ = self.words.send(wake); // nobody listens: nobody misses it
             }
             ReceivedMessage::Own | ReceivedMessage::Unknown => {}
             ReceivedMessage::Foreign => {
-                self.link.count(1, &"a message that is not ours on the channel of wake-ups")
+                self.link.record_errors(1, &"a message that is not ours on the channel of wake-ups")
             }
         }
     }

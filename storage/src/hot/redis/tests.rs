@@ -1,8 +1,10 @@
-//! The suites over a real Redis, and what no suite can ask for: everything that can happen to Redis and to the way there.
+//! The suites over a real Redis, and tests of faults that no suite can cause: in Redis and in the
+//! network.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use records::{LogEntry, LoggedEvent, SessionKey, StoredStream, StreamRecord};
 use testkit::{
     Direction, FaultProxy, eventually,
     servers::{RedisReply, RedisServer},
@@ -10,14 +12,11 @@ use testkit::{
 use tokio::time::Instant;
 
 use super::{RedisOptions, RedisStore, codec};
-use crate::{
-    EventStore, HotStore, LogEntry, LoggedEvent, OwnerHint, SessionKey, StoreError, StoredStream,
-    StreamRecord, Wakeup, conformance::hot::Replicas,
-};
+use crate::{EventStore, HotStore, OwnerHint, StoreError, Wakeup, conformance::hot::Replicas};
 
 const SESSION: SessionKey = SessionKey::new([5; 32]);
 const HOUR: Duration = Duration::from_secs(3_600);
-/// What a call may take, whatever is wrong; a little more than the second it allows itself.
+/// Time limit of a call in any fault, a little above the call's own limit of one second.
 const CALL_MAX: Duration = Duration::from_millis(1_300);
 
 fn options(url: String) -> RedisOptions {
@@ -48,7 +47,7 @@ fn hint() -> OwnerHint {
 }
 
 fn record() -> StreamRecord {
-    StreamRecord { number: 1, general: true, due: b"due".to_vec(), was_read: true }
+    StreamRecord { number: 1, standalone: true, pending_answers: b"due".to_vec(), was_read: true }
 }
 
 fn begin() -> LogEntry {
@@ -64,7 +63,7 @@ async fn stream(log: &RedisStore, position: u64) -> StoredStream {
     log.stream(&SESSION, 1, position).await.unwrap().expect("the stream is known")
 }
 
-/// What is held after a position: the events' sequences, and up to where events are gone.
+/// Returns the sequence numbers after a position, and the number up to which events are gone.
 async fn held(log: &RedisStore, position: u64) -> (Vec<u64>, u64) {
     let stream = stream(log, position).await;
     assert_eq!(stream.record, record());
@@ -78,11 +77,11 @@ async fn in_time<F: Future>(what: &str, call: F) -> F::Output {
     answer
 }
 
-/// Every call of both traits comes back, with nothing.
+/// Checks that every call of both traits returns, without a result.
 async fn finds_nothing_and_returns(hot: &RedisStore) {
-    assert_eq!(in_time("owner", hot.owner(&SESSION)).await, None);
-    in_time("note_owner", hot.note_owner(&SESSION, &hint(), HOUR)).await;
-    in_time("forget_owner", hot.forget_owner(&SESSION)).await;
+    assert_eq!(in_time("owner", hot.owner_hint(&SESSION)).await, None);
+    in_time("note_owner", hot.put_owner_hint(&SESSION, &hint(), HOUR)).await;
+    in_time("forget_owner", hot.remove_owner_hint(&SESSION)).await;
     let refused = |answer: Result<(), StoreError>| {
         assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}")
     };
@@ -93,18 +92,18 @@ async fn finds_nothing_and_returns(hot: &RedisStore) {
     assert!(hot.errors() > 0);
 }
 
-/// Hints, events and words work, at the latest a little later.
+/// Checks that hints, events and wakeups work, at the latest after a short time.
 async fn works(hot: &RedisStore, other: &RedisStore) {
     eventually("a hint to be kept", async || {
-        hot.note_owner(&SESSION, &hint(), HOUR).await;
-        hot.owner(&SESSION).await.ok_or(())
+        hot.put_owner_hint(&SESSION, &hint(), HOUR).await;
+        hot.owner_hint(&SESSION).await.ok_or(())
     })
     .await;
     eventually("an event to be logged", async || hot.append(&[begin(), event(1)]).await).await;
     for (from, to) in [(hot, other), (other, hot)] {
-        let mut words = to.wakes();
+        let mut words = to.subscribe();
         eventually("a word to arrive", || {
-            from.wake(Wakeup::Config);
+            from.publish(Wakeup::Config);
             let heard = words.try_recv();
             async move { heard }
         })
@@ -136,13 +135,14 @@ async fn what_was_flushed_is_told_to_be_gone() {
     assert_eq!(held(&log, 0).await, (vec![4, 5], 3));
     assert_eq!(held(&log, 3).await, (vec![4, 5], 3), "nothing is missing after 3");
     assert_eq!(log.streams(&SESSION).await.unwrap(), [record()]);
-    // Flushed before its first event, nothing of a stream is lost.
+    // A flush before the first event loses no event of the stream.
     log.forget_session(&SESSION).await.unwrap();
     log.append(&[begin()]).await.unwrap();
     server.flush_all().await;
     log.append(&[event(2)]).await.unwrap();
     assert_eq!(held(&log, 0).await, (vec![2], 1));
-    // Somebody who did not see it before cannot tell, and says the more cautious.
+    // A process that did not see the earlier events cannot know, and reports the more cautious
+    // value.
     server.flush_all().await;
     let adopter = open(&server).await;
     adopter.append(&[event(6)]).await.unwrap();
@@ -160,7 +160,7 @@ async fn what_was_evicted_or_lost_in_a_failover_is_told_to_be_gone() {
     assert_eq!(held(&log, 0).await, (vec![], 2), "of the events alone");
     log.append(&[event(3)]).await.unwrap();
     assert_eq!((held(&log, 0).await, held(&log, 2).await), ((vec![3], 2), (vec![3], 2)));
-    // A server that took over without having heard of the events 4 and 5.
+    // A server takes over that has not replicated the events 4 and 5.
     server.command(&["COPY", &streams, "streams"]).await;
     server.command(&["COPY", &events, "events"]).await;
     log.append(&[event(4), event(5)]).await.unwrap();
@@ -177,7 +177,7 @@ async fn nothing_stays_for_ever() {
     log.append(&[begin(), event(1), LogEntry::Trim { session: SESSION, stream: 1, through: 1 }])
         .await
         .unwrap();
-    log.note_owner(&SESSION, &hint(), HOUR).await;
+    log.put_owner_hint(&SESSION, &hint(), HOUR).await;
     let keys = server.command(&["KEYS", "*"]).await;
     assert_eq!(keys.texts().len(), 3);
     for key in keys.texts() {
@@ -186,7 +186,7 @@ async fn nothing_stays_for_ever() {
         assert!((1..=3_600_000).contains(&left), "{key} stays for {left}");
     }
     log.forget_session(&SESSION).await.unwrap();
-    log.forget_owner(&SESSION).await;
+    log.remove_owner_hint(&SESSION).await;
     assert_eq!(server.command(&["DBSIZE"]).await.number(), 0);
 }
 
@@ -200,11 +200,11 @@ async fn a_stopped_redis_is_as_good_as_none_and_comes_back() {
     finds_nothing_and_returns(&hot).await;
     server.start_again().await;
     works(&hot, &other).await;
-    // A connection that ended while nobody used it does not cost a call.
+    // A connection that was lost while idle costs no call.
     server.stop().await;
     server.start_again().await;
-    hot.note_owner(&SESSION, &hint(), HOUR).await;
-    assert_eq!(hot.owner(&SESSION).await, Some(hint()));
+    hot.put_owner_hint(&SESSION, &hint(), HOUR).await;
+    assert_eq!(hot.owner_hint(&SESSION).await, Some(hint()));
 }
 
 #[tokio::test]
@@ -214,8 +214,8 @@ async fn a_redis_that_is_not_there_at_first_is_found_later() {
     let (hot, other) = (in_time("open", open(&server)).await, open(&server).await);
     assert!(!hot.is_connected());
     finds_nothing_and_returns(&hot).await;
-    let mut words = hot.wakes();
-    hot.wake(Wakeup::Config);
+    let mut words = hot.subscribe();
+    hot.publish(Wakeup::Config);
     assert_eq!(
         words.try_recv(),
         Ok(Wakeup::Config),
@@ -232,8 +232,11 @@ async fn a_frozen_redis_holds_nobody_up() {
     works(&hot, &other).await;
     server.freeze();
     finds_nothing_and_returns(&hot).await;
-    in_time("many calls", futures_util::future::join_all((0..100).map(|_| hot.owner(&SESSION))))
-        .await;
+    in_time(
+        "many calls",
+        futures_util::future::join_all((0..100).map(|_| hot.owner_hint(&SESSION))),
+    )
+    .await;
     in_time("opening another", open(&server)).await;
     disconnected(&hot).await;
     server.thaw();
@@ -251,7 +254,7 @@ async fn a_network_that_swallows_holds_nobody_up() {
         proxy.hole(way, true);
         finds_nothing_and_returns(&hot).await;
         disconnected(&hot).await;
-        // The old connections stay silent: what lost bytes does not find back to its place.
+        // The old connections stay silent, because they cannot resynchronise after lost bytes.
         proxy.hole(way, false);
         works(&hot, &other).await;
     }
@@ -269,15 +272,15 @@ async fn keys_of_another_type_are_as_good_as_absent() {
     for key in [&codec::owner_key(&SESSION), &streams, &events] {
         server.command(&["RPUSH", key, "not", "ours"]).await;
     }
-    assert_eq!(hot.owner(&SESSION).await, None);
+    assert_eq!(hot.owner_hint(&SESSION).await, None);
     assert_eq!(
         (hot.streams(&SESSION).await.unwrap(), hot.stream(&SESSION, 1, 0).await.unwrap()),
         (vec![], None)
     );
     let errors = hot.errors();
     assert!(errors >= 3, "{errors}");
-    hot.note_owner(&SESSION, &hint(), HOUR).await;
-    assert_eq!(hot.owner(&SESSION).await, Some(hint()));
+    hot.put_owner_hint(&SESSION, &hint(), HOUR).await;
+    assert_eq!(hot.owner_hint(&SESSION).await, Some(hint()));
     hot.append(&[begin(), event(1)]).await.unwrap();
     assert_eq!(held(&hot, 0).await, (vec![1], 0));
     server.command(&["SET", &events, "not ours"]).await;
@@ -292,24 +295,24 @@ async fn what_another_installation_wrote_is_as_good_as_absent() {
     let (server, hot) = log().await;
     let foreign =
         RedisStore::open(&RedisOptions { key: [8; 32], ..options(server.url()) }).await.unwrap();
-    foreign.note_owner(&SESSION, &hint(), HOUR).await;
+    foreign.put_owner_hint(&SESSION, &hint(), HOUR).await;
     foreign.append(&[begin(), event(1)]).await.unwrap();
-    let mut words = hot.wakes();
+    let mut words = hot.subscribe();
     let errors = hot.errors();
-    assert_eq!(hot.owner(&SESSION).await, None);
+    assert_eq!(hot.owner_hint(&SESSION).await, None);
     assert_eq!(
         (hot.streams(&SESSION).await.unwrap(), hot.stream(&SESSION, 1, 0).await.unwrap()),
         (vec![], None)
     );
-    foreign.wake(Wakeup::Config);
+    foreign.publish(Wakeup::Config);
     server.command(&["PUBLISH", codec::WAKES_CHANNEL, "\u{2}of a later version"]).await;
     server.command(&["PUBLISH", codec::WAKES_CHANNEL, ""]).await;
     let other = open(&server).await;
-    other.wake(Wakeup::SessionEnd(SESSION));
+    other.publish(Wakeup::SessionEnd(SESSION));
     other.close().await;
     let next = testkit::within("a word", words.recv()).await;
     assert_eq!((next, hot.errors()), (Ok(Wakeup::SessionEnd(SESSION)), errors + 5));
-    // An event in the middle that is not ours: what is before it does not count.
+    // A foreign event in the middle hides the events before it.
     hot.append(&[begin(), event(2)]).await.unwrap();
     foreign.append(&[event(3)]).await.unwrap();
     hot.append(&[event(4)]).await.unwrap();
@@ -333,8 +336,8 @@ async fn a_full_redis_is_told_apart() {
     hot.append(&[begin(), event(1)]).await.unwrap();
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert_eq!(hot.append(&[event(2)]).await, Err(StoreError::Full));
-    in_time("note_owner", hot.note_owner(&SESSION, &hint(), HOUR)).await;
-    assert_eq!((hot.owner(&SESSION).await, hot.errors()), (None, 2));
+    in_time("note_owner", hot.put_owner_hint(&SESSION, &hint(), HOUR)).await;
+    assert_eq!((hot.owner_hint(&SESSION).await, hot.errors()), (None, 2));
     assert_eq!(held(&hot, 0).await, (vec![1], 0), "reading goes on");
     hot.append(&[LogEntry::Drop { session: SESSION, stream: 1 }]).await.unwrap();
     server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
@@ -349,7 +352,7 @@ async fn a_server_that_may_not_be_written_to_is_left() {
     server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
     let refused = hot.append(&[begin(), event(1)]).await;
     assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "{refused:?}");
-    // The name leads to the new primary by now; the connection to the old one must not be kept.
+    // The name now points to the new primary. The store must drop the connection to the old one.
     let primary = RedisServer::start().await;
     proxy.set_target(primary.address());
     eventually("the new primary to be used", async || hot.append(&[begin(), event(1)]).await).await;

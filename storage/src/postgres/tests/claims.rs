@@ -1,8 +1,9 @@
-//! What looking for tasks costs, who gets them, and what the schema of the version before had of them.
+//! Tests of claims: their cost, their result, and tasks from an earlier schema version.
 
 use std::{str::FromStr, time::Duration};
 
 use protocol::ids::TaskId;
+use records::{NodeName, TaskStatus};
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 use testkit::{PostgresServer, eventually};
 
@@ -11,13 +12,13 @@ use super::{
     AT_MOST, PostgresStore, create, key, on_server, open, open_session,
     outages::{everything_works_soon, warm},
 };
-use crate::{DurableStore, NodeName, NodeStore, StoreError, TaskStatus, TaskStore};
+use crate::{DurableStore, NodeStore, StoreError, TaskStore};
 
-/// Tasks in the table, and how many of them are not over.
+/// Tasks in the table, and the number of unfinished ones.
 const TASKS: u32 = 200_000;
 const UNFINISHED: u32 = 4_000;
 
-/// A server on which all of many tasks are with a node that lives.
+/// Returns a server with many tasks, all owned by a live node.
 async fn with_many_tasks() -> (PostgresServer, PostgresStore, NodeName) {
     let (server, store) = on_server().await;
     let (owner, other) = (NodeName::new("a"), NodeName::new("b"));
@@ -38,7 +39,7 @@ async fn with_many_tasks() -> (PostgresServer, PostgresStore, NodeName) {
     (server, store, other)
 }
 
-/// Pages that a statement looks at, planning aside.
+/// Returns the number of pages that a statement reads, planning aside.
 async fn pages(server: &PostgresServer, statement: &str) -> u32 {
     let plan = server
         .sql(
@@ -79,9 +80,9 @@ async fn looking_for_tasks_does_not_read_the_table() {
 
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
 
-/// Waits until somebody waits for a lock.
+/// Waits until a statement waits for a lock.
 pub(super) async fn somebody_waits(server: &PostgresServer) {
-    eventually("somebody to wait", async || {
+    eventually("a statement to wait", async || {
         match server.sql(&server.url(), WAITING).await.as_str() {
             "0" => Err(()),
             _ => Ok(()),
@@ -90,7 +91,7 @@ pub(super) async fn somebody_waits(server: &PostgresServer) {
     .await;
 }
 
-/// Between a claimant's first look and its claim, the tasks come into the hands of a node that joined meanwhile.
+/// Between a claimant's first look and its claim, a node that joined meanwhile becomes the owner.
 #[tokio::test]
 async fn a_node_that_joins_in_between_is_not_robbed() {
     for held in [
@@ -140,15 +141,15 @@ async fn what_is_reclaimed_is_told_once_and_with_its_epoch() {
     }
 }
 
-/// Whoever claims does not wait for the locks of a call without an answer.
+/// A claim does not wait for the locks of an unanswered call.
 #[tokio::test]
 async fn what_an_unanswered_claim_commits_late_is_told_by_a_later_one() {
     let (server, store) = on_server().await;
     let node = NodeName::new("b");
     store.write(&[create(1)]).await.unwrap();
-    // A call that was given up, and is committing.
+    // This call was given up while it was committing.
     let token: i64 = 7;
-    assert_eq!(store.unanswered().note_claim(token), Vec::<i64>::new());
+    assert_eq!(store.in_doubt().note_claim(token), Vec::<i64>::new());
     let mut first = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
     first.execute("BEGIN; SELECT task FROM claim_tasks('b', 10, 7, '{}', '{}')").await.unwrap();
     assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), []);
@@ -161,7 +162,7 @@ async fn what_an_unanswered_claim_commits_late_is_told_by_a_later_one() {
         store.unfinished_tasks_of(&[node, NodeName::new("a")]).await.unwrap(),
         [TaskId::new("t1")]
     );
-    assert!(store.unanswered().claims.is_empty(), "it is settled now");
+    assert!(store.in_doubt().claims.is_empty(), "it is settled now");
 }
 
 /// The first attempt's connection is lost while it commits, and the second one waits for its locks.
@@ -208,7 +209,7 @@ async fn tasks_of_the_version_before_are_counted() {
     let server = PostgresServer::fast().await;
     let mut connection =
         PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
-    schema::bring_up_to(&mut connection, 2).await.unwrap();
+    schema::migrate_to(&mut connection, 2).await.unwrap();
     let tasks = "INSERT INTO task_usage (tenant, running, stored) VALUES ('acme', 1, 4), ('empty', 0, 0);
          INSERT INTO tasks (task, tenant, principal, session, private, backend, request, details, status, bytes, step, owner, epoch,
                             revision, created_at_us, updated_at_us, expires_at_us)
@@ -216,37 +217,37 @@ async fn tasks_of_the_version_before_are_counted() {
          FROM (VALUES ('working', 1), ('completed', 2), ('completed', 3), ('failed', 4)) AS v (status, n)";
     connection.execute(tasks).await.unwrap();
     let store = open(&server).await;
-    assert_eq!((store.migrated().from, store.migrated().to), (2, schema::known()));
+    assert_eq!((store.migration().from, store.migration().to), (2, schema::latest_version()));
     let counts = async || {
         store.task_counts().await.unwrap().into_iter().map(|(_, tasks)| tasks).collect::<Vec<_>>()
     };
     assert_eq!(counts().await, [1, 0, 2, 1, 0]);
-    // A replica of the build before still claims in its own way.
+    // A replica of the previous build still claims with the old function.
     let old = "SELECT string_agg(task, ' ') FROM claim_tasks('old', 10, 7)";
     assert_eq!(server.sql(&server.url(), old).await, "working1");
     store.expire_tasks(10).await.unwrap();
     assert_eq!(counts().await, [0, 0, 0, 0, 0]);
 }
 
-/// What may be long is done before anything is locked that writes need.
+/// The migration does its long work before it takes any lock that writes need.
 #[tokio::test]
 async fn replicas_that_run_do_not_wait_for_tasks_to_be_counted() {
     let server = PostgresServer::fast().await;
     let connect =
         async || PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
     let (mut migrating, mut holding) = (connect().await, connect().await);
-    schema::bring_up_to(&mut migrating, 2).await.unwrap();
+    schema::migrate_to(&mut migrating, 2).await.unwrap();
     holding.execute("INSERT INTO task_usage (tenant, running, stored) VALUES ('acme', 0, 1); BEGIN; LOCK TABLE tasks").await.unwrap();
     let (migrated, ()) =
-        tokio::join!(schema::bring_up_to(&mut migrating, schema::known()), async {
+        tokio::join!(schema::migrate_to(&mut migrating, schema::latest_version()), async {
             somebody_waits(&server).await;
             holding
                 .execute("SELECT 1 FROM task_usage FOR UPDATE NOWAIT; COMMIT")
                 .await
-                .expect("nobody holds it");
+                .expect("no process holds it");
         });
     assert_eq!(migrated, Ok(2));
-    // Ends that went by the functions of before.
+    // These counts come from ends of tasks through the old functions.
     server.sql(&server.url(), "UPDATE task_usage SET failed = -1, cancelled = 3").await;
     let counts: Vec<u64> = open(&server)
         .await

@@ -1,8 +1,13 @@
-//! Connections lost in the middle of a write or of a claim: it is settled which of both it was, done or not, and told once.
+//! Tests of connections lost in the middle of a write or a claim. The store finds out whether the
+//! call was done, and reports it once.
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, TaskId};
+use records::{
+    LogEntry, LoggedEvent, NodeName, StreamRecord, SubscriptionRecord, TaskStatus, TaskStep,
+    WriteOp, WriteOutcome,
+};
 use sqlx::{
     ConnectOptions as _, Executor as _,
     postgres::{PgConnectOptions, PgConnection},
@@ -10,17 +15,14 @@ use sqlx::{
 use testkit::{Direction, FaultProxy, PostgresServer};
 
 use super::{PostgresStore, behind_proxy, create, end, end_as, key, open, open_session, update};
-use crate::{
-    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, NodeStore, SessionStore, StoreError,
-    StreamRecord, SubscriptionRecord, TaskStatus, TaskStep, TaskStore, WriteOp, WriteOutcome,
-};
+use crate::{DurableStore, EventStore, NodeStore, SessionStore, StoreError, TaskStore};
 
-/// What `one_of_each` is about.
+/// Returns the writes that prepare the rows for `one_of_each`.
 fn prepare() -> Vec<WriteOp> {
     (1..=8).map(open_session).chain((1..=8).map(create)).collect()
 }
 
-/// A write of each kind, and what is to become of it.
+/// Returns one write of each kind, with its expected outcome.
 fn one_of_each() -> Vec<(WriteOp, WriteOutcome)> {
     let task = |number: u8| TaskId::new(format!("t{number}"));
     let subscription = SubscriptionRecord {
@@ -68,11 +70,13 @@ fn one_of_each() -> Vec<(WriteOp, WriteOutcome)> {
     ]
 }
 
-/// Cuts the connection at many places of the exchange, in each direction, and closely at its end: the commit.
+/// Cuts the connection at many places of the exchange, in each direction. The cuts are close
+/// together at its end, the commit.
 #[tokio::test]
 async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
     let (server, proxy, store) = behind_proxy().await;
-    // Past the proxy, and open all the time: a program started for each question would take most of the time.
+    // This connection bypasses the proxy and stays open. Starting a program for each query would
+    // take most of the time.
     let mut witness = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
     for (way, step) in [(Direction::Upstream, 101), (Direction::Downstream, 31)] {
         let mut bytes = 1;
@@ -91,7 +95,7 @@ async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
     }
 }
 
-/// Whether the batch was so long that it was cut.
+/// Returns whether the batch was long enough to be cut.
 async fn survives_a_cut(
     witness: &mut PgConnection,
     proxy: &FaultProxy,
@@ -243,7 +247,8 @@ async fn batches_of_replicas_in_each_others_way_all_go_through() {
 #[tokio::test]
 async fn an_append_that_is_repeated_adds_nothing() {
     let (_server, proxy, store) = behind_proxy().await;
-    let stream = StreamRecord { number: 1, general: false, due: vec![], was_read: false };
+    let stream =
+        StreamRecord { number: 1, standalone: false, pending_answers: vec![], was_read: false };
     store.append(&[LogEntry::Stream { session: key(1), record: stream }]).await.unwrap();
     for sequence in 1..=30 {
         proxy.cut_after(Direction::Downstream, 1 + sequence * 2);
@@ -254,7 +259,7 @@ async fn an_append_that_is_repeated_adds_nothing() {
     assert_eq!(store.stream(&key(1), 1, 0).await.unwrap().unwrap().events.len(), 30);
 }
 
-/// Inputs that are open, and a task that is over.
+/// Returns writes for open inputs and a finished task.
 fn questions() -> Vec<WriteOp> {
     let ask = |number: u8| WriteOp::RequestInput {
         task: TaskId::new(format!("t{number}")),

@@ -1,18 +1,20 @@
-//! Very many tasks whose time is over: they go in small steps, and nobody waits for them.
+//! Tests of very many expired tasks. They are removed in small steps, and other calls do not wait.
 
 use std::time::{Duration, Instant};
 
-use super::{create, on_server, open_session, update};
-use crate::{DurableStore, TaskStore, WriteOutcome};
+use records::WriteOutcome;
 
-/// As many as the broker removes with one statement.
+use super::{create, on_server, open_session, update};
+use crate::{DurableStore, TaskStore};
+
+/// Number of tasks that the broker removes with one statement.
 const STEP: u32 = 200;
-/// A step is a statement like others: no longer, on a busy machine, than nobody minds.
+/// Time limit of one step. It is an ordinary statement, even on a busy machine.
 const STEP_WITHIN: Duration = Duration::from_secs(1);
-/// Calls that are measured before and meanwhile.
+/// Number of calls measured before and during the removal.
 const MEASURED: usize = 100;
 
-/// The time below which 99 of 100 are.
+/// Returns the time below which 99 of 100 calls are.
 fn p99(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() * 99 / 100]
@@ -57,7 +59,7 @@ async fn expire(expired: usize) {
     };
     let ((gone, slowest), meanwhile) = tokio::join!(sweeping, measured(&store));
     assert_eq!((gone, slowest < STEP_WITHIN), (expired, true), "slowest step: {slowest:?}");
-    // The promise is a ratio; a test beside others allows for one more scheduling delay.
+    // The limit is a ratio. Tests that run at the same time may add one scheduling delay.
     assert!(
         meanwhile < quiet * 2 + Duration::from_millis(250),
         "quiet {quiet:?}, meanwhile {meanwhile:?}"
@@ -70,7 +72,7 @@ async fn expire(expired: usize) {
     assert_eq!(server.sql(&server.url(), "SELECT task FROM task_transitions").await, "t1");
 }
 
-/// How long a write of somebody else takes.
+/// Measures the time of a write by another caller.
 async fn measured(store: &impl DurableStore) -> Duration {
     let mut times = Vec::new();
     for _ in 0..MEASURED {

@@ -1,5 +1,7 @@
-//! The schema: brought up to date by one of many, refused where it is older, newer or edited, resumed where it was cut.
+//! Tests of the schema: one of many replicas migrates it. The store refuses an older, newer or
+//! edited schema, and resumes an interrupted migration.
 
+use records::{AuditFilter, AuditKind, AuditRecord, NodeName, WriteOutcome};
 use testkit::{Direction, FaultProxy, PostgresServer};
 
 use super::{
@@ -7,8 +9,8 @@ use super::{
     options, update,
 };
 use crate::{
-    AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, DurableStore, MigrationOutcome,
-    NodeName, NodeStore, SessionStore, StoreError, TaskStore, WriteOutcome, postgres::schema,
+    AuditStore, ConfigStore, DurableStore, MigrationOutcome, NodeStore, SessionStore, StoreError,
+    TaskStore, postgres::schema,
 };
 
 #[tokio::test]
@@ -16,9 +18,9 @@ async fn an_old_schema_is_refused_unless_migrating_is_allowed() {
     let server = PostgresServer::fast().await;
     let only_open = PostgresOptions { migrate: false, ..options(&server) };
     let error = PostgresStore::open(&only_open).await.unwrap_err();
-    assert_eq!(error, StoreError::SchemaOlder { found: 0, known: schema::known() });
+    assert_eq!(error, StoreError::SchemaOlder { found: 0, known: schema::latest_version() });
     let store = open(&server).await;
-    assert_eq!(store.migrated(), MigrationOutcome { from: 0, to: schema::known() });
+    assert_eq!(store.migration(), MigrationOutcome { from: 0, to: schema::latest_version() });
     PostgresStore::open(&only_open).await.expect("up to date now");
 }
 
@@ -36,7 +38,7 @@ async fn r_8_a_newer_schema_and_an_edited_migration_are_refused() {
     );
     server.sql(&server.url(), "UPDATE _sqlx_migrations SET version = 999 WHERE version = 1").await;
     let error = PostgresStore::open(&options(&server)).await.unwrap_err();
-    assert_eq!(error, StoreError::SchemaNewer { found: 999, known: schema::known() });
+    assert_eq!(error, StoreError::SchemaNewer { found: 999, known: schema::latest_version() });
 }
 
 #[tokio::test]
@@ -51,7 +53,7 @@ async fn f_49_replicas_that_start_at_once_take_turns_to_migrate() {
     let mut migrated = 0;
     for store in opened {
         let store = store.await.unwrap().expect("it is up to date, by itself or by another");
-        migrated += usize::from(store.migrated().from == 0);
+        migrated += usize::from(store.migration().from == 0);
         assert_eq!(store.tenants().await.unwrap(), []);
     }
     assert_eq!(migrated, 1);
@@ -132,9 +134,9 @@ async fn r_8_what_a_newer_build_adds_to_the_schema_is_not_felt_by_those_that_run
         "what it added is left alone"
     );
     assert_eq!(store.unreadable_rows(), 0);
-    // But who starts now does not know what it would find.
+    // A store that opens now does not know the newer schema.
     let refusal = PostgresStore::open(&options(&server)).await.unwrap_err();
-    assert_eq!(refusal, StoreError::SchemaNewer { found: 999, known: schema::known() });
+    assert_eq!(refusal, StoreError::SchemaNewer { found: 999, known: schema::latest_version() });
 }
 
 #[tokio::test]
@@ -154,5 +156,5 @@ async fn the_database_itself_keeps_the_audit_log() {
         );
         server.sql(&server.url(), &refused).await;
     }
-    assert_eq!(store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.audit_records(&AuditFilter::default(), None, 10).await.unwrap().len(), 1);
 }

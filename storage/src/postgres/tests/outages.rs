@@ -1,8 +1,9 @@
-//! A server that stops, freezes, is slow, has no room or takes no writes: calls end in time, say why, and are carried out
-//! again as soon as that is possible.
+//! Tests of a server that stops, freezes, is slow, is full or accepts no writes. Calls end in time,
+//! name the reason, and succeed again soon after.
 
 use std::{str::FromStr, time::Duration};
 
+use records::{NodeName, WriteOp, WriteOutcome};
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 use testkit::{Direction, PostgresServer};
 use tokio::time::Instant;
@@ -11,12 +12,9 @@ use super::{
     AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, behind_proxy, create, end, key,
     on_server, open, open_session, options, seat, update,
 };
-use crate::{
-    ConfigStore, DurableStore, NodeName, NodeStore, SessionStore, StoreError, TaskStore, WriteOp,
-    WriteOutcome,
-};
+use crate::{ConfigStore, DurableStore, NodeStore, SessionStore, StoreError, TaskStore};
 
-/// Calls of every sort end soon and say why; nothing of them is done.
+/// Checks that calls of every kind end soon with a reason, and have no effect.
 async fn nothing_works(store: &PostgresStore) {
     let node = NodeName::new("a");
     let started = Instant::now();
@@ -41,7 +39,7 @@ pub(super) async fn everything_works_soon(store: &PostgresStore) {
     while let Err(error) = store.write(&[update(1)]).await {
         assert!(started.elapsed() < RECOVERS_WITHIN, "{error} after {:?}", started.elapsed());
     }
-    // Every connection of the pool, not just one.
+    // The check covers every connection of the pool.
     let asked: Vec<_> = (0..40).map(|_| store.tenants()).collect();
     for answer in futures_of(asked).await {
         answer.expect("the server is back");
@@ -68,7 +66,7 @@ async fn futures_of<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
     done.into_iter().flatten().collect()
 }
 
-/// Fills the pool: so many calls at once open all its connections.
+/// Fills the pool: this many calls at once open all its connections.
 pub(super) async fn warm(store: &PostgresStore) {
     store.write(&[open_session(1)]).await.unwrap();
     for answer in futures_of((0..40).map(|_| store.tenants()).collect()).await {
@@ -130,7 +128,7 @@ async fn f_12_a_black_hole_holds_nobody_up() {
         proxy.hole(way, true);
         nothing_works(&store).await;
         proxy.heal();
-        // What was swallowed stays lost: the old connections never answer.
+        // Swallowed bytes stay lost, so the old connections never answer.
         everything_works_soon(&store).await;
     }
 }
@@ -240,7 +238,7 @@ async fn a_statement_that_is_refused_is_no_outage() {
         "{refused:?}"
     );
     assert_eq!(store.write(&[update(1)]).await.unwrap(), [WriteOutcome::Done]);
-    // Where nothing at all can be asked it is another matter.
+    // A database that does not exist is unavailable instead.
     let unknown = PostgresOptions { url: format!("{}_", server.url()), ..options(&server) };
     let absent = PostgresStore::open(&unknown).await;
     assert!(matches!(absent, Err(StoreError::Unavailable { .. })), "{absent:?}");
@@ -266,7 +264,8 @@ async fn f_38_statements_prepared_before_a_table_changed_are_prepared_anew() {
     crate::conformance::fill(&store).await.unwrap();
     warm(&store).await;
     let tenants = store.tenants().await.unwrap();
-    // Each makes the server refuse what was prepared before: a cached plan must not change its result (0A000).
+    // Each change makes the server refuse statements that were prepared before: a cached plan must
+    // not change its result type (0A000).
     for changed in ["VARCHAR(100000)", "TEXT"] {
         server
             .sql(

@@ -1,18 +1,17 @@
-//! What may not happen between rows: leases and claims that disagree, rows and texts that spoil others, secrets that are told.
+//! Tests of conflicts between rows: leases and claims that disagree, rows and texts that spoil
+//! others, secrets in messages.
 
 use std::{str::FromStr, time::Duration};
 
 use protocol::ids::{BackendId, TaskId};
+use records::{NodeName, SessionClaimOutcome, SubscriptionRecord, TaskStatus, TaskStep, WriteOp};
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 
 use super::{
     AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, create, key, on_server, open_session,
     options, seat,
 };
-use crate::{
-    DurableStore, NodeName, NodeStore, SessionClaimOutcome, SessionStore, SubscriptionRecord,
-    TaskStatus, TaskStep, TaskStore, WriteOp,
-};
+use crate::{DurableStore, NodeStore, SessionStore, TaskStore};
 
 #[tokio::test]
 async fn a_lease_and_a_claim_agree() {
@@ -21,7 +20,7 @@ async fn a_lease_and_a_claim_agree() {
     store.join(&b, None, AT_MOST).await.unwrap();
     store.join(&a, None, AT_MOST).await.unwrap();
     store.write(&[open_session(1)]).await.unwrap();
-    // A renewal is on its way, and has not committed.
+    // A renewal is in progress and has not committed.
     let mut renewing = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
     server
         .sql(&server.url(), "UPDATE nodes SET lease_until_us = now_us() - 1 WHERE node = 'a'")

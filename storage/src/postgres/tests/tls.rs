@@ -1,11 +1,11 @@
-//! Servers that prove who they are, or fail to.
+//! Tests of servers that prove their identity, or fail to.
 
 use testkit::{Authority, PostgresServer, authority::CertificateFiles};
 
 use super::{PostgresStore, StoreError, options};
 use crate::{ConfigStore, postgres::PostgresOptions};
 
-/// Opens the store with these parameters of the URL.
+/// Opens the store with these URL parameters.
 async fn open(server: &PostgresServer, parameters: &str) -> Result<PostgresStore, StoreError> {
     let url = server.url();
     let url = format!("{url}{}{parameters}", if url.contains('?') { '&' } else { '?' });
@@ -21,7 +21,7 @@ async fn assert_refused(server: &PostgresServer, parameters: &str) {
     }
 }
 
-/// The parameters of a mode with this authority.
+/// Returns the URL parameters of a mode with this authority.
 fn verified(mode: &str, authority: &Authority) -> String {
     format!("sslmode={mode}&sslrootcert={}", authority.ca().display())
 }

@@ -1,7 +1,9 @@
-//! A file that was cut, changed or held by somebody else: said when it is opened, and never served as the truth.
+//! Tests of a file that was cut, changed or locked by another process. The store reports it at
+//! opening, and never serves wrong data.
 //!
-//! SQLite has no checksums. What is noticed is damage to what the file is made of; a bit flipped inside a value is another
-//! value. What may not be changed unnoticed (settings of backends, links of sessions) is sealed by the broker.
+//! SQLite has no checksums, so it detects damage to the structure of the file only. A flipped bit
+//! inside a value gives another value. The broker seals the values that need protection (settings
+//! of backends, links of sessions).
 
 use std::{
     fs,
@@ -21,12 +23,13 @@ use crate::{
 };
 
 const PAGE_BYTES: usize = 4096;
-/// First bytes of the pages that trees are made of; the others hold the rest of long values.
+/// First byte of the pages of a B-tree. Other pages contain the rest of long values.
 const TREE_PAGES: [u8; 4] = [2, 5, 10, 13];
-/// In such a page: its kind, where it is free and used, how many cells it has, its last child.
+/// Header of such a page: its kind, free space, number of cells, last child.
 const HEADER_BYTES: usize = 12;
 
-/// A database with everything in it, closed in order; its bytes, and what it says.
+/// Returns the bytes of a database with all kinds of rows, closed in order, and its content as
+/// text.
 async fn intact() -> (Vec<u8>, String) {
     let (folder, store) = in_file().await;
     crate::conformance::fill(&store).await.unwrap();
@@ -37,7 +40,7 @@ async fn intact() -> (Vec<u8>, String) {
     (fs::read(options(&folder).path).unwrap(), told)
 }
 
-/// A file in a folder of its own.
+/// A database file in its own folder.
 struct Copy {
     folder: tempfile::TempDir,
 }
@@ -60,7 +63,7 @@ impl Copy {
 #[tokio::test]
 async fn f_41_a_damaged_file_is_refused() {
     let (mut bytes, _) = intact().await;
-    // Every page but the first, whose header makes it a database at all.
+    // The first page stays, because its header marks the file as a database.
     bytes[PAGE_BYTES..].fill(0xa5);
     let error = Copy::new().opened_as(&bytes).await.unwrap_err();
     assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
@@ -80,7 +83,7 @@ async fn f_41_a_file_cut_anywhere_is_refused() {
             .expect_err(&format!("cut to {length} of {}", bytes.len()));
         assert!(matches!(error, StoreError::Corrupt { .. }), "cut to {length}: {error}");
     }
-    // Of its last page: that part may have held nothing.
+    // The cut removes half of the last page, which may have been empty.
     match copy.opened_as(&bytes[..bytes.len() - PAGE_BYTES / 2]).await {
         Err(error) => assert!(matches!(error, StoreError::Corrupt { .. }), "{error}"),
         Ok(store) => {
@@ -102,7 +105,7 @@ async fn f_41_a_bit_flipped_in_what_the_file_is_made_of_is_said_or_harmless() {
     let copy = Copy::new();
     let mut refused = 0;
     for (number, page) in trees.iter().enumerate() {
-        // Each page at another place, so that all places have their turn.
+        // Each page is damaged at another offset, so that all offsets occur.
         let (at, bit) = (page + number % HEADER_BYTES, 1 << (number % 8));
         let mut flipped = bytes.clone();
         flipped[at] ^= bit;

@@ -1,4 +1,5 @@
-//! A process that dies at each step of writing: what it was told to be done is there afterwards, and no half of anything.
+//! Tests of a process that dies at each step of writing. Acknowledged writes exist afterwards, and
+//! no write exists in part.
 //!
 //! The process is this test binary again, with an armed fault point.
 
@@ -8,17 +9,20 @@ use std::{
     time::Duration,
 };
 
+use records::{LogEntry, LoggedEvent, NodeName, SessionKey, StreamRecord, WriteOp, WriteOutcome};
+
 use super::state::{create, open};
 use crate::{
-    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, NodeStore, SessionKey, SessionStore,
-    SqliteOptions, SqliteStore, StreamRecord, TaskStore, WriteOp, WriteOutcome, sqlite::schema,
+    DurableStore, EventStore, NodeStore, SessionStore, SqliteOptions, SqliteStore, TaskStore,
+    sqlite::schema,
 };
 
 const DATABASE: &str = "STORAGE_TEST_DATABASE";
 const DONE: &str = "STORAGE_TEST_DONE";
 const BATCHES: u8 = 5;
 
-/// What the dying process does; writes down what was acknowledged. Runs only when started by [`died_at`].
+/// Body of the dying process. It logs each acknowledged write, and runs only when [`died_at`]
+/// starts it.
 #[tokio::test]
 async fn child() {
     let (Some(path), Some(done)) = (std::env::var_os(DATABASE), std::env::var_os(DONE)) else {
@@ -47,7 +51,12 @@ async fn child() {
     note("claimed 5".into());
     for sequence in 1..=3 {
         let session = SessionKey::new([1; 32]);
-        let record = StreamRecord { number: 1, general: true, due: Vec::new(), was_read: false };
+        let record = StreamRecord {
+            number: 1,
+            standalone: true,
+            pending_answers: Vec::new(),
+            was_read: false,
+        };
         let event = LoggedEvent { sequence, kind: 0, frame: "x".into() };
         store
             .append(&[
@@ -60,7 +69,7 @@ async fn child() {
     }
 }
 
-/// Lets a process write to `path` until it dies at a place. Returns what it was told to be done.
+/// Runs a process that writes to `path` until it dies at a place. Returns the acknowledged writes.
 fn died_at(path: &Path, place: &str) -> (ExitStatus, Vec<String>) {
     let done = path.with_extension("done");
     let ran = Command::new(std::env::current_exe().unwrap())
@@ -136,9 +145,9 @@ async fn nothing_that_was_acknowledged_is_lost_and_nothing_is_half() {
 
 #[tokio::test]
 async fn an_interrupted_migration_goes_on_where_it_stopped() {
-    for from in 0..schema::known() {
+    for from in 0..schema::latest_version() {
         for (place, applied) in [("migration.begun", 0), ("migration.applied", 1)] {
-            for nth in 1..=schema::known() - from {
+            for nth in 1..=schema::latest_version() - from {
                 let folder = tempfile::tempdir().unwrap();
                 let path = folder.path().join("broker.db");
                 schema::make_older(&path, from).await;
@@ -149,7 +158,7 @@ async fn an_interrupted_migration_goes_on_where_it_stopped() {
                 );
                 let store =
                     SqliteStore::open(&SqliteOptions { path, migrate: true }).await.unwrap();
-                assert_eq!(store.migrated().from, from + nth - 1 + applied, "{place}:{nth}");
+                assert_eq!(store.migration().from, from + nth - 1 + applied, "{place}:{nth}");
                 let end = WriteOp::EndSession { key: SessionKey::new([1; 32]), epoch: 1 };
                 assert_eq!(
                     store.write(&[open(1), end]).await.unwrap(),

@@ -1,16 +1,20 @@
-//! What is SQLite's own about sessions, tasks and event streams: restarts, poisoned rows, other programs on the file, limits.
+//! Tests of sessions, tasks and event streams on SQLite: restarts, poisoned rows, other programs on
+//! the file, limits.
 
 use std::{fs, time::Duration};
 
 use protocol::ids::{KeyId, PrincipalId, TaskId, TenantId};
+use records::{
+    AdminChange, LogEntry, LoggedEvent, NodeName, SessionClaimOutcome, SessionIdentity, SessionKey,
+    SessionRecord, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord,
+    TaskStatus, WriteOp, WriteOutcome,
+};
 use sqlx::{AssertSqlSafe, Connection, sqlite::SqliteConnection};
 
 use super::{in_file, options};
 use crate::{
-    AdminChange, ConfigStore, DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, NodeStore,
-    SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, SessionStore, SqliteStore,
-    StoreError, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord, TaskStatus,
-    TaskStore, WriteOp, WriteOutcome, conformance,
+    ConfigStore, DurableStore, EventStore, NodeStore, SessionStore, SqliteStore, StoreError,
+    TaskStore, conformance,
     sqlite::{DEADLINE, schema},
 };
 
@@ -27,7 +31,7 @@ fn seat() -> SessionIdentity {
 pub(super) fn open(number: u8) -> WriteOp {
     let record = SessionRecord {
         key: SessionKey::new([number; 32]),
-        seat: seat(),
+        identity: seat(),
         api_key: Some(KeyId::new("k1")),
         transport: "streamable_http".into(),
         version: "2025-11-25".into(),
@@ -55,7 +59,8 @@ pub(super) fn create(name: &str) -> WriteOp {
     WriteOp::CreateTask { record: Box::new(record), owner: NodeName::new("a"), limits }
 }
 
-/// A session with a subscription and two streams, a task that asks and one that is over.
+/// Stores a session with a subscription and two streams, a task with an open input, and a finished
+/// task.
 pub(super) async fn fill(store: &SqliteStore) {
     store.join(&NodeName::new("a"), None, LONG).await.unwrap();
     let key = SessionKey::new([1; 32]);
@@ -82,8 +87,12 @@ pub(super) async fn fill(store: &SqliteStore) {
     let outcomes =
         store.write(&[WriteOp::Subscribe { key, epoch: 1, subscription }, ask, end]).await.unwrap();
     assert_eq!(outcomes, vec![WriteOutcome::Done; 3]);
-    let record =
-        |number| StreamRecord { number, general: true, due: b"due".to_vec(), was_read: false };
+    let record = |number| StreamRecord {
+        number,
+        standalone: true,
+        pending_answers: b"due".to_vec(),
+        was_read: false,
+    };
     let event = LoggedEvent { sequence: 1, kind: 2, frame: "frame".into() };
     let entries = [
         LogEntry::Stream { session: key, record: record(1) },
@@ -93,7 +102,7 @@ pub(super) async fn fill(store: &SqliteStore) {
     store.append(&entries).await.unwrap();
 }
 
-/// All that [`fill`] wrote, as text.
+/// Returns all rows of [`fill`] as text.
 pub(super) async fn everything(store: &SqliteStore) -> String {
     let key = SessionKey::new([1; 32]);
     let audience =
@@ -139,7 +148,8 @@ async fn state_survives_without_a_close() {
     let (folder, store) = in_file().await;
     fill(&store).await;
     let before = everything(&store).await;
-    // As a killed process leaves it: a copy of what the operating system has at this moment.
+    // The copy has the files as a killed process leaves them: the state in the operating system at
+    // this moment.
     let copy = tempfile::tempdir().unwrap();
     fs::create_dir(copy.path().join("data")).unwrap();
     for name in ["broker.db", "broker.db-wal"] {
@@ -174,7 +184,7 @@ async fn a_database_of_the_version_before_is_brought_up_to_date() {
     fs::create_dir(path.parent().unwrap()).unwrap();
     schema::make_older(&path, 1).await;
     let store = SqliteStore::open(&options(&folder)).await.unwrap();
-    assert_eq!((store.migrated().from, store.migrated().to), (1, schema::known()));
+    assert_eq!((store.migration().from, store.migration().to), (1, schema::latest_version()));
     assert_eq!(store.tenants().await.unwrap()[0].tenant, tenant(), "what was there stays");
     let version = store.config_version().await.unwrap();
     conformance::fill(&store).await.unwrap();
@@ -275,9 +285,9 @@ async fn a_tenant_with_many_tasks_is_removed() {
     conformance::fill(&store).await.unwrap();
     let batch: Vec<WriteOp> = (0..900).map(|number| create(&format!("t{number}"))).collect();
     store.write(&batch).await.unwrap();
-    assert!(store.change(AdminChange::DeleteTenant(&tenant()), None).await.unwrap());
+    assert!(store.apply(AdminChange::DeleteTenant(&tenant()), None).await.unwrap());
     assert!(store.task_counts().await.unwrap().iter().all(|(_, count)| *count == 0));
-    assert!(!store.change(AdminChange::DeleteTenant(&tenant()), None).await.unwrap());
+    assert!(!store.apply(AdminChange::DeleteTenant(&tenant()), None).await.unwrap());
 }
 
 #[tokio::test]
@@ -378,7 +388,12 @@ async fn an_abandoned_call_is_carried_out_or_not_at_all() {
         let patience = Duration::from_micros(u64::from(number) * 20);
         finished += usize::from(tokio::time::timeout(patience, store.write(&batch)).await.is_ok());
         let key = SessionKey::new([number; 32]);
-        let record = StreamRecord { number: 1, general: true, due: Vec::new(), was_read: false };
+        let record = StreamRecord {
+            number: 1,
+            standalone: true,
+            pending_answers: Vec::new(),
+            was_read: false,
+        };
         let event = LoggedEvent { sequence: 1, kind: 0, frame: "x".into() };
         let entries = [
             LogEntry::Stream { session: key, record },

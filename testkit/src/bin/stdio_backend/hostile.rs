@@ -1,8 +1,13 @@
-//! Tools that are not listed: what a hostile backend says, and what a child that wants too much gets.
+//! Tools that are not listed, for hostile output and for children that take too much.
 //!
-//! `say` writes lines of the test's own, `drip` does so a byte at a time, `repeat` without measure, `last` leaves the end of its
-//! line out and exits, `sized` is an answer of so many bytes, `mute` ends standard output and goes on reading; `state` tells what this process was given, `hog`,
-//! `open` and `fork` take as much as they are asked to, `run` runs another program.
+//! - `say` writes lines of the test's own, and `drip` writes them a byte at a time.
+//! - `repeat` writes without end.
+//! - `last` leaves out the end of its line and exits.
+//! - `sized` returns an answer of so many bytes.
+//! - `mute` closes standard output and reads on.
+//! - `state` returns the descriptors, environment and limits of this process.
+//! - `hog`, `open` and `fork` take as much as their arguments name.
+//! - `run` runs another program.
 
 use std::{
     collections::BTreeMap, fs, io::Write, os::unix::process::CommandExt, process::Command,
@@ -11,7 +16,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// What the test wrote, with the ids of this call in it.
+/// Returns the test's text with the ids of this call in it.
 fn filled(text: &str, id: &Value, token: &Value) -> String {
     text.replace("@ID@", &id.to_string()).replace("@TOKEN@", &token.to_string())
 }
@@ -21,7 +26,7 @@ fn write(bytes: &[u8]) {
     let _gone = out.write_all(bytes).and_then(|()| out.flush());
 }
 
-/// `Some`: the tool is one of these; its result, or nothing where it has answered by itself.
+/// Runs one of these tools. `None`: the tool is another. `Some(None)`: it has answered by itself.
 pub(super) async fn call(
     name: &str,
     arguments: &Value,
@@ -63,7 +68,7 @@ pub(super) async fn call(
             None
         }
         "mute" => {
-            // It goes on as another program, which hears everything and says nothing.
+            // The process becomes another program, which reads everything and writes nothing.
             let _only_if_there_is_no_shell =
                 Command::new("sh").args(["-c", "exec >&-; exec cat > /dev/null"]).exec();
             None
@@ -107,7 +112,7 @@ pub(super) async fn call(
     Some(said.map(|said| json!({"content": [{"type": "text", "text": said.to_string()}]})))
 }
 
-/// Another program, to its end: its status, and what it said.
+/// Runs another program to its end; returns its status and its output.
 fn run(arguments: &Value) -> Value {
     let words: Vec<&str> =
         arguments["command"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -122,7 +127,7 @@ fn run(arguments: &Value) -> Value {
     }
 }
 
-/// What this process was given: descriptors, environment, limits, privileges, folder.
+/// Returns the state of this process: descriptors, environment, limits, privileges, folder.
 fn state() -> Value {
     let descriptors: BTreeMap<String, String> = fs::read_dir("/proc/self/fd")
         .into_iter()

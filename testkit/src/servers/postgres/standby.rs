@@ -9,7 +9,7 @@ use std::{
 use super::{CHANGES_WITHIN, INSTALLATION, PostgresServer, free_port, kept_folder};
 use crate::deadline::eventually_within;
 
-/// What the standby calls itself.
+/// Application name of the standby.
 const STANDBY: &str = "standby";
 
 impl PostgresServer {
@@ -17,8 +17,8 @@ impl PostgresServer {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
-    /// A copy of this server that follows what is written here, over `feed`: this server's address, or a proxy before it.
-    /// Nobody waits for it, see [`PostgresServer::commit_with_standby`].
+    /// Starts a copy of this server that follows its writes over `feed`: this server's address, or
+    /// a proxy before it. Commits do not wait for it, see [`PostgresServer::commit_with_standby`].
     pub async fn standby(&self, feed: SocketAddr) -> Self {
         let (folder, keeper) = kept_folder(self.folder.parent().expect("it was made in a folder"));
         let source =
@@ -54,7 +54,7 @@ impl PostgresServer {
         standby
     }
 
-    /// From now on nothing is acknowledged before the standby has it on disk.
+    /// Makes commits wait from now on until the standby has them on disk.
     pub async fn commit_with_standby(&self) {
         self.sql(&self.url(), &format!("ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'"))
             .await;
@@ -78,7 +78,7 @@ impl PostgresServer {
         .await;
     }
 
-    /// A standby becomes a server that takes writes.
+    /// Turns a standby into a server that takes writes.
     pub async fn promote(&self) {
         assert_eq!(self.sql(&self.url(), "SELECT pg_promote()").await, "t", "{}", self.log_tail());
     }

@@ -3,14 +3,14 @@
 use std::{cell::Cell, future::ready, pin::pin, time::Duration};
 
 use bytes::Bytes;
-use transport::{CloseReason, FrameSink, FrameSource, ReadError, farewell};
+use transport::{CloseReason, FrameSink, FrameSource, ReadError, close_gracefully};
 
 use super::End;
 use crate::soon;
 
 pub(crate) const LIMIT: usize = 1000;
 
-/// A JSON text of exactly this many bytes.
+/// Returns a JSON text of exactly this many bytes.
 fn frame(number: usize, bytes: usize) -> Bytes {
     let (head, tail) = (format!("{{\"n\":{number},\"pad\":\""), "\"}");
     let pad = bytes.saturating_sub(head.len() + tail.len());
@@ -21,7 +21,7 @@ async fn received(source: &mut impl FrameSource) -> Bytes {
     soon("a frame", source.next()).await.expect("no fault").expect("no end")
 }
 
-/// Sends and receives at once, since no wire has room for all of it.
+/// Sends and receives at once, because no wire has room for all frames.
 async fn arrives<R: FrameSource, W: FrameSink>(
     near: &mut End<impl FrameSource, W>,
     far: &mut End<R, impl FrameSink>,
@@ -128,7 +128,7 @@ pub(super) async fn over_the_limit_is_said_once(
     assert_eq!(received(&mut far.source).await, frame(1, 20));
     let refusal = soon("a refusal", far.source.next()).await.unwrap_err();
     assert!(matches!(refusal, ReadError::TooLong { limit: LIMIT }), "{refusal:?}");
-    assert_eq!(refusal.goodbye(), CloseReason::TooLarge);
+    assert_eq!(refusal.close_reason(), CloseReason::TooLarge);
     assert!(soon("the end", far.source.next()).await.unwrap().is_none());
 }
 
@@ -179,7 +179,7 @@ pub(super) async fn a_dropped_next_loses_nothing(
     let receiving = async {
         let mut expected = frames.iter();
         while expected.len() > 0 {
-            // Asks once and gives up at once, again and again.
+            // Polls `next` once and drops it, over and over.
             let frame = tokio::select! { biased; frame = far.source.next() => frame, () = ready(()) => {
                 tokio::task::yield_now().await;
                 continue;
@@ -194,7 +194,7 @@ pub(super) async fn a_slow_reader_holds_the_writer_and_loses_nothing(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
-    // More than any wire has buffers for: what nobody reads has to stop the writer.
+    // This is more than any wire can buffer: a peer that does not read has to stop the writer.
     let frames: Vec<Bytes> = (0..24).map(|number| frame(number, 1024 * 1024)).collect();
     let sent = Cell::new(0);
     let sending = async {
@@ -231,7 +231,7 @@ pub(super) async fn an_orderly_end_is_an_end(
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
     near.sink.send_all(&mut (0..100).map(|number| frame(number, 500)).collect()).await.unwrap();
-    let leaving = farewell(&mut near.source, &mut near.sink, CloseReason::Done);
+    let leaving = close_gracefully(&mut near.source, &mut near.sink, CloseReason::Done);
     let reading = async {
         for number in 0..100 {
             assert_eq!(received(&mut far.source).await, frame(number, 500));

@@ -1,7 +1,7 @@
-//! What every wire has to do alike, run over each of them and in both directions.
+//! Behaviours that all wires must share, run over each wire and in both directions.
 //!
-//! `wires` makes connected ends, `cases` are the behaviours; the macro here stamps the second over the first. What only one
-//! wire has (close codes, streams, handshakes) is tested beside it.
+//! `wires` makes connected ends, `cases` contains the behaviours, and the macro here combines them.
+//! Features of a single wire (close codes, streams, handshakes) have their own tests.
 
 mod cases;
 pub(crate) mod wires;
@@ -20,12 +20,13 @@ impl<R: FrameSource, W: FrameSink> End<R, W> {
     }
 }
 
-/// How to connect.
+/// Settings of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
-    /// Largest message either end accepts.
+    /// Largest message that either end accepts.
     pub(crate) frame_bytes_max: usize,
-    /// Bytes arrive in pieces of this size, whatever was written. Wires over UDP have packets of their own and ignore it.
+    /// Size of the pieces in which bytes arrive. Wires over UDP have their own packets and ignore
+    /// it.
     pub(crate) slice_bytes: Option<usize>,
 }
 
@@ -69,7 +70,7 @@ macro_rules! conformance {
     };
 }
 
-// Where one direction can end without the other.
+// Wires on which one direction can end without the other.
 conformance!(stdio, a_direction_that_ends_leaves_the_other);
 conformance!(tcp, a_direction_that_ends_leaves_the_other);
 conformance!(tls, a_direction_that_ends_leaves_the_other);

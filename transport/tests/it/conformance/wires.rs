@@ -1,4 +1,4 @@
-//! Connected ends, one function for each wire: the server's first.
+//! Connected ends, with one function for each wire. The server's end comes first.
 
 use std::{convert::Infallible, future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -29,7 +29,8 @@ pub(crate) fn egress() -> EgressPolicy {
     EgressPolicy { loopback: true, ..EgressPolicy::default() }
 }
 
-/// A listener, and the address to connect to: its own, or that of a proxy which passes everything on in small pieces.
+/// Returns a listener and the address to connect to. The address is that of the listener, or of a
+/// proxy that forwards all bytes in small pieces.
 pub(crate) async fn listen(setup: Setup) -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -66,7 +67,7 @@ fn lines(stream: Stream, setup: Setup) -> End<impl FrameSource, impl FrameSink> 
     End::new(stream.into_lines(setup.frame_bytes_max, Duration::from_secs(60)))
 }
 
-/// Two connected streams without TLS.
+/// Returns two connected streams without TLS.
 pub(crate) async fn tcp_streams(setup: Setup) -> (Stream, Stream) {
     let (listener, address) = listen(setup).await;
     let address = address.to_string();
@@ -78,7 +79,7 @@ pub(crate) async fn tcp_streams(setup: Setup) -> (Stream, Stream) {
     (Stream::Plain(accepted), connected.unwrap())
 }
 
-/// Two connected streams with TLS.
+/// Returns two connected streams with TLS.
 pub(crate) async fn tls_streams(setup: Setup, kind: ListenerKind) -> (Stream, Stream) {
     let authority = Authority::new();
     let (server, client) = (authority.server(ClientAuth::None), authority.client());
@@ -92,11 +93,12 @@ pub(crate) async fn tls_streams(setup: Setup, kind: ListenerKind) -> (Stream, St
     (accepted.unwrap(), connected.unwrap())
 }
 
-/// The child passes on what it reads, both ways; `$1` is a folder with a pipe for each, `$2` how it copies.
+/// Shell script of a child that copies its standard input to the pipe `out`, and the pipe `in` to
+/// its standard output. `$1` is the folder of the pipes, `$2` the copy command.
 const PASSES_ON: &str =
     "exec 3>\"$1/out\" 4<\"$1/in\"; echo ready; $2 <&4 3>&- & exec $2 >&3 3>&- 4<&-";
 
-/// The pipes of a child process, and what is at their other ends.
+/// Connects the pipes of a child process with the other ends of its two named pipes.
 pub(super) async fn stdio(
     setup: Setup,
 ) -> (End<impl FrameSource, impl FrameSink>, End<impl FrameSource, impl FrameSink>) {
@@ -125,7 +127,7 @@ pub(super) async fn stdio(
     })
     .await;
     assert_eq!(soon("a word", reader.next()).await.unwrap().unwrap(), "ready");
-    // It lives as long as the test.
+    // The process has to live as long as the test.
     tokio::spawn(async move {
         let _kept = process;
         std::future::pending::<()>().await;
@@ -223,7 +225,7 @@ pub(crate) fn quic_limits(setup: Setup) -> quic::Limits {
     quic::Limits { message_bytes_max: setup.frame_bytes_max, ..quic::Limits::default() }
 }
 
-/// A listener, and what a client needs to connect to it.
+/// Returns a listener, and the TLS settings with which a client can connect to it.
 pub(crate) fn quic_listener(limits: quic::Limits) -> (QuicListener, ClientTls) {
     let authority = Authority::new();
     let tls = Arc::new(authority.server(ClientAuth::None));
@@ -235,7 +237,7 @@ pub(crate) fn quic_listener(limits: quic::Limits) -> (QuicListener, ClientTls) {
 
 pub(crate) type QuicEnd = End<QuicSource, QuicSink>;
 
-/// Both sides of a new connection, each with its control stream.
+/// Returns both sides of a new connection, each with its control stream.
 pub(crate) async fn quic_connection(
     listener: &QuicListener,
     tls: &ClientTls,
@@ -251,7 +253,8 @@ pub(crate) async fn quic_connection(
             timeout: DEADLINE,
         };
         let (client, source, mut sink) = quic::connect(options).await.unwrap();
-        // A stream is there for the server when something was sent on it; an empty line is nothing.
+        // The server sees a stream only after bytes were sent on it. An empty line is not a
+        // message.
         sink.send_all(&mut vec![Bytes::new()]).await.unwrap();
         (client, End { source, sink })
     };
@@ -270,7 +273,7 @@ pub(super) async fn quic_control(setup: Setup) -> (QuicEnd, QuicEnd) {
     (server, client)
 }
 
-/// A stream beside the control stream.
+/// Opens a request stream next to the control stream.
 pub(super) async fn quic_stream(setup: Setup) -> (QuicEnd, QuicEnd) {
     let limits = quic_limits(setup);
     let (listener, tls) = quic_listener(limits.clone());

@@ -1,4 +1,5 @@
-//! Handshakes: who is let in, what a stranger can cost, and clients that break the rules.
+//! Tests of QUIC handshakes: accepted and refused clients, the cost of a stranger, and clients that
+//! break the rules.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -26,7 +27,7 @@ use crate::{
     soon,
 };
 
-/// A client of its own making: any protocol name, any transport parameters.
+/// A client with any protocol name and any transport parameters.
 async fn raw(
     authority: &Authority,
     address: SocketAddr,
@@ -52,7 +53,7 @@ async fn raw(
 
 type Outcomes = mpsc::Receiver<Result<(QuicConnection, QuicSource, QuicSink), EstablishError>>;
 
-/// A listener that establishes whoever comes.
+/// A listener that establishes every connection.
 fn serve(tls: ServerTls, limits: Limits) -> (SocketAddr, Outcomes) {
     let listener = QuicListener::bind(ANYWHERE, Arc::new(tls), limits, None).unwrap();
     let address = listener.local_addr().unwrap();
@@ -155,7 +156,7 @@ async fn a_request_whose_client_does_not_read_is_reset_with_the_code_for_that() 
         soon("the outcome", outcomes.recv()).await.unwrap().unwrap();
     assert_eq!(next(&mut source).await.unwrap(), "{}");
     let (mut sink, _cancellation) =
-        soon("the request", server.accept_request()).await.unwrap().answering();
+        soon("the request", server.accept_request()).await.unwrap().into_response_sink();
     let stalled = soon("the stall", sink.send_all(&mut vec![frame(&"x".repeat(1024 * 1024))]))
         .await
         .unwrap_err();
@@ -165,7 +166,7 @@ async fn a_request_whose_client_does_not_read_is_reset_with_the_code_for_that() 
         soon("the reset", unread.received_reset()).await.unwrap(),
         Some(VarInt::from_u32(7))
     );
-    // The connection goes on without it.
+    // The connection stays open without it.
     control_sink.send_all(&mut vec![frame("{\"still\":\"here\"}")]).await.unwrap();
     assert!(connection.close_reason().is_none());
 }
@@ -214,7 +215,7 @@ async fn q_04_a_newcomer_that_proved_its_address_can_still_be_refused_or_left_al
 async fn q_01_an_unanswered_hello_is_not_amplified() {
     let authority = Authority::new();
     let (address, _outcomes) = serve(authority.server(ClientAuth::None), limits());
-    // A hello like any other, sent through a socket of ours and never followed up.
+    // An ordinary hello goes through a socket of this test, which sends no second packet.
     let proxy = tokio::net::UdpSocket::bind(ANYWHERE).await.unwrap();
     let through = proxy.local_addr().unwrap();
     let _client =
@@ -249,7 +250,8 @@ async fn q_02_garbage_is_answered_with_silence() {
             .collect();
         socket.send_to(&garbage, address).unwrap();
     }
-    // A long header of an unknown version, too short to be worth an answer; a version negotiation packet.
+    // A long header of an unknown version, too short to deserve an answer, and a version
+    // negotiation packet.
     socket.send_to(&[0xc0, 0xba, 0xba, 0xba, 0xba, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0], address).unwrap();
     socket.send_to(&[0x80, 0, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 1], address).unwrap();
     let connection = raw(&authority, address, "mcp", |_| {}).await.unwrap();
@@ -289,7 +291,7 @@ async fn who_the_client_is_stands_in_its_certificate() {
         limits: &limits,
         timeout: DEADLINE,
     };
-    // The client is done first; what the server thinks of it comes after.
+    // The client completes the handshake first, and the server refuses it afterwards.
     let connected = connect(options).await;
     assert!(soon("the outcome", outcomes.recv()).await.unwrap().is_err());
     if let Ok((client, mut source, _sink)) = connected {

@@ -1,4 +1,5 @@
-//! The QUIC binding from outside: streams of requests, cancelling, moving, restarting, goodbyes.
+//! Tests of the QUIC binding from outside: streams of requests, cancellation, migration, restart,
+//! goodbyes.
 
 mod hostile_clients;
 
@@ -6,7 +7,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use transport::{
-    ClientAuth, CloseReason, FrameSink, FrameSource, ReadError, farewell,
+    ClientAuth, CloseReason, FrameSink, FrameSource, ReadError, close_gracefully,
     quic::{Limits, QuicClient, QuicConnection, QuicListener, QuicSource},
 };
 
@@ -27,7 +28,7 @@ fn limits() -> Limits {
     quic_limits(Setup { frame_bytes_max: 1024 * 1024, slice_bytes: None })
 }
 
-/// Both sides of a connection, and the listener.
+/// Returns both sides of a connection, and the listener.
 async fn pair(limits: Limits) -> (QuicListener, (QuicConnection, QuicEnd), (QuicClient, QuicEnd)) {
     let (listener, tls) = quic_listener(limits.clone());
     let (server, client) = quic_connection(&listener, &tls, &limits).await;
@@ -62,9 +63,9 @@ async fn each_request_has_a_stream_and_no_stream_waits_for_another() {
         streams
     };
     let (mut asked, streams) = soon("all streams", async { tokio::join!(asking, hearing) }).await;
-    // Answered from the last to the first, with something before each answer.
+    // The answers go out from the last to the first, with a message before each answer.
     for (number, stream) in streams.into_iter().enumerate().rev() {
-        let (mut sink, _cancellation) = stream.answering();
+        let (mut sink, _cancellation) = stream.into_response_sink();
         sink.send_all(&mut vec![
             frame("{\"progress\":1}"),
             frame(&format!("{{\"answer\":{number}}}")),
@@ -77,7 +78,7 @@ async fn each_request_has_a_stream_and_no_stream_waits_for_another() {
         assert_eq!(next(&mut asked.source).await.unwrap(), format!("{{\"answer\":{number}}}"));
         assert_eq!(next(&mut asked.source).await, None);
     }
-    // The control stream has been there all the time.
+    // The control stream has stayed open all the time.
     server.sink.send_all(&mut vec![frame("{\"all\":true}")]).await.unwrap();
     assert_eq!(next(&mut control.source).await.unwrap(), "{\"all\":true}");
 }
@@ -91,8 +92,8 @@ async fn giving_up_a_stream_cancels_its_request_and_no_other() {
     first.receive().await.unwrap();
     let mut second = soon("a stream", connection.accept_request()).await.unwrap();
     second.receive().await.unwrap();
-    let (sink, mut cancellation) = first.answering();
-    let (mut second_sink, mut second_cancellation) = second.answering();
+    let (sink, mut cancellation) = first.into_response_sink();
+    let (mut second_sink, mut second_cancellation) = second.into_response_sink();
     tokio::select! { biased;
         () = cancellation.cancelled(&sink) => panic!("nobody has cancelled"),
         () = std::future::ready(()) => {}
@@ -112,12 +113,12 @@ async fn giving_up_a_stream_cancels_its_request_and_no_other() {
 async fn every_way_to_give_up_is_a_cancellation() {
     for way in 0..4 {
         let (_listener, (connection, _server), (client, control)) = pair(limits()).await;
-        // Not finished: a reset of the request's direction has to count as well.
+        // The sink is not finished, because a reset of the request's direction must count as well.
         let mut stream = client.open_stream().await.unwrap();
         stream.sink.send_all(&mut vec![frame("{\"n\":1}")]).await.unwrap();
         let mut accepted = soon("a stream", connection.accept_request()).await.unwrap();
         accepted.receive().await.unwrap();
-        let (mut sink, mut cancellation) = accepted.answering();
+        let (mut sink, mut cancellation) = accepted.into_response_sink();
         match way {
             0 => stream.cancel(),
             1 => stream.sink.close(CloseReason::Policy).await,
@@ -149,8 +150,8 @@ async fn a_message_cut_short_by_its_sender_is_never_taken_for_one() {
     let mut asked = client.open_request(frame("{}")).await.unwrap();
     let mut accepted = soon("a stream", connection.accept_request()).await.unwrap();
     accepted.receive().await.unwrap();
-    let (mut sink, _cancellation) = accepted.answering();
-    // More than the windows let through, so that the call is dropped in the middle of the message.
+    let (mut sink, _cancellation) = accepted.into_response_sink();
+    // The message exceeds the windows, so the call is dropped in the middle of it.
     let long = Bytes::from(vec![b'7'; 8 * 1024 * 1024]);
     let sending =
         tokio::time::timeout(Duration::from_millis(100), sink.send_all(&mut vec![long])).await;
@@ -162,7 +163,8 @@ async fn a_message_cut_short_by_its_sender_is_never_taken_for_one() {
     ));
 }
 
-/// As many as the limit says, whatever the client may open before the first of them is seen.
+/// The full number of streams may be open, although the client may open only a few before the
+/// server accepts the first.
 #[tokio::test]
 async fn q_05_all_streams_may_be_open_at_once_and_none_beyond() {
     let (_listener, (connection, _server), (client, _control)) =
@@ -205,7 +207,7 @@ async fn q_05_streams_are_limited_and_freed() {
         stream.receive().await.unwrap().unwrap();
         accepted.push(stream);
     }
-    let (mut sink, cancellation) = accepted.pop().unwrap().answering();
+    let (mut sink, cancellation) = accepted.pop().unwrap().into_response_sink();
     sink.finish();
     drop(cancellation);
     assert_eq!(next(&mut second.source).await, None);
@@ -229,12 +231,12 @@ async fn goodbyes_have_codes_and_what_was_sent_arrives_before_them() {
         let long = frame(&format!("{{\"pad\":\"{}\"}}", "x".repeat(200_000)));
         let saying = async {
             server.sink.send_all(&mut vec![long.clone(), frame("{\"last\":true}")]).await.unwrap();
-            farewell(&mut server.source, &mut server.sink, goodbye).await;
+            close_gracefully(&mut server.source, &mut server.sink, goodbye).await;
         };
         let hearing = async {
             assert!(control.source.next().await.unwrap().unwrap() == long);
             assert_eq!(control.source.next().await.unwrap().unwrap(), "{\"last\":true}");
-            // The stream ends before the connection does, and only the latter has a reason.
+            // The stream ends before the connection does, and only the connection has a reason.
             let end = control.source.next().await;
             client.closed().await;
             end
@@ -269,7 +271,7 @@ async fn q_07_a_client_that_moves_keeps_its_streams() {
             while let Some(mut stream) = connection.accept_request().await {
                 tokio::spawn(async move {
                     let request = stream.receive().await.unwrap().unwrap();
-                    let (mut sink, _cancellation) = stream.answering();
+                    let (mut sink, _cancellation) = stream.into_response_sink();
                     for _ in 0..20 {
                         sink.send_all(&mut vec![request.clone()]).await.unwrap();
                         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -308,7 +310,8 @@ async fn q_10_a_restarted_listener_resets_the_connections_of_the_one_before() {
     let authority = Authority::new();
     let (tls, client_tls) = (Arc::new(authority.server(ClientAuth::None)), authority.client());
     let secret = [7; 32];
-    // A runtime of its own stands for the first process: only its end leaves no goodbye.
+    // A separate runtime stands for the first process, because only the end of a runtime sends no
+    // goodbye.
     let process =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let first = {
@@ -318,7 +321,8 @@ async fn q_10_a_restarted_listener_resets_the_connections_of_the_one_before() {
     let address = first.local_addr().unwrap();
     let ((connection, server), (_client, mut control)) =
         quic_connection(&first, &client_tls, &limits()).await;
-    // Waits for it: while anything of it runs, dropping the handles would say goodbye.
+    // The test waits for the shutdown: while a task still runs, dropping the handles would send a
+    // goodbye.
     tokio::task::spawn_blocking(move || process.shutdown_timeout(DEADLINE)).await.unwrap();
     drop((connection, server, first));
     let mut again = None;

@@ -1,14 +1,16 @@
-//! Peers that break the rules (W-03 to W-06): every fault is found before more than the frame's head is kept, and the peer is told.
+//! Tests of peers that break the rules (W-03 to W-06). The source finds every fault before it keeps
+//! more than the frame's head, and the peer gets a close code.
 
 use bytes::Bytes;
-use transport::{CloseReason, FrameSink, FrameSource, ReadError, farewell};
+use transport::{CloseReason, FrameSink, FrameSource, ReadError, close_gracefully};
 
 use super::{
     BINARY, CLOSE, FINAL, MESSAGE_BYTES_MAX, PING, PONG, TEXT, closing, connection, limits, masked,
 };
 use crate::soon;
 
-/// What the source says to these bytes, after a good message; and that the peer gets the code that belongs to it.
+/// Returns the source's error for these bytes after a valid message. Checks that the peer gets the
+/// matching close code.
 async fn fault(bytes: &[u8]) -> ReadError {
     let (mut raw, mut source, mut sink) = connection(1024 * 1024, &limits());
     raw.send(&masked(FINAL | TEXT, b"{}")).await;
@@ -16,12 +18,12 @@ async fn fault(bytes: &[u8]) -> ReadError {
     assert_eq!(soon("a message", source.next()).await.unwrap().unwrap(), "{}");
     let fault = soon("the fault", source.next()).await.expect_err("a fault");
     assert!(soon("the end", source.next()).await.unwrap().is_none(), "a fault is said once");
-    let goodbye = fault.goodbye();
-    let leaving = farewell(&mut source, &mut sink, goodbye);
+    let goodbye = fault.close_reason();
+    let leaving = close_gracefully(&mut source, &mut sink, goodbye);
     let reading = async {
         let (opcode, payload) = raw.receive().await.expect("a close frame");
         assert_eq!((opcode, &payload[..2]), (CLOSE, &goodbye.ws_code().to_be_bytes()[..]));
-        // The reading side sees the end at once, so nobody waits.
+        // The reading side sees the end at once, so neither side waits.
         assert_eq!(raw.receive().await, None);
         drop(raw);
     };
@@ -100,7 +102,7 @@ async fn a_goodbye_is_answered_in_kind() {
     ] {
         let (mut raw, mut source, mut sink) = connection(1024, &limits());
         raw.send(&masked(FINAL | CLOSE, &closing(code, "why not"))).await;
-        // Behind a goodbye there is nothing.
+        // The source must not return a frame that follows a close frame.
         raw.send(&masked(FINAL | TEXT, b"{}")).await;
         let end = soon("the end", source.next()).await;
         match end {
@@ -112,7 +114,7 @@ async fn a_goodbye_is_answered_in_kind() {
         }
         assert_eq!(raw.receive().await, Some((CLOSE, code.to_be_bytes().to_vec())));
         assert!(source.next().await.unwrap().is_none());
-        soon("the farewell", farewell(&mut source, &mut sink, CloseReason::Done)).await;
+        soon("the farewell", close_gracefully(&mut source, &mut sink, CloseReason::Done)).await;
         assert_eq!(raw.receive().await, None, "one close frame is enough");
     }
     let (mut raw, mut source, _sink) = connection(1024, &limits());
@@ -189,7 +191,8 @@ async fn noise_and_flipped_bits_end_the_connection_and_nothing_else() {
         let (mut raw, mut source, _sink) = connection(1024, &limits());
         raw.send(&bytes).await;
         drop(raw);
-        // Whole messages of valid text, then the fault; a flipped bit in a payload may go unnoticed, an end without goodbye never.
+        // Whole messages of valid text come first, then the fault. A flipped bit in a payload may
+        // stay unnoticed, but an end without a close frame is always an error.
         let fault = loop {
             match soon("an outcome", source.next()).await {
                 Ok(Some(message)) => assert!(str::from_utf8(&message).is_ok()),
@@ -210,7 +213,8 @@ async fn w_04_text_that_is_not_utf_8() {
             "{text:?}"
         );
     }
-    // Over fragments: said with the fragment that makes it certain, which is not the last one.
+    // With fragments, the error comes with the fragment that makes it certain, which is not the
+    // last one.
     let fragments = [
         masked(TEXT, b"\xce"),
         masked(0, b"\xba\xe1"),
@@ -239,7 +243,8 @@ async fn w_04_text_that_is_not_utf_8() {
 
 #[tokio::test]
 async fn w_05_too_large_is_refused_at_the_announcement() {
-    // Two to the power of 63 has a bit set that must not be; its size is the greater fault. No payload follows.
+    // Two to the power of 63 sets a bit that must be zero, but the excess size takes precedence. No
+    // payload follows.
     for length in [MESSAGE_BYTES_MAX as u64 + 1, 1 << 32, 1 << 63, u64::MAX] {
         let announced = [&b"\x81\xff"[..], &length.to_be_bytes(), &[0; 4]].concat();
         assert!(
@@ -247,7 +252,7 @@ async fn w_05_too_large_is_refused_at_the_announcement() {
             "{length}"
         );
     }
-    // In fragments: at the head of the one that is too much.
+    // With fragments, the error comes at the head of the fragment that exceeds the limit.
     let half = vec![b'x'; MESSAGE_BYTES_MAX / 2];
     let fragments =
         [masked(TEXT, &half), masked(0, &half), masked(0, b""), masked(FINAL, b"x")[..6].to_vec()]
@@ -277,10 +282,11 @@ async fn w_05_a_flood_of_pings_is_answered_with_what_the_peer_takes() {
         to_server.write_all(&masked(FINAL | TEXT, b"{}")).await.unwrap();
         to_server
     });
-    // Not one pong has been read, and the message behind the flood arrives.
+    // The peer has read no pong so far, and the message after the flood still arrives.
     assert_eq!(soon("the message", source.next()).await.unwrap().unwrap(), "{}");
     let to_server = flooding.await.unwrap();
-    // Then the peer reads: what was under way, and the answers kept; the last one to the last ping.
+    // The peer then reads the pong in progress and the kept answers. The last pong answers the last
+    // ping.
     let mut pongs = Vec::new();
     while pongs.last() != Some(&49_999_u32.to_be_bytes()) {
         use tokio::io::AsyncReadExt;

@@ -1,4 +1,4 @@
-//! The opening handshake (W-02), as a server and as a client.
+//! Tests of the opening handshake (W-02), as a server and as a client.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -14,10 +14,10 @@ use transport::{
 
 use crate::{certificates::Authority, conformance::wires::egress, soon};
 
-/// Headers exchanged.
+/// Headers to replace. `None` removes a header.
 type Changes = [(&'static str, Option<&'static str>)];
 
-/// The request of RFC 6455, 1.3, changed: a header without a value is taken away.
+/// Returns the request of RFC 6455, 1.3, with these changes. A header without a value is removed.
 fn request(changes: &Changes) -> Request<()> {
     let mut request = Request::builder()
         .uri("/ws")
@@ -138,7 +138,7 @@ fn w_02_what_is_no_handshake_is_refused() {
     assert_eq!(Key.response().status(), StatusCode::BAD_REQUEST);
 }
 
-/// A server that reads one request and answers it with these bytes; then it is silent.
+/// A server that reads one request, answers with these bytes, and then stays silent.
 async fn answering(answer: String) -> (SocketAddr, tokio::task::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -149,7 +149,7 @@ async fn answering(answer: String) -> (SocketAddr, tokio::task::JoinHandle<Strin
             head.push(socket.read_u8().await.unwrap());
         }
         socket.write_all(answer.as_bytes()).await.unwrap();
-        // Kept open: what the client makes of the answer must not depend on an end.
+        // The connection stays open: the client's check of the answer must not depend on its end.
         let _ = socket.read(&mut [0; 1]).await;
         String::from_utf8(head).unwrap()
     });

@@ -1,4 +1,4 @@
-//! Pings, pongs and silence (W-07), and that neither half waits for the other.
+//! Tests of pings, pongs and silence (W-07), and that neither half waits for the other.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ async fn a_silent_peer_is_asked_and_then_given_up() {
     let began = Instant::now();
     let silence = soon("the end of patience", source.next()).await.unwrap_err();
     assert!(matches!(silence, ReadError::IdleTimeout { .. }), "{silence}");
-    assert!(began.elapsed() >= impatient().silence_max);
-    assert_eq!(silence.goodbye().ws_code(), 1008);
+    assert!(began.elapsed() >= impatient().idle_timeout);
+    assert_eq!(silence.close_reason().ws_code(), 1008);
     assert_eq!(raw.receive().await, Some((PING, vec![])));
 }
 
@@ -25,7 +25,7 @@ async fn a_peer_that_answers_lives_on() {
     let (mut raw, mut source, _sink) = connection(1024, &impatient());
     let answering = async {
         let began = Instant::now();
-        while began.elapsed() < impatient().silence_max * 3 {
+        while began.elapsed() < impatient().idle_timeout * 3 {
             let (opcode, payload) = raw.receive().await.unwrap();
             assert_eq!(opcode, PING);
             raw.send(&masked(FINAL | PONG, &payload)).await;
@@ -40,7 +40,7 @@ async fn a_peer_that_answers_lives_on() {
 async fn a_peer_that_spoke_while_nobody_listened_is_not_called_silent() {
     let (mut raw, mut source, _sink) = connection(1024, &impatient());
     raw.send(&masked(FINAL | TEXT, b"{}")).await;
-    tokio::time::sleep(impatient().silence_max * 2).await;
+    tokio::time::sleep(impatient().idle_timeout * 2).await;
     assert_eq!(soon("the message", source.next()).await.unwrap().unwrap(), "{}");
 }
 
@@ -92,7 +92,7 @@ async fn a_ping_is_answered_between_frames_while_a_large_batch_is_sent() {
     let (_sink, message, kinds) =
         soon("all of it", async { tokio::join!(sending, pinging, reading) }).await;
     assert_eq!(message, "{}");
-    // Never inside a frame, and not only at the end.
+    // The pong is never inside a frame, and does not wait until the end.
     assert_eq!(kinds.iter().filter(|kind| **kind == FINAL | PONG).count(), 1);
     assert_ne!(kinds.last(), Some(&(FINAL | PONG)), "{kinds:?}");
 }
@@ -101,7 +101,7 @@ async fn a_ping_is_answered_between_frames_while_a_large_batch_is_sent() {
 async fn a_goodbye_of_ours_waits_for_the_answer_and_drops_what_comes_before_it() {
     let (mut raw, mut source, mut sink) = connection(1024, &limits());
     let began = Instant::now();
-    let leaving = transport::farewell(&mut source, &mut sink, CloseReason::GoingAway);
+    let leaving = transport::close_gracefully(&mut source, &mut sink, CloseReason::GoingAway);
     let answering = async {
         assert_eq!(
             raw.receive().await,
@@ -124,15 +124,18 @@ async fn a_peer_that_never_reads_does_not_hold_up_a_goodbye() {
     )
     .await;
     assert!(stuck.is_err());
-    soon("the farewell", transport::farewell(&mut source, &mut sink, CloseReason::SlowReader))
-        .await;
+    soon(
+        "the farewell",
+        transport::close_gracefully(&mut source, &mut sink, CloseReason::SlowReader),
+    )
+    .await;
     drop(raw);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn halves_on_two_threads_lose_nothing_and_keep_frames_whole() {
     const MESSAGES: u32 = 3000;
-    // So narrow that every frame is written in pieces and every write waits.
+    // The pipe is so narrow that every frame is written in pieces and every write waits.
     let (raw, mut source, mut sink) =
         connection(61, &Limits { ping_interval: Duration::from_millis(1), ..limits() });
     let (from_server, mut to_server) = tokio::io::split(raw.io);
@@ -149,7 +152,7 @@ async fn halves_on_two_threads_lose_nothing_and_keep_frames_whole() {
         for number in 0..MESSAGES {
             assert_eq!(source.next().await.unwrap().unwrap(), format!("{{\"n\":{number}}}"));
         }
-        // Goes on answering until the peer has said goodbye.
+        // The source answers pings until the peer has sent its close frame.
         assert!(source.next().await.unwrap().is_none());
         source
     });
@@ -182,7 +185,8 @@ async fn halves_on_two_threads_lose_nothing_and_keep_frames_whole() {
             }
         }
         assert!(pongs.is_sorted() && !pongs.is_empty());
-        // Goes on reading: behind the last text the sink may have pongs to write, for which the pipe has no room.
+        // The peer keeps reading: after the last text the sink may have pongs to write, for which
+        // the pipe has no room.
         let mut rest = Vec::new();
         from_server.read_to_end(&mut rest).await.unwrap();
         rest

@@ -1,4 +1,5 @@
-//! WebSocket from outside: raw bytes where a peer misbehaves, an independent implementation where it does not.
+//! Tests of WebSocket from outside: raw bytes for peers that misbehave, an independent
+//! implementation for others.
 
 mod abuse;
 mod handshake;
@@ -24,12 +25,12 @@ const PONG: u8 = 10;
 
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// A client that writes what it likes.
+/// A client that can write any bytes.
 struct Raw {
     io: DuplexStream,
 }
 
-/// A server's halves, and the client on the other side of a pipe of this size.
+/// Returns a server's halves, and the client on the other side of a pipe of this size.
 fn connection(pipe_bytes: usize, limits: &Limits) -> (Raw, Source, Sink) {
     let (near, far) = duplex(pipe_bytes);
     let (reader, writer) = split(far);
@@ -44,12 +45,12 @@ fn limits() -> Limits {
 fn impatient() -> Limits {
     Limits {
         ping_interval: Duration::from_millis(20),
-        silence_max: Duration::from_millis(200),
+        idle_timeout: Duration::from_millis(200),
         ..limits()
     }
 }
 
-/// The bytes of a masked frame. `first` is the flags and the opcode.
+/// Returns the bytes of a masked frame. `first` contains the flags and the opcode.
 fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let mask = [0x12, 0x00, 0xff, 0x81];
     let mut bytes = vec![first];
@@ -78,7 +79,7 @@ impl Raw {
         soon("a write", self.io.write_all(bytes)).await.unwrap();
     }
 
-    /// The next frame of the server: opcode and payload. `None` at the end.
+    /// Returns the next frame of the server, opcode and payload, or `None` at the end.
     async fn receive(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut head = [0; 2];
         soon("a frame", self.io.read_exact(&mut head)).await.ok()?;

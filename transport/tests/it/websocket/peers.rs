@@ -1,4 +1,4 @@
-//! Against an independent implementation, in both roles.
+//! Tests against an independent implementation, in both roles.
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
@@ -9,7 +9,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest, protocol::CloseFrame},
 };
 use transport::{
-    CloseReason, FrameSink, FrameSource, farewell,
+    CloseReason, FrameSink, FrameSource, close_gracefully,
     tcp::Stream,
     websocket::{self, ConnectOptions, Limits},
 };
@@ -35,7 +35,7 @@ async fn a_foreign_client_talks_to_our_server() {
         while let Some(frame) = source.next().await.unwrap() {
             sink.send_all(&mut vec![frame]).await.unwrap();
         }
-        farewell(&mut source, &mut sink, CloseReason::Done).await;
+        close_gracefully(&mut source, &mut sink, CloseReason::Done).await;
     };
     let asking = async {
         let mut request = format!("ws://{address}/ws").into_client_request().unwrap();
@@ -99,7 +99,7 @@ async fn our_client_talks_to_a_foreign_server() {
             assert!(source.next().await.unwrap().unwrap() == text);
             assert_eq!(source.next().await.unwrap().unwrap(), "{}");
         }
-        farewell(&mut source, &mut sink, CloseReason::Done).await;
+        close_gracefully(&mut source, &mut sink, CloseReason::Done).await;
     };
     soon("the talk", async { tokio::join!(serving, asking) }).await;
 }

@@ -1,4 +1,4 @@
-//! The beginning of a connection: the handshake, or a session that an earlier connection agreed on.
+//! The beginning of a connection: a handshake, or the session of an earlier connection.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -27,7 +27,7 @@ impl Connection {
             &id,
             Version::LATEST_WITH_SESSIONS,
             link.declared.raw(),
-            crate::BROKER_INFO.as_bytes(),
+            rules::endpoint_info::BROKER_INFO.as_bytes(),
         )
         .into();
         let answer = self
@@ -36,7 +36,7 @@ impl Connection {
                 WireRequest { wire_id, frame, asker: None, opening: true, headers: None },
             )
             .await;
-        // Whatever became of it, no client's request was under way.
+        // The outcome of a client's request is never unknown here, because none was in flight.
         let answer = answer.map_err(|failure| match failure {
             Failure::Unclear(text) => Failure::Busy(text),
             failure => failure,
@@ -51,11 +51,12 @@ impl Connection {
         let initialized = handshake::notification(Method::Initialized, None);
         match &self.wire {
             WireSender::Pipe(queue) => queue.push(initialized)?,
-            // Waited for: what follows must not overtake it.
+            // Waited for, so that later requests cannot overtake it.
             WireSender::Http(http) => http.post_one_way(initialized).await?,
         }
         if self.streams.get().is_some_and(RequestStreams::are_agreed) {
-            // The same here: a stream could overtake the one on which it was said. Whatever is answered, it comes after that.
+            // A stream could overtake the control stream. Any answer arrives after `initialized`
+            // was read.
             let wire_id = self.next_wire_id();
             let frame =
                 handshake::request(&RequestId::from_u64(wire_id), Method::Ping, None).into();
@@ -68,7 +69,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Goes on with a session that an earlier connection agreed on, perhaps of another process.
+    /// Resumes a session that an earlier connection negotiated, perhaps in another process.
     pub(in crate::backends::link) fn resume(
         &self,
         agreed: Arc<InitializeResult>,
@@ -81,7 +82,7 @@ impl Connection {
         self.next_wire_id.fetch_max(first_wire_id, Ordering::Relaxed);
     }
 
-    /// What another process could go on with.
+    /// Returns the session at the backend, which another process can resume.
     pub(in crate::backends::link) fn backend_session(&self, url: &str) -> Option<BackendSession> {
         let (WireSender::Http(http), Some(agreed)) = (&self.wire, self.negotiated()) else {
             return None;

@@ -1,4 +1,4 @@
-//! What an answer with an error status means: an answer after all, a lost session, or a failure.
+//! Handling of HTTP responses with an error status: an answer, a lost session, or a failure.
 
 use std::sync::Arc;
 
@@ -7,19 +7,18 @@ use protocol::{
     envelope::{Kind, Message},
     stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, is_stateless_error},
 };
+use rules::limits::ERROR_BODY_BYTES_MAX;
 use transport::{HttpResponse, http_client::ResponseBody};
 
 use super::{HttpWire, PostOutcome, accept_answer};
-use crate::{
-    backends::link::{
-        Link,
-        connection::{Connection, Failure},
-    },
-    limits::ERROR_BODY_BYTES_MAX,
+use crate::backends::link::{
+    Link,
+    connection::{Connection, Failure},
 };
 
 impl HttpWire {
-    /// Any other status: an answer in an odd dress, a lost session, or a failure.
+    /// Handles a response with an error status: an answer in its body, a lost session, or a
+    /// failure.
     pub(super) async fn handle_error_status(
         &self,
         link: &Arc<Link>,
@@ -33,9 +32,10 @@ impl HttpWire {
             Ok(body) => Message::decode(body, &self.limits).ok(),
             Err(_) => None,
         };
-        // Whatever the status, a message that names our request is its answer: the backend did process it.
-        if let Some(message) = message.as_ref().filter(|message| message.answers(wire_id)) {
-            // But for a server that knows no sessions any more: it did not look at the request either.
+        // Whatever the status, a message with the id of the request is its answer. The backend did
+        // process it.
+        if let Some(message) = message.as_ref().filter(|message| message.is_response_to(wire_id)) {
+            // Except for a server that no longer supports sessions: it did not process the request.
             let code = downgrade::error_code(message);
             if connection.negotiated().is_some()
                 && matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION))
@@ -44,7 +44,7 @@ impl HttpWire {
             }
             return accept_answer(link, connection, wire_id, message.clone());
         }
-        // Some servers say 400 "no valid session" where the specification asks for 404.
+        // Some servers send 400 with a text about the session where the specification demands 404.
         let about_session = message.is_some_and(|message| {
             message.kind == Kind::Error && message.id.is_none() && mentions_session(&message)
         });
@@ -55,19 +55,21 @@ impl HttpWire {
             StatusCode::SERVICE_UNAVAILABLE if says_when => {
                 Failure::Busy(format!("status {status}"))
             }
-            // Proxies say this too when the backend's connection breaks, the request having been passed on.
+            // Proxies also send this when the backend's connection breaks after they forwarded the
+            // request.
             StatusCode::SERVICE_UNAVAILABLE => Failure::Unclear(format!("status {status}")),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 Failure::Denied(format!("the broker's credentials are not taken ({status})"))
             }
-            // One client's request, such as one that is too large, says nothing of the backend.
+            // An error of one request, such as its size, does not show that the backend is
+            // unhealthy.
             status if status.is_client_error() => Failure::Denied(format!("status {status}")),
             status => Failure::Protocol(format!("status {status}")),
         })
     }
 
-    /// The same for a request of 2026-07-28: an error is an answer, also where it could not say to what. What is none
-    /// comes from a server that does not know that revision, or from something before it.
+    /// Handles an error status of a request of 2026-07-28. An error message is an answer, even
+    /// without an id. Any other body comes from a server without that revision, or from a proxy.
     pub(super) async fn modern_refused(
         &self,
         link: &Arc<Link>,
@@ -95,18 +97,19 @@ impl HttpWire {
                     is_stateless_error(code) || (-32603..=-32600).contains(&code)
                 })
             };
-            message.answers(wire_id) || (message.id.is_none() && is_known())
+            message.is_response_to(wire_id) || (message.id.is_none() && is_known())
         };
         match message.filter(answers) {
             Some(answer) => Ok(PostOutcome::Answer(answer)),
-            // It lives in another era than it did: it is asked again.
+            // The backend has changed its era. The broker asks it again.
             None if agreed => Err(era_mismatch(link, connection)),
             None => Err(Failure::Protocol(format!("status {status}"))),
         }
     }
 }
 
-/// The backend did not look at the request; who comes next asks it what it speaks.
+/// Closes the connection so that the next one negotiates the era again. The backend did not process
+/// the request.
 fn era_mismatch(link: &Arc<Link>, connection: &Connection) -> Failure {
     connection.close_forgotten();
     link.backend.on_era_changed(link);

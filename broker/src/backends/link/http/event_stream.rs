@@ -1,4 +1,5 @@
-//! Reading a backend's event stream, over as many responses as it takes (MCP 2025-11-25, Transports: Resumability).
+//! Reader of a backend's event stream, over one or more responses (MCP 2025-11-25, Transports:
+//! Resumability).
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -6,6 +7,10 @@ use http_body_util::BodyExt;
 use protocol::{
     envelope::Message,
     sse::{SseError, SseEvent, SseParser},
+};
+use rules::limits::{
+    ERROR_BODY_BYTES_MAX, EVENT_ID_BYTES_MAX, RESUME_ATTEMPTS_MAX, RETRY_DEFAULT, RETRY_MAX,
+    RETRY_MIN, STREAM_DRAIN,
 };
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -24,39 +29,35 @@ use crate::{
             connection::{Connection, Failure},
         },
     },
-    limits::{
-        ERROR_BODY_BYTES_MAX, EVENT_ID_BYTES_MAX, RESUME_ATTEMPTS_MAX, RETRY_DEFAULT, RETRY_MAX,
-        RETRY_MIN, STREAM_DRAIN,
-    },
     metrics::{Direction, Side},
 };
 
-/// Event ids remembered to notice a repetition.
+/// Recent event ids that detect repetitions.
 const SEEN_EVENTS: usize = 64;
 
-/// One stream: whose it is, and how far it was read.
+/// One event stream, with its owner and its position.
 pub(super) struct EventStreamReader {
     wire: Arc<HttpWire>,
     link: Arc<Link>,
     connection: Arc<Connection>,
-    /// The request whose answer ends the stream; `None` on the GET stream.
+    /// Wire id of the request whose answer ends the stream. `None` on the GET stream.
     answer_to: Option<u64>,
-    /// Whose questions come on it.
+    /// Owner of the questions that arrive on it.
     asker: Option<Arc<dyn Asker>>,
     pub(super) last_event_id: Option<String>,
-    /// How long the backend wants its clients to wait before they come back.
+    /// Wait before a reconnection, as the backend sets it.
     pub(super) retry: Duration,
     seen: VecDeque<String>,
-    /// A stream of 2026-07-28 that is lost cannot be gone on with.
+    /// False for a stream of 2026-07-28, which cannot be resumed.
     pub(super) resumable: bool,
-    /// Events taken from the response being read.
+    /// Messages from the current response.
     taken: usize,
 }
 
-/// How a response body ended.
+/// The end of a response body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BodyEnd {
-    /// The answer was in it.
+    /// The body held the answer.
     Answered,
     Ended,
     Broken(Failure),
@@ -84,7 +85,7 @@ impl EventStreamReader {
         }
     }
 
-    /// Reads until the answer has come, resuming where the backend allows it.
+    /// Reads until the answer has come. Resumes the stream if the backend permits it.
     pub(super) async fn until_answered(
         mut self,
         body: ResponseBody,
@@ -105,7 +106,7 @@ impl EventStreamReader {
         }
     }
 
-    /// `None` once the answer was seen.
+    /// Reads and resumes. Returns `None` once the answer has come.
     async fn read_and_resume(&mut self, mut body: ResponseBody) -> Option<Failure> {
         let mut attempts = 0;
         loop {
@@ -114,7 +115,7 @@ impl EventStreamReader {
                     drain_later(&self.link, body);
                     return None;
                 }
-                // What broke the stream once would break it again.
+                // The cause of a broken stream would break the next response too.
                 BodyEnd::Broken(failure)
                     if self.last_event_id.is_none() || !matches!(failure, Failure::Lost(_)) =>
                 {
@@ -127,7 +128,8 @@ impl EventStreamReader {
                 }
                 BodyEnd::Ended | BodyEnd::Broken(_) => {}
             }
-            // A backend that polls may do so for as long as its call takes; only fruitless attempts in a row count.
+            // A backend that polls may do so as long as its call runs. Only attempts in a row
+            // without a message count.
             attempts = if self.taken > 0 { 0 } else { attempts };
             body = match self.resumed(&mut attempts).await {
                 Ok(body) => body,
@@ -136,7 +138,7 @@ impl EventStreamReader {
         }
     }
 
-    /// The stream's next response.
+    /// Opens the next response of the stream.
     async fn resumed(&mut self, attempts: &mut u32) -> Result<ResponseBody, Failure> {
         loop {
             if *attempts == RESUME_ATTEMPTS_MAX {
@@ -169,7 +171,7 @@ impl EventStreamReader {
             loop {
                 match parser.next_event() {
                     Ok(Some(event)) => {
-                        // A flood of events must not keep everybody else from running.
+                        // Yields, so that a flood of events does not block other tasks.
                         tokio::task::coop::consume_budget().await;
                         if self.take(event) {
                             return BodyEnd::Answered;
@@ -203,7 +205,7 @@ impl EventStreamReader {
         }
     }
 
-    /// Takes one event; `true` when it is the awaited answer.
+    /// Handles one event. Returns `true` for the awaited answer.
     fn take(&mut self, event: SseEvent) -> bool {
         if let Some(retry) = event.retry {
             self.retry = Duration::from_millis(retry).clamp(RETRY_MIN, RETRY_MAX);
@@ -212,7 +214,7 @@ impl EventStreamReader {
         let Some(data) = event.data.filter(|data| !data.is_empty()) else { return false };
         match Message::decode(data.clone(), &self.wire.limits) {
             Ok(message) => {
-                let awaited = self.answer_to.is_some_and(|wire_id| message.answers(wire_id));
+                let awaited = self.answer_to.is_some_and(|wire_id| message.is_response_to(wire_id));
                 if !repeated || awaited {
                     self.taken += 1;
                     inbound::receive(&self.link, &self.connection, message, self.asker.as_ref());
@@ -226,10 +228,11 @@ impl EventStreamReader {
         }
     }
 
-    /// Remembers an event id; `true` when it was seen before. Some servers replay more than was asked for.
+    /// Stores an event id. Returns `true` for a repetition: some servers replay more than
+    /// requested.
     fn note_id(&mut self, id: String) -> bool {
         if id.len() > EVENT_ID_BYTES_MAX {
-            self.last_event_id = None; // never sent back, so the stream can not be resumed from here
+            self.last_event_id = None; // never sent back, so the stream cannot be resumed from here
             return false;
         }
         let repeated = self.seen.contains(&id);
@@ -244,9 +247,10 @@ impl EventStreamReader {
     }
 }
 
-/// Reads what is left after the answer, so that the connection can be used again.
+/// Reads the rest of the body after the answer, so that the connection can be reused.
 fn drain_later(link: &Link, body: ResponseBody) {
     link.backend.shared.running.spawn(async move {
-        let _in_time = tokio::time::timeout(STREAM_DRAIN, body.whole(ERROR_BODY_BYTES_MAX)).await;
+        let _in_time =
+            tokio::time::timeout(STREAM_DRAIN, body.read_whole(ERROR_BODY_BYTES_MAX)).await;
     });
 }

@@ -1,4 +1,4 @@
-//! What the answer to a GET means, on the GET stream and when the stream of a call is resumed.
+//! Outcome of a GET, for the GET stream and for resuming the stream of a call.
 
 use http::StatusCode;
 use transport::{HttpResponse, ResponseBody};
@@ -7,26 +7,26 @@ use super::ContentKind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GetOutcome {
-    /// Events follow.
+    /// The response is an event stream.
     Open,
-    /// This backend has no such stream; calls work without.
+    /// The backend has no GET stream. Calls work without it.
     Unsupported,
-    /// The backend cannot go on from the event id; it says nothing about the session.
+    /// The backend cannot resume from the event id. The session may still exist.
     UnknownEvent,
-    /// The backend no longer knows the session.
+    /// The backend forgot the session.
     SessionGone,
-    /// Not now.
+    /// A later attempt may succeed.
     RetryLater,
 }
 
-/// What the GET asked for.
+/// Purpose of a GET.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GetPurpose {
-    /// The GET stream, which was never open so far.
+    /// The first GET stream of the connection.
     Initial,
-    /// The GET stream again, from now on.
+    /// Another GET stream, from now on.
     Reopen,
-    /// What follows an event id.
+    /// The events after an event id.
     Resume,
 }
 
@@ -35,8 +35,9 @@ impl GetOutcome {
         Self::judge(response.status(), ContentKind::of(response) == ContentKind::EventStream, asked)
     }
 
-    /// A refusal of the very first GET means that there is no such stream, whatever its number: many servers know only
-    /// POST. Once it was open, the same number means something else.
+    /// Judges a response. An error to the first GET means that the server has no GET stream,
+    /// whatever its status: many servers support only POST. After a stream was open, the same
+    /// status has another meaning.
     fn judge(status: StatusCode, is_event_stream: bool, asked: GetPurpose) -> Self {
         match (status, asked) {
             (StatusCode::OK, _) if is_event_stream => GetOutcome::Open,

@@ -1,10 +1,11 @@
-//! The GET stream of a link: what a backend sends that belongs to no call (MCP 2025-11-25, Transports).
+//! The GET stream of a link: messages of a backend outside calls (MCP 2025-11-25, Transports).
 //!
-//! Opened before the first call, because some servers lose what they cannot deliver at once, and opened again when it
-//! ends, for as long as the connection lives.
+//! The stream opens before the first call, because some servers lose messages that they cannot
+//! deliver at once. It opens again after each end, until the connection is closed.
 
 use std::{sync::Arc, time::Duration};
 
+use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX};
 use tokio::sync::oneshot;
 
 use super::{
@@ -12,12 +13,9 @@ use super::{
     event_stream::EventStreamReader,
     get_outcome::{GetOutcome, GetPurpose},
 };
-use crate::{
-    backends::link::{Link, connection::Connection},
-    limits::{BACKOFF_FIRST, BACKOFF_MAX},
-};
+use crate::backends::link::{Link, connection::Connection};
 
-/// Reads the GET stream until the connection is closed. `opened` learns when the first attempt is over.
+/// Reads the GET stream until the connection is closed. `opened` resolves after the first attempt.
 pub(super) async fn listen(
     wire: Arc<HttpWire>,
     link: Arc<Link>,
@@ -31,7 +29,7 @@ pub(super) async fn listen(
     link.backend.connection_ended(&link, &connection);
 }
 
-/// Ends only when the backend forgot the session.
+/// Keeps the stream open. Returns only when the backend forgot the session.
 async fn keep_open(
     wire: &Arc<HttpWire>,
     link: &Arc<Link>,

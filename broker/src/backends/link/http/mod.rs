@@ -1,7 +1,8 @@
 //! A link over Streamable HTTP, in the client's role (MCP 2025-11-25, Transports).
 //!
-//! Every message is a POST of its own over pooled connections. An answer is JSON or an event stream ([`event_stream`]); one GET
-//! stream ([`get_stream`]) carries what belongs to no call. Notifications and answers leave one after the other.
+//! Each message is a POST over pooled connections. An answer is JSON or an event stream
+//! ([`event_stream`]). One GET stream ([`get_stream`]) carries messages outside calls.
+//! Notifications and answers are sent one after the other.
 
 mod error_status;
 mod event_stream;
@@ -21,6 +22,7 @@ use http::{
 };
 use http_body_util::Full;
 use protocol::{envelope::Message, json, version::Version};
+use rules::limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::{
@@ -39,7 +41,6 @@ use super::{
 };
 use crate::{
     backends::{asker::Asker, backend::Backend, inbound},
-    limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT},
     metrics::{Direction, Side},
     telemetry,
 };
@@ -50,52 +51,52 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: &str = "application/json";
 const EVENT_STREAM: &str = "text/event-stream";
 
-/// How long a wait for the head of the GET stream may hold up the opening of a link.
+/// Longest time that the head of the GET stream may delay the opening of a link.
 const STREAM_HEAD_WAIT: Duration = Duration::from_secs(1);
 
-/// How requests to one HTTP backend are made.
+/// Sender of requests to one HTTP backend.
 #[derive(Debug)]
 pub struct HttpWire {
     client: HttpClient,
     uri: Uri,
-    /// Credentials and further headers of the operator.
+    /// Credentials and further headers that the operator configured.
     headers: HeaderMap,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
-    /// The head of a session's POSTs, once the session is agreed on: from then on they differ in their bodies alone. `None` where
-    /// the library writes heads.
+    /// The prepared head of a session's POSTs. They differ only in their bodies once the session is
+    /// negotiated. `None` if the library cannot prepare heads.
     prepared: OnceLock<Option<PreparedPost>>,
     limits: json::Limits,
-    /// Notifications and answers waiting for their POST.
+    /// Notifications and answers that wait for their POST.
     one_way: FrameQueue,
 }
 
-/// One request and what it is for.
+/// One request with its purpose.
 pub(super) struct WireRequest<'a> {
     pub(super) wire_id: u64,
     pub(super) frame: VectoredBody,
     pub(super) asker: Option<&'a Arc<dyn Asker>>,
-    /// It is `initialize`: its response carries the session id.
+    /// True for `initialize`, whose response carries the session id.
     pub(super) opening: bool,
-    /// What a request of 2026-07-28 says of itself in headers; `None`: it is one of a session.
+    /// Headers of a request of 2026-07-28. `None` for a request of a session.
     pub(super) headers: Option<HeaderMap>,
 }
 
-/// What a POST brought.
+/// The outcome of a POST.
 pub(super) enum PostOutcome {
     Answer(Message),
-    /// The answer comes on it.
+    /// The answer arrives on this stream.
     Stream(AnswerStream),
 }
 
-/// The stream an answer is awaited on. Dropping it ends the stream, unless the answer has been seen.
+/// The stream of an awaited answer. Dropping it ends the stream, unless the answer has come.
 pub(super) struct AnswerStream {
     failure: oneshot::Receiver<Failure>,
     _stop: DropGuard,
 }
 
 impl AnswerStream {
-    /// Resolves when the stream cannot bring the answer any more.
+    /// Waits until the stream cannot carry the answer any more.
     pub(super) async fn failed(&mut self) -> Failure {
         match (&mut self.failure).await {
             Ok(failure) => failure,
@@ -104,7 +105,7 @@ impl AnswerStream {
     }
 }
 
-/// Connects: handshake (unless there is a session to go on with), then the GET stream.
+/// Connects: the handshake, unless there is a session to resume, then the GET stream.
 pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>, Failure> {
     let shared = &link.backend.shared;
     let (wire, frames) = HttpWire::to(&link.backend, url).await?;
@@ -122,20 +123,20 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     }
     let (opened, head) = oneshot::channel();
     shared.running.spawn(get_stream::listen(wire, link.clone(), connection.clone(), opened));
-    // Before the first call: some servers lose what they cannot deliver at once.
+    // Before the first call, because some servers lose messages that they cannot deliver at once.
     let _late_is_fine = tokio::time::timeout(STREAM_HEAD_WAIT, head).await;
     guard.disarm();
     Ok(connection)
 }
 
-/// Waits for the end of a connection that has no GET stream, and tells.
+/// Reports the end of a connection that has no GET stream.
 async fn watch(link: Arc<Link>, connection: Arc<Connection>) {
     connection.closed().await;
     link.backend.connection_ended(&link, &connection);
 }
 
-/// Posts what expects no answer, in order. A backend that does not take it in time loses it. When the connection is closed,
-/// what was queued before still gets a moment.
+/// Posts notifications and answers, in order. A frame that the backend does not take in time is
+/// dropped. After the connection is closed, queued frames have [`SESSION_DELETE_WAIT`] left.
 async fn send_one_way(
     wire: Arc<HttpWire>,
     link: Arc<Link>,
@@ -148,7 +149,7 @@ async fn send_one_way(
             match tokio::time::timeout(limit, wire.post_one_way(frame.into_frame())).await {
                 Ok(Ok(())) => {}
                 Ok(Err(failure)) => {
-                    let told = link.backend.redactor.redacted(&failure);
+                    let told = link.backend.redactor.redact(&failure);
                     tracing::info!(backend = %link.backend.id, failure = told, "a notification or answer did not reach the backend");
                     if failure == Failure::SessionGone {
                         connection.close_forgotten();
@@ -186,7 +187,8 @@ fn credentials(backend: &Backend) -> Result<HeaderMap, Failure> {
 }
 
 impl HttpWire {
-    /// To a backend, without a session yet; and what waits to be sent there one way.
+    /// Creates the sender for a backend, without a session, and the queue of its notifications and
+    /// answers.
     async fn to(
         backend: &Backend,
         url: &str,
@@ -216,17 +218,17 @@ impl HttpWire {
         let _set_once = self.version.set(HeaderValue::from_static(version.as_str()));
     }
 
-    /// The session id the backend issued.
+    /// Returns the session id that the backend issued.
     pub fn session_id(&self) -> Option<String> {
         self.session.get().and_then(|session| session.to_str().ok()).map(str::to_owned)
     }
 
-    /// Whether the backend issued a session id.
+    /// Returns whether the backend issued a session id.
     pub fn has_session(&self) -> bool {
         self.session.get().is_some()
     }
 
-    /// Sends a request. A JSON answer is what this returns, a stream is read by a task of its own.
+    /// Sends a request. Returns a JSON answer. A task of its own reads an event stream.
     pub(super) async fn post_request(
         self: &Arc<Self>,
         connection: &Arc<Connection>,
@@ -268,7 +270,7 @@ impl HttpWire {
                     .map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
                 accept_answer(link, connection, request.wire_id, message)
             }
-            // Boxed, because they are rare and a call's future would have room for them.
+            // Boxed, because they are rare and would enlarge the future of every call.
             _ if is_modern => {
                 Box::pin(self.modern_refused(link, connection, request.wire_id, response)).await
             }
@@ -279,12 +281,12 @@ impl HttpWire {
         }
     }
 
-    /// The queue of what expects no answer.
+    /// Returns the queue of notifications and answers.
     pub(super) fn one_way(&self) -> &FrameQueue {
         &self.one_way
     }
 
-    /// Sends a notification or an answer; 2xx is enough.
+    /// Sends a notification or an answer. Any 2xx status is a success.
     pub(super) async fn post_one_way(&self, frame: Bytes) -> Result<(), Failure> {
         let response = self.send_post(frame.into(), None).await?;
         let status = response.status();
@@ -298,7 +300,7 @@ impl HttpWire {
         }
     }
 
-    /// Ends the backend's session; a backend may refuse (405).
+    /// Deletes the backend's session. A backend may refuse that (405).
     pub(super) async fn delete_session(&self) {
         if !self.has_session() {
             return;
@@ -323,9 +325,10 @@ impl HttpWire {
         frame: VectoredBody,
         more: Option<HeaderMap>,
     ) -> Result<HttpResponse<ResponseBody>, Failure> {
-        // What is told of traces differs from request to request.
-        let is_usual =
-            more.is_none() && self.version.get().is_some() && !telemetry::request::propagates();
+        // Trace headers differ from request to request.
+        let is_usual = more.is_none()
+            && self.version.get().is_some()
+            && !telemetry::request::has_outgoing_headers();
         if is_usual
             && let Some(prepared) = self
                 .prepared
@@ -333,7 +336,7 @@ impl HttpWire {
         {
             return self.client.send_prepared(prepared, frame).await.map_err(unsent_or_lost);
         }
-        // Boxed, because it is rare: a call's future would have room for it.
+        // Boxed, because it is rare and would enlarge the future of every call.
         Box::pin(self.send(self.post(frame.into_bytes(), more))).await
     }
 
@@ -342,7 +345,7 @@ impl HttpWire {
         response: HttpResponse<ResponseBody>,
         bytes_max: usize,
     ) -> Result<Bytes, Failure> {
-        response.into_body().whole(bytes_max).await.map_err(|error| match error {
+        response.into_body().read_whole(bytes_max).await.map_err(|error| match error {
             BodyError::TooLarge { max } => Failure::TooLarge { max },
             BodyError::Aborted { reason } => Failure::Lost(reason),
         })
@@ -379,7 +382,7 @@ impl HttpWire {
         *request.headers_mut() = self.headers.clone();
         let headers = request.headers_mut();
         add(headers);
-        telemetry::request::propagate(headers);
+        telemetry::request::inject_headers(headers);
         if let Some(session) = self.session.get() {
             headers.insert(SESSION_ID, session.clone());
         }
@@ -390,14 +393,14 @@ impl HttpWire {
     }
 }
 
-/// Whoever sent the request waits for it right here: it need not be looked for among those who wait, and woken.
+/// Returns the answer to the sender directly, without a lookup by wire id.
 fn accept_answer(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     wire_id: u64,
     message: Message,
 ) -> Result<PostOutcome, Failure> {
-    if !message.answers(wire_id) {
+    if !message.is_response_to(wire_id) {
         return Err(Failure::Protocol("the answer is not to this request".to_owned()));
     }
     inbound::task_created(link, connection, &message);
@@ -406,7 +409,7 @@ fn accept_answer(
 
 fn unsent_or_lost(error: SendError) -> Failure {
     match error {
-        error if error.nothing_was_sent() => Failure::NotSent(error.to_string()),
+        error if error.is_safe_to_retry() => Failure::NotSent(error.to_string()),
         SendError::Aborted { reason } => Failure::Lost(reason),
         error => Failure::Lost(error.to_string()),
     }

@@ -1,23 +1,23 @@
-//! Going on with a session at a backend that an earlier owner of the client's session began: no handshake, the same id.
+//! Resumption of a session at a backend that an earlier owner of the client's session began. The
+//! handshake is skipped and the session id is kept.
 //!
-//! What was agreed is what the backend agrees on with the catalog's connection, if that is the same revision. A backend that
-//! forgot the session says so to the first request, which is then sent again over a new one.
+//! The handshake result is that of the catalog's connection, if the revision is the same. A backend
+//! that forgot the session rejects the first request, which the broker then sends over a new
+//! session.
 
 use std::sync::Arc;
 
 use http::HeaderValue;
 use protocol::handshake::InitializeResult;
+use rules::limits::FIRST_CATALOG_WAIT;
 
 use super::HttpWire;
-use crate::{
-    backends::{
-        backend::Backend,
-        link::{BackendSession, Era, Link, connection::Connection},
-    },
-    limits::FIRST_CATALOG_WAIT,
+use crate::backends::{
+    backend::Backend,
+    link::{BackendSession, Era, Link, connection::Connection},
 };
 
-/// `true`: the connection is as good as initialised.
+/// Resumes the session. Returns `true` if the connection counts as initialised.
 pub(super) async fn resume(
     link: &Arc<Link>,
     url: &str,

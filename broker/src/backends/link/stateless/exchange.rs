@@ -1,8 +1,11 @@
-//! A call at a modern backend, over as many requests as it takes: what the backend needs of the client is asked for and the
-//! request sent again (MCP 2026-07-28, Multi Round-Trip Requests); headers that the backend does not accept are made anew
-//! from fresh schemas, once; a task it makes of the call is followed to its end.
+//! A call to a backend of 2026-07-28, over one or more requests.
 //!
-//! Invariant: the answer is one that a client of an earlier revision understands, whatever came in between.
+//! - The backend may need input of the client. The broker gets it and sends the request again (MCP
+//!   2026-07-28, Multi Round-Trip Requests).
+//! - The backend may reject the headers. The broker builds them again from fresh schemas, once.
+//! - The backend may create a task for the call. The broker follows it to its end.
+//!
+//! Invariant: a client of an earlier revision understands the answer, whatever came in between.
 
 use std::{sync::Arc, time::Instant};
 
@@ -17,27 +20,27 @@ use protocol::{
         may_require_input, results::ResultType,
     },
 };
+use rules::{
+    limits::{BACKEND_INPUT_ROUNDS_MAX, BACKOFF_FIRST, BACKOFF_MAX},
+    tasks::decoded,
+};
 
 use super::{
     inputs,
     requests::{self, RequestIdentity},
     tasks,
 };
-use crate::{
-    backends::{
-        asker::{Asker, SentRequest},
-        catalog_refresh,
-        link::{
-            Era, Link,
-            connection::{BackendRequest, Connection, Failure},
-            http::WireRequest,
-        },
+use crate::backends::{
+    asker::{Asker, SentRequest},
+    catalog_refresh,
+    link::{
+        Era, Link,
+        connection::{BackendRequest, Connection, Failure},
+        http::WireRequest,
     },
-    limits::{BACKEND_INPUT_ROUNDS_MAX, BACKOFF_FIRST, BACKOFF_MAX},
-    rules::tasks::decoded,
 };
 
-/// What goes with a request that is sent again.
+/// Additions to a request that is sent again.
 #[derive(Default)]
 struct InputRound {
     /// The object `inputResponses`.
@@ -80,7 +83,8 @@ pub(in crate::backends::link) async fn exchange(
                     catalog_refresh::refresh_tools(connection, link).await?;
                     continue;
                 }
-                // It may be one that the client made, which says nothing of the backend.
+                // The rejected header may be one of the client, which does not show a fault of the
+                // backend.
                 Some(HEADER_MISMATCH) if !outgoing.asker.forwarded_headers().is_empty() => {
                     return for_the_asker(&answer, method, outgoing.asker);
                 }
@@ -119,7 +123,7 @@ pub(in crate::backends::link) async fn exchange(
             )));
         }
         let responses = if needed.requests.is_empty() {
-            outgoing.asker.touch(); // the backend waits for nobody but us
+            outgoing.asker.touch(); // the backend waits for this broker only
             tokio::time::sleep(pause).await; // it sheds load
             pause = (pause * 2).min(BACKOFF_MAX);
             None
@@ -172,7 +176,7 @@ fn prepare<'a>(
     WireRequest { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers }
 }
 
-/// The answer in the words of earlier revisions, but for what a client of this one understands as it is.
+/// Translates the answer for its asker. A client of 2026-07-28 gets it in that form.
 fn for_the_asker(
     answer: &Message,
     method: Method,
@@ -181,14 +185,12 @@ fn for_the_asker(
     if asker.client_era() == Era::Sessions {
         return for_the_client(answer, method);
     }
-    let frame = downgrade::answer_in_its_own_words(answer, method);
-    decoded(frame)
-        .ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
+    let frame = downgrade::stateless_answer(answer, method);
+    decoded(frame).ok_or_else(|| Failure::Protocol("the answer cannot be read any more".to_owned()))
 }
 
-/// The answer in the words of earlier revisions.
+/// Translates the answer to the form of earlier revisions.
 pub(super) fn for_the_client(answer: &Message, method: Method) -> Result<Message, Failure> {
-    let frame: Bytes = downgrade::answer(answer, method);
-    decoded(frame)
-        .ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
+    let frame: Bytes = downgrade::downgrade_answer(answer, method);
+    decoded(frame).ok_or_else(|| Failure::Protocol("the answer cannot be read any more".to_owned()))
 }

@@ -1,9 +1,12 @@
-//! Which era a backend lives in, found out when a connection to it is opened (MCP 2026-07-28, Versioning).
+//! Negotiation of the era with a backend when a connection opens (MCP 2026-07-28, Versioning).
 //!
-//! A backend is asked `server/discover` first. Its result, or an error that only 2026-07-28 has, makes it modern; anything
-//! else, and silence, makes it legacy: then the session is opened by `initialize`. No single code decides. A modern one is
-//! asked to `initialize` too, once, where the clients of the link speak the older form; for the catalog's link, once there is
-//! such a client. What was found is remembered for the backend's other connections.
+//! The broker sends `server/discover` first. A result, or an error that only 2026-07-28 has, makes
+//! the backend stateless. After any other outcome, or silence, the broker opens a session by
+//! `initialize`. No single code decides.
+//!
+//! If the clients of the link use sessions, the broker sends `initialize` to a stateless backend
+//! too, once. For the catalog's link, it does so after the first such client has arrived. The
+//! result is cached for the other connections to the backend.
 
 use std::{pin::pin, sync::Arc};
 
@@ -15,6 +18,7 @@ use protocol::{
     },
     version::Version,
 };
+use rules::limits::ERA_SILENCE_MAX;
 
 use super::{StatelessConnection, is_result, requests};
 use crate::{
@@ -24,19 +28,19 @@ use crate::{
         era::{Era, EraSupport},
     },
     config::spec::ProtocolChoice,
-    limits::ERA_SILENCE_MAX,
 };
 
-/// What a backend made of `server/discover`.
+/// The meaning of an answer to `server/discover`.
 enum DiscoverVerdict {
     Modern(Box<DiscoverResult>),
-    /// It speaks revisions with `initialize`, or may do so.
+    /// The backend supports revisions with `initialize`, or may do so.
     Sessions,
-    /// It speaks the new form, and none of our revisions.
+    /// The backend supports the stateless form, but no revision of the broker.
     Unsupported(String),
 }
 
-/// Opens a connection in an era of its backend: that of the link's clients where there is a choice.
+/// Negotiates the era of a connection. If the backend supports both, it is the era of the link's
+/// clients.
 pub(in crate::backends::link) async fn agree(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -55,7 +59,7 @@ pub(in crate::backends::link) async fn agree(
             if known.to(link.client_era()) == Some(Era::Sessions) =>
         {
             match connection.initialize(link).await {
-                // It may have been replaced by one that knows no sessions any more.
+                // The backend may have been replaced by one without sessions.
                 Err(Failure::Protocol(why)) => {
                     memory.forget();
                     match judge(discover(connection, link).await) {
@@ -87,8 +91,9 @@ async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), 
     }
 }
 
-/// The backend speaks 2026-07-28, and perhaps what was before, whatever it names: servers there are that name only the
-/// revisions of the form they were asked in. A client that speaks the older form is better served without a translation.
+/// Continues with a backend that supports 2026-07-28. Some servers name only the revisions of the
+/// form of the question, so they may support sessions too. A client with a session is better served
+/// without a translation.
 async fn as_its_client_speaks(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -116,8 +121,8 @@ async fn as_its_client_speaks(
     }
 }
 
-/// Servers there are that say nothing to what they do not know; others are only slow to start. Both ways are open now, and
-/// the first that leads somewhere is taken.
+/// Tries both eras after a silence, and takes the first that succeeds. Some servers ignore unknown
+/// requests, others only start slowly.
 async fn after_silence(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -134,7 +139,8 @@ async fn after_silence(
             _ => opened.await,
         },
         agreed = &mut opened => match agreed {
-            // A server of today refuses `initialize`; what it makes of the question is still to come.
+            // A stateless server refuses `initialize`. Its answer to `server/discover` is still to
+            // come.
             Err(Failure::Protocol(why)) => match judge(asked.await) {
                 Ok(DiscoverVerdict::Modern(found)) => becomes_modern(connection, link, &found),
                 _ => Err(Failure::Protocol(why)),
@@ -146,7 +152,7 @@ async fn after_silence(
 
 async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Message, Failure> {
     let mut answer = requests::probe(connection, link).await;
-    // MCP 2026-07-28, Versioning: of those that are named, ours is the one to try again with.
+    // MCP 2026-07-28, Versioning: the broker retries with its own revision if the answer names it.
     if answer.as_ref().is_ok_and(names_ours) {
         answer = requests::probe(connection, link).await;
     }
@@ -169,7 +175,7 @@ fn becomes_modern(
     found: &DiscoverResult,
 ) -> Result<(), Failure> {
     connection.becomes_modern(
-        downgrade::initialize_answer(found, link.backend.id.as_str()),
+        downgrade::initialize_result_from(found, link.backend.id.as_str()),
         StatelessConnection::new(),
     );
     let memory = &link.backend.era;
@@ -182,7 +188,7 @@ fn becomes_modern(
 fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
     let answer = match answer {
         Ok(answer) => answer,
-        // Nobody looked at the question.
+        // The backend did not process the request.
         Err(failure @ (Failure::NotSent(_) | Failure::Busy(_) | Failure::QueueFull)) => {
             return Err(failure);
         }
@@ -202,7 +208,7 @@ fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
         Some(found) if found.versions.is_empty() => DiscoverVerdict::Unsupported(
             "the backend speaks none of the revisions that the broker speaks".to_owned(),
         ),
-        // It says itself which to take, or it is not an answer to this question.
+        // The answer names the revisions to use, or does not belong to this request.
         _ => DiscoverVerdict::Sessions,
     })
 }

@@ -1,5 +1,6 @@
-//! What a backend needs before it answers, asked of the client: each is a question of its own, as a backend of earlier
-//! revisions would ask it, on the stream of the call or in the record of the task.
+//! Input that a backend needs before it answers, requested from the client. Each input is a request
+//! of its own, as a backend of earlier revisions would send it. It goes over the stream of the call
+//! or the record of the task.
 
 use std::sync::Arc;
 
@@ -10,21 +11,18 @@ use protocol::{
     json,
     stateless::{downgrade, inputs::InputRequest},
 };
+use rules::{limits::ELICITATION_ID_BYTES, tasks::decoded};
 
-use crate::{
-    backends::{
-        asker::Asker,
-        inbound,
-        link::{
-            Link,
-            connection::{Connection, Failure},
-        },
+use crate::backends::{
+    asker::Asker,
+    inbound,
+    link::{
+        Link,
+        connection::{Connection, Failure},
     },
-    limits::ELICITATION_ID_BYTES,
-    rules::tasks::decoded,
 };
 
-/// Questions that are open. Those that still are when it is dropped are withdrawn.
+/// Open input requests. Dropping it withdraws those that are still open.
 struct OpenQuestions<'a> {
     connection: &'a Arc<Connection>,
     ids: Vec<(u64, RequestId)>,
@@ -43,8 +41,9 @@ impl Drop for OpenQuestions<'_> {
     }
 }
 
-/// The answers as the object `inputResponses`, or the error that the first client to refuse gave: nothing can tell a backend
-/// that an answer will not come, so this ends the call.
+/// Returns the answers as the object `inputResponses`, or the error of the first client that
+/// refused. A refusal ends the call, because the protocol cannot report to a backend that an answer
+/// will not come.
 pub(super) async fn gather(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -59,10 +58,10 @@ pub(super) async fn gather(
     for request in requests {
         let (number, id, answer) = modern.expect_input(&request.key);
         open.ids.push((number, id.clone()));
-        let question = decoded(downgrade::question(&id, request, &elicitation_id()));
+        let question = decoded(downgrade::request_from_input(&id, request, &elicitation_id()));
         let question = question.ok_or_else(|| {
             Failure::Protocol(format!(
-                "what the backend needs for {:?} can not be asked",
+                "what the backend needs for {:?} cannot be asked",
                 request.key
             ))
         })?;
@@ -97,7 +96,8 @@ fn responses(answers: &[(&str, Message)]) -> Vec<u8> {
     out
 }
 
-/// MCP 2025-11-25, Elicitation: an elicitation that opens a URL has an id. That of 2026-07-28 has none.
+/// MCP 2025-11-25, Elicitation: an elicitation that opens a URL has an id. The one of 2026-07-28
+/// has none.
 fn elicitation_id() -> String {
     use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
     URL_SAFE_NO_PAD.encode(rand::random::<[u8; ELICITATION_ID_BYTES]>())

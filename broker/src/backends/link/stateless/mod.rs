@@ -1,12 +1,17 @@
-//! Links to backends that speak 2026-07-28, where each request stands alone.
+//! Links to backends that speak 2026-07-28, with stateless requests.
 //!
-//! The rest of the broker speaks to a backend as one does in a session: it calls, subscribes, answers questions. A
-//! [`Connection`] that turned out to be a modern one turns this into requests that say everything themselves: [`exchange`]
-//! carries calls, [`inputs`] turns what a backend needs into questions to the client, [`tasks`] follows the tasks it makes,
-//! [`notification_feed`] keeps a stream of notifications. [`handshake`] finds out in which era a backend lives.
+//! The rest of the broker uses a backend as if it had a session: it calls, subscribes and answers
+//! requests. A [`Connection`] to a stateless backend translates this into self-contained requests:
 //!
-//! Invariant: nothing but requests, and notifications that cancel one, leaves on a modern connection. What the broker says
-//! beside them (answers to questions, notifications of the client) ends in [`StatelessConnection::take_reply`].
+//! - [`handshake`] negotiates the era of the backend.
+//! - [`exchange`] carries calls.
+//! - [`inputs`] sends the inputs that a backend needs to the client.
+//! - [`tasks`] follows the tasks that a backend creates.
+//! - [`notification_feed`] maintains a stream of notifications.
+//!
+//! Invariant: only requests, and notifications that cancel one, are sent on a stateless connection.
+//! Other messages (answers to the backend's requests, notifications of the client) end in
+//! [`StatelessConnection::take_reply`].
 
 pub(super) mod exchange;
 pub(super) mod handshake;
@@ -32,6 +37,7 @@ use protocol::{
     method::Method,
     stateless::{downgrade, results::SubscriptionFilter},
 };
+use rules::{limits::CAPABILITIES_REMEMBERED_MAX, tasks::decoded};
 use tokio::sync::oneshot;
 
 use self::notification_feed::NotificationFeed;
@@ -39,23 +45,23 @@ use super::{
     Link,
     connection::{Connection, Failure},
 };
-use crate::{backends::asker::Asker, limits::CAPABILITIES_REMEMBERED_MAX, rules::tasks::decoded};
+use crate::backends::asker::Asker;
 
-/// What a modern connection knows beside its requests.
+/// State of a stateless connection, in addition to its requests.
 #[derive(Debug)]
 pub struct StatelessConnection {
     pub(super) listening: NotificationFeed,
-    /// Questions to clients on account of an `input_required`, by number.
+    /// Questions to clients for an `input_required`, by number.
     inputs: Mutex<HashMap<u64, PendingInput>>,
     next_input: AtomicU64,
-    /// Capabilities of clients, as they declared them and as they are told.
+    /// Capabilities of clients, from the declared form to the form of 2026-07-28.
     capabilities: Mutex<HashMap<Bytes, Bytes>>,
 }
 
-/// Something the backend needs, while its client is asked for it.
+/// An input that the backend needs, while its client works on it.
 #[derive(Debug)]
 struct PendingInput {
-    /// The backend's name for it.
+    /// The key of the input in the backend's request.
     key: String,
     waiting: oneshot::Sender<Message>,
 }
@@ -70,9 +76,9 @@ impl StatelessConnection {
         }
     }
 
-    /// Takes what the broker says to the backend that is not a request of a client: the answer to a question ends here, what
-    /// else there is (the roots changed, a call is not wanted any more) has no place in this revision. A request that is
-    /// given up ends with its wait.
+    /// Takes a message of the broker that is not a request. The answer to a question is delivered
+    /// here. Other messages do not exist in this revision and are dropped. The cancellation of a
+    /// request happens when its wait is dropped.
     pub(super) fn take_reply(&self, frame: Bytes) {
         let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
         let Ok(message) = Message::decode(frame, &limits) else { return };
@@ -84,7 +90,8 @@ impl StatelessConnection {
         }
     }
 
-    /// Waits for the answer to a question that is about to be asked, which the backend knows by `key`.
+    /// Registers a question with the backend's `key`. Returns its number, its id and the wait for
+    /// its answer.
     fn expect_input(&self, key: &str) -> (u64, RequestId, oneshot::Receiver<Message>) {
         let number = self.next_input.fetch_add(1, Ordering::Relaxed);
         let (tell, answer) = oneshot::channel();
@@ -92,7 +99,7 @@ impl StatelessConnection {
         (number, input_id(number), answer)
     }
 
-    /// By which name the backend knows the question with this id.
+    /// Returns the backend's key of the question with this id.
     pub fn input_key(&self, id: &RequestId) -> Option<String> {
         Some(self.inputs.lock().get(&input_number(id)?)?.key.clone())
     }
@@ -101,13 +108,13 @@ impl StatelessConnection {
         self.inputs.lock().remove(&number);
     }
 
-    /// The client's capabilities in the words of this revision.
+    /// Returns the client's capabilities in the form of this revision.
     fn capabilities(&self, declared: &[u8]) -> Bytes {
         let mut known = self.capabilities.lock();
         if let Some(told) = known.get(declared) {
             return told.clone();
         }
-        let told = downgrade::client_capabilities(declared);
+        let told = downgrade::upgrade_client_capabilities(declared);
         if known.len() >= CAPABILITIES_REMEMBERED_MAX {
             known.clear();
         }
@@ -129,7 +136,8 @@ impl StatelessConnection {
         }
     }
 
-    /// A notification, as it is to be taken; `None`: it belongs to no stream of ours, or was taken already.
+    /// Translates a notification for the rest of the broker. `None`: it belongs to no stream of the
+    /// broker, or is handled already.
     pub fn admit(&self, message: &Message) -> Option<Message> {
         match message.method {
             Method::SubscriptionsAcknowledged => {
@@ -153,7 +161,7 @@ impl StatelessConnection {
     }
 }
 
-/// A request of the broker's own, as connections of earlier revisions take it.
+/// Sends a request of the broker, given in the form of earlier revisions.
 pub(super) async fn ask(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -164,7 +172,7 @@ pub(super) async fn ask(
         return Err(Failure::NotSent("the connection is not a modern one".to_owned()));
     };
     match method {
-        // There is no ping any more; what is always answered serves as well.
+        // This revision has no ping. The broker sends a request that each server answers.
         Method::Ping => requests::ask(connection, link, Method::ServerDiscover, None, None).await,
         Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
             let uri = params.and_then(uri_of).unwrap_or_default();
@@ -178,7 +186,7 @@ pub(super) async fn ask(
     }
 }
 
-/// The same, on behalf of somebody whose client may be asked meanwhile.
+/// Sends a request of the broker on behalf of `asker`, whose client may get questions meanwhile.
 pub(super) async fn ask_for(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -187,7 +195,7 @@ pub(super) async fn ask_for(
     asker: &Arc<dyn Asker>,
 ) -> Result<Message, Failure> {
     match method {
-        // A state that is over has its outcome in it.
+        // The state of a task that is over contains its outcome.
         Method::TasksResult => tasks::result(link, asker, params).await,
         _ => requests::ask(connection, link, method, Some(params), Some(asker)).await,
     }
@@ -198,7 +206,7 @@ fn uri_of(params: &[u8]) -> Option<String> {
     Some(document.root().get("uri")?.as_str()?.into_owned())
 }
 
-/// An answer of the connection itself.
+/// Creates an answer of the connection itself.
 fn done(agreed: bool) -> Result<Message, Failure> {
     let frame: &'static [u8] = match agreed {
         true => br#"{"jsonrpc":"2.0","id":0,"result":{}}"#,
@@ -208,7 +216,7 @@ fn done(agreed: bool) -> Result<Message, Failure> {
         .ok_or_else(|| Failure::Protocol("an answer of ours".to_owned()))
 }
 
-/// A question's id, as if the backend had given it.
+/// Returns the id of a question, as if the backend had sent it.
 fn input_id(number: u64) -> RequestId {
     RequestId::from_raw(Bytes::from(format!("\"input-{number}\"")))
 }
@@ -217,7 +225,7 @@ fn input_number(id: &RequestId) -> Option<u64> {
     std::str::from_utf8(id.raw()).ok()?.strip_prefix("\"input-")?.strip_suffix('"')?.parse().ok()
 }
 
-/// Whether a message is a result.
+/// Returns whether a message is a result.
 fn is_result(message: &Message) -> bool {
     message.kind == Kind::Result
 }

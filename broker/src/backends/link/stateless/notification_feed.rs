@@ -1,11 +1,12 @@
-//! The stream of notifications of a modern backend (MCP 2026-07-28, Subscriptions): one for each connection, with all that
-//! those behind it want to hear.
+//! The stream of notifications of a stateless backend (MCP 2026-07-28, Subscriptions). Each
+//! connection has one, for all clients behind it.
 //!
-//! A filter cannot be changed: when what is wanted changes, another stream is opened, and the old one ends a moment after
-//! the new one is acknowledged. What both bring in that moment is taken once. A stream that is lost is opened again; then
-//! whoever listens is told that something may have changed, because nobody knows what was missed.
+//! A filter cannot change. When the wanted resources change, the broker opens another stream. It
+//! closes the old one [`LISTEN_OVERLAP`] after the backend acknowledged the new one. A notification
+//! on both streams counts once. After a lost stream is open again, each listener gets a
+//! notification, because updates may have been missed.
 //!
-//! Invariant: what comes under the id of no stream of ours is dropped.
+//! Invariant: a notification with the id of another stream is dropped.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -20,28 +21,26 @@ use protocol::{
     method::Method,
     stateless::{downgrade, results::SubscriptionFilter},
 };
+use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX, LISTEN_OVERLAP};
 use tokio::{
     sync::{Notify, oneshot, watch},
     task::JoinHandle,
 };
 
 use super::requests::{self, RequestIdentity};
-use crate::{
-    backends::link::{
-        Link,
-        connection::{Connection, Failure},
-    },
-    limits::{BACKOFF_FIRST, BACKOFF_MAX, LISTEN_OVERLAP},
+use crate::backends::link::{
+    Link,
+    connection::{Connection, Failure},
 };
 
 #[derive(Debug)]
 pub(in crate::backends::link) struct NotificationFeed {
     state: Mutex<FeedState>,
-    /// What is wanted changed.
+    /// Notified when the wanted lists or resources change.
     changed: Notify,
-    /// A stream was acknowledged.
+    /// Notified when a stream is acknowledged.
     acknowledged: Notify,
-    /// Up to which wish the backend was told.
+    /// Number of the last wish that the backend knows.
     told: watch::Sender<u64>,
 }
 
@@ -51,16 +50,16 @@ struct FeedState {
     lists: SubscriptionFilter,
     /// Number of the last wish.
     wish: u64,
-    /// What the backend agreed to, on the stream that counts.
+    /// Resources that the backend agreed to on the current stream.
     accepted: BTreeSet<String>,
     current: Option<u64>,
-    /// The stream before, while what it brings still counts.
+    /// The previous stream, while its notifications still count.
     former: Option<u64>,
-    /// What both brought: by message, how often it was taken, and how often each of them said it.
+    /// Notifications on both streams, with the number of times that each stream carried them.
     overlap: HashMap<String, OverlapCounts>,
-    /// A stream that is being opened, and what the backend agrees to.
+    /// A stream that is being opened, and the filter that the backend agreed to.
     opening: Option<(u64, Option<SubscriptionFilter>)>,
-    /// Streams the backend says it ends.
+    /// Streams that the backend announced to end.
     ended: BTreeSet<u64>,
     running: bool,
 }
@@ -97,7 +96,7 @@ impl Drop for FeedStream {
 }
 
 impl NotificationFeed {
-    /// From now on changes of these lists are wanted.
+    /// Adds changes of these lists to the wanted notifications.
     pub(in crate::backends::link) fn watch_lists(
         &self,
         connection: &Arc<Connection>,
@@ -112,7 +111,7 @@ impl NotificationFeed {
         self.run(connection, link);
     }
 
-    /// Wants updates of a resource. `true`: the backend agreed to tell them.
+    /// Subscribes to updates of a resource. Returns `true` if the backend agreed.
     pub(in crate::backends::link) async fn subscribe(
         &self,
         connection: &Arc<Connection>,
@@ -124,7 +123,7 @@ impl NotificationFeed {
             if state.current.is_some() && state.accepted.contains(uri) {
                 return true;
             }
-            // What others want is asked for with it: after a loss everything comes back one by one.
+            // All wanted resources in one filter: after a loss, they are restored one by one.
             state.uris.extend(link.subscriptions.counts().into_iter().map(|(uri, _)| uri));
             state.uris.insert(uri.to_owned());
             state.wish += 1;
@@ -141,7 +140,7 @@ impl NotificationFeed {
         accepted
     }
 
-    /// Nobody wants to hear of a resource any more.
+    /// Unsubscribes from a resource.
     pub(in crate::backends::link) fn unsubscribe(&self, uri: &str) {
         let mut state = self.lock();
         if state.uris.remove(uri) {
@@ -151,7 +150,7 @@ impl NotificationFeed {
         }
     }
 
-    /// The backend says what it agrees to.
+    /// Stores the filter that the backend agreed to.
     pub(super) fn acknowledged(&self, message: &Message) {
         let Some(id) = stream_id(message) else { return };
         let filter = message
@@ -166,7 +165,7 @@ impl NotificationFeed {
         }
     }
 
-    /// The backend takes a stream down (MCP 2026-07-28, Cancellation: only those).
+    /// Notes that the backend ends a stream (MCP 2026-07-28, Cancellation: only streams).
     pub(super) fn ended(&self, message: &Message) {
         let Some(span) = message.fields.request_id else { return };
         let Some(id) = RequestId::from_raw(span.slice(&message.frame)).as_u64() else { return };
@@ -179,7 +178,7 @@ impl NotificationFeed {
         }
     }
 
-    /// Whether a notification is news.
+    /// Returns whether a notification is new, and counts it.
     pub(super) fn admits(&self, message: &Message) -> bool {
         let Some(id) = stream_id(message) else { return false };
         let mut state = self.lock();
@@ -211,7 +210,7 @@ impl NotificationFeed {
         }
     }
 
-    /// What is wanted now, and the number of that wish.
+    /// Returns the wanted filter and the number of its wish.
     fn wanted(&self) -> (SubscriptionFilter, u64) {
         let state = self.lock();
         (
@@ -227,7 +226,7 @@ impl NotificationFeed {
         self.told.send_modify(|told| *told = (*told).max(wish));
     }
 
-    /// The stream that was being opened counts from now on.
+    /// Makes the opened stream the current one.
     fn switch(&self, id: u64) {
         let mut state = self.lock();
         let agreed = state.opening.take().and_then(|(_, agreed)| agreed).unwrap_or_default();
@@ -249,7 +248,7 @@ impl NotificationFeed {
         state.ended.clear();
     }
 
-    /// Whether the backend said that it ends this stream.
+    /// Returns whether the backend announced the end of this stream.
     fn is_ended(&self, id: u64) -> bool {
         self.lock().ended.contains(&id)
     }
@@ -263,7 +262,7 @@ fn stream_id(message: &Message) -> Option<u64> {
     downgrade::subscription_id(message)?.as_u64()
 }
 
-/// Keeps the stream open with what is wanted, for as long as the connection lives.
+/// Keeps a stream with the wanted filter open until the connection closes.
 async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
     let Some(modern) = connection.modern().cloned() else { return };
     tokio::select! {
@@ -271,7 +270,7 @@ async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
         () = connection.closed() => {}
     }
     modern.listening.lost();
-    modern.listening.settle(u64::MAX); // nobody waits for an answer that will not come
+    modern.listening.settle(u64::MAX); // an answer that will not come has no waiter
 }
 
 async fn follow_wishes(
@@ -310,11 +309,11 @@ async fn follow_wishes(
                     told = Some(wish);
                     failures += 1;
                     if failures == 1 {
-                        let told = link.backend.redactor.redacted(&failure);
-                        tracing::info!(backend = %link.backend.id, failure = told, "the backend does not tell what changes");
+                        let told = link.backend.redactor.redact(&failure);
+                        tracing::info!(backend = %link.backend.id, failure = told, "the backend does not announce changes");
                     }
                     listening.settle(wish);
-                    // Asked the same it would say the same.
+                    // An equal request would get an equal refusal.
                     if refused && stream.is_none() {
                         while listening.wanted().1 == wish {
                             listening.changed.notified().await;
@@ -354,13 +353,13 @@ async fn follow_wishes(
     }
 }
 
-/// Why there is no stream. `refused`: the backend said so itself.
+/// Reason for which no stream was opened. `refused` is set if the backend refused it.
 struct FeedOpenError {
     failure: Failure,
     refused: bool,
 }
 
-/// Opens a stream and waits until the backend says what it agrees to.
+/// Opens a stream and waits for the backend's acknowledgement.
 async fn open(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
@@ -423,7 +422,7 @@ async fn agreed(
     }
 }
 
-/// Nobody knows what was missed.
+/// Reports to the listeners that updates may have been missed.
 fn tell_gap(link: &Arc<Link>) {
     link.subscriptions.notify_gaps(link);
     if link.is_catalog() {
@@ -431,15 +430,15 @@ fn tell_gap(link: &Arc<Link>) {
     }
 }
 
-/// The shortest time between two streams is bounded by the wait after a loss.
+/// The wait after a loss bounds the shortest time between two streams.
 const _: () = assert!(LISTEN_OVERLAP.as_millis() < Duration::from_secs(1).as_millis());
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use rules::tasks::decoded;
 
     use super::*;
-    use crate::rules::tasks::decoded;
 
     fn updated(stream: u64) -> Message {
         let text = format!(

@@ -1,5 +1,6 @@
-//! Requests to a modern backend: each says in `_meta` for whom it is, and over HTTP repeats in headers what it is about
-//! (MCP 2026-07-28, Streamable HTTP). Both are made here for every hop, with the backend's own names.
+//! Requests to a stateless backend. Each names its client in `_meta`, and over HTTP repeats its
+//! target in headers (MCP 2026-07-28, Streamable HTTP). The broker creates both for every hop, with
+//! the backend's own names.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -17,21 +18,19 @@ use protocol::{
     },
     version::Version,
 };
+use rules::log_level::LogLevel;
 
 use super::is_result;
-use crate::{
-    backends::{
-        asker::{Asker, ClientIdentity},
-        link::{
-            Link,
-            connection::{BackendRequest, Connection, Failure, WireSender},
-            http::WireRequest,
-        },
+use crate::backends::{
+    asker::{Asker, ClientIdentity},
+    link::{
+        Link,
+        connection::{BackendRequest, Connection, Failure, WireSender},
+        http::WireRequest,
     },
-    rules::log_level::LogLevel,
 };
 
-/// For whom a request is.
+/// The client of a request.
 pub(super) struct RequestIdentity {
     capabilities: Bytes,
     info: Bytes,
@@ -39,10 +38,11 @@ pub(super) struct RequestIdentity {
 }
 
 impl RequestIdentity {
-    /// The client behind a call or a task: what it can do, what it is called, what it wants to hear.
+    /// Returns the identity of the client behind a call or a task: its capabilities, name and log
+    /// level.
     pub(super) fn of(connection: &Connection, asker: &Arc<dyn Asker>) -> Self {
         let ClientIdentity { capabilities, info, log_level } = asker.identity();
-        let info = info.unwrap_or(Bytes::from_static(crate::BROKER_INFO.as_bytes()));
+        let info = info.unwrap_or(Bytes::from_static(rules::endpoint_info::BROKER_INFO.as_bytes()));
         let logs = connection.negotiated().is_some_and(|agreed| agreed.capabilities.logging);
         Self {
             capabilities: told(connection, capabilities),
@@ -51,9 +51,9 @@ impl RequestIdentity {
         }
     }
 
-    /// The broker itself, for the clients behind a link.
+    /// Returns the identity of the broker, for the clients behind a link.
     pub(super) fn broker(connection: &Connection, link: &Link) -> Self {
-        let info = Bytes::from_static(crate::BROKER_INFO.as_bytes());
+        let info = Bytes::from_static(rules::endpoint_info::BROKER_INFO.as_bytes());
         Self { capabilities: told(connection, link.declared.raw()), info, level: None }
     }
 
@@ -65,11 +65,11 @@ impl RequestIdentity {
 fn told(connection: &Connection, declared: &[u8]) -> Bytes {
     match connection.modern() {
         Some(modern) => modern.capabilities(declared),
-        None => downgrade::client_capabilities(declared),
+        None => downgrade::upgrade_client_capabilities(declared),
     }
 }
 
-/// The question which era a backend lives in. Its answer says what the backend can do.
+/// Sends `server/discover`. The answer shows the era and the capabilities of the backend.
 pub(super) async fn probe(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -87,8 +87,8 @@ pub(super) async fn probe(
     Ok(answer)
 }
 
-/// A request of the broker's own, on behalf of `asker` if there is one. The answer is a complete result or an error, as the
-/// backend wrote it.
+/// Sends a request of the broker, on behalf of `asker` if there is one. The answer is a complete
+/// result or an error, as the backend wrote it.
 pub(super) async fn ask(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -116,14 +116,15 @@ pub(super) async fn ask(
     }
 }
 
-/// The backend does not serve this revision any more, and did nothing: whoever comes next finds out what it serves.
+/// Closes the connection so that the next one negotiates the era again. The backend dropped this
+/// revision and did not process the request.
 pub(super) fn changed_its_mind(connection: &Connection, link: &Arc<Link>) -> Failure {
     connection.close_forgotten();
     link.backend.on_era_changed(link);
     Failure::SessionGone
 }
 
-/// A request with these params, and who it is for. `asker`: to whom its progress goes.
+/// Builds a request with these params and this identity. `asker` gets its progress.
 pub(super) fn own<'a>(
     connection: &Connection,
     link: &Link,
@@ -148,7 +149,7 @@ pub(super) fn own<'a>(
     let params = [b"{\"_meta\":{", members.as_slice(), b"}", comma, rest].concat();
     let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(&params));
     let headers = is_http(connection).then(|| {
-        let message = crate::rules::tasks::decoded(frame.clone());
+        let message = rules::tasks::decoded(frame.clone());
         let named =
             message.as_ref().and_then(|message| Some((message, headers::named_value(message)?.0)));
         let name = named.and_then(|(message, span)| message.text(span).map(Cow::into_owned));
@@ -161,7 +162,7 @@ pub(super) fn is_http(connection: &Connection) -> bool {
     matches!(connection.wire(), WireSender::Http(_))
 }
 
-/// The headers of a call: what is said in them is what the backend will read in the body, edits included.
+/// Builds the headers of a call. Their values equal those in the body after the edits.
 pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> HeaderMap {
     let message = outgoing.message;
     let sent = |span: Span| {
@@ -174,7 +175,7 @@ pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> Header
     };
     let name = headers::named_value(message).and_then(|(span, _)| sent(span?));
     let mut passed = outgoing.asker.forwarded_headers();
-    // What the operator says to the backend no client says.
+    // A header that the operator configured overrides the client's.
     for name in link.backend.spec.credentials.headers.keys() {
         passed.remove(name.as_str());
     }
@@ -187,7 +188,7 @@ pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> Header
     )
 }
 
-/// `map`: what is passed on as it came; what is known here takes its place.
+/// Builds the headers. `map` holds the forwarded headers. Headers of the broker replace them.
 fn header_map(
     link: &Link,
     method: Method,
@@ -226,8 +227,9 @@ fn insert_param(map: &mut HeaderMap, param: &ParamHeader, arguments: Option<&[u8
     }
 }
 
-/// Sends a request and waits for its answer. Dropping the wait cancels it at the backend: over HTTP its response is closed,
-/// over a pipe the backend is told (MCP 2026-07-28, Cancellation).
+/// Sends a request and waits for its answer. Dropping the wait cancels the request at the backend
+/// (MCP 2026-07-28, Cancellation). Over HTTP, it closes the response. Over a pipe, it sends a
+/// notification.
 pub(super) async fn send(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -241,7 +243,7 @@ pub(super) async fn send(
 
 struct RequestCancelGuard<'a> {
     connection: &'a Connection,
-    /// 0: nothing is to be told any more.
+    /// Wire id to cancel. 0 once the answer has come.
     wire_id: u64,
 }
 

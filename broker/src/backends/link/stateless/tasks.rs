@@ -1,8 +1,10 @@
-//! Tasks that a modern backend makes of calls (extension `io.modelcontextprotocol/tasks`): the backend alone decides.
+//! Tasks that a stateless backend creates for calls (extension `io.modelcontextprotocol/tasks`).
+//! The backend alone decides.
 //!
-//! A plain call is followed to the task's end and answered as if it had taken that long. The broker's own task notes the
-//! backend's and watches it as it does with backends of 2025-11-25 (`sessions::tasks::backend_task`), in whose words the answers here
-//! are. What the backend needs meanwhile is asked of the client once for each key.
+//! The broker follows the task of a plain call to its end, and answers the call then. A task of the
+//! broker stores the backend's task and polls it as with backends of 2025-11-25
+//! (`sessions::tasks::backend_task`). Therefore the answers here have the form of that revision.
+//! The client gets each input request of the task once, by its key.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -13,22 +15,22 @@ use protocol::{
     method::Method,
     stateless::inputs::{InputRequest, InputRequired},
 };
-
-use super::{exchange::for_the_client, inputs, requests};
-use crate::{
-    backends::{
-        asker::{Asker, TaskFollower},
-        link::{
-            Link,
-            connection::{Connection, Failure},
-        },
-    },
+use records::TaskStatus;
+use rules::{
     limits::{BACKOFF_FIRST, BACKOFF_MAX},
-    persistence::TaskStatus,
-    rules::tasks::{BackendTask, decoded},
+    tasks::{BackendTask, decoded},
 };
 
-/// The backend made a task of a call.
+use super::{exchange::for_the_client, inputs, requests};
+use crate::backends::{
+    asker::{Asker, TaskFollower},
+    link::{
+        Link,
+        connection::{Connection, Failure},
+    },
+};
+
+/// Handles a result that announces a task for a call.
 pub(super) async fn created(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -47,19 +49,19 @@ pub(super) async fn created(
         }
         TaskFollower::TakenOver => {
             unfinished.id = None;
-            Ok(answer.clone()) // nobody waits for more of the call itself
+            Ok(answer.clone()) // the call itself has no waiter any more
         }
         TaskFollower::Asker => {
             unfinished.id = None;
             let frame =
                 [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"task\":", result, b"}}"].concat();
             decoded(Bytes::from(frame))
-                .ok_or_else(|| Failure::Protocol("the task can not be read".to_owned()))
+                .ok_or_else(|| Failure::Protocol("the task cannot be read".to_owned()))
         }
     }
 }
 
-/// The outcome of a task, as the answer to the call that made it.
+/// Returns the outcome of a task, as the answer to the call that created it.
 pub(super) async fn result(
     link: &Arc<Link>,
     asker: &Arc<dyn Asker>,
@@ -126,14 +128,14 @@ fn read(state: &Message, id: &str) -> Option<BackendTask> {
     Some(BackendTask { id: id.to_owned(), ..now })
 }
 
-/// What the backend needs and was not asked for yet: a key is never used twice in a task.
+/// Returns the inputs that were not requested yet. A task never uses a key twice.
 fn new_inputs(state: &Message, answered: &HashSet<String>) -> Result<Vec<InputRequest>, Failure> {
     let needed = InputRequired::parse(state.bytes(state.result).unwrap_or_default())
         .map_err(|why| Failure::Protocol(why.to_owned()))?;
     Ok(needed.requests.into_iter().filter(|request| !answered.contains(&request.key)).collect())
 }
 
-/// `Some`: the client does not answer, and this is what it said.
+/// Gets the inputs and sends them to the backend. `Some` holds the error of a client that refuses.
 async fn answer_inputs(
     link: &Arc<Link>,
     asker: &Arc<dyn Asker>,
@@ -160,11 +162,11 @@ async fn answer_inputs(
         b"}",
     ]
     .concat();
-    // A refusal is told by the state that is asked for next.
+    // The next state of the task reports a refusal.
     persistently(link, asker, Method::TasksUpdate, &params).await.map(|_| None)
 }
 
-/// Resolves when the task goes on without the answers it waits for.
+/// Waits until the task continues without the inputs that it requested.
 async fn until_not_waiting(
     link: &Arc<Link>,
     asker: &Arc<dyn Asker>,
@@ -189,8 +191,8 @@ async fn state(link: &Arc<Link>, asker: &Arc<dyn Asker>, id: &str) -> Result<Mes
     Ok(state)
 }
 
-/// Asks about a task over as many connections as it takes: asking again does no harm. Whoever waits for the task says when
-/// that was too long.
+/// Sends a request about a task until it is answered, over several connections if needed. A
+/// repetition does no harm. The caller sets the deadline.
 async fn persistently(
     link: &Arc<Link>,
     asker: &Arc<dyn Asker>,
@@ -227,7 +229,7 @@ fn gone(link: &Link) -> Failure {
     Failure::Lost(format!("the link to backend {} was closed while its task ran", link.backend.id))
 }
 
-/// The inlined outcome of a task that is over.
+/// Returns the inlined outcome of a task that is over.
 fn outcome(state: &Message, member: &'static str) -> Result<Message, Failure> {
     let result = state.bytes(state.result).unwrap_or_default();
     let document = Document::parse(
@@ -245,11 +247,11 @@ fn outcome(state: &Message, member: &'static str) -> Result<Message, Failure> {
         [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"", member.as_bytes(), b"\":", inlined.raw(), b"}"]
             .concat();
     let answer = decoded(Bytes::from(frame))
-        .ok_or_else(|| Failure::Protocol(format!("the {member} of a task can not be read")))?;
+        .ok_or_else(|| Failure::Protocol(format!("the {member} of a task cannot be read")))?;
     for_the_client(&answer, Method::ToolsCall)
 }
 
-/// A task whose call is given up is cancelled.
+/// Cancels the backend's task when its call is dropped.
 struct TaskCancelGuard<'a> {
     link: &'a Arc<Link>,
     id: Option<String>,
@@ -271,8 +273,9 @@ impl Drop for TaskCancelGuard<'_> {
 
 #[cfg(test)]
 mod tests {
+    use rules::tasks;
+
     use super::*;
-    use crate::rules::tasks;
 
     fn state(result: &str) -> Message {
         decoded(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#))).unwrap()

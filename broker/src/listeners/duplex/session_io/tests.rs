@@ -1,4 +1,5 @@
-//! How much is done of one kind before the others of a connection have their turn.
+//! Tests of fairness: the amount of work of one kind before the others of a connection get their
+//! turn.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -9,18 +10,14 @@ use std::{
 use bytes::Bytes;
 use futures_util::stream;
 use protocol::{handshake, ids::RequestId, method::Method};
+use rules::{client_transport::Transport, endpoint::Endpoint, event_log::LogLimits};
 use tokio::sync::Semaphore;
 use transport::frame::ReadError;
 
 use super::*;
-use crate::{
-    auth::Caller,
-    broker::Broker,
-    persistence::Stores,
-    rules::{client_transport::Transport, endpoint::Endpoint, event_log::LogLimits},
-};
+use crate::{auth::Caller, broker::Broker, persistence::Stores, sessions::session::outbox};
 
-/// Calls whose answers are all there, of so many bytes each.
+/// Returns calls whose answers are ready, with the given number of bytes each.
 fn answered(outbox: &Arc<EventStream>, bytes: usize) -> impl Stream<Item = ()> + Unpin {
     let outbox = outbox.clone();
     stream::repeat_with(move || {
@@ -37,11 +34,12 @@ impl Wake for Woken {
     }
 }
 
-/// How many answers one turn puts into an outbox of that many bytes. There will be another.
+/// Returns the number of answers that one turn puts into an outbox of the given size. Another turn
+/// follows.
 fn one_turn(outbox_bytes: usize, answer_bytes: usize) -> u64 {
     let outbox = EventStream::outbox(1, LogLimits { events: 10_000, bytes: outbox_bytes }, None);
     let (reader, woken) = (outbox.read_from(0).unwrap(), Arc::new(Woken::default()));
-    go_on(
+    poll_calls(
         &mut answered(&outbox, answer_bytes),
         &outbox,
         &mut Context::from_waker(&woken.clone().into()),
@@ -52,7 +50,8 @@ fn one_turn(outbox_bytes: usize, answer_bytes: usize) -> u64 {
 
 #[test]
 fn answers_stop_for_the_writer_once_half_of_the_outbox_is_taken() {
-    // More would be a slow client's, whose connection is cut, though this one had no time to read.
+    // More answers would cut the connection as that of a slow client, though the client had no time
+    // to read.
     assert_eq!(one_turn(100, 10), 6);
     assert_eq!(one_turn(100, 50), 2);
 }
@@ -62,7 +61,7 @@ fn answers_stop_for_the_writer_after_so_many_in_a_row() {
     assert_eq!(one_turn(1 << 40, 10), u64::from(FRAMES_IN_A_ROW));
 }
 
-/// A client that has said all of it already.
+/// A source of a client that has sent all its messages already.
 struct Said {
     frames: std::vec::IntoIter<Bytes>,
     taken: Arc<AtomicUsize>,
@@ -75,12 +74,13 @@ impl FrameSource for Said {
         Ok(frame)
     }
 
-    fn allow(&mut self, _message_bytes_max: usize, _room: Option<&Arc<Semaphore>>) {}
+    fn set_message_limit(&mut self, _message_bytes_max: usize, _room: Option<&Arc<Semaphore>>) {}
 
     async fn drain(&mut self) {}
 }
 
-/// How many of 200 messages of so many bytes are taken in one turn. In the end all of them are.
+/// Returns how many of 200 messages of the given size one turn reads. In the end all of them are
+/// read.
 async fn taken_in_one_turn(bytes: usize) -> usize {
     const MESSAGES: usize = 200;
     let broker = Broker::over(Stores::in_memory().await);
@@ -92,7 +92,7 @@ async fn taken_in_one_turn(bytes: usize) -> usize {
         .await
         .unwrap()
         .0;
-    let outbox = session.open_outbox(None).unwrap().stream.clone();
+    let outbox = outbox::open(&session, None).unwrap().stream.clone();
     let (room, calls, taken) =
         (Notify::new(), InFlightCalls::default(), Arc::new(AtomicUsize::new(0)));
     let mut message = br#"{"jsonrpc":"2.0","method":"notifications/of_nothing"}"#.to_vec();

@@ -1,5 +1,5 @@
-//! Requests forwarded between two brokers in this process, and from a broker to a peer that misbehaves. Where a session is
-//! said to be comes from a hot store that the test fills.
+//! Tests of forwarding between two brokers in this process, and from a broker to a faulty peer. A
+//! hot store that the test fills contains the locations of sessions.
 
 mod fake_peer;
 mod searches;
@@ -18,8 +18,10 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use protocol::ids::{SessionId, TenantId};
+use records::{NodeName, SessionKey};
+use rules::limits::RELAYED_WHOLE_BYTES_MAX;
 use serde_json::{Value, json};
-use storage::{HotStore, NodeName, OwnerHint, SessionKey, Wakeup};
+use storage::{HotStore, OwnerHint, Wakeup};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::broadcast,
@@ -32,14 +34,13 @@ use crate::{
     auth::{Caller, Keyring, Keys},
     broker::{Broker, BrokerParts},
     config::{self, spec::TenantSpec},
-    limits::RELAYED_WHOLE_BYTES_MAX,
     listeners,
     metrics::Metrics,
     persistence::Stores,
 };
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// As long as the ids that the broker makes.
+/// As long as the broker's own ids.
 const SESSION: &str = "0123456789abcdef0123456789abcdef";
 
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -57,7 +58,7 @@ async fn until(what: &str, mut state: impl FnMut() -> bool) {
     soon(what, wait).await;
 }
 
-/// Knows what the test told it.
+/// A hot store with the locations that the test wrote.
 struct Hints {
     owners: Mutex<HashMap<SessionKey, OwnerHint>>,
     wakes: broadcast::Sender<Wakeup>,
@@ -69,21 +70,21 @@ impl HotStore for Hints {
         "memory"
     }
 
-    async fn owner(&self, session: &SessionKey) -> Option<OwnerHint> {
+    async fn owner_hint(&self, session: &SessionKey) -> Option<OwnerHint> {
         self.owners.lock().get(session).cloned()
     }
 
-    async fn note_owner(&self, session: &SessionKey, owner: &OwnerHint, _ttl: Duration) {
+    async fn put_owner_hint(&self, session: &SessionKey, owner: &OwnerHint, _ttl: Duration) {
         self.owners.lock().insert(*session, owner.clone());
     }
 
-    async fn forget_owner(&self, session: &SessionKey) {
+    async fn remove_owner_hint(&self, session: &SessionKey) {
         self.owners.lock().remove(session);
     }
 
-    fn wake(&self, _wake: Wakeup) {}
+    fn publish(&self, _wake: Wakeup) {}
 
-    fn wakes(&self) -> broadcast::Receiver<Wakeup> {
+    fn subscribe(&self) -> broadcast::Receiver<Wakeup> {
         self.wakes.subscribe()
     }
 
@@ -138,12 +139,12 @@ impl Replica {
         Self { broker, hints, public: addresses.0, internal: addresses.1, _stop: stop.drop_guard() }
     }
 
-    /// From now on this replica believes the session to be there.
+    /// Stores the address of the session in the hot store of this replica.
     async fn told(&self, session: &str, node: &str, address: &str) {
         let key = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, session.as_bytes());
         let owner = OwnerHint { node: node.to_owned(), address: address.to_owned() };
         self.hints
-            .note_owner(&SessionKey::from_slice(key.as_ref()).unwrap(), &owner, Duration::MAX)
+            .put_owner_hint(&SessionKey::from_slice(key.as_ref()).unwrap(), &owner, Duration::MAX)
             .await;
     }
 
@@ -240,7 +241,7 @@ async fn a_session_is_served_through_another_replica() {
         StatusCode::NOT_FOUND
     );
     assert!(edge.broker.sessions(None).is_empty());
-    assert_eq!(edge.counted("answered"), 4, "what is no message is refused where it comes in");
+    assert_eq!(edge.counted("answered"), 4, "a frame that is not a message is refused at the edge");
 }
 
 #[tokio::test]
@@ -260,7 +261,7 @@ async fn an_event_stream_passes_through_until_its_client_hangs_up() {
     let streams = || owner.broker.sessions(None)[0].streams;
     assert_eq!(streams(), Some(1));
     drop(response);
-    until("the owner hears that nobody listens", || streams() == Some(0)).await;
+    until("the owner learns that no client reads", || streams() == Some(0)).await;
     assert_eq!(owner.broker.sessions(None).len(), 1, "the session stays");
 }
 
@@ -270,7 +271,7 @@ async fn a_09_nobody_speaks_for_a_replica() {
     let acme = TenantId::parse("acme").unwrap();
     owner.broker.put_tenant(&acme, TenantSpec::default());
     let session = owner.open_session().await;
-    // `YW5vbnltb3Vz` is `anonymous`, the principal whose session it is.
+    // `YW5vbnltb3Vz` is `anonymous`, the principal of the session.
     let spoofed =
         [("x-mcp-broker-caller-tenant", "acme"), ("x-mcp-broker-caller-principal", "YW5vbnltb3Vz")];
     edge.told(&session, "owner", &owner.internal).await;
@@ -280,12 +281,12 @@ async fn a_09_nobody_speaks_for_a_replica() {
             .await;
         assert_eq!(response.status(), StatusCode::OK, "the caller is who it was");
     }
-    // The owner tells callers apart as if they had come to it.
+    // The owner distinguishes callers as if they had connected to it.
     let stranger = Caller { tenant: acme, ..Caller::anonymous() };
-    let known = owner.broker.session_here(
+    let known = owner.broker.local_session(
         &SessionId::new(session.as_str()),
         &stranger,
-        &crate::rules::endpoint::Endpoint::Aggregated,
+        &rules::endpoint::Endpoint::Aggregated,
     );
     assert!(known.is_err());
 }
@@ -309,11 +310,7 @@ async fn who_drains_still_forwards() {
     let response = edge.ask(Method::POST, Some(&session), call(1, "ping", json!({}))).await;
     assert_eq!(response.status(), StatusCode::OK);
     let response = edge.ask(Method::POST, Some(SESSION), call(1, "ping", json!({}))).await;
-    assert_eq!(
-        response.status(),
-        StatusCode::SERVICE_UNAVAILABLE,
-        "nobody else is there to take it"
-    );
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE, "no other replica can take it");
 }
 
 #[tokio::test]
@@ -337,7 +334,7 @@ async fn who_drains_hands_new_sessions_and_those_it_let_go_to_another_replica() 
             StatusCode::OK
         );
     }
-    // The other one drains, too: nobody is left.
+    // The other replica drains too, so none is left.
     other.broker.drain();
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
     let response = edge.ask(Method::POST, None, call(1, "initialize", params)).await;
@@ -417,7 +414,7 @@ async fn f_13_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome() {
         kinds,
         [(&json!(1), &json!("outcome_unknown")), (&json!(2), &json!("outcome_unknown"))]
     );
-    // These were looked for again, and the record knows of no such session.
+    // These were looked up again, and the database has no such session.
     assert_eq!(soon("an answer", ping).await.unwrap().status(), StatusCode::NOT_FOUND);
     assert_eq!(soon("an answer", notification).await.unwrap().status(), StatusCode::NOT_FOUND);
     assert_eq!((edge.counted("broken"), edge.counted("answered")), (2, 2));
@@ -474,7 +471,7 @@ async fn an_event_stream_that_breaks_off_ends_and_a_document_does_not() {
     peer.kill();
     soon("its end", response.into_body().collect()).await.expect("the stream ends as streams do");
 
-    // Large enough to be passed on while it comes.
+    // Large enough to be relayed in pieces.
     let size = RELAYED_WHOLE_BYTES_MAX + 1;
     let piece = Bytes::from(vec![b' '; 1024]);
     let mut peer = FakePeer::start(move |seen| {
@@ -492,7 +489,7 @@ async fn an_event_stream_that_breaks_off_ends_and_a_document_does_not() {
         "half a document is none"
     );
 
-    // A small one comes whole or as an error.
+    // A small body arrives complete or as an error.
     let mut peer = FakePeer::start(move |seen| {
         Some(Chunks::response(seen, "application/json", Bytes::from_static(b"{"), 1, Some(100)))
     });
@@ -535,7 +532,7 @@ async fn f_19_a_slow_client_is_not_read_ahead_for() {
     // Most of it is in the kernel's socket buffers.
     assert!(taken() < 32 * 1024 * 1024, "{} bytes were read ahead", taken());
     drop(response);
-    until("the peer hears that nobody listens", || peer.seen.ended.load(Ordering::SeqCst)).await;
+    until("the peer learns that no client reads", || peer.seen.ended.load(Ordering::SeqCst)).await;
 }
 
 #[tokio::test]

@@ -1,8 +1,13 @@
-//! What is taken over, what is left alone, and what an error of the store must not change.
+//! Tests of recovery: tasks that are taken over, tasks that are left alone, and errors of the
+//! store.
 
 use std::{collections::HashSet, time::Duration};
 
 use protocol::ids::{BackendId, PrincipalId, TenantId};
+use records::{SessionKey, TaskLimits, TaskRecord, TaskStep};
+use rules::{
+    catalog::ToolTraits, endpoint::Endpoint, limits::TASKS_DEFERRED_MAX, tasks::TaskDetails,
+};
 use storage::{StoreError, TaskStore, hot::MemoryHotStore};
 
 use super::{
@@ -13,13 +18,11 @@ use crate::{
     auth::{Keyring, Keys},
     broker::{Broker, BrokerParts},
     config::{Config, spec::TenantSpec},
-    limits::TASKS_DEFERRED_MAX,
     metrics::Metrics,
     persistence::{
-        SessionKey, Stores, TaskLimits, TaskRecord, TaskStep,
+        Stores,
         tests::{Meddled, Verdict},
     },
-    rules::{catalog::ToolTraits, endpoint::Endpoint, tasks::TaskDetails},
 };
 
 struct Alone {
@@ -28,7 +31,7 @@ struct Alone {
 }
 
 impl Alone {
-    /// With a tenant `default` that has no backends.
+    /// Starts a broker with a tenant `default` that has no backends.
     async fn start() -> Self {
         let store = Meddled::start("sqlite").await;
         let keys = Keys::from_root(b"root");
@@ -45,7 +48,7 @@ impl Alone {
         &self.broker.tasks
     }
 
-    /// A task in the store with this owner.
+    /// Stores a task with this owner.
     async fn stored(&self, record: TaskRecord, owner: &NodeName) -> FullTask {
         let task = record.task.clone();
         let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
@@ -97,7 +100,8 @@ async fn a_claim_that_fails_changes_no_epoch() {
     assert_eq!(alone.store.count("reclaim_tasks"), 0);
     let now = alone.store.task(&own.stored.record.task).await.unwrap().unwrap();
     assert_eq!((now.epoch, now.owner), (1, own.stored.owner));
-    // Not before: a statement cut off would take the connection, and with it the database in memory.
+    // Not earlier: a statement that is cut off would take the connection, and with it the database
+    // in memory.
     looking.abort();
 }
 
@@ -154,7 +158,7 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
     let another = alone.store.claim_tasks(&NodeName::new("another"), 10, &[]).await.unwrap();
     assert_eq!(another.len(), 3, "another process has them at once");
     let tasks = alone.tasks();
-    assert!(tasks.deferred().is_some() && !tasks.defer(&TaskId::new("later")), "that is no news");
+    assert!(tasks.deferred().is_some() && !tasks.defer(&TaskId::new("later")), "that is not new");
     for number in 0..TASKS_DEFERRED_MAX {
         tasks.defer(&TaskId::new(format!("more {number}")));
     }
@@ -162,7 +166,7 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
 }
 
 impl Alone {
-    /// A run of a task whose call is in the record as sent.
+    /// Returns a run of a task whose call is in the record as sent.
     async fn sent(&self) -> Arc<TaskRun> {
         let whole = self.stored(record("t1"), &self.tasks().shared.durable.node()).await;
         let sent = WriteOp::AdvanceTask {
@@ -176,7 +180,7 @@ impl Alone {
         TaskRun::new(whole, plan, tenant, self.tasks())
     }
 
-    /// The store is busy with the next so many steps of tasks.
+    /// Makes the store refuse the next `times` steps of tasks as busy.
     fn busy_with_steps(&self, mut times: u32) {
         self.store.on_write(move |writes| {
             let is_step = writes.iter().any(|write| matches!(write, WriteOp::AdvanceTask { .. }));
@@ -253,14 +257,14 @@ async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
         [alone.stored(record("stray"), &node).await, alone.stored(record("attended"), &node).await];
     alone.stored(record("anothers"), &NodeName::new("another")).await;
     let recovering = tasks.begin_recovery(&attended.stored.record.task).unwrap();
-    // Under the name of before.
+    // The tasks have the name of before.
     tasks.shared.durable.rename(NodeName::new("renamed"));
     let reads = alone.store.count("whole_task");
     let missing = orphans::sweep_once(tasks, HashSet::new()).await;
     assert_eq!(missing, HashSet::from([stray.stored.record.task.clone()]));
     assert_eq!(alone.store.count("whole_task"), reads, "it may be just about to begin");
     assert_eq!(orphans::sweep_once(tasks, missing).await, HashSet::new());
-    // There is no such backend here, so it is given back.
+    // This process does not have the backend, so it releases the task.
     let owner =
         async |task: &str| alone.store.inner.task(&TaskId::new(task)).await.unwrap().unwrap().owner;
     testkit::eventually("it to be taken up", async || {
@@ -274,7 +278,7 @@ async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
     drop(recovering);
 }
 
-/// A run that stops as another's leaves its task to the next comparison.
+/// A run that stops as lost leaves its task to the next comparison.
 #[tokio::test]
 async fn a_task_taken_back_while_its_run_stops_is_not_forgotten() {
     let alone = Alone::start().await;
@@ -308,7 +312,7 @@ async fn the_time_left_is_what_the_store_says() {
         [(whole.stored.created_at_us - hour, minute), (whole.stored.created_at_us + hour, minute)]
     {
         let mut task = whole.clone();
-        (task.stored.created_at_us, task.left) = (created_at_us, Some(left));
+        (task.stored.created_at_us, task.ttl_left) = (created_at_us, Some(left));
         let run = TaskRun::new(
             task,
             RunPlan::read(&whole.stored.record).unwrap(),

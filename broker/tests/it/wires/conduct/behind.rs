@@ -1,5 +1,11 @@
-//! What a broker does about backends is the same on every wire behind: messages in order, an exact limit, pieces of any size,
-//! backends that have nothing more to say, that do not read, whose connections break.
+//! The broker treats backends in the same way on every wire behind:
+//!
+//! - messages in order
+//! - an exact limit
+//! - pieces of any size
+//! - backends that end their half of a connection
+//! - backends that do not read
+//! - connections that break
 
 use std::path::PathBuf;
 
@@ -26,12 +32,12 @@ const LIMIT: usize = 256 << 10;
 const LARGE_CALLS: usize = 30;
 const LARGE_BYTES: usize = 200_000;
 
-/// What is the same for all of a backend's conduct. Beside it there is `other`, a child of its own.
+/// The broker and backend of one wire. A second backend, `other`, is a child of its own.
 struct Topology {
     back: &'static str,
     broker: TestBroker,
     backend: Behind,
-    /// On wires that have connections of TCP.
+    /// The proxy, on wires that have connections of TCP.
     proxy: Option<FaultProxy>,
     record: PathBuf,
     _folder: tempfile::TempDir,
@@ -79,13 +85,13 @@ impl Topology {
         Self { back, broker, backend, proxy, record, _folder: folder }
     }
 
-    /// Of one backend, under its own names, listed or not.
+    /// Opens a session with one backend, under its own names, listed or not.
     async fn client(&self, backend: &str) -> DuplexClient {
         let client = answering(self.broker.duplex()).tcp(self.broker.tcp_address()).await;
         client.connected_with(everything(), json!({"dev.mcp-broker/backend": backend})).await
     }
 
-    /// How many calls of this tool the backend has got.
+    /// Returns how many calls of this tool the backend got.
     fn calls(&self, tool: &str) -> usize {
         match &self.backend {
             Behind::Http(backend) => backend.count(|seen| seen.calls(tool)),
@@ -105,7 +111,7 @@ impl Topology {
     }
 }
 
-/// An answer of so many bytes.
+/// Returns an answer of so many bytes.
 fn sized(bytes: u64, id: &Value) -> String {
     let with = |text: &str| {
         format!(
@@ -149,7 +155,7 @@ async fn the_limit_is_exact(topology: &Topology, client: &DuplexClient) {
     let over = client
         .request("tools/call", json!({"name": "sized", "arguments": {"bytes": LIMIT + 1}}))
         .await;
-    // Where one connection carries everything, nobody knows whose answer it was.
+    // On a shared connection it is not known which call the answer belonged to.
     let (told, why) = match topology.back {
         "http" | "quic_streams" => ("result_too_large", format!("larger than {LIMIT} bytes")),
         _ => ("outcome_unknown", format!("longer than the {LIMIT} bytes allowed")),
@@ -189,8 +195,8 @@ async fn pieces_of_any_size_are_no_different(topology: &Topology, client: &Duple
     }
 }
 
-/// It ends its half and would listen on: nobody knows what became of the call, which is not sent again, and the next goes
-/// over another connection.
+/// The backend ends its half and still reads. The outcome of the call is unknown, it is not sent
+/// again, and the next call uses another connection.
 async fn who_has_nothing_more_to_say_is_left(topology: &Topology, client: &DuplexClient) {
     let open = || if let Behind::Socket(backend) = &topology.backend { backend.open() } else { 0 };
     let before = open();
@@ -206,7 +212,7 @@ async fn who_has_nothing_more_to_say_is_left(topology: &Topology, client: &Duple
     .await;
 }
 
-/// What is asked of it waits, costs nobody else anything, and nothing of it is lost.
+/// Calls to the backend wait, cost other backends nothing, and none is lost.
 async fn who_does_not_read_is_waited_for(
     topology: &Topology,
     client: &DuplexClient,
@@ -223,7 +229,7 @@ async fn who_does_not_read_is_waited_for(
         (None, Some(proxy)) => proxy.hold(Direction::Upstream, true),
         (None, None) => unreachable!("an HTTP backend is behind a proxy"),
     }
-    // The answers are small: who hears all this has enough to do.
+    // The answers are small: reading the requests is enough work for the backend.
     let (text, before) = ("x".repeat(LARGE_BYTES), topology.calls("pid"));
     let calls: Vec<DuplexCall> =
         join_all((0..LARGE_CALLS).map(|_| client.begin_call("pid", json!({"text": text})))).await;
@@ -240,8 +246,8 @@ async fn who_does_not_read_is_waited_for(
     assert!(answers.iter().all(|answer| !text_of(answer).is_empty()));
 }
 
-/// On wires where a message ends with its line: what a connection that breaks leaves of one says nothing, though it names the
-/// call. A whole one may come without its end.
+/// Tests wires where a message ends with its line. Half a line of a broken connection is not an
+/// answer, though it names the call. A whole one may come without its line end.
 async fn half_a_line_is_no_answer(topology: &Topology, client: &DuplexClient) {
     if ["http", "websocket"].contains(&topology.back) {
         return;
@@ -263,7 +269,7 @@ async fn half_a_line_is_no_answer(topology: &Topology, client: &DuplexClient) {
     assert_eq!(topology.calls("last"), 3);
 }
 
-/// As above, whatever it had begun to say.
+/// Tests the same with a partial message before the break.
 async fn a_connection_that_breaks_costs_the_calls_on_it(
     topology: &Topology,
     client: &DuplexClient,

@@ -1,4 +1,4 @@
-//! Clients that end their half of a connection and still want what they have asked for.
+//! Clients that end their half of a connection and still wait for their answers.
 
 use serde_json::json;
 use testkit::{QuicPeer, TestClient, duplex::Wire, within};
@@ -14,7 +14,8 @@ use crate::{
     },
 };
 
-/// On wires where one direction can end without the other. On the others a client that has ended its own is gone.
+/// Tests wires where one direction can end without the other. On the others a client that has ended
+/// its own half is gone.
 pub(super) async fn who_has_nothing_more_to_say_gets_what_it_asked_for(topology: &Topology) {
     let (before, cancelled) = (topology.sessions().await, cancellations(&topology.backend));
     let other = topology.client().await;
@@ -24,7 +25,7 @@ pub(super) async fn who_has_nothing_more_to_say_gets_what_it_asked_for(topology:
             let mut socket = posted_half_closed(topology, &client).await;
             let said = read_to_close(&mut socket).await;
             assert_eq!(said, "", "nothing is answered on it any more");
-            // It can still be fetched, as after any other end of a connection (sse.rs).
+            // The answer can still be fetched, as after any other end of a connection (sse.rs).
             client.result("ping", json!({})).await;
             assert_eq!(cancellations(&topology.backend), cancelled);
             client.delete_session().await;
@@ -111,12 +112,12 @@ async fn asking_to_be_held(topology: &Topology) -> (Wire, Option<QuicPeer>) {
     (wire, peer)
 }
 
-/// The call of who says nothing more has arrived.
+/// Waits until the call of a client that sends no more has arrived.
 async fn is_at_it(topology: &Topology) {
     topology.backend.wait_count("the call", 1, |seen| seen.calls("held")).await;
 }
 
-/// Everything until the end.
+/// Reads everything until the end.
 async fn rest(incoming: &mut mpsc::Receiver<Result<String, String>>) -> Vec<String> {
     let mut said = Vec::new();
     while let Some(Ok(text)) = incoming.recv().await {
@@ -125,7 +126,7 @@ async fn rest(incoming: &mut mpsc::Receiver<Result<String, String>>) -> Vec<Stri
     said
 }
 
-/// A POST of a call whose client has ended its half of the connection.
+/// Sends a POST of a call and ends the client's half of the connection.
 async fn posted_half_closed(topology: &Topology, client: &TestClient) -> TcpStream {
     let mut socket = TcpStream::connect(topology.broker.http_address()).await.unwrap();
     socket.write_all(client.post_as_text("", &held_call()).as_bytes()).await.unwrap();

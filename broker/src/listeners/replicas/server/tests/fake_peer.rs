@@ -1,4 +1,4 @@
-//! A replica that does what a test wants, and can be killed.
+//! A replica with a scripted behavior, which can be killed.
 
 use std::{
     convert::Infallible,
@@ -22,7 +22,7 @@ use crate::auth::Keys;
 
 pub(super) type PeerBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A replica that does what a test wants, and can be killed.
+/// A replica with a scripted behavior, which can be killed.
 pub(super) struct FakePeer {
     pub(super) address: String,
     pub(super) seen: Arc<Seen>,

@@ -1,16 +1,17 @@
-//! What a search costs that finds nothing, and what becomes of a request whose replica lives and does not answer.
+//! Tests of the cost of failed lookups, and of requests whose replica runs but does not answer.
 
-use storage::NodeName;
+use records::NodeName;
+use rules::endpoint::Endpoint;
 
 use super::*;
-use crate::{config::spec::TenantLimits, rules::endpoint::Endpoint, sessions::session::Session};
+use crate::{config::spec::TenantLimits, sessions::session::Session};
 
 const LEASE: Duration = Duration::from_millis(700);
 
 impl Replica {
     fn session(&self, id: &str) -> Option<Arc<Session>> {
         self.broker
-            .session_here(&SessionId::new(id), &Caller::anonymous(), &Endpoint::Aggregated)
+            .local_session(&SessionId::new(id), &Caller::anonymous(), &Endpoint::Aggregated)
             .unwrap()
     }
 
@@ -23,7 +24,7 @@ impl Replica {
             .map_or(0, |count| count.parse().unwrap())
     }
 
-    /// A session of this replica's that is another's from now on.
+    /// Opens a session here, and moves it to another replica in the store.
     async fn taken_by(&self, node: &NodeName, address: &str) -> String {
         let id = self.open_session().await;
         let (session, durable) = (self.session(&id).unwrap(), &self.broker.shared.durable);
@@ -48,7 +49,8 @@ impl Replica {
     }
 }
 
-/// Answers with less than it announces: the request was taken, and what came of it is lost.
+/// Returns a peer whose answers are shorter than announced: it took the request, and the result is
+/// lost.
 fn breaks_off() -> FakePeer {
     FakePeer::start(|_| {
         let mut response = Response::new(Full::new(Bytes::from_static(b"{")).boxed_unsync());
@@ -77,7 +79,7 @@ async fn f_13_a_request_is_not_repeated_at_a_replica_that_may_be_at_it() {
     );
     assert_eq!(answer["error"]["data"]["retryable"], true, "a ping does no harm twice");
     assert_eq!(peer.requests(), 1);
-    // Nothing is answered to a notification, so it may come as often as it takes.
+    // A notification has no answer, so it may be sent again and again.
     let note =
         json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
             .to_string();
@@ -90,7 +92,7 @@ async fn f_13_a_request_is_not_repeated_at_a_replica_that_may_be_at_it() {
 async fn f_13_a_request_is_repeated_at_the_next_owner() {
     let (edge, peer) = (Replica::start().await, breaks_off());
     let id = edge.taken_by(&NodeName::new("peer/1"), &peer.address).await;
-    // Its lease is not renewed: the edge itself is the next.
+    // The peer does not renew its lease: the edge itself takes the session over.
     let response = edge.ask(Method::POST, Some(&id), call(7, "ping", json!({}))).await;
     assert_eq!(json_of(response).await, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
     assert_eq!((peer.requests(), edge.session(&id).is_some()), (1, true));
@@ -118,7 +120,7 @@ async fn a_27_asking_for_sessions_that_never_were_costs_little() {
     assert!(refused > 50 && answers.len() == 2, "{answers:?}");
     assert!(
         edge.stored("claim_session") <= claims + 200 - refused as u64,
-        "who is over the rate asks nobody"
+        "a caller over the rate asks no replica"
     );
 }
 
@@ -142,7 +144,7 @@ async fn a_session_that_others_asked_for_in_vain_is_found_by_its_own() {
         (200, String::new()),
         "taken over when the lease had lapsed"
     );
-    // Given away, it is nobody's, which is not the same as nowhere.
+    // A released session has no owner, but it still exists.
     let session = edge.session(&id).unwrap();
     edge.broker.release(&session, true).await;
     assert_eq!(edge.ask_kind(&id).await, (200, String::new()));

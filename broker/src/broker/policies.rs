@@ -1,0 +1,44 @@
+//! Access policies of the running broker.
+
+use std::sync::Arc;
+
+use protocol::ids::{BackendId, TenantId};
+use rules::{
+    access::{Policy, PolicyWarning},
+    catalog::ToolTraits,
+};
+
+use super::Broker;
+
+impl Broker {
+    /// Puts a policy into force. `None` removes it, so that everything is allowed.
+    pub fn set_policy(&self, tenant: &TenantId, policy: Option<Arc<Policy>>) {
+        match &policy {
+            Some(policy) => drop(self.policies.insert(tenant.clone(), policy.clone())),
+            None => drop(self.policies.remove(tenant)),
+        }
+        if let Some(tenant) = self.tenant(tenant) {
+            tenant.set_policy(policy);
+        }
+    }
+
+    pub fn policy(&self, tenant: &TenantId) -> Option<Arc<Policy>> {
+        self.policies.get(tenant).map(|policy| policy.clone())
+    }
+
+    /// Returns the patterns of a policy that match nothing that the tenant's backends list.
+    pub fn unused_patterns(&self, tenant: &TenantId, policy: &Policy) -> Vec<PolicyWarning> {
+        self.tenant(tenant)
+            .map_or_else(Vec::new, |tenant| policy.unused_patterns(&tenant.full_catalog()))
+    }
+
+    /// Returns the traits of a tool that its backend lists.
+    pub fn tool_traits(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+        tool: &str,
+    ) -> Option<ToolTraits> {
+        self.tenant(tenant)?.full_catalog().traits(backend, tool)
+    }
+}

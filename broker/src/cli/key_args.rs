@@ -1,0 +1,95 @@
+//! Arguments of the commands about API keys and access policies.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+use super::args::{OutputOptions, TenantArg};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PolicyCommand {
+    /// Store the policy of a file (JSON), or replace the stored one
+    Put {
+        /// The file, or - for standard input
+        file: PathBuf,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Print the policy as JSON
+    Get {
+        #[command(flatten)]
+        of: TenantArg,
+    },
+    /// Remove the policy: everything is allowed then
+    Remove {
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Show what the policy decides about one use of an object, and why
+    Check {
+        /// A subject: principal=P, group=G, scope=S, client=C or key=K, separated by commas
+        #[arg(long = "as", value_name = "ATTRIBUTES", value_delimiter = ',', value_parser = pair)]
+        subject: Vec<(String, String)>,
+        /// A method such as tools/call, prompts/get or resources/read
+        method: String,
+        /// BACKEND/NAME or BACKEND/URI, by the backend's own name; a tool may be BACKEND__NAME
+        object: String,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KeyCommand {
+    /// Create an API key; it is shown only once
+    Create {
+        #[command(flatten)]
+        of: TenantArg,
+        /// Its name
+        #[arg(long)]
+        name: Option<String>,
+        /// The principal of the key; several keys may have the same one
+        #[arg(long)]
+        principal: Option<String>,
+        /// A group that access rules look at
+        #[arg(long = "group", value_name = "GROUP")]
+        groups: Vec<String>,
+        /// A scope that access rules look at
+        #[arg(long = "scope", value_name = "SCOPE")]
+        scopes: Vec<String>,
+        /// A label for operators
+        #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
+        labels: Vec<(String, String)>,
+        /// Time until the key expires, such as 720h
+        #[arg(long, value_name = "DURATION")]
+        expires_in: Option<String>,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// List the API keys of a tenant
+    List {
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Revoke an API key
+    Revoke {
+        id: String,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| "expected NAME=VALUE".to_owned())
+}

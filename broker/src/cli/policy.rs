@@ -1,0 +1,97 @@
+//! Commands about the access policy of a tenant.
+
+use std::path::Path;
+
+use axum::http::Method;
+use serde_json::{Map, Value, json};
+
+use super::{
+    admin::remove,
+    args::PolicyCommand,
+    bodies::read_file,
+    client::{AdminClient, ClientError},
+    output::{CommandOutput, render},
+    table::{self, Column},
+};
+
+const DECISION: &[Column] = &[
+    ("verdict", "verdict"),
+    ("rule", "rule"),
+    ("required scopes", "required_scopes"),
+    ("with shadow rules", "shadow_verdict"),
+];
+const CONSIDERED: &[Column] = &[("rule", "rule"), ("outcome", "outcome")];
+
+pub(super) async fn policy(
+    client: &AdminClient,
+    command: PolicyCommand,
+) -> Result<CommandOutput, ClientError> {
+    match command {
+        PolicyCommand::Put { file, of, output } => {
+            let path = format!("tenants/{}/policy", of.tenant);
+            let answer = client.request(Method::PUT, &path, Some(&read(&file)?)).await?;
+            let stored = |answer: &Value| {
+                let rules = answer["rules"].as_array().map_or(0, Vec::len);
+                let warnings = answer["warnings"].as_array().into_iter().flatten();
+                let warnings = warnings.map(|warning| {
+                    let text = |member: &str| warning[member].as_str().unwrap_or_default();
+                    format!("warning: {} {}\n", text("field"), text("detail"))
+                });
+                format!("stored, {rules} rules\n{}", warnings.collect::<String>())
+            };
+            Ok(render(&answer, &output, stored))
+        }
+        PolicyCommand::Get { of } => {
+            let path = format!("tenants/{}/policy", of.tenant);
+            let answer = client.request(Method::GET, &path, None).await?;
+            let text = serde_json::to_string_pretty(&answer).unwrap_or_default();
+            Ok(CommandOutput { out: format!("{text}\n"), note: String::new() })
+        }
+        PolicyCommand::Remove { of, output } => {
+            let path = format!("tenants/{}/policy", of.tenant);
+            remove(client, &path, "policy", &output).await
+        }
+        PolicyCommand::Check { subject, method, object, of, output } => {
+            let path = format!("tenants/{}/policy/check", of.tenant);
+            let object = match object.split_once("__") {
+                Some((backend, tool)) if !object.contains('/') => format!("{backend}/{tool}"),
+                _ => object,
+            };
+            let body = json!({"as": attributes(subject)?, "method": method, "object": object});
+            let answer = client.request(Method::POST, &path, Some(&body)).await?;
+            let explained = |answer: &Value| {
+                format!(
+                    "{}\n{}",
+                    table::facts(answer, DECISION),
+                    table::rows(&answer["considered"], CONSIDERED)
+                )
+            };
+            Ok(render(&answer, &output, explained))
+        }
+    }
+}
+
+fn read(file: &Path) -> Result<Value, ClientError> {
+    serde_json::from_str(&read_file(file)?)
+        .map_err(|error| ClientError::Usage(format!("{} is not JSON: {error}", file.display())))
+}
+
+/// Returns the subject of a check.
+fn attributes(pairs: Vec<(String, String)>) -> Result<Map<String, Value>, ClientError> {
+    let mut subject = Map::new();
+    for (name, value) in pairs {
+        match name.as_str() {
+            "principal" | "client" | "key" => drop(subject.insert(name, value.into())),
+            "group" | "scope" => {
+                let list = subject.entry(format!("{name}s")).or_insert_with(|| json!([]));
+                list.as_array_mut().into_iter().for_each(|list| list.push(value.clone().into()));
+            }
+            _ => {
+                return Err(ClientError::Usage(format!(
+                    "--as has no {name}; allowed: principal, group, scope, client, key"
+                )));
+            }
+        }
+    }
+    Ok(subject)
+}

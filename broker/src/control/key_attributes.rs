@@ -1,0 +1,86 @@
+//! Attributes of API keys as they are stored: what access rules look at, and the time of expiry.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use records::KeyRecord;
+use rules::access::SubjectAttributes;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    auth::{Caller, CredentialExpiry, KeyEntry},
+    config::FieldError,
+};
+
+const VALUES_MAX: usize = 64;
+const VALUE_BYTES_MAX: usize = 256;
+
+/// Attributes of one key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyAttributes {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at_us: Option<i64>,
+}
+
+impl KeyAttributes {
+    /// Checks number and length of the values.
+    pub(super) fn check(&self) -> Result<(), FieldError> {
+        let labels: Vec<&String> =
+            self.labels.iter().flat_map(|(name, value)| [name, value]).collect();
+        let lists = [
+            ("groups", self.groups.len(), self.groups.iter().collect()),
+            ("scopes", self.scopes.len(), self.scopes.iter().collect()),
+            ("labels", self.labels.len(), labels),
+        ];
+        for (path, count, values) in lists {
+            let fits = |value: &&String| {
+                (1..=VALUE_BYTES_MAX).contains(&value.len()) && !value.chars().any(char::is_control)
+            };
+            if count > VALUES_MAX || !values.iter().all(fits) {
+                let allowed = format!(
+                    "at most {VALUES_MAX} texts of 1 to {VALUE_BYTES_MAX} bytes without control characters"
+                );
+                return Err(FieldError::new(
+                    path,
+                    "has too many entries or an unusable one",
+                    allowed,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("attributes are plain values")
+    }
+}
+
+/// Returns the entry of a stored key. Attributes that cannot be read are unknown, and the key is
+/// valid without end.
+pub(super) fn key_entry(record: KeyRecord) -> KeyEntry {
+    let attributes: Option<KeyAttributes> = serde_json::from_str(&record.attributes)
+        .inspect_err(|error| {
+            tracing::error!(tenant = %record.tenant, key = %record.key, %error, "the attributes of an API key cannot be read: access rules take them for unknown");
+        })
+        .ok();
+    let until = attributes.as_ref().and_then(|attributes| attributes.expires_at_us).map(|at| {
+        CredentialExpiry::new(UNIX_EPOCH + Duration::from_micros(at.try_into().unwrap_or_default()))
+    });
+    let subject =
+        attributes.map_or_else(SubjectAttributes::default, |attributes| SubjectAttributes {
+            groups: Some(attributes.groups),
+            scopes: Some(attributes.scopes),
+            client: Some(Vec::new()),
+        });
+    let subject = subject.subject(record.principal, Some(record.key));
+    KeyEntry { caller: Caller::of_subject(record.tenant, subject), until, hash: record.hash }
+}

@@ -1,0 +1,257 @@
+//! Operations on access policies: show, store, remove and check.
+//!
+//! Each tenant has at most one policy. A declared policy of the configuration file can only be
+//! changed there.
+
+use std::sync::Arc;
+
+use protocol::ids::{BackendId, TenantId};
+use records::{AdminChange, PolicyRecord};
+use rules::access::{
+    Policy, PolicyDocument, PolicyFault, PolicyWarning, RuleEffect, TestSubject, Verdict,
+    named_object,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    Author, Control, ControlError, LoadError, Preconditions, PutOutcome, Tagged,
+    registry::{EntryOrigin, Registry, RegistryEntry},
+    validation::{now_us, refuse_declared},
+};
+use crate::config::FieldError;
+
+/// A stored policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyView {
+    #[serde(flatten)]
+    pub policy: PolicyDocument,
+    /// Members without effect at present. Only in the answer to a change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<PolicyWarningView>,
+}
+
+/// A member of a policy that has no effect at present.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyWarningView {
+    pub field: String,
+    pub detail: String,
+}
+
+/// A use of an object that a check decides about.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyCheck {
+    #[serde(rename = "as", default)]
+    pub subject: TestSubject,
+    /// A method that uses an object, such as `tools/call`.
+    pub method: String,
+    /// `BACKEND/NAME` or `BACKEND/URI`, by the backend's own name.
+    pub object: String,
+}
+
+/// The decision of a policy, and why.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct PolicyCheckView {
+    pub verdict: Verdict,
+    /// Id of the deciding rule; absent: the default decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// Scopes that the subject needs. Only for a challenge.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub required_scopes: Vec<String>,
+    /// Verdict if the rules in shadow mode were enforced; absent: the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow_verdict: Option<Verdict>,
+    /// Every rule, in order.
+    pub considered: Vec<ConsideredRule>,
+}
+
+/// A rule, and why it applied or not.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct ConsideredRule {
+    pub rule: String,
+    /// `applied`, `scopes_held`, `other_subject` or `other_object`.
+    pub outcome: String,
+}
+
+impl Control {
+    pub fn policy(&self, tenant: &TenantId) -> Result<Tagged<PolicyView>, ControlError> {
+        self.check_tenant(tenant)?;
+        let registry = self.registry.load();
+        let entry = registry.policies.get(tenant).ok_or_else(|| no_policy(tenant))?;
+        Ok(self.tagged_policy(entry, Vec::new()))
+    }
+
+    fn tagged_policy(
+        &self,
+        entry: &RegistryEntry<PolicyDocument>,
+        warnings: Vec<PolicyWarningView>,
+    ) -> Tagged<PolicyView> {
+        let view = PolicyView { policy: entry.spec.clone(), warnings };
+        Tagged { view, tag: self.tag(entry) }
+    }
+
+    pub async fn put_policy(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        document: PolicyDocument,
+        condition: Preconditions,
+        author: Author,
+    ) -> Result<PutOutcome<PolicyView>, ControlError> {
+        self.change(|control| async move {
+            control.check_tenant(&tenant)?;
+            let registry = control.registry.load_full();
+            let old = registry.policies.get(&tenant);
+            condition.holds("policy", old.map(|entry| control.tag(entry)).as_deref())?;
+            refuse_declared(old.map(|entry| entry.origin), "policy of tenant", &tenant)?;
+            let policy = Policy::compile(&document, Some(&backends_of(&registry, &tenant)))
+                .map_err(ControlError::Policy)?;
+            let entry =
+                RegistryEntry::stored(document, old.map(|entry| entry.created_at_us), now_us());
+            let record = PolicyRecord {
+                tenant: tenant.clone(),
+                document: policy_text(&entry.spec),
+                created_at_us: entry.created_at_us,
+                updated_at_us: entry.updated_at_us,
+            };
+            control.commit(AdminChange::PutPolicy(&record), &author).await?;
+            let policy = Arc::new(policy);
+            control.broker.set_policy(&tenant, Some(policy.clone()));
+            control.edit(|registry| {
+                registry.policies.insert(tenant.clone(), Arc::clone(&entry));
+            });
+            let created = old.is_none();
+            tracing::info!(%tenant, created, rules = entry.spec.rules.len(), "policy stored");
+            let warnings = control.broker.unused_patterns(&tenant, &policy);
+            let entry = control.tagged_policy(&entry, warnings.into_iter().map(warning).collect());
+            Ok(PutOutcome { entry, created })
+        })
+        .await
+    }
+
+    pub async fn delete_policy(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        condition: Preconditions,
+        author: Author,
+    ) -> Result<(), ControlError> {
+        self.change(|control| async move {
+            control.check_tenant(&tenant)?;
+            let registry = control.registry.load_full();
+            let old = registry.policies.get(&tenant);
+            condition.holds("policy", old.map(|entry| control.tag(entry)).as_deref())?;
+            refuse_declared(old.map(|entry| entry.origin), "policy of tenant", &tenant)?;
+            if !control.commit(AdminChange::DeletePolicy(&tenant), &author).await? {
+                return Err(no_policy(&tenant));
+            }
+            control.broker.set_policy(&tenant, None);
+            control.edit(|registry| {
+                registry.policies.remove(&tenant);
+            });
+            tracing::info!(%tenant, "policy removed");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Returns what the policy in force decides about one use of an object. Without a policy,
+    /// everything is allowed.
+    pub fn check_policy(
+        &self,
+        tenant: &TenantId,
+        check: &PolicyCheck,
+    ) -> Result<PolicyCheckView, ControlError> {
+        self.check_tenant(tenant)?;
+        let named = named_object(&check.method, &check.object).map_err(|(member, problem)| {
+            ControlError::Invalid(FieldError::new(member, problem, ""))
+        })?;
+        let policy = self.broker.policy(tenant).unwrap_or_default();
+        let traits = self.broker.tool_traits(tenant, &named.backend, &named.name);
+        let (subject, object) = (check.subject.subject(), named.object(traits));
+        let decision = policy.decide(&subject, named.method, &object);
+        let considered = policy
+            .explain(&subject, named.method, &object)
+            .into_iter()
+            .map(|trace| ConsideredRule {
+                rule: trace.rule.id.clone(),
+                outcome: trace.outcome.name().to_owned(),
+            })
+            .collect();
+        Ok(PolicyCheckView {
+            verdict: decision.verdict,
+            rule: decision.rule.map(|rule| rule.id.clone()),
+            required_scopes: decision.required_scopes.iter().map(|&scope| scope.into()).collect(),
+            shadow_verdict: decision.shadow.map(|(verdict, _)| verdict),
+            considered,
+        })
+    }
+
+    /// Puts the policies of a registry into force, and removes those that are gone.
+    pub(super) fn apply_policies(&self, old: &Registry, next: &Registry) {
+        for tenant in old.policies.keys().filter(|tenant| !next.policies.contains_key(*tenant)) {
+            self.broker.set_policy(tenant, None);
+        }
+        for (tenant, entry) in &next.policies {
+            let is_same = old.policies.get(tenant).is_some_and(|before| Arc::ptr_eq(before, entry));
+            if is_same {
+                continue;
+            }
+            match Policy::compile(&entry.spec, None) {
+                Ok(policy) => self.broker.set_policy(tenant, Some(Arc::new(policy))),
+                Err(faults) => {
+                    let fault = faults.first().map(fault_text).unwrap_or_default();
+                    tracing::error!(%tenant, fault, "a stored policy cannot be used: the tenant is closed until it is repaired");
+                    self.broker.set_policy(tenant, Some(Arc::new(Policy::deny_all())));
+                }
+            }
+        }
+    }
+}
+
+/// Returns the stored entry of a policy.
+pub(super) fn stored_policy(
+    record: &PolicyRecord,
+) -> Result<RegistryEntry<PolicyDocument>, LoadError> {
+    let spec = serde_json::from_str(&record.document).map_err(|error| LoadError::Settings {
+        what: format!("policy of tenant {}", record.tenant),
+        detail: error.to_string(),
+    })?;
+    Ok(RegistryEntry {
+        spec,
+        origin: EntryOrigin::Stored,
+        created_at_us: record.created_at_us,
+        updated_at_us: record.updated_at_us,
+    })
+}
+
+/// Returns the entry in place of an unreadable policy. It denies everything, because the tenant had
+/// rules.
+pub(super) fn closed_policy(record: &PolicyRecord) -> RegistryEntry<PolicyDocument> {
+    RegistryEntry {
+        spec: PolicyDocument { default: RuleEffect::Deny, ..PolicyDocument::default() },
+        origin: EntryOrigin::Stored,
+        created_at_us: record.created_at_us,
+        updated_at_us: record.updated_at_us,
+    }
+}
+
+fn policy_text(document: &PolicyDocument) -> String {
+    serde_json::to_string(document).expect("a policy has plain values only")
+}
+
+fn backends_of(registry: &Registry, tenant: &TenantId) -> Vec<BackendId> {
+    registry.backends_of(tenant).map(|(backend, _)| backend.clone()).collect()
+}
+
+fn no_policy(tenant: &TenantId) -> ControlError {
+    ControlError::NotFound { what: "policy of tenant", name: tenant.to_string() }
+}
+
+fn fault_text(fault: &PolicyFault) -> String {
+    format!("{} {}", fault.path, fault.problem)
+}
+
+fn warning(warning: PolicyWarning) -> PolicyWarningView {
+    PolicyWarningView { field: warning.path, detail: warning.problem }
+}

@@ -1,0 +1,66 @@
+//! Routes of access policies.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
+use rules::access::PolicyDocument;
+
+use super::{
+    input::{JsonBody, TenantName, read_as},
+    preconditions::shown,
+    problem::Problem,
+    tenants::stored,
+};
+use crate::control::{Author, Control, PolicyCheck, PolicyCheckView, PolicyView, Preconditions};
+
+/// Shows the access policy of a tenant.
+#[utoipa::path(get, operation_id = "show_policy", path = "/admin/v1/tenants/{tenant}/policy", tag = "policies", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
+    (status = 200, body = PolicyView), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn show(
+    State(control): State<Arc<Control>>,
+    TenantName(tenant): TenantName,
+) -> Result<impl IntoResponse, Problem> {
+    Ok(shown(control.policy(&tenant)?))
+}
+
+/// Creates or replaces the access policy of a tenant.
+/// A policy whose own test fails is refused with 409.
+#[utoipa::path(put, operation_id = "put_policy", path = "/admin/v1/tenants/{tenant}/policy", tag = "policies", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), request_body = PolicyDocument,
+    responses((status = 201, body = PolicyView), (status = 200, description = "Replaced", body = PolicyView),
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn put(
+    State(control): State<Arc<Control>>,
+    TenantName(tenant): TenantName,
+    condition: Preconditions,
+    author: Author,
+    body: JsonBody,
+) -> Result<impl IntoResponse, Problem> {
+    let document = read_as::<PolicyDocument>(&body.required()?)?;
+    Ok(stored(control.put_policy(tenant, document, condition, author).await?))
+}
+
+/// Removes the access policy of a tenant. Everything is allowed then.
+#[utoipa::path(delete, operation_id = "remove_policy", path = "/admin/v1/tenants/{tenant}/policy", tag = "policies", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
+    (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn remove(
+    State(control): State<Arc<Control>>,
+    TenantName(tenant): TenantName,
+    condition: Preconditions,
+    author: Author,
+) -> Result<impl IntoResponse, Problem> {
+    control.delete_policy(tenant, condition, author).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Decides about one use of an object, and explains the decision.
+#[utoipa::path(post, operation_id = "check_policy", path = "/admin/v1/tenants/{tenant}/policy/check", tag = "policies", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), request_body = PolicyCheck,
+    responses((status = 200, body = PolicyCheckView),
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn check(
+    State(control): State<Arc<Control>>,
+    TenantName(tenant): TenantName,
+    body: JsonBody,
+) -> Result<impl IntoResponse, Problem> {
+    let check = read_as::<PolicyCheck>(&body.required()?)?;
+    Ok(Json(control.check_policy(&tenant, &check)?))
+}

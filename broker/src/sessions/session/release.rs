@@ -1,0 +1,162 @@
+//! The release of a session to another process, as soon as it is not busy.
+//!
+//! New requests are held back while the last short requests end. Requests that only wait for
+//! stored state are handed off, and the next owner continues them.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use protocol::phase::SessionPhase;
+use rules::limits::{CLOSING_UP_MAX, MOVE_ON_MAX};
+
+use super::{
+    Session,
+    persisted_state::{SessionPersister, StoreFailure},
+    state::{InFlight, ReleaseAttempt, SessionState},
+    teardown::{Teardown, hand_off_links},
+};
+use crate::persistence::fault_point;
+
+/// Interval of the check whether a quiescing session may leave. Its client's requests wait
+/// meanwhile.
+const QUIESCE_POLL: Duration = Duration::from_millis(5);
+
+/// Outcome of an attempt to release a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReleaseOutcome {
+    Done,
+    /// A request is in flight.
+    Busy,
+    /// The session had left already.
+    Gone,
+}
+
+/// The release of one session to its next owner.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionRelease<'s> {
+    session: &'s Arc<Session>,
+    /// True if calls in flight may be cut.
+    forced: bool,
+}
+
+impl<'s> SessionRelease<'s> {
+    pub fn new(session: &'s Arc<Session>, forced: bool) -> Self {
+        Self { session, forced }
+    }
+
+    /// Releases the session: stores its state, releases the row, and makes its client reconnect.
+    /// Calls in flight are not cut, unless forced. The caller must not cancel this.
+    pub async fn release(self) -> ReleaseOutcome {
+        if let Err(stays) = self.quiesce().await {
+            return stays;
+        }
+        match SessionPersister::new(self.session).store_release().await {
+            Ok(()) => {
+                fault_point::hit("session.released");
+                self.session.shared.metrics.session_released();
+                tracing::info!(session = %self.session.digest, tenant = %self.session.tenant.id, "session released");
+            }
+            Err(StoreFailure::Fenced) => {
+                tracing::info!(session = %self.session.digest, "session was another's already")
+            }
+            // This process still owns the row, so the next owner waits for the end of its lease.
+            Err(StoreFailure::Refused(refusal)) => {
+                tracing::warn!(session = %self.session.digest, %refusal, "session released unstored")
+            }
+        }
+        // Not earlier: the log must hold that the cut answers are still pending, for the next
+        // owner.
+        self.session.lock().streams.all().for_each(|stream| stream.stop_logging());
+        hand_off_links(self.session);
+        self.session.deregister();
+        ReleaseOutcome::Done
+    }
+
+    /// Ends a session whose client could not find it elsewhere, on the terms of
+    /// [`SessionRelease::release`].
+    pub async fn quiesce_and_end(self, why: &str) -> ReleaseOutcome {
+        if let Err(stays) = self.quiesce().await {
+            return stays;
+        }
+        let mut state = self.session.lock();
+        let teardown = Teardown::begin(self.session, &mut state);
+        drop(state);
+        teardown.finish(self.session, why);
+        ReleaseOutcome::Done
+    }
+
+    /// Begins to leave when only transferable requests are in flight, and hands those off.
+    async fn quiesce(self) -> Result<(), ReleaseOutcome> {
+        let mut begun = self.try_begin(self.forced);
+        if begun == ReleaseAttempt::Quiescing {
+            let rests = async {
+                loop {
+                    tokio::time::sleep(QUIESCE_POLL).await;
+                    let again = self.try_begin(false);
+                    if matches!(again, ReleaseAttempt::Leaving | ReleaseAttempt::Gone) {
+                        return again;
+                    }
+                }
+            };
+            begun =
+                tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(ReleaseAttempt::Busy);
+            let mut state = self.session.lock();
+            let calls = state.calls();
+            state.ownership.quiesce.resume_requests(calls);
+            drop(state);
+        }
+        match begun {
+            ReleaseAttempt::Gone => return Err(ReleaseOutcome::Gone),
+            ReleaseAttempt::Busy | ReleaseAttempt::Quiescing => return Err(ReleaseOutcome::Busy),
+            ReleaseAttempt::Leaving => {}
+        }
+        self.hand_off_waits().await;
+        Ok(())
+    }
+
+    /// Begins to leave unless the session is busy. Nothing new begins in it after that.
+    fn try_begin(self, forced: bool) -> ReleaseAttempt {
+        let mut state = self.session.lock();
+        if self.session.is_leaving() {
+            return ReleaseAttempt::Gone;
+        }
+        let is_busy = state.questions.any_of_backends()
+            || self.session.answers_in_delivery.load(Ordering::Relaxed) > 0
+            || state.in_flight.values().any(|request| !request.is_transferable());
+        if is_busy && !forced {
+            let calls = state.calls();
+            return state.ownership.quiesce.note_busy(calls);
+        }
+        self.session.leaving.store(true, Ordering::Relaxed);
+        state.ownership.moved = true;
+        self.session.set_phase(&mut state, SessionPhase::Closing);
+        ReleaseAttempt::Leaving
+    }
+
+    /// Hands off the requests that only wait. They leave before the session does, so that its next
+    /// owner knows them.
+    async fn hand_off_waits(self) {
+        let waits = |state: &SessionState| {
+            state.in_flight.values().filter(|request| request.is_transferable()).count()
+        };
+        self.session.lock().in_flight.values().for_each(InFlight::hand_off);
+        let all_gone = async {
+            while waits(&self.session.lock())
+                + self.session.answers_in_delivery.load(Ordering::Relaxed)
+                > 0
+            {
+                tokio::time::sleep(QUIESCE_POLL).await;
+            }
+        };
+        let _left_are_cut = tokio::time::timeout(MOVE_ON_MAX, all_gone).await;
+    }
+}
+
+/// Waits while requests are held back because the session may leave.
+pub(in crate::sessions) async fn wait_while_quiescing(session: &Session) {
+    while session.lock().ownership.quiesce.is_quiescing && !session.is_leaving() {
+        tokio::time::sleep(QUIESCE_POLL).await;
+    }
+}

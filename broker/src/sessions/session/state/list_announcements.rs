@@ -1,0 +1,108 @@
+//! The lists of a session as its client was notified of them.
+
+use std::{collections::HashSet, time::Instant};
+
+use protocol::method::Method;
+use rules::catalog::{ListDigests, ListKind};
+
+/// The lists as the client knows them.
+#[derive(Debug)]
+pub(in crate::sessions) struct ListAnnouncements {
+    /// The lists as they were last announced to the client.
+    announced: ListDigests,
+    /// Lists that changed before the client was ready for notifications.
+    held_changes: HashSet<Method>,
+    /// Set after an adoption. The lists are compared once the backends have had time to answer.
+    unchecked: bool,
+    /// Earliest next write of the announced lists. It is set when the event log did not hold their
+    /// announcements yet.
+    retry_at: Option<Instant>,
+}
+
+impl ListAnnouncements {
+    pub(in crate::sessions) fn new(announced: ListDigests) -> Self {
+        Self { announced, held_changes: HashSet::new(), unchecked: false, retry_at: None }
+    }
+
+    pub(in crate::sessions) fn announced(&self) -> ListDigests {
+        self.announced
+    }
+
+    /// Notes the lists that the client is told of now, or as soon as it is ready.
+    pub(in crate::sessions) fn announce(&mut self, lists: ListDigests) {
+        self.announced = lists;
+    }
+
+    /// Holds notifications back until the client is ready for them.
+    pub(in crate::sessions) fn hold(&mut self, methods: &HashSet<Method>) {
+        self.held_changes.extend(methods);
+    }
+
+    /// Returns the notifications that were held back.
+    pub(in crate::sessions) fn take_held(&mut self) -> HashSet<Method> {
+        std::mem::take(&mut self.held_changes)
+    }
+
+    /// Makes the next comparison necessary: the lists may have changed under an earlier owner.
+    pub(in crate::sessions) fn set_unchecked(&mut self) {
+        self.unchecked = true;
+    }
+
+    pub(in crate::sessions) fn is_unchecked(&self) -> bool {
+        self.unchecked
+    }
+
+    /// Compares the announced lists with those of now, once after an adoption. Returns the lists
+    /// that differ. `None` if they were compared already.
+    pub(in crate::sessions) fn compare(&mut self, now: ListDigests) -> Option<Vec<ListKind>> {
+        if !std::mem::take(&mut self.unchecked) {
+            return None;
+        }
+        let pairs = now.into_iter().zip(std::mem::replace(&mut self.announced, now));
+        let changed = ListKind::ALL.into_iter().zip(pairs).filter(|(_, (now, told))| now != told);
+        Some(changed.map(|(kind, _)| kind).collect())
+    }
+
+    /// Returns whether the announced lists may be written at `now`.
+    pub(in crate::sessions) fn may_write(&self, now: Instant) -> bool {
+        self.retry_at.is_none_or(|moment| moment <= now)
+    }
+
+    /// Delays the next write of the announced lists.
+    pub(in crate::sessions) fn delay_write(&mut self, until: Instant) {
+        self.retry_at = Some(until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_compared_once_after_an_adoption() {
+        let mut lists = ListAnnouncements::new([1, 2, 3, 4]);
+        assert_eq!(lists.compare([0; 4]), None, "they are known from the start");
+        lists.set_unchecked();
+        let changed = lists.compare([1, 9, 3, 4]);
+        assert_eq!(changed, Some(vec![ListKind::ALL[1]]));
+        assert_eq!((lists.announced(), lists.is_unchecked()), ([1, 9, 3, 4], false));
+    }
+
+    #[test]
+    fn held_changes_are_sent_once_each() {
+        let mut lists = ListAnnouncements::new([0; 4]);
+        lists.hold(&HashSet::from([Method::ToolsListChanged]));
+        lists.hold(&HashSet::from([Method::ToolsListChanged, Method::PromptsListChanged]));
+        assert_eq!(lists.take_held().len(), 2);
+        assert!(lists.take_held().is_empty());
+    }
+
+    #[test]
+    fn a_delayed_write_waits_for_its_moment() {
+        let (mut lists, now) = (ListAnnouncements::new([0; 4]), Instant::now());
+        assert!(lists.may_write(now));
+        lists.delay_write(now + std::time::Duration::from_secs(1));
+        assert!(!lists.may_write(now));
+        assert!(lists.may_write(now + std::time::Duration::from_secs(1)));
+    }
+}

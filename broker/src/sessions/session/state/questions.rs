@@ -1,0 +1,239 @@
+//! Requests of backends that wait for this client: sampling, elicitation, roots, and tasks of the
+//! client.
+//!
+//! This is plain data under the session's lock. [`questions`](crate::sessions::session::questions) sends the questions and
+//! relays the answers.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::{RequestId, TaskId},
+};
+use records::SessionKey;
+use rules::limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX};
+
+use crate::{
+    backends::link::connection::Connection,
+    sessions::{session::OpenCall, stream::EventStream},
+    telemetry::child_span::ChildSpan,
+};
+
+/// A question that the client has not answered yet.
+#[derive(Debug)]
+pub(in crate::sessions) struct Question {
+    pub(in crate::sessions) destination: Destination,
+    pub(in crate::sessions) call: Option<Arc<dyn OpenCall>>,
+    pub(in crate::sessions) stream: Option<Arc<EventStream>>,
+    pub(in crate::sessions) asked_at: Instant,
+    pub(in crate::sessions) span: Option<ChildSpan>,
+}
+
+/// Destination of the answer.
+#[derive(Debug)]
+pub(in crate::sessions) enum Destination {
+    Backend {
+        connection: Arc<Connection>,
+        backend_id: RequestId,
+        /// The backend's progress token, if it asked for progress.
+        progress_token: Option<Bytes>,
+    },
+    /// The record of a task.
+    TaskInput { task: TaskId, maker: SessionKey, number: i64 },
+}
+
+impl Question {
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.asked_at)
+    }
+
+    /// Refuses the question in place of the client.
+    pub(in crate::sessions) fn refuse(&self, why: &str) {
+        self.refuse_with(&Refusal::new(ErrorKind::Internal, why));
+    }
+
+    /// Answers a backend with an error. A task gets none: another session may answer it, and its
+    /// owner expires the question.
+    pub(in crate::sessions) fn refuse_with(&self, refusal: &Refusal) {
+        if let Destination::Backend { connection, backend_id, .. } = &self.destination {
+            connection.send_later(refusal.to_response(Some(backend_id), &crate::request_id()));
+        }
+    }
+
+    /// Returns whether the question is a task's. The next request that waits for the task sends it
+    /// again.
+    fn is_task_input(&self) -> bool {
+        matches!(self.destination, Destination::TaskInput { .. })
+    }
+
+    fn is_about(&self, task: &TaskId, number: i64) -> bool {
+        matches!(&self.destination, Destination::TaskInput { task: asked, number: known, .. } if asked == task && *known == number)
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        if let Destination::Backend { connection, backend_id, .. } = &self.destination {
+            connection.pending().forget_question(backend_id);
+        }
+        if let Some(call) = &self.call {
+            call.question_closed();
+        }
+    }
+}
+
+/// The questions that this client has not answered, and what earlier ones left to it.
+#[derive(Debug)]
+pub(in crate::sessions) struct Questions {
+    open: HashMap<u64, Question>,
+    next_number: u64,
+    /// Ids of URL elicitations that this client was asked to perform.
+    elicited: HashSet<String>,
+    /// Tasks that this client runs for a backend, with the connection that asked.
+    client_tasks: HashMap<String, Weak<Connection>>,
+}
+
+impl Questions {
+    /// Starts without questions. The first one gets the number `first`.
+    pub(in crate::sessions) fn numbered_from(first: u64) -> Self {
+        Self {
+            open: HashMap::new(),
+            next_number: first,
+            elicited: HashSet::new(),
+            client_tasks: HashMap::new(),
+        }
+    }
+
+    /// Gives a question its number, if there is room for one more.
+    pub(in crate::sessions) fn next_number(&mut self) -> Result<u64, Refusal> {
+        if self.open.len() >= QUESTIONS_MAX {
+            return Err(Refusal::new(
+                ErrorKind::Overloaded,
+                "too many questions wait for this client",
+            ));
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        Ok(number)
+    }
+
+    pub(in crate::sessions) fn insert(&mut self, number: u64, question: Question) {
+        self.open.insert(number, question);
+    }
+
+    pub(in crate::sessions) fn get(&self, number: u64) -> Option<&Question> {
+        self.open.get(&number)
+    }
+
+    /// Takes a question out, because it is answered, withdrawn, expired or refused.
+    pub(in crate::sessions) fn take(&mut self, number: u64) -> Option<Question> {
+        self.open.remove(&number)
+    }
+
+    pub(in crate::sessions) fn take_all(&mut self) -> Vec<Question> {
+        self.open.drain().map(|(_, question)| question).collect()
+    }
+
+    /// Returns the numbers of the questions that have waited longer than `limit`.
+    pub(in crate::sessions) fn older_than(&self, limit: Duration, now: Instant) -> Vec<u64> {
+        let due = self.open.iter().filter(|(_, question)| question.age(now) > limit);
+        due.map(|(number, _)| *number).collect()
+    }
+
+    /// Returns whether a backend waits for an answer. Questions of tasks wait in the store.
+    pub(in crate::sessions) fn any_of_backends(&self) -> bool {
+        self.open.values().any(|question| !question.is_task_input())
+    }
+
+    /// Returns whether the client has this question of a task, on a stream that it can reach.
+    pub(in crate::sessions) fn shows_task_input(&self, task: &TaskId, number: i64) -> bool {
+        self.open.values().any(|other| {
+            other.is_about(task, number)
+                && other.stream.as_ref().is_some_and(|stream| !stream.is_unreachable())
+        })
+    }
+
+    pub(in crate::sessions) fn restore_elicited(&mut self, ids: HashSet<String>) {
+        self.elicited = ids;
+    }
+
+    pub(in crate::sessions) fn elicited(&self) -> &HashSet<String> {
+        &self.elicited
+    }
+
+    /// Notes a URL elicitation that the client is asked to perform. Returns whether it is new.
+    pub(in crate::sessions) fn note_elicited(&mut self, id: &str) -> bool {
+        self.elicited.len() < ELICITATIONS_MAX
+            && id.len() <= ELICITATION_ID_BYTES_MAX
+            && self.elicited.insert(id.to_owned())
+    }
+
+    /// Returns the connection of the backend that the client runs this task for.
+    pub(in crate::sessions) fn client_task(&self, id: &str) -> Option<Arc<Connection>> {
+        self.client_tasks.get(id).and_then(Weak::upgrade)
+    }
+
+    pub(in crate::sessions) fn note_client_task(&mut self, id: &str, connection: &Arc<Connection>) {
+        self.client_tasks.retain(|_, connection| connection.strong_count() > 0);
+        if self.client_tasks.len() < CLIENT_TASKS_MAX && id.len() <= ELICITATION_ID_BYTES_MAX {
+            self.client_tasks.insert(id.to_owned(), Arc::downgrade(connection));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a question of a task, asked at `asked_at`.
+    fn question(task: &str, number: i64, asked_at: Instant) -> Question {
+        let destination = Destination::TaskInput {
+            task: TaskId::new(task),
+            maker: SessionKey::new([0; records::SESSION_KEY_BYTES]),
+            number,
+        };
+        Question { destination, call: None, stream: None, asked_at, span: None }
+    }
+
+    #[test]
+    fn numbers_are_not_used_twice_and_questions_are_bounded() {
+        let mut questions = Questions::numbered_from(7);
+        for expected in 0..QUESTIONS_MAX as u64 {
+            let number = questions.next_number().unwrap();
+            assert_eq!(number, 7 + expected);
+            questions.insert(number, question("t", 1, Instant::now()));
+        }
+        assert_eq!(questions.next_number().unwrap_err().kind, ErrorKind::Overloaded);
+        assert!(questions.take(7).is_some() && questions.take(7).is_none());
+        assert_eq!(questions.next_number().unwrap(), 7 + QUESTIONS_MAX as u64);
+    }
+
+    #[test]
+    fn questions_of_tasks_do_not_keep_a_session_and_expire_by_age() {
+        let (mut questions, now) = (Questions::numbered_from(1), Instant::now());
+        questions.insert(1, question("t", 1, now));
+        questions.insert(2, question("t", 2, now + Duration::from_secs(5)));
+        assert!(!questions.any_of_backends());
+        assert!(!questions.shows_task_input(&TaskId::new("t"), 1), "it is on no stream");
+        let later = now + Duration::from_secs(7);
+        assert_eq!(questions.older_than(Duration::from_secs(3), later), [1]);
+        assert_eq!(questions.take_all().len(), 2);
+    }
+
+    #[test]
+    fn elicitations_are_noted_once_and_bounded() {
+        let mut questions = Questions::numbered_from(1);
+        assert!(questions.note_elicited("a"));
+        assert!(!questions.note_elicited("a"), "nothing new to store");
+        assert!(!questions.note_elicited(&"x".repeat(ELICITATION_ID_BYTES_MAX + 1)));
+        for number in 0..ELICITATIONS_MAX {
+            questions.note_elicited(&number.to_string());
+        }
+        assert_eq!(questions.elicited().len(), ELICITATIONS_MAX);
+    }
+}

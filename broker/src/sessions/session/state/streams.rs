@@ -1,0 +1,349 @@
+//! The event streams of one session (MCP 2025-11-25, Transports): one per request that needs one,
+//! and the GET streams.
+//!
+//! Each message goes to exactly one stream. A message that belongs to no request goes to the newest
+//! GET stream with a connection. Without one it waits for the next GET stream. The number of a
+//! stream holds the epoch of its owner, so that two owners never use the same number. It also holds
+//! the kind of the stream, which stays known after the stream is gone.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::ids::RequestId;
+use records::SessionKey;
+use rules::{
+    event_log::{Event, EventKind, LogLimits, Topic},
+    limits::STREAMS_KEPT_MAX,
+};
+
+use crate::{
+    persistence::EventWriter,
+    sessions::stream::{EventStream, UnreadBudget},
+};
+
+/// Lowest bit of the epoch in a stream's number.
+const EPOCH_SHIFT: u32 = 32;
+
+#[derive(Debug)]
+pub(in crate::sessions) struct SessionStreams {
+    pub(in crate::sessions) limits: LogLimits,
+    epoch: u64,
+    /// Numbers of POST streams and GET streams that this owner has opened, under any epoch.
+    opened_counts: [u64; 2],
+    /// Streams that the client may resume, by number.
+    retained: BTreeMap<u64, Arc<EventStream>>,
+    /// GET streams, the latest last.
+    general: Vec<Arc<EventStream>>,
+    log: Option<(EventWriter, SessionKey)>,
+    /// Set while an earlier owner's unread streams may still be in the log.
+    pub(in crate::sessions) may_inherit: bool,
+    /// Budget that counts the unread bytes of these streams.
+    unread_budget: Option<Arc<UnreadBudget>>,
+}
+
+impl SessionStreams {
+    pub(in crate::sessions) fn new(
+        limits: LogLimits,
+        epoch: i64,
+        log: Option<(EventWriter, SessionKey)>,
+    ) -> Self {
+        let (made, kept, general) = ([0; 2], BTreeMap::new(), Vec::new());
+        let mut streams = Self {
+            limits,
+            epoch: 0,
+            opened_counts: made,
+            retained: kept,
+            general,
+            log,
+            may_inherit: false,
+            unread_budget: None,
+        };
+        streams.set_epoch(epoch);
+        streams
+    }
+
+    /// Counts the unread bytes of new streams against `waiting`.
+    pub(in crate::sessions) fn with_unread_budget(mut self, waiting: &Arc<UnreadBudget>) -> Self {
+        self.unread_budget = Some(waiting.clone());
+        self
+    }
+
+    pub(in crate::sessions) fn track_unread(&self, stream: Arc<EventStream>) -> Arc<EventStream> {
+        if let Some(waiting) = &self.unread_budget {
+            stream.attach_budget(waiting);
+        }
+        stream
+    }
+
+    /// Turns the log off for new streams.
+    pub(in crate::sessions) fn disable_log(&mut self) {
+        self.log = None;
+    }
+
+    /// Sets the epoch in the numbers of new streams.
+    pub(in crate::sessions) fn set_epoch(&mut self, epoch: i64) {
+        self.epoch = u64::try_from(epoch).unwrap_or_default();
+    }
+
+    pub(in crate::sessions) fn next_number(&mut self, general: bool) -> u64 {
+        let made = &mut self.opened_counts[usize::from(general)];
+        *made += 1;
+        self.epoch << EPOCH_SHIFT | *made << 1 | u64::from(general)
+    }
+
+    pub(in crate::sessions) fn open_answer_stream(
+        &mut self,
+        due: Vec<RequestId>,
+        unnamed: usize,
+    ) -> Arc<EventStream> {
+        let stream = EventStream::for_answers(self.next_number(false), self.limits, due, unnamed);
+        self.track_unread(stream)
+    }
+
+    /// Opens a GET stream. It sends `first`, then the unread events of an earlier owner, then those
+    /// of streams without a connection.
+    pub(in crate::sessions) fn open_general(
+        &mut self,
+        first: Vec<(Topic, Bytes)>,
+        inherited: Vec<Event>,
+    ) -> OpenedStream {
+        let stream = EventStream::general(self.next_number(true), self.limits);
+        let stream = self.track_unread(stream);
+        let now = Instant::now();
+        for (topic, frame) in first {
+            let _never_cut = stream.push_coalesced(now, EventKind::Message, Some(topic), frame);
+        }
+        let mut left_out = stream.adopt(now, inherited);
+        if let Some((writer, session)) = &self.log {
+            stream.start_logging(writer, *session);
+        }
+        left_out += self.adopt_unread(&stream);
+        self.retain_general(&stream);
+        self.forget_unknown(stream.number);
+        OpenedStream { stream, left_out }
+    }
+
+    /// Moves the unread events of streams without a connection to this one. Returns how many found
+    /// no room.
+    pub(in crate::sessions) fn adopt_unread(&self, stream: &EventStream) -> usize {
+        let (now, without) =
+            (Instant::now(), self.general.iter().filter(|other| !other.is_connected()));
+        without.map(|other| stream.adopt(now, other.take_unread())).sum()
+    }
+
+    /// Continues a GET stream of an earlier owner.
+    pub(in crate::sessions) fn continue_general(
+        &mut self,
+        stream: &Arc<EventStream>,
+        inherited: Vec<Event>,
+    ) -> usize {
+        if let Some((writer, session)) = &self.log {
+            stream.resume_logging(writer, *session);
+        }
+        let left_out = stream.adopt(Instant::now(), inherited) + self.adopt_unknown(stream);
+        self.retain_general(stream);
+        self.forget_unknown(stream.number);
+        left_out
+    }
+
+    /// Keeps a POST stream of an earlier owner for its client.
+    pub(in crate::sessions) fn continue_answers(&mut self, stream: &Arc<EventStream>) {
+        if let Some((writer, session)) = &self.log {
+            stream.resume_logging(writer, *session);
+        }
+        self.evict_oldest();
+        self.retained.insert(stream.number, stream.clone());
+    }
+
+    /// Moves the events of streams that no client knows to this one. Returns how many found no
+    /// room.
+    pub(in crate::sessions) fn adopt_unknown(&mut self, stream: &Arc<EventStream>) -> usize {
+        let (now, mut left_out) = (Instant::now(), 0);
+        for other in
+            self.general.iter().filter(|other| other.number != stream.number && other.is_unknown())
+        {
+            left_out += stream.adopt(now, other.take_unread());
+        }
+        left_out
+    }
+
+    /// Forgets streams that no client knows and whose events were moved. The log must not count
+    /// them as lost.
+    fn forget_unknown(&mut self, told_on: u64) {
+        let unknown = self
+            .general
+            .iter()
+            .filter(|other| other.number != told_on && other.is_unknown() && other.is_empty());
+        let unknown: Vec<u64> = unknown.map(|other| other.number).collect();
+        unknown.into_iter().for_each(|number| self.forget(number));
+    }
+
+    pub(in crate::sessions) fn retain_general(&mut self, stream: &Arc<EventStream>) {
+        self.evict_oldest();
+        self.general.push(stream.clone());
+        self.retained.insert(stream.number, stream.clone());
+    }
+
+    /// Returns the stream for a message that belongs to no request.
+    pub(in crate::sessions) fn general(&mut self) -> Arc<EventStream> {
+        let connected = self.general.iter().rev().find(|stream| stream.is_connected());
+        match connected.or(self.general.last()) {
+            Some(stream) => stream.clone(),
+            None => self.open_general(Vec::new(), Vec::new()).stream,
+        }
+    }
+
+    /// Keeps a POST stream for resumption.
+    pub(in crate::sessions) fn retain(&mut self, stream: &Arc<EventStream>) {
+        self.evict_oldest();
+        self.retained.insert(stream.number, stream.clone());
+        if let Some((writer, session)) = &self.log {
+            stream.start_logging(writer, *session);
+        }
+    }
+
+    /// Makes room for another stream: forgets one that has ended, or else one without a connection.
+    fn evict_oldest(&mut self) {
+        if self.retained.len() < STREAMS_KEPT_MAX {
+            return;
+        }
+        let now = Instant::now();
+        let ended = self.retained.values().find(|stream| stream.ended_for(now).is_some());
+        // A stream that is being read is never forgotten. The limit of calls in flight bounds their
+        // number.
+        let victim = ended
+            .or_else(|| self.retained.values().find(|stream| !stream.is_connected()))
+            .map(|stream| stream.number);
+        if let Some(victim) = victim {
+            self.forget(victim);
+        }
+    }
+
+    /// Forgets a stream. No client can resume it any more.
+    pub(in crate::sessions) fn forget(&mut self, number: u64) {
+        if let Some(stream) = self.retained.remove(&number) {
+            stream.drop_from_log();
+        }
+        self.general.retain(|stream| stream.number != number);
+    }
+
+    pub(in crate::sessions) fn get(&self, number: u64) -> Option<Arc<EventStream>> {
+        self.retained.get(&number).cloned()
+    }
+
+    /// Returns whether a stream of this number may have existed.
+    pub(in crate::sessions) fn may_have_existed(&self, number: u64) -> bool {
+        let (epoch, made) = (number >> EPOCH_SHIFT, (number & ((1 << EPOCH_SHIFT) - 1)) >> 1);
+        epoch > 0
+            && made > 0
+            && (epoch < self.epoch
+                || (epoch == self.epoch
+                    && made <= self.opened_counts[usize::from(is_general(number))]))
+    }
+
+    /// Returns whether an earlier owner made the stream.
+    pub(in crate::sessions) fn is_inherited(&self, number: u64) -> bool {
+        number >> EPOCH_SHIFT < self.epoch
+    }
+
+    pub(in crate::sessions) fn expire(&mut self, now: Instant, age: Duration) {
+        self.retained.values().for_each(|stream| stream.expire(now, age));
+        // A GET stream without a connection ends once it holds nothing that can be resumed.
+        let latest = self.general.last().map(|stream| stream.number);
+        let over = |stream: &Arc<EventStream>| match stream.is_general() {
+            true => !stream.is_connected() && stream.is_empty() && Some(stream.number) != latest,
+            false => stream.ended_for(now).is_some_and(|since| since >= age),
+        };
+        let over: Vec<u64> = self
+            .retained
+            .values()
+            .filter(|stream| over(stream))
+            .map(|stream| stream.number)
+            .collect();
+        over.into_iter().for_each(|number| self.forget(number));
+    }
+
+    pub(in crate::sessions) fn any_connected(&self) -> bool {
+        self.retained.values().any(|stream| stream.is_connected())
+    }
+
+    pub(in crate::sessions) fn connected(&self) -> usize {
+        self.retained.values().filter(|stream| stream.is_connected()).count()
+    }
+
+    pub(in crate::sessions) fn take_all(&mut self) -> Vec<Arc<EventStream>> {
+        self.general.clear();
+        std::mem::take(&mut self.retained).into_values().collect()
+    }
+
+    pub(in crate::sessions) fn all(&self) -> impl Iterator<Item = &Arc<EventStream>> {
+        self.retained.values()
+    }
+
+    pub(in crate::sessions) fn all_general(&self) -> &[Arc<EventStream>] {
+        &self.general
+    }
+}
+
+/// A new GET stream, and the number of moved events that found no room in it.
+pub(in crate::sessions) struct OpenedStream {
+    pub(in crate::sessions) stream: Arc<EventStream>,
+    pub(in crate::sessions) left_out: usize,
+}
+
+/// Returns whether the number is that of a GET stream.
+pub(in crate::sessions) fn is_general(number: u64) -> bool {
+    number & 1 == 1
+}
+
+/// Returns the lowest sequence that an owner of this epoch gives to events of an inherited stream.
+/// An earlier owner that does not know of the loss yet cannot give the same.
+pub(in crate::sessions) fn first_sequence(epoch: i64) -> u64 {
+    u64::try_from(epoch).unwrap_or_default() << EPOCH_SHIFT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_tell_their_owner_and_what_the_stream_is() {
+        let mut streams = SessionStreams::new(LogLimits { events: 10, bytes: 1000 }, 3, None);
+        let (post, get) = (
+            streams.open_answer_stream(Vec::new(), 1).number,
+            streams.open_general(Vec::new(), Vec::new()).stream.number,
+        );
+        assert_eq!((is_general(post), is_general(get)), (false, true));
+        assert_ne!(post, get);
+        assert_eq!((post >> EPOCH_SHIFT, get >> EPOCH_SHIFT), (3, 3));
+        assert!(streams.may_have_existed(post) && streams.may_have_existed(get));
+        for never in [0, 1, 3 << EPOCH_SHIFT | 8 << 1, 4 << EPOCH_SHIFT | 2] {
+            assert!(!streams.may_have_existed(never), "{never}");
+        }
+        assert!(
+            streams.may_have_existed(2 << EPOCH_SHIFT | 77),
+            "an earlier owner may have made many"
+        );
+        assert!(streams.is_inherited(2 << EPOCH_SHIFT | 77) && !streams.is_inherited(get));
+    }
+
+    #[test]
+    fn a_stream_of_an_earlier_owner_takes_what_nobody_knows_of() {
+        let mut streams = SessionStreams::new(LogLimits { events: 10, bytes: 1000 }, 2, None);
+        let waiting = streams.general();
+        waiting.push(Instant::now(), EventKind::Message, Bytes::from_static(b"untold")).unwrap();
+        let held = rules::event_log::StreamSnapshot {
+            last_sequence: first_sequence(2),
+            ..Default::default()
+        };
+        let old = EventStream::restored(1 << EPOCH_SHIFT | 3, streams.limits, None, held);
+        streams.continue_general(&old, Vec::new());
+        let reader = old.read_from(0).unwrap();
+        assert_eq!((reader.backlog(), waiting.is_empty()), (1, true));
+        assert_eq!(streams.general().number, old.number, "it is the session's general stream");
+    }
+}

@@ -1,0 +1,71 @@
+//! Changes that operators make, as values. A store makes a change and adds its audit record in one
+//! transaction.
+
+use protocol::ids::{BackendId, KeyId, TenantId};
+
+use crate::{
+    AuditRetentionTerms, BackendRecord, KeyRecord, PolicyRecord, SessionKey, TenantRecord,
+};
+
+/// One change. `ConfigStore::apply` of a store makes it.
+#[derive(Debug, Clone, Copy)]
+pub enum AdminChange<'a> {
+    /// Creates or replaces a tenant. An existing tenant keeps its `created_at_us`.
+    PutTenant(&'a TenantRecord),
+    /// Creates a tenant. An existing tenant of that name stays as it is.
+    AddTenant(&'a TenantRecord),
+    /// Removes a tenant with all its keys and backends. Also removes its sessions and tasks if the
+    /// store holds any: another tenant of the same name must not find them.
+    DeleteTenant(&'a TenantId),
+    /// Creates a key. Returns `StoreError::Exists` when any tenant
+    /// already has a key with this id.
+    PutKey(&'a KeyRecord),
+    /// Removes a key of this tenant. Keys of other tenants with this name stay.
+    DeleteKey(&'a TenantId, &'a KeyId),
+    /// Creates or replaces a backend. An existing backend keeps its `created_at_us`.
+    PutBackend(&'a BackendRecord),
+    DeleteBackend(&'a TenantId, &'a BackendId),
+    /// Creates or replaces the policy of a tenant. An existing policy keeps its `created_at_us`.
+    PutPolicy(&'a PolicyRecord),
+    DeletePolicy(&'a TenantId),
+    /// Holds the breaker of a backend open. The backend may be registered anywhere. Changes nothing
+    /// if the breaker is already held.
+    HoldBreaker(&'a TenantId, &'a BackendId),
+    ReleaseBreaker(&'a TenantId, &'a BackendId),
+    /// Requests the end of a session from its owner. Removes a session without a live owner.
+    EndSession(&'a SessionKey),
+    /// Sets the retention of the audit log. Takes effect only if the stored version is the one
+    /// before, or if none is stored.
+    PutAuditTerms(&'a AuditRetentionTerms),
+}
+
+impl AdminChange<'_> {
+    /// Name of the change, for logs and metrics.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::PutTenant(_) => "put_tenant",
+            Self::AddTenant(_) => "add_tenant",
+            Self::DeleteTenant(_) => "delete_tenant",
+            Self::PutKey(_) => "put_key",
+            Self::DeleteKey(..) => "delete_key",
+            Self::PutBackend(_) => "put_backend",
+            Self::DeleteBackend(..) => "delete_backend",
+            Self::PutPolicy(_) => "put_policy",
+            Self::DeletePolicy(_) => "delete_policy",
+            Self::HoldBreaker(..) => "hold_breaker",
+            Self::ReleaseBreaker(..) => "release_breaker",
+            Self::EndSession(_) => "ask_session_end",
+            Self::PutAuditTerms(_) => "put_audit_terms",
+        }
+    }
+
+    /// Returns the tenant that must exist before the record or row can exist.
+    pub const fn required_tenant(&self) -> Option<&TenantId> {
+        match self {
+            Self::PutKey(record) => Some(&record.tenant),
+            Self::PutBackend(record) => Some(&record.tenant),
+            Self::PutPolicy(record) => Some(&record.tenant),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What the stores keep, as plain values: tenants, API keys, backends, sessions, subscriptions, tasks, event streams, nodes and
+//! the audit log. No database and no runtime: `storage` reads and writes these values, the rest of the broker only names them.
+
+mod admin_change;
+mod audit;
+mod audit_chain;
+mod config;
+mod event;
+mod node;
+mod session;
+mod task;
+mod write;
+
+pub use admin_change::AdminChange;
+pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, StoredAuditRecord};
+pub use audit_chain::{
+    AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainPage, AuditCheckpoint,
+    AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, UnchainedAudit,
+};
+pub use config::{BackendRecord, HASH_BYTES, KeyRecord, PolicyRecord, TenantRecord};
+pub use event::{LogEntry, LoggedEvent, StoredStream, StreamRecord};
+pub use node::{LeaseRenewal, NodeName, NodeRecord};
+pub use session::{
+    SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
+    StoredSession, SubscriptionCount, SubscriptionRecord,
+};
+pub use task::{
+    FullTask, InputCounts, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskLimit,
+    TaskLimits, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
+};
+pub use write::{RowKey, WriteOp, WriteOutcome};

@@ -1,0 +1,252 @@
+//! The document of a policy, as operators write it.
+
+use protocol::{
+    ids::{BackendId, KeyId, PrincipalId},
+    method::Method,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    object::{Object, ObjectKind},
+    subject::{Attribute, Subject},
+};
+use crate::catalog::ToolTraits;
+
+/// Who may do what in a tenant.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicyDocument {
+    /// Decision about an object that no rule decides.
+    #[serde(skip_serializing_if = "is_default")]
+    pub default: RuleEffect,
+    /// `shadow`: the whole policy only counts and logs its decisions.
+    #[serde(skip_serializing_if = "is_default")]
+    pub mode: RuleMode,
+    /// Name the deciding rule in the error of a challenge.
+    #[serde(skip_serializing_if = "is_default")]
+    pub explain_to_callers: bool,
+    pub rules: Vec<PolicyRule>,
+    /// Decisions that must hold. A document whose test fails is refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tests: Vec<PolicyTest>,
+}
+
+/// One rule. An enforced deny wins over every allow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyRule {
+    /// Name of the rule, unique in the policy: letters, digits, `-`, `_` and `.`, at most 64.
+    pub id: String,
+    pub effect: RuleEffect,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub subjects: SubjectSelector,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub objects: ObjectSelector,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mode: RuleMode,
+    /// Scopes that lift a deny. A subject without one of them gets a challenge that names them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub required_scopes: Vec<String>,
+    /// Text for operators.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The effect of a rule.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RuleEffect {
+    #[default]
+    Allow,
+    Deny,
+}
+
+/// Whether a rule takes effect.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RuleMode {
+    #[default]
+    Enforce,
+    /// The rule only counts and logs the decision that it would make.
+    Shadow,
+}
+
+/// Subjects of a rule. Every given member must match, by one of its values. An absent member
+/// matches every subject.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SubjectSelector {
+    /// Principals as sessions show them; `*` stands for any text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub principals: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scopes: Option<Vec<String>>,
+    /// Ids of API keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys: Option<Vec<String>>,
+    /// OAuth clients, by `azp` or `client_id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clients: Option<Vec<String>>,
+}
+
+/// Objects of a rule. `tools`, `prompts` and `resources` are alternatives; the other members
+/// narrow them. An absent member matches every object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ObjectSelector {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backends: Option<Vec<String>>,
+    /// `BACKEND/NAME`, by the backend's own names; `*` stands for any text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<Vec<String>>,
+    /// `BACKEND/URI`, by the backend's own URIs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub methods: Option<Vec<String>>,
+    /// Classes of tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes: Option<Vec<ToolClass>>,
+}
+
+/// Classes of tools by their annotations. A missing hint counts as its worse value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolClass {
+    /// `readOnlyHint` is true.
+    Read,
+    /// `readOnlyHint` is not true.
+    Write,
+    /// A writing tool whose `destructiveHint` is not false.
+    Destructive,
+    /// `openWorldHint` is not false.
+    OpenWorld,
+}
+
+/// A decision that the policy must make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyTest {
+    #[serde(rename = "as")]
+    pub subject: TestSubject,
+    /// A method that uses an object, such as `tools/call`.
+    pub method: String,
+    /// `BACKEND/NAME` or `BACKEND/URI`.
+    pub object: String,
+    pub expect: Verdict,
+}
+
+/// A subject that a test or a check makes up.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TestSubject {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
+}
+
+/// The result of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Allow,
+    /// The object is hidden: it answers like one that does not exist.
+    Deny,
+    /// The object is listed. Its use is refused with the scopes that it needs.
+    Challenge,
+}
+
+impl Verdict {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Challenge => "challenge",
+        }
+    }
+}
+
+/// A member of a document that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyFault {
+    /// Path of the member, such as `rules[2].objects.tools[0]`.
+    pub path: String,
+    /// What is wrong, and what is allowed.
+    pub problem: String,
+    /// The document is well-formed, but this test of it fails.
+    pub is_failed_test: bool,
+}
+
+/// A member that has no effect at present.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyWarning {
+    pub path: String,
+    pub problem: String,
+}
+
+impl TestSubject {
+    pub fn subject(&self) -> Subject {
+        Subject {
+            principal: PrincipalId::new(self.principal.as_deref().unwrap_or_default()),
+            key: self.key.as_deref().map(KeyId::new),
+            groups: Attribute::of(self.groups.iter()),
+            scopes: Attribute::of(self.scopes.iter()),
+            client: Attribute::of(self.client.iter()),
+        }
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// An object as a test or a check names it.
+#[derive(Debug)]
+pub struct NamedObject {
+    pub method: Method,
+    pub backend: BackendId,
+    pub name: String,
+    kind: ObjectKind,
+}
+
+impl NamedObject {
+    /// Returns the object. A tool whose traits are unknown counts as the worst of its classes.
+    pub fn object(&self, traits: Option<ToolTraits>) -> Object<'_> {
+        let (backend, name) = (&self.backend, self.name.as_str());
+        match self.kind {
+            ObjectKind::Tool => Object::Tool { backend, name, traits: traits.unwrap_or_default() },
+            ObjectKind::Prompt => Object::Prompt { backend, name },
+            ObjectKind::Resource => Object::Resource { backend, uri: name },
+        }
+    }
+}
+
+/// Reads a method and an object. An error: the member that is wrong, and why.
+pub fn named_object(method: &str, object: &str) -> Result<NamedObject, (&'static str, String)> {
+    let parsed = Method::parse(method);
+    let Some(kind) = ObjectKind::of_method(parsed) else {
+        let usable = Method::ALL.iter().filter(|method| ObjectKind::of_method(**method).is_some());
+        let allowed: Vec<&str> = usable.map(|method| method.name()).collect();
+        return Err(("method", format!("must be one of {}", allowed.join(", "))));
+    };
+    let named = object.split_once('/').filter(|(_, name)| !name.is_empty());
+    let backend = named.and_then(|(backend, name)| Some((BackendId::parse(backend).ok()?, name)));
+    match backend {
+        Some((backend, name)) => {
+            Ok(NamedObject { method: parsed, backend, name: name.to_owned(), kind })
+        }
+        None => Err(("object", "must be BACKEND/NAME or BACKEND/URI".to_owned())),
+    }
+}

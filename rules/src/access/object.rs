@@ -1,0 +1,206 @@
+//! Objects that rules name: tools, prompts, resources and resource templates of a backend.
+
+use protocol::{
+    ids::BackendId,
+    method::{Method, Route},
+};
+
+use super::{document::ToolClass, glob::Glob, resource_uri::canonical};
+use crate::catalog::ToolTraits;
+
+/// The kinds of objects that a rule can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ObjectKind {
+    Tool,
+    Prompt,
+    Resource,
+}
+
+impl ObjectKind {
+    /// Returns the kind of object that a method uses. `None` for a method that uses no object.
+    pub fn of_method(method: Method) -> Option<Self> {
+        match method.info().route {
+            Route::ByTool => Some(Self::Tool),
+            Route::ByPrompt => Some(Self::Prompt),
+            Route::ByUri => Some(Self::Resource),
+            _ => None,
+        }
+    }
+
+    /// Returns the member of `objects` that names objects of the kind.
+    pub fn member(self) -> &'static str {
+        match self {
+            Self::Tool => "tools",
+            Self::Prompt => "prompts",
+            Self::Resource => "resources",
+        }
+    }
+}
+
+/// An object by its backend and its own name there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Object<'a> {
+    Tool { backend: &'a BackendId, name: &'a str, traits: ToolTraits },
+    Prompt { backend: &'a BackendId, name: &'a str },
+    Resource { backend: &'a BackendId, uri: &'a str },
+    Template { backend: &'a BackendId, uri_template: &'a str },
+}
+
+impl Object<'_> {
+    pub fn backend(&self) -> &BackendId {
+        match self {
+            Self::Tool { backend, .. }
+            | Self::Prompt { backend, .. }
+            | Self::Resource { backend, .. }
+            | Self::Template { backend, .. } => backend,
+        }
+    }
+
+    /// Returns the name, URI or URI template.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Tool { name, .. } | Self::Prompt { name, .. } => name,
+            Self::Resource { uri, .. } => uri,
+            Self::Template { uri_template, .. } => uri_template,
+        }
+    }
+
+    /// Returns the method whose permission makes the object appear in lists.
+    pub fn listing_method(&self) -> Method {
+        match self {
+            Self::Tool { .. } => Method::ToolsCall,
+            Self::Prompt { .. } => Method::PromptsGet,
+            Self::Resource { .. } | Self::Template { .. } => Method::ResourcesRead,
+        }
+    }
+
+    fn kind(&self) -> ObjectKind {
+        match self {
+            Self::Tool { .. } => ObjectKind::Tool,
+            Self::Prompt { .. } => ObjectKind::Prompt,
+            Self::Resource { .. } | Self::Template { .. } => ObjectKind::Resource,
+        }
+    }
+}
+
+/// Which spellings of a name a pattern has to match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Coverage {
+    /// One suffices: a deny reaches an object under each of its spellings.
+    AnySpelling,
+    /// All of them: an allow reaches an object only if no reading of its name is outside.
+    EverySpelling,
+}
+
+impl Coverage {
+    pub(super) fn of(denies: bool) -> Self {
+        if denies { Self::AnySpelling } else { Self::EverySpelling }
+    }
+}
+
+/// A pattern `backend/name`.
+#[derive(Debug, Clone)]
+pub(super) struct NamePattern {
+    pub(super) kind: ObjectKind,
+    pub(super) backend: Glob,
+    pub(super) name: Glob,
+}
+
+/// The objects of a rule. Absent members match everything.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ObjectMatcher {
+    pub(super) backends: Option<Vec<Glob>>,
+    /// Tools, prompts and resources are alternatives.
+    pub(super) names: Option<Vec<NamePattern>>,
+    pub(super) methods: Option<Vec<Method>>,
+    /// Given classes restrict the rule to tools.
+    pub(super) classes: Option<Vec<ToolClass>>,
+}
+
+impl ObjectMatcher {
+    /// Returns whether the rule can cover an object of a backend.
+    pub(super) fn may_cover(&self, backend: &BackendId) -> bool {
+        let backend = backend.as_str();
+        let has = |globs: &[Glob]| globs.iter().any(|glob| glob.matches(backend));
+        self.backends.as_deref().is_none_or(has)
+            && self
+                .names
+                .as_ref()
+                .is_none_or(|names| names.iter().any(|pattern| pattern.backend.matches(backend)))
+    }
+
+    /// Returns the patterns of tools and prompts, each kind in the order of the document.
+    pub(super) fn listed_patterns(&self) -> [(ObjectKind, impl Iterator<Item = &NamePattern>); 2] {
+        [ObjectKind::Tool, ObjectKind::Prompt].map(|kind| {
+            let names = self.names.as_deref().unwrap_or_default();
+            (kind, names.iter().filter(move |pattern| pattern.kind == kind))
+        })
+    }
+
+    /// Returns whether the rule covers every object of the backends that it covers.
+    pub(super) fn covers_all(&self) -> bool {
+        self.names.is_none() && self.methods.is_none() && self.classes.is_none()
+    }
+
+    pub(super) fn covers(&self, method: Method, object: &Object<'_>, coverage: Coverage) -> bool {
+        if self.methods.as_ref().is_some_and(|methods| !methods.contains(&method)) {
+            return false;
+        }
+        let backend = object.backend().as_str();
+        if self
+            .backends
+            .as_ref()
+            .is_some_and(|globs| !globs.iter().any(|glob| glob.matches(backend)))
+        {
+            return false;
+        }
+        if let Some(classes) = &self.classes {
+            let Object::Tool { traits, .. } = object else { return false };
+            if !classes.iter().any(|class| class.includes(*traits)) {
+                return false;
+            }
+        }
+        self.names.as_ref().is_none_or(|names| {
+            names.iter().any(|pattern| pattern.matches(backend, object, coverage))
+        })
+    }
+}
+
+impl NamePattern {
+    pub(super) fn matches(&self, backend: &str, object: &Object<'_>, coverage: Coverage) -> bool {
+        if self.kind != object.kind() || !self.backend.matches(backend) {
+            return false;
+        }
+        match object {
+            Object::Tool { name, .. } | Object::Prompt { name, .. } => self.name.matches(name),
+            Object::Resource { uri, .. } => {
+                let plain = canonical(uri);
+                match coverage {
+                    Coverage::AnySpelling => self.name.matches(uri) || self.name.matches(&plain),
+                    Coverage::EverySpelling => self.name.matches(uri) && self.name.matches(&plain),
+                }
+            }
+            Object::Template { uri_template, .. } => {
+                let literal = uri_template.split('{').next().unwrap_or_default();
+                // A deny hides a template only if it denies all expansions. An allow shows a
+                // template if it allows some.
+                let some = || {
+                    coverage == Coverage::EverySpelling && self.name.prefix().starts_with(literal)
+                };
+                self.name.matches(uri_template) || some()
+            }
+        }
+    }
+}
+
+impl ToolClass {
+    /// Returns whether a tool is in the class. A missing hint counts as its worse value.
+    fn includes(self, traits: ToolTraits) -> bool {
+        match self {
+            Self::Read => traits.read_only,
+            Self::Write => !traits.read_only,
+            Self::Destructive => !traits.read_only && traits.destructive,
+            Self::OpenWorld => traits.open_world,
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! Decisions of policies, and views that agree with them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use aws_lc_rs::hmac;
+use bytes::Bytes;
+use proptest::prelude::*;
+use protocol::{
+    capabilities::ServerCapabilities,
+    handshake::InitializeResult,
+    ids::{PrincipalId, TenantId},
+    version::Version,
+};
+
+use super::*;
+use crate::{
+    catalog::{BackendLists, Catalog, ListKind, TaskHost, ToolTraits, read_page},
+    endpoint::Endpoint,
+};
+
+fn backend(name: &str) -> BackendId {
+    BackendId::parse(name).unwrap()
+}
+
+fn backends() -> Vec<BackendId> {
+    ["files", "pay"].map(backend).into()
+}
+
+fn policy(text: &str) -> Policy {
+    let document: PolicyDocument = serde_json::from_str(text).unwrap();
+    match Policy::compile(&document, Some(&backends())) {
+        Ok(policy) => policy,
+        Err(faults) => panic!("{faults:?}"),
+    }
+}
+
+fn faults(text: &str) -> Vec<(String, String)> {
+    let document: PolicyDocument = serde_json::from_str(text).unwrap();
+    let faults = Policy::compile(&document, Some(&backends())).unwrap_err();
+    faults.into_iter().map(|fault| (fault.path, fault.problem)).collect()
+}
+
+fn subject(groups: &[&str], scopes: &[&str]) -> Subject {
+    Subject {
+        groups: Attribute::of(groups.iter().copied()),
+        scopes: Attribute::of(scopes.iter().copied()),
+        ..Subject::of_principal(PrincipalId::new("ann"))
+    }
+}
+
+const READ_ONLY: ToolTraits = ToolTraits {
+    task_support: crate::catalog::TaskSupport::Optional,
+    read_only: true,
+    idempotent: true,
+    destructive: true,
+    open_world: false,
+};
+
+fn tool<'a>(backend: &'a BackendId, name: &'a str) -> Object<'a> {
+    Object::Tool { backend, name, traits: ToolTraits::default() }
+}
+
+fn verdict(policy: &Policy, subject: &Subject, object: &Object<'_>) -> Verdict {
+    policy.decide(subject, object.listing_method(), object).verdict
+}
+
+#[test]
+fn without_a_rule_the_default_decides() {
+    let files = backend("files");
+    let anyone = subject(&[], &[]);
+    assert_eq!(verdict(&policy("{}"), &anyone, &tool(&files, "read")), Verdict::Allow);
+    assert!(policy("{}").allows_all());
+    let closed = policy(r#"{"default":"deny"}"#);
+    assert_eq!(verdict(&closed, &anyone, &tool(&files, "read")), Verdict::Deny);
+    assert!(!closed.allows_all());
+}
+
+#[test]
+fn a_deny_wins_wherever_it_stands() {
+    let policy = policy(
+        r#"{"default":"deny","rules":[
+            {"id":"all","effect":"allow"},
+            {"id":"no-writes","effect":"deny","objects":{"tools":["files/write*"]}},
+            {"id":"writes","effect":"allow","subjects":{"groups":["dev"]},"objects":{"tools":["files/write"]}}]}"#,
+    );
+    let files = backend("files");
+    let dev = subject(&["dev"], &[]);
+    let object = tool(&files, "write");
+    let decision = policy.decide(&dev, Method::ToolsCall, &object);
+    assert_eq!(decision.verdict, Verdict::Deny);
+    assert_eq!(decision.rule.unwrap().id, "no-writes");
+    assert_eq!(verdict(&policy, &dev, &tool(&files, "read")), Verdict::Allow);
+    let outcomes: Vec<_> = policy
+        .explain(&subject(&[], &[]), Method::ToolsCall, &object)
+        .into_iter()
+        .map(|trace| (trace.rule.id.as_str(), trace.outcome.name()))
+        .collect();
+    assert_eq!(
+        outcomes,
+        [("all", "applied"), ("no-writes", "applied"), ("writes", "other_subject")]
+    );
+}
+
+#[test]
+fn all_given_members_of_a_subject_must_match_by_one_value_each() {
+    let policy = policy(
+        r#"{"default":"deny","rules":[{"id":"a","effect":"allow",
+            "subjects":{"groups":["dev","ops*"],"principals":["ann*"],"scopes":["x"]}}]}"#,
+    );
+    let files = backend("files");
+    let object = tool(&files, "read");
+    assert_eq!(verdict(&policy, &subject(&["ops-eu"], &["x", "y"]), &object), Verdict::Allow);
+    assert_eq!(verdict(&policy, &subject(&["ops-eu"], &["y"]), &object), Verdict::Deny);
+    assert_eq!(verdict(&policy, &subject(&["sales"], &["x"]), &object), Verdict::Deny);
+    let bob = Subject { principal: PrincipalId::new("bob"), ..subject(&["dev"], &["x"]) };
+    assert_eq!(verdict(&policy, &bob, &object), Verdict::Deny);
+}
+
+#[test]
+fn an_unknown_claim_matches_every_deny_that_asks_for_it_and_no_allow() {
+    let deny =
+        policy(r#"{"rules":[{"id":"d","effect":"deny","subjects":{"groups":["contractors"]}}]}"#);
+    let allow = policy(
+        r#"{"default":"deny","rules":[{"id":"a","effect":"allow","subjects":{"groups":["*"]}}]}"#,
+    );
+    let files = backend("files");
+    let object = tool(&files, "read");
+    let unknown = Subject { groups: Attribute::Unknown, ..subject(&[], &[]) };
+    let none = subject(&[], &[]);
+    assert_eq!(verdict(&deny, &unknown, &object), Verdict::Deny);
+    assert_eq!(verdict(&deny, &none, &object), Verdict::Allow);
+    assert_eq!(verdict(&allow, &unknown, &object), Verdict::Deny);
+    assert_eq!(verdict(&allow, &none, &object), Verdict::Deny);
+    assert_eq!(verdict(&allow, &subject(&["dev"], &[]), &object), Verdict::Allow);
+}
+
+#[test]
+fn a_challenge_names_all_scopes_of_the_operation_and_only_if_they_would_help() {
+    let policy = policy(
+        r#"{"default":"deny","rules":[
+            {"id":"dev","effect":"allow","subjects":{"groups":["dev"]}},
+            {"id":"w","effect":"deny","objects":{"classes":["write"]},"required_scopes":["files:write"]},
+            {"id":"d","effect":"deny","objects":{"classes":["destructive"]},"required_scopes":["files:delete","files:write"]}]}"#,
+    );
+    let files = backend("files");
+    let object = tool(&files, "delete");
+    let decision = policy.decide(&subject(&["dev"], &["files:delete"]), Method::ToolsCall, &object);
+    assert_eq!(decision.verdict, Verdict::Challenge);
+    assert_eq!(decision.required_scopes, ["files:write", "files:delete"]);
+    let able = subject(&["dev"], &["files:delete", "files:write"]);
+    assert_eq!(verdict(&policy, &able, &object), Verdict::Allow);
+    assert_eq!(verdict(&policy, &subject(&[], &[]), &object), Verdict::Deny);
+    let reads = Object::Tool { backend: &files, name: "read", traits: READ_ONLY };
+    assert_eq!(verdict(&policy, &subject(&["dev"], &[]), &reads), Verdict::Allow);
+    assert_eq!(policy.scopes(), ["files:delete", "files:write"]);
+}
+
+#[test]
+fn a_missing_hint_counts_as_its_worse_value() {
+    let files = backend("files");
+    for (class, traits, is_in) in [
+        ("read", READ_ONLY, true),
+        ("read", ToolTraits::default(), false),
+        ("write", ToolTraits::default(), true),
+        ("destructive", ToolTraits::default(), true),
+        ("destructive", READ_ONLY, false),
+        ("open_world", ToolTraits::default(), true),
+        ("open_world", READ_ONLY, false),
+    ] {
+        let policy = policy(&format!(
+            r#"{{"rules":[{{"id":"d","effect":"deny","objects":{{"classes":["{class}"]}}}}]}}"#
+        ));
+        let object = Object::Tool { backend: &files, name: "t", traits };
+        let expected = if is_in { Verdict::Deny } else { Verdict::Allow };
+        assert_eq!(verdict(&policy, &subject(&[], &[]), &object), expected, "{class}");
+    }
+}
+
+#[test]
+fn a_deny_reaches_every_spelling_of_a_resource_and_an_allow_none_but_its_own() {
+    let files = backend("files");
+    let anyone = subject(&[], &[]);
+    let deny = policy(
+        r#"{"rules":[{"id":"d","effect":"deny","objects":{"resources":["files/file:///secret/*"]}}]}"#,
+    );
+    let allow = policy(
+        r#"{"default":"deny","rules":[{"id":"a","effect":"allow","objects":{"resources":["files/file:///public/*"]}}]}"#,
+    );
+    for uri in ["file:///secret/a", "FILE:///secret/a", "file:///s%65cret/a", "file:////secret/a"] {
+        let object = Object::Resource { backend: &files, uri };
+        assert_eq!(verdict(&deny, &anyone, &object), Verdict::Deny, "{uri}");
+        assert_eq!(verdict(&allow, &anyone, &object), Verdict::Deny, "{uri}");
+    }
+    for (uri, expected) in [
+        ("file:///public/a", Verdict::Allow),
+        ("file:///public/%2e%2e/secret/a", Verdict::Deny),
+        ("file:///publi%63/a", Verdict::Deny),
+        ("FILE:///public/a", Verdict::Deny),
+    ] {
+        let object = Object::Resource { backend: &files, uri };
+        assert_eq!(verdict(&allow, &anyone, &object), expected, "{uri}");
+    }
+    let template = |uri_template| Object::Template { backend: &files, uri_template };
+    assert_eq!(verdict(&deny, &anyone, &template("file:///{path}")), Verdict::Allow);
+    assert_eq!(verdict(&deny, &anyone, &template("file:///secret/{path}")), Verdict::Deny);
+    assert_eq!(verdict(&allow, &anyone, &template("file:///{path}")), Verdict::Allow);
+    assert_eq!(verdict(&allow, &anyone, &template("file:///secret/{path}")), Verdict::Deny);
+}
+
+#[test]
+fn a_shadow_rule_shows_its_decision_and_changes_none() {
+    let policy = policy(
+        r#"{"default":"deny","rules":[
+            {"id":"a","effect":"allow","objects":{"tools":["files/*"]}},
+            {"id":"s","effect":"deny","objects":{"tools":["files/write"]},"mode":"shadow"},
+            {"id":"t","effect":"allow","objects":{"tools":["pay/*"]},"mode":"shadow"}]}"#,
+    );
+    let (files, pay) = (backend("files"), backend("pay"));
+    let anyone = subject(&[], &[]);
+    let decision = policy.decide(&anyone, Method::ToolsCall, &tool(&files, "write"));
+    assert_eq!(decision.verdict, Verdict::Allow);
+    let (would, rule) = decision.shadow.unwrap();
+    assert_eq!((would, rule.unwrap().id.as_str()), (Verdict::Deny, "s"));
+    let decision = policy.decide(&anyone, Method::ToolsCall, &tool(&pay, "refund"));
+    assert_eq!(decision.verdict, Verdict::Deny);
+    assert_eq!(decision.shadow.unwrap().0, Verdict::Allow);
+    let decision = policy.decide(&anyone, Method::ToolsCall, &tool(&files, "read"));
+    assert_eq!((decision.verdict, decision.shadow), (Verdict::Allow, None));
+}
+
+#[test]
+fn a_policy_in_shadow_mode_allows_all() {
+    let policy = policy(r#"{"mode":"shadow","default":"deny"}"#);
+    let files = backend("files");
+    let decision = policy.decide(&subject(&[], &[]), Method::ToolsCall, &tool(&files, "read"));
+    assert_eq!(decision.verdict, Verdict::Allow);
+    assert_eq!(decision.shadow, Some((Verdict::Deny, None)));
+    assert!(policy.allows_all());
+}
+
+#[test]
+fn every_fault_is_reported_with_its_path() {
+    let found = faults(
+        r#"{"rules":[
+            {"id":"a b","effect":"allow","required_scopes":["x"]},
+            {"id":"ok","effect":"deny","objects":{"tools":["read","ghost/read"],"methods":["tools/list"]}},
+            {"id":"ok","effect":"deny","objects":{"backends":["ghost"],"classes":[]},"subjects":{"groups":[]}},
+            {"id":"s","effect":"deny","required_scopes":["a b"]}]}"#,
+    );
+    let paths: Vec<&str> = found.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "rules[0].id",
+            "rules[0].required_scopes",
+            "rules[1].objects.tools[0]",
+            "rules[1].objects.tools[1]",
+            "rules[1].objects.methods[0]",
+            "rules[2].id",
+            "rules[2].subjects.groups",
+            "rules[2].objects.backends[0]",
+            "rules[2].objects.classes",
+            "rules[3].required_scopes[0]",
+        ]
+    );
+    assert!(found[3].1.contains("files, pay"), "{}", found[3].1);
+}
+
+#[test]
+fn a_test_that_fails_is_a_fault_of_its_own() {
+    let document: PolicyDocument = serde_json::from_str(
+        r#"{"default":"deny","rules":[{"id":"a","effect":"allow","subjects":{"groups":["dev"]}}],
+            "tests":[
+              {"as":{"groups":["dev"]},"method":"tools/call","object":"files/write","expect":"allow"},
+              {"as":{},"method":"resources/read","object":"files/file:///a","expect":"allow"},
+              {"as":{},"method":"ping","object":"files/x","expect":"deny"}]}"#,
+    )
+    .unwrap();
+    let faults = Policy::compile(&document, Some(&backends())).unwrap_err();
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    assert_eq!(faults[0].path, "tests[1]");
+    assert_eq!(faults[0].problem, "expects allow, the policy decides deny");
+    assert!(faults[0].is_failed_test && !faults[1].is_failed_test);
+    assert_eq!(faults[1].path, "tests[2].method");
+}
+
+#[test]
+fn a_pattern_that_matches_nothing_yet_is_a_warning() {
+    let policy = policy(
+        r#"{"rules":[{"id":"d","effect":"deny","objects":{"tools":["files/a","files/zz*"],"resources":["files/x:y"]}}]}"#,
+    );
+    let paths: Vec<String> = policy
+        .unused_patterns(&catalog(&[("a".to_owned(), true)]))
+        .into_iter()
+        .map(|warning| warning.path)
+        .collect();
+    assert_eq!(paths, ["rules[0].objects.tools[1]"]);
+}
+
+fn lists(tools: &[(String, bool)]) -> Arc<BackendLists> {
+    let entries: Vec<String> = tools
+        .iter()
+        .map(|(name, reads)| {
+            format!(
+                r#"{{"name":"{name}","inputSchema":{{"type":"object"}},"annotations":{{"readOnlyHint":{reads}}}}}"#
+            )
+        })
+        .collect();
+    let page = read_page(
+        ListKind::Tools,
+        &backend("files"),
+        TaskHost::Backend,
+        format!(r#"{{"tools":[{}]}}"#, entries.join(",")).as_bytes(),
+    )
+    .unwrap();
+    Arc::new(BackendLists {
+        server: Arc::new(InitializeResult {
+            version: Version::LATEST_WITH_SESSIONS,
+            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
+            server_info: Bytes::from_static(b"{}"),
+            server_name: "s".to_owned(),
+            server_version: String::new(),
+            instructions: None,
+        }),
+        tools: page.entries,
+        prompts: vec![],
+        resources: vec![],
+        resource_templates: vec![],
+        stale: false,
+    })
+}
+
+fn catalog(tools: &[(String, bool)]) -> Arc<Catalog> {
+    let lists: BTreeMap<_, _> = [(backend("files"), lists(tools))].into();
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+    Arc::new(Catalog::build(TenantId::parse("acme").unwrap(), key, lists))
+}
+
+fn rule() -> impl Strategy<Value = serde_json::Value> {
+    let groups = prop::option::of(prop::collection::vec("[a-c]|\\*", 1..3));
+    let tools = prop::option::of(prop::collection::vec("[a-c]{0,1}\\*{0,1}[a-c]", 1..3));
+    let classes = prop::option::of(prop::sample::select(vec!["read", "write", "destructive"]));
+    let scopes = prop::collection::vec("[x-z]", 0..2);
+    (groups, tools, classes, scopes, any::<[bool; 2]>()).prop_map(
+        |(groups, tools, classes, scopes, [allows, shadow])| {
+            let mut objects = serde_json::Map::new();
+            if let Some(tools) = tools {
+                let named: Vec<_> = tools.iter().map(|name| format!("files/{name}")).collect();
+                objects.insert("tools".to_owned(), named.into());
+            }
+            if let Some(class) = classes {
+                objects.insert("classes".to_owned(), vec![class].into());
+            }
+            let mut subjects = serde_json::Map::new();
+            if let Some(groups) = groups {
+                subjects.insert("groups".to_owned(), groups.into());
+            }
+            serde_json::json!({
+                "effect": if allows { "allow" } else { "deny" },
+                "mode": if shadow { "shadow" } else { "enforce" },
+                "required_scopes": if allows { vec![] } else { scopes },
+                "objects": objects,
+                "subjects": subjects,
+            })
+        },
+    )
+}
+
+proptest! {
+    /// The view of a subject lists a tool exactly if the decision about its call is not a deny.
+    #[test]
+    fn a_tool_is_listed_exactly_if_it_is_callable(
+        mut rules in prop::collection::vec(rule(), 0..6),
+        closed in any::<bool>(),
+        tools in prop::collection::btree_map("[a-c]{1,2}", any::<bool>(), 0..8),
+        groups in prop::option::of(prop::collection::vec("[a-c]", 0..2)),
+        scopes in prop::collection::vec("[x-z]", 0..3),
+    ) {
+        for (index, rule) in rules.iter_mut().enumerate() {
+            rule["id"] = format!("r{index}").into();
+        }
+        let document = serde_json::json!({"default": if closed { "deny" } else { "allow" }, "rules": rules});
+        let policy = Arc::new(policy(&document.to_string()));
+        let tools: Vec<(String, bool)> = tools.into_iter().collect();
+        let catalog = catalog(&tools);
+        let subject = Subject {
+            groups: groups.map_or(Attribute::Unknown, Attribute::of),
+            ..self::subject(&[], &scopes.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        let index = PolicyIndex::new(policy.clone(), catalog.clone());
+        let (key, verdicts) = index.verdicts(&subject);
+        prop_assert_eq!(key, index.verdicts(&subject).0);
+        let view = index.view(&verdicts);
+        let page = view.catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(&page).unwrap();
+        let listed: Vec<String> = page["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap().trim_start_matches("files__").to_owned())
+            .collect();
+        let files = backend("files");
+        for (name, _) in &tools {
+            let traits = catalog.traits(&files, name).unwrap();
+            let object = Object::Tool { backend: &files, name, traits };
+            let decision = policy.decide(&subject, Method::ToolsCall, &object);
+            prop_assert_eq!(listed.contains(name), decision.verdict != Verdict::Deny, "{}", name);
+            prop_assert_eq!(view.catalog.tool(&format!("files__{name}")).is_some(), listed.contains(name));
+            match view.decide(&subject, Method::ToolsCall, &object) {
+                None => prop_assert_eq!((decision.verdict, decision.shadow), (Verdict::Allow, None)),
+                Some(found) => prop_assert_eq!(found, decision),
+            }
+        }
+        prop_assert_eq!(view.hidden, tools.len() - listed.len());
+    }
+}

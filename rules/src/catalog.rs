@@ -1,0 +1,502 @@
+//! The lists of a tenant's backends, merged into pages that are ready to be sent.
+//!
+//! [`BackendLists`] is the last good copy of one backend. [`Catalog`] is the merged, immutable
+//! snapshot that all sessions of a tenant read. A list request is answered from it. The order is
+//! stable: backends by name, then the backend's own order. Pages are built once, so equal lists
+//! have equal bytes.
+
+mod alike;
+mod backend_lists;
+mod tool_traits;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, OnceLock},
+};
+
+use aws_lc_rs::{digest, hmac};
+use bytes::Bytes;
+use memchr::memmem;
+use protocol::{
+    capabilities::ServerCapabilities,
+    error::{ErrorKind, Refusal},
+    ids::{BackendId, TenantId},
+    json::{self, Document},
+    stateless::tool_headers::{self, ParamHeader},
+};
+
+pub use self::{
+    backend_lists::{
+        BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry, read_page,
+    },
+    tool_traits::{TaskHost, TaskSupport, ToolTraits},
+};
+use super::{
+    cursor::{self, CursorScope},
+    endpoint::Endpoint,
+};
+use crate::{
+    limits::{LIST_ENTRIES_MAX, PAGE_ENTRIES},
+    maps::FastMap,
+};
+
+/// One list of one endpoint, in pages.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Pages {
+    pages: Vec<Bytes>,
+    entries: Vec<Bytes>,
+    keys: Vec<String>,
+    /// Text before the `}` of each page: the mark of stale backends.
+    suffix: String,
+    /// Digest of the entries, computed at its first use.
+    digest: OnceLock<u128>,
+}
+
+/// Digests of an endpoint's lists, in the order of [`ListKind::ALL`]. Every process computes equal
+/// digests for equal lists.
+pub type ListDigests = [u128; ListKind::ALL.len()];
+
+/// The target of an exposed name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    pub backend: BackendId,
+    /// The name at the backend.
+    pub name: String,
+}
+
+/// The merged snapshot of a tenant.
+#[derive(Debug)]
+pub struct Catalog {
+    pub backends: BTreeMap<BackendId, Arc<BackendLists>>,
+    /// Capabilities of the aggregated endpoint: the union of its backends.
+    pub capabilities: ServerCapabilities,
+    tools: FastMap<String, Target>,
+    prompts: FastMap<String, Target>,
+    /// By backend and the tool's own name.
+    traits: FastMap<BackendId, FastMap<String, (ToolTraits, DefinitionDigest)>>,
+    /// Tools that want arguments repeated in headers, by backend and the tool's own name.
+    mirrored: FastMap<BackendId, FastMap<String, Vec<ParamHeader>>>,
+    lists: FastMap<(Endpoint, ListKind), Pages>,
+    tenant: TenantId,
+    key: hmac::Key,
+}
+
+impl Catalog {
+    pub fn build(
+        tenant: TenantId,
+        key: hmac::Key,
+        backends: BTreeMap<BackendId, Arc<BackendLists>>,
+    ) -> Self {
+        let capabilities =
+            ServerCapabilities::merge(backends.values().map(|lists| &lists.server.capabilities));
+        let mut catalog = Self {
+            capabilities,
+            tools: FastMap::default(),
+            prompts: FastMap::default(),
+            traits: FastMap::default(),
+            mirrored: FastMap::default(),
+            lists: FastMap::default(),
+            backends: BTreeMap::new(),
+            tenant,
+            key,
+        };
+        for (backend, lists) in &backends {
+            let traits = lists
+                .tools
+                .iter()
+                .map(|tool| (tool.key.clone(), (tool.traits, tool.definition)))
+                .collect();
+            catalog.traits.insert(backend.clone(), traits);
+            let mirrored = mirrored(&lists.tools);
+            if !mirrored.is_empty() {
+                catalog.mirrored.insert(backend.clone(), mirrored);
+            }
+            for (kind, map) in
+                [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)]
+            {
+                for entry in lists.entries(kind) {
+                    map.entry(entry.exposed_key.clone()).or_insert_with(|| Target {
+                        backend: backend.clone(),
+                        name: entry.key.clone(),
+                    });
+                }
+            }
+            for kind in ListKind::ALL {
+                let endpoint = Endpoint::Single(backend.clone());
+                let entries =
+                    lists.entries(kind).iter().map(|entry| (entry.key.as_str(), &entry.native));
+                let pages = catalog.paginate(
+                    &endpoint,
+                    kind,
+                    entries,
+                    lists.stale.then_some(backend).into_iter(),
+                );
+                catalog.lists.insert((endpoint, kind), pages);
+            }
+        }
+        for kind in ListKind::ALL {
+            let entries = backends
+                .values()
+                .flat_map(|lists| lists.entries(kind))
+                .map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
+            let stale =
+                backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
+            let pages = catalog.paginate(&Endpoint::Aggregated, kind, entries, stale);
+            catalog.lists.insert((Endpoint::Aggregated, kind), pages);
+        }
+        catalog.backends = backends;
+        catalog
+    }
+
+    /// Builds the snapshot of the same tenant with other lists.
+    pub fn rebuilt(&self, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
+        Self::build(self.tenant.clone(), self.key.clone(), backends)
+    }
+
+    /// Returns whether a backend lists a tool or prompt with this own name.
+    pub fn has(&self, backend: &BackendId, kind: ListKind, name: &str) -> bool {
+        match kind {
+            ListKind::Tools => self.traits(backend, name).is_some(),
+            _ => self
+                .backends
+                .get(backend)
+                .is_some_and(|lists| lists.entries(kind).iter().any(|entry| entry.key == name)),
+        }
+    }
+
+    pub fn tool(&self, exposed: &str) -> Option<&Target> {
+        self.tools.get(exposed)
+    }
+
+    pub fn prompt(&self, exposed: &str) -> Option<&Target> {
+        self.prompts.get(exposed)
+    }
+
+    /// Returns the traits of a tool by the backend's name for it. `None` for one that is not
+    /// listed.
+    pub fn traits(&self, backend: &BackendId, tool: &str) -> Option<ToolTraits> {
+        Some(self.traits.get(backend)?.get(tool)?.0)
+    }
+
+    /// Returns the digest of a listed tool by the backend's name for it.
+    pub fn definition(&self, backend: &BackendId, tool: &str) -> Option<DefinitionDigest> {
+        Some(self.traits.get(backend)?.get(tool)?.1)
+    }
+
+    /// Returns the arguments that a tool wants repeated in headers, by the endpoint's name for it.
+    pub fn param_headers(&self, endpoint: &Endpoint, tool: &str) -> &[ParamHeader] {
+        if self.mirrored.is_empty() {
+            return &[]; // as nearly everywhere
+        }
+        let (backend, tool) = match endpoint {
+            Endpoint::Single(backend) => (backend, tool),
+            Endpoint::Aggregated => match self.tools.get(tool) {
+                Some(target) => (&target.backend, target.name.as_str()),
+                None => return &[],
+            },
+        };
+        self.mirrored.get(backend).and_then(|tools| tools.get(tool)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the result object of a list request.
+    pub fn list(
+        &self,
+        endpoint: &Endpoint,
+        kind: ListKind,
+        cursor: Option<&str>,
+    ) -> Result<Bytes, Refusal> {
+        let bad_cursor = || {
+            Refusal::new(
+                ErrorKind::CursorInvalid,
+                "the cursor is not one this list gave out, or its place in the list is gone",
+            )
+        };
+        let Some(pages) = self.lists.get(&(endpoint.clone(), kind)) else {
+            return Ok(Bytes::from(format!("{{\"{}\":[]}}", kind.member())));
+        };
+        let Some(cursor) = cursor else { return Ok(pages.pages[0].clone()) };
+        let last =
+            cursor::open(&self.key, self.scope(endpoint, kind), cursor).ok_or_else(bad_cursor)?;
+        let start = pages.keys.iter().position(|key| *key == last).ok_or_else(bad_cursor)? + 1;
+        if start % PAGE_ENTRIES == 0 && start / PAGE_ENTRIES < pages.pages.len() {
+            return Ok(pages.pages[start / PAGE_ENTRIES].clone());
+        }
+        Ok(self.page(endpoint, kind, pages, start))
+    }
+
+    /// Returns the lists that differ for one endpoint, for `notifications/…/list_changed`.
+    pub fn changed_lists(&self, before: &Catalog, endpoint: &Endpoint) -> Vec<ListKind> {
+        ListKind::ALL
+            .into_iter()
+            .filter(|kind| {
+                let slot = (endpoint.clone(), *kind);
+                self.entries(&slot) != before.entries(&slot)
+            })
+            .collect()
+    }
+
+    /// Returns digests that show, also to another process, whether a client knows the current
+    /// lists.
+    pub fn digests(&self, endpoint: &Endpoint) -> ListDigests {
+        ListKind::ALL.map(|kind| match self.lists.get(&(endpoint.clone(), kind)) {
+            Some(pages) => *pages.digest.get_or_init(|| digest_of(&pages.entries)),
+            None => digest_of(&[]),
+        })
+    }
+
+    fn entries(&self, slot: &(Endpoint, ListKind)) -> &[Bytes] {
+        self.lists.get(slot).map_or(&[], |pages| &pages.entries)
+    }
+
+    fn scope<'a>(&'a self, endpoint: &'a Endpoint, kind: ListKind) -> CursorScope<'a> {
+        CursorScope { tenant: self.tenant.as_str(), endpoint: endpoint.name(), list: kind.member() }
+    }
+
+    fn paginate<'a>(
+        &self,
+        endpoint: &Endpoint,
+        kind: ListKind,
+        entries: impl Iterator<Item = (&'a str, &'a Bytes)>,
+        stale: impl Iterator<Item = &'a BackendId>,
+    ) -> Pages {
+        let mut pages = Pages { suffix: stale_mark(stale), ..Pages::default() };
+        let mut seen = HashSet::new();
+        for (key, entry) in entries {
+            if seen.insert(key) {
+                pages.keys.push(key.to_owned());
+                pages.entries.push(entry.clone());
+            }
+        }
+        let count = pages.entries.len().div_ceil(PAGE_ENTRIES).max(1);
+        pages.pages = (0..count)
+            .map(|index| self.page(endpoint, kind, &pages, index * PAGE_ENTRIES))
+            .collect();
+        pages
+    }
+
+    fn page(&self, endpoint: &Endpoint, kind: ListKind, pages: &Pages, start: usize) -> Bytes {
+        let end = pages.entries.len().min(start + PAGE_ENTRIES);
+        let mut body = Vec::with_capacity(
+            64 + pages.entries[start..end].iter().map(|entry| entry.len() + 1).sum::<usize>(),
+        );
+        body.extend_from_slice(format!("{{\"{}\":[", kind.member()).as_bytes());
+        for (index, entry) in pages.entries[start..end].iter().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            body.extend_from_slice(entry);
+        }
+        body.push(b']');
+        if end < pages.entries.len() {
+            let cursor = cursor::seal(&self.key, self.scope(endpoint, kind), &pages.keys[end - 1]);
+            body.extend_from_slice(format!(",\"nextCursor\":\"{cursor}\"").as_bytes());
+        }
+        body.extend_from_slice(pages.suffix.as_bytes());
+        body.push(b'}');
+        body.into()
+    }
+}
+
+/// Returns the arguments that tools want repeated in headers. A tool with an invalid annotation is
+/// left out of the map.
+fn mirrored(tools: &[CatalogEntry]) -> FastMap<String, Vec<ParamHeader>> {
+    let asks = |tool: &&CatalogEntry| memmem::find(&tool.native, b"x-mcp-header").is_some();
+    let headers = |tool: &CatalogEntry| {
+        let document = Document::parse(
+            &tool.native,
+            &json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() },
+        )
+        .ok()?;
+        tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
+    };
+    tools.iter().filter(asks).filter_map(|tool| Some((tool.key.clone(), headers(tool)?))).collect()
+}
+
+/// Returns the `_meta` member that names the backends whose lists are stale.
+fn stale_mark<'a>(stale: impl Iterator<Item = &'a BackendId>) -> String {
+    let names: Vec<String> = stale.map(|backend| format!("\"{backend}\"")).collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(",\"_meta\":{{\"dev.mcp-broker/stale\":[{}]}}", names.join(","))
+    }
+}
+
+const _: () = assert!(PAGE_ENTRIES > 0 && PAGE_ENTRIES <= LIST_ENTRIES_MAX);
+
+fn digest_of(entries: &[Bytes]) -> u128 {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    for entry in entries {
+        hash.update(&(entry.len() as u64).to_le_bytes());
+        hash.update(entry);
+    }
+    let hash = hash.finish();
+    hash.as_ref().iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{handshake::InitializeResult, version::Version};
+
+    use super::*;
+
+    fn backend(name: &str) -> BackendId {
+        BackendId::parse(name).unwrap()
+    }
+
+    fn lists(name: &str, tools: usize) -> (BackendId, Arc<BackendLists>) {
+        let id = backend(name);
+        let body: Vec<String> = (0..tools)
+            .map(|n| format!(r#"{{"name":"t{n}","inputSchema":{{"type":"object"}}}}"#))
+            .collect();
+        let page = read_page(
+            ListKind::Tools,
+            &id,
+            TaskHost::Backend,
+            format!(r#"{{"tools":[{}]}}"#, body.join(",")).as_bytes(),
+        )
+        .unwrap();
+        let lists = BackendLists {
+            server: Arc::new(InitializeResult {
+                version: Version::LATEST_WITH_SESSIONS,
+                capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
+                server_info: Bytes::from_static(b"{}"),
+                server_name: name.to_owned(),
+                server_version: String::new(),
+                instructions: None,
+            }),
+            tools: page.entries,
+            prompts: vec![],
+            resources: vec![],
+            resource_templates: vec![],
+            stale: false,
+        };
+        (id, Arc::new(lists))
+    }
+
+    fn catalog(backends: impl IntoIterator<Item = (BackendId, Arc<BackendLists>)>) -> Catalog {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+        Catalog::build(TenantId::parse("acme").unwrap(), key, backends.into_iter().collect())
+    }
+
+    fn all_names(catalog: &Catalog, endpoint: &Endpoint) -> Vec<String> {
+        let (mut names, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = catalog.list(endpoint, ListKind::Tools, cursor.as_deref()).unwrap();
+            let page: serde_json::Value = serde_json::from_slice(&page).unwrap();
+            names.extend(
+                page["tools"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|tool| tool["name"].as_str().unwrap().to_owned()),
+            );
+            match page["nextCursor"].as_str() {
+                Some(next) => cursor = Some(next.to_owned()),
+                None => return names,
+            }
+        }
+    }
+
+    #[test]
+    fn page_01_pages_hold_every_entry_once() {
+        let catalog = catalog([lists("b", 250), lists("a", 3)]);
+        let names = all_names(&catalog, &Endpoint::Aggregated);
+        assert_eq!(names.len(), 253);
+        assert_eq!((names[0].as_str(), names[3].as_str()), ("a__t0", "b__t0"));
+        assert_eq!(all_names(&catalog, &Endpoint::Single(backend("b"))).len(), 250);
+    }
+
+    #[test]
+    fn a_cursor_goes_on_after_its_entry_when_the_list_grows_before_it() {
+        let before = catalog([lists("b", 150)]);
+        let page: serde_json::Value = serde_json::from_slice(
+            &before.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap(),
+        )
+        .unwrap();
+        let after = catalog([lists("a", 5), lists("b", 150)]);
+        let rest = after
+            .list(&Endpoint::Aggregated, ListKind::Tools, page["nextCursor"].as_str())
+            .unwrap();
+        let rest: serde_json::Value = serde_json::from_slice(&rest).unwrap();
+        assert_eq!(rest["tools"][0]["name"], "b__t100");
+        assert_eq!(rest["tools"].as_array().unwrap().len(), 50);
+    }
+
+    #[test]
+    fn foreign_cursors_are_refused() {
+        let catalog = catalog([lists("b", 150)]);
+        let page: serde_json::Value = serde_json::from_slice(
+            &catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap(),
+        )
+        .unwrap();
+        let cursor = page["nextCursor"].as_str();
+        assert!(catalog.list(&Endpoint::Single(backend("b")), ListKind::Tools, cursor).is_err());
+        assert!(catalog.list(&Endpoint::Aggregated, ListKind::Prompts, cursor).is_err());
+    }
+
+    #[test]
+    fn names_lead_to_their_backend() {
+        let catalog = catalog([lists("a", 1), lists("b", 1)]);
+        assert_eq!(
+            catalog.tool("b__t0"),
+            Some(&Target { backend: backend("b"), name: "t0".into() })
+        );
+        assert_eq!(catalog.tool("t0"), None);
+    }
+
+    #[test]
+    fn a_stale_backend_is_named() {
+        let (id, fresh) = lists("b", 1);
+        let stale = Arc::new(BackendLists { stale: true, ..(*fresh).clone() });
+        let catalog = catalog([(id, stale)]);
+        let page: serde_json::Value = serde_json::from_slice(
+            &catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(page["_meta"]["dev.mcp-broker/stale"][0], "b");
+    }
+
+    #[test]
+    fn only_lists_that_differ_are_reported() {
+        let (one, two) = (catalog([lists("b", 1)]), catalog([lists("b", 2)]));
+        assert_eq!(two.changed_lists(&one, &Endpoint::Aggregated), vec![ListKind::Tools]);
+        assert!(one.changed_lists(&one, &Endpoint::Aggregated).is_empty());
+        assert!(two.changed_lists(&one, &Endpoint::Single(backend("other"))).is_empty());
+    }
+
+    #[test]
+    fn hostile_entries_are_left_out_one_by_one() {
+        let page = br#"{"tools":[{"name":"ok","inputSchema":{"type":"object"}},{"name":"","inputSchema":{}},{"name":"no-schema"},
+            {"name":"a\r\nb","inputSchema":{}},{"inputSchema":{}},7]}"#;
+        let page = read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, page).unwrap();
+        assert_eq!((page.entries.len(), page.skipped.len()), (1, 5));
+        assert!(read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, b"{}").is_err());
+    }
+
+    #[test]
+    fn task_02_tools_of_a_backend_without_tasks_are_offered_as_tasks() {
+        let page = br#"{"tools":[{"name":"plain","inputSchema":{}},{"name":"never","inputSchema":{},"execution":{"taskSupport":"forbidden"}},
+            { "name":"must","inputSchema":{},"execution":{"taskSupport":"required","x":1}},{"name":"other","inputSchema":{},"execution":{}}]}"#;
+        let read = |host| read_page(ListKind::Tools, &backend("b"), host, page).unwrap().entries;
+        let supports = |entries: &[CatalogEntry]| {
+            entries.iter().map(|entry| entry.traits.task_support).collect::<Vec<_>>()
+        };
+        let (own, hosted) = (read(TaskHost::Backend), read(TaskHost::Broker));
+        use TaskSupport::{Forbidden, Optional, Required};
+        assert_eq!(supports(&own), [Forbidden, Forbidden, Required, Forbidden]);
+        assert_eq!(supports(&hosted), [Optional, Forbidden, Optional, Optional]);
+        assert_eq!(hosted[1].native, own[1].native, "what says something is left alone");
+        for entry in &hosted {
+            let shown: serde_json::Value = serde_json::from_slice(&entry.exposed).unwrap();
+            assert_eq!(shown["name"], format!("b__{}", entry.key));
+            let support = if entry.key == "never" { "forbidden" } else { "optional" };
+            assert_eq!(shown["execution"]["taskSupport"], support);
+        }
+        let must: serde_json::Value = serde_json::from_slice(&hosted[2].native).unwrap();
+        assert_eq!(
+            (&must["name"], &must["execution"]["x"]),
+            (&serde_json::json!("must"), &serde_json::json!(1))
+        );
+    }
+}

@@ -1,0 +1,261 @@
+//! The lists of one backend, as the broker fetched them page by page.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use bytes::Bytes;
+use protocol::{
+    handshake::InitializeResult,
+    ids::BackendId,
+    json::{self, Document, Tape, TapeValue, ValueKind},
+};
+
+use super::{
+    alike,
+    tool_traits::{TaskHost, ToolTraits, with_task_support},
+};
+use crate::{exposed_names, exposure};
+
+/// The four lists of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ListKind {
+    Tools,
+    Prompts,
+    Resources,
+    ResourceTemplates,
+}
+
+impl ListKind {
+    pub const ALL: [ListKind; 4] =
+        [ListKind::Tools, ListKind::Prompts, ListKind::Resources, ListKind::ResourceTemplates];
+
+    /// Returns the member of the list result that holds the entries.
+    pub fn member(self) -> &'static str {
+        match self {
+            ListKind::Tools => "tools",
+            ListKind::Prompts => "prompts",
+            ListKind::Resources => "resources",
+            ListKind::ResourceTemplates => "resourceTemplates",
+        }
+    }
+
+    /// Returns the member that identifies an entry.
+    fn key(self) -> &'static str {
+        match self {
+            ListKind::Tools | ListKind::Prompts => "name",
+            ListKind::Resources => "uri",
+            ListKind::ResourceTemplates => "uriTemplate",
+        }
+    }
+
+    fn exposed_key(self, backend: &BackendId, original: &str) -> String {
+        match self {
+            ListKind::Tools | ListKind::Prompts => exposed_names::exposed_name(backend, original),
+            ListKind::Resources | ListKind::ResourceTemplates => {
+                exposed_names::exposed_uri(backend, original)
+            }
+        }
+    }
+}
+
+/// One tool, prompt, resource or template.
+#[derive(Debug, Clone)]
+pub struct CatalogEntry {
+    /// Name or URI at the backend.
+    pub key: String,
+    /// Name or URI on the aggregated endpoint.
+    pub exposed_key: String,
+    /// The backend's own bytes, except for the task support of a tool that the broker runs as a
+    /// task.
+    pub native: Bytes,
+    /// The entry with the exposed name.
+    pub exposed: Bytes,
+    pub traits: ToolTraits,
+    /// Digest of the backend's own bytes. It shows whether a tool has changed.
+    pub definition: DefinitionDigest,
+}
+
+impl CatalogEntry {
+    /// Returns the `inputSchema` of a tool, as its backend wrote it.
+    pub fn input_schema(&self) -> Option<Bytes> {
+        let document = Document::parse(
+            &self.native,
+            &json::Limits { bytes_max: self.native.len(), ..json::Limits::default() },
+        )
+        .ok()?;
+        document.root().get("inputSchema").map(|schema| Bytes::copy_from_slice(schema.raw()))
+    }
+}
+
+/// SHA-256 of an entry as its backend lists it.
+pub type DefinitionDigest = [u8; 32];
+
+/// An entry of a backend's list that was left out, with the reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedEntry {
+    pub key: String,
+    pub reason: &'static str,
+}
+
+/// The last good copy of one backend's lists.
+#[derive(Debug, Clone)]
+pub struct BackendLists {
+    /// The result of the handshake.
+    pub server: Arc<InitializeResult>,
+    pub tools: Vec<CatalogEntry>,
+    pub prompts: Vec<CatalogEntry>,
+    pub resources: Vec<CatalogEntry>,
+    pub resource_templates: Vec<CatalogEntry>,
+    /// True if the backend is unreachable and the lists may be outdated.
+    pub stale: bool,
+}
+
+impl BackendLists {
+    /// Returns the same backend with empty lists.
+    pub fn without_entries(&self) -> Self {
+        Self {
+            server: self.server.clone(),
+            tools: Vec::new(),
+            prompts: Vec::new(),
+            resources: Vec::new(),
+            resource_templates: Vec::new(),
+            stale: self.stale,
+        }
+    }
+
+    pub fn entries(&self, kind: ListKind) -> &[CatalogEntry] {
+        match kind {
+            ListKind::Tools => &self.tools,
+            ListKind::Prompts => &self.prompts,
+            ListKind::Resources => &self.resources,
+            ListKind::ResourceTemplates => &self.resource_templates,
+        }
+    }
+
+    pub fn entries_mut(&mut self, kind: ListKind) -> &mut Vec<CatalogEntry> {
+        match kind {
+            ListKind::Tools => &mut self.tools,
+            ListKind::Prompts => &mut self.prompts,
+            ListKind::Resources => &mut self.resources,
+            ListKind::ResourceTemplates => &mut self.resource_templates,
+        }
+    }
+}
+
+/// A parsed page of a backend's list.
+#[derive(Debug, Default)]
+pub struct ListPage {
+    pub entries: Vec<CatalogEntry>,
+    pub skipped: Vec<SkippedEntry>,
+    pub next_cursor: Option<String>,
+}
+
+/// Parses the result of a list request. Invalid entries are left out, each with its reason. Only a
+/// result that is not a list is an error.
+pub fn read_page(
+    kind: ListKind,
+    backend: &BackendId,
+    host: TaskHost,
+    result: &[u8],
+) -> Result<ListPage, &'static str> {
+    let tape =
+        Tape::parse(result, &json::Limits::default()).map_err(|_| "the list is not valid JSON")?;
+    let root = tape.root();
+    let entries = root
+        .get(kind.member())
+        .filter(|v| v.kind() == ValueKind::Array)
+        .ok_or("the list result has no array of entries")?;
+    let mut page = ListPage {
+        next_cursor: root.get("nextCursor").and_then(|v| v.as_str()).map(|c| c.into_owned()),
+        ..ListPage::default()
+    };
+    for entry in entries.elements() {
+        match read_entry(kind, backend, host, entry) {
+            Ok(entry) => page.entries.push(entry),
+            Err(left_out) => page.skipped.push(left_out),
+        }
+    }
+    Ok(page)
+}
+
+const TWO_LINKS: &str =
+    "its _meta has two links to a user interface, in the same or another letter case";
+
+fn read_entry(
+    kind: ListKind,
+    backend: &BackendId,
+    host: TaskHost,
+    entry: TapeValue<'_>,
+) -> Result<CatalogEntry, SkippedEntry> {
+    let named = entry.unambiguous(kind.key());
+    let key = named
+        .as_ref()
+        .ok()
+        .and_then(|v| v.as_ref()?.as_str())
+        .map(|k| k.into_owned())
+        .unwrap_or_default();
+    let refuse = |why| Err(SkippedEntry { key: key.chars().take(80).collect(), reason: why });
+    // Readers differ in which of two members they use: a second name could pass for another
+    // backend's.
+    let Ok(value) = named else {
+        return refuse("it has two names or URIs, in the same or another letter case");
+    };
+    let Some(value) = value.filter(|_| !key.is_empty()) else {
+        return refuse("it has no name or URI");
+    };
+    if !alike::is_read_alike(entry) {
+        return refuse(
+            "it, its annotations or its execution have a member twice, or in another letter case",
+        );
+    }
+    if key.len() > 2048 {
+        return refuse("its name or URI is longer than 2048 bytes");
+    }
+    if key.chars().any(char::is_control) {
+        return refuse("its name or URI holds control characters");
+    }
+    if kind == ListKind::Tools
+        && entry.get("inputSchema").is_none_or(|schema| schema.kind() != ValueKind::Object)
+    {
+        return refuse("it has no inputSchema object");
+    }
+    let exposed_key = kind.exposed_key(backend, &key);
+    let mut definition = DefinitionDigest::default();
+    definition.copy_from_slice(digest::digest(&digest::SHA256, entry.raw()).as_ref());
+    if kind == ListKind::Tools
+        && host == TaskHost::Broker
+        && let Some(hosted) = with_task_support(entry)
+        && let Ok(tape) = Tape::parse(
+            &hosted,
+            &json::Limits { bytes_max: hosted.len(), ..json::Limits::default() },
+        )
+        && let Some(value) = tape.root().get(kind.key())
+    {
+        let Ok(exposed) =
+            exposure::expose_entry(backend, &hosted, tape.root(), value, &exposed_key)
+        else {
+            return refuse(TWO_LINKS);
+        };
+        let traits = ToolTraits::of(tape.root());
+        return Ok(CatalogEntry {
+            key,
+            exposed_key,
+            exposed,
+            traits,
+            native: hosted.clone(),
+            definition,
+        });
+    }
+    let native = Bytes::copy_from_slice(entry.raw());
+    let Ok(exposed) = exposure::expose_entry(backend, &native, entry, value, &exposed_key) else {
+        return refuse(TWO_LINKS);
+    };
+    Ok(CatalogEntry {
+        key,
+        exposed_key,
+        native,
+        exposed,
+        traits: ToolTraits::of(entry),
+        definition,
+    })
+}

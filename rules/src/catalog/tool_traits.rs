@@ -1,0 +1,101 @@
+//! Annotations of tools that affect how the broker runs them.
+
+use bytes::Bytes;
+use protocol::{
+    json::{self, TapeValue, ValueKind},
+    splice::Splice,
+};
+
+/// Task support of a tool (MCP 2025-11-25, Tasks: Tool-Level Negotiation).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskSupport {
+    Forbidden,
+    Optional,
+    Required,
+}
+
+impl TaskSupport {
+    pub(super) fn of(entry: TapeValue<'_>) -> Self {
+        match entry.path(&["execution", "taskSupport"]).and_then(|value| value.as_str()).as_deref()
+        {
+            Some("optional") => TaskSupport::Optional,
+            Some("required") => TaskSupport::Required,
+            _ => TaskSupport::Forbidden,
+        }
+    }
+}
+
+/// Annotations of a tool that affect how the broker runs it and who may call it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToolTraits {
+    pub task_support: TaskSupport,
+    /// `annotations.readOnlyHint`
+    pub read_only: bool,
+    /// `annotations.idempotentHint`
+    pub idempotent: bool,
+    /// `annotations.destructiveHint` is not false.
+    pub destructive: bool,
+    /// `annotations.openWorldHint` is not false.
+    pub open_world: bool,
+}
+
+impl Default for ToolTraits {
+    /// Returns the traits of an unknown tool.
+    fn default() -> Self {
+        Self {
+            task_support: TaskSupport::Optional,
+            read_only: false,
+            idempotent: false,
+            destructive: true,
+            open_world: true,
+        }
+    }
+}
+
+impl ToolTraits {
+    pub(super) fn of(entry: TapeValue<'_>) -> Self {
+        let given =
+            |name: &str| entry.path(&["annotations", name]).and_then(|value| value.as_bool());
+        let hint = |name: &str| given(name) == Some(true);
+        Self {
+            task_support: TaskSupport::of(entry),
+            read_only: hint("readOnlyHint"),
+            idempotent: hint("idempotentHint"),
+            destructive: given("destructiveHint") != Some(false),
+            open_world: given("openWorldHint") != Some(false),
+        }
+    }
+}
+
+/// The side that runs a call as a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskHost {
+    /// The backend, for tools with task support. Other tools do not run as tasks.
+    Backend,
+    /// The broker, for every tool, because the backend does not support tasks.
+    Broker,
+}
+
+/// Returns the tool with task support. `None` if the tool forbids it. "Required" has no meaning
+/// from a backend without tasks (MCP 2025-11-25, Tasks: Tool-Level Negotiation).
+pub(super) fn with_task_support(entry: TapeValue<'_>) -> Option<Bytes> {
+    let native = Bytes::copy_from_slice(entry.raw());
+    let base = entry.span().start;
+    let local = |value: TapeValue<'_>| json::Span {
+        start: value.span().start - base,
+        end: value.span().end - base,
+    };
+    let mut splice = Splice::new(&native);
+    match entry.get("execution").filter(|execution| execution.kind() == ValueKind::Object) {
+        Some(execution) => match execution.get("taskSupport") {
+            Some(said) if said.as_str().as_deref() == Some("forbidden") => return None,
+            Some(said) => splice.replace(local(said), b"\"optional\"".as_slice()),
+            None => splice.set_member(local(execution), None, "taskSupport", b"\"optional\""),
+        },
+        None if entry.get("execution").is_some() => return None, // not what it should be, and left alone
+        None => {
+            splice.set_member(local(entry), None, "execution", b"{\"taskSupport\":\"optional\"}")
+        }
+    };
+    Some(splice.finish())
+}

@@ -1,0 +1,729 @@
+//! Events of one stream towards a client: those still to be sent, and those that can be sent again.
+//!
+//! One log is the queue, the replay buffer and the memory of a stream. A reader is only a position
+//! in it. The log has limits of count, bytes and age. To make room, it drops delivered events
+//! first, then progress. If that is not enough, the stream is cut, because a client that does not
+//! read must not hold memory. A change notification is queued once per topic. It therefore needs no
+//! limit and cuts no stream.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::method::Method;
+
+/// Limits of one stream's log.
+#[derive(Debug, Clone, Copy)]
+pub struct LogLimits {
+    pub events: usize,
+    pub bytes: usize,
+}
+
+/// Role of an event in the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// The answer to one of the stream's requests. Never dropped.
+    Answer,
+    /// A request or notification. Never dropped, but too many of them cut the stream.
+    Message,
+    /// Progress or a log message. Dropped, oldest first, when the client does not keep up.
+    Droppable,
+}
+
+impl EventKind {
+    /// Returns the code that is stored with an event.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Answer => 1,
+            Self::Message => 2,
+            Self::Droppable => 3,
+        }
+    }
+
+    pub const fn from_code(code: u8) -> Self {
+        match code {
+            1 => Self::Answer,
+            3 => Self::Droppable,
+            _ => Self::Message, // never left out, whatever a later build means by it
+        }
+    }
+}
+
+/// Subject of a change notification. While one is unread, a second one about the same subject is
+/// not queued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Topic {
+    /// A list, by its `list_changed`.
+    List(Method),
+    /// A resource, by the client's URI.
+    Resource(String),
+}
+
+/// One event as the client gets it.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Position in the stream, from 1.
+    pub sequence: u64,
+    pub kind: EventKind,
+    pub topic: Option<Topic>,
+    pub frame: Bytes,
+    at: Instant,
+}
+
+impl Event {
+    /// Creates an event from its stored parts.
+    pub fn from_stored(
+        now: Instant,
+        sequence: u64,
+        kind: EventKind,
+        topic: Option<Topic>,
+        frame: Bytes,
+    ) -> Self {
+        Self { sequence, kind, topic, frame, at: now }
+    }
+}
+
+/// The state of a stream that an earlier owner stored.
+#[derive(Debug, Default)]
+pub struct StreamSnapshot {
+    /// Sequence of the last trimmed event.
+    pub trimmed_through: u64,
+    /// Position of the client.
+    pub position: u64,
+    /// Retained events, in order.
+    pub events: Vec<Event>,
+    /// Sequence of the last event. New events follow it.
+    pub last_sequence: u64,
+}
+
+/// Error: the stream was cut, because the client does not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overflow;
+
+/// Error: the log cannot continue from the position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PositionGone;
+
+#[derive(Debug)]
+pub struct EventLog {
+    limits: LogLimits,
+    events: VecDeque<Event>,
+    bytes: usize,
+    next_sequence: u64,
+    /// Sequence of the last event that a connection has taken.
+    handed: u64,
+    /// Sequence of the last dropped event. Events that were left out before they were read do not
+    /// count.
+    lost_through: u64,
+    /// Answers still to come. The stream ends with the last of them. `None`: a stream without an
+    /// end.
+    answers_due: Option<usize>,
+    cut: bool,
+    left_out: u64,
+    /// Set for an outbox, in which answers must find room too.
+    strict: bool,
+    /// Number of delivered events, each counted once, plus the messages before the first event.
+    handed_count: u64,
+    /// Bytes of delivered events that are still retained.
+    handed_bytes: usize,
+}
+
+/// More events than any client has received.
+const COUNT_UNKNOWN: u64 = u64::MAX / 2;
+
+impl EventLog {
+    /// Creates a stream that ends after `answers`, or (`None`) only with its session.
+    pub fn new(limits: LogLimits, answers: Option<usize>) -> Self {
+        Self {
+            limits,
+            events: VecDeque::new(),
+            bytes: 0,
+            next_sequence: 1,
+            handed: 0,
+            lost_through: 0,
+            answers_due: answers,
+            cut: false,
+            left_out: 0,
+            strict: false,
+            handed_count: 0,
+            handed_bytes: 0,
+        }
+    }
+
+    /// Creates a stream that carries all messages of a session. Answers count against its limits
+    /// too, because no other limit bounds the queue of a client that does not read.
+    ///
+    /// `said`: number of messages that the client has received before. `None` if it is unknown, so
+    /// that the client's count cannot be used.
+    pub fn outbox(limits: LogLimits, said: Option<u64>) -> Self {
+        Self {
+            strict: true,
+            handed_count: said.unwrap_or(COUNT_UNKNOWN),
+            ..Self::new(limits, None)
+        }
+    }
+
+    /// Creates a stream that continues where an earlier owner left it.
+    pub fn restored(limits: LogLimits, answers: Option<usize>, held: StreamSnapshot) -> Self {
+        let bytes = held.events.iter().map(|event| event.frame.len()).sum();
+        let handed_bytes = handed_bytes(&held);
+        Self {
+            events: held.events.into(),
+            bytes,
+            next_sequence: held.last_sequence + 1,
+            handed: held.position,
+            handed_bytes,
+            lost_through: held.trimmed_through,
+            ..Self::new(limits, answers)
+        }
+    }
+
+    /// Adds an event and returns its sequence. `None` if an event about the same topic is unread.
+    pub fn push(
+        &mut self,
+        now: Instant,
+        kind: EventKind,
+        topic: Option<Topic>,
+        frame: Bytes,
+    ) -> Result<Option<u64>, Overflow> {
+        if kind == EventKind::Answer {
+            self.answers_due = self.answers_due.map(|due| due.saturating_sub(1));
+        }
+        if self.cut {
+            return Err(Overflow);
+        }
+        if topic.is_some()
+            && self
+                .events
+                .iter()
+                .rev()
+                .take_while(|event| event.sequence > self.handed)
+                .any(|event| event.topic == topic)
+        {
+            return Ok(None);
+        }
+        let (sequence, may_exceed) =
+            (self.next_sequence, (kind == EventKind::Answer && !self.strict) || topic.is_some());
+        self.bytes += frame.len();
+        self.events.push_back(Event { sequence, kind, topic, frame, at: now });
+        self.next_sequence += 1;
+        self.make_room();
+        // One event alone is never too much: it is within the limit of a message.
+        if self.over_limit() && !may_exceed && self.events.len() > 1 {
+            self.cut = true;
+            if let Some(event) = self.events.pop_back() {
+                self.bytes -= event.frame.len(); // the next owner of the unread events must have room for them
+            }
+            return Err(Overflow);
+        }
+        Ok(Some(sequence))
+    }
+
+    /// Counts an answer that will not come, because its request was cancelled.
+    pub fn abandon_answer(&mut self) {
+        self.answers_due = self.answers_due.map(|due| due.saturating_sub(1));
+    }
+
+    /// Returns the first event after `position` and marks it as delivered.
+    pub fn next_after(&mut self, position: u64) -> Option<Event> {
+        let event = self.events.get(self.first_after(position))?.clone();
+        if event.sequence > self.handed {
+            self.handed = event.sequence;
+            self.handed_count += 1;
+            self.handed_bytes += event.frame.len();
+        }
+        Some(event)
+    }
+
+    /// Takes the events after `position` within these limits, but at least one. Returns the
+    /// position after them.
+    pub fn take_after(
+        &mut self,
+        position: u64,
+        count_max: usize,
+        bytes_max: usize,
+        frames: &mut Vec<Bytes>,
+    ) -> u64 {
+        let (first, mut bytes, mut position) = (self.first_after(position), 0, position);
+        for event in self.events.range(first..).take(count_max) {
+            if bytes > 0 && bytes + event.frame.len() > bytes_max {
+                break;
+            }
+            bytes += event.frame.len();
+            position = event.sequence;
+            if position > self.handed {
+                self.handed = position;
+                self.handed_count += 1;
+                self.handed_bytes += event.frame.len();
+            }
+            frames.push(event.frame.clone());
+        }
+        position
+    }
+
+    /// Drops delivered events up to `position`, because no client will request them again.
+    pub fn discard_through(&mut self, position: u64) {
+        while self.events.front().is_some_and(|event| event.sequence <= position.min(self.handed)) {
+            self.drop_front();
+        }
+    }
+
+    /// Returns the sequence of the last delivered event.
+    pub fn sent_through(&self) -> u64 {
+        self.handed
+    }
+
+    /// Drops delivered events up to `position`, except those that fit into `kept`.
+    pub fn trim_sent(&mut self, position: u64, kept: LogLimits) {
+        while self.first_after(self.handed) > kept.events || self.handed_bytes > kept.bytes {
+            match self.events.front() {
+                Some(event) if event.sequence <= position.min(self.handed) => self.drop_front(),
+                _ => return,
+            }
+        }
+    }
+
+    /// Returns whether [`EventLog::outbox`] created the log.
+    pub fn is_outbox(&self) -> bool {
+        self.strict
+    }
+
+    /// Returns whether the undelivered events exceed half of a limit.
+    pub fn is_half_full(&self) -> bool {
+        let waiting = self.events.len() - self.first_after(self.handed);
+        waiting > self.limits.events / 2 || self.bytes - self.handed_bytes > self.limits.bytes / 2
+    }
+
+    /// Returns the bytes of events that no connection has taken yet.
+    pub fn unread_bytes(&self) -> usize {
+        self.bytes.saturating_sub(self.handed_bytes)
+    }
+
+    /// Returns the position of a client that has received this many events of the stream.
+    pub fn position_of(&self, received: u64) -> Result<u64, PositionGone> {
+        let missing = self.handed_count.checked_sub(received).ok_or(PositionGone)?;
+        let handed_here = self.first_after(self.handed);
+        let missing = usize::try_from(missing).map_err(|_| PositionGone)?;
+        match handed_here.checked_sub(missing) {
+            None => Err(PositionGone),
+            Some(_) if missing == 0 => Ok(self.handed),
+            Some(at) => Ok(self.events[at].sequence - 1),
+        }
+    }
+
+    /// Returns the number of events after `position`.
+    pub fn count_after(&self, position: u64) -> u64 {
+        (self.events.len() - self.first_after(position)) as u64
+    }
+
+    /// Returns the index of the first event after `position`. A binary search, because a log holds
+    /// many events that were read already.
+    fn first_after(&self, position: u64) -> usize {
+        self.events.partition_point(|event| event.sequence <= position)
+    }
+
+    /// Returns an error unless all events after `position` are retained.
+    pub fn can_resume(&self, position: u64) -> Result<(), PositionGone> {
+        // Events that were left out unread (progress, log messages) leave gaps that do not matter.
+        let gone = self.cut || position >= self.next_sequence || position < self.lost_through;
+        if gone { Err(PositionGone) } else { Ok(()) }
+    }
+
+    /// Returns whether an event of this size fits without dropping another one.
+    pub fn has_room_for(&self, bytes: usize) -> bool {
+        self.events.is_empty()
+            || (self.events.len() < self.limits.events && self.bytes + bytes <= self.limits.bytes)
+    }
+
+    /// Removes and returns the events that no connection has taken yet.
+    pub fn take_unread(&mut self) -> Vec<Event> {
+        let handed = self.handed;
+        let (unread, kept): (Vec<_>, Vec<_>) =
+            self.events.drain(..).partition(|event| event.sequence > handed);
+        self.events = kept.into();
+        self.bytes = self.events.iter().map(|event| event.frame.len()).sum();
+        unread
+    }
+
+    /// Drops events older than `age`, up to `through`, which is the last one that the current
+    /// reader has taken. A slow reader meets the limits of the log, which cut its stream instead.
+    pub fn expire(&mut self, now: Instant, age: Duration, through: u64) {
+        let over = |event: &Event| {
+            event.sequence <= through && now.saturating_duration_since(event.at) > age
+        };
+        while self.events.front().is_some_and(over) {
+            self.drop_front();
+        }
+    }
+
+    /// Returns all retained events, delivered or not.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.events.iter()
+    }
+
+    /// Returns the sequence of the last dropped event.
+    pub fn trimmed_through(&self) -> u64 {
+        self.lost_through
+    }
+
+    /// Returns whether every answer is in the log.
+    pub fn is_complete(&self) -> bool {
+        self.answers_due == Some(0)
+    }
+
+    /// Returns whether the stream has an end.
+    pub fn is_finite(&self) -> bool {
+        self.answers_due.is_some()
+    }
+
+    pub fn was_cut(&self) -> bool {
+        self.cut
+    }
+
+    pub fn cut(&mut self) {
+        self.cut = true;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Returns the number of events left out since the last call.
+    pub fn take_dropped_count(&mut self) -> u64 {
+        std::mem::take(&mut self.left_out)
+    }
+
+    fn over_limit(&self) -> bool {
+        self.events.len() > self.limits.events || self.bytes > self.limits.bytes
+    }
+
+    fn make_room(&mut self) {
+        while self.over_limit()
+            && self.events.front().is_some_and(|event| event.sequence <= self.handed)
+        {
+            self.drop_front();
+        }
+        while self.over_limit() {
+            let Some(oldest) =
+                self.events.iter().position(|event| event.kind == EventKind::Droppable)
+            else {
+                return;
+            };
+            if let Some(event) = self.events.remove(oldest) {
+                self.bytes -= event.frame.len();
+                self.left_out += 1;
+            }
+        }
+    }
+
+    fn drop_front(&mut self) {
+        if let Some(event) = self.events.pop_front() {
+            self.bytes -= event.frame.len();
+            if event.sequence <= self.handed {
+                self.handed_bytes -= event.frame.len();
+            }
+            self.lost_through = event.sequence;
+        }
+    }
+}
+
+/// Returns the bytes of the retained events that the client of a restored stream has received.
+fn handed_bytes(held: &StreamSnapshot) -> usize {
+    held.events
+        .iter()
+        .filter(|event| event.sequence <= held.position)
+        .map(|event| event.frame.len())
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: LogLimits = LogLimits { events: 4, bytes: 100 };
+
+    fn push(log: &mut EventLog, kind: EventKind, text: &str) -> Result<(), Overflow> {
+        log.push(Instant::now(), kind, None, Bytes::from(text.to_owned())).map(|_| ())
+    }
+
+    fn push_about(log: &mut EventLog, topic: &Topic) -> Result<Option<u64>, Overflow> {
+        log.push(
+            Instant::now(),
+            EventKind::Message,
+            Some(topic.clone()),
+            Bytes::from_static(b"changed"),
+        )
+    }
+
+    #[test]
+    fn a_reader_gets_each_event_once_in_order() {
+        let mut log = EventLog::new(LIMITS, Some(1));
+        push(&mut log, EventKind::Message, "a").unwrap();
+        push(&mut log, EventKind::Answer, "b").unwrap();
+        let first = log.next_after(0).unwrap();
+        let second = log.next_after(first.sequence).unwrap();
+        assert_eq!((&first.frame[..], &second.frame[..]), (&b"a"[..], &b"b"[..]));
+        assert!(log.next_after(second.sequence).is_none() && log.is_complete());
+    }
+
+    #[test]
+    fn sse_12_what_was_read_makes_room_and_can_then_not_be_resumed() {
+        let mut log = EventLog::new(LIMITS, None);
+        for text in ["1", "2", "3", "4"] {
+            push(&mut log, EventKind::Message, text).unwrap();
+        }
+        log.next_after(0).unwrap();
+        log.next_after(1).unwrap();
+        push(&mut log, EventKind::Message, "5").unwrap();
+        assert_eq!(log.can_resume(0), Err(PositionGone), "event 1 was trimmed");
+        assert_eq!(log.can_resume(1), Ok(()));
+        assert_eq!(log.can_resume(5), Ok(()), "nothing missed");
+        assert_eq!(log.can_resume(6), Err(PositionGone), "never sent");
+    }
+
+    #[test]
+    fn progress_goes_before_anything_else_and_answers_never() {
+        let mut log = EventLog::new(LIMITS, Some(1));
+        for text in ["p1", "p2", "p3", "p4", "p5", "p6"] {
+            push(&mut log, EventKind::Droppable, text).unwrap();
+        }
+        assert_eq!(log.take_dropped_count(), 2);
+        assert_eq!(&log.next_after(0).unwrap().frame[..], b"p3");
+        push(&mut log, EventKind::Answer, &"x".repeat(1000)).unwrap();
+        assert!(log.is_complete() && !log.was_cut());
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_loses_the_stream() {
+        let mut log = EventLog::new(LIMITS, None);
+        for _ in 0..4 {
+            push(&mut log, EventKind::Message, "m").unwrap();
+        }
+        assert_eq!(push(&mut log, EventKind::Message, "m"), Err(Overflow));
+        assert!(log.was_cut());
+    }
+
+    #[test]
+    fn one_large_message_is_kept_and_the_answer_after_it_too() {
+        let mut log = EventLog::new(LIMITS, Some(1));
+        push(&mut log, EventKind::Message, &"x".repeat(1000)).unwrap();
+        push(&mut log, EventKind::Answer, "answer").unwrap();
+        assert!(log.is_complete() && !log.was_cut());
+    }
+
+    #[test]
+    fn left_out_does_not_prevent_a_resumption() {
+        let mut log = EventLog::new(LIMITS, Some(1));
+        for text in ["p1", "p2", "p3", "p4", "p5", "p6"] {
+            push(&mut log, EventKind::Droppable, text).unwrap();
+        }
+        assert_eq!(log.can_resume(0), Ok(()));
+    }
+
+    #[test]
+    fn a_cut_stream_still_counts_its_answers() {
+        let mut log = EventLog::new(LIMITS, Some(1));
+        log.cut();
+        assert_eq!(push(&mut log, EventKind::Answer, "answer"), Err(Overflow));
+        assert!(log.is_complete());
+    }
+
+    #[test]
+    fn unread_events_can_move_to_another_stream() {
+        let mut log = EventLog::new(LIMITS, None);
+        push(&mut log, EventKind::Message, "read").unwrap();
+        log.next_after(0).unwrap();
+        push(&mut log, EventKind::Message, "unread").unwrap();
+        let moved = log.take_unread();
+        assert_eq!(moved.len(), 1);
+        assert_eq!(&moved[0].frame[..], b"unread");
+    }
+
+    #[test]
+    fn old_events_expire() {
+        let mut log = EventLog::new(LIMITS, None);
+        push(&mut log, EventKind::Message, "old").unwrap();
+        log.expire(Instant::now() + Duration::from_secs(10), Duration::from_secs(5), u64::MAX);
+        assert!(log.is_empty());
+        assert_eq!(log.can_resume(0), Err(PositionGone));
+    }
+
+    #[test]
+    fn what_a_reader_has_still_to_get_does_not_expire() {
+        let mut log = EventLog::new(LIMITS, None);
+        for text in ["1", "2", "3"] {
+            push(&mut log, EventKind::Message, text).unwrap();
+        }
+        let read = log.next_after(0).unwrap().sequence;
+        log.expire(Instant::now() + Duration::from_secs(10), Duration::ZERO, read);
+        assert_eq!(
+            (log.can_resume(0), log.can_resume(read), log.count_after(read)),
+            (Err(PositionGone), Ok(()), 2)
+        );
+    }
+
+    #[test]
+    fn what_changed_twice_unread_is_told_once() {
+        let mut log = EventLog::new(LIMITS, None);
+        let (list, resource) =
+            (Topic::List(Method::ToolsListChanged), Topic::Resource("test://one".to_owned()));
+        assert_eq!(push_about(&mut log, &list), Ok(Some(1)));
+        assert_eq!(push_about(&mut log, &resource), Ok(Some(2)));
+        assert_eq!(
+            (push_about(&mut log, &list), push_about(&mut log, &resource)),
+            (Ok(None), Ok(None))
+        );
+        log.next_after(0).unwrap();
+        assert_eq!(
+            push_about(&mut log, &list),
+            Ok(Some(3)),
+            "the first one was read, so this is news"
+        );
+        assert_eq!(push_about(&mut log, &resource), Ok(None), "still unread");
+    }
+
+    #[test]
+    fn changes_of_many_resources_cut_no_stream() {
+        let mut log = EventLog::new(LIMITS, None);
+        for number in 0..10 * LIMITS.events {
+            push_about(&mut log, &Topic::Resource(number.to_string())).unwrap();
+        }
+        assert_eq!((log.was_cut(), log.count_after(0)), (false, 10 * LIMITS.events as u64));
+    }
+
+    #[test]
+    fn a_restored_log_goes_on_above_what_was_there() {
+        let now = Instant::now();
+        let events = [4, 5].map(|sequence| {
+            Event::from_stored(
+                now,
+                sequence,
+                EventKind::Message,
+                None,
+                Bytes::from(sequence.to_string()),
+            )
+        });
+        let held = StreamSnapshot {
+            trimmed_through: 2,
+            position: 3,
+            events: events.into(),
+            last_sequence: 1 << 33,
+        };
+        let mut log = EventLog::restored(LIMITS, None, held);
+        assert_eq!(log.can_resume(3), Ok(()));
+        assert_eq!(log.can_resume(1), Err(PositionGone), "trimmed before");
+        push(&mut log, EventKind::Message, "new").unwrap();
+        let mut position = 3;
+        let mut read = Vec::new();
+        while let Some(event) = log.next_after(position) {
+            position = event.sequence;
+            read.push((event.sequence, event.frame));
+        }
+        let expected = [(4, "4"), (5, "5"), ((1 << 33) + 1, "new")]
+            .map(|(sequence, text)| (sequence, Bytes::from(text)));
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn kinds_survive_being_stored() {
+        for kind in [EventKind::Answer, EventKind::Message, EventKind::Droppable] {
+            assert_eq!(EventKind::from_code(kind.code()), kind);
+        }
+    }
+
+    #[test]
+    fn an_outbox_is_half_full_by_events_or_by_bytes_that_wait() {
+        let mut log = EventLog::outbox(LogLimits { events: 4, bytes: 100 }, None);
+        let push = |log: &mut EventLog, bytes: usize| {
+            log.push(Instant::now(), EventKind::Answer, None, vec![b'x'; bytes].into()).unwrap()
+        };
+        for _ in 0..2 {
+            push(&mut log, 1);
+        }
+        assert!(!log.is_half_full());
+        push(&mut log, 1);
+        assert!(log.is_half_full(), "3 of 4 events");
+        let taken = log.take_after(0, 10, 1_000, &mut Vec::new());
+        assert!(!log.is_half_full(), "what was taken does not wait");
+        log.discard_through(taken);
+        push(&mut log, 51);
+        assert!(log.is_half_full(), "51 of 100 bytes");
+    }
+
+    #[test]
+    fn an_outbox_is_bounded_whatever_is_in_it() {
+        let mut log = EventLog::outbox(LIMITS, Some(0));
+        for text in ["1", "2", "3", "4"] {
+            push(&mut log, EventKind::Answer, text).unwrap();
+        }
+        assert_eq!(push(&mut log, EventKind::Answer, "5"), Err(Overflow));
+        assert!(log.was_cut());
+        let mut log = EventLog::outbox(LIMITS, Some(0));
+        push(&mut log, EventKind::Answer, &"x".repeat(101)).unwrap();
+        assert_eq!(push(&mut log, EventKind::Droppable, "progress"), Ok(()), "left out");
+        assert_eq!(log.count_after(0), 1);
+    }
+
+    #[test]
+    fn a_batch_is_bounded_by_count_and_bytes_and_never_empty() {
+        let mut log = EventLog::outbox(LogLimits { events: 100, bytes: 1000 }, Some(0));
+        for text in ["aaaa", "bb", "cc", "dd"] {
+            push(&mut log, EventKind::Answer, text).unwrap();
+        }
+        let mut frames = Vec::new();
+        assert_eq!(log.take_after(0, 10, 3, &mut frames), 1, "one alone may be larger");
+        assert_eq!(log.take_after(1, 10, 4, &mut frames), 3);
+        assert_eq!(log.take_after(3, 10, 4, &mut frames), 4);
+        assert_eq!(log.take_after(4, 10, 4, &mut frames), 4);
+        assert_eq!(frames, ["aaaa", "bb", "cc", "dd"]);
+        log.discard_through(3);
+        assert_eq!(log.events().count(), 1);
+    }
+
+    #[test]
+    fn a_client_that_counts_is_found_again() {
+        let mut log = EventLog::outbox(LogLimits { events: 4, bytes: 1000 }, Some(0));
+        let mut frames = Vec::new();
+        for text in ["p1", "p2", "p3", "p4", "p5"] {
+            push(&mut log, EventKind::Droppable, text).unwrap();
+        }
+        // The first event was left out. The client never received it, and does not count it.
+        let position = log.take_after(0, 3, 1000, &mut frames);
+        assert_eq!(log.position_of(3), Ok(position));
+        let again = log.position_of(1).unwrap();
+        frames.clear();
+        log.take_after(again, 10, 1000, &mut frames);
+        assert_eq!(frames, ["p3", "p4", "p5"]);
+        assert_eq!(log.position_of(5), Err(PositionGone), "more than were sent");
+        log.discard_through(position);
+        assert_eq!(log.position_of(2), Err(PositionGone));
+    }
+
+    #[test]
+    fn what_was_said_before_the_first_event_is_counted() {
+        let limits = LogLimits { events: 4, bytes: 1000 };
+        let mut log = EventLog::outbox(limits, Some(2));
+        assert_eq!((log.position_of(2), log.position_of(1)), (Ok(0), Err(PositionGone)));
+        for text in ["3", "4"] {
+            push(&mut log, EventKind::Answer, text).unwrap();
+        }
+        let position = log.take_after(0, 10, 1000, &mut Vec::new());
+        assert_eq!(
+            (log.position_of(4), log.position_of(3), log.position_of(2)),
+            (Ok(position), Ok(1), Ok(0))
+        );
+        assert_eq!(
+            (log.position_of(5), log.position_of(1)),
+            (Err(PositionGone), Err(PositionGone))
+        );
+        let mut log = EventLog::outbox(limits, None);
+        push(&mut log, EventKind::Answer, "1").unwrap();
+        log.take_after(0, 10, 1000, &mut Vec::new());
+        assert_eq!(
+            (log.position_of(0), log.position_of(1), log.position_of(9)),
+            (Err(PositionGone), Err(PositionGone), Err(PositionGone))
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! Names and URIs on the aggregated endpoint: `{backend}__{tool}` and `{backend}+{uri}`.
+//!
+//! A name depends only on its backend and its own text, so a new backend never renames tools of
+//! others. The map of the catalog resolves names, which are never split. URIs are split at the
+//! first `+`, which no backend name contains.
+
+use protocol::ids::BackendId;
+
+/// Bytes of an exposed name. Most model APIs accept this length for a tool.
+pub const EXPOSED_NAME_BYTES_MAX: usize = 64;
+/// Digits of the stable hash at the end of a shortened name.
+const HASH_DIGITS: usize = 10;
+const SEPARATOR: &str = "__";
+
+/// Returns the name of a backend's tool or prompt on the aggregated endpoint.
+pub fn exposed_name(backend: &BackendId, original: &str) -> String {
+    let plain = original.bytes().all(is_safe);
+    let length = backend.as_str().len() + SEPARATOR.len() + original.len();
+    if plain && length <= EXPOSED_NAME_BYTES_MAX {
+        return format!("{backend}{SEPARATOR}{original}");
+    }
+    let room = EXPOSED_NAME_BYTES_MAX - backend.as_str().len() - SEPARATOR.len() - HASH_DIGITS - 1;
+    let head: String = original
+        .chars()
+        .map(|c| if c.is_ascii() && is_safe(c as u8) { c } else { '_' })
+        .take(room)
+        .collect();
+    format!("{backend}{SEPARATOR}{head}_{}", stable_hash(original))
+}
+
+/// Returns the URI (or URI template) of a backend's resource on the aggregated endpoint.
+pub fn exposed_uri(backend: &BackendId, original: &str) -> String {
+    format!("{backend}+{original}")
+}
+
+/// Splits an aggregated URI into the backend's name and the backend's URI.
+pub fn native_uri(exposed: &str) -> Option<(BackendId, &str)> {
+    let (backend, original) = exposed.split_once('+')?;
+    Some((BackendId::parse(backend).ok()?, original))
+}
+
+fn is_safe(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
+}
+
+/// Computes FNV-1a in base 32. It is stable over releases, because clients store names in prompts
+/// and allow-lists.
+fn stable_hash(text: &str) -> String {
+    const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let mut hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    (0..HASH_DIGITS)
+        .map(|_| {
+            let digit = DIGITS[(hash & 31) as usize];
+            hash >>= 5;
+            digit as char
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backend(name: &str) -> BackendId {
+        BackendId::parse(name).unwrap()
+    }
+
+    #[test]
+    fn a_plain_name_is_prefixed() {
+        assert_eq!(exposed_name(&backend("weather"), "get_forecast"), "weather__get_forecast");
+    }
+
+    #[test]
+    fn unsafe_and_long_names_are_shortened_within_the_limit_and_stay_apart() {
+        let long = "x".repeat(200);
+        let longer = "x".repeat(201);
+        for name in ["a.b", "größe", "", &long, &longer, "a b"] {
+            let exposed = exposed_name(
+                &backend("a-backend-with-a-rather-long-name"[..32].trim_end_matches('-')),
+                name,
+            );
+            assert!(
+                exposed.len() <= EXPOSED_NAME_BYTES_MAX && exposed.bytes().all(is_safe)
+                    || name.is_empty(),
+                "{exposed}"
+            );
+        }
+        assert_ne!(exposed_name(&backend("b"), &long), exposed_name(&backend("b"), &longer));
+        assert_ne!(exposed_name(&backend("b"), "a.b"), exposed_name(&backend("b"), "a b"));
+    }
+
+    #[test]
+    fn the_hash_never_changes() {
+        assert_eq!(
+            exposed_name(&backend("b"), "files.read"),
+            exposed_name(&backend("b"), "files.read")
+        );
+        assert_eq!(stable_hash("files.read").len(), HASH_DIGITS);
+    }
+
+    #[test]
+    fn uris_round_trip_whatever_they_hold() {
+        for uri in ["file:///a+b", "test://x/{id}", "urn:a+b+c"] {
+            let exposed = exposed_uri(&backend("b-1"), uri);
+            assert_eq!(native_uri(&exposed), Some((backend("b-1"), uri)));
+        }
+        assert_eq!(native_uri("file:///plain"), None);
+        assert_eq!(native_uri("Bad Name+x"), None);
+    }
+}

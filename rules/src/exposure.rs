@@ -1,0 +1,184 @@
+//! Results and entries on the aggregated endpoint: every resource URI gets its backend as a prefix.
+//!
+//! Only URIs of a backend's resources change (MCP 2025-11-25: embedded resources, resource links,
+//! resource contents, `data.uri` of a not-found error, the `ui://` link of a tool). All other bytes
+//! stay the backend's. A client must read every URI where the broker rewrote it. Therefore an
+//! answer in which readers would find different URIs is an error.
+
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    ids::BackendId,
+    json::{self, AmbiguousMember, Span, Tape, TapeValue},
+    splice::Splice,
+};
+
+use super::{endpoint::Endpoint, exposed_names};
+
+/// Returns a list entry with its exposed name.
+pub fn expose_entry(
+    backend: &BackendId,
+    native: &Bytes,
+    entry: TapeValue<'_>,
+    key: TapeValue<'_>,
+    exposed_key: &str,
+) -> Result<Bytes, AmbiguousMember> {
+    let base = entry.span().start;
+    let mut splice = Splice::new(native);
+    splice.replace(shifted(key.span(), base), json::quote(exposed_key).into_bytes());
+    for path in [&["_meta", "ui", "resourceUri"][..], &["_meta", "ui/resourceUri"]] {
+        if let Some(link) = entry.unambiguous_path(path)?
+            && let Some(uri) = link.as_str()
+        {
+            splice.replace(
+                shifted(link.span(), base),
+                json::quote(&exposed_names::exposed_uri(backend, &uri)).into_bytes(),
+            );
+        }
+    }
+    Ok(splice.finish())
+}
+
+/// The URIs of a backend's own resources in its answer, if the endpoint shows them differently.
+#[derive(Debug, Default)]
+pub struct ResourceUris(Vec<(Span, String)>);
+
+impl ResourceUris {
+    /// Finds the URIs. Fails if two readers of the answer would find different ones.
+    pub fn find(answer: &Message, endpoint: &Endpoint) -> Result<Self, AmbiguousMember> {
+        let mut found = Vec::new();
+        // Most answers hold no URI, as decoding has shown. They are not parsed a second time.
+        if *endpoint == Endpoint::Aggregated
+            && answer.fields.has_uri_key
+            && let Some(span) = answer.result.or(answer.error)
+            && let Ok(tape) = Tape::parse(span.of(&answer.frame), &json::Limits::default())
+        {
+            let mut take = |value: TapeValue<'_>| {
+                found.extend(
+                    value.as_str().map(|uri| (value.span().shifted(span.start), uri.into_owned())),
+                )
+            };
+            each_uri(tape.root(), &mut take)?;
+        }
+        Ok(Self(found))
+    }
+
+    /// Adds the backend to each URI.
+    pub fn expose(&self, backend: &BackendId, splice: &mut Splice<'_>) {
+        for (span, uri) in &self.0 {
+            splice.replace(
+                *span,
+                json::quote(&exposed_names::exposed_uri(backend, uri)).into_bytes(),
+            );
+        }
+    }
+}
+
+fn each_uri(
+    root: TapeValue<'_>,
+    take: &mut impl FnMut(TapeValue<'_>),
+) -> Result<(), AmbiguousMember> {
+    if let Some(uri) = root.unambiguous_path(&["data", "uri"])? {
+        take(uri);
+    }
+    for contents in root.unambiguous("contents")?.into_iter().flat_map(|value| value.elements()) {
+        contents.unambiguous("uri")?.map(&mut *take);
+    }
+    for block in root.unambiguous("content")?.into_iter().flat_map(|value| value.elements()) {
+        block_uri(block)?.map(&mut *take);
+    }
+    for message in root.unambiguous("messages")?.into_iter().flat_map(|value| value.elements()) {
+        if let Some(block) = message.unambiguous("content")? {
+            block_uri(block)?.map(&mut *take);
+        }
+    }
+    Ok(())
+}
+
+fn block_uri(block: TapeValue<'_>) -> Result<Option<TapeValue<'_>>, AmbiguousMember> {
+    let kind = block.unambiguous("type")?;
+    match kind.and_then(|kind| kind.as_str()).as_deref() {
+        Some("resource_link") => block.unambiguous("uri"),
+        Some("resource") => block.unambiguous_path(&["resource", "uri"]),
+        _ => Ok(None),
+    }
+}
+
+fn shifted(span: Span, base: u32) -> Span {
+    Span { start: span.start - base, end: span.end - base }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exposed(answer: &str) -> String {
+        let message =
+            Message::decode(Bytes::from(answer.to_owned()), &json::Limits::default()).unwrap();
+        let backend = BackendId::parse("b").unwrap();
+        let mut splice = Splice::new(&message.frame);
+        ResourceUris::find(&message, &Endpoint::Aggregated).unwrap().expose(&backend, &mut splice);
+        String::from_utf8(splice.finish().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn uris_of_resources_are_exposed_and_nothing_else() {
+        let answer = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"uri: file:///x"},
+            {"type":"resource_link","uri":"file:///a","name":"uri"},{"type":"resource","resource":{"uri":"file:///b","text":""}}],
+            "structuredContent":{"uri":"file:///kept"}}}"#;
+        let expected = answer
+            .replace("\"file:///a\"", "\"b+file:///a\"")
+            .replace("\"file:///b\"", "\"b+file:///b\"");
+        assert_eq!(exposed(answer), expected);
+    }
+
+    #[test]
+    fn contents_prompts_and_not_found_errors_too() {
+        for (from, to) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"uri":"x:1"}]}}"#,
+                r#"{"uri":"b+x:1"}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"x:1"}}}]}}"#,
+                r#""uri":"b+x:1""#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"no","data":{"uri":"x:1"}}}"#,
+                r#"{"uri":"b+x:1"}"#,
+            ),
+        ] {
+            assert!(exposed(from).contains(to), "{}", exposed(from));
+        }
+    }
+
+    #[test]
+    fn an_answer_without_uris_is_the_same_bytes() {
+        let answer =
+            r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"plain"}]}}"#;
+        assert_eq!(exposed(answer), answer);
+    }
+
+    #[test]
+    fn s01_an_answer_whose_uris_readers_find_in_different_places_is_an_error() {
+        for result in [
+            r#"{"content":[{"type":"resource_link","uri":"x:1","URI":"other+x:1"}]}"#,
+            r#"{"content":[{"type":"resource_link","uri":"x:1","uri":"other+x:1"}]}"#,
+            r#"{"content":[{"type":"resource_link","\u0055ri":"other+x:1"}]}"#,
+            r#"{"content":[{"type":"resource_link","Type":"text","uri":"x:1"}]}"#,
+            r#"{"content":[{"type":"resource","resource":{"uri":"x:1"},"Resource":{"uri":"other+x:1"}}]}"#,
+            r#"{"content":[],"Content":[{"type":"resource_link","uri":"other+x:1"}]}"#,
+            r#"{"contents":[{"uri":"x:1"}],"contents":[]}"#,
+            r#"{"messages":[{"role":"user","content":{"type":"text"},"Content":{"type":"resource_link","uri":"other+x:1"}}]}"#,
+        ] {
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+            // Decoding already refuses duplicates of the outer members.
+            let Ok(message) = Message::decode(Bytes::from(answer), &json::Limits::default()) else {
+                continue;
+            };
+            assert!(ResourceUris::find(&message, &Endpoint::Aggregated).is_err(), "{result}");
+        }
+        let escaped = r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"\u0075ri":"x:1"}]}}"#;
+        assert_eq!(exposed(escaped), escaped.replace("x:1", "b+x:1"));
+    }
+}

@@ -1,0 +1,36 @@
+//! Pure decisions: time is an argument. Nothing here awaits, or reads a socket or a store.
+//!
+//! The broker asks a rule what a message means and what has to happen. Its sessions and backends
+//! carry the decision out. Limits that are not settings are in [`limits`].
+
+pub mod access;
+pub mod adaptive_concurrency;
+pub mod arguments;
+pub mod audit_retention;
+pub mod breaker;
+pub mod carried_trace;
+pub mod catalog;
+pub mod client_network;
+pub mod client_transport;
+pub mod completion;
+pub mod cursor;
+pub mod deadlines;
+pub mod endpoint;
+pub mod endpoint_info;
+pub mod event_log;
+pub mod exposed_names;
+pub mod exposure;
+pub mod fair_queue;
+pub mod gcra;
+pub mod limits;
+pub mod link_sharing;
+pub mod local_rate_limit;
+pub mod log_level;
+pub mod maps;
+pub mod retries;
+pub mod routing;
+pub mod shared_rate_limit;
+pub mod sign_in_failures;
+pub mod stateless;
+pub mod stateless_tasks;
+pub mod tasks;

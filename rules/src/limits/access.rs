@@ -1,0 +1,14 @@
+//! Limits of access policies and of what the broker remembers for them.
+
+/// Rules of one access policy.
+pub const POLICY_RULES_MAX: usize = 2_000;
+/// Tests of one access policy.
+pub const POLICY_TESTS_MAX: usize = 1_000;
+/// Patterns in one list of a rule.
+pub const POLICY_PATTERNS_MAX: usize = 500;
+/// One pattern of a rule.
+pub const POLICY_PATTERN_BYTES_MAX: usize = 512;
+/// Views of the catalog that the broker keeps for one tenant: one for each set of rights.
+pub const ACCESS_VIEWS_MAX: usize = 256;
+/// Subjects of one tenant whose view the broker remembers.
+pub const ACCESS_SUBJECTS_MAX: usize = 16_384;

@@ -1,0 +1,42 @@
+//! Limits of tokens of authorization servers, and of the keys that verify them.
+
+use std::time::Duration;
+
+/// Configured issuers.
+pub const ISSUERS_MAX: usize = 32;
+/// A token.
+pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
+/// The `kid` of a token.
+pub const TOKEN_KEY_ID_BYTES_MAX: usize = 256;
+/// The `sub` of a token.
+pub const TOKEN_PRINCIPAL_BYTES_MAX: usize = 255;
+/// Difference between the clocks of issuer and broker. A token is valid this long before `nbf`
+/// and after `exp`.
+pub const TOKEN_LEEWAY: Duration = Duration::from_secs(60);
+/// Verified tokens in the cache.
+pub const TOKENS_REMEMBERED_MAX: usize = 10_000;
+/// Interval at which a connection compares the end of its token with the clock.
+pub const EXPIRY_LOOK_INTERVAL: Duration = Duration::from_secs(20);
+/// A key set, and the metadata that leads to it.
+pub const KEY_SET_BYTES_MAX: usize = 256 * 1024;
+/// Keys of one set that the broker uses.
+pub const KEY_SET_KEYS_MAX: usize = 64;
+/// Age up to which the broker uses keys that it cannot fetch again, unless
+/// `auth.issuers[].keys_max_age` sets another age.
+pub const KEY_SET_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Interval at which the broker fetches keys again.
+pub const KEY_SET_REFRESH_INTERVAL: Duration = Duration::from_secs(300);
+/// Shortest interval between two fetches, whatever key ids tokens name.
+pub const KEY_SET_PAUSE_MIN: Duration = Duration::from_secs(5);
+/// Longest wait before a failed fetch is retried.
+pub const KEY_SET_RETRY_MAX: Duration = Duration::from_secs(60);
+/// Deadline of one fetch.
+pub const KEY_SET_FETCH_MAX: Duration = Duration::from_secs(10);
+/// Wait of a request for a fetch when its token names an unknown key.
+pub const KEY_SET_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Requests that wait for such a fetch at the same time.
+pub const KEY_SET_WAITING_MAX: usize = 256;
+
+const _: () = assert!(KEY_SET_WAIT_MAX.as_millis() <= KEY_SET_FETCH_MAX.as_millis()); // who waits does not outwait the fetch
+const _: () = assert!(KEY_SET_PAUSE_MIN.as_millis() <= KEY_SET_RETRY_MAX.as_millis());
+const _: () = assert!(KEY_SET_REFRESH_INTERVAL.as_secs() < KEY_SET_AGE_MAX.as_secs()); // keys that are fetched in time never grow too old

@@ -1,0 +1,562 @@
+//! Routing of a client's request: answered by the broker, or forwarded to one backend with edits.
+//!
+//! [`decide`] is the path from client to backend, from top to bottom. One parse serves policy,
+//! route and the forwarded request, so nothing is read twice from different places. Only the map of
+//! the catalog resolves names.
+
+mod resources;
+
+use bytes::Bytes;
+use protocol::{
+    capabilities::ServerCapabilities,
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::BackendId,
+    json::{self, Span},
+    method::{Direction, MessageKind, Method, Route},
+    version::Version,
+};
+
+use super::{
+    access::{AccessCheck, Object},
+    catalog::{Catalog, ListKind, Target, TaskSupport, ToolTraits},
+    endpoint::Endpoint,
+    log_level::LogLevel,
+};
+
+pub use self::resources::subscription;
+use self::resources::{by_reference, by_uri};
+
+/// The decision about a request.
+#[derive(Debug)]
+pub enum Decision {
+    /// The broker answers with this result.
+    Answer(Bytes),
+    SetLevel(LogLevel),
+    Subscribe(ResourceTarget),
+    Unsubscribe(ResourceTarget),
+    /// The request goes to one backend.
+    Forward(Plan),
+    /// The request goes to one backend, as a task.
+    CreateTask(Plan, TaskTarget),
+    /// The request is about a task.
+    Task(TaskQuestion),
+    ListTasks,
+}
+
+impl Decision {
+    /// Returns the backend that gets the request.
+    pub fn goes_to(&self) -> Option<&BackendId> {
+        match self {
+            Self::Forward(plan) | Self::CreateTask(plan, _) => Some(&plan.backend),
+            Self::Subscribe(target) | Self::Unsubscribe(target) => Some(&target.backend),
+            Self::Answer(_) | Self::SetLevel(_) | Self::Task(_) | Self::ListTasks => None,
+        }
+    }
+
+    /// Returns the called tool, by the backend's name.
+    pub fn tool(&self) -> Option<&str> {
+        match self {
+            Self::Forward(plan) | Self::CreateTask(plan, _) => {
+                plan.names.tool().map(|tool| tool.name.as_str())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The subject of a request about one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskQuestion {
+    State,
+    Result,
+    Cancel,
+}
+
+/// The tool that is to run as a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskTarget {
+    /// The client's name of the tool.
+    pub tool: String,
+    pub traits: ToolTraits,
+}
+
+/// A resource of one backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceTarget {
+    pub backend: BackendId,
+    pub uri: String,
+    /// The client's URI of the resource.
+    pub exposed_uri: String,
+}
+
+/// The target of a request and its edits, in addition to id and progress token.
+#[derive(Debug)]
+pub struct Plan {
+    pub backend: BackendId,
+    pub edits: Vec<(Span, Vec<u8>)>,
+    /// Set when the session does not support `params.task`, which must not reach the backend.
+    pub drop_task: bool,
+    /// The target at the backend, by the backend's name.
+    pub names: Named,
+}
+
+/// The target of a request at a backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    Tool(ToolCalled),
+    Resource(String),
+    Other,
+}
+
+impl Named {
+    pub fn tool(&self) -> Option<&ToolCalled> {
+        match self {
+            Self::Tool(tool) => Some(tool),
+            Self::Resource(_) | Self::Other => None,
+        }
+    }
+}
+
+/// The called tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolCalled {
+    /// The backend's name of the tool.
+    pub name: String,
+    pub traits: ToolTraits,
+}
+
+impl Plan {
+    fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
+        Self { backend, edits, drop_task: false, names: Named::Other }
+    }
+}
+
+/// Decides about one request of an open session. `catalog` is what the caller sees; `access` decides
+/// about objects that no list shows.
+pub fn decide(
+    message: &Message,
+    endpoint: &Endpoint,
+    advertised: &ServerCapabilities,
+    version: Version,
+    catalog: &Catalog,
+    access: Option<&AccessCheck<'_>>,
+) -> Result<Decision, Refusal> {
+    let method = message.method;
+    let info = method.info();
+    let askable = info.kind == MessageKind::Request
+        && info.direction != Direction::ServerToClient
+        && method.exists_in(version);
+    if !askable || matches!(info.route, Route::Handshake | Route::None) {
+        return Err(unknown_method(message, version));
+    }
+    // Before names are resolved: a feature that was not declared does not exist. Only the list of
+    // tools is exempt. Common clients (the conformance suite's among them) request it of every
+    // server. The empty list is then the correct answer.
+    if method != Method::ToolsList {
+        advertised.permits(method, version)?;
+    }
+    match info.route {
+        Route::ByTool => tool_call(message, endpoint, advertised, catalog, access),
+        Route::ByPrompt => {
+            let (plan, prompt) = by_name(
+                message,
+                endpoint,
+                (catalog, access),
+                ErrorKind::PromptNotFound,
+                catalog_prompt,
+            )?;
+            if let Some(access) = access {
+                let object = Object::Prompt { backend: &plan.backend, name: &prompt };
+                access
+                    .check(method, &object, || unknown_name(message, ErrorKind::PromptNotFound))?;
+            }
+            Ok(Decision::Forward(plan))
+        }
+        Route::ByUri => by_uri(message, endpoint, catalog, access),
+        Route::ByReference => by_reference(message, endpoint, catalog, access),
+        Route::ByTask => about_task(message, version),
+        _ => locally(message, endpoint, catalog, version),
+    }
+}
+
+fn locally(
+    message: &Message,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+    version: Version,
+) -> Result<Decision, Refusal> {
+    let list = |kind| {
+        let cursor = message.text(message.fields.cursor);
+        if message.fields.cursor.is_some() && cursor.is_none() {
+            return Err(Refusal::new(ErrorKind::InvalidParams, "params.cursor must be a string"));
+        }
+        catalog.list(endpoint, kind, cursor.as_deref()).map(Decision::Answer)
+    };
+    match message.method {
+        Method::Ping => Ok(Decision::Answer(Bytes::from_static(b"{}"))),
+        Method::ToolsList => list(ListKind::Tools),
+        Method::PromptsList => list(ListKind::Prompts),
+        Method::ResourcesList => list(ListKind::Resources),
+        Method::ResourcesTemplatesList => list(ListKind::ResourceTemplates),
+        Method::TasksList => Ok(Decision::ListTasks),
+        Method::LoggingSetLevel => {
+            let level = message.text(message.fields.level).and_then(|text| LogLevel::parse(&text));
+            level.map(Decision::SetLevel).ok_or_else(|| {
+                let allowed = LogLevel::ALL.map(|(name, _)| name).join(", ");
+                Refusal::new(
+                    ErrorKind::InvalidParams,
+                    format!("params.level must be one of {allowed}"),
+                )
+            })
+        }
+        _ => Err(unknown_method(message, version)),
+    }
+}
+
+type Lookup = fn(&Catalog, &str) -> Option<Target>;
+
+fn catalog_tool(catalog: &Catalog, name: &str) -> Option<Target> {
+    catalog.tool(name).cloned()
+}
+
+fn catalog_prompt(catalog: &Catalog, name: &str) -> Option<Target> {
+    catalog.prompt(name).cloned()
+}
+
+/// Returns the refusal of a name that does not exist, or that the caller may not see.
+fn unknown_name(message: &Message, missing: ErrorKind) -> Refusal {
+    let name = message.text(message.fields.name).unwrap_or_default();
+    Refusal::new(missing, format!("unknown name {}", quoted(&name)))
+}
+
+fn by_name(
+    message: &Message,
+    endpoint: &Endpoint,
+    (catalog, access): (&Catalog, Option<&AccessCheck<'_>>),
+    missing: ErrorKind,
+    lookup: Lookup,
+) -> Result<(Plan, String), Refusal> {
+    let (span, name) = required_text(message, message.fields.name, "params.name")?;
+    let (plan, native) = match endpoint {
+        // The backend resolves its own names, listed or not.
+        Endpoint::Single(backend) => (Plan::new(backend.clone(), Vec::new()), name.into_owned()),
+        Endpoint::Aggregated => {
+            let target = lookup(catalog, &name).ok_or_else(|| {
+                if let Some(access) = access
+                    && let Some(hidden) = lookup(access.full_catalog(), &name)
+                {
+                    access.note_hidden(message.method, &hidden);
+                }
+                unknown_name(message, missing)
+            })?;
+            (
+                Plan::new(target.backend, vec![(span, json::quote(&target.name).into_bytes())]),
+                target.name,
+            )
+        }
+    };
+    supported(catalog, &plan.backend, message.method)?;
+    Ok((plan, native))
+}
+
+fn tool_call(
+    message: &Message,
+    endpoint: &Endpoint,
+    advertised: &ServerCapabilities,
+    catalog: &Catalog,
+    access: Option<&AccessCheck<'_>>,
+) -> Result<Decision, Refusal> {
+    let seen = (catalog, access);
+    let (mut plan, tool) = by_name(message, endpoint, seen, ErrorKind::ToolNotFound, catalog_tool)?;
+    let backend_has_tasks = catalog
+        .backends
+        .get(&plan.backend)
+        .is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
+    let traits = catalog.traits(&plan.backend, &tool);
+    if let Some(access) = access {
+        let traits = traits.unwrap_or_default();
+        let object = Object::Tool { backend: &plan.backend, name: &tool, traits };
+        access.check(message.method, &object, || unknown_name(message, ErrorKind::ToolNotFound))?;
+    }
+    let asked = message.fields.task.is_some();
+    let used = task_use(
+        asked,
+        advertised.tasks_tools_call,
+        traits.map(|traits| traits.task_support),
+        backend_has_tasks,
+    )?;
+    let traits = traits.unwrap_or_default();
+    let target = (used == TaskUse::Task).then(|| {
+        let named = message.text(message.fields.name).map(|name| name.into_owned());
+        TaskTarget { tool: named.unwrap_or_else(|| tool.clone()), traits }
+    });
+    plan.names = Named::Tool(ToolCalled { name: tool, traits });
+    plan.drop_task = used == TaskUse::Ignored;
+    Ok(match target {
+        Some(target) => Decision::CreateTask(plan, target),
+        None => Decision::Forward(plan),
+    })
+}
+
+/// The meaning of the `task` member of a call, or of its absence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TaskUse {
+    None,
+    /// The call runs normally.
+    Ignored,
+    Task,
+}
+
+/// Decides by MCP 2025-11-25, Tasks: a call is a task only if client, server and tool agree.
+/// `offered`: the broker declared tasks to this session.
+fn task_use(
+    asked: bool,
+    offered: bool,
+    support: Option<TaskSupport>,
+    backend_has_tasks: bool,
+) -> Result<TaskUse, Refusal> {
+    let refuse = |text: &str| Err(Refusal::new(ErrorKind::CapabilityMissing, text));
+    match (asked, support) {
+        (true, _) if !offered => Ok(TaskUse::Ignored),
+        (true, Some(TaskSupport::Forbidden)) => {
+            refuse("this tool does not run as a task, leave out params.task")
+        }
+        (true, _) => Ok(TaskUse::Task),
+        (false, Some(TaskSupport::Required)) if backend_has_tasks => {
+            refuse("this tool only runs as a task, params.task is missing")
+        }
+        (false, _) => Ok(TaskUse::None),
+    }
+}
+
+/// Returns the task support of the called tool if its backend has tasks (MCP 2025-11-25, Tasks).
+/// `None` if the backend has none, or if the tool is unknown.
+pub fn task_support(call: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<TaskSupport> {
+    let name = call.text(call.fields.name)?;
+    let (backend, native) = match endpoint {
+        Endpoint::Single(backend) => (backend, &*name),
+        Endpoint::Aggregated => {
+            catalog.tool(&name).map(|target| (&target.backend, target.name.as_str()))?
+        }
+    };
+    let has_tasks = catalog.backends.get(backend)?.server.capabilities.tasks_tools_call;
+    has_tasks.then(|| catalog.traits(backend, native))?.map(|traits| traits.task_support)
+}
+
+fn about_task(message: &Message, version: Version) -> Result<Decision, Refusal> {
+    let question = match message.method {
+        Method::TasksGet => TaskQuestion::State,
+        Method::TasksResult => TaskQuestion::Result,
+        Method::TasksCancel => TaskQuestion::Cancel,
+        _ => return Err(unknown_method(message, version)),
+    };
+    Ok(Decision::Task(question))
+}
+
+/// Returns an error if the backend lacks the feature (MCP 2025-11-25, Lifecycle: only negotiated
+/// capabilities).
+fn supported(catalog: &Catalog, backend: &BackendId, method: Method) -> Result<(), Refusal> {
+    match catalog.backends.get(backend) {
+        Some(lists) => lists.server.capabilities.permits(method, lists.server.version),
+        None => Ok(()), // never reached so far: the link tells
+    }
+}
+
+fn required_text<'a>(
+    message: &'a Message,
+    span: Option<Span>,
+    path: &str,
+) -> Result<(Span, std::borrow::Cow<'a, str>), Refusal> {
+    span.zip(message.text(span))
+        .ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, format!("{path} must be a string")))
+}
+
+fn unknown_method(message: &Message, version: Version) -> Refusal {
+    let text = format!(
+        "method {} is not one a client may call in {}",
+        quoted(&message.method_text()),
+        version.as_str()
+    );
+    Refusal::new(ErrorKind::MethodNotFound, text)
+}
+
+/// Returns text of a peer for a message of the broker: short, and in quotes.
+fn quoted(text: &str) -> String {
+    json::quote(&text.chars().take(100).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, sync::Arc};
+
+    use aws_lc_rs::hmac;
+    use protocol::{handshake::InitializeResult, ids::TenantId, splice::Splice};
+
+    use super::*;
+    use crate::catalog::{BackendLists, TaskHost, read_page};
+
+    fn backend(
+        name: &str,
+        capabilities: &str,
+        tools: &str,
+        prompts: &str,
+    ) -> (BackendId, Arc<BackendLists>) {
+        let id = BackendId::parse(name).unwrap();
+        let entries = |kind, list: &str| {
+            read_page(kind, &id, TaskHost::Broker, list.as_bytes()).unwrap().entries
+        };
+        let lists = BackendLists {
+            server: Arc::new(InitializeResult {
+                version: Version::LATEST_WITH_SESSIONS,
+                capabilities: ServerCapabilities::parse(capabilities.as_bytes()).unwrap(),
+                server_info: Bytes::from_static(b"{}"),
+                server_name: name.to_owned(),
+                server_version: String::new(),
+                instructions: None,
+            }),
+            tools: entries(ListKind::Tools, tools),
+            prompts: entries(ListKind::Prompts, prompts),
+            resources: vec![],
+            resource_templates: vec![],
+            stale: false,
+        };
+        (id, Arc::new(lists))
+    }
+
+    fn catalog() -> Catalog {
+        let everything = r#"{"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
+        let tools =
+            r#"{"tools":[{"name":"read","inputSchema":{}},{"name":"write.all","inputSchema":{}}]}"#;
+        let files = backend("files", everything, tools, r#"{"prompts":[{"name":"review"}]}"#);
+        let forecast = r#"{"tools":[{"name":"forecast","inputSchema":{}}]}"#;
+        let weather = backend("weather", r#"{"tools":{}}"#, forecast, r#"{"prompts":[]}"#);
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+        Catalog::build(TenantId::parse("acme").unwrap(), key, BTreeMap::from([files, weather]))
+    }
+
+    fn decided(request: &str, endpoint: &Endpoint) -> String {
+        let message =
+            Message::decode(Bytes::from(request.to_owned()), &json::Limits::default()).unwrap();
+        let catalog = catalog();
+        match decide(
+            &message,
+            endpoint,
+            &catalog.capabilities,
+            Version::LATEST_WITH_SESSIONS,
+            &catalog,
+            None,
+        ) {
+            Ok(Decision::Answer(result)) => format!("answer {}", String::from_utf8_lossy(&result)),
+            Ok(Decision::SetLevel(level)) => format!("level {}", level.name()),
+            Ok(Decision::Subscribe(target)) => {
+                format!("subscribe {} {}", target.backend, target.uri)
+            }
+            Ok(Decision::Unsubscribe(target)) => {
+                format!("unsubscribe {} {}", target.backend, target.uri)
+            }
+            Ok(Decision::Forward(plan)) => {
+                let mut splice = Splice::new(&message.frame);
+                for (span, text) in &plan.edits {
+                    splice.replace(*span, text.clone());
+                }
+                let task = if plan.drop_task { " without task" } else { "" };
+                format!(
+                    "forward {}{task} {}",
+                    plan.backend,
+                    String::from_utf8_lossy(&splice.finish())
+                )
+            }
+            Ok(Decision::CreateTask(plan, target)) => {
+                format!("task {} {} {:?}", plan.backend, target.tool, target.traits.task_support)
+            }
+            Ok(Decision::Task(question)) => format!("{question:?}"),
+            Ok(Decision::ListTasks) => "list tasks".to_owned(),
+            Err(refusal) => format!("refuse {}", refusal.kind.name()),
+        }
+    }
+
+    #[test]
+    fn the_transcript_holds() {
+        let transcript = include_str!("transcripts/routing.txt");
+        let mut request = "";
+        let mut checked = 0;
+        for line in transcript.lines() {
+            if let Some(text) = line.strip_prefix("> ") {
+                request = text;
+            } else if let Some(expected) = line.strip_prefix("< ") {
+                assert_eq!(decided(request, &Endpoint::Aggregated), expected, "{request}");
+                checked += 1;
+            }
+        }
+        assert!(checked > 25, "the transcript was read");
+    }
+
+    #[test]
+    fn the_endpoint_of_one_backend_changes_nothing() {
+        let endpoint = Endpoint::Single(BackendId::parse("files").unwrap());
+        for request in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a tool that is not listed"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"review"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"file:///a"}}"#,
+        ] {
+            assert_eq!(decided(request, &endpoint), format!("forward files {request}"));
+        }
+    }
+
+    #[test]
+    fn task_02_task_03_a_call_is_a_task_only_where_all_agree() {
+        use TaskSupport::{Forbidden, Optional, Required};
+        for (support, as_task, as_call) in [
+            (Some(Optional), Some(TaskUse::Task), Some(TaskUse::None)),
+            (Some(Required), Some(TaskUse::Task), None),
+            (Some(Forbidden), None, Some(TaskUse::None)),
+            (None, Some(TaskUse::Task), Some(TaskUse::None)),
+        ] {
+            for backend_has_tasks in [true, false] {
+                let plain = if backend_has_tasks { as_call } else { Some(TaskUse::None) };
+                assert_eq!(
+                    task_use(true, true, support, backend_has_tasks).ok(),
+                    as_task,
+                    "{support:?}"
+                );
+                assert_eq!(
+                    task_use(false, true, support, backend_has_tasks).ok(),
+                    plain,
+                    "{support:?}"
+                );
+                let ignored = task_use(true, false, support, backend_has_tasks).ok();
+                assert_eq!(
+                    ignored,
+                    Some(TaskUse::Ignored),
+                    "a client that was not offered tasks: {support:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn task_03_a_task_is_made_where_tasks_were_offered() {
+        let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"files__read","task":{"ttl":1}}}"#;
+        let message = Message::decode(Bytes::from(call), &json::Limits::default()).unwrap();
+        let offered = ServerCapabilities::parse(
+            br#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#,
+        )
+        .unwrap();
+        let decision = decide(
+            &message,
+            &Endpoint::Aggregated,
+            &offered,
+            Version::LATEST_WITH_SESSIONS,
+            &catalog(),
+            None,
+        )
+        .unwrap();
+        let Decision::CreateTask(plan, target) = decision else { panic!("{decision:?}") };
+        assert_eq!(
+            (plan.backend.as_str(), target.tool.as_str(), target.traits.task_support),
+            ("files", "files__read", TaskSupport::Optional)
+        );
+    }
+}

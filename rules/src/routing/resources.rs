@@ -1,0 +1,161 @@
+//! Requests that name a resource by its URI, and completions that refer to a prompt or resource.
+
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::BackendId,
+    json,
+    method::Method,
+    uri,
+};
+
+use super::{Decision, Named, Plan, ResourceTarget, quoted, required_text, supported};
+use crate::{
+    access::{AccessCheck, Object},
+    catalog::Catalog,
+    endpoint::Endpoint,
+    exposed_names,
+    limits::URI_BYTES_MAX,
+};
+
+pub(super) fn by_uri(
+    message: &Message,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+    access: Option<&AccessCheck<'_>>,
+) -> Result<Decision, Refusal> {
+    let (span, uri) = required_text(message, message.fields.uri, "params.uri")?;
+    let target = resource_target(&uri, endpoint, catalog)?;
+    // A client may always end a subscription.
+    if message.method != Method::ResourcesUnsubscribe {
+        check_resource(access, message.method, &target)?;
+    }
+    supported(catalog, &target.backend, message.method)?;
+    Ok(match message.method {
+        Method::ResourcesSubscribe => Decision::Subscribe(target),
+        Method::ResourcesUnsubscribe => Decision::Unsubscribe(target),
+        _ => {
+            let edits = if target.uri == uri {
+                Vec::new()
+            } else {
+                vec![(span, json::quote(&target.uri).into_bytes())]
+            };
+            let names = Named::Resource(target.uri);
+            Decision::Forward(Plan { names, ..Plan::new(target.backend, edits) })
+        }
+    })
+}
+
+/// Refuses a resource that the caller may not use, like one that does not exist.
+fn check_resource(
+    access: Option<&AccessCheck<'_>>,
+    method: Method,
+    target: &ResourceTarget,
+) -> Result<(), Refusal> {
+    let Some(access) = access else { return Ok(()) };
+    let object = Object::Resource { backend: &target.backend, uri: &target.uri };
+    access.check(method, &object, || resource_not_found(&target.exposed_uri))
+}
+
+fn resource_not_found(uri: &str) -> Refusal {
+    Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri)
+}
+
+pub(super) fn by_reference(
+    message: &Message,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+    access: Option<&AccessCheck<'_>>,
+) -> Result<Decision, Refusal> {
+    let fields = &message.fields;
+    let plan = if fields.reference_uri.is_some() {
+        let (span, uri) = required_text(message, fields.reference_uri, "params.ref.uri")?;
+        let target = resource_target(&uri, endpoint, catalog)?;
+        if let Some(access) = access {
+            let object = Object::Template { backend: &target.backend, uri_template: &target.uri };
+            access.check(object.listing_method(), &object, || {
+                resource_not_found(&target.exposed_uri)
+            })?;
+        }
+        let edits = if target.uri == uri {
+            Vec::new()
+        } else {
+            vec![(span, json::quote(&target.uri).into_bytes())]
+        };
+        Plan { names: Named::Resource(target.uri), ..Plan::new(target.backend, edits) }
+    } else {
+        let (span, name) = required_text(message, fields.reference_name, "params.ref.name")?;
+        let unknown = || {
+            let text = format!("unknown prompt {}", quoted(&name));
+            Refusal::new(ErrorKind::ReferenceNotFound, text)
+        };
+        let check = |backend: &BackendId, name: &str| match access {
+            Some(access) => {
+                access.check(Method::PromptsGet, &Object::Prompt { backend, name }, unknown)
+            }
+            None => Ok(()),
+        };
+        match endpoint {
+            Endpoint::Single(backend) => {
+                check(backend, &name)?;
+                Plan::new(backend.clone(), Vec::new())
+            }
+            Endpoint::Aggregated => {
+                let target = catalog.prompt(&name).ok_or_else(unknown)?;
+                check(&target.backend, &target.name)?;
+                Plan::new(
+                    target.backend.clone(),
+                    vec![(span, json::quote(&target.name).into_bytes())],
+                )
+            }
+        }
+    };
+    supported(catalog, &plan.backend, message.method)?;
+    Ok(Decision::Forward(plan))
+}
+
+/// Returns the resource that a client subscribes to.
+pub fn subscription(
+    uri: &str,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+    access: Option<&AccessCheck<'_>>,
+) -> Result<ResourceTarget, Refusal> {
+    let target = resource_target(uri, endpoint, catalog)?;
+    check_resource(access, Method::ResourcesSubscribe, &target)?;
+    supported(catalog, &target.backend, Method::ResourcesSubscribe)?;
+    Ok(target)
+}
+
+fn resource_target(
+    uri: &str,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+) -> Result<ResourceTarget, Refusal> {
+    if uri.len() > URI_BYTES_MAX || uri.chars().any(char::is_control) || !uri.contains(':') {
+        let text =
+            format!("a URI has a scheme, no control characters and at most {URI_BYTES_MAX} bytes");
+        return Err(Refusal::new(ErrorKind::UriInvalid, text));
+    }
+    let climbs =
+        |_| Refusal::new(ErrorKind::PathTraversal, "the path of a resource URI does not climb");
+    match endpoint {
+        Endpoint::Single(backend) => {
+            uri::check(uri).map_err(climbs)?;
+            Ok(ResourceTarget {
+                backend: backend.clone(),
+                uri: uri.to_owned(),
+                exposed_uri: uri.to_owned(),
+            })
+        }
+        Endpoint::Aggregated => exposed_names::native_uri(uri)
+            .filter(|(backend, _)| catalog.backends.contains_key(backend))
+            .map(|(backend, native)| ResourceTarget {
+                backend,
+                uri: native.to_owned(),
+                exposed_uri: uri.to_owned(),
+            })
+            .ok_or_else(|| resource_not_found(uri))
+            .and_then(|target| uri::check(&target.uri).map(|()| target).map_err(climbs)),
+    }
+}
