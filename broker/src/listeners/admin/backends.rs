@@ -9,6 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     input::{BackendName, JsonBody, QueryParams, TenantName, read_as},
     page::Page,
+    permissions::SignedIn,
     preconditions::shown,
     problem::Problem,
     tenants::stored,
@@ -53,10 +54,12 @@ pub(super) struct PutParams {
 pub(super) async fn list(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
+    SignedIn(operator): SignedIn,
     QueryParams(asked): QueryParams<ListParams>,
 ) -> Result<impl IntoResponse, Problem> {
     let page = Page::new(asked.limit, asked.after)?;
     let mut backends = control.backends(&tenant)?;
+    backends.retain(|view| operator.covers_backend(tenant.as_str(), &view.status.backend));
     if let Some(state) = &asked.state {
         check_state(state)?;
         backends.retain(|backend| backend.status.state == *state);
