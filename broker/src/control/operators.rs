@@ -18,7 +18,7 @@ use super::{
 use crate::{auth::OperatorEntry, config::FieldError};
 
 /// Maximum number of operators.
-pub const OPERATORS_MAX: usize = 1_000;
+pub(super) const OPERATORS_MAX: usize = 1_000;
 /// Maximum number of tenants or backends of one operator.
 const SCOPE_ENTRIES_MAX: usize = 1_000;
 

@@ -50,6 +50,7 @@ mod limits;
 mod links;
 mod metrics;
 mod moving;
+mod operators;
 mod peers;
 mod policy;
 mod process;

@@ -196,6 +196,35 @@ async fn an_operator_of_a_tenant_sees_no_other() {
 }
 
 #[tokio::test]
+async fn only_an_admin_of_the_broker_starts_programs_that_are_not_listed() {
+    let stdio = |more: Value| {
+        let mut body = json!({"transport": {"type": "stdio", "command": "/bin/cat"}});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Some(body)
+    };
+    let path = "/admin/v1/tenants/default/backends/cat?wait=false";
+    for (listed, more, status) in [
+        ("", json!({}), 403),
+        (", stdio: {commands: [/bin/cat]}", json!({}), 201),
+        (", stdio: {commands: [/bin/cat]}", json!({"sandbox": {"write": ["/"]}}), 403),
+        (", stdio: {commands: [/bin/true]}", json!({}), 400),
+    ] {
+        let yaml = format!("{{auth: {{admin_token: {ADMIN}}}{listed}}}");
+        let admin = Admin::start(&yaml, super::tests::LOOPBACK).await;
+        for role in ["tenant_admin", "admin"] {
+            let body = json!({"name": format!("the {role}"), "role": role, "tenants": ["default"]});
+            let token = admin.operator(body).await;
+            let (code, answer) = admin.as_operator(&token, "PUT", path, stdio(more.clone())).await;
+            let replaced = status == 201 && code == 200;
+            assert!(code == status || replaced, "{listed} {role}: {answer}");
+        }
+        if listed.is_empty() {
+            assert_eq!(admin.as_operator(ADMIN, "PUT", path, stdio(more)).await.0, 201);
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_owner_of_a_backend_sees_and_operates_it_alone() {
     let admin = two_tenants().await;
     let other = "/admin/v1/tenants/acme/backends/mail?wait=false";
