@@ -43,6 +43,16 @@ pub(super) enum PolicyCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
+    /// Show what the policy refused, and what rules in shadow mode would change
+    Report {
+        /// A time such as 2026-01-31T12:00:00Z, or an age such as 1h; 24h at most
+        #[arg(long, default_value = "1h")]
+        since: String,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
 }
 
 #[derive(Debug, Subcommand)]

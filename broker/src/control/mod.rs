@@ -57,7 +57,7 @@ pub use self::{
     key_attributes::KeyAttributes,
     load::{LoadError, LoadSummary},
     operators::{NewOperator, OperatorShown, OperatorView},
-    policies::{PolicyCheck, PolicyCheckView, PolicyView},
+    policies::{PolicyCheck, PolicyCheckView, PolicyReportView, PolicyView},
     preconditions::Preconditions,
     reload::ReloadSummary,
     resource_views::{

@@ -241,6 +241,7 @@ fn router(control: Arc<Control>, access: Access) -> Router {
             get(policies::show).put(policies::put).delete(policies::remove),
         )
         .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
+        .route("/admin/v1/tenants/{tenant}/policy/report", get(policies::report))
         .route("/admin/v1/sessions", get(live::sessions))
         .route("/admin/v1/sessions/{id}", get(live::session).delete(live::end_session))
         .route("/admin/v1/tasks", get(live::tasks))

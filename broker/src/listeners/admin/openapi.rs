@@ -27,7 +27,7 @@ use super::{
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
         operators::list, operators::create, operators::revoke,
-        policies::show, policies::put, policies::remove, policies::check,
+        policies::show, policies::put, policies::remove, policies::check, policies::report,
         live::sessions, live::session, live::end_session,
         live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
         configuration::show,

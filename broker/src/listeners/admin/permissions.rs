@@ -40,6 +40,7 @@ pub(super) const OPERATIONS: &[(Method, &str, Permission)] = &[
     (Method::PUT, "/admin/v1/tenants/{tenant}/policy", Permission::PoliciesWrite),
     (Method::DELETE, "/admin/v1/tenants/{tenant}/policy", Permission::PoliciesWrite),
     (Method::POST, "/admin/v1/tenants/{tenant}/policy/check", Permission::PoliciesRead),
+    (Method::GET, "/admin/v1/tenants/{tenant}/policy/report", Permission::PoliciesRead),
     (Method::GET, "/admin/v1/sessions", Permission::SessionsRead),
     (Method::GET, "/admin/v1/sessions/{id}", Permission::SessionsRead),
     (Method::DELETE, "/admin/v1/sessions/{id}", Permission::SessionsEnd),
