@@ -14,13 +14,18 @@ mod expiry;
 mod keyring;
 mod keys;
 mod principal_names;
+mod revocations;
 mod signing;
 mod token_digest;
 mod tokens;
+mod verified_token;
 
 pub use self::{
     auth_error::{AuthError, UnknownSigningKey},
-    caller::{ANONYMOUS, AuthenticatedCaller, Caller, DEFAULT_TENANT, RemotePeer},
+    caller::{
+        ANONYMOUS, AuthenticatedCaller, Caller, CertificateThumbprint, DEFAULT_TENANT,
+        PresentedCertificate, RemotePeer,
+    },
     expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},

@@ -12,3 +12,7 @@ pub const POLICY_PATTERN_BYTES_MAX: usize = 512;
 pub const ACCESS_VIEWS_MAX: usize = 256;
 /// Subjects of one tenant whose view the broker remembers.
 pub const ACCESS_SUBJECTS_MAX: usize = 16_384;
+/// Revocations of tokens of one tenant.
+pub const REVOCATIONS_MAX: usize = 10_000;
+/// The principal or the token id that a revocation names.
+pub const REVOKED_SUBJECT_BYTES_MAX: usize = 512;

@@ -45,6 +45,7 @@ use crate::{
         expiry::CredentialExpiry,
         keyring::Keyring,
         principal_names::is_printable,
+        verified_token::VerifiedToken,
     },
     config::{self, TenantMapping},
     metrics::Metrics,
@@ -122,20 +123,14 @@ impl TokenIssuer {
         if !header.is_access_token && claims.are_of_id_token() {
             return Err(TokenError::IdToken);
         }
-        if claims.are_bound() {
-            return Err(TokenError::Bound);
-        }
+        let bound_to = claims.bound_certificate()?;
         let now = SystemTime::now();
         let until = claims.moment("exp")?.ok_or(TokenError::NoExpiry)? + TOKEN_LEEWAY;
         if until <= now {
             return Err(TokenError::Expired);
         }
-        let latest = now + TOKEN_LEEWAY;
-        if [claims.moment("nbf")?, claims.moment("iat")?]
-            .into_iter()
-            .flatten()
-            .any(|begin| begin > latest)
-        {
+        let (latest, issued_at) = (now + TOKEN_LEEWAY, claims.moment("iat")?);
+        if [claims.moment("nbf")?, issued_at].into_iter().flatten().any(|begin| begin > latest) {
             return Err(TokenError::NotYet);
         }
         if !claims.audiences().iter().any(|audience| self.accepts_audience(audience)) {
@@ -158,9 +153,17 @@ impl TokenIssuer {
         }
         // The format that `auth::reserved_reason` recognizes.
         let principal = PrincipalId::new(format!("{} {name}", self.config.issuer));
+        let of = (tenant.clone(), principal.clone());
+        let revocations = keyring.revocations().clone();
+        let token =
+            Arc::new(VerifiedToken::new(of, claims.text("jti"), issued_at, bound_to, revocations));
+        if token.is_revoked() {
+            return Err(TokenError::Revoked);
+        }
+        let caller = Caller::of_subject(tenant, self.subject(principal, claims));
         Ok(AuthenticatedCaller {
-            caller: Caller::of_subject(tenant, self.subject(principal, claims)),
-            until: Some(CredentialExpiry::new(until)),
+            caller: Caller { token: Some(token.clone()), ..caller },
+            until: Some(CredentialExpiry::of_token(until, token)),
         })
     }
 

@@ -14,7 +14,7 @@ use protocol::json::{self, Document, Limits, Value, ValueKind};
 use rules::limits::tokens::{TOKEN_BYTES_MAX, TOKEN_KEY_ID_BYTES_MAX};
 
 use super::error::TokenError;
-use crate::config::issuers::algorithm;
+use crate::{auth::caller::CertificateThumbprint, config::issuers::algorithm};
 
 /// Types of access tokens (RFC 9068, 2.1).
 const ACCESS_TOKEN_TYPES: [&str; 2] = ["at+jwt", "application/at+jwt"];
@@ -128,10 +128,18 @@ impl Claims<'_> {
             || self.text("typ").is_some_and(|kind| kind.eq_ignore_ascii_case("ID"))
     }
 
-    /// Returns whether the token also requires a proof of a key or a certificate (RFC 7800, 3.1;
-    /// RFC 8705, 3.1; RFC 9449, 6.1).
-    pub(super) fn are_bound(&self) -> bool {
-        self.0.get("cnf").is_some()
+    /// Returns the certificate with which alone the token is valid (RFC 8705, 3.1). Refuses a token
+    /// that requires another proof, or one more (RFC 7800, 3.1; RFC 9449, 6.1).
+    pub(super) fn bound_certificate(&self) -> Result<Option<CertificateThumbprint>, TokenError> {
+        let Some(confirmation) = self.0.get("cnf") else { return Ok(None) };
+        let mut members = confirmation.members();
+        let (Some(only), None) = (members.next(), members.next()) else {
+            return Err(TokenError::Bound);
+        };
+        let thumbprint = only.value.as_str().filter(|_| only.key == "x5t#S256");
+        let bytes = thumbprint.and_then(|text| URL_SAFE_NO_PAD.decode(text.as_bytes()).ok());
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes.map(|bytes| Some(CertificateThumbprint(bytes))).ok_or(TokenError::Bound)
     }
 
     /// Returns the audiences: a text or a list (RFC 7519, 4.1.3).

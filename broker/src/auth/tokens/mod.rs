@@ -27,7 +27,7 @@ pub use self::fetch::KeyFetcher;
 use self::{error::TokenError, issuer::TokenIssuer, jwt::Jwt};
 use super::{
     auth_error::{AuthError, UnknownSigningKey, token_not_valid},
-    caller::AuthenticatedCaller,
+    caller::{AuthenticatedCaller, CertificateThumbprint},
     keyring::{Keyring, KeyringVersion, PREFIX},
     token_digest::{TokenDigest, TokenDigester},
 };
@@ -87,8 +87,12 @@ impl TokenVerifier {
         })
     }
 
-    /// Returns the caller of a token. Not for API keys.
-    pub fn verify(&self, bearer: &str) -> Result<AuthenticatedCaller, AuthError> {
+    /// Returns the caller of a token on a connection with this certificate. Not for API keys.
+    pub fn verify(
+        &self,
+        bearer: &str,
+        certificate: Option<CertificateThumbprint>,
+    ) -> Result<AuthenticatedCaller, AuthError> {
         // Read first, because the result is valid for this version only.
         let edition = self.keyring.version();
         let digest = self.digester.digest(bearer);
@@ -96,15 +100,31 @@ impl TokenVerifier {
             && known.0 == edition
             && !known.1.is_past()
         {
-            return Ok(known.1.clone());
+            let known = known.1.clone();
+            return self.of_connection(bearer, known, certificate);
         }
         match self.check(bearer) {
             Ok(proven) => {
                 self.metrics.tokens.verified();
                 self.remember(digest, edition, &proven);
-                Ok(proven)
+                self.of_connection(bearer, proven, certificate)
             }
             Err((flaw, issuer)) => Err(self.denied(bearer, &flaw, issuer)),
+        }
+    }
+
+    /// Refuses a valid token that is bound to the certificate of another connection.
+    fn of_connection(
+        &self,
+        bearer: &str,
+        proven: AuthenticatedCaller,
+        certificate: Option<CertificateThumbprint>,
+    ) -> Result<AuthenticatedCaller, AuthError> {
+        match &proven.caller.token {
+            Some(token) if !token.fits(certificate) => {
+                Err(self.denied(bearer, &TokenError::Certificate, None))
+            }
+            _ => Ok(proven),
         }
     }
 

@@ -104,7 +104,7 @@ fn a_token_of_each_algorithm_tells_its_tenant_and_principal() {
     ];
     let rig = Rig::with(&keys.iter().filter(|key| key.algorithm() != "PS256").collect::<Vec<_>>());
     for key in keys {
-        let proven = rig.tokens.verify(&key.sign(&claims(json!({})))).unwrap();
+        let proven = rig.tokens.verify(&key.sign(&claims(json!({}))), None).unwrap();
         let caller = &proven.caller;
         let principal = format!("{ISSUER} ann");
         assert_eq!(
@@ -494,7 +494,7 @@ async fn a_token_is_known_no_longer_than_it_is_good_and_strangers_take_no_room()
     eventually("the end of the token", || async { rig.tokens.verify(&ending).map_or(Ok(()), Err) })
         .await;
     let edition = rig.keyring.version();
-    let proven = rig.tokens.verify(&key.sign(&claims(json!({})))).unwrap();
+    let proven = rig.tokens.verify(&key.sign(&claims(json!({}))), None).unwrap();
     for number in 0..2 * TOKENS_REMEMBERED_MAX {
         let digest = rig.tokens.digester.digest(&number.to_string());
         rig.tokens.remember(digest, edition, &proven);

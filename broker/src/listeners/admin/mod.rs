@@ -19,6 +19,7 @@ mod page;
 mod policies;
 mod preconditions;
 pub mod problem;
+mod revocations;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -236,6 +237,14 @@ fn router(control: Arc<Control>, access: Access) -> Router {
             get(policies::show).put(policies::put).delete(policies::remove),
         )
         .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
+        .route(
+            "/admin/v1/tenants/{tenant}/revocations",
+            post(revocations::create).get(revocations::list),
+        )
+        .route(
+            "/admin/v1/tenants/{tenant}/revocations/{id}",
+            axum::routing::delete(revocations::remove),
+        )
         .route("/admin/v1/sessions", get(live::sessions))
         .route("/admin/v1/sessions/{id}", get(live::session).delete(live::end_session))
         .route("/admin/v1/tasks", get(live::tasks))

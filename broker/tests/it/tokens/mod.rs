@@ -5,6 +5,7 @@ mod expiry;
 mod keys;
 mod metadata;
 mod refusals;
+mod revocation;
 mod secrecy;
 mod sessions;
 mod wires;
