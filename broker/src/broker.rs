@@ -297,7 +297,7 @@ impl Broker {
     }
 
     /// Authenticates a denied client once more, because its token may have a key that has to be
-    /// fetched first.
+    /// fetched first, or an issuer that has to be asked.
     pub async fn retry_authentication(
         &self,
         denied: AuthError,
@@ -305,15 +305,29 @@ impl Broker {
         presented: PresentedCertificate<'_>,
         remote: RemotePeer,
     ) -> Result<AuthenticatedCaller, Refusal> {
-        let denied = match (denied, &self.tokens) {
-            (AuthError::KeyUnknown(key), Some(tokens)) => {
-                key.wait_for_keys().await;
-                match self.authenticate_connection(bearer, presented) {
-                    Ok(proven) => return Ok(proven),
-                    Err(denied) => tokens.into_final_refusal(denied),
+        let mut denied = denied;
+        let (mut has_fetched, mut has_asked) = (false, false);
+        // A token can need its key first, and then the word of its issuer.
+        loop {
+            match &denied {
+                AuthError::KeyUnknown(key) if !std::mem::replace(&mut has_fetched, true) => {
+                    key.wait_for_keys().await;
                 }
+                AuthError::NotIntrospected(token) if !std::mem::replace(&mut has_asked, true) => {
+                    // An address that guesses tokens makes the broker ask no issuer.
+                    self.check_address(remote)?;
+                    token.ask(bearer.unwrap_or_default()).await?;
+                }
+                _ => break,
             }
-            (denied, _) => denied,
+            denied = match self.authenticate_connection(bearer, presented) {
+                Ok(proven) => return Ok(proven),
+                Err(denied) => denied,
+            };
+        }
+        let denied = match &self.tokens {
+            Some(tokens) => tokens.into_final_refusal(denied),
+            None => denied,
         };
         Err(self.refuse(denied, Plane::Data, remote))
     }
@@ -323,10 +337,11 @@ impl Broker {
         &self,
         proven: AuthenticatedCaller,
     ) -> Result<AuthenticatedCaller, AuthError> {
+        let AuthenticatedCaller { caller, until, recheck_at } = proven;
         let caller = self
-            .admit(proven.caller)
+            .admit(caller)
             .map_err(|refusal| AuthError::failed(refusal, SignInFailureReason::Tenant))?;
-        Ok(AuthenticatedCaller { caller, until: proven.until })
+        Ok(AuthenticatedCaller { caller, until, recheck_at })
     }
 
     /// Admits an authenticated caller if its tenant is enabled. Another replica may have

@@ -8,6 +8,7 @@ use std::{
 
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 use rules::access::Subject;
+use tokio::time::Instant;
 
 use super::{expiry::CredentialExpiry, verified_token::VerifiedToken};
 
@@ -108,16 +109,20 @@ pub struct AuthenticatedCaller {
     pub caller: Caller,
     /// `None` for an API key or a certificate: the broker checks the validity of those elsewhere.
     pub until: Option<CredentialExpiry>,
+    /// Time at which the issuer of the token is asked again. `None`: it is not asked.
+    pub recheck_at: Option<Instant>,
 }
 
 impl From<Caller> for AuthenticatedCaller {
     fn from(caller: Caller) -> Self {
-        Self { caller, until: None }
+        Self { caller, until: None, recheck_at: None }
     }
 }
 
 impl AuthenticatedCaller {
+    /// Returns whether the credential has expired, or has to be checked again.
     pub fn is_past(&self) -> bool {
         self.until.as_ref().is_some_and(CredentialExpiry::is_expired)
+            || self.recheck_at.is_some_and(|at| at <= Instant::now())
     }
 }

@@ -92,6 +92,7 @@ impl Keyring {
         is_valid.then(|| AuthenticatedCaller {
             caller: entry.caller.clone(),
             until: entry.until.clone(),
+            recheck_at: None,
         })
     }
 

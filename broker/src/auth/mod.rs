@@ -31,5 +31,5 @@ pub use self::{
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
     principal_names::{is_printable, reserved_reason},
     signing::SigningKey,
-    tokens::{KeyFetcher, TokenVerifier},
+    tokens::{KeyFetcher, TokenVerifier, introspection::UncheckedToken},
 };

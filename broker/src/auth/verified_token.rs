@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::SystemTime};
 
 use protocol::ids::{PrincipalId, TenantId};
+use tokio_util::sync::CancellationToken;
 
 use super::{caller::CertificateThumbprint, revocations::Revocations};
 
@@ -18,6 +19,8 @@ pub struct VerifiedToken {
     pub(super) issued_at_us: Option<i64>,
     /// The only certificate with which the token is valid (RFC 8705, 3).
     bound_to: Option<CertificateThumbprint>,
+    /// Cancelled when the issuer calls the token inactive. `None`: the issuer is not asked.
+    ended: Option<CancellationToken>,
     revocations: Arc<Revocations>,
 }
 
@@ -32,16 +35,32 @@ impl VerifiedToken {
         let since = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let micros = |at| i64::try_from(since(at).as_micros()).unwrap_or(i64::MAX);
         let issued_at_us = issued_at.map(micros);
-        Self { tenant, principal, id, issued_at_us, bound_to, revocations }
+        Self { tenant, principal, id, issued_at_us, bound_to, ended: None, revocations }
     }
 
+    /// Returns the token with what is cancelled when its issuer calls it inactive.
+    pub(super) fn ending_with(self, ended: Option<CancellationToken>) -> Self {
+        Self { ended, ..self }
+    }
+
+    /// Returns whether an operator revoked the token, or its issuer called it inactive.
     pub fn is_revoked(&self) -> bool {
-        self.revocations.refuses(self)
+        self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
+            || self.revocations.refuses(self)
     }
 
     /// Resolves when the token is revoked.
     pub(super) async fn revoked(&self) {
-        self.revocations.refusal_of(self).await;
+        let ended = async {
+            match &self.ended {
+                Some(ended) => ended.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.revocations.refusal_of(self) => {}
+            () = ended => {}
+        }
     }
 
     /// Returns whether the token has this id (`jti`).

@@ -19,6 +19,10 @@ pub(in crate::auth) enum TokenError {
     Certificate,
     #[error("an operator revoked it")]
     Revoked,
+    #[error("its issuer calls it inactive")]
+    Inactive,
+    #[error("its issuer has to be asked about it")]
+    NotIntrospected,
     #[error("its algorithm is not one that is taken")]
     Algorithm,
     #[error("no issuer of that name is configured")]

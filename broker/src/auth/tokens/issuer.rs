@@ -36,6 +36,7 @@ use tokio::{
 use super::{
     error::TokenError,
     fetch::{FetchError, KeyFetcher},
+    introspection::{ActiveToken, Introspected, Introspector},
     jwt::{Claims, Header, Jwt},
     key_set::KeySet,
 };
@@ -45,6 +46,7 @@ use crate::{
         expiry::CredentialExpiry,
         keyring::Keyring,
         principal_names::is_printable,
+        token_digest::TokenDigest,
         verified_token::VerifiedToken,
     },
     config::{self, TenantMapping},
@@ -54,6 +56,8 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::auth) struct TokenIssuer {
     config: config::IssuerConfig,
+    /// Endpoint that is asked about tokens.
+    pub(super) introspector: Option<Arc<Introspector>>,
     /// The broker's public URL.
     resource: String,
     keys: ArcSwap<KeySet>,
@@ -78,9 +82,14 @@ struct KeyFetches {
 }
 
 impl TokenIssuer {
-    pub(super) fn new(config: config::IssuerConfig, resource: &str) -> Self {
+    pub(super) fn new(
+        config: config::IssuerConfig,
+        introspector: Option<Introspector>,
+        resource: &str,
+    ) -> Self {
         Self {
             config,
+            introspector: introspector.map(Arc::new),
             resource: resource.to_owned(),
             keys: ArcSwap::default(),
             has_keys: AtomicBool::new(false),
@@ -113,14 +122,60 @@ impl TokenIssuer {
         self.keys.load().verify(header, jwt)
     }
 
-    /// Checks the claims of a verified token and returns its caller.
-    pub(super) fn authenticate(
+    /// Returns the caller of a token that is not a JWT, from the answer of the issuer.
+    pub(super) fn authenticate_opaque(
+        &self,
+        digest: &TokenDigest,
+        keyring: &Keyring,
+    ) -> Result<AuthenticatedCaller, TokenError> {
+        let active = self.introspected(digest)?;
+        let claims = Claims::parse(&active.claims)?;
+        if claims.has("iss") && claims.text("iss").as_deref() != Some(self.name()) {
+            return Err(TokenError::Issuer);
+        }
+        if claims.are_of_other_token() {
+            return Err(TokenError::Type);
+        }
+        self.authenticate(false, &claims, Some(&active), keyring)
+    }
+
+    /// Returns the remembered answer of the issuer about an active token.
+    fn introspected(&self, digest: &TokenDigest) -> Result<ActiveToken, TokenError> {
+        let introspector = self.introspector.as_ref().ok_or(TokenError::Form)?;
+        match introspector.remembered(digest) {
+            Introspected::Active(active) => Ok(active),
+            Introspected::Inactive => Err(TokenError::Inactive),
+            Introspected::Unknown => Err(TokenError::NotIntrospected),
+        }
+    }
+
+    /// Checks the claims of a JWT whose signature was verified. Then the issuer is asked, if it has
+    /// to be: strangers cannot make the broker ask about a token that its issuer did not
+    /// sign.
+    pub(super) fn authenticate_jwt(
         &self,
         header: &Header,
         claims: &Claims<'_>,
+        digest: &TokenDigest,
         keyring: &Keyring,
     ) -> Result<AuthenticatedCaller, TokenError> {
-        if !header.is_access_token && claims.are_of_id_token() {
+        let proven = self.authenticate(header.is_access_token, claims, None, keyring)?;
+        if !self.introspector.as_ref().is_some_and(|introspector| introspector.includes_jwts) {
+            return Ok(proven);
+        }
+        let active = self.introspected(digest)?;
+        self.authenticate(header.is_access_token, claims, Some(&active), keyring)
+    }
+
+    /// Checks the claims of a token and returns its caller.
+    fn authenticate(
+        &self,
+        is_access_token: bool,
+        claims: &Claims<'_>,
+        introspected: Option<&ActiveToken>,
+        keyring: &Keyring,
+    ) -> Result<AuthenticatedCaller, TokenError> {
+        if !is_access_token && claims.are_of_id_token() {
             return Err(TokenError::IdToken);
         }
         let bound_to = claims.bound_certificate()?;
@@ -155,8 +210,10 @@ impl TokenIssuer {
         let principal = PrincipalId::new(format!("{} {name}", self.config.issuer));
         let of = (tenant.clone(), principal.clone());
         let revocations = keyring.revocations().clone();
-        let token =
-            Arc::new(VerifiedToken::new(of, claims.text("jti"), issued_at, bound_to, revocations));
+        let (recheck_at, ended) =
+            introspected.map(|active| (active.fresh_until, active.ended.clone())).unzip();
+        let token = VerifiedToken::new(of, claims.text("jti"), issued_at, bound_to, revocations);
+        let token = Arc::new(token.ending_with(ended));
         if token.is_revoked() {
             return Err(TokenError::Revoked);
         }
@@ -164,6 +221,7 @@ impl TokenIssuer {
         Ok(AuthenticatedCaller {
             caller: Caller { token: Some(token.clone()), ..caller },
             until: Some(CredentialExpiry::of_token(until, token)),
+            recheck_at,
         })
     }
 

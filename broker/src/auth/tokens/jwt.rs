@@ -89,14 +89,24 @@ impl<'a> Jwt<'a> {
     }
 
     pub(super) fn claims(&self) -> Result<Claims<'_>, TokenError> {
-        JsonMembers::parse(&self.claims).map(Claims)
+        Claims::parse(&self.claims)
     }
 }
 
 /// Claims of a token.
 pub(super) struct Claims<'a>(JsonMembers<'a>);
 
-impl Claims<'_> {
+impl<'a> Claims<'a> {
+    /// Parses a JSON object without duplicate members.
+    pub(super) fn parse(text: &'a [u8]) -> Result<Self, TokenError> {
+        JsonMembers::parse(text).map(Self)
+    }
+
+    /// Returns a claim that is true or false.
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
+        self.0.get(name)?.as_bool()
+    }
+
     /// Returns a claim that is a non-empty text.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         self.0.optional_text(name).ok().flatten().filter(|text| !text.is_empty())
@@ -126,6 +136,18 @@ impl Claims<'_> {
     pub(super) fn are_of_id_token(&self) -> bool {
         ID_TOKEN_CLAIMS.iter().any(|name| self.0.get(name).is_some())
             || self.text("typ").is_some_and(|kind| kind.eq_ignore_ascii_case("ID"))
+    }
+
+    /// Returns whether an introspection answer is about a token that is not an access token, or about
+    /// one that needs another proof. Such members are not standard, but common.
+    pub(super) fn are_of_other_token(&self) -> bool {
+        let is = |name: &str, kinds: &[&str]| {
+            let text = self.text(name);
+            text.is_some_and(|text| kinds.iter().any(|kind| text.eq_ignore_ascii_case(kind)))
+        };
+        is("typ", &["Refresh", "Offline"])
+            || is("token_use", &["refresh_token", "refresh", "id", "id_token"])
+            || is("token_type", &["refresh_token", "DPoP", "N_A"])
     }
 
     /// Returns the certificate with which alone the token is valid (RFC 8705, 3.1). Refuses a token

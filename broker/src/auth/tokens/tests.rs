@@ -41,7 +41,7 @@ impl Rig {
         let keyring = Arc::new(Keyring::new(Keys::from_root(b"root").api_key));
         keyring.set_enabled(&TenantId::parse("acme").unwrap(), true);
         let issuers = issuers.into_iter().map(|(config, keys)| {
-            let issuer = TokenIssuer::new(config, RESOURCE);
+            let issuer = TokenIssuer::new(config, None, RESOURCE);
             issuer.install_keys(
                 KeySet::parse(keys.to_string().as_bytes()).unwrap(),
                 &keyring,
@@ -65,7 +65,7 @@ impl Rig {
     }
 
     fn flaw(&self, token: &str) -> Option<TokenError> {
-        self.tokens.check(token).err().map(|(flaw, _)| flaw)
+        self.tokens.check(token, &[0; 32]).err().map(|(flaw, _)| flaw)
     }
 }
 

@@ -158,7 +158,7 @@ pub(super) async fn authenticate(
         text => Ok(text.flatten()),
     };
     let (token, backend) = (text(TOKEN)?, text(BACKEND)?);
-    let AuthenticatedCaller { caller, until } =
+    let AuthenticatedCaller { caller, until, .. } =
         authenticate_caller(broker, guest, token.as_deref()).await?;
     fits(&caller)?;
     let endpoint = endpoint(broker, &caller, backend.as_deref())?;

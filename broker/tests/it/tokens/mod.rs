@@ -1,7 +1,9 @@
 //! Tokens of authorization servers: the access that each gives, over every listener (MCP,
 //! Authorization: the MCP server's side).
 
+mod bound;
 mod expiry;
+mod introspection;
 mod keys;
 mod metadata;
 mod refusals;

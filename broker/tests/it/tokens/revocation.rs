@@ -33,7 +33,7 @@ async fn sessions_of(broker: &TestBroker, principal: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn s_12_a_revoked_principal_loses_what_it_opened_over_every_wire_at_once() {
+async fn a_revoked_principal_loses_what_it_opened_over_every_wire_at_once() {
     let (server, backend, authority) =
         (AuthorizationServer::start().await, FakeBackend::echo().await, Authority::new());
     let signed = authority.server("server");
@@ -104,7 +104,7 @@ async fn s_12_a_revoked_principal_loses_what_it_opened_over_every_wire_at_once()
 }
 
 #[tokio::test]
-async fn s_12_one_token_is_revoked_by_its_id() {
+async fn one_token_is_revoked_by_its_id() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let listen = json!({"listen": {"tcp": "127.0.0.1:0"}});
     let broker =
@@ -157,7 +157,7 @@ async fn s_12_one_token_is_revoked_by_its_id() {
 }
 
 #[tokio::test]
-async fn s_12_a_key_stays_valid_and_faults_name_their_field() {
+async fn a_key_stays_valid_and_faults_name_their_field() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker = guarded(&server, &backend, json!({})).single_process().start().await;
     let key = broker.admin().create_key("acme").await;
@@ -194,7 +194,7 @@ async fn s_12_a_key_stays_valid_and_faults_name_their_field() {
 }
 
 #[tokio::test]
-async fn s_12_every_replica_learns_of_a_revocation() {
+async fn every_replica_learns_of_a_revocation() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let cluster = crate::builder()
         .auth_required()
