@@ -13,6 +13,7 @@ mod client;
 #[cfg(test)]
 mod doc_commands;
 mod key_args;
+mod operator;
 mod output;
 mod policy;
 mod table;

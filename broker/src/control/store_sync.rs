@@ -58,11 +58,13 @@ impl Control {
         let backends = self.query_store("backends", self.store().backends()).await?;
         let policies = self.query_store("policies", self.store().policies()).await?;
         let revocations = self.query_store("revocations", self.store().revocations()).await?;
+        let operators = self.query_store("operators", self.store().operators()).await?;
         let held = self.read_breakers().await?;
         let old = self.registry.load_full();
         self.restore_declared(&old, &tenants).await?;
         let next = self.as_stored(&old, tenants, backends, policies);
         let changed = self.apply_difference(&old, next);
+        self.apply_operators(operators);
         self.apply_breakers(held);
         let revoked = self.replace_keys(&self.registry.load(), keys);
         for key in &revoked {

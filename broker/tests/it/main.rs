@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
+mod access_doors;
 mod admin;
 mod arguments;
 mod audit;
@@ -50,6 +51,7 @@ mod limits;
 mod links;
 mod metrics;
 mod moving;
+mod operators;
 mod peers;
 mod policy;
 mod process;

@@ -45,13 +45,11 @@ enum ClientCredential {
     /// Value of the header `Authorization`.
     Header(HeaderValue),
     /// `client_id` and `client_secret` of the form.
-    Secret(crate::config::Secret),
+    Secret(Secret),
     Key {
         key: ClientKey,
         key_id: Option<String>,
     },
-    /// The configured credential cannot be used.
-    Unusable,
 }
 
 impl IntrospectionClient {

@@ -62,6 +62,14 @@ impl<'a> Jwt<'a> {
         Ok(Self { signed, signature, header: decoded(header)?, claims: decoded(claims)? })
     }
 
+    /// Returns whether a text that is not a JWT was meant to be one: it has three parts, and the
+    /// first is a header. Every other text can be an opaque token.
+    pub(super) fn is_meant(token: &str) -> bool {
+        let mut parts = token.split('.');
+        let header = parts.next().and_then(|part| URL_SAFE_NO_PAD.decode(part).ok());
+        parts.count() == 2 && header.is_some_and(|header| JsonMembers::parse(&header).is_ok())
+    }
+
     pub(super) fn header(&self) -> Result<Header, TokenError> {
         let members = JsonMembers::parse(&self.header)?;
         // RFC 7515, 4.1.11: a critical header that the reader does not understand makes the token
@@ -313,6 +321,17 @@ mod tests {
         let huge =
             token(r#"{"alg":"ES256"}"#, &format!("{{\"x\":\"{}\"}}", "y".repeat(TOKEN_BYTES_MAX)));
         assert_eq!(Jwt::parse(&huge).err(), Some(TokenError::TooLong));
+    }
+
+    #[test]
+    fn a_damaged_jwt_is_no_opaque_token() {
+        let whole = token(r#"{"alg":"ES256"}"#, "{}");
+        for damaged in [format!("{whole}="), format!("{whole}!"), format!("{}..", &whole[..20])] {
+            assert!(Jwt::parse(&damaged).is_err() && Jwt::is_meant(&damaged), "{damaged}");
+        }
+        for opaque in ["", "opaque", "a.b.c", &format!("{whole}.{whole}"), "mF_9.B5f-4.1JqM"] {
+            assert!(!Jwt::is_meant(opaque), "{opaque}");
+        }
     }
 
     #[test]

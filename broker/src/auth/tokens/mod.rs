@@ -154,7 +154,7 @@ impl TokenVerifier {
         }
         let jwt = match Jwt::parse(bearer) {
             Ok(jwt) => jwt,
-            Err(TokenError::Form) => {
+            Err(TokenError::Form) if !Jwt::is_meant(bearer) => {
                 let opaque = self.issuers.iter().find(|issuer| issuer.introspector.is_some());
                 let issuer = opaque.ok_or((TokenError::Form, None))?;
                 let proven = issuer.authenticate_opaque(digest, &self.keyring);

@@ -18,9 +18,9 @@ use tower::ServiceExt;
 use super::*;
 use crate::control::tests::Rig;
 
-const LOOPBACK: &str = "127.0.0.1:9090";
+pub(super) const LOOPBACK: &str = "127.0.0.1:9090";
 
-struct Admin {
+pub(super) struct Admin {
     router: Router,
     control: Arc<Control>,
     _folder: tempfile::TempDir,
@@ -32,14 +32,14 @@ impl Admin {
         Self::start("", LOOPBACK).await
     }
 
-    async fn start(yaml: &str, address: &str) -> Self {
+    pub(super) async fn start(yaml: &str, address: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let control = Rig::start(folder.path(), yaml).await.control;
         let access = Access::new(&control.config.auth, address.parse::<SocketAddr>().unwrap());
         Self { router: router(Arc::clone(&control), access), control, _folder: folder }
     }
 
-    async fn send(&self, request: Request<Body>) -> Response<Body> {
+    pub(super) async fn send(&self, request: Request<Body>) -> Response<Body> {
         self.router.clone().oneshot(request).await.unwrap()
     }
 
@@ -82,11 +82,11 @@ impl Admin {
     }
 }
 
-fn request(method: &str, path: &str) -> axum::http::request::Builder {
+pub(super) fn request(method: &str, path: &str) -> axum::http::request::Builder {
     Request::builder().method(method).uri(path).header(header::HOST, LOOPBACK)
 }
 
-async fn read(response: Response<Body>) -> (StatusCode, Value) {
+pub(super) async fn read(response: Response<Body>) -> (StatusCode, Value) {
     let status = response.status();
     let problem = response
         .headers()
@@ -101,7 +101,7 @@ async fn read(response: Response<Body>) -> (StatusCode, Value) {
     (status, serde_json::from_slice(&bytes).unwrap_or_default())
 }
 
-fn http_backend() -> Value {
+pub(super) fn http_backend() -> Value {
     json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}, "credentials": {"bearer": "canary"}})
 }
 
@@ -307,7 +307,7 @@ async fn unknown_routes_and_methods_are_problems() {
     assert_eq!(read(response).await.1["status"], 405);
 }
 
-const WITH_TOKEN: &str = r#"{"auth": {"admin_token": "correct-horse-battery-staple"}}"#;
+pub(super) const WITH_TOKEN: &str = r#"{"auth": {"admin_token": "correct-horse-battery-staple"}}"#;
 
 #[tokio::test]
 async fn every_documented_route_exists_and_asks_for_the_token() {
@@ -333,7 +333,7 @@ async fn every_documented_route_exists_and_asks_for_the_token() {
             assert_ne!(answer["type"], "urn:mcp-broker:problem:no-such-route", "{method} {path}");
         }
     }
-    assert_eq!(operations, 38, "a new route needs its annotation in `openapi`, and a line here");
+    assert_eq!(operations, 41, "a new route needs its annotation in `openapi`, and a line here");
 }
 
 #[tokio::test]
