@@ -91,7 +91,7 @@ pub struct UncheckedToken {
 
 impl UncheckedToken {
     /// Asks the issuer about the token, or waits for the answer to the same question. Returns a
-    /// refusal if there is no answer.
+    /// refusal without an answer.
     pub async fn ask(&self, bearer: &str) -> Result<(), Refusal> {
         self.introspector.ask(self.digest, bearer).await
     }

@@ -67,7 +67,7 @@ async fn an_opaque_token_opens_what_its_issuer_says_over_every_wire() {
     let principal = format!("{} ann", server.issuer());
     assert!(sessions.iter().all(|session| session["principal"] == principal), "{sessions:?}");
     assert_eq!(server.introspection_requests(), names.len(), "one question for each token");
-    // A token that nobody issued, over two wires.
+    // An unknown token, over two wires.
     assert_eq!(status(&broker, "unknown").await, 401);
     let lines = broker.duplex().tcp(broker.tcp_address()).await;
     let refused = lines.initialize(json!({}), meta("unknown too")).await;
