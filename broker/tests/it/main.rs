@@ -10,6 +10,7 @@
 
 mod access;
 mod access_doors;
+mod access_property;
 mod admin;
 mod arguments;
 mod audit;
