@@ -23,7 +23,7 @@ use rules::{
         INTROSPECTION_NEW_TOKENS_PER_SECOND, INTROSPECTION_WAITING_MAX, INTROSPECTIONS_AT_ONCE_MAX,
         INTROSPECTIONS_REMEMBERED_MAX,
     },
-    local_rate_limit::{LocalRateLimiter, per_second},
+    local_rate_limit::{LocalRateLimiter, one_per, per_second},
     maps::FastMap,
 };
 use tokio::{
@@ -32,10 +32,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{introspection_request::IntrospectionClient, jwt::Claims};
+use super::{
+    introspection_request::{IntrospectionClient, IntrospectionFailure},
+    jwt::Claims,
+};
 use crate::{
     auth::token_digest::TokenDigest, config::IntrospectionConfig, maps::SharedMap, metrics::Metrics,
 };
+
+/// Interval between two log lines about failures of one issuer.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Introspection endpoint of one issuer.
 #[derive(Debug)]
@@ -60,8 +66,10 @@ struct Answers {
     inactive: FastMap<TokenDigest, Instant>,
     /// Rate of tokens that were never valid.
     new_tokens: LocalRateLimiter,
-    /// Set after a failure: no introspection before.
+    /// Set after a failure of the server: no introspection before.
     paused_until: Option<Instant>,
+    /// Rate of log lines about failures.
+    log_lines: LocalRateLimiter,
 }
 
 /// An answer about an active token.
@@ -123,6 +131,7 @@ impl Introspector {
                 inactive: FastMap::default(),
                 new_tokens: LocalRateLimiter::new(quota),
                 paused_until: None,
+                log_lines: LocalRateLimiter::new(one_per(LOG_INTERVAL)),
             }),
             running: SharedMap::default(),
             at_once: Semaphore::new(INTROSPECTIONS_AT_ONCE_MAX),
@@ -189,34 +198,43 @@ impl Introspector {
     /// Asks the authorization server, and remembers the answer.
     async fn introspect(&self, digest: TokenDigest, bearer: String) {
         let asked = async {
-            let _permit = self.at_once.acquire().await.map_err(|_| "it is over".to_owned())?;
+            let _permit = self.at_once.acquire().await;
             self.client.ask(&bearer).await
         };
         let answer = timeout(INTROSPECTION_MAX, asked).await;
-        let answer = answer.unwrap_or_else(|_| Err("it takes too long".to_owned()));
+        let late = || Err(IntrospectionFailure::Server("it takes too long".to_owned()));
+        let answer = answer.unwrap_or_else(|_| late());
         let now = Instant::now();
+        let outcome = match &answer {
+            Ok(Some(_)) => "active",
+            Ok(None) => "inactive",
+            Err(_) => "failed",
+        };
+        self.metrics.tokens.introspected(outcome);
         let mut answers = self.answers.lock();
         match answer {
             Ok(answer) => {
-                if answers.paused_until.take().is_some() {
-                    tracing::info!(
-                        issuer = self.issuer,
-                        "an issuer can be asked about tokens again"
-                    );
-                }
-                self.metrics.tokens.introspected(if answer.is_some() {
-                    "active"
-                } else {
-                    "inactive"
-                });
+                answers.paused_until = None;
                 answers.note(digest, answer, now, self.ttl);
             }
-            Err(error) => {
-                self.metrics.tokens.introspected("failed");
-                if answers.paused_until.is_none() {
-                    tracing::warn!(issuer = self.issuer, %error, "an issuer cannot be asked about tokens; those without a remembered answer are refused for now");
+            Err(failure) => {
+                if let Ok(left_out) = answers.log_lines.check(self.started.elapsed()) {
+                    let error = failure.text();
+                    tracing::warn!(
+                        issuer = self.issuer,
+                        error,
+                        left_out,
+                        "an issuer did not confirm a token"
+                    );
                 }
-                answers.paused_until = Some(now + INTROSPECTION_FAILURE_PAUSE);
+                match failure {
+                    IntrospectionFailure::Server(_) => {
+                        answers.paused_until = Some(now + INTROSPECTION_FAILURE_PAUSE);
+                    }
+                    // One odd token must not keep out the others.
+                    IntrospectionFailure::Answer(_) => {}
+                    IntrospectionFailure::Token(_) => answers.note(digest, None, now, self.ttl),
+                }
             }
         }
     }
@@ -301,6 +319,7 @@ mod tests {
             inactive: FastMap::default(),
             new_tokens: LocalRateLimiter::new(per_second(1, 1).unwrap()),
             paused_until: None,
+            log_lines: LocalRateLimiter::new(one_per(LOG_INTERVAL)),
         }
     }
 

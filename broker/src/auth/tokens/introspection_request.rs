@@ -52,6 +52,25 @@ enum ClientCredential {
     },
 }
 
+/// Reason why a server did not say whether a token is active.
+#[derive(Debug)]
+pub(super) enum IntrospectionFailure {
+    /// The server cannot be used now, whatever the token.
+    Server(String),
+    /// The answer cannot be used. The next token may get another one.
+    Answer(String),
+    /// The server does not take this text for a token.
+    Token(String),
+}
+
+impl IntrospectionFailure {
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Server(text) | Self::Answer(text) | Self::Token(text) => text,
+        }
+    }
+}
+
 impl IntrospectionClient {
     pub(super) fn new(http: HttpClient, issuer: &str, config: &IntrospectionConfig) -> Self {
         let credential = match &config.credential {
@@ -73,25 +92,38 @@ impl IntrospectionClient {
     }
 
     /// Returns what the server says about an active token, or `None` for an inactive one.
-    pub(super) async fn ask(&self, token: &str) -> Result<Option<Arc<[u8]>>, String> {
-        let request = self.request(token)?;
-        let response = self.http.send(request).await.map_err(|error| error.to_string())?;
+    pub(super) async fn ask(&self, token: &str) -> Result<Option<Arc<[u8]>>, IntrospectionFailure> {
+        use IntrospectionFailure::{Answer, Server, Token};
+        let first = self.http.send(self.request(token).map_err(Server)?).await;
+        let response = match first {
+            Ok(response) => response,
+            // The server may have closed the connection meanwhile. A question does no harm twice.
+            Err(_) => {
+                let again = self.http.send(self.request(token).map_err(Server)?).await;
+                again.map_err(|error| Server(error.to_string()))?
+            }
+        };
         match response.status() {
             StatusCode::OK => {}
-            StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST => {
+            StatusCode::BAD_REQUEST => return Err(Token("it answers 400".to_owned())),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 let status = response.status();
-                return Err(format!("it answers {status}: does it know introspection.client_id?"));
+                return Err(Server(format!("it answers {status}: check introspection.client_id")));
             }
-            status => return Err(format!("it answers {status}")),
+            status @ (StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT) => return Err(Server(format!("it answers {status}"))),
+            status => return Err(Answer(format!("it answers {status}"))),
         }
         let body = response.into_body().read_whole(INTROSPECTION_BYTES_MAX).await;
-        let body = body.map_err(|error| error.to_string())?;
-        let no_answer = || "its answer is not one of RFC 7662".to_owned();
-        let claims = Claims::parse(&body).map_err(|_| no_answer())?;
+        let body = body.map_err(|error| Answer(error.to_string()))?;
+        let unreadable = || Answer("its answer is not one of RFC 7662".to_owned());
+        let claims = Claims::parse(&body).map_err(|_| unreadable())?;
         match claims.flag("active") {
             Some(true) => Ok(Some(body.as_ref().into())),
             Some(false) => Ok(None),
-            None => Err(no_answer()),
+            None => Err(unreadable()),
         }
     }
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, AuthorizationServer, EventReader, FakeBackend, QuicPeer, TestBroker, authorization,
-    duplex::Wire, eventually, within,
+    Authority, AuthorizationServer, EventReader, FakeBackend, PipeBackend, QuicPeer, TestBroker,
+    authorization, duplex::Wire, eventually, within,
 };
 
 use super::{client, guarded, status, until_status, with_token};
@@ -196,6 +196,25 @@ async fn a_key_stays_valid_and_faults_name_their_field() {
     }
     let nowhere = "/admin/v1/tenants/nowhere/revocations";
     assert_eq!(broker.admin().post(nowhere, &json!({"jti": "a"})).await.0, 404);
+}
+
+#[tokio::test]
+async fn links_of_a_revoked_principal_close() {
+    let (server, backend) =
+        (AuthorizationServer::start().await, PipeBackend::tcp(&crate::stdio()).await);
+    let builder = crate::builder().single_process().auth_required();
+    let builder = builder.config(server.config("acme", json!({}))).tenant("acme");
+    let broker = builder.backend("acme", "b", backend.spec()).start().await;
+    until_status(&broker, &server.token("bob"), 200).await;
+    let ann = client(&broker, &server.token("ann")).connected(json!({})).await;
+    let before = backend.open();
+    ann.call("b__echo", json!({})).await;
+    assert_eq!(backend.open(), before + 1, "a link of her own");
+    revoke(&broker, json!({"principal": principal(&server, "ann")})).await;
+    eventually("the link to close", || async {
+        if backend.open() == before { Ok(()) } else { Err(backend.open()) }
+    })
+    .await;
 }
 
 #[tokio::test]
