@@ -68,6 +68,7 @@ impl Role {
             permission,
             P::TenantsRead
                 | P::KeysRead
+                | P::RevocationsRead
                 | P::BackendsRead
                 | P::PoliciesRead
                 | P::SessionsRead
@@ -89,7 +90,11 @@ impl Role {
                     || is_operation
                     || matches!(
                         permission,
-                        P::KeysWrite | P::BackendsWrite | P::PoliciesWrite | P::AuditRead
+                        P::KeysWrite
+                            | P::RevocationsWrite
+                            | P::BackendsWrite
+                            | P::PoliciesWrite
+                            | P::AuditRead
                     )
             }
             Self::Auditor => is_view || matches!(permission, P::AuditRead | P::OperatorsRead),
@@ -114,6 +119,8 @@ pub enum Permission {
     TenantsWrite,
     KeysRead,
     KeysWrite,
+    RevocationsRead,
+    RevocationsWrite,
     BackendsRead,
     BackendsWrite,
     /// Probes a backend, and holds or releases its breaker.
@@ -143,6 +150,8 @@ impl Permission {
             Self::TenantsWrite => "tenants:write",
             Self::KeysRead => "keys:read",
             Self::KeysWrite => "keys:write",
+            Self::RevocationsRead => "revocations:read",
+            Self::RevocationsWrite => "revocations:write",
             Self::BackendsRead => "backends:read",
             Self::BackendsWrite => "backends:write",
             Self::BackendsOperate => "backends:operate",

@@ -4,6 +4,7 @@
 //! Tokens are put together by hand, so that they can be as wrong as a test needs.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     net::SocketAddr,
     sync::{
@@ -24,7 +25,7 @@ use aws_lc_rs::{
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
@@ -36,6 +37,7 @@ use crate::{abort_on_drop::AbortOnDrop, http_server::serve};
 pub const RESOURCE: &str = "https://mcp.example.com";
 const METADATA: &str = "/.well-known/oauth-authorization-server";
 const KEYS: &str = "/keys";
+const INTROSPECTION: &str = "/introspect";
 
 /// Returns the seconds since 1970.
 pub fn now() -> u64 {
@@ -213,6 +215,9 @@ struct IssuerState {
     manner: watch::Sender<IssuerBehavior>,
     metadata_asked: AtomicUsize,
     keys_asked: AtomicUsize,
+    /// Answers to introspections, by token. Every other token is inactive.
+    introspected: Mutex<HashMap<String, Value>>,
+    introspections_asked: AtomicUsize,
 }
 
 impl IssuerState {
@@ -243,6 +248,8 @@ impl AuthorizationServer {
             manner: watch::Sender::new(IssuerBehavior::Serves),
             metadata_asked: AtomicUsize::new(0),
             keys_asked: AtomicUsize::new(0),
+            introspected: Mutex::default(),
+            introspections_asked: AtomicUsize::new(0),
         });
         let answering = state.clone();
         let server = AbortOnDrop(tokio::spawn(serve(listener, move |request| {
@@ -299,6 +306,40 @@ impl AuthorizationServer {
         self.state.keys_asked.load(Ordering::Relaxed)
     }
 
+    /// Returns the member `introspection` of the entry, with changes.
+    pub fn introspection(&self, changes: Value) -> Value {
+        let mut settings = json!({
+            "endpoint": format!("{}{INTROSPECTION}", self.state.url),
+            "client_id": "broker",
+            "client_secret": "a secret",
+        });
+        for (name, value) in changes.as_object().into_iter().flatten() {
+            settings[name] = value.clone();
+        }
+        json!({"introspection": settings})
+    }
+
+    /// Sets the answer about an opaque token. `None`: the token is inactive.
+    pub fn set_introspected(&self, token: &str, answer: Option<Value>) {
+        let mut known = self.state.introspected.lock();
+        match answer {
+            Some(answer) => drop(known.insert(token.to_owned(), answer)),
+            None => drop(known.remove(token)),
+        }
+    }
+
+    /// Returns the answer about an active token with these claims, and with changes.
+    pub fn active(&self, subject: &str, changes: Value) -> Value {
+        let mut answer = self.claims(subject, changes);
+        answer["active"] = json!(true);
+        answer
+    }
+
+    /// Returns how often it was asked about tokens.
+    pub fn introspection_requests(&self) -> usize {
+        self.state.introspections_asked.load(Ordering::Relaxed)
+    }
+
     /// Returns how often its metadata was requested.
     pub fn metadata_requests(&self) -> usize {
         self.state.metadata_asked.load(Ordering::Relaxed)
@@ -326,7 +367,7 @@ impl AuthorizationServer {
 
 async fn answer(
     state: Arc<IssuerState>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let told = |status: StatusCode, body: String| {
         let response =
@@ -342,6 +383,23 @@ async fn answer(
         KEYS => {
             state.keys_asked.fetch_add(1, Ordering::Relaxed);
             json!({"keys": *state.keys()})
+        }
+        INTROSPECTION => {
+            state.introspections_asked.fetch_add(1, Ordering::Relaxed);
+            // `broker` and `a secret`, form-encoded.
+            let is_known = request
+                .headers()
+                .get("authorization")
+                .is_some_and(|value| value.as_bytes() == b"Basic YnJva2VyOmErc2VjcmV0");
+            if !is_known {
+                return Ok(told(StatusCode::UNAUTHORIZED, "{}".to_owned()));
+            }
+            let body = request.body_mut().collect().await.map(|body| body.to_bytes());
+            let body = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
+            let token = body.split('&').find_map(|pair| pair.strip_prefix("token="));
+            let known = state.introspected.lock();
+            let found = token.and_then(|token| known.get(token)).cloned();
+            found.unwrap_or_else(|| json!({"active": false}))
         }
         _ => return Ok(told(StatusCode::NOT_FOUND, "{}".to_owned())),
     };

@@ -1,40 +1,79 @@
-//! Expiry times of credentials.
+//! Ends of credentials: the time at which each expires, or the revocation of a token.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use rules::limits::tokens::EXPIRY_LOOK_INTERVAL;
 
-/// Expiry time of a credential. It is wall-clock time, as issuers have no other clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CredentialExpiry(SystemTime);
+use super::verified_token::VerifiedToken;
 
-impl CredentialExpiry {
-    pub fn new(at: SystemTime) -> Self {
-        Self(at)
-    }
+/// End of a credential.
+#[derive(Debug, Clone)]
+pub struct CredentialExpiry {
+    /// Wall-clock time, as issuers have no other clock.
+    at: SystemTime,
+    /// Token that may be revoked before. `None` for an API key, which is removed instead.
+    token: Option<Arc<VerifiedToken>>,
+}
 
-    pub fn is_expired(self) -> bool {
-        self.remaining().is_none()
-    }
-
-    /// Resolves after the expiry time. Reads the clock at intervals, because the clock may be set
-    /// and the machine may sleep.
-    pub async fn expired(self) {
-        while let Some(left) = self.remaining() {
-            tokio::time::sleep(left.min(EXPIRY_LOOK_INTERVAL)).await;
-        }
-    }
-
-    fn remaining(self) -> Option<Duration> {
-        self.0.duration_since(SystemTime::now()).ok().filter(|left| !left.is_zero())
+impl PartialEq for CredentialExpiry {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
     }
 }
 
-/// Resolves when the credential expires. Never resolves for a credential without an expiry time.
+impl Eq for CredentialExpiry {}
+
+impl CredentialExpiry {
+    pub fn new(at: SystemTime) -> Self {
+        Self { at, token: None }
+    }
+
+    pub(super) fn of_token(at: SystemTime, token: Arc<VerifiedToken>) -> Self {
+        Self { at, token: Some(token) }
+    }
+
+    /// Returns whether the time has passed. Who asks again after each change of the keyring need
+    /// not ask about revocations.
+    pub fn is_expired(&self) -> bool {
+        self.remaining().is_none()
+    }
+
+    /// Returns whether the time has passed, or the token was revoked.
+    pub fn is_ended(&self) -> bool {
+        self.is_expired() || self.token.as_ref().is_some_and(|token| token.is_revoked())
+    }
+
+    /// Resolves after the expiry time, or after the revocation of the token. Reads the clock at
+    /// intervals, because the clock may be set and the machine may sleep.
+    pub async fn ended(self) {
+        let expired = async {
+            while let Some(left) = self.remaining() {
+                tokio::time::sleep(left.min(EXPIRY_LOOK_INTERVAL)).await;
+            }
+        };
+        match &self.token {
+            None => expired.await,
+            Some(token) => tokio::select! {
+                () = expired => {}
+                () = token.revoked() => {}
+            },
+        }
+    }
+
+    fn remaining(&self) -> Option<Duration> {
+        self.at.duration_since(SystemTime::now()).ok().filter(|left| !left.is_zero())
+    }
+}
+
+/// Resolves when the credential expires or is revoked. Never resolves for a credential without an
+/// expiry time.
 pub async fn credential_expired(until: Option<CredentialExpiry>) {
     match until {
         // Boxed: most connections have no expiry time.
-        Some(until) => Box::pin(until.expired()).await,
+        Some(until) => Box::pin(until.ended()).await,
         None => std::future::pending().await,
     }
 }

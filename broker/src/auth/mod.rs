@@ -15,14 +15,19 @@ mod keyring;
 mod keys;
 mod operator_tokens;
 mod principal_names;
+mod revocations;
 mod secret_token;
 mod signing;
 mod token_digest;
 mod tokens;
+mod verified_token;
 
 pub use self::{
     auth_error::{AuthError, UnknownSigningKey},
-    caller::{ANONYMOUS, AuthenticatedCaller, Caller, DEFAULT_TENANT, RemotePeer},
+    caller::{
+        ANONYMOUS, AuthenticatedCaller, Caller, CertificateThumbprint, DEFAULT_TENANT,
+        PresentedCertificate, RemotePeer,
+    },
     expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
@@ -30,5 +35,5 @@ pub use self::{
     principal_names::{is_printable, reserved_reason},
     secret_token::SecretToken,
     signing::SigningKey,
-    tokens::{KeyFetcher, TokenVerifier},
+    tokens::{KeyFetcher, TokenVerifier, introspection::UncheckedToken},
 };

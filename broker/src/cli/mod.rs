@@ -19,6 +19,7 @@ mod policy;
 mod table;
 #[cfg(test)]
 mod tests;
+mod token;
 
 use std::{
     io::{self, Write},

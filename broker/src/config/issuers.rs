@@ -22,6 +22,7 @@ use super::{
     config_key::KeyKind,
     config_reader::{ConfigReader, InvalidReason, invalid_value, text},
     field_error::{FieldError, join},
+    introspection::{IntrospectionConfig, IntrospectionEntry, check_only_one},
     range::check_duration,
     spec::optional_duration,
     units::DurationText,
@@ -87,6 +88,8 @@ pub struct IssuerConfig {
     pub groups_claim: Option<String>,
     /// Scopes that each token must have.
     pub scopes: Vec<String>,
+    /// Endpoint that is asked about opaque tokens. `None`: they are refused.
+    pub introspection: Option<IntrospectionConfig>,
 }
 
 /// Mapping from a token to its tenant.
@@ -133,6 +136,8 @@ impl ConfigReader<'_> {
                 issuers.push(issuer);
             }
         }
+        let introspections = issuers.iter().map(|issuer| &issuer.introspection);
+        check_only_one(introspections, &named, &mut self.faults);
         issuers
     }
 }
@@ -179,6 +184,8 @@ struct IssuerEntry {
     principal_claim: Option<String>,
     scopes: Option<Vec<String>>,
     claims: Option<IssuerClaims>,
+    check: Option<String>,
+    introspection: Option<IntrospectionEntry>,
 }
 
 /// Claims that access rules look at.
@@ -189,9 +196,9 @@ struct IssuerClaims {
 }
 
 /// Reader of one entry of the list.
-struct IssuerReader<'f> {
-    path: String,
-    faults: &'f mut Vec<FieldError>,
+pub(super) struct IssuerReader<'f> {
+    pub(super) path: String,
+    pub(super) faults: &'f mut Vec<FieldError>,
 }
 
 impl IssuerReader<'_> {
@@ -221,6 +228,7 @@ impl IssuerReader<'_> {
             .unwrap_or_else(|| "sub".to_owned());
         let groups_claim =
             self.claim("claims.groups", entry.claims.and_then(|claims| claims.groups));
+        let introspection = self.introspection(entry.introspection, entry.check.as_deref());
         Some(IssuerConfig {
             groups_claim,
             issuer: Some(entry.issuer).filter(|_| is_issuer)?,
@@ -232,10 +240,11 @@ impl IssuerReader<'_> {
             tenant: tenant?,
             principal_claim,
             scopes,
+            introspection,
         })
     }
 
-    fn fault(&mut self, name: &str, wrong: &str, allowed: &str) {
+    pub(super) fn fault(&mut self, name: &str, wrong: &str, allowed: &str) {
         self.faults.push(FieldError::new(join(&self.path, name), wrong, allowed));
     }
 
@@ -252,7 +261,7 @@ impl IssuerReader<'_> {
         self.url("issuer", issuer).is_some()
     }
 
-    fn url(&mut self, name: &str, url: &str) -> Option<Uri> {
+    pub(super) fn url(&mut self, name: &str, url: &str) -> Option<Uri> {
         match parse_http_url(url) {
             Ok(uri) if is_private(&uri) => return Some(uri),
             Ok(_) => self.fault(name, "is reached without TLS", URL_ALLOWED),

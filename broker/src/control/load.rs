@@ -89,10 +89,12 @@ impl Control {
         let tenants = self.load_tenants(tenants).await?;
         let backends = self.load_backends(&tenants, backends)?;
         let policies = self.load_policies(&tenants, self.store().policies().await?)?;
+        let revocations = self.store().revocations().await?;
         check_client_files(&self.config).await?;
         let held = self.store().held_breakers().await?.into_iter().collect();
         let loaded =
             LoadSummary { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
+        self.apply_revocations(revocations);
         self.apply(Registry { tenants, backends, policies }, keys);
         self.apply_operators(operators);
         self.apply_breakers(held);

@@ -28,6 +28,7 @@ mod preconditions;
 mod registry;
 mod reload;
 mod resource_views;
+mod revocations;
 mod store_sync;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -63,6 +64,7 @@ pub use self::{
     resource_views::{
         BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView,
     },
+    revocations::{NewRevocation, RevocationView},
 };
 use self::{
     key_attributes::key_entry,

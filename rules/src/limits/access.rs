@@ -20,3 +20,7 @@ pub const POLICY_REPORT_ROWS_MAX: usize = 1_000;
 pub const POLICY_REPORT_SAMPLES_MAX: usize = 5;
 /// Age of the decisions that the report counts.
 pub const POLICY_REPORT_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Revocations of tokens of one tenant.
+pub const REVOCATIONS_MAX: usize = 10_000;
+/// The principal or the token id that a revocation names.
+pub const REVOKED_SUBJECT_BYTES_MAX: usize = 512;

@@ -184,11 +184,11 @@ async fn initialize(
             broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
         let result = if *can_come_back { with_session_id(&result, &session) } else { result };
         return Ok((
-            SessionConnection::new(broker.clone(), session, place.clone(), *until),
+            SessionConnection::new(broker.clone(), session, place.clone(), until.clone()),
             result,
         ));
     }
-    let (AuthenticatedCaller { caller, until }, endpoint) =
+    let (AuthenticatedCaller { caller, until, .. }, endpoint) =
         authenticate_initialize(broker, guest, message).await?;
     let place = acquire_connection(broker, &caller)?;
     let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;

@@ -116,7 +116,7 @@ async fn prepare_upgrade(
     }
     let accepted = websocket::accept(&request);
     let (head, _) = request.into_parts();
-    let AuthenticatedCaller { caller, until } =
+    let AuthenticatedCaller { caller, until, .. } =
         authenticate(broker, &head, remote).await.map_err(reject_without_id)?;
     broker.check_endpoint(&caller, &endpoint).map_err(reject_without_id)?;
     let mut response = match accepted {
@@ -141,19 +141,19 @@ async fn prepare_upgrade(
         }
         None => UpgradeAction::Open(known),
         Some(id) => {
-            let plan = match locate_session(broker, id, &known, &head)
-                .await
-                .map_err(reject_without_id)?
-            {
-                UpgradeTarget::Local(session) => {
-                    let outbox = resume(&session, &head.headers).map_err(reject_without_id)?;
-                    UpgradeAction::Resume(session, outbox, known.place, until)
-                }
-                UpgradeTarget::Remote(tunnel) => UpgradeAction::Proxy(tunnel, known.place, until),
-                UpgradeTarget::Answered(response) => {
-                    return Ok(UpgradeResponse { response, plan: None });
-                }
-            };
+            let plan =
+                match locate_session(broker, id, &known, &head).await.map_err(reject_without_id)? {
+                    UpgradeTarget::Local(session) => {
+                        let outbox = resume(&session, &head.headers).map_err(reject_without_id)?;
+                        UpgradeAction::Resume(session, outbox, known.place, known.until)
+                    }
+                    UpgradeTarget::Remote(tunnel) => {
+                        UpgradeAction::Proxy(tunnel, known.place, known.until)
+                    }
+                    UpgradeTarget::Answered(response) => {
+                        return Ok(UpgradeResponse { response, plan: None });
+                    }
+                };
             if let Ok(value) = HeaderValue::from_str(id) {
                 response.headers_mut().insert(SESSION_ID, value);
             }

@@ -50,6 +50,7 @@ mod eras;
 mod go_server;
 mod install;
 pub(crate) mod moves;
+mod oidc;
 mod process;
 mod sandboxed;
 mod wires;

@@ -1,10 +1,13 @@
 //! Tokens of authorization servers: the access that each gives, over every listener (MCP,
 //! Authorization: the MCP server's side).
 
+mod bound;
 mod expiry;
+mod introspection;
 mod keys;
 mod metadata;
 mod refusals;
+mod revocation;
 mod secrecy;
 mod sessions;
 mod wires;
