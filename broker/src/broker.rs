@@ -3,6 +3,7 @@
 
 mod adoption;
 mod adoption_locks;
+mod auth;
 mod drain;
 mod housekeeping;
 mod ownership;
@@ -32,7 +33,7 @@ use rules::{
 use self::{adoption_locks::AdoptionLocks, sign_in_failure_log::SignInFailureLog};
 use crate::{
     auth::{
-        AuthError, AuthenticatedCaller, Caller, Keyring, KeyringVersion, Keys, RemotePeer,
+        AuthError, AuthSettings, AuthenticatedCaller, Caller, Keyring, KeyringVersion, Keys, RemotePeer,
         TokenVerifier,
     },
     backends::{backend::Backend, catalog_refresh, resources::BackendResources},
@@ -78,7 +79,8 @@ pub struct Broker {
     /// The other replicas, and the location of sessions that are not here.
     pub placement: SessionLocator,
     keyring: Arc<Keyring>,
-    tokens: Option<TokenVerifier>,
+    auth: AuthSettings,
+    tokens: TokenVerifier,
     failed_sign_ins: SignInFailureLog,
     tenants: SharedMap<TenantId, Arc<Tenant>>,
     /// Access policies of tenants, also of those that are not running.
@@ -275,18 +277,18 @@ impl Broker {
     /// Authenticates a caller. Without a credential it is the anonymous caller of tenant `default`,
     /// where that is allowed.
     pub fn authenticate(&self, bearer: Option<&str>) -> Result<AuthenticatedCaller, AuthError> {
-        let proven = match (bearer, &self.tokens) {
-            (Some(bearer), tokens) => match (self.keyring.verify(bearer), tokens) {
-                (Some(caller), _) => caller,
-                (None, Some(tokens)) => tokens.verify(bearer)?,
-                (None, None) => {
+        let proven = match bearer {
+            Some(bearer) => match self.keyring.verify(bearer) {
+                Some(caller) => caller,
+                None if self.tokens.has_issuers() => self.tokens.verify(bearer)?,
+                None => {
                     return Err(AuthError::failed(key_required(), SignInFailureReason::ApiKey));
                 }
             },
-            (None, _) if self.shared.config.auth.required => {
+            None if self.shared.config.auth.required => {
                 return Err(AuthError::failed(key_required(), SignInFailureReason::Missing));
             }
-            (None, _) => Caller::anonymous().into(),
+            None => Caller::anonymous().into(),
         };
         self.admit_authenticated(proven)
     }
@@ -318,15 +320,15 @@ impl Broker {
         certified: Option<&Caller>,
         remote: RemotePeer,
     ) -> Result<AuthenticatedCaller, Refusal> {
-        let denied = match (denied, &self.tokens) {
-            (AuthError::KeyUnknown(key), Some(tokens)) => {
+        let denied = match denied {
+            AuthError::KeyUnknown(key) => {
                 key.wait_for_keys().await;
                 match self.authenticate_connection(bearer, certified) {
                     Ok(proven) => return Ok(proven),
-                    Err(denied) => tokens.into_final_refusal(denied),
+                    Err(denied) => self.tokens.into_final_refusal(denied),
                 }
             }
-            (denied, _) => denied,
+            denied => denied,
         };
         Err(self.refuse(denied, Plane::Data, remote))
     }

@@ -96,6 +96,6 @@ impl From<Caller> for AuthenticatedCaller {
 
 impl AuthenticatedCaller {
     pub fn is_past(&self) -> bool {
-        self.until.is_some_and(CredentialExpiry::is_expired)
+        self.until.as_ref().is_some_and(CredentialExpiry::is_expired)
     }
 }

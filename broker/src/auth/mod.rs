@@ -14,6 +14,7 @@ mod expiry;
 mod keyring;
 mod keys;
 mod principal_names;
+mod settings;
 mod signing;
 mod token_digest;
 mod tokens;
@@ -25,6 +26,7 @@ pub use self::{
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
     principal_names::{is_printable, reserved_reason},
+    settings::AuthSettings,
     signing::SigningKey,
     tokens::{KeyFetcher, TokenVerifier},
 };

@@ -6,7 +6,10 @@
 //! - Neither an algorithm with a shared secret nor `none` can be configured.
 //! - Fetches use TLS, except over loopback.
 
-use std::{sync::LazyLock, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use http::Uri;
 use jsonwebtoken::Algorithm;
@@ -106,7 +109,7 @@ impl ConfigReader<'_> {
         self.optional("auth.resource", |value, _| resource(value))
     }
 
-    pub(super) fn issuers(&mut self, resource: Option<&str>) -> Vec<IssuerConfig> {
+    pub(super) fn issuers(&mut self, resource: Option<&str>) -> Vec<Arc<IssuerConfig>> {
         const PATH: &str = "auth.issuers";
         let raw = self.raw;
         let Some(written) = raw.value(PATH) else { return Vec::new() };
@@ -122,7 +125,7 @@ impl ConfigReader<'_> {
             self.report("auth.resource", "is missing, but auth.issuers needs it", RESOURCE_ALLOWED);
         }
         let named = self.raw.source_name(PATH);
-        let mut issuers: Vec<IssuerConfig> = Vec::new();
+        let mut issuers: Vec<Arc<IssuerConfig>> = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             let path = join(&named, &at.to_string());
             let issuer = IssuerReader { path: path.clone(), faults: &mut self.faults }.read(entry);
@@ -130,7 +133,7 @@ impl ConfigReader<'_> {
                 if issuers.iter().any(|known| known.issuer == issuer.issuer) {
                     self.report(&join(&path, "issuer"), "is listed twice", "each issuer once");
                 }
-                issuers.push(issuer);
+                issuers.push(Arc::new(issuer));
             }
         }
         issuers

@@ -16,7 +16,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
 use records::{AdminChange, AuditFilter, AuditKind, AuditRecord};
 
-use super::{Control, ControlError};
+use super::{Control, ControlError, ReloadSummary};
 use crate::{
     telemetry::{audit, request::RequestName},
     views::AuditEntry,
@@ -140,11 +140,12 @@ impl Control {
     }
 
     /// Records that the configuration file was reloaded and is in force.
-    pub async fn record_reload(&self, tenants: usize, backends: usize) {
+    pub async fn record_reload(&self, reloaded: ReloadSummary) {
+        let ReloadSummary { tenants, backends, issuers } = reloaded;
         let asked = AuditedAction {
             who: "configuration",
             action: "reload".to_owned(),
-            target: Some(format!("{tenants} tenants, {backends} backends")),
+            target: Some(format!("{tenants} tenants, {backends} backends, {issuers} issuers")),
             tenant: None,
             address: None,
             request: RequestName::random(),

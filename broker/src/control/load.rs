@@ -4,7 +4,10 @@
 //! The only exception is the tenant `default`, which the store contains from the first start on. An
 //! unchanged one yields to a declaration.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use protocol::ids::{BackendId, KeyId, TenantId};
 use records::{AdminChange, BackendRecord, KeyRecord, PolicyRecord, TenantRecord};
@@ -91,7 +94,8 @@ impl Control {
         let held = self.store().held_breakers().await?.into_iter().collect();
         let loaded =
             LoadSummary { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
-        self.apply(Registry { tenants, backends, policies }, keys);
+        let auth = Arc::new(self.config.auth.clone());
+        self.apply(Registry { tenants, backends, policies, auth }, keys);
         self.apply_breakers(held);
         self.applied.store(version, Ordering::Release);
         self.loaded.store(true, Ordering::Release);

@@ -9,7 +9,10 @@ use rules::access::PolicyDocument;
 
 use crate::{
     auth::{SealError, SealKey},
-    config::spec::{BackendSpec, TenantSpec},
+    config::{
+        AuthConfig,
+        spec::{BackendSpec, TenantSpec},
+    },
 };
 
 /// Settings of a stored tenant that only holds the keys of a tenant from the configuration file.
@@ -73,6 +76,8 @@ pub(super) struct Registry {
     pub(super) tenants: Tenants,
     pub(super) backends: Backends,
     pub(super) policies: Policies,
+    /// Settings of sign-in of the configuration file.
+    pub(super) auth: Arc<AuthConfig>,
 }
 
 impl Registry {

@@ -32,6 +32,7 @@ use tokio::{
     sync::{Notify, Semaphore, watch},
     time::{Instant, sleep, timeout},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     error::TokenError,
@@ -52,7 +53,7 @@ use crate::{
 
 #[derive(Debug)]
 pub(in crate::auth) struct TokenIssuer {
-    config: config::IssuerConfig,
+    config: Arc<config::IssuerConfig>,
     /// The broker's public URL.
     resource: String,
     keys: ArcSwap<KeySet>,
@@ -66,6 +67,8 @@ pub(in crate::auth) struct TokenIssuer {
     /// Number of completed fetches.
     over: watch::Sender<u64>,
     waiting: Semaphore,
+    /// Cancelled when its tokens are not accepted any more.
+    withdrawn: Arc<CancellationToken>,
 }
 
 /// State of the key fetches.
@@ -77,7 +80,7 @@ struct KeyFetches {
 }
 
 impl TokenIssuer {
-    pub(super) fn new(config: config::IssuerConfig, resource: &str) -> Self {
+    pub(super) fn new(config: Arc<config::IssuerConfig>, resource: &str) -> Self {
         Self {
             config,
             resource: resource.to_owned(),
@@ -92,7 +95,27 @@ impl TokenIssuer {
             wanted: Notify::new(),
             over: watch::Sender::new(0),
             waiting: Semaphore::new(KEY_SET_WAITING_MAX),
+            withdrawn: Arc::default(),
         }
+    }
+
+    /// Returns whether the issuer was made of equal settings.
+    pub(super) fn is_of(&self, config: &config::IssuerConfig, resource: &str) -> bool {
+        *self.config == *config && self.resource == resource
+    }
+
+    /// Ends the fetches, and expires the tokens that were verified.
+    pub(super) fn withdraw(&self) {
+        self.withdrawn.cancel();
+    }
+
+    /// Resolves once the issuer is withdrawn.
+    pub(super) async fn withdrawn(&self) {
+        self.withdrawn.cancelled().await;
+    }
+
+    pub(super) fn has_keys(&self) -> bool {
+        self.has_keys.load(Ordering::Relaxed)
     }
 
     pub(super) fn name(&self) -> &str {
@@ -160,7 +183,7 @@ impl TokenIssuer {
         let principal = PrincipalId::new(format!("{} {name}", self.config.issuer));
         Ok(AuthenticatedCaller {
             caller: Caller::of_subject(tenant, self.subject(principal, claims)),
-            until: Some(CredentialExpiry::new(until)),
+            until: Some(CredentialExpiry::withdrawable(until, self.withdrawn.clone())),
         })
     }
 

@@ -20,8 +20,8 @@ mod tests;
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use rules::{limits::tokens::TOKENS_REMEMBERED_MAX, sign_in_failures::SignInFailureReason};
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::fetch::KeyFetcher;
 use self::{error::TokenError, issuer::TokenIssuer, jwt::Jwt};
@@ -31,60 +31,95 @@ use super::{
     keyring::{Keyring, KeyringVersion, PREFIX},
     token_digest::{TokenDigest, TokenDigester},
 };
-use crate::{config::AuthConfig, maps::SharedMap, metrics::Metrics};
+use crate::{config::IssuerConfig, maps::SharedMap, metrics::Metrics};
 
 /// The issuers, and the verified tokens that are remembered.
 #[derive(Debug)]
 pub struct TokenVerifier {
-    issuers: Vec<Arc<TokenIssuer>>,
+    issuers: ArcSwap<Vec<Arc<TokenIssuer>>>,
+    fetcher: KeyFetcher,
     keyring: Arc<Keyring>,
     metrics: Arc<Metrics>,
     digester: TokenDigester,
     remembered: SharedMap<TokenDigest, (KeyringVersion, AuthenticatedCaller)>,
-    /// Stops the fetches on drop.
-    _life: DropGuard,
+}
+
+impl Drop for TokenVerifier {
+    fn drop(&mut self) {
+        self.issuers.load().iter().for_each(|issuer| issuer.withdraw());
+    }
 }
 
 impl TokenVerifier {
-    /// Starts to fetch keys in the background. Must be called inside the runtime. Returns `None`
-    /// without issuers.
-    pub fn new(
-        auth: &AuthConfig,
-        keyring: Arc<Keyring>,
-        fetcher: KeyFetcher,
-        metrics: Arc<Metrics>,
-    ) -> Option<Self> {
-        let resource = auth.resource.as_deref()?;
-        if auth.issuers.is_empty() {
-            return None;
-        }
-        let life = CancellationToken::new();
-        let issuers: Vec<_> = auth
-            .issuers
-            .iter()
-            .map(|issuer| Arc::new(TokenIssuer::new(issuer.clone(), resource)))
-            .collect();
-        metrics.tokens.issuers(issuers.len());
-        for issuer in &issuers {
-            let keeping =
-                issuer.clone().run_refresh(fetcher.clone(), keyring.clone(), metrics.clone());
-            let ended = life.clone().cancelled_owned();
-            tokio::spawn(async move {
-                tokio::select! {
-                    () = keeping => {}
-                    () = ended => {}
-                }
-            });
-        }
-        let remembered = SharedMap::default();
-        Some(Self {
-            issuers,
+    /// Returns a verifier without issuers.
+    pub fn new(keyring: Arc<Keyring>, fetcher: KeyFetcher, metrics: Arc<Metrics>) -> Self {
+        Self {
+            issuers: ArcSwap::default(),
+            fetcher,
             keyring,
             metrics,
             digester: TokenDigester::default(),
-            remembered,
-            _life: life.drop_guard(),
-        })
+            remembered: SharedMap::default(),
+        }
+    }
+
+    /// Replaces the issuers. An issuer with the same settings keeps its keys. The tokens of any
+    /// other earlier issuer expire now. Keys are fetched in the background, so this must be called
+    /// inside the runtime. Without a resource no issuer is accepted.
+    pub fn set_issuers(&self, resource: Option<&str>, configs: &[Arc<IssuerConfig>]) {
+        let before = self.issuers.load_full();
+        let configs = if resource.is_some() { configs } else { &[] };
+        let resource = resource.unwrap_or_default();
+        let mut added = Vec::new();
+        let issuers: Vec<_> = configs
+            .iter()
+            .map(|config| {
+                let same = before.iter().find(|issuer| issuer.is_of(config, resource));
+                same.cloned().unwrap_or_else(|| {
+                    let issuer = Arc::new(TokenIssuer::new(config.clone(), resource));
+                    added.push(issuer.clone());
+                    issuer
+                })
+            })
+            .collect();
+        let is_kept = |issuer: &Arc<TokenIssuer>| {
+            issuers.iter().any(|kept: &Arc<TokenIssuer>| Arc::ptr_eq(kept, issuer))
+        };
+        let removed: Vec<_> = before.iter().filter(|issuer| !is_kept(issuer)).cloned().collect();
+        if added.is_empty() && removed.is_empty() && before.len() == issuers.len() {
+            return;
+        }
+        self.issuers.store(Arc::new(issuers));
+        // After the store: a token of a removed issuer is verified again, and refused.
+        self.keyring.bump_version();
+        for issuer in removed {
+            tracing::info!(issuer = issuer.name(), "the tokens of an issuer are not accepted any more");
+            issuer.withdraw();
+        }
+        for issuer in added {
+            self.run_issuer(issuer);
+        }
+    }
+
+    /// Fetches the keys of an issuer until it is withdrawn.
+    fn run_issuer(&self, issuer: Arc<TokenIssuer>) {
+        self.metrics.tokens.has_keys(false);
+        let (fetcher, keyring, metrics) =
+            (self.fetcher.clone(), self.keyring.clone(), self.metrics.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = issuer.clone().run_refresh(fetcher, keyring, metrics.clone()) => {}
+                () = issuer.withdrawn() => {}
+            }
+            if !issuer.has_keys() {
+                metrics.tokens.has_keys(true); // it counts no more
+            }
+        });
+    }
+
+    /// Returns whether tokens of any issuer are accepted.
+    pub fn has_issuers(&self) -> bool {
+        !self.issuers.load().is_empty()
     }
 
     /// Returns the caller of a token. Not for API keys.
@@ -111,7 +146,7 @@ impl TokenVerifier {
     fn check(
         &self,
         bearer: &str,
-    ) -> Result<AuthenticatedCaller, (TokenError, Option<&Arc<TokenIssuer>>)> {
+    ) -> Result<AuthenticatedCaller, (TokenError, Option<Arc<TokenIssuer>>)> {
         if bearer.starts_with(PREFIX) {
             return Err((TokenError::Form, None));
         }
@@ -120,28 +155,28 @@ impl TokenVerifier {
             .map_err(|flaw| (flaw, None))?;
         let claims = jwt.claims().map_err(|flaw| (flaw, None))?;
         let named = claims.text("iss");
-        let issuer = self
-            .issuers
+        let issuers = self.issuers.load();
+        let issuer = issuers
             .iter()
             .find(|issuer| Some(issuer.name()) == named.as_deref())
             .ok_or((TokenError::Issuer, None))?;
         let proven = issuer
             .verify(&header, &jwt)
             .and_then(|()| issuer.authenticate(&header, &claims, &self.keyring));
-        proven.map_err(|flaw| (flaw, Some(issuer)))
+        proven.map_err(|flaw| (flaw, Some(issuer.clone())))
     }
 
     fn denied(
         &self,
         bearer: &str,
         flaw: &TokenError,
-        issuer: Option<&Arc<TokenIssuer>>,
+        issuer: Option<Arc<TokenIssuer>>,
     ) -> AuthError {
-        let name = issuer.map(|issuer| issuer.name());
+        let name = issuer.as_ref().map(|issuer| issuer.name());
         tracing::debug!(issuer = name, reason = %flaw, "a token is refused");
         let reason = match (flaw, issuer) {
             (TokenError::UnknownKey, Some(issuer)) => {
-                return AuthError::KeyUnknown(UnknownSigningKey(issuer.clone()));
+                return AuthError::KeyUnknown(UnknownSigningKey(issuer));
             }
             (TokenError::Scope, Some(issuer)) => {
                 self.metrics.tokens.lacks_scope();

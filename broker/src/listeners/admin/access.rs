@@ -21,13 +21,14 @@ use axum::{
 use rules::sign_in_failures::{Plane, SignInFailureReason};
 
 use super::{audit::ClientIp, health, problem::Problem};
-use crate::{config::AuthConfig, control::Control};
+use crate::{auth::AuthSettings, control::Control};
 
 /// Access rules of one listener.
 pub(super) struct Access {
     token: TokenPolicy,
     loopback: bool,
-    allowed_hosts: Vec<String>,
+    /// `allowed_hosts` follows a reload.
+    auth: AuthSettings,
 }
 
 /// Refusal of a request.
@@ -53,14 +54,14 @@ enum TokenPolicy {
 }
 
 impl Access {
-    pub(super) fn new(auth: &AuthConfig, address: SocketAddr) -> Self {
+    pub(super) fn new(auth: AuthSettings, address: SocketAddr) -> Self {
         let loopback = address.ip().is_loopback();
-        let token = match &auth.admin_token {
+        let token = match &auth.load().admin_token {
             Some(token) => TokenPolicy::Required(hash(token.expose())),
             None if loopback => TokenPolicy::OpenToLocalUsers,
             None => TokenPolicy::Missing,
         };
-        Self { token, loopback, allowed_hosts: auth.allowed_hosts.clone() }
+        Self { token, loopback, auth }
     }
 
     pub(super) fn announce(&self) {
@@ -97,7 +98,10 @@ impl Access {
             return Err(Problem::invalid("Host", "the Host header is missing or not a host name"));
         };
         let is_ours = is_loopback_name(host.host())
-            || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host.host()));
+            || {
+                let hosts = &self.auth.load().allowed_hosts;
+                hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host.host()))
+            };
         if !is_ours {
             return refused(
                 "host-refused",

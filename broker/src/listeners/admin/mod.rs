@@ -79,7 +79,7 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let access = match listener.local_addr() {
-        Ok(address) => Access::new(&control.config.auth, address),
+        Ok(address) => Access::new(control.broker.auth_settings(), address),
         Err(error) => {
             tracing::error!(%error, "the admin listener has no address");
             return;

@@ -139,7 +139,7 @@ pub(super) async fn authenticate(
         fits(caller)?;
         let visitor =
             broker.visitor(broker.readmit_caller(caller)?, endpoint.clone(), guest.transport)?;
-        return Ok(AuthenticatedClient { visitor, until: *until });
+        return Ok(AuthenticatedClient { visitor, until: until.clone() });
     }
     let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
     let document = json::Document::parse(

@@ -184,7 +184,7 @@ async fn initialize(
             broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
         let result = if *can_come_back { with_session_id(&result, &session) } else { result };
         return Ok((
-            SessionConnection::new(broker.clone(), session, place.clone(), *until),
+            SessionConnection::new(broker.clone(), session, place.clone(), until.clone()),
             result,
         ));
     }

@@ -222,7 +222,7 @@ async fn serve_stateless(desk: Arc<RequestDispatcher>, stream: RequestStream) {
     loop {
         let frame = tokio::select! {
             biased;
-            frame = answering.next_until(until) => frame,
+            frame = answering.next_until(until.clone()) => frame,
             () = given_up.cancelled(&sink) => return,
         };
         // Without an answer, the drop of the stream resets it.

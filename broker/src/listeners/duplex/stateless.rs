@@ -107,7 +107,7 @@ impl RequestDispatcher {
     async fn credential_expired(&self) {
         tokio::select! {
             () = certificate_expired(self.guest.certified.as_ref()) => {}
-            () = auth::credential_expired(self.guest.known.as_ref().and_then(|known| known.until)) => {}
+            () = auth::credential_expired(self.guest.known.as_ref().and_then(|known| known.until.clone())) => {}
         }
     }
 
@@ -282,7 +282,7 @@ impl RequestDispatcher {
                 } else {
                     EventKind::Droppable
                 };
-                while let Some(frame) = answering.next_until(until).await {
+                while let Some(frame) = answering.next_until(until.clone()).await {
                     // The id is free before the client can see the answer, and may then belong to
                     // another request.
                     if matches!(answering, ReplyStream::Over) {

@@ -76,7 +76,7 @@ pub(super) async fn handle(
                     .headers_mut()
                     .insert(ALLOW, HeaderValue::from_static("GET, POST, OPTIONS"));
             }
-            challenge::complete(&broker.shared.config.auth, "", shown, response)
+            challenge::complete(&broker.auth(), "", shown, response)
         }
     };
     with_cors_headers(response, guard, origin)

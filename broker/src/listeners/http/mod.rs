@@ -80,7 +80,7 @@ pub async fn serve(
     let proxies =
         ProxyProtocol::new(&broker.shared.config, broker.shared.config.listen.proxies.http);
     let admission = Arc::new(ConnectionLimiter::new(limits, proxies));
-    let guard = Arc::new(RequestGuard::new(&broker.shared.config.auth, local));
+    let guard = Arc::new(RequestGuard::new(broker.auth_settings(), local));
     let (connections, sessions, streams) =
         (TaskTracker::new(), TaskTracker::new(), Arc::<SseStreams>::default());
     loop {

@@ -35,7 +35,7 @@ pub(super) fn handle<B>(
             .method()
         {
             &HttpMethod::OPTIONS => Ok(preflight(request.headers())),
-            _ => metadata(&broker.shared.config.auth, request.uri().path()),
+            _ => metadata(&broker.auth(), request.uri().path()),
         });
     let response = answered
         .unwrap_or_else(|refusal| response::refusal_response(&broker.shared, &refusal, None));

@@ -75,7 +75,7 @@ pub(super) async fn handle(
         }
         Err(Rejection { refusal, id, .. }) => {
             let response = response::refusal_response(&broker.shared, &refusal, id.as_ref());
-            challenge::complete(&broker.shared.config.auth, "", shown, response)
+            challenge::complete(&broker.auth(), "", shown, response)
         }
     }
 }
@@ -147,9 +147,9 @@ async fn prepare_upgrade(
             {
                 UpgradeTarget::Local(session) => {
                     let outbox = resume(&session, &head.headers).map_err(reject_without_id)?;
-                    UpgradeAction::Resume(session, outbox, known.place, until)
+                    UpgradeAction::Resume(session, outbox, known.place, known.until)
                 }
-                UpgradeTarget::Remote(tunnel) => UpgradeAction::Proxy(tunnel, known.place, until),
+                UpgradeTarget::Remote(tunnel) => UpgradeAction::Proxy(tunnel, known.place, known.until),
                 UpgradeTarget::Answered(response) => {
                     return Ok(UpgradeResponse { response, plan: None });
                 }
