@@ -4,7 +4,8 @@
 use protocol::ids::{BackendId, KeyId, TenantId};
 
 use crate::{
-    AuditRetentionTerms, BackendRecord, KeyRecord, PolicyRecord, SessionKey, TenantRecord,
+    AuditRetentionTerms, BackendRecord, KeyRecord, OperatorRecord, PolicyRecord, RevocationRecord,
+    RevokedSubject, SessionKey, TenantRecord, TokenIssuerRecord,
 };
 
 /// One change. `ConfigStore::apply` of a store makes it.
@@ -28,6 +29,17 @@ pub enum AdminChange<'a> {
     /// Creates or replaces the policy of a tenant. An existing policy keeps its `created_at_us`.
     PutPolicy(&'a PolicyRecord),
     DeletePolicy(&'a TenantId),
+    /// Creates an operator. Returns `StoreError::Exists` for a name or an id that another operator
+    /// has.
+    PutOperator(&'a OperatorRecord),
+    /// Removes the operator with this id.
+    DeleteOperator(&'a str),
+    /// Creates or replaces a revocation. A replaced one keeps its `created_at_us`.
+    PutRevocation(&'a RevocationRecord),
+    DeleteRevocation(&'a TenantId, &'a RevokedSubject),
+    /// Creates or replaces an issuer of a tenant. An existing one keeps its `created_at_us`.
+    PutTokenIssuer(&'a TokenIssuerRecord),
+    DeleteTokenIssuer(&'a TenantId, &'a str),
     /// Holds the breaker of a backend open. The backend may be registered anywhere. Changes nothing
     /// if the breaker is already held.
     HoldBreaker(&'a TenantId, &'a BackendId),
@@ -52,6 +64,12 @@ impl AdminChange<'_> {
             Self::DeleteBackend(..) => "delete_backend",
             Self::PutPolicy(_) => "put_policy",
             Self::DeletePolicy(_) => "delete_policy",
+            Self::PutOperator(_) => "put_operator",
+            Self::DeleteOperator(_) => "delete_operator",
+            Self::PutRevocation(_) => "put_revocation",
+            Self::DeleteRevocation(..) => "delete_revocation",
+            Self::PutTokenIssuer(_) => "put_token_issuer",
+            Self::DeleteTokenIssuer(..) => "delete_token_issuer",
             Self::HoldBreaker(..) => "hold_breaker",
             Self::ReleaseBreaker(..) => "release_breaker",
             Self::EndSession(_) => "ask_session_end",
@@ -65,6 +83,8 @@ impl AdminChange<'_> {
             Self::PutKey(record) => Some(&record.tenant),
             Self::PutBackend(record) => Some(&record.tenant),
             Self::PutPolicy(record) => Some(&record.tenant),
+            Self::PutRevocation(record) => Some(&record.tenant),
+            Self::PutTokenIssuer(record) => Some(&record.tenant),
             _ => None,
         }
     }

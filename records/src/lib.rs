@@ -17,7 +17,10 @@ pub use audit_chain::{
     AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainPage, AuditCheckpoint,
     AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, UnchainedAudit,
 };
-pub use config::{BackendRecord, HASH_BYTES, KeyRecord, PolicyRecord, TenantRecord};
+pub use config::{
+    BackendRecord, HASH_BYTES, KeyRecord, OperatorRecord, PolicyRecord, RevocationRecord,
+    RevokedSubject, TenantRecord, TokenIssuerRecord,
+};
 pub use event::{LogEntry, LoggedEvent, StoredStream, StreamRecord};
 pub use node::{LeaseRenewal, NodeName, NodeRecord};
 pub use session::{

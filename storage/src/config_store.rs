@@ -3,12 +3,15 @@
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, TenantId};
-use records::{AdminChange, AuditRecord, BackendRecord, KeyRecord, PolicyRecord, TenantRecord};
+use records::{
+    AdminChange, AuditRecord, BackendRecord, KeyRecord, OperatorRecord, PolicyRecord,
+    RevocationRecord, TenantRecord, TokenIssuerRecord,
+};
 
 use crate::StoreError;
 
-/// Tenants, API keys, backends and policies. Lists are ordered by name. All but tenants can exist
-/// only under their tenant. Every change of them increases [`ConfigStore::config_version`] in the same
+/// Tenants, API keys, backends, policies, operators, revocations and issuers. Lists are ordered by
+/// name. All but tenants and operators can exist only under their tenant. Every change of them increases [`ConfigStore::config_version`] in the same
 /// transaction.
 #[async_trait]
 pub trait ConfigStore: Send + Sync {
@@ -33,11 +36,19 @@ pub trait ConfigStore: Send + Sync {
     /// Returns the access policies of all tenants.
     async fn policies(&self) -> Result<Vec<PolicyRecord>, StoreError>;
 
+    /// Returns the operators.
+    async fn operators(&self) -> Result<Vec<OperatorRecord>, StoreError>;
+
+    /// Returns the revocations of all tenants.
+    async fn revocations(&self) -> Result<Vec<RevocationRecord>, StoreError>;
+
+    /// Returns the issuers of all tenants.
+    async fn token_issuers(&self) -> Result<Vec<TokenIssuerRecord>, StoreError>;
+
     /// Returns the backends whose breakers are held open.
     async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError>;
 
-    /// Returns a number that grows with every change of tenants, keys, backends, policies and
-    /// held breakers.
+    /// Returns a number that grows with every change of these lists and of held breakers.
     async fn config_version(&self) -> Result<i64, StoreError>;
 
     /// Waits for writes in progress and closes the database. Later calls fail with

@@ -8,10 +8,10 @@ use protocol::ids::{BackendId, TaskId, TenantId};
 use records::{
     AdminChange, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
     AuditRetentionTerms, AuditTruncation, BackendRecord, FullTask, KeyRecord, LeaseRenewal,
-    NodeName, NodeRecord, PolicyRecord, SessionClaimOutcome, SessionIdentity, SessionKey,
-    StoredAuditRecord, StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount,
-    TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition, TenantRecord,
-    UnchainedAudit, WriteOp, WriteOutcome,
+    NodeName, NodeRecord, OperatorRecord, PolicyRecord, RevocationRecord, SessionClaimOutcome,
+    SessionIdentity, SessionKey, StoredAuditRecord, StoredSession, StoredTask, StoredTaskSnapshot,
+    SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
+    TenantRecord, TokenIssuerRecord, UnchainedAudit, WriteOp, WriteOutcome,
 };
 use storage::{
     AuditChainStore, AuditStore, ConfigStore, DurableStore, NodeStore, SessionStore, SqliteStore,
@@ -96,7 +96,18 @@ impl ConfigStore for Meddled {
         self.note("policies");
         self.inner.policies().await
     }
-
+    async fn operators(&self) -> Result<Vec<OperatorRecord>, StoreError> {
+        self.note("operators");
+        self.inner.operators().await
+    }
+    async fn revocations(&self) -> Result<Vec<RevocationRecord>, StoreError> {
+        self.note("revocations");
+        self.inner.revocations().await
+    }
+    async fn token_issuers(&self) -> Result<Vec<TokenIssuerRecord>, StoreError> {
+        self.note("token_issuers");
+        self.inner.token_issuers().await
+    }
     async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
         self.note("held_breakers");
         self.inner.held_breakers().await

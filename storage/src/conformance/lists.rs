@@ -31,6 +31,15 @@ macro_rules! store_conformance {
                 holds_breakers_until_they_are_released_or_their_backend_goes
                 refuses_after_close
             }
+            credentials {
+                operators_are_kept_as_given_and_listed_by_name
+                an_operators_name_and_id_are_taken_once
+                revocations_are_kept_and_replaced
+                issuers_of_tenants_are_kept_and_replaced
+                credentials_end_with_their_tenant
+                refuses_credentials_of_an_unknown_tenant
+                counts_changes_of_credentials
+            }
         }
     };
     ($suite:ident, on $server:expr => $open:path) => {

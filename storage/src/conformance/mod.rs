@@ -15,6 +15,7 @@
 pub mod audit;
 pub mod audit_chain;
 pub mod config;
+pub mod credentials;
 pub mod events;
 pub mod hot;
 mod lists;

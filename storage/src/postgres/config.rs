@@ -2,7 +2,10 @@
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
-use records::{AdminChange, AuditRecord, BackendRecord, KeyRecord, PolicyRecord, TenantRecord};
+use records::{
+    AdminChange, AuditRecord, BackendRecord, KeyRecord, OperatorRecord, PolicyRecord,
+    RevocationRecord, RevokedSubject, TenantRecord, TokenIssuerRecord,
+};
 use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
@@ -71,6 +74,35 @@ impl PostgresStore {
                     .bind(record.created_at_us)
                     .bind(record.updated_at_us),
                 AdminChange::DeletePolicy(tenant) => values.bind(tenant.as_str()),
+                AdminChange::PutOperator(record) => values
+                    .bind(record.operator.as_str())
+                    .bind(record.name.as_str())
+                    .bind(record.hash.as_slice())
+                    .bind(record.settings.as_str())
+                    .bind(record.created_at_us),
+                AdminChange::DeleteOperator(operator) => values.bind(operator),
+                AdminChange::PutRevocation(record) => {
+                    let (kind, subject) = record.subject.parts();
+                    values
+                        .bind(record.tenant.as_str())
+                        .bind(kind)
+                        .bind(subject)
+                        .bind(record.issued_before_us)
+                        .bind(record.created_at_us)
+                }
+                AdminChange::DeleteRevocation(tenant, subject) => {
+                    let (kind, subject) = subject.parts();
+                    values.bind(tenant.as_str()).bind(kind).bind(subject)
+                }
+                AdminChange::PutTokenIssuer(record) => values
+                    .bind(record.tenant.as_str())
+                    .bind(record.issuer.as_str())
+                    .bind(record.settings.as_slice())
+                    .bind(record.created_at_us)
+                    .bind(record.updated_at_us),
+                AdminChange::DeleteTokenIssuer(tenant, issuer) => {
+                    values.bind(tenant.as_str()).bind(issuer)
+                }
                 AdminChange::DeleteKey(tenant, key) => {
                     values.bind(tenant.as_str()).bind(key.as_str())
                 }
@@ -130,6 +162,27 @@ const fn statement(change: AdminChange<'_>) -> &'static str {
             "TRUE"
         ),
         AdminChange::DeletePolicy(_) => settling!("DELETE FROM policies WHERE tenant = $7 RETURNING 1"),
+        // As for a key: an equal hash proves that this call made the operator.
+        AdminChange::PutOperator(_) => changing!(
+            "INSERT INTO operators (operator, name, hash, settings, created_at_us) SELECT $7, $8, $9, $10, $11
+             WHERE NOT ($1 AND EXISTS (SELECT 1 FROM operators WHERE operator = $7 AND hash = $9)) RETURNING 1",
+            "TRUE"
+        ),
+        AdminChange::DeleteOperator(_) => settling!("DELETE FROM operators WHERE operator = $7 RETURNING 1"),
+        AdminChange::PutRevocation(_) => changing!(
+            "INSERT INTO revocations (tenant, kind, subject, issued_before_us, created_at_us) VALUES ($7, $8, $9, $10, $11)
+             ON CONFLICT (tenant, kind, subject) DO UPDATE SET issued_before_us = excluded.issued_before_us RETURNING 1",
+            "TRUE"
+        ),
+        AdminChange::DeleteRevocation(..) => {
+            settling!("DELETE FROM revocations WHERE tenant = $7 AND kind = $8 AND subject = $9 RETURNING 1")
+        }
+        AdminChange::PutTokenIssuer(_) => changing!(
+            "INSERT INTO token_issuers (tenant, issuer, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10, $11)
+             ON CONFLICT (tenant, issuer) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us RETURNING 1",
+            "TRUE"
+        ),
+        AdminChange::DeleteTokenIssuer(..) => settling!("DELETE FROM token_issuers WHERE tenant = $7 AND issuer = $8 RETURNING 1"),
         AdminChange::HoldBreaker(..) => {
             settling!("INSERT INTO held_breakers (tenant, backend) VALUES ($7, $8) ON CONFLICT DO NOTHING RETURNING 1")
         }
@@ -185,6 +238,22 @@ impl ConfigStore for PostgresStore {
         self.rows(|_| sqlx::query(select)).await?.iter().map(policy_record).collect()
     }
 
+    async fn operators(&self) -> Result<Vec<OperatorRecord>, StoreError> {
+        let select =
+            "SELECT operator, name, hash, settings, created_at_us FROM operators ORDER BY name";
+        self.rows(|_| sqlx::query(select)).await?.iter().map(operator_record).collect()
+    }
+
+    async fn revocations(&self) -> Result<Vec<RevocationRecord>, StoreError> {
+        let select = "SELECT tenant, kind, subject, issued_before_us, created_at_us FROM revocations ORDER BY tenant, kind, subject";
+        self.rows(|_| sqlx::query(select)).await?.iter().map(revocation_record).collect()
+    }
+
+    async fn token_issuers(&self) -> Result<Vec<TokenIssuerRecord>, StoreError> {
+        let select = "SELECT tenant, issuer, settings, created_at_us, updated_at_us FROM token_issuers ORDER BY tenant, issuer";
+        self.rows(|_| sqlx::query(select)).await?.iter().map(token_issuer_record).collect()
+    }
+
     async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
         let rows = self
             .rows(|_| {
@@ -221,6 +290,11 @@ fn refusal(error: StatementError, change: AdminChange<'_>) -> StoreError {
         {
             StoreError::Exists { what: format!("key {}", record.key) }
         }
+        (StatementError::Failed(error), AdminChange::PutOperator(record), _)
+            if error_mapping::is_duplicate(&error) =>
+        {
+            StoreError::Exists { what: format!("operator {}", record.name) }
+        }
         (StatementError::Failed(error), _, Some(tenant)) if error_mapping::is_orphan(&error) => {
             StoreError::UnknownTenant { tenant: tenant.clone() }
         }
@@ -241,6 +315,38 @@ fn policy_record(row: &PgRow) -> Result<PolicyRecord, StoreError> {
     Ok(PolicyRecord {
         tenant: rows::tenant(row)?,
         document: get(row, "document")?,
+        created_at_us: get(row, "created_at_us")?,
+        updated_at_us: get(row, "updated_at_us")?,
+    })
+}
+
+fn operator_record(row: &PgRow) -> Result<OperatorRecord, StoreError> {
+    Ok(OperatorRecord {
+        operator: get(row, "operator")?,
+        name: get(row, "name")?,
+        hash: get(row, "hash")?,
+        settings: get(row, "settings")?,
+        created_at_us: get(row, "created_at_us")?,
+    })
+}
+
+fn revocation_record(row: &PgRow) -> Result<RevocationRecord, StoreError> {
+    let (kind, subject) = (get::<&str>(row, "kind")?, get::<&str>(row, "subject")?);
+    Ok(RevocationRecord {
+        tenant: rows::tenant(row)?,
+        subject: RevokedSubject::of_parts(kind, subject).ok_or_else(|| StoreError::Corrupt {
+            detail: format!("a revocation is of the kind {kind:?}"),
+        })?,
+        issued_before_us: get(row, "issued_before_us")?,
+        created_at_us: get(row, "created_at_us")?,
+    })
+}
+
+fn token_issuer_record(row: &PgRow) -> Result<TokenIssuerRecord, StoreError> {
+    Ok(TokenIssuerRecord {
+        tenant: rows::tenant(row)?,
+        issuer: get(row, "issuer")?,
+        settings: get(row, "settings")?,
         created_at_us: get(row, "created_at_us")?,
         updated_at_us: get(row, "updated_at_us")?,
     })

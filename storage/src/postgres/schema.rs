@@ -57,6 +57,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0007_access.sql"),
         ["migration.7.begun", "migration.7.applied"],
     ),
+    (
+        8,
+        "credentials",
+        include_str!("../../../migrations/postgres/0008_credentials.sql"),
+        ["migration.8.begun", "migration.8.applied"],
+    ),
 ];
 
 const TABLE: &str = "_sqlx_migrations";

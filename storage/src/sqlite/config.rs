@@ -2,7 +2,10 @@
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
-use records::{AdminChange, AuditRecord, BackendRecord, KeyRecord, PolicyRecord, TenantRecord};
+use records::{
+    AdminChange, AuditRecord, BackendRecord, KeyRecord, OperatorRecord, PolicyRecord,
+    RevocationRecord, RevokedSubject, TenantRecord, TokenIssuerRecord,
+};
 use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 
 use super::{
@@ -122,6 +125,44 @@ fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArgument
         .bind(record.created_at_us)
         .bind(record.updated_at_us),
         AdminChange::DeletePolicy(tenant) => sqlx::query("DELETE FROM policies WHERE tenant = ?").bind(tenant.as_str()),
+        AdminChange::PutOperator(record) => {
+            sqlx::query("INSERT INTO operators (operator, name, hash, settings, created_at_us) VALUES (?, ?, ?, ?, ?)")
+                .bind(record.operator.as_str())
+                .bind(record.name.as_str())
+                .bind(record.hash.as_slice())
+                .bind(record.settings.as_str())
+                .bind(record.created_at_us)
+        }
+        AdminChange::DeleteOperator(operator) => sqlx::query("DELETE FROM operators WHERE operator = ?").bind(operator),
+        AdminChange::PutRevocation(record) => {
+            let (kind, subject) = record.subject.parts();
+            sqlx::query(
+                "INSERT INTO revocations (tenant, kind, subject, issued_before_us, created_at_us) VALUES (?, ?, ?, ?, ?)
+                 ON CONFLICT (tenant, kind, subject) DO UPDATE SET issued_before_us = excluded.issued_before_us",
+            )
+            .bind(record.tenant.as_str())
+            .bind(kind)
+            .bind(subject)
+            .bind(record.issued_before_us)
+            .bind(record.created_at_us)
+        }
+        AdminChange::DeleteRevocation(tenant, subject) => {
+            let (kind, subject) = subject.parts();
+            let delete = sqlx::query("DELETE FROM revocations WHERE tenant = ? AND kind = ? AND subject = ?");
+            delete.bind(tenant.as_str()).bind(kind).bind(subject)
+        }
+        AdminChange::PutTokenIssuer(record) => sqlx::query(
+            "INSERT INTO token_issuers (tenant, issuer, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?, ?)
+             ON CONFLICT (tenant, issuer) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
+        )
+        .bind(record.tenant.as_str())
+        .bind(record.issuer.as_str())
+        .bind(record.settings.as_slice())
+        .bind(record.created_at_us)
+        .bind(record.updated_at_us),
+        AdminChange::DeleteTokenIssuer(tenant, issuer) => {
+            sqlx::query("DELETE FROM token_issuers WHERE tenant = ? AND issuer = ?").bind(tenant.as_str()).bind(issuer)
+        }
         AdminChange::HoldBreaker(tenant, backend) => {
             let insert = sqlx::query("INSERT INTO held_breakers (tenant, backend) VALUES (?, ?) ON CONFLICT DO NOTHING");
             insert.bind(tenant.as_str()).bind(backend.as_str())
@@ -154,6 +195,9 @@ fn refusal(error: sqlx::Error, change: AdminChange<'_>) -> StoreError {
     match (change, change.required_tenant()) {
         (AdminChange::PutKey(record), _) if is_duplicate(&error) => {
             StoreError::Exists { what: format!("key {}", record.key) }
+        }
+        (AdminChange::PutOperator(record), _) if is_duplicate(&error) => {
+            StoreError::Exists { what: format!("operator {}", record.name) }
         }
         (_, Some(tenant)) if is_orphan(&error) => {
             StoreError::UnknownTenant { tenant: tenant.clone() }
@@ -229,6 +273,27 @@ impl ConfigStore for SqliteStore {
         self.all(rows, policy_record).await
     }
 
+    async fn operators(&self) -> Result<Vec<OperatorRecord>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT operator, name, hash, settings, created_at_us FROM operators ORDER BY name",
+        );
+        self.all(rows, operator_record).await
+    }
+
+    async fn revocations(&self) -> Result<Vec<RevocationRecord>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT tenant, kind, subject, issued_before_us, created_at_us FROM revocations ORDER BY tenant, kind, subject",
+        );
+        self.all(rows, revocation_record).await
+    }
+
+    async fn token_issuers(&self) -> Result<Vec<TokenIssuerRecord>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT tenant, issuer, settings, created_at_us, updated_at_us FROM token_issuers ORDER BY tenant, issuer",
+        );
+        self.all(rows, token_issuer_record).await
+    }
+
     async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
         let rows =
             sqlx::query("SELECT tenant, backend FROM held_breakers ORDER BY tenant, backend");
@@ -268,6 +333,38 @@ fn policy_record(row: &SqliteRow) -> Result<PolicyRecord, StoreError> {
     Ok(PolicyRecord {
         tenant: tenant_id(row)?,
         document: row.try_get("document").map_err(map_error)?,
+        created_at_us: row.try_get("created_at_us").map_err(map_error)?,
+        updated_at_us: row.try_get("updated_at_us").map_err(map_error)?,
+    })
+}
+
+fn operator_record(row: &SqliteRow) -> Result<OperatorRecord, StoreError> {
+    Ok(OperatorRecord {
+        operator: text(row, "operator")?,
+        name: text(row, "name")?,
+        hash: row.try_get("hash").map_err(map_error)?,
+        settings: text(row, "settings")?,
+        created_at_us: row.try_get("created_at_us").map_err(map_error)?,
+    })
+}
+
+fn revocation_record(row: &SqliteRow) -> Result<RevocationRecord, StoreError> {
+    let (kind, subject) = (text(row, "kind")?, text(row, "subject")?);
+    Ok(RevocationRecord {
+        tenant: tenant_id(row)?,
+        subject: RevokedSubject::of_parts(&kind, &subject).ok_or_else(|| StoreError::Corrupt {
+            detail: format!("a revocation is of the kind {kind:?}"),
+        })?,
+        issued_before_us: row.try_get("issued_before_us").map_err(map_error)?,
+        created_at_us: row.try_get("created_at_us").map_err(map_error)?,
+    })
+}
+
+fn token_issuer_record(row: &SqliteRow) -> Result<TokenIssuerRecord, StoreError> {
+    Ok(TokenIssuerRecord {
+        tenant: tenant_id(row)?,
+        issuer: text(row, "issuer")?,
+        settings: row.try_get("settings").map_err(map_error)?,
         created_at_us: row.try_get("created_at_us").map_err(map_error)?,
         updated_at_us: row.try_get("updated_at_us").map_err(map_error)?,
     })

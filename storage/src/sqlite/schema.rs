@@ -24,6 +24,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         include_str!("../../../migrations/sqlite/0006_audit_not_replaced.sql"),
     ),
     (7, "access", include_str!("../../../migrations/sqlite/0007_access.sql")),
+    (8, "credentials", include_str!("../../../migrations/sqlite/0008_credentials.sql")),
 ];
 
 /// Schema versions before and after opening. They are equal if no migration was missing.
