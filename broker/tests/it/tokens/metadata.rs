@@ -5,10 +5,8 @@ use testkit::{
     AuthorizationServer, FakeBackend, HttpVersion, TestBroker, TestClient, authorization::RESOURCE,
 };
 
-use super::{guarded, started};
+use super::{WELL_KNOWN, guarded, started};
 use crate::{echo, initialize_body, kind, refused, request};
-
-const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
 /// Returns a client whose answers are not judged: they are no messages of MCP.
 fn at(broker: &TestBroker, path: &str) -> TestClient {

@@ -5,6 +5,7 @@ mod expiry;
 mod keys;
 mod metadata;
 mod refusals;
+mod reload;
 mod secrecy;
 mod sessions;
 mod wires;
@@ -17,6 +18,8 @@ use testkit::{
 
 use crate::{builder, initialize_body};
 
+/// Path of the metadata of the resource.
+const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 /// Longer than the clocks of an issuer and of the broker may differ, in seconds.
 const LEEWAY: i64 = 60;
 
