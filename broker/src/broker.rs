@@ -33,8 +33,8 @@ use rules::{
 use self::{adoption_locks::AdoptionLocks, sign_in_failure_log::SignInFailureLog};
 use crate::{
     auth::{
-        AuthError, AuthSettings, AuthenticatedCaller, Caller, Keyring, KeyringVersion, Keys, RemotePeer,
-        TokenVerifier,
+        AuthError, AuthSettings, AuthenticatedCaller, Caller, Keyring, KeyringVersion, Keys,
+        RemotePeer, TokenVerifier,
     },
     backends::{backend::Backend, catalog_refresh, resources::BackendResources},
     config::{

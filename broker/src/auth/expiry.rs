@@ -85,7 +85,8 @@ mod tests {
         );
         credential_expired(Some(CredentialExpiry::new(now))).await;
         credential_expired(Some(CredentialExpiry::new(now + Duration::from_millis(20)))).await;
-        let (later, withdrawn) = (now + Duration::from_secs(60), Arc::<CancellationToken>::default());
+        let (later, withdrawn) =
+            (now + Duration::from_secs(60), Arc::<CancellationToken>::default());
         let until = CredentialExpiry::withdrawable(later, withdrawn.clone());
         assert!(!until.is_expired());
         withdrawn.cancel();

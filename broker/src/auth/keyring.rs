@@ -81,7 +81,10 @@ impl Keyring {
         hmac::verify(&self.hasher, bearer.as_bytes(), &entry.hash).ok()?;
         let is_valid = snapshot.enabled.contains(&entry.caller.tenant)
             && !entry.until.as_ref().is_some_and(CredentialExpiry::is_expired);
-        is_valid.then(|| AuthenticatedCaller { caller: entry.caller.clone(), until: entry.until.clone() })
+        is_valid.then(|| AuthenticatedCaller {
+            caller: entry.caller.clone(),
+            until: entry.until.clone(),
+        })
     }
 
     /// Returns whether the tenant exists and is enabled. The rule applies to anonymous callers too.

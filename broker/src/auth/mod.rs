@@ -8,6 +8,7 @@
 //! - The broker stores nothing of a token, and remembers a keyed hash of it only.
 //! - The principals of tokens differ from those of API keys and of certificates.
 
+pub mod adapted;
 mod auth_error;
 mod caller;
 mod expiry;
@@ -28,5 +29,5 @@ pub use self::{
     principal_names::{is_printable, reserved_reason},
     settings::AuthSettings,
     signing::SigningKey,
-    tokens::{KeyFetcher, TokenVerifier},
+    tokens::{IssuerState, KeyFetcher, TokenVerifier},
 };

@@ -25,10 +25,7 @@ struct Shared {
 
 impl AuthSettings {
     pub fn new(config: AuthConfig) -> Self {
-        Self(Arc::new(Shared {
-            config: ArcSwap::from_pointee(config),
-            edition: AtomicU64::new(0),
-        }))
+        Self(Arc::new(Shared { config: ArcSwap::from_pointee(config), edition: AtomicU64::new(0) }))
     }
 
     /// Returns the settings in force.

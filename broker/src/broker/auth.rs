@@ -5,7 +5,10 @@ use std::sync::Arc;
 use arc_swap::Guard;
 
 use super::Broker;
-use crate::{auth::AuthSettings, config::AuthConfig};
+use crate::{
+    auth::{AuthSettings, IssuerState, adapted::AdaptedIssuer},
+    config::AuthConfig,
+};
 
 impl Broker {
     /// Returns the settings of sign-in in force.
@@ -26,5 +29,15 @@ impl Broker {
         }
         self.tokens.set_issuers(next.resource.as_deref(), &next.issuers);
         self.auth.replace(next);
+    }
+
+    /// Returns the issuer whose authorization server for clients has this id.
+    pub fn adapted_issuer(&self, id: &str) -> Option<AdaptedIssuer> {
+        self.tokens.adapted(id)
+    }
+
+    /// Returns the state of an issuer in force.
+    pub fn issuer_state(&self, issuer: &str) -> Option<IssuerState> {
+        self.tokens.issuer_state(issuer)
     }
 }

@@ -12,13 +12,6 @@ use super::{
     Broker, BrokerParts, adoption_locks::AdoptionLocks, housekeeping,
     sign_in_failure_log::SignInFailureLog, sign_in_failures,
 };
-#[cfg(test)]
-use crate::{
-    auth::{Caller, Keyring, Keys},
-    config::{Config, spec::TenantSpec},
-    metrics::Metrics,
-    persistence::Stores,
-};
 use crate::{
     auth::{AuthSettings, KeyFetcher, TokenVerifier},
     context::Context,
@@ -27,6 +20,13 @@ use crate::{
     session_location::SessionLocator,
     sessions::{deadline_list::DeadlineList, shared::Shared, tasks::TaskManager},
     telemetry,
+};
+#[cfg(test)]
+use crate::{
+    auth::{Caller, Keyring, Keys},
+    config::{Config, spec::TenantSpec},
+    metrics::Metrics,
+    persistence::Stores,
 };
 
 impl Broker {
@@ -52,8 +52,7 @@ impl Broker {
         })?;
         // This client also serves the issuers, whose addresses the operator configures too.
         let fetcher = KeyFetcher::new(to_collector.clone(), http.clone());
-        let tokens =
-            TokenVerifier::new(parts.keyring.clone(), fetcher, parts.metrics.clone());
+        let tokens = TokenVerifier::new(parts.keyring.clone(), fetcher, parts.metrics.clone());
         let declared = &parts.config.auth;
         tokens.set_issuers(declared.resource.as_deref(), &declared.issuers);
         let auth = AuthSettings::new(declared.clone());

@@ -1,8 +1,9 @@
-//! Arguments of the commands about API keys and access policies.
+//! Arguments of the commands about API keys, issuers and access policies.
 
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use protocol::ids::BackendId;
 
 use super::args::{OutputOptions, TenantArg};
 
@@ -38,6 +39,37 @@ pub(super) enum PolicyCommand {
         method: String,
         /// BACKEND/NAME or BACKEND/URI, by the backend's own name; a tool may be BACKEND__NAME
         object: String,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum IssuerCommand {
+    /// Store the issuer of a file (JSON) under a name, or replace the stored one
+    Put {
+        #[arg(value_parser = BackendId::parse)]
+        name: BackendId,
+        /// The file, or - for standard input
+        file: PathBuf,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// List the issuers of a tenant
+    List {
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Remove an issuer: its tokens are refused at once
+    Remove {
+        #[arg(value_parser = BackendId::parse)]
+        name: BackendId,
         #[command(flatten)]
         of: TenantArg,
         #[command(flatten)]

@@ -6,7 +6,10 @@
 //! - Neither an algorithm with a shared secret nor `none` can be configured.
 //! - Fetches use TLS, except over loopback.
 
+mod front;
+
 use std::{
+    collections::BTreeMap,
     sync::{Arc, LazyLock},
     time::Duration,
 };
@@ -29,6 +32,9 @@ use super::{
     spec::optional_duration,
     units::DurationText,
 };
+
+pub use self::front::{AdaptedFront, ClientRegistration, ResourceParameter};
+use self::front::{FrontKind, Preset, PromptRule, RegistrationEntry};
 
 static ENTRY: LazyLock<BodySchema<IssuerEntry>> = LazyLock::new(BodySchema::new);
 
@@ -90,6 +96,22 @@ pub struct IssuerConfig {
     pub groups_claim: Option<String>,
     /// Scopes that each token must have.
     pub scopes: Vec<String>,
+    /// The broker's authorization server in front of the issuer. `None`: clients use the issuer
+    /// itself.
+    pub front: Option<AdaptedFront>,
+    /// True if an operator stored it through the admin API. The broker then reaches it only at
+    /// addresses that `egress` permits.
+    pub is_stored: bool,
+}
+
+impl IssuerConfig {
+    /// Returns whether tokens of the issuer can be of this tenant.
+    pub fn can_name(&self, tenant: &TenantId) -> bool {
+        match &self.tenant {
+            TenantMapping::Fixed(fixed) => fixed == tenant,
+            TenantMapping::Claim { tenants, .. } => tenants.is_empty() || tenants.contains(tenant),
+        }
+    }
 }
 
 /// Mapping from a token to its tenant.
@@ -128,7 +150,9 @@ impl ConfigReader<'_> {
         let mut issuers: Vec<Arc<IssuerConfig>> = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             let path = join(&named, &at.to_string());
-            let issuer = IssuerReader { path: path.clone(), faults: &mut self.faults }.read(entry);
+            let reader =
+                IssuerReader { path: path.clone(), faults: &mut self.faults, is_stored: false };
+            let issuer = reader.read(entry);
             if let Some(issuer) = issuer {
                 if issuers.iter().any(|known| known.issuer == issuer.issuer) {
                     self.report(&join(&path, "issuer"), "is listed twice", "each issuer once");
@@ -164,11 +188,36 @@ pub fn is_loopback(uri: &Uri) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// An entry of `auth.issuers`, as written.
+/// Returns the issuer of a tenant, as an operator wrote it in a request. It can only name this
+/// tenant.
+pub fn parse_stored_issuer(
+    tenant: &TenantId,
+    body: &Value,
+) -> Result<IssuerConfig, Vec<FieldError>> {
+    let mut body = body.clone();
+    if let Some(members) = body.as_object_mut() {
+        let own = ["tenant", "tenant_claim", "tenants"];
+        if let Some(name) = own.into_iter().find(|name| members.contains_key(*name)) {
+            let allowed = "the tenant of the path alone";
+            return Err(vec![FieldError::new(name, "is set in a request", allowed)]);
+        }
+        members.insert("tenant".to_owned(), tenant.as_str().into());
+    }
+    let mut faults = Vec::new();
+    let reader = IssuerReader { path: String::new(), faults: &mut faults, is_stored: true };
+    match reader.read(&body) {
+        Some(issuer) if faults.is_empty() => Ok(issuer),
+        _ => Err(faults),
+    }
+}
+
+/// An authorization server whose tokens are accepted.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct IssuerEntry {
+pub struct IssuerEntry {
+    /// Issuer exactly as in `iss`.
     issuer: String,
+    /// URL of the keys. Absent: the issuer's metadata names it.
     jwks_url: Option<String>,
     #[serde(default, with = "optional_duration")]
     #[schema(value_type = DurationText)]
@@ -176,12 +225,23 @@ struct IssuerEntry {
     audiences: Option<Vec<String>>,
     algorithms: Option<Vec<String>>,
     require_typ: Option<String>,
+    /// Only in the configuration file.
     tenant: Option<String>,
+    /// Only in the configuration file.
     tenant_claim: Option<String>,
+    /// Only in the configuration file.
     tenants: Option<Vec<String>>,
     principal_claim: Option<String>,
     scopes: Option<Vec<String>>,
     claims: Option<IssuerClaims>,
+    preset: Option<Preset>,
+    front: Option<FrontKind>,
+    metadata_set: Option<BTreeMap<String, Value>>,
+    resource: Option<ResourceParameter>,
+    registration: Option<RegistrationEntry>,
+    scopes_append: Option<Vec<String>>,
+    scope_prefix: Option<String>,
+    prompt: Option<PromptRule>,
 }
 
 /// Claims that access rules look at.
@@ -195,6 +255,8 @@ struct IssuerClaims {
 struct IssuerReader<'f> {
     path: String,
     faults: &'f mut Vec<FieldError>,
+    /// True for a request of the admin API.
+    is_stored: bool,
 }
 
 impl IssuerReader<'_> {
@@ -209,6 +271,8 @@ impl IssuerReader<'_> {
             }
         };
         let tenant = self.tenant(&entry);
+        let front = self.front(&entry);
+        let preset_groups = Self::preset_groups_claim(&entry);
         let is_issuer = self.issuer(&entry.issuer);
         let jwks_url = entry.jwks_url.and_then(|url| self.url("jwks_url", &url));
         check_duration(join(&self.path, "keys_max_age"), entry.keys_max_age, KEYS_AGE, self.faults);
@@ -222,8 +286,9 @@ impl IssuerReader<'_> {
         let principal_claim = self
             .claim("principal_claim", entry.principal_claim)
             .unwrap_or_else(|| "sub".to_owned());
-        let groups_claim =
-            self.claim("claims.groups", entry.claims.and_then(|claims| claims.groups));
+        let groups_claim = self
+            .claim("claims.groups", entry.claims.and_then(|claims| claims.groups))
+            .or(preset_groups);
         Some(IssuerConfig {
             groups_claim,
             issuer: Some(entry.issuer).filter(|_| is_issuer)?,
@@ -235,6 +300,8 @@ impl IssuerReader<'_> {
             tenant: tenant?,
             principal_claim,
             scopes,
+            front,
+            is_stored: self.is_stored,
         })
     }
 

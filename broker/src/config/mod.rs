@@ -54,7 +54,10 @@ use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
 
 pub use field_error::{FieldError, FieldErrors};
-pub use issuers::{IssuerConfig, TenantMapping};
+pub use issuers::{
+    AdaptedFront, ClientRegistration, IssuerConfig, IssuerEntry, ResourceParameter, TenantMapping,
+    parse_stored_issuer,
+};
 #[cfg(test)]
 pub(crate) use key_table::documented_keys;
 pub use limits::{Limits, OverloadConfig, RedisOutagePolicy};

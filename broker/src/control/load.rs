@@ -90,12 +90,13 @@ impl Control {
         let tenants = self.load_tenants(tenants).await?;
         let backends = self.load_backends(&tenants, backends)?;
         let policies = self.load_policies(&tenants, self.store().policies().await?)?;
+        let issuers = self.load_issuers(&tenants, self.store().token_issuers().await?)?;
         check_client_files(&self.config).await?;
         let held = self.store().held_breakers().await?.into_iter().collect();
         let loaded =
             LoadSummary { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
         let auth = Arc::new(self.config.auth.clone());
-        self.apply(Registry { tenants, backends, policies, auth }, keys);
+        self.apply(Registry { tenants, backends, policies, issuers, auth }, keys);
         self.apply_breakers(held);
         self.applied.store(version, Ordering::Release);
         self.loaded.store(true, Ordering::Release);
@@ -188,7 +189,7 @@ impl Control {
     }
 
     /// Skips an unreadable row, so that the broker still serves the others.
-    fn skip_unreadable(&self, error: &LoadError) {
+    pub(super) fn skip_unreadable(&self, error: &LoadError) {
         self.metrics.row_unreadable();
         tracing::error!(%error, "left out: everything else is served");
     }
@@ -252,6 +253,7 @@ impl Control {
         for ((tenant, backend), entry) in &registry.backends {
             self.broker.put_backend(tenant, backend, entry.spec.clone());
         }
+        self.broker.set_auth(registry.auth_in_force());
         self.registry.store(registry.into());
     }
 

@@ -19,6 +19,7 @@ mod audit_verify;
 mod backends;
 mod breakers;
 mod config_generation;
+mod issuers;
 mod key_attributes;
 mod live;
 mod load;
@@ -53,6 +54,7 @@ pub use self::{
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
     config_generation::{ConfigGeneration, ConfigurationView},
+    issuers::IssuerView,
     key_attributes::KeyAttributes,
     load::{LoadError, LoadSummary},
     policies::{PolicyCheck, PolicyCheckView, PolicyView},
@@ -102,6 +104,12 @@ pub enum ControlError {
     Reserved(FieldError),
     #[error("{} {}", .0.first().map_or("", |fault| &fault.path), .0.first().map_or("", |fault| &fault.problem))]
     Policy(Vec<PolicyFault>),
+    #[error("{}", .0.first().map_or_else(String::new, ToString::to_string))]
+    Faults(Vec<FieldError>),
+    #[error("the URL of this issuer is that of {holder}; an issuer is accepted once")]
+    IssuerTaken { holder: String },
+    #[error("auth.resource of the configuration file is missing, and issuers need it")]
+    NoResource,
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the operating system gives no random numbers")]
@@ -329,6 +337,7 @@ impl Control {
             control.broker.remove_tenant(&tenant);
             control.forget_breakers(&tenant, None);
             control.edit(|registry| registry.remove_tenant(&tenant));
+            control.broker.set_auth(control.registry.load().auth_in_force());
             tracing::info!(%tenant, "tenant removed with its keys and backends");
             Ok(())
         })

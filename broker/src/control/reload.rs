@@ -13,6 +13,7 @@ use storage::Wakeup;
 
 use super::{
     Control, LoadError,
+    issuers::refuse_twice,
     load::check_client_files,
     now_us,
     registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, tenant_settings},
@@ -113,7 +114,7 @@ impl Control {
             }
         }
         // Last: the tenants of new issuers are in force.
-        self.broker.set_auth(AuthConfig::clone(&next.auth));
+        self.broker.set_auth(next.auth_in_force());
         self.registry.store(Arc::new(next));
         reloaded
     }
@@ -135,10 +136,8 @@ fn next_registry(
     let now = now_us();
     let is_placeholder =
         |tenant: &TenantId| records.get(tenant).is_some_and(|record| record.settings == DECLARED);
-    let mut next = Registry {
-        auth: Arc::new(old.auth.reloaded(&config.auth)),
-        ..Registry::default()
-    };
+    let mut next =
+        Registry { auth: Arc::new(old.auth.reloaded(&config.auth)), ..Registry::default() };
     for (tenant, entry) in &old.tenants {
         let spec = match entry.origin {
             EntryOrigin::Stored => {
@@ -189,6 +188,8 @@ fn next_registry(
         }
         next.backends.insert(name, entry);
     }
+    refuse_twice(&old.issuers, config)?;
+    next.issuers.clone_from(&old.issuers);
     let stored = old.policies.iter().filter(|(_, entry)| entry.origin == EntryOrigin::Stored);
     next.policies = stored.map(|(tenant, entry)| (tenant.clone(), Arc::clone(entry))).collect();
     for (tenant, document) in &config.policies {
@@ -244,7 +245,10 @@ mod tests {
         let (control, _) =
             start(folder.path(), &format!("backends: {{a: {BODY}, b: {BODY}}}")).await;
         let next = format!("tenants: {{acme: {{}}}}\nbackends: {{a: {BODY}, acme/c: {BODY}}}");
-        assert_eq!(reload(&control, &next).await, Ok(ReloadSummary { tenants: 1, backends: 2, issuers: 0 }));
+        assert_eq!(
+            reload(&control, &next).await,
+            Ok(ReloadSummary { tenants: 1, backends: 2, issuers: 0 })
+        );
         assert_eq!(names(&control), ["acme/c", "default/a"]);
         assert!(
             control.broker.backend(&tenant("default"), &BackendId::parse("b").unwrap()).is_none()

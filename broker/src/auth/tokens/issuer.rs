@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -42,6 +42,7 @@ use super::{
 };
 use crate::{
     auth::{
+        adapted::{IssuerMetadata, MetadataFault},
         caller::{AuthenticatedCaller, Caller},
         expiry::CredentialExpiry,
         keyring::Keyring,
@@ -57,6 +58,8 @@ pub(in crate::auth) struct TokenIssuer {
     /// The broker's public URL.
     resource: String,
     keys: ArcSwap<KeySet>,
+    /// Metadata of an adapted issuer, or why it cannot be used. `None` before the first fetch.
+    metadata: ArcSwapOption<FetchedMetadata>,
     /// True if at least one key can verify tokens.
     has_keys: AtomicBool,
     fetches: Mutex<KeyFetches>,
@@ -70,6 +73,9 @@ pub(in crate::auth) struct TokenIssuer {
     /// Cancelled when its tokens are not accepted any more.
     withdrawn: Arc<CancellationToken>,
 }
+
+/// The metadata of an adapted issuer, or why it cannot be used.
+pub(in crate::auth) type FetchedMetadata = Result<Arc<IssuerMetadata>, MetadataFault>;
 
 /// State of the key fetches.
 #[derive(Debug)]
@@ -85,6 +91,7 @@ impl TokenIssuer {
             config,
             resource: resource.to_owned(),
             keys: ArcSwap::default(),
+            metadata: ArcSwapOption::empty(),
             has_keys: AtomicBool::new(false),
             // The task begins with a fetch.
             fetches: Mutex::new(KeyFetches {
@@ -116,6 +123,23 @@ impl TokenIssuer {
 
     pub(super) fn has_keys(&self) -> bool {
         self.has_keys.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn key_count(&self) -> usize {
+        self.keys.load().len()
+    }
+
+    pub(in crate::auth) fn config(&self) -> &config::IssuerConfig {
+        &self.config
+    }
+
+    pub(in crate::auth) fn resource(&self) -> &str {
+        &self.resource
+    }
+
+    /// Returns the metadata of an adapted issuer, once it was fetched.
+    pub(in crate::auth) fn metadata(&self) -> Option<Arc<FetchedMetadata>> {
+        self.metadata.load_full()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -280,6 +304,9 @@ impl TokenIssuer {
                 .await
                 .unwrap_or(Err(FetchError::Late));
             metrics.tokens.fetched(fetched.is_ok());
+            if self.config.front.is_some() {
+                self.fetch_metadata(&fetcher).await;
+            }
             let pause = match fetched {
                 Ok(keys) => {
                     if failures > 0 {
@@ -311,6 +338,26 @@ impl TokenIssuer {
                 () = self.wanted.notified() => {}
             }
         }
+    }
+
+    /// Fetches the metadata of an adapted issuer. The last one stays when the fetch fails.
+    async fn fetch_metadata(&self, fetcher: &KeyFetcher) {
+        let fetched = timeout(KEY_SET_FETCH_MAX, fetcher.metadata(&self.config))
+            .await
+            .unwrap_or(Err(FetchError::Late));
+        let read = match fetched {
+            Ok(read) => read.map(Arc::new),
+            Err(error) => {
+                return tracing::debug!(issuer = self.name(), %error, "the metadata of an issuer cannot be fetched");
+            }
+        };
+        if self.metadata.load().as_deref() == Some(&read) {
+            return;
+        }
+        if let Err(fault) = &read {
+            tracing::error!(issuer = self.name(), %fault, "an issuer cannot be adapted");
+        }
+        self.metadata.store(Some(Arc::new(read)));
     }
 
     pub(super) fn install_keys(&self, keys: KeySet, keyring: &Keyring, metrics: &Metrics) {

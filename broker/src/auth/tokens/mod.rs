@@ -21,11 +21,18 @@ mod tests;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use rules::{limits::tokens::TOKENS_REMEMBERED_MAX, sign_in_failures::SignInFailureReason};
+use rules::{
+    limits::tokens::{AUTHORIZATION_FORWARDS_MAX, TOKENS_REMEMBERED_MAX},
+    maps::FastMap,
+    sign_in_failures::SignInFailureReason,
+};
+
+use tokio::sync::Semaphore;
 
 pub use self::fetch::KeyFetcher;
 use self::{error::TokenError, issuer::TokenIssuer, jwt::Jwt};
 use super::{
+    adapted::{self, AdaptedIssuer},
     auth_error::{AuthError, UnknownSigningKey, token_not_valid},
     caller::AuthenticatedCaller,
     keyring::{Keyring, KeyringVersion, PREFIX},
@@ -33,11 +40,25 @@ use super::{
 };
 use crate::{config::IssuerConfig, maps::SharedMap, metrics::Metrics};
 
+type Issuers = FastMap<String, Arc<TokenIssuer>>;
+
+/// State of an issuer in this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IssuerState {
+    /// Number of keys that tokens can be verified with.
+    pub keys: usize,
+    /// Why the broker cannot stand in front of the issuer.
+    pub fault: Option<String>,
+}
+
 /// The issuers, and the verified tokens that are remembered.
 #[derive(Debug)]
 pub struct TokenVerifier {
-    issuers: ArcSwap<Vec<Arc<TokenIssuer>>>,
+    /// The issuers in force, by their names.
+    issuers: ArcSwap<Issuers>,
     fetcher: KeyFetcher,
+    /// Places of token requests that are forwarded to issuers at the same time.
+    forwards: Arc<Semaphore>,
     keyring: Arc<Keyring>,
     metrics: Arc<Metrics>,
     digester: TokenDigester,
@@ -46,7 +67,7 @@ pub struct TokenVerifier {
 
 impl Drop for TokenVerifier {
     fn drop(&mut self) {
-        self.issuers.load().iter().for_each(|issuer| issuer.withdraw());
+        self.issuers.load().values().for_each(|issuer| issuer.withdraw());
     }
 }
 
@@ -56,6 +77,7 @@ impl TokenVerifier {
         Self {
             issuers: ArcSwap::default(),
             fetcher,
+            forwards: Arc::new(Semaphore::new(AUTHORIZATION_FORWARDS_MAX)),
             keyring,
             metrics,
             digester: TokenDigester::default(),
@@ -70,30 +92,31 @@ impl TokenVerifier {
         let before = self.issuers.load_full();
         let configs = if resource.is_some() { configs } else { &[] };
         let resource = resource.unwrap_or_default();
-        let mut added = Vec::new();
-        let issuers: Vec<_> = configs
-            .iter()
-            .map(|config| {
-                let same = before.iter().find(|issuer| issuer.is_of(config, resource));
-                same.cloned().unwrap_or_else(|| {
-                    let issuer = Arc::new(TokenIssuer::new(config.clone(), resource));
-                    added.push(issuer.clone());
-                    issuer
-                })
-            })
-            .collect();
+        let (mut issuers, mut added) = (Issuers::default(), Vec::new());
+        for config in configs {
+            let same = before.get(&config.issuer).filter(|issuer| issuer.is_of(config, resource));
+            let issuer = same.cloned().unwrap_or_else(|| {
+                let issuer = Arc::new(TokenIssuer::new(config.clone(), resource));
+                added.push(issuer.clone());
+                issuer
+            });
+            issuers.insert(config.issuer.clone(), issuer);
+        }
         let is_kept = |issuer: &Arc<TokenIssuer>| {
-            issuers.iter().any(|kept: &Arc<TokenIssuer>| Arc::ptr_eq(kept, issuer))
+            issuers.get(issuer.name()).is_some_and(|kept| Arc::ptr_eq(kept, issuer))
         };
-        let removed: Vec<_> = before.iter().filter(|issuer| !is_kept(issuer)).cloned().collect();
-        if added.is_empty() && removed.is_empty() && before.len() == issuers.len() {
+        let removed: Vec<_> = before.values().filter(|issuer| !is_kept(issuer)).cloned().collect();
+        if added.is_empty() && removed.is_empty() {
             return;
         }
         self.issuers.store(Arc::new(issuers));
         // After the store: a token of a removed issuer is verified again, and refused.
         self.keyring.bump_version();
         for issuer in removed {
-            tracing::info!(issuer = issuer.name(), "the tokens of an issuer are not accepted any more");
+            tracing::info!(
+                issuer = issuer.name(),
+                "the tokens of an issuer are not accepted any more"
+            );
             issuer.withdraw();
         }
         for issuer in added {
@@ -115,6 +138,29 @@ impl TokenVerifier {
                 metrics.tokens.has_keys(true); // it counts no more
             }
         });
+    }
+
+    /// Returns the issuer whose authorization server for clients has this id.
+    pub fn adapted(&self, id: &str) -> Option<AdaptedIssuer> {
+        let issuers = self.issuers.load();
+        let issuer = issuers.values().find(|issuer| {
+            let config = issuer.config();
+            config.front.is_some() && adapted::front_id(&config.issuer) == id
+        })?;
+        Some(AdaptedIssuer {
+            issuer: issuer.clone(),
+            fetcher: self.fetcher.clone(),
+            forwards: self.forwards.clone(),
+        })
+    }
+
+    /// Returns the state of an issuer in force.
+    pub fn issuer_state(&self, issuer: &str) -> Option<IssuerState> {
+        let issuers = self.issuers.load();
+        let issuer = issuers.get(issuer)?;
+        let metadata = issuer.metadata();
+        let fault = metadata.as_deref().and_then(|read| read.as_ref().err());
+        Some(IssuerState { keys: issuer.key_count(), fault: fault.map(ToString::to_string) })
     }
 
     /// Returns whether tokens of any issuer are accepted.
@@ -156,10 +202,7 @@ impl TokenVerifier {
         let claims = jwt.claims().map_err(|flaw| (flaw, None))?;
         let named = claims.text("iss");
         let issuers = self.issuers.load();
-        let issuer = issuers
-            .iter()
-            .find(|issuer| Some(issuer.name()) == named.as_deref())
-            .ok_or((TokenError::Issuer, None))?;
+        let issuer = named.and_then(|name| issuers.get(&name)).ok_or((TokenError::Issuer, None))?;
         let proven = issuer
             .verify(&header, &jwt)
             .and_then(|()| issuer.authenticate(&header, &claims, &self.keyring));

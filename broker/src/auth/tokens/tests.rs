@@ -48,12 +48,11 @@ impl Rig {
                 &keyring,
                 &Metrics::new(false),
             );
-            Arc::new(issuer)
+            (issuer.name().to_owned(), Arc::new(issuer))
         });
         let client = transport::HttpClient::new(HttpClientConfig::default()).unwrap();
         let fetcher = KeyFetcher::new(client.clone(), client);
-        let tokens =
-            TokenVerifier::new(keyring.clone(), fetcher, Arc::new(Metrics::new(false)));
+        let tokens = TokenVerifier::new(keyring.clone(), fetcher, Arc::new(Metrics::new(false)));
         tokens.issuers.store(Arc::new(issuers.collect()));
         Self { tokens, keyring }
     }
@@ -468,13 +467,13 @@ fn a_07_a_set_without_its_key_shuts_a_token_out_that_was_known() {
     assert_eq!(rig.tokens.remembered.len(), 1);
     let metrics = Metrics::new(false);
     let edition = rig.keyring.version();
-    rig.tokens.issuers.load()[0].install_keys(
+    rig.tokens.issuers.load()[ISSUER].install_keys(
         KeySet::parse(set(&[&old]).to_string().as_bytes()).unwrap(),
         &rig.keyring,
         &metrics,
     );
     assert_eq!(rig.keyring.version(), edition, "the same keys change nothing");
-    rig.tokens.issuers.load()[0].install_keys(
+    rig.tokens.issuers.load()[ISSUER].install_keys(
         KeySet::parse(set(&[&new]).to_string().as_bytes()).unwrap(),
         &rig.keyring,
         &metrics,
@@ -522,8 +521,11 @@ async fn an_issuer_that_can_not_be_reached_holds_up_neither_start_nor_the_end() 
 fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
     let key = SigningKey::ec("one");
     let rig = Rig::with(&[&key]);
-    let (token, metrics, issuer) =
-        (key.sign(&claims(json!({}))), Metrics::new(false), rig.tokens.issuers.load()[0].clone());
+    let (token, metrics, issuer) = (
+        key.sign(&claims(json!({}))),
+        Metrics::new(false),
+        rig.tokens.issuers.load()[ISSUER].clone(),
+    );
     let take = |keys: Value| {
         issuer.install_keys(
             KeySet::parse(keys.to_string().as_bytes()).unwrap(),

@@ -13,6 +13,7 @@ mod backends;
 mod configuration;
 mod health;
 mod input;
+mod issuers;
 mod live;
 pub mod openapi;
 mod page;
@@ -236,6 +237,11 @@ fn router(control: Arc<Control>, access: Access) -> Router {
             get(policies::show).put(policies::put).delete(policies::remove),
         )
         .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
+        .route("/admin/v1/tenants/{tenant}/issuers", get(issuers::list))
+        .route(
+            "/admin/v1/tenants/{tenant}/issuers/{issuer}",
+            get(issuers::show).put(issuers::put).delete(issuers::remove),
+        )
         .route("/admin/v1/sessions", get(live::sessions))
         .route("/admin/v1/sessions/{id}", get(live::session).delete(live::end_session))
         .route("/admin/v1/tasks", get(live::tasks))

@@ -11,7 +11,9 @@ use utoipa::{
     },
 };
 
-use super::{audit, audit_verify, backends, configuration, health, live, policies, tenants};
+use super::{
+    audit, audit_verify, backends, configuration, health, issuers, live, policies, tenants,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -24,6 +26,7 @@ use super::{audit, audit_verify, backends, configuration, health, live, policies
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
         policies::show, policies::put, policies::remove, policies::check,
+        issuers::list, issuers::show, issuers::put, issuers::remove,
         live::sessions, live::session, live::end_session,
         live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
         configuration::show,

@@ -35,7 +35,8 @@ impl Admin {
     async fn start(yaml: &str, address: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let control = Rig::start(folder.path(), yaml).await.control;
-        let access = Access::new(control.broker.auth_settings(), address.parse::<SocketAddr>().unwrap());
+        let access =
+            Access::new(control.broker.auth_settings(), address.parse::<SocketAddr>().unwrap());
         Self { router: router(Arc::clone(&control), access), control, _folder: folder }
     }
 

@@ -46,8 +46,8 @@ pub(super) async fn handle(
     {
         ServerResponse::Other(response) if challenge::may_be_challenge(&response) => {
             let shown = challenge::has_credential(&head.0.headers);
-            challenge::complete(&broker.auth(), head.0.uri.path(), shown, response)
-                .into()
+            let uri = &head.0.uri;
+            challenge::complete(&broker.auth(), (uri, uri.path()), shown, response).into()
         }
         answer => answer,
     };

@@ -64,7 +64,7 @@ pub(super) async fn handle(
 ) -> Response<Body> {
     floor.remote = floor.request_remote(request.headers());
     let upgrade = hyper::upgrade::on(&mut request);
-    let shown = challenge::has_credential(request.headers());
+    let (shown, uri) = (challenge::has_credential(request.headers()), request.uri().clone());
     match prepare_upgrade(broker, guard, request, floor.remote).await {
         Ok(UpgradeResponse { response, plan }) => {
             if let Some(plan) = plan {
@@ -75,7 +75,7 @@ pub(super) async fn handle(
         }
         Err(Rejection { refusal, id, .. }) => {
             let response = response::refusal_response(&broker.shared, &refusal, id.as_ref());
-            challenge::complete(&broker.auth(), "", shown, response)
+            challenge::complete(&broker.auth(), (&uri, ""), shown, response)
         }
     }
 }
@@ -141,19 +141,19 @@ async fn prepare_upgrade(
         }
         None => UpgradeAction::Open(known),
         Some(id) => {
-            let plan = match locate_session(broker, id, &known, &head)
-                .await
-                .map_err(reject_without_id)?
-            {
-                UpgradeTarget::Local(session) => {
-                    let outbox = resume(&session, &head.headers).map_err(reject_without_id)?;
-                    UpgradeAction::Resume(session, outbox, known.place, known.until)
-                }
-                UpgradeTarget::Remote(tunnel) => UpgradeAction::Proxy(tunnel, known.place, known.until),
-                UpgradeTarget::Answered(response) => {
-                    return Ok(UpgradeResponse { response, plan: None });
-                }
-            };
+            let plan =
+                match locate_session(broker, id, &known, &head).await.map_err(reject_without_id)? {
+                    UpgradeTarget::Local(session) => {
+                        let outbox = resume(&session, &head.headers).map_err(reject_without_id)?;
+                        UpgradeAction::Resume(session, outbox, known.place, known.until)
+                    }
+                    UpgradeTarget::Remote(tunnel) => {
+                        UpgradeAction::Proxy(tunnel, known.place, known.until)
+                    }
+                    UpgradeTarget::Answered(response) => {
+                        return Ok(UpgradeResponse { response, plan: None });
+                    }
+                };
             if let Ok(value) = HeaderValue::from_str(id) {
                 response.headers_mut().insert(SESSION_ID, value);
             }

@@ -1,13 +1,15 @@
 //! Tokens of authorization servers: the access that each gives, over every listener (MCP,
 //! Authorization: the MCP server's side).
 
+mod adapted;
 mod expiry;
 mod keys;
 mod metadata;
 mod refusals;
-mod reload;
+pub(crate) mod reload;
 mod secrecy;
 mod sessions;
+mod stored;
 mod wires;
 
 use serde_json::{Value, json};

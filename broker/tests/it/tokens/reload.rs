@@ -8,7 +8,7 @@ use super::{client, guarded, status, until_status, with_token};
 use crate::{initialize_body, request};
 
 /// Changes the configuration file, and waits until the broker has read it.
-async fn reload(broker: &TestBroker, edit: impl FnOnce(&mut Value)) {
+pub(crate) async fn reload(broker: &TestBroker, edit: impl FnOnce(&mut Value)) {
     let file = broker.folder().join("config.yaml");
     let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     edit(&mut config);
