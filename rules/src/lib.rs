@@ -27,6 +27,7 @@ pub mod link_sharing;
 pub mod local_rate_limit;
 pub mod log_level;
 pub mod maps;
+pub mod operators;
 pub mod retries;
 pub mod routing;
 pub mod shared_rate_limit;

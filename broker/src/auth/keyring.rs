@@ -13,7 +13,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use aws_lc_rs::{hmac, rand};
+use aws_lc_rs::hmac;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 use rules::maps::FastMap;
 
@@ -21,14 +21,11 @@ use super::{
     caller::{AuthenticatedCaller, Caller},
     expiry::CredentialExpiry,
     keys::KeysError,
+    secret_token::{SecretToken, token_id},
 };
 
 /// Prefix of every key, which secret scanners can find.
 pub(super) const PREFIX: &str = "mcpb_";
-const ID_CHARS: usize = 12;
-/// 43 characters of 62 kinds carry 256 bits.
-const SECRET_CHARS: usize = 43;
-const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// Caller and hash of one API key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +71,7 @@ impl Keyring {
     /// Returns the caller of an API key. Returns `None` for every reason, so that a refusal reveals
     /// nothing.
     pub fn verify(&self, bearer: &str) -> Option<AuthenticatedCaller> {
-        let id = key_id(bearer)?;
+        let id = token_id(PREFIX, bearer)?;
         let snapshot = self.snapshot.load();
         let entry = snapshot.keys.get(id)?;
         // Compares in constant time.
@@ -175,9 +172,7 @@ pub struct ApiKey {
 
 impl ApiKey {
     pub fn mint(hasher: &hmac::Key) -> Result<Self, KeysError> {
-        let (id, secret) = (random_text(ID_CHARS)?, random_text(SECRET_CHARS)?);
-        let text = format!("{PREFIX}{id}_{secret}");
-        let hash = hmac::sign(hasher, text.as_bytes()).as_ref().to_vec();
+        let SecretToken { id, text, hash } = SecretToken::mint(PREFIX, hasher)?;
         Ok(Self { id: KeyId::new(id), text, hash })
     }
 
@@ -188,32 +183,6 @@ impl ApiKey {
             hash: self.hash.clone(),
         }
     }
-}
-
-/// Returns the id inside a key that has the broker's format. The function checks no characters of
-/// the secret, because the hash does that.
-fn key_id(bearer: &str) -> Option<&str> {
-    let (id, secret) = bearer.strip_prefix(PREFIX)?.split_at_checked(ID_CHARS)?;
-    (secret.len() == 1 + SECRET_CHARS && secret.starts_with('_')).then_some(id)
-}
-
-fn random_text(chars: usize) -> Result<String, KeysError> {
-    // The largest multiple of 62 in a byte: larger values would make the first characters likelier.
-    const EVEN: u8 = (256 / ALPHABET.len() * ALPHABET.len()) as u8;
-    let mut text = String::with_capacity(chars);
-    while text.len() < chars {
-        let mut bytes = [0; 64];
-        rand::fill(&mut bytes).map_err(|_| KeysError::NoRandomness)?;
-        let wanted = chars - text.len();
-        text.extend(
-            bytes
-                .iter()
-                .filter(|byte| **byte < EVEN)
-                .take(wanted)
-                .map(|byte| char::from(ALPHABET[usize::from(*byte) % 62])),
-        );
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

@@ -55,6 +55,8 @@ pub struct Keys {
     pub cursor: hmac::Key,
     /// Hashes API keys.
     pub api_key: hmac::Key,
+    /// Hashes operators' tokens.
+    pub operator: hmac::Key,
     /// Seals credentials at rest.
     pub seal: SealKey,
     /// Signs the values that the broker stores in Redis.
@@ -93,6 +95,7 @@ impl Keys {
         Self {
             cursor: sign("list cursor"),
             api_key: sign("api key"),
+            operator: sign("operator token"),
             seal: SealKey::new(&derive("settings at rest")),
             redis: Arc::new(derive("redis")),
             peer: derive("replicas"),

@@ -3,8 +3,8 @@
 //! keys by itself.
 //!
 //! Invariants:
-//! - The broker stores and remembers an API key as a keyed hash only. The key itself appears once,
-//!   in the answer that created it.
+//! - The broker stores and remembers an API key or an operator's token as a keyed hash only. The
+//!   text itself appears once, in the answer that created it.
 //! - The broker stores nothing of a token, and remembers a keyed hash of it only.
 //! - The principals of tokens differ from those of API keys and of certificates.
 
@@ -14,7 +14,9 @@ mod caller;
 mod expiry;
 mod keyring;
 mod keys;
+mod operator_tokens;
 mod principal_names;
+mod secret_token;
 mod settings;
 mod signing;
 mod token_digest;
@@ -26,7 +28,9 @@ pub use self::{
     expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
+    operator_tokens::{OperatorEntry, OperatorTokens},
     principal_names::{is_printable, reserved_reason},
+    secret_token::SecretToken,
     settings::AuthSettings,
     signing::SigningKey,
     tokens::{IssuerState, KeyFetcher, TokenVerifier},

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
-pub(super) use super::key_args::{IssuerCommand, KeyCommand, PolicyCommand};
+pub(super) use super::key_args::{IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand};
 
 const ENVIRONMENT: &str = "Environment:
   MCP_BROKER_ADMIN_URL    where the admin API listens [default: http://127.0.0.1:9090]
@@ -60,6 +60,9 @@ pub(super) enum AdminCommand {
     /// Manage the API keys of a tenant
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Manage the operators of the admin API
+    #[command(subcommand)]
+    Operator(OperatorCommand),
     /// Show, store and check the access policy of a tenant
     #[command(subcommand)]
     Policy(PolicyCommand),

@@ -1,4 +1,4 @@
-//! Arguments of the commands about API keys, issuers and access policies.
+//! Arguments of the commands about API keys, operators, issuers and access policies.
 
 use std::path::PathBuf;
 
@@ -72,6 +72,37 @@ pub(super) enum IssuerCommand {
         name: BackendId,
         #[command(flatten)]
         of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum OperatorCommand {
+    /// Create an operator; its token is shown only once
+    Create {
+        /// Its name in the audit log
+        name: String,
+        /// viewer, operator, tenant_admin, auditor, admin, backend_owner or scraper
+        #[arg(long)]
+        role: String,
+        /// A tenant that the operator sees; without one, all tenants and the broker itself
+        #[arg(long = "tenant", value_name = "TENANT")]
+        tenants: Vec<String>,
+        /// A backend of a backend_owner
+        #[arg(long = "backend", value_name = "TENANT/BACKEND")]
+        backends: Vec<String>,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// List the operators
+    List {
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Revoke an operator
+    Revoke {
+        id: String,
         #[command(flatten)]
         output: OutputOptions,
     },

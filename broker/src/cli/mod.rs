@@ -14,6 +14,7 @@ mod client;
 mod doc_commands;
 mod issuer;
 mod key_args;
+mod operator;
 mod output;
 mod policy;
 mod table;

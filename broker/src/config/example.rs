@@ -264,6 +264,7 @@ mod tests {
                 .lines()
                 .filter(|line| line.trim_start().starts_with("# ")
                     && line.starts_with("  ")
+                    && !line.contains("#  ") // a member of an entry in a list
                     && line.contains(": ")
                     && is_key(line))
                 .count()

@@ -15,6 +15,7 @@ use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
 use records::{AdminChange, AuditFilter, AuditKind, AuditRecord};
+use rules::operators::CONFIGURATION_NAME;
 
 use super::{Control, ControlError, ReloadSummary};
 use crate::{
@@ -25,8 +26,8 @@ use crate::{
 /// An operator's request, as it came in.
 #[derive(Debug, Clone)]
 pub struct AuditedAction {
-    /// `admin`, or `configuration` for a change by a reloaded file.
-    pub who: &'static str,
+    /// Name of the operator, or `configuration` for a change by a reloaded file.
+    pub who: String,
     pub action: String,
     pub target: Option<String>,
     pub tenant: Option<String>,
@@ -79,7 +80,7 @@ impl Author {
             at: now.to_string(),
             kind: AuditKind::Admin.name().to_owned(),
             tenant: asked.tenant.clone(),
-            principal: asked.who.to_owned(),
+            principal: asked.who.clone(),
             api_key: None,
             action: asked.action.clone(),
             target: asked.target.clone(),
@@ -143,7 +144,7 @@ impl Control {
     pub async fn record_reload(&self, reloaded: ReloadSummary) {
         let ReloadSummary { tenants, backends, issuers } = reloaded;
         let asked = AuditedAction {
-            who: "configuration",
+            who: CONFIGURATION_NAME.to_owned(),
             action: "reload".to_owned(),
             target: Some(format!("{tenants} tenants, {backends} backends, {issuers} issuers")),
             tenant: None,

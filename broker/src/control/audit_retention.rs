@@ -10,6 +10,7 @@ use records::{AdminChange, AuditRetentionTerms, AuditTruncation};
 use rules::{
     audit_retention::AuditRetention,
     limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
+    operators::CONFIGURATION_NAME,
 };
 use storage::StoreError;
 
@@ -166,7 +167,7 @@ fn retention_change(
     };
     tracing::warn!(change = target, "the retention of the audit log changes");
     AuditedAction {
-        who: "configuration",
+        who: CONFIGURATION_NAME.to_owned(),
         action: "audit.retain".to_owned(),
         target: Some(target),
         tenant: None,

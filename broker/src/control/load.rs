@@ -83,7 +83,9 @@ impl Control {
             self.store().keys().await?,
             self.store().backends().await?,
         );
-        if self.keys.newly_created && !(keys.is_empty() && backends.is_empty()) {
+        let operators = self.store().operators().await?;
+        let is_empty = keys.is_empty() && backends.is_empty() && operators.is_empty();
+        if self.keys.newly_created && !is_empty {
             self.keys.remove_new_root(&self.config);
             return Err(LoadError::SecretMissing);
         }
@@ -97,6 +99,7 @@ impl Control {
             LoadSummary { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
         let auth = Arc::new(self.config.auth.clone());
         self.apply(Registry { tenants, backends, policies, issuers, auth }, keys);
+        self.apply_operators(operators);
         self.apply_breakers(held);
         self.applied.store(version, Ordering::Release);
         self.loaded.store(true, Ordering::Release);

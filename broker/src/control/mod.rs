@@ -23,6 +23,7 @@ mod issuers;
 mod key_attributes;
 mod live;
 mod load;
+mod operators;
 mod policies;
 mod preconditions;
 mod registry;
@@ -57,6 +58,7 @@ pub use self::{
     issuers::IssuerView,
     key_attributes::KeyAttributes,
     load::{LoadError, LoadSummary},
+    operators::{NewOperator, OperatorShown, OperatorView},
     policies::{PolicyCheck, PolicyCheckView, PolicyView},
     preconditions::Preconditions,
     reload::ReloadSummary,
@@ -70,7 +72,7 @@ use self::{
     validation::{check_label, check_principal, no_tenant, now_us, refuse_declared, refuse_more},
 };
 use crate::{
-    auth::{ApiKey, DEFAULT_TENANT, Keyring, Keys},
+    auth::{ApiKey, DEFAULT_TENANT, Keyring, Keys, OperatorTokens},
     broker::Broker,
     config::{
         Config, FieldError,
@@ -94,6 +96,10 @@ pub enum ControlError {
     Declared { what: &'static str, name: String },
     #[error("tenant {DEFAULT_TENANT} always exists; disable it instead: {{\"enabled\": false}}")]
     DefaultTenant,
+    #[error(
+        "operator {operator} is limited to it, and a later tenant of that name would be theirs; revoke the operator first"
+    )]
+    NamedByOperator { operator: String },
     #[error("the {what} {}", if *.exists { "is not what If-Match or If-None-Match names; GET shows its ETag" } else { "does not exist, and If-Match asks for one that does" })]
     Changed { what: &'static str, exists: bool },
     #[error("there are {max} {what} already, and no more are allowed")]
@@ -134,6 +140,8 @@ pub struct Control {
     pub metrics: Arc<Metrics>,
     /// Generation of the configuration in force.
     pub generation: ConfigGeneration,
+    /// Tokens of the named operators.
+    pub operators: OperatorTokens,
     keyring: Arc<Keyring>,
     keys: Keys,
     /// Tenants and backends in force.
@@ -194,6 +202,7 @@ impl Control {
             config,
             metrics,
             generation: ConfigGeneration::default(),
+            operators: OperatorTokens::new(keys.operator.clone()),
             keyring,
             keys,
             registry: ArcSwap::default(),
@@ -330,6 +339,7 @@ impl Control {
                     name: format!("{backend} of this tenant"),
                 });
             }
+            control.check_without_operators(&tenant).await?;
             if !control.commit(AdminChange::DeleteTenant(&tenant), &author).await? {
                 return Err(no_tenant(&tenant));
             }

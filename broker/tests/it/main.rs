@@ -9,6 +9,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
+mod access_doors;
+mod access_property;
 mod admin;
 mod arguments;
 mod audit;
@@ -50,6 +52,7 @@ mod limits;
 mod links;
 mod metrics;
 mod moving;
+mod operators;
 mod peers;
 mod policy;
 mod process;

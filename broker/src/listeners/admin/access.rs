@@ -1,6 +1,7 @@
-//! Access rules of the admin plane, checked for every request before any route.
+//! Sign-in of the admin plane, checked for every request before any route.
 //!
-//! With an admin token, only its bearer has access. Without one, a loopback listener is open to
+//! With an admin token, its bearer is an operator with every permission. Bearers of other operators'
+//! tokens have the permissions of their roles ([`super::permissions`]). Without an admin token, a loopback listener is open to
 //! local users, and any other listener refuses every request. A loopback listener also refuses
 //! requests that a web page could have caused. A page can make a browser send to 127.0.0.1, but it
 //! cannot choose the `Host` (DNS rebinding) or the `Origin`.
@@ -18,10 +19,18 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use rules::sign_in_failures::{Plane, SignInFailureReason};
+use rules::{
+    operators::Operator,
+    sign_in_failures::{Plane, SignInFailureReason},
+};
 
 use super::{audit::ClientIp, health, problem::Problem};
-use crate::{auth::AuthSettings, control::Control};
+use crate::{
+    auth::{AuthSettings, OperatorTokens},
+    control::Control,
+};
+
+const NOT_A_TOKEN: &str = "this is neither the admin token nor an operator's token";
 
 /// Access rules of one listener.
 pub(super) struct Access {
@@ -80,14 +89,20 @@ impl Access {
         }
     }
 
-    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), AccessDenied> {
+    /// Returns the operator of a request. Returns `None` for a health probe.
+    fn admit(
+        &self,
+        operators: &OperatorTokens,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Option<Arc<Operator>>, AccessDenied> {
         if self.loopback {
             self.check_page(uri, headers)?;
         }
         if uri.path() == health::LIVE || uri.path() == health::READY {
-            return Ok(());
+            return Ok(None);
         }
-        self.check_token(headers)
+        self.sign_in(operators, headers).map(Some)
     }
 
     fn check_page(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
@@ -127,39 +142,48 @@ impl Access {
         )
     }
 
-    fn check_token(&self, headers: &HeaderMap) -> Result<(), AccessDenied> {
+    fn sign_in(
+        &self,
+        operators: &OperatorTokens,
+        headers: &HeaderMap,
+    ) -> Result<Arc<Operator>, AccessDenied> {
         let refused = |detail: &str, failure| {
             let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
                 .field("Authorization");
             Err(AccessDenied { problem: Box::new(problem), failure })
         };
-        match &self.token {
-            TokenPolicy::OpenToLocalUsers => Ok(()),
-            TokenPolicy::Missing => refused(
-                "no admin token is configured; set auth.admin_token to use the admin plane from other machines",
+        let admin = || Ok(Arc::new(Operator::admin()));
+        let missing = "send an operator's token as Authorization: Bearer …";
+        let shown = headers.get(header::AUTHORIZATION).map(bearer);
+        if let Some(Some(shown)) = shown
+            && OperatorTokens::has_form(shown)
+        {
+            return match operators.verify(shown) {
+                Some(operator) => Ok(operator),
+                None => refused(NOT_A_TOKEN, Some(SignInFailureReason::AdminToken)),
+            };
+        }
+        match (&self.token, shown) {
+            (TokenPolicy::OpenToLocalUsers, _) => admin(),
+            (TokenPolicy::Missing, _) => refused(
+                "no admin token is configured; set auth.admin_token to use the admin plane from other machines, or send an operator's token",
                 None,
             ),
-            TokenPolicy::Required(expected) => match headers.get(header::AUTHORIZATION).map(bearer)
-            {
-                None => refused(
-                    "send the admin token as Authorization: Bearer …",
-                    Some(SignInFailureReason::Missing),
-                ),
-                Some(None) => refused(
-                    "send the admin token as Authorization: Bearer …",
-                    Some(SignInFailureReason::Malformed),
-                ),
-                Some(Some(shown)) => match constant_time::verify_slices_are_equal(
+            (TokenPolicy::Required(_), None) => {
+                refused(missing, Some(SignInFailureReason::Missing))
+            }
+            (TokenPolicy::Required(_), Some(None)) => {
+                refused(missing, Some(SignInFailureReason::Malformed))
+            }
+            (TokenPolicy::Required(expected), Some(Some(shown))) => {
+                match constant_time::verify_slices_are_equal(
                     hash(shown).as_ref(),
                     expected.as_ref(),
                 ) {
-                    Ok(()) => Ok(()),
-                    Err(_) => refused(
-                        "this is not the admin token",
-                        Some(SignInFailureReason::AdminToken),
-                    ),
-                },
-            },
+                    Ok(()) => admin(),
+                    Err(_) => refused(NOT_A_TOKEN, Some(SignInFailureReason::AdminToken)),
+                }
+            }
         }
     }
 }
@@ -168,11 +192,17 @@ impl Access {
 pub(super) async fn check(
     State((control, access)): State<(Arc<Control>, Arc<Access>)>,
     peer: Option<Extension<ClientIp>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    let mut response = match access.admit(request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
+    let admitted = access.admit(&control.operators, request.uri(), request.headers());
+    let mut response = match admitted {
+        Ok(operator) => {
+            if let Some(operator) = operator {
+                request.extensions_mut().insert(operator);
+            }
+            next.run(request).await
+        }
         Err(refused) => answer(&control, refused, peer.map(|Extension(ClientIp(address))| address)),
     };
     let headers = response.headers_mut();
@@ -195,7 +225,7 @@ fn answer(
     else {
         return (*problem).into_response();
     };
-    let detail = "too many sign-ins of this address have failed within a minute, and this is not the admin token either";
+    let detail = "too many sign-ins of this address have failed within a minute, and this is not an operator's token either";
     let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-sign-ins", detail)
         .field("Authorization");
     let mut response = problem.into_response();

@@ -17,7 +17,7 @@ use records::{AuditFilter, AuditKind};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{input::QueryParams, page::LIMIT_MAX, problem::Problem};
+use super::{input::QueryParams, page::LIMIT_MAX, permissions::SignedIn, problem::Problem};
 use crate::{
     config::units::parse_duration,
     control::{AuditedAction, Author, Control},
@@ -123,8 +123,10 @@ fn moment(field: &str, text: &str) -> Result<i64, Problem> {
     (status = 200, body = AuditList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(control): State<Arc<Control>>,
-    QueryParams(asked): QueryParams<AuditParams>,
+    signed_in: SignedIn,
+    QueryParams(mut asked): QueryParams<AuditParams>,
 ) -> Result<impl IntoResponse, Problem> {
+    asked.tenant = signed_in.audited_tenant(asked.tenant)?;
     let (records, next) = control.audit(&asked.filter()?, asked.after, asked.limit()?).await?;
     Ok(axum::Json(AuditList { records, next }))
 }
@@ -136,8 +138,10 @@ pub(super) async fn list(
     (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn export(
     State(control): State<Arc<Control>>,
-    QueryParams(asked): QueryParams<AuditParams>,
+    signed_in: SignedIn,
+    QueryParams(mut asked): QueryParams<AuditParams>,
 ) -> Result<Response, Problem> {
+    asked.tenant = signed_in.audited_tenant(asked.tenant)?;
     let (filter, limit) = (asked.filter()?, asked.limit.map_or(Ok(LIMIT_MAX), |_| asked.limit())?);
     // The first page is read before the head of the answer, so that an unreachable database becomes
     // a problem response.
@@ -172,6 +176,7 @@ pub(super) async fn record(
     State(control): State<Arc<Control>>,
     peer: Option<Extension<ClientIp>>,
     path: Option<MatchedPath>,
+    SignedIn(operator): SignedIn,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -180,7 +185,7 @@ pub(super) async fn record(
     let Some(route) = path.filter(|_| changes) else { return next.run(request).await };
     let target = request.uri().path().to_owned();
     let author = Author::of(AuditedAction {
-        who: "admin",
+        who: operator.name.clone(),
         tenant: tenant_of(route.as_str(), &target),
         action: format!("{} {}", request.method(), route.as_str()),
         target: Some(target),

@@ -6,8 +6,8 @@ use axum::{extract::State, response::IntoResponse};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{input::QueryParams, page::LIMIT_MAX, problem::Problem};
-use crate::control::{ChainList, CheckpointView, Control, Verdict};
+use super::{input::QueryParams, page::LIMIT_MAX, permissions::SignedIn, problem::Problem};
+use crate::control::{ChainList, ChainView, CheckpointView, Control, Verdict};
 
 /// Number of chains, or of records, on a page without a `limit`.
 const LIMIT_USUAL: u32 = 500;
@@ -43,9 +43,26 @@ pub(super) struct VerifyParams {
     (status = 200, body = ChainList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn chains(
     State(control): State<Arc<Control>>,
+    SignedIn(operator): SignedIn,
     QueryParams(asked): QueryParams<ChainParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    Ok(axum::Json(control.audit_chains(asked.after.as_deref(), limit(asked.limit)?).await?))
+    let limit = limit(asked.limit)?;
+    let mut list = control.audit_chains(asked.after.as_deref(), limit).await?;
+    if operator.is_broker_wide() {
+        return Ok(axum::Json(list));
+    }
+    // The operator's chains are on one page: a name on which a page ends may be another tenant's.
+    let mut chains = Vec::new();
+    loop {
+        let is_seen = |chain: &ChainView| {
+            chain.tenant.as_deref().is_some_and(|tenant| operator.covers_tenant(tenant))
+        };
+        chains.extend(list.chains.into_iter().filter(is_seen));
+        match list.next {
+            Some(after) => list = control.audit_chains(Some(&after), limit).await?,
+            None => return Ok(axum::Json(ChainList { chains, next: None, ..list })),
+        }
+    }
 }
 
 /// Verifies records of one chain, from its beginning or from the end of the page before.
@@ -54,8 +71,10 @@ pub(super) async fn chains(
     (status = 200, body = Verdict), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn verify(
     State(control): State<Arc<Control>>,
-    QueryParams(asked): QueryParams<VerifyParams>,
+    signed_in: SignedIn,
+    QueryParams(mut asked): QueryParams<VerifyParams>,
 ) -> Result<impl IntoResponse, Problem> {
+    asked.tenant = signed_in.audited_tenant(asked.tenant)?;
     let kept = asked.checkpoint.as_deref().map(checkpoint).transpose()?;
     if kept.as_ref().is_some_and(|kept| kept.tenant != asked.tenant) {
         return Err(Problem::invalid(

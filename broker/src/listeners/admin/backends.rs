@@ -3,18 +3,24 @@
 use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
+use rules::operators::{Operator, Role};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
     input::{BackendName, JsonBody, QueryParams, TenantName, read_as},
     page::Page,
+    permissions::SignedIn,
     preconditions::shown,
     problem::Problem,
     tenants::stored,
 };
 use crate::{
-    config::{spec::BackendSpec, validation::parse_backend_spec},
+    config::{
+        sandbox::SandboxRules,
+        spec::{BackendSpec, TransportSpec},
+        validation::parse_backend_spec,
+    },
     control::{Author, BackendView, Control, Preconditions},
     metrics::BACKEND_STATES,
 };
@@ -53,10 +59,12 @@ pub(super) struct PutParams {
 pub(super) async fn list(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
+    SignedIn(operator): SignedIn,
     QueryParams(asked): QueryParams<ListParams>,
 ) -> Result<impl IntoResponse, Problem> {
     let page = Page::new(asked.limit, asked.after)?;
     let mut backends = control.backends(&tenant)?;
+    backends.retain(|view| operator.covers_backend(tenant.as_str(), &view.status.backend));
     if let Some(state) = &asked.state {
         check_state(state)?;
         backends.retain(|backend| backend.status.state == *state);
@@ -89,16 +97,44 @@ pub(super) async fn put(
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
     QueryParams(params): QueryParams<PutParams>,
+    SignedIn(operator): SignedIn,
     condition: Preconditions,
     author: Author,
     body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
     let spec = parse_backend_spec(&body.required()?).map_err(|faults| Problem::faults(&faults))?;
+    check_program(&control, &operator, &spec)?;
     Ok(stored(
         control
             .put_backend(tenant, backend, spec, params.wait.unwrap_or(true), condition, author)
             .await?,
     ))
+}
+
+/// Checks whether the operator can start this program on the broker's host. An operator who is not
+/// the broker's own admin can start listed commands only, in the sandbox as it is.
+fn check_program(
+    control: &Control,
+    operator: &Operator,
+    spec: &BackendSpec,
+) -> Result<(), Problem> {
+    let is_host_admin = operator.role == Role::Admin && operator.is_broker_wide();
+    if is_host_admin || !matches!(spec.transport, TransportSpec::Stdio { .. }) {
+        return Ok(());
+    }
+    let refused = |field: &str, detail: &str| {
+        Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail).field(field))
+    };
+    if control.config.stdio.commands.is_none() {
+        return refused(
+            "transport.type",
+            "only an admin of the whole broker registers a stdio backend while stdio.commands is not set",
+        );
+    }
+    if spec.sandbox != SandboxRules::default() {
+        return refused("sandbox", "only an admin of the whole broker sets the sandbox");
+    }
+    Ok(())
 }
 
 fn check_state(state: &str) -> Result<(), Problem> {

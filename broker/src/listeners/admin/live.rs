@@ -13,6 +13,7 @@ use super::{
     health::Health,
     input::{PathId, QueryParams},
     page::Page,
+    permissions::SignedIn,
     problem::Problem,
 };
 use crate::{
@@ -83,12 +84,15 @@ pub(super) struct TaskFilter {
     (status = 200, body = SessionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn sessions(
     State(control): State<Arc<Control>>,
+    signed_in: SignedIn,
     QueryParams(of): QueryParams<OfTenant>,
 ) -> Result<impl IntoResponse, Problem> {
-    check_tenant(&control, of.tenant.as_ref())?;
+    signed_in.check_filter(&control, of.tenant.as_ref())?;
     let page = Page::new(of.limit, of.after)?;
     let place = |view: &SessionView| format!("{}/{}", view.created_at, view.id);
-    let (sessions, next) = page.of(control.sessions(of.tenant.as_ref()).await?, place);
+    let mut sessions = control.sessions(of.tenant.as_ref()).await?;
+    sessions.retain(|view| signed_in.0.covers_tenant(&view.tenant));
+    let (sessions, next) = page.of(sessions, place);
     Ok(axum::Json(SessionList { sessions, next }))
 }
 
@@ -97,9 +101,11 @@ pub(super) async fn sessions(
     (status = 200, body = SessionView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn session(
     State(control): State<Arc<Control>>,
+    signed_in: SignedIn,
     PathId(id): PathId,
 ) -> Result<impl IntoResponse, Problem> {
-    Ok(axum::Json(control.session(&id).await?))
+    let view = control.session(&id).await?;
+    Ok(axum::Json(signed_in.seen(view, |view| &view.tenant, "session", &id)?))
 }
 
 /// Ends a session on any replica.
@@ -107,9 +113,13 @@ pub(super) async fn session(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn end_session(
     State(control): State<Arc<Control>>,
+    signed_in: SignedIn,
     PathId(id): PathId,
     author: Author,
 ) -> Result<impl IntoResponse, Problem> {
+    if !signed_in.0.is_broker_wide() {
+        signed_in.seen(control.session(&id).await?, |view| &view.tenant, "session", &id)?;
+    }
     control.end_session(&id, &author).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -119,9 +129,10 @@ pub(super) async fn end_session(
     (status = 200, body = TaskList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn tasks(
     State(control): State<Arc<Control>>,
+    signed_in: SignedIn,
     QueryParams(filter): QueryParams<TaskFilter>,
 ) -> Result<impl IntoResponse, Problem> {
-    check_tenant(&control, filter.tenant.as_ref())?;
+    signed_in.check_filter(&control, filter.tenant.as_ref())?;
     let wrong = |status: &str| {
         let allowed = TaskStatus::ALL.map(TaskStatus::name).join(", ");
         Problem::invalid("status", format!("{status:?} is not a task status; allowed: {allowed}"))
@@ -133,6 +144,7 @@ pub(super) async fn tasks(
         .transpose()?;
     let page = Page::new(filter.limit, filter.after)?;
     let mut tasks = control.tasks(filter.tenant.as_ref(), status).await?;
+    tasks.retain(|view| signed_in.0.covers_tenant(&view.tenant));
     let place = |view: &TaskView| format!("{}/{}", view.created_at, view.id);
     tasks.sort_by_cached_key(place);
     let (tasks, next) = page.of(tasks, place);
@@ -144,9 +156,11 @@ pub(super) async fn tasks(
     (status = 200, body = TaskShown), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn task(
     State(control): State<Arc<Control>>,
+    signed_in: SignedIn,
     PathId(id): PathId,
 ) -> Result<impl IntoResponse, Problem> {
-    Ok(axum::Json(control.task(&id).await?))
+    let shown = control.task(&id).await?;
+    Ok(axum::Json(signed_in.seen(shown, |shown| &shown.task.tenant, "task", &id)?))
 }
 
 /// Cancels a task.
@@ -154,8 +168,12 @@ pub(super) async fn task(
     (status = 200, body = TaskView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn cancel_task(
     State(control): State<Arc<Control>>,
+    signed_in: SignedIn,
     PathId(id): PathId,
 ) -> Result<impl IntoResponse, Problem> {
+    if !signed_in.0.is_broker_wide() {
+        signed_in.seen(control.task(&id).await?, |shown| &shown.task.tenant, "task", &id)?;
+    }
     control.broker.cancel_task(&id).await.map_err(|refusal| task_problem(&id, &refusal))?;
     Ok(axum::Json(control.task(&id).await?.task))
 }
@@ -174,13 +192,15 @@ fn task_problem(id: &str, refusal: &Refusal) -> Problem {
     (status = 200, body = SubscriptionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn subscriptions(
     State(control): State<Arc<Control>>,
+    signed_in: SignedIn,
     QueryParams(of): QueryParams<OfTenant>,
 ) -> Result<impl IntoResponse, Problem> {
-    check_tenant(&control, of.tenant.as_ref())?;
+    signed_in.check_filter(&control, of.tenant.as_ref())?;
     let page = Page::new(of.limit, of.after)?;
     // A slash is invalid in both names.
     let place = |view: &SubscriptionView| format!("{}/{}/{}", view.tenant, view.backend, view.uri);
     let mut subscriptions = control.subscriptions(of.tenant.as_ref()).await?;
+    subscriptions.retain(|view| signed_in.0.covers_tenant(&view.tenant));
     subscriptions.sort_by_cached_key(place);
     let (subscriptions, next) = page.of(subscriptions, place);
     Ok(axum::Json(SubscriptionList { subscriptions, next }))
@@ -202,14 +222,4 @@ pub(super) async fn drain(State(control): State<Arc<Control>>) -> impl IntoRespo
     tracing::info!("drain asked for through the admin API");
     control.broker.drain();
     Health::answer(StatusCode::ACCEPTED, "draining")
-}
-
-/// Returns an error for a filter with an unknown tenant, and not an empty list.
-fn check_tenant(control: &Control, tenant: Option<&TenantId>) -> Result<(), Problem> {
-    match tenant {
-        Some(tenant) => {
-            control.check_tenant(tenant).map_err(|error| Problem::from(error).field("tenant"))
-        }
-        None => Ok(()),
-    }
 }

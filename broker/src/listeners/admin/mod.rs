@@ -3,6 +3,7 @@
 //!
 //! [`crate::serve`] starts it with the bound listener. Every change uses [`Control`]. Invariants:
 //! - Only the two health probes answer without the token check of [`access`].
+//! - Every other operation requires a permission ([`permissions`]).
 //! - Every refusal is a [`problem::Problem`].
 //! - A slow or silent peer holds only one of a bounded number of connections, for a bounded time.
 
@@ -16,7 +17,11 @@ mod input;
 mod issuers;
 mod live;
 pub mod openapi;
+#[cfg(test)]
+mod operator_tests;
+mod operators;
 mod page;
+mod permissions;
 mod policies;
 mod preconditions;
 pub mod problem;
@@ -255,12 +260,15 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         .route("/admin/v1/audit/export", get(audit::export))
         .route("/admin/v1/audit/chains", get(audit_verify::chains))
         .route("/admin/v1/audit/verify", get(audit_verify::verify))
+        .route("/admin/v1/operators", get(operators::list).post(operators::create))
+        .route("/admin/v1/operators/{id}", axum::routing::delete(operators::revoke))
         .route("/admin/v1/openapi.json", get(openapi::serve))
         .route("/metrics", get(health::metrics))
         .route(health::LIVE, get(health::live))
         .route(health::READY, get(health::ready))
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::method_not_allowed)
+        .layer(middleware::from_fn(permissions::authorize))
         .layer(middleware::from_fn_with_state(Arc::clone(&control), audit::record))
         // Outermost layer: the fallbacks are for operators only too.
         .layer(middleware::from_fn_with_state(

@@ -12,7 +12,8 @@ use utoipa::{
 };
 
 use super::{
-    audit, audit_verify, backends, configuration, health, issuers, live, policies, tenants,
+    audit, audit_verify, backends, configuration, health, issuers, live, operators, permissions,
+    policies, tenants,
 };
 
 #[derive(OpenApi)]
@@ -25,6 +26,7 @@ use super::{
         tenants::list, tenants::show, tenants::put, tenants::remove,
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
+        operators::list, operators::create, operators::revoke,
         policies::show, policies::put, policies::remove, policies::check,
         issuers::list, issuers::show, issuers::put, issuers::remove,
         live::sessions, live::session, live::end_session,
@@ -34,7 +36,7 @@ use super::{
         health::live, health::ready, health::metrics, serve,
     ),
     security(("admin_token" = [])),
-    modifiers(&AdminToken, &ClosedVariants)
+    modifiers(&AdminToken, &ClosedVariants, &RequiredPermissions)
 )]
 struct AdminApi;
 
@@ -47,6 +49,27 @@ impl Modify for AdminToken {
             "admin_token",
             SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)),
         );
+    }
+}
+
+/// Adds the permission that each operation requires.
+struct RequiredPermissions;
+
+impl Modify for RequiredPermissions {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        for (method, path, permission) in permissions::OPERATIONS {
+            let Some(item) = document.paths.paths.get_mut(*path) else { continue };
+            let operation = match method.as_str() {
+                "GET" => &mut item.get,
+                "PUT" => &mut item.put,
+                "POST" => &mut item.post,
+                _ => &mut item.delete,
+            };
+            if let Some(operation) = operation {
+                let extensions = operation.extensions.get_or_insert_default();
+                extensions.insert("x-permission".to_owned(), permission.name().into());
+            }
+        }
     }
 }
 

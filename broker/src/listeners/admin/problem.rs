@@ -132,6 +132,7 @@ impl From<ControlError> for Problem {
             ControlError::Changed { .. } => {
                 (StatusCode::PRECONDITION_FAILED, "precondition-failed")
             }
+            ControlError::NamedByOperator { .. } => (StatusCode::CONFLICT, "named-by-operator"),
             ControlError::DefaultTenant => (StatusCode::CONFLICT, "default-tenant"),
             ControlError::TooMany { .. } => (StatusCode::CONFLICT, "too-many"),
             ControlError::Store(StoreError::Exists { .. }) => (StatusCode::CONFLICT, "exists"),

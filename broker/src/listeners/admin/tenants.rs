@@ -10,6 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     input::{JsonBody, PathId, QueryParams, TenantName, read_as},
     page::Page,
+    permissions::SignedIn,
     preconditions::shown,
     problem::Problem,
 };
@@ -91,9 +92,12 @@ pub(super) fn stored<View: Serialize>(put: PutOutcome<View>) -> impl IntoRespons
     (status = 200, body = TenantList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(control): State<Arc<Control>>,
+    SignedIn(operator): SignedIn,
     QueryParams(page): QueryParams<PageParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    let (tenants, next) = page.page()?.of(control.tenants(), |view| view.tenant.clone());
+    let mut tenants = control.tenants();
+    tenants.retain(|view| operator.covers_tenant(&view.tenant));
+    let (tenants, next) = page.page()?.of(tenants, |view| view.tenant.clone());
     Ok(axum::Json(TenantList { tenants, next }))
 }
 

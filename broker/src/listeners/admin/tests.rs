@@ -18,9 +18,9 @@ use tower::ServiceExt;
 use super::*;
 use crate::control::tests::Rig;
 
-const LOOPBACK: &str = "127.0.0.1:9090";
+pub(super) const LOOPBACK: &str = "127.0.0.1:9090";
 
-struct Admin {
+pub(super) struct Admin {
     router: Router,
     control: Arc<Control>,
     _folder: tempfile::TempDir,
@@ -32,7 +32,7 @@ impl Admin {
         Self::start("", LOOPBACK).await
     }
 
-    async fn start(yaml: &str, address: &str) -> Self {
+    pub(super) async fn start(yaml: &str, address: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let control = Rig::start(folder.path(), yaml).await.control;
         let access =
@@ -40,7 +40,7 @@ impl Admin {
         Self { router: router(Arc::clone(&control), access), control, _folder: folder }
     }
 
-    async fn send(&self, request: Request<Body>) -> Response<Body> {
+    pub(super) async fn send(&self, request: Request<Body>) -> Response<Body> {
         self.router.clone().oneshot(request).await.unwrap()
     }
 
@@ -83,11 +83,11 @@ impl Admin {
     }
 }
 
-fn request(method: &str, path: &str) -> axum::http::request::Builder {
+pub(super) fn request(method: &str, path: &str) -> axum::http::request::Builder {
     Request::builder().method(method).uri(path).header(header::HOST, LOOPBACK)
 }
 
-async fn read(response: Response<Body>) -> (StatusCode, Value) {
+pub(super) async fn read(response: Response<Body>) -> (StatusCode, Value) {
     let status = response.status();
     let problem = response
         .headers()
@@ -102,7 +102,7 @@ async fn read(response: Response<Body>) -> (StatusCode, Value) {
     (status, serde_json::from_slice(&bytes).unwrap_or_default())
 }
 
-fn http_backend() -> Value {
+pub(super) fn http_backend() -> Value {
     json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}, "credentials": {"bearer": "canary"}})
 }
 
@@ -308,7 +308,7 @@ async fn unknown_routes_and_methods_are_problems() {
     assert_eq!(read(response).await.1["status"], 405);
 }
 
-const WITH_TOKEN: &str = r#"{"auth": {"admin_token": "correct-horse-battery-staple"}}"#;
+pub(super) const WITH_TOKEN: &str = r#"{"auth": {"admin_token": "correct-horse-battery-staple"}}"#;
 
 #[tokio::test]
 async fn every_documented_route_exists_and_asks_for_the_token() {
@@ -320,6 +320,7 @@ async fn every_documented_route_exists_and_asks_for_the_token() {
         let concrete = path
             .replace("{tenant}", "default")
             .replace("{backend}", "none")
+            .replace("{issuer}", "none")
             .replace("{id}", "none");
         for method in item.as_object().unwrap().keys().map(|method| method.to_uppercase()) {
             operations += 1;
@@ -334,7 +335,7 @@ async fn every_documented_route_exists_and_asks_for_the_token() {
             assert_ne!(answer["type"], "urn:mcp-broker:problem:no-such-route", "{method} {path}");
         }
     }
-    assert_eq!(operations, 35, "a new route needs its annotation in `openapi`, and a line here");
+    assert_eq!(operations, 42, "a new route needs its annotation in `openapi`, and a line here");
 }
 
 #[tokio::test]

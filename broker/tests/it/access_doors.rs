@@ -1,0 +1,200 @@
+//! Every door of the access policy: each place that decides keeps hidden objects hidden, and the
+//! probe of a door fails when that one place does not decide (`MCP_BROKER_OPEN_DOOR`).
+
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
+use testkit::{EventReader, FakeBackend, Reply, TestBroker, TestClient, backend::tool};
+
+use crate::{
+    builder, kind,
+    stateless::Modern,
+    tasks::{start, wait_status},
+};
+
+/// The doors, by their names in the broker. Doors of requests are called like their method.
+const DOORS: [&str; 17] = [
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "stateless lists",
+    "tools/call",
+    "prompts/get",
+    "resources/read",
+    "resources/subscribe",
+    "completion/complete",
+    "tasks/get",
+    "tasks/result",
+    "tasks/cancel",
+    "tasks/list",
+    "notifications/resources/updated",
+    "subscriptions/listen",
+    "endpoint",
+];
+
+/// A broker with hidden objects, and a guest that has used one of each before they were hidden.
+struct Scene {
+    broker: TestBroker,
+    backend: FakeBackend,
+    key: String,
+    client: TestClient,
+    /// The same guest at `/mcp/b`, where names are those of the backend.
+    native: TestClient,
+    stream: EventReader,
+    task: String,
+}
+
+async fn hidden_backend() -> FakeBackend {
+    let backend = FakeBackend::start().await;
+    for name in ["open", "secret", "job"] {
+        backend.tool(name, |_| async { Reply::text("done") });
+    }
+    backend.list("tools", vec![tool("open"), tool("secret"), tool("job")]);
+    backend.list("prompts", vec![json!({"name": "open"}), json!({"name": "secret"})]);
+    let resource = |uri: &str| json!({"uri": uri, "name": uri});
+    backend.list("resources", vec![resource("file:///open"), resource("file:///secret")]);
+    let template = |uri: &str| json!({"uriTemplate": uri, "name": uri});
+    backend.list(
+        "resourceTemplates",
+        vec![template("file:///open/{x}"), template("file:///secret/{x}")],
+    );
+    for method in ["resources/read", "resources/subscribe", "resources/unsubscribe"] {
+        backend.on(method, |_| async { Reply::Result(json!({"contents": []})) });
+    }
+    backend.on("prompts/get", |_| async { Reply::Result(json!({"messages": []})) });
+    backend.on("completion/complete", |_| async {
+        Reply::Result(json!({"completion": {"values": ["leak"]}}))
+    });
+    backend.capabilities(
+        json!({"tools": {}, "prompts": {}, "completions": {}, "resources": {"subscribe": true}}),
+    );
+    backend
+}
+
+impl Scene {
+    async fn start(open: Option<&str>) -> Self {
+        let backend = hidden_backend().await;
+        let builder = builder().auth_required().backend("default", "b", backend.spec());
+        let builder = builder.backend("default", "h", backend.spec());
+        let broker = match open {
+            Some(door) => builder.env("MCP_BROKER_OPEN_DOOR", door).start().await,
+            None => builder.start().await,
+        };
+        let keys = "/admin/v1/tenants/default/keys";
+        let (_, key) = broker.admin().post(keys, &json!({"groups": ["guests"]})).await;
+        let key = key["key"].as_str().unwrap().to_owned();
+        let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+        let native = broker.client("/mcp/b").bearer(&key).connected(json!({})).await;
+        let stream = client.open_get_stream().await;
+        let task = start(&client, "b__job").await;
+        wait_status(&client, &task, "completed").await;
+        for uri in ["b+file:///secret", "b+file:///open"] {
+            client.result("resources/subscribe", json!({"uri": uri})).await;
+        }
+        let policy = json!({"rules": [
+            {"id": "names", "effect": "deny", "subjects": {"groups": ["guests"]}, "objects": {
+                "tools": ["b/secret", "b/job"], "prompts": ["b/secret"], "resources": ["b/file:///secret*"]}},
+            {"id": "h", "effect": "deny", "subjects": {"groups": ["guests"]}, "objects": {"backends": ["h"]}},
+        ]});
+        let (status, answer) =
+            broker.admin().put("/admin/v1/tenants/default/policy", &policy).await;
+        assert_eq!(status, 201, "{answer}");
+        Self { broker, backend, key, client, native, stream, task }
+    }
+
+    /// Returns whether the objects behind a door stay hidden.
+    async fn holds(&mut self, door: &str) -> bool {
+        let task = json!({"taskId": self.task});
+        match door {
+            "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
+                !self.client.result(door, json!({})).await.to_string().contains("secret")
+            }
+            "stateless lists" => {
+                let stateless = Modern::of(&self.broker, "/mcp").bearer(&self.key);
+                let listed = stateless.result("tools/list", json!({})).await;
+                !listed.to_string().contains("secret")
+            }
+            "tools/call" => self.refused(door, json!({"name": "secret", "arguments": {}})).await,
+            "prompts/get" => self.refused(door, json!({"name": "secret"})).await,
+            "resources/read" | "resources/subscribe" => {
+                self.refused(door, json!({"uri": "file:///secret"})).await
+            }
+            "completion/complete" => {
+                let reference = json!({"type": "ref/prompt", "name": "secret"});
+                let argument = json!({"name": "a", "value": "x"});
+                let asked = json!({"ref": reference, "argument": argument});
+                let answer = self.native.request(door, asked).await;
+                !answer.to_string().contains("leak")
+            }
+            "tasks/get" | "tasks/result" | "tasks/cancel" => {
+                let answer = self.client.request(door, task).await;
+                answer["error"]["data"]["kind"] == "task_not_found"
+            }
+            "tasks/list" => self.client.result(door, json!({})).await["tasks"] == json!([]),
+            "notifications/resources/updated" => self.is_not_updated().await,
+            "subscriptions/listen" => {
+                let stateless = Modern::of(&self.broker, "/mcp").bearer(&self.key);
+                let wish = json!({"resourceSubscriptions": ["b+file:///secret"]});
+                let asked = json!({"notifications": wish});
+                let mut events = stateless.post(json!(1), door, asked).await.events();
+                let accepted = events.next_message().await.expect("the stream is open").1;
+                !accepted["params"]["notifications"].to_string().contains("secret")
+            }
+            "endpoint" => {
+                let client = self.broker.client("/mcp/h").bearer(&self.key);
+                client.post(crate::initialize_body("2025-11-25")).await.status == 404
+            }
+            other => panic!("no probe for {other}"),
+        }
+    }
+
+    /// Returns whether the backend never got the request, and the client got an error.
+    async fn refused(&self, method: &str, params: Value) -> bool {
+        let before = self.backend.recorded_of(method).len();
+        let answer = self.native.request(method, params).await;
+        let is_refused = answer["error"]["data"]["kind"].as_str().is_some_and(|kind| {
+            ["tool_not_found", "prompt_not_found", "resource_not_found"].contains(&kind)
+        });
+        is_refused && self.backend.recorded_of(method).len() == before
+    }
+
+    /// Returns whether an update of the hidden resource stays away. The update of another resource
+    /// comes after it.
+    async fn is_not_updated(&mut self) -> bool {
+        let updated = "notifications/resources/updated";
+        self.backend.wait_get_streams(1).await;
+        self.backend.notify(updated, json!({"uri": "file:///secret"})).await;
+        self.backend.notify(updated, json!({"uri": "file:///open"})).await;
+        let found = self.stream.find(|message| message["method"] == updated).await;
+        found["params"]["uri"] == "b+file:///open"
+    }
+}
+
+#[tokio::test]
+async fn every_door_hides_what_the_policy_denies() {
+    let mut scene = Scene::start(None).await;
+    for door in DOORS {
+        assert!(scene.holds(door).await, "{door}");
+    }
+    let allowed =
+        scene.native.request("tools/call", json!({"name": "open", "arguments": {}})).await;
+    assert!(allowed["result"].is_object(), "{allowed}");
+    let kept = scene.client.error("tasks/get", json!({"taskId": scene.task})).await;
+    assert_eq!(kind(&kept), "task_not_found");
+}
+
+#[tokio::test]
+async fn the_probe_of_each_door_sees_when_it_does_not_decide() {
+    let probes = DOORS.map(|door| async move {
+        let switch = match door {
+            // One place decides about a task for all three methods.
+            "tasks/result" | "tasks/cancel" => "tasks/get",
+            other => other,
+        };
+        (door, Scene::start(Some(switch)).await.holds(door).await)
+    });
+    let mut probes = stream::iter(probes).buffer_unordered(4);
+    while let Some((door, holds)) = probes.next().await {
+        assert!(!holds, "{door} is open, and its probe does not see it");
+    }
+}

@@ -1,0 +1,299 @@
+//! Operators of the admin plane: what each role permits, and for which tenants and backends.
+//!
+//! The admin plane asks before it reads a request's body. Invariants:
+//! - A permission about the whole broker is never held by an operator of some tenants.
+//! - A role without a permission in [`Role::permits`] does not have it.
+
+use std::fmt;
+
+use protocol::ids::{BackendId, TenantId};
+use serde::{Deserialize, Serialize};
+
+/// Name of operators that signed in with `auth.admin_token`, or on an open loopback listener.
+pub const ADMIN_NAME: &str = "admin";
+/// Author of changes by a reloaded configuration file.
+pub const CONFIGURATION_NAME: &str = "configuration";
+
+/// Set of permissions that an operator has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Reads everything but the audit log and operators. Changes nothing.
+    Viewer,
+    /// Reads like a viewer. Probes backends, holds breakers, ends sessions, cancels tasks, drains.
+    Operator,
+    /// Manages the keys, backends and policies of tenants.
+    TenantAdmin,
+    /// Reads like a viewer, and reads the audit log and operators.
+    Auditor,
+    /// Has every permission.
+    Admin,
+    /// Sees and operates the backends that it is given.
+    BackendOwner,
+    /// Reads the metrics and nothing else.
+    Scraper,
+}
+
+impl Role {
+    pub const ALL: [Self; 7] = [
+        Self::Viewer,
+        Self::Operator,
+        Self::TenantAdmin,
+        Self::Auditor,
+        Self::Admin,
+        Self::BackendOwner,
+        Self::Scraper,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+            Self::TenantAdmin => "tenant_admin",
+            Self::Auditor => "auditor",
+            Self::Admin => "admin",
+            Self::BackendOwner => "backend_owner",
+            Self::Scraper => "scraper",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+
+    /// Returns whether the role has a permission, for the tenants and backends of its operator.
+    pub const fn permits(self, permission: Permission) -> bool {
+        use Permission as P;
+        let is_view = matches!(
+            permission,
+            P::TenantsRead
+                | P::KeysRead
+                | P::BackendsRead
+                | P::PoliciesRead
+                | P::IssuersRead
+                | P::SessionsRead
+                | P::TasksRead
+                | P::SubscriptionsRead
+                | P::NodesRead
+                | P::ConfigurationRead
+                | P::MetricsRead
+                | P::OpenapiRead
+        );
+        let is_operation =
+            matches!(permission, P::BackendsOperate | P::SessionsEnd | P::TasksCancel);
+        match self {
+            Self::Admin => true,
+            Self::Viewer => is_view,
+            Self::Operator => is_view || is_operation || matches!(permission, P::BrokerDrain),
+            Self::TenantAdmin => {
+                is_view
+                    || is_operation
+                    || matches!(
+                        permission,
+                        P::KeysWrite
+                            | P::BackendsWrite
+                            | P::PoliciesWrite
+                            | P::IssuersWrite
+                            | P::AuditRead
+                    )
+            }
+            Self::Auditor => is_view || matches!(permission, P::AuditRead | P::OperatorsRead),
+            Self::BackendOwner => {
+                matches!(permission, P::BackendsRead | P::BackendsOperate | P::OpenapiRead)
+            }
+            Self::Scraper => matches!(permission, P::MetricsRead),
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// What an operation of the admin API requires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permission {
+    TenantsRead,
+    TenantsWrite,
+    KeysRead,
+    KeysWrite,
+    BackendsRead,
+    BackendsWrite,
+    /// Probes a backend, and holds or releases its breaker.
+    BackendsOperate,
+    PoliciesRead,
+    PoliciesWrite,
+    IssuersRead,
+    IssuersWrite,
+    SessionsRead,
+    SessionsEnd,
+    TasksRead,
+    TasksCancel,
+    SubscriptionsRead,
+    AuditRead,
+    NodesRead,
+    ConfigurationRead,
+    MetricsRead,
+    OpenapiRead,
+    OperatorsRead,
+    OperatorsWrite,
+    BrokerDrain,
+}
+
+impl Permission {
+    /// Name in the OpenAPI document (`x-permission`).
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TenantsRead => "tenants:read",
+            Self::TenantsWrite => "tenants:write",
+            Self::KeysRead => "keys:read",
+            Self::KeysWrite => "keys:write",
+            Self::BackendsRead => "backends:read",
+            Self::BackendsWrite => "backends:write",
+            Self::BackendsOperate => "backends:operate",
+            Self::PoliciesRead => "policies:read",
+            Self::PoliciesWrite => "policies:write",
+            Self::IssuersRead => "issuers:read",
+            Self::IssuersWrite => "issuers:write",
+            Self::SessionsRead => "sessions:read",
+            Self::SessionsEnd => "sessions:end",
+            Self::TasksRead => "tasks:read",
+            Self::TasksCancel => "tasks:cancel",
+            Self::SubscriptionsRead => "subscriptions:read",
+            Self::AuditRead => "audit:read",
+            Self::NodesRead => "nodes:read",
+            Self::ConfigurationRead => "configuration:read",
+            Self::MetricsRead => "metrics:read",
+            Self::OpenapiRead => "openapi:read",
+            Self::OperatorsRead => "operators:read",
+            Self::OperatorsWrite => "operators:write",
+            Self::BrokerDrain => "broker:drain",
+        }
+    }
+
+    /// Returns whether the permission is about the whole broker, and not about tenants.
+    const fn is_broker_wide(self) -> bool {
+        matches!(
+            self,
+            Self::NodesRead
+                | Self::ConfigurationRead
+                | Self::MetricsRead
+                | Self::OperatorsRead
+                | Self::OperatorsWrite
+                | Self::BrokerDrain
+        )
+    }
+}
+
+/// The tenants and backends of an operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    Broker,
+    Tenants(Vec<TenantId>),
+    Backends(Vec<(TenantId, BackendId)>),
+}
+
+/// An operator that has signed in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operator {
+    /// Name in the audit log.
+    pub name: String,
+    pub role: Role,
+    pub scope: Scope,
+}
+
+impl Operator {
+    /// Returns the operator with every permission.
+    pub fn admin() -> Self {
+        Self { name: ADMIN_NAME.to_owned(), role: Role::Admin, scope: Scope::Broker }
+    }
+
+    pub fn permits(&self, permission: Permission) -> bool {
+        let is_in_scope = self.is_broker_wide() || !permission.is_broker_wide();
+        is_in_scope && self.role.permits(permission)
+    }
+
+    /// Returns whether every tenant exists for the operator.
+    pub fn is_broker_wide(&self) -> bool {
+        self.scope == Scope::Broker
+    }
+
+    /// Returns whether the tenant exists for the operator.
+    pub fn covers_tenant(&self, tenant: &str) -> bool {
+        match &self.scope {
+            Scope::Broker => true,
+            Scope::Tenants(tenants) => tenants.iter().any(|known| known.as_str() == tenant),
+            Scope::Backends(backends) => backends.iter().any(|(known, _)| known.as_str() == tenant),
+        }
+    }
+
+    /// Returns whether the backend exists for the operator.
+    pub fn covers_backend(&self, tenant: &str, backend: &str) -> bool {
+        match &self.scope {
+            Scope::Backends(backends) => backends
+                .iter()
+                .any(|(owner, known)| owner.as_str() == tenant && known.as_str() == backend),
+            _ => self.covers_tenant(tenant),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(role: Role, tenants: &[&str]) -> Operator {
+        let tenants = tenants.iter().map(|name| TenantId::parse(name).unwrap()).collect();
+        Operator { name: "ann".to_owned(), role, scope: Scope::Tenants(tenants) }
+    }
+
+    #[test]
+    fn names_of_roles_are_those_of_their_bodies() {
+        for role in Role::ALL {
+            assert_eq!(Role::parse(role.name()), Some(role));
+            assert_eq!(serde_json::to_value(role).unwrap(), role.name());
+        }
+        assert_eq!(Role::parse("root"), None);
+    }
+
+    #[test]
+    fn an_operator_of_tenants_has_no_permission_about_the_broker() {
+        let admin = of(Role::Admin, &["acme"]);
+        assert!(admin.permits(Permission::TenantsWrite));
+        for permission in [
+            Permission::OperatorsWrite,
+            Permission::OperatorsRead,
+            Permission::MetricsRead,
+            Permission::NodesRead,
+            Permission::ConfigurationRead,
+            Permission::BrokerDrain,
+        ] {
+            assert!(!admin.permits(permission), "{}", permission.name());
+            assert!(Operator::admin().permits(permission), "{}", permission.name());
+        }
+        assert!(admin.covers_tenant("acme") && admin.covers_backend("acme", "files"));
+        assert!(!admin.covers_tenant("zoo") && !admin.covers_backend("zoo", "files"));
+    }
+
+    #[test]
+    fn an_owner_of_a_backend_sees_that_one() {
+        let backend = (TenantId::parse("acme").unwrap(), BackendId::parse("files").unwrap());
+        let scope = Scope::Backends(vec![backend]);
+        let owner = Operator { name: "ann".to_owned(), role: Role::BackendOwner, scope };
+        assert!(owner.covers_backend("acme", "files") && owner.covers_tenant("acme"));
+        assert!(!owner.covers_backend("acme", "mail") && !owner.covers_backend("zoo", "files"));
+        assert!(owner.permits(Permission::BackendsOperate));
+        assert!(!owner.permits(Permission::BackendsWrite) && !owner.permits(Permission::KeysRead));
+    }
+
+    #[test]
+    fn a_scraper_reads_metrics_only() {
+        let scraper =
+            Operator { name: "prom".to_owned(), role: Role::Scraper, scope: Scope::Broker };
+        assert!(scraper.permits(Permission::MetricsRead));
+        assert!(!scraper.permits(Permission::OpenapiRead));
+        assert!(!scraper.permits(Permission::TenantsRead));
+    }
+}
