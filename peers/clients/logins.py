@@ -1,7 +1,7 @@
 """The 2.x line of the Python SDK logs in through OAuth and calls two tools, the second of which
 needs another scope: `logins.py URL REDIRECT_URI TOOL TOOL_WITH_SCOPE`.
 
-Nobody is asked: the authorization server of the tests grants at once, so one GET of the
+A person is not needed: the authorization server of the tests grants at once, so one GET of the
 authorization URL gives the redirect with the code. Prints `ok` lines."""
 
 import sys

@@ -14,10 +14,10 @@ use crate::config::AuthConfig;
 
 /// The settings of sign-in in force. Clones share them.
 #[derive(Debug, Clone)]
-pub struct AuthSettings(Arc<Shared>);
+pub struct AuthSettings(Arc<SettingsInForce>);
 
 #[derive(Debug)]
-struct Shared {
+struct SettingsInForce {
     config: ArcSwap<AuthConfig>,
     /// Number of replacements so far.
     edition: AtomicU64,
@@ -25,7 +25,10 @@ struct Shared {
 
 impl AuthSettings {
     pub fn new(config: AuthConfig) -> Self {
-        Self(Arc::new(Shared { config: ArcSwap::from_pointee(config), edition: AtomicU64::new(0) }))
+        Self(Arc::new(SettingsInForce {
+            config: ArcSwap::from_pointee(config),
+            edition: AtomicU64::new(0),
+        }))
     }
 
     /// Returns the settings in force.

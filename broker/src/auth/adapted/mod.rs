@@ -20,16 +20,13 @@ use aws_lc_rs::digest;
 use tokio::sync::Semaphore;
 
 pub use self::{
-    metadata::{IssuerMetadata, MetadataFault},
     parameters::ParameterFault,
     registration::{RegistrationFault, registered_client},
     token_request::{TokenAnswer, TokenRequest, TokenRequestFault},
 };
-use super::tokens::issuer::TokenIssuer;
-use crate::{
-    auth::KeyFetcher,
-    config::{AdaptedFront, IssuerConfig},
-};
+pub use super::tokens::metadata::{IssuerMetadata, MetadataFault};
+use super::tokens::{KeyFetcher, issuer::TokenIssuer};
+use crate::config::{AdaptedFront, IssuerConfig};
 
 /// First segment of the paths of all authorization servers.
 pub const PATH: &str = "/authorization";

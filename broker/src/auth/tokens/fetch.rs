@@ -13,13 +13,14 @@ use rules::limits::tokens::KEY_SET_BYTES_MAX;
 use serde_json::{Map, Value};
 use transport::{HttpClient, parse_http_url};
 
-use super::{jwt::has_one_reading, key_set::KeySet};
-use crate::{
-    auth::adapted::{IssuerMetadata, MetadataFault},
-    config::{
-        IssuerConfig,
-        issuers::{is_loopback, is_private},
-    },
+use super::{
+    jwt::has_one_reading,
+    key_set::KeySet,
+    metadata::{IssuerMetadata, MetadataFault},
+};
+use crate::config::{
+    IssuerConfig,
+    issuers::{is_loopback, is_private},
 };
 
 /// Client of the fetches. Clones share connections.

@@ -39,10 +39,10 @@ use super::{
     fetch::{FetchError, KeyFetcher},
     jwt::{Claims, Header, Jwt},
     key_set::KeySet,
+    metadata::{IssuerMetadata, MetadataFault},
 };
 use crate::{
     auth::{
-        adapted::{IssuerMetadata, MetadataFault},
         caller::{AuthenticatedCaller, Caller},
         expiry::CredentialExpiry,
         keyring::Keyring,

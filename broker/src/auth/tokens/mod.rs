@@ -15,6 +15,7 @@ mod fetch;
 pub(super) mod issuer;
 mod jwt;
 mod key_set;
+pub(super) mod metadata;
 #[cfg(test)]
 mod tests;
 
@@ -40,7 +41,7 @@ use super::{
 };
 use crate::{config::IssuerConfig, maps::SharedMap, metrics::Metrics};
 
-type Issuers = FastMap<String, Arc<TokenIssuer>>;
+type IssuersByName = FastMap<String, Arc<TokenIssuer>>;
 
 /// State of an issuer in this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub struct IssuerState {
 #[derive(Debug)]
 pub struct TokenVerifier {
     /// The issuers in force, by their names.
-    issuers: ArcSwap<Issuers>,
+    issuers: ArcSwap<IssuersByName>,
     fetcher: KeyFetcher,
     /// Places of token requests that are forwarded to issuers at the same time.
     forwards: Arc<Semaphore>,
@@ -92,7 +93,7 @@ impl TokenVerifier {
         let before = self.issuers.load_full();
         let configs = if resource.is_some() { configs } else { &[] };
         let resource = resource.unwrap_or_default();
-        let (mut issuers, mut added) = (Issuers::default(), Vec::new());
+        let (mut issuers, mut added) = (IssuersByName::default(), Vec::new());
         for config in configs {
             let same = before.get(&config.issuer).filter(|issuer| issuer.is_of(config, resource));
             let issuer = same.cloned().unwrap_or_else(|| {

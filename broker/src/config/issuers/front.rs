@@ -324,7 +324,7 @@ fn is_redirect_uri(text: &str) -> bool {
         && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
     match scheme.to_ascii_lowercase().as_str() {
         "http" | "https" => text.parse::<Uri>().is_ok_and(|uri| super::is_private(&uri)),
-        // A page that runs a script is no place for a code.
+        // A code must not reach a page that runs a script.
         "javascript" | "data" | "vbscript" | "file" | "blob" | "about" => false,
         _ => is_scheme && !rest.is_empty(),
     }

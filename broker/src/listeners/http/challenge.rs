@@ -13,7 +13,7 @@ use crate::config::AuthConfig;
 /// Path of the metadata of the resource ([`super::resource_metadata`]).
 pub(super) const METADATA: &str = "/.well-known/oauth-protected-resource";
 
-/// Scope for refresh tokens. It is no scope of a resource (OpenID Connect Core 1.0, 11).
+/// Scope for refresh tokens. It does not belong to a resource (OpenID Connect Core 1.0, 11).
 pub(super) const OFFLINE_ACCESS: &str = "offline_access";
 
 /// Returns the challenge of a `403` for a valid token without a required scope. It names all

@@ -74,7 +74,7 @@ async fn logs_in(peers: &Peers, issuer: Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_client_logs_in_with_a_provider_that_refuses_resource_and_registers_nobody() {
+async fn a_client_logs_in_with_a_provider_that_refuses_resource_and_registers_no_client() {
     let peers = Peers::installed();
     let habits = ["--no-registration", "--refuse-resource", "--no-iss", "--hide-pkce"];
     let own = ["--audience", AUDIENCE, "--redirect-uri", REDIRECT_URI];

@@ -288,7 +288,7 @@ async fn a_registration_gets_the_fixed_client_and_the_admin_api_shows_no_secret(
     };
     assert_eq!(listed("").await, json!([declared.issuer()]));
     assert_eq!(listed("?tenant=acme").await, json!([declared.issuer(), own]));
-    assert_eq!(listed("?tenant=nobody").await, json!([declared.issuer()]));
+    assert_eq!(listed("?tenant=unknown").await, json!([declared.issuer()]));
     let refused =
         broker.client("/mcp?tenant=acme").post(crate::initialize_body("2025-11-25")).await;
     let challenge = refused.header("www-authenticate").unwrap().to_owned();

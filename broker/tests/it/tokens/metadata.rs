@@ -171,6 +171,7 @@ async fn scopes_of_the_tenants_policy_are_in_the_metadata() {
     for path in ["/mcp", "/mcp/b", "?tenant=acme"] {
         let response = at(&broker, &format!("{WELL_KNOWN}{path}")).send("GET", &[], "").await;
         assert_eq!(response.header("cache-control"), Some("public, max-age=60"));
+        assert_eq!(response.header("vary"), Some("origin"));
         let scopes = response.json().await["scopes_supported"].clone();
         assert_eq!(scopes, json!(["mcp:tools", "b:read", "b:write"]), "{path}");
     }

@@ -139,7 +139,7 @@ async fn answer<B: RequestBody>(
     let (route, issuer) = found.ok_or_else(|| OAuthError {
         status: StatusCode::NOT_FOUND,
         code: "not_found",
-        description: "there is no authorization server with this identifier".to_owned(),
+        description: "no authorization server has this identifier".to_owned(),
     })?;
     if request.method() != route.method() {
         return Ok(method_not_allowed(route));
