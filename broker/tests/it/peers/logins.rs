@@ -1,4 +1,4 @@
-//! The login of a real client at a real authorization server: `oidc-provider` with the habits of
+//! The login of real clients at a real authorization server: `oidc-provider` with the habits of
 //! Entra, behind the broker's own authorization server.
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::tokens::reload::reload;
 const REDIRECT_URI: &str = "http://127.0.0.1:7999/cb";
 const RUN_WITHIN: Duration = Duration::from_secs(60);
 const AUDIENCE: &str = "0a1b2c3d";
-/// Lines of a client that passes all its checks.
+/// Number of lines of a client that passes all its checks.
 const CHECKS: usize = 6;
 
 async fn provider(peers: &Peers, options: &[&str]) -> Server {
@@ -29,8 +29,8 @@ async fn provider(peers: &Peers, options: &[&str]) -> Server {
     Server::start(command, |line| line.strip_prefix("oidc listening on ").map(str::to_owned)).await
 }
 
-/// Runs the client against a broker with this issuer, and returns its lines.
-async fn logs_in(peers: &Peers, issuer: Value) -> Vec<String> {
+/// Runs each client against a broker with this issuer. Each logs in with the client `login`.
+async fn log_in(peers: &Peers, issuer: Value) {
     let backend = FakeBackend::echo().await;
     backend.tool("write", |_| async {
         Reply::Result(json!({"content": [{"type": "text", "text": "written"}]}))
@@ -54,27 +54,27 @@ async fn logs_in(peers: &Peers, issuer: Value) -> Vec<String> {
         config["auth"]["issuers"] = json!([issuer]);
     })
     .await;
-    let mut client = Command::new(peers.python(2));
-    client.arg("-B").arg(Peers::ours("peers/clients/logins.py")).args([
-        &broker.url("/mcp"),
-        REDIRECT_URI,
-        "b__echo",
-        "b__write",
-    ]);
-    let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
-    let lines: Vec<String> = stdout.lines().map(str::to_owned).collect();
-    assert!(
-        status.success()
-            && lines.len() == CHECKS
-            && lines.iter().all(|line| line.starts_with("ok ")),
-        "{status}\n{stdout}\n{stderr}\n{}",
-        broker.log()
-    );
-    lines
+    let mut python = Command::new(peers.python(2));
+    python.arg("-B").arg(Peers::ours("peers/clients/logins.py"));
+    let mut typescript = Command::new(peers.node());
+    typescript.arg(Peers::ours("peers/clients/logins.mjs"));
+    for mut client in [python, typescript] {
+        client.args([&broker.url("/mcp"), REDIRECT_URI, "b__echo", "b__write"]);
+        let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
+        let lines: Vec<&str> = stdout.lines().collect();
+        assert!(
+            status.success()
+                && lines.len() == CHECKS
+                && lines.iter().all(|line| line.starts_with("ok "))
+                && lines[0] == "ok logged in with login",
+            "{status}\n{stdout}\n{stderr}\n{}",
+            broker.log()
+        );
+    }
 }
 
 #[tokio::test]
-async fn a_client_logs_in_with_a_provider_that_refuses_resource_and_registers_no_client() {
+async fn clients_log_in_with_a_provider_that_refuses_resource_and_registers_no_client() {
     let peers = Peers::installed();
     let habits = ["--no-registration", "--refuse-resource", "--no-iss", "--hide-pkce"];
     let own = ["--audience", AUDIENCE, "--redirect-uri", REDIRECT_URI];
@@ -87,6 +87,5 @@ async fn a_client_logs_in_with_a_provider_that_refuses_resource_and_registers_no
         "scopes": ["mcp:read"],
         "registration": {"client_id": "login", "redirect_uris": ["http://127.0.0.1/cb"]},
     });
-    let lines = logs_in(&peers, issuer).await;
-    assert_eq!(lines[0], "ok logged in with login");
+    log_in(&peers, issuer).await;
 }
