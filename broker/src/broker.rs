@@ -8,6 +8,7 @@ mod drain;
 mod housekeeping;
 mod ownership;
 mod policies;
+mod revocations;
 pub mod session_lookup;
 mod sessions;
 mod sign_in_failure_log;
@@ -20,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 use dashmap::DashSet;
 use protocol::{
     error::{ErrorKind, Refusal},
-    ids::{BackendId, KeyId, SessionId, TenantId},
+    ids::{BackendId, SessionId, TenantId},
 };
 use records::SessionKey;
 use rules::{
@@ -33,8 +34,8 @@ use rules::{
 use self::{adoption_locks::AdoptionLocks, sign_in_failure_log::SignInFailureLog};
 use crate::{
     auth::{
-        AuthError, AuthSettings, AuthenticatedCaller, Caller, Keyring, KeyringVersion, Keys,
-        RemotePeer, TokenVerifier,
+        AuthError, AuthSettings, AuthenticatedCaller, Caller, CertificateThumbprint, Keyring,
+        KeyringVersion, Keys, PresentedCertificate, RemotePeer, TokenVerifier,
     },
     backends::{backend::Backend, catalog_refresh, resources::BackendResources},
     config::{
@@ -137,24 +138,6 @@ impl Broker {
         self.stateless.end_of_tenant(id);
         self.end_sessions_of(&tenant, "the tenant was removed");
         tenant.backends().iter().for_each(|backend| backend.close());
-    }
-
-    /// Ends the sessions and streams that were opened with a revoked key.
-    pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
-        self.stateless.end_of_key(key);
-        let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.value().clone()).collect();
-        let unkept = tenants
-            .iter()
-            .flat_map(|tenant| tenant.sessions())
-            .filter(|session| !session.has_client);
-        unkept
-            .filter(|session| session.caller.key.as_ref() == Some(key))
-            .for_each(|session| session.end("its key was revoked"));
-        let opened_with = self
-            .all_sessions()
-            .into_iter()
-            .filter(|session| session.caller.key.as_ref() == Some(key));
-        opened_with.for_each(|session| self.close_session(&session, "its key was revoked"));
     }
 
     /// Registers or replaces a backend. The same settings again change nothing.
@@ -276,11 +259,15 @@ impl Broker {
 
     /// Authenticates a caller. Without a credential it is the anonymous caller of tenant `default`,
     /// where that is allowed.
-    pub fn authenticate(&self, bearer: Option<&str>) -> Result<AuthenticatedCaller, AuthError> {
+    fn authenticate(
+        &self,
+        bearer: Option<&str>,
+        certificate: Option<CertificateThumbprint>,
+    ) -> Result<AuthenticatedCaller, AuthError> {
         let proven = match bearer {
             Some(bearer) => match self.keyring.verify(bearer) {
                 Some(caller) => caller,
-                None if self.tokens.has_issuers() => self.tokens.verify(bearer)?,
+                None if self.tokens.has_issuers() => self.tokens.verify(bearer, certificate)?,
                 None => {
                     return Err(AuthError::failed(key_required(), SignInFailureReason::ApiKey));
                 }
@@ -303,33 +290,44 @@ impl Broker {
     pub fn authenticate_connection(
         &self,
         bearer: Option<&str>,
-        certified: Option<&Caller>,
+        presented: PresentedCertificate<'_>,
     ) -> Result<AuthenticatedCaller, AuthError> {
-        match (bearer, certified) {
+        match (bearer, presented.caller) {
             (None, Some(caller)) => self.admit_authenticated(caller.clone().into()),
-            _ => self.authenticate(bearer),
+            _ => self.authenticate(bearer, presented.thumbprint),
         }
     }
 
     /// Authenticates a denied client once more, because its token may have a key that has to be
-    /// fetched first.
+    /// fetched first, or an issuer that has to be asked.
     pub async fn retry_authentication(
         &self,
         denied: AuthError,
         bearer: Option<&str>,
-        certified: Option<&Caller>,
+        presented: PresentedCertificate<'_>,
         remote: RemotePeer,
     ) -> Result<AuthenticatedCaller, Refusal> {
-        let denied = match denied {
-            AuthError::KeyUnknown(key) => {
-                key.wait_for_keys().await;
-                match self.authenticate_connection(bearer, certified) {
-                    Ok(proven) => return Ok(proven),
-                    Err(denied) => self.tokens.into_final_refusal(denied),
+        let mut denied = denied;
+        let (mut has_fetched, mut has_asked) = (false, false);
+        // A token can need its key first, and then the word of its issuer.
+        loop {
+            match &denied {
+                AuthError::KeyUnknown(key) if !std::mem::replace(&mut has_fetched, true) => {
+                    key.wait_for_keys().await;
                 }
+                AuthError::NotIntrospected(token) if !std::mem::replace(&mut has_asked, true) => {
+                    // An address that guesses tokens makes the broker ask no issuer.
+                    self.check_address(remote)?;
+                    token.ask(bearer.unwrap_or_default()).await?;
+                }
+                _ => break,
             }
-            denied => denied,
-        };
+            denied = match self.authenticate_connection(bearer, presented) {
+                Ok(proven) => return Ok(proven),
+                Err(denied) => denied,
+            };
+        }
+        let denied = self.tokens.into_final_refusal(denied);
         Err(self.refuse(denied, Plane::Data, remote))
     }
 
@@ -338,10 +336,11 @@ impl Broker {
         &self,
         proven: AuthenticatedCaller,
     ) -> Result<AuthenticatedCaller, AuthError> {
+        let AuthenticatedCaller { caller, until, recheck_at } = proven;
         let caller = self
-            .admit(proven.caller)
+            .admit(caller)
             .map_err(|refusal| AuthError::failed(refusal, SignInFailureReason::Tenant))?;
-        Ok(AuthenticatedCaller { caller, until: proven.until })
+        Ok(AuthenticatedCaller { caller, until, recheck_at })
     }
 
     /// Admits an authenticated caller if its tenant is enabled. Another replica may have

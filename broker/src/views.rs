@@ -112,6 +112,11 @@ pub struct AuditEntry {
     /// Redacted arguments, only if that is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<serde_json::Value>,
+    /// The policy before a change of it, and after. A policy of more than 64 KiB is a digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<serde_json::Value>,
     /// Outcome as in `mcp_requests_total`, status of a task, or status of an HTTP response.
     pub outcome: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -113,6 +113,7 @@ error_kinds! {
     TooManySignIns "too_many_sign_ins" 1003, 429, Some(1003), RETRY, "Too many sign-ins from this address failed within a minute, and the credential is not valid";
     TooManyConnections "too_many_connections" 1003, 429, Some(1003), RETRY, "Too many connections and open streams";
     Draining "draining" 1008, 503, Some(1008), RETRY, "The broker is shutting down";
+    IssuerUnavailable "issuer_unavailable" 1008, 503, Some(1008), RETRY, "The authorization server that must confirm the token does not answer, or too many tokens wait for it; a retry does no harm";
     StoreUnavailable "store_unavailable" 1008, 503, Some(1008), RETRY, "The broker cannot reach the database that must store this; a retry does no harm";
     StoreBusy "store_busy" 1004, 503, Some(1004), RETRY, "The database is too busy to store this now; a retry does no harm";
     StoreFull "store_full" 1004, 503, Some(1004), FINAL, "The disk of the database is full; the request had no effect";

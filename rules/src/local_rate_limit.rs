@@ -114,6 +114,11 @@ impl<K: Eq + Hash + Clone> KeyedRateLimiter<K> {
         state.check(self.quota, now)
     }
 
+    /// Returns the answer to the next event of `key` without counting it.
+    pub fn peek(&self, key: &K, now: Duration) -> Result<(), RateExceeded> {
+        self.states.get(key).map_or(Ok(()), |state| state.clone().check(self.quota, now).map(drop))
+    }
+
     /// Returns whether `key` has a rate of its own, or gets one. A full table drops idle keys
     /// first.
     fn has_room(&mut self, key: &K, now: Duration) -> bool {

@@ -68,6 +68,7 @@ impl Role {
             permission,
             P::TenantsRead
                 | P::KeysRead
+                | P::RevocationsRead
                 | P::BackendsRead
                 | P::PoliciesRead
                 | P::IssuersRead
@@ -91,6 +92,7 @@ impl Role {
                     || matches!(
                         permission,
                         P::KeysWrite
+                            | P::RevocationsWrite
                             | P::BackendsWrite
                             | P::PoliciesWrite
                             | P::IssuersWrite
@@ -119,6 +121,8 @@ pub enum Permission {
     TenantsWrite,
     KeysRead,
     KeysWrite,
+    RevocationsRead,
+    RevocationsWrite,
     BackendsRead,
     BackendsWrite,
     /// Probes a backend, and holds or releases its breaker.
@@ -150,6 +154,8 @@ impl Permission {
             Self::TenantsWrite => "tenants:write",
             Self::KeysRead => "keys:read",
             Self::KeysWrite => "keys:write",
+            Self::RevocationsRead => "revocations:read",
+            Self::RevocationsWrite => "revocations:write",
             Self::BackendsRead => "backends:read",
             Self::BackendsWrite => "backends:write",
             Self::BackendsOperate => "backends:operate",

@@ -167,6 +167,15 @@ impl SignInFailures {
         self.drain_expired(now + SIGN_IN_WINDOW)
     }
 
+    /// Returns the wait that the next failure of the address would get. Counts nothing.
+    pub fn wait_of(&self, now: Duration, address: IpAddr, per_minute: u32) -> Option<Duration> {
+        if per_minute == 0 {
+            return None;
+        }
+        let exceeded = self.addresses.peek(&client_network(address), now).err()?;
+        (1 + exceeded.suppressed > u64::from(per_minute)).then_some(exceeded.retry_after)
+    }
+
     /// Returns the rest of the minute in which the address failed too often.
     fn wait(&mut self, now: Duration, address: IpAddr, per_minute: u32) -> Option<Duration> {
         let exceeded = self.addresses.check(&address, now).err()?;

@@ -4,6 +4,7 @@
 //! Tokens are put together by hand, so that they can be as wrong as a test needs.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     net::SocketAddr,
     sync::{
@@ -37,6 +38,7 @@ pub const RESOURCE: &str = "https://mcp.example.com";
 const METADATA: &str = "/.well-known/oauth-authorization-server";
 const KEYS: &str = "/keys";
 const TOKEN: &str = "/token";
+const INTROSPECTION: &str = "/introspect";
 
 /// Returns the seconds since 1970.
 pub fn now() -> u64 {
@@ -217,6 +219,9 @@ struct IssuerState {
     /// Members that the metadata has too.
     metadata: Mutex<Value>,
     token_requests: Mutex<Vec<TokenRequest>>,
+    /// Answers to introspections, by token. Every other token is inactive.
+    introspected: Mutex<HashMap<String, Value>>,
+    introspections_asked: AtomicUsize,
 }
 
 /// A request at the token endpoint.
@@ -257,6 +262,8 @@ impl AuthorizationServer {
             keys_asked: AtomicUsize::new(0),
             metadata: Mutex::new(json!({})),
             token_requests: Mutex::default(),
+            introspected: Mutex::default(),
+            introspections_asked: AtomicUsize::new(0),
         });
         let answering = state.clone();
         let server = AbortOnDrop(tokio::spawn(serve(listener, move |request| {
@@ -323,6 +330,40 @@ impl AuthorizationServer {
         self.state.keys_asked.load(Ordering::Relaxed)
     }
 
+    /// Returns the member `introspection` of the entry, with changes.
+    pub fn introspection(&self, changes: Value) -> Value {
+        let mut settings = json!({
+            "endpoint": format!("{}{INTROSPECTION}", self.state.url),
+            "client_id": "broker",
+            "client_secret": "a secret",
+        });
+        for (name, value) in changes.as_object().into_iter().flatten() {
+            settings[name] = value.clone();
+        }
+        json!({"introspection": settings})
+    }
+
+    /// Sets the answer about an opaque token. `None`: the token is inactive.
+    pub fn set_introspected(&self, token: &str, answer: Option<Value>) {
+        let mut known = self.state.introspected.lock();
+        match answer {
+            Some(answer) => drop(known.insert(token.to_owned(), answer)),
+            None => drop(known.remove(token)),
+        }
+    }
+
+    /// Returns the answer about an active token with these claims, and with changes.
+    pub fn active(&self, subject: &str, changes: Value) -> Value {
+        let mut answer = self.claims(subject, changes);
+        answer["active"] = json!(true);
+        answer
+    }
+
+    /// Returns how often it was asked about tokens.
+    pub fn introspection_requests(&self) -> usize {
+        self.state.introspections_asked.load(Ordering::Relaxed)
+    }
+
     /// Returns how often its metadata was requested.
     pub fn metadata_requests(&self) -> usize {
         self.state.metadata_asked.load(Ordering::Relaxed)
@@ -350,7 +391,7 @@ impl AuthorizationServer {
 
 async fn answer(
     state: Arc<IssuerState>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let told = |status: StatusCode, body: String| {
         let response =
@@ -380,10 +421,27 @@ async fn answer(
             let authorization = request.headers().get("authorization");
             let authorization = authorization.and_then(|value| value.to_str().ok());
             let authorization = authorization.map(str::to_owned);
-            let body = request.into_body().collect().await.map(|body| body.to_bytes());
+            let body = request.body_mut().collect().await.map(|body| body.to_bytes());
             let form = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
             state.token_requests.lock().push(TokenRequest { form, authorization });
             json!({"access_token": "issued", "token_type": "Bearer"})
+        }
+        INTROSPECTION => {
+            state.introspections_asked.fetch_add(1, Ordering::Relaxed);
+            // `broker` and `a secret`, form-encoded.
+            let is_known = request
+                .headers()
+                .get("authorization")
+                .is_some_and(|value| value.as_bytes() == b"Basic YnJva2VyOmErc2VjcmV0");
+            if !is_known {
+                return Ok(told(StatusCode::UNAUTHORIZED, "{}".to_owned()));
+            }
+            let body = request.body_mut().collect().await.map(|body| body.to_bytes());
+            let body = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
+            let token = body.split('&').find_map(|pair| pair.strip_prefix("token="));
+            let known = state.introspected.lock();
+            let found = token.and_then(|token| known.get(token)).cloned();
+            found.unwrap_or_else(|| json!({"active": false}))
         }
         _ => return Ok(told(StatusCode::NOT_FOUND, "{}".to_owned())),
     };

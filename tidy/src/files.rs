@@ -1,7 +1,7 @@
 //! Files: how they begin, how long they are, what rules may not contain. Also the dependencies that
 //! a crate may not have.
 
-use crate::repository::{Source, TEST_CRATES, crates, product, read, rust_sources};
+use crate::repository::{Source, TEST_CRATES, crates, members, product, read, rust_sources};
 
 /// Lines of a file without its tests.
 const LINES_MAX: usize = 500;
@@ -54,6 +54,21 @@ fn dependencies<'f>(manifest: &str, forbidden: &[&'f str]) -> Vec<&'f str> {
     let names: Vec<&str> =
         section.lines().filter_map(|line| line.split(['.', ' ', '=']).next()).collect();
     forbidden.iter().copied().filter(|name| names.contains(name)).collect()
+}
+
+/// Returns the members of the workspace that the build context of the image lacks. Cargo reads the
+/// manifest of every member, even to build one.
+fn missing_in_context<'m>(members: &'m [String], ignore_file: &str) -> Vec<&'m str> {
+    let kept: Vec<&str> = ignore_file.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    let top = |member: &'m String| member.split('/').next().unwrap_or_default();
+    members.iter().map(top).filter(|folder| !kept.contains(folder)).collect()
+}
+
+#[test]
+fn the_image_is_built_from_every_crate() {
+    assert_eq!(missing_in_context(&members(), &read(".dockerignore")), [""; 0]);
+    let two = ["broker".to_owned(), "benches/instructions".to_owned()];
+    assert_eq!(missing_in_context(&two, "*\n!broker\n"), ["benches"]);
 }
 
 #[test]

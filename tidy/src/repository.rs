@@ -13,17 +13,20 @@ pub(crate) const TEST_CRATES: [&str; 4] = ["testkit", "loadtest", "benches", "ti
 
 /// Returns the crates of the program: every member of the workspace that is not for tests.
 pub(crate) fn crates() -> Vec<String> {
+    let is_of_program =
+        |member: &String| !TEST_CRATES.contains(&member.split('/').next().unwrap_or_default());
+    members().into_iter().filter(is_of_program).collect()
+}
+
+/// Returns the members of the workspace.
+pub(crate) fn members() -> Vec<String> {
     let manifest = read("Cargo.toml");
     let members = manifest
         .split("members = [")
         .nth(1)
         .and_then(|rest| rest.split(']').next())
         .unwrap_or_default();
-    let members = members.split('"').skip(1).step_by(2);
-    members
-        .filter(|member| !TEST_CRATES.contains(&member.split('/').next().unwrap_or_default()))
-        .map(str::to_owned)
-        .collect()
+    members.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 /// A text file of the repository.

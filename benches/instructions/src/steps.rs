@@ -1,20 +1,24 @@
-//! The steps: reading an envelope, a call's way out (read, decided, rewritten), and an answer's way
-//! back (read, restored).
+//! The steps: reading an envelope, a call's way out (read, decided, rewritten), the decision of an
+//! access policy, and an answer's way back (read, restored).
 
 use std::{collections::BTreeMap, hint::black_box, sync::Arc};
 
 use aws_lc_rs::hmac;
 use bytes::Bytes;
+use mcp_broker::sessions::tenant_access::TenantCatalog;
 use protocol::{
     capabilities::ServerCapabilities,
     envelope::Message,
+    error::{ErrorKind, Refusal},
     handshake::InitializeResult,
-    ids::{BackendId, TenantId},
+    ids::{BackendId, PrincipalId, TenantId},
     json::Limits,
+    method::Method,
     splice::Splice,
     version::Version,
 };
 use rules::{
+    access::{AccessCheck, Object, Policy, Subject},
     catalog::{BackendLists, Catalog, ListKind, TaskHost, read_page},
     endpoint::Endpoint,
     exposure::ResourceUris,
@@ -27,11 +31,12 @@ pub(crate) struct Step {
     pub(crate) prepare: fn() -> Box<dyn FnMut()>,
 }
 
-pub(crate) const STEPS: [Step; 6] = [
+pub(crate) const STEPS: [Step; 7] = [
     Step { name: "decode 256 B", prepare: || decode(256) },
     Step { name: "decode 2 KB", prepare: || decode(2048) },
     Step { name: "decode 64 KB", prepare: || decode(65_536) },
     Step { name: "out 256 B", prepare: || out(256) },
+    Step { name: "access", prepare: access },
     Step { name: "back 256 B", prepare: || back(256) },
     Step { name: "back 64 KB", prepare: || back(65_536) },
 ];
@@ -68,6 +73,35 @@ fn out(bytes: usize) -> Box<dyn FnMut()> {
             splice.replace(*span, text.clone());
         }
         drop(black_box(splice.finish()));
+    })
+}
+
+/// The decision about a call, under a thousand rules and over five thousand tools.
+fn access() -> Box<dyn FnMut()> {
+    let (catalog, subject) =
+        (Arc::new(catalog_of(5_000)), Subject::of_principal(PrincipalId::new("ann")));
+    let rules: Vec<_> = (0..1_000)
+        .map(|number| {
+            serde_json::json!({
+                "id": format!("r{number}"),
+                "effect": if number % 2 == 0 { "allow" } else { "deny" },
+                "subjects": {"groups": [format!("g{}", number % 50)]},
+                "objects": {"tools": [format!("files/tool_{number}*")]},
+            })
+        })
+        .collect();
+    let document = serde_json::from_value(serde_json::json!({"rules": rules})).expect("a policy");
+    let policy = Policy::compile(&document, None).expect("a good policy");
+    let tenant = TenantCatalog::new(catalog, Some(Arc::new(policy)));
+    let backend = backend_id();
+    Box::new(move || {
+        let view = tenant.view(black_box(&subject)).expect("the tenant has a policy");
+        let check = AccessCheck::new(&view, &subject);
+        let traits = view.catalog.traits(&backend, "tool_4321").unwrap_or_default();
+        let object = Object::Tool { backend: &backend, name: "tool_4321", traits };
+        let absent = || Refusal::new(ErrorKind::ToolNotFound, "unknown name");
+        check.check(Method::ToolsCall, &object, absent).expect("the tool is allowed");
+        drop(black_box(check.into_noted()));
     })
 }
 
@@ -117,7 +151,11 @@ fn backend_id() -> BackendId {
 
 /// Returns the catalog of one backend with a hundred tools.
 fn catalog() -> Catalog {
-    let tools: Vec<String> = (0..100)
+    catalog_of(100)
+}
+
+fn catalog_of(tools: usize) -> Catalog {
+    let tools: Vec<String> = (0..tools)
         .map(|number| format!(r#"{{"name":"tool_{number}","inputSchema":{{}}}}"#))
         .collect();
     let list = format!(r#"{{"tools":[{{"name":"read","inputSchema":{{}}}},{}]}}"#, tools.join(","));

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use protocol::error::{ErrorKind, Refusal};
 use rules::sign_in_failures::SignInFailureReason;
 
-use super::tokens::issuer::TokenIssuer;
+use super::tokens::{
+    introspection::{UncheckedToken, issuer_unavailable},
+    issuer::TokenIssuer,
+};
 
 /// A sign-in that was denied.
 #[derive(Debug)]
@@ -18,6 +21,8 @@ pub enum AuthError {
     },
     /// The signing key of the token is unknown. A fetch of the issuer's keys may make it known.
     KeyUnknown(UnknownSigningKey),
+    /// The issuer of the token has to be asked about it.
+    NotIntrospected(UncheckedToken),
 }
 
 impl AuthError {
@@ -29,6 +34,7 @@ impl AuthError {
     pub fn into_parts(self) -> (Refusal, Option<SignInFailureReason>) {
         match self {
             Self::Refused { refusal, failure } => (refusal, failure),
+            Self::NotIntrospected(_) => (issuer_unavailable(), None),
             Self::KeyUnknown(_) => (token_not_valid(), Some(SignInFailureReason::Token)),
         }
     }

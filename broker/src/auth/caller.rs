@@ -8,8 +8,9 @@ use std::{
 
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 use rules::access::Subject;
+use tokio::time::Instant;
 
-use super::expiry::CredentialExpiry;
+use super::{expiry::CredentialExpiry, verified_token::VerifiedToken};
 
 /// Tenant of callers without a credential, on listeners that accept such callers. It always exists.
 pub const DEFAULT_TENANT: &str = "default";
@@ -29,6 +30,9 @@ pub struct Caller {
     /// Attributes that access rules look at. They can differ between two requests of one caller, so
     /// they are not a part of its identity.
     pub subject: Arc<Subject>,
+    /// Token that the caller showed, as far as a revocation can name it. Not a part of its identity
+    /// either.
+    pub token: Option<Arc<VerifiedToken>>,
 }
 
 impl PartialEq for Caller {
@@ -55,13 +59,18 @@ impl Caller {
     /// Returns the caller that a subject is in a tenant.
     pub fn of_subject(tenant: TenantId, subject: Subject) -> Self {
         let (principal, key) = (subject.principal.clone(), subject.key.clone());
-        Self { tenant, principal, key, subject: Arc::new(subject) }
+        Self { tenant, principal, key, subject: Arc::new(subject), token: None }
     }
 
     /// Returns the caller without a credential, for listeners that accept one.
     pub fn anonymous() -> Self {
         let tenant = TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name");
         Self::new(tenant, PrincipalId::new(ANONYMOUS), None)
+    }
+
+    /// Returns whether the caller's token has been revoked since it was verified.
+    pub fn is_revoked(&self) -> bool {
+        self.token.as_ref().is_some_and(|token| token.is_revoked())
     }
 
     /// Returns whether the caller has shown neither a key, nor a token, nor a certificate.
@@ -78,6 +87,20 @@ pub struct RemotePeer {
     /// True if the client presented a certificate of a trusted authority that names no principal of
     /// the broker.
     pub certificate_is_foreign: bool,
+    /// The client's certificate, whether or not it names a principal.
+    pub certificate: Option<CertificateThumbprint>,
+}
+
+/// SHA-256 of a certificate in DER (RFC 8705, 3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CertificateThumbprint(pub [u8; 32]);
+
+/// Certificate that the client of a connection presented.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PresentedCertificate<'a> {
+    /// Caller that it names.
+    pub caller: Option<&'a Caller>,
+    pub thumbprint: Option<CertificateThumbprint>,
 }
 
 /// A caller, and the time at which its credential expires.
@@ -86,16 +109,20 @@ pub struct AuthenticatedCaller {
     pub caller: Caller,
     /// `None` for an API key or a certificate: the broker checks the validity of those elsewhere.
     pub until: Option<CredentialExpiry>,
+    /// Time at which the issuer of the token is asked again. `None`: it is not asked.
+    pub recheck_at: Option<Instant>,
 }
 
 impl From<Caller> for AuthenticatedCaller {
     fn from(caller: Caller) -> Self {
-        Self { caller, until: None }
+        Self { caller, until: None, recheck_at: None }
     }
 }
 
 impl AuthenticatedCaller {
+    /// Returns whether the credential has expired, or has to be checked again.
     pub fn is_past(&self) -> bool {
         self.until.as_ref().is_some_and(CredentialExpiry::is_expired)
+            || self.recheck_at.is_some_and(|at| at <= Instant::now())
     }
 }

@@ -1,4 +1,4 @@
-//! Expiry times of credentials.
+//! Ends of credentials: the time at which each expires, or the revocation of a token.
 
 use std::{
     sync::Arc,
@@ -6,14 +6,16 @@ use std::{
 };
 
 use rules::limits::tokens::EXPIRY_LOOK_INTERVAL;
-use tokio_util::sync::CancellationToken;
 
-/// Expiry time of a credential. It is wall-clock time, as issuers have no other clock. The
-/// credential expires earlier if its issuer is withdrawn.
+use super::verified_token::VerifiedToken;
+
+/// End of a credential.
 #[derive(Debug, Clone)]
 pub struct CredentialExpiry {
+    /// Wall-clock time, as issuers have no other clock.
     at: SystemTime,
-    withdrawn: Option<Arc<CancellationToken>>,
+    /// Token that may be revoked before. `None` for an API key, which is removed instead.
+    token: Option<Arc<VerifiedToken>>,
 }
 
 impl PartialEq for CredentialExpiry {
@@ -26,36 +28,39 @@ impl Eq for CredentialExpiry {}
 
 impl CredentialExpiry {
     pub fn new(at: SystemTime) -> Self {
-        Self { at, withdrawn: None }
+        Self { at, token: None }
     }
 
-    /// Returns the expiry of a credential that is valid until `withdrawn` is cancelled at the
-    /// latest.
-    pub fn withdrawable(at: SystemTime, withdrawn: Arc<CancellationToken>) -> Self {
-        Self { at, withdrawn: Some(withdrawn) }
+    pub(super) fn of_token(at: SystemTime, token: Arc<VerifiedToken>) -> Self {
+        Self { at, token: Some(token) }
     }
 
+    /// Returns whether the time has passed. Who asks again after each change of the keyring need
+    /// not ask about revocations.
     pub fn is_expired(&self) -> bool {
-        self.is_withdrawn() || self.remaining().is_none()
+        self.remaining().is_none()
     }
 
-    /// Resolves after the expiry time. Reads the clock at intervals, because the clock may be set
-    /// and the machine may sleep.
-    pub async fn expired(self) {
-        while let Some(left) = self.remaining() {
-            let pause = tokio::time::sleep(left.min(EXPIRY_LOOK_INTERVAL));
-            match &self.withdrawn {
-                None => pause.await,
-                Some(withdrawn) => tokio::select! {
-                    () = pause => {}
-                    () = withdrawn.cancelled() => return,
-                },
+    /// Returns whether the time has passed, or the token was revoked.
+    pub fn is_ended(&self) -> bool {
+        self.is_expired() || self.token.as_ref().is_some_and(|token| token.is_revoked())
+    }
+
+    /// Resolves after the expiry time, or after the revocation of the token. Reads the clock at
+    /// intervals, because the clock may be set and the machine may sleep.
+    pub async fn ended(self) {
+        let expired = async {
+            while let Some(left) = self.remaining() {
+                tokio::time::sleep(left.min(EXPIRY_LOOK_INTERVAL)).await;
             }
+        };
+        match &self.token {
+            None => expired.await,
+            Some(token) => tokio::select! {
+                () = expired => {}
+                () = token.revoked() => {}
+            },
         }
-    }
-
-    fn is_withdrawn(&self) -> bool {
-        self.withdrawn.as_ref().is_some_and(|withdrawn| withdrawn.is_cancelled())
     }
 
     fn remaining(&self) -> Option<Duration> {
@@ -63,11 +68,12 @@ impl CredentialExpiry {
     }
 }
 
-/// Resolves when the credential expires. Never resolves for a credential without an expiry time.
+/// Resolves when the credential expires or is revoked. Never resolves for a credential without an
+/// expiry time.
 pub async fn credential_expired(until: Option<CredentialExpiry>) {
     match until {
         // Boxed: most connections have no expiry time.
-        Some(until) => Box::pin(until.expired()).await,
+        Some(until) => Box::pin(until.ended()).await,
         None => std::future::pending().await,
     }
 }
@@ -85,13 +91,6 @@ mod tests {
         );
         credential_expired(Some(CredentialExpiry::new(now))).await;
         credential_expired(Some(CredentialExpiry::new(now + Duration::from_millis(20)))).await;
-        let (later, withdrawn) =
-            (now + Duration::from_secs(60), Arc::<CancellationToken>::default());
-        let until = CredentialExpiry::withdrawable(later, withdrawn.clone());
-        assert!(!until.is_expired());
-        withdrawn.cancel();
-        assert!(until.is_expired());
-        credential_expired(Some(until)).await;
         let never = tokio::time::timeout(Duration::from_millis(1), credential_expired(None)).await;
         assert!(never.is_err());
     }

@@ -1,5 +1,5 @@
-//! API keys of the data plane, as one immutable snapshot. The check of a key takes no lock and
-//! reads no store.
+//! API keys of the data plane, as one immutable snapshot, and the revocations of tokens. The check
+//! of a key takes no lock and reads no store.
 //!
 //! Invariant: a key verifies only while its tenant is enabled. Disabling a tenant therefore takes
 //! effect at once.
@@ -15,12 +15,14 @@ use std::{
 use arc_swap::ArcSwap;
 use aws_lc_rs::hmac;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
+use records::{RevocationRecord, RevokedSubject};
 use rules::maps::FastMap;
 
 use super::{
     caller::{AuthenticatedCaller, Caller},
     expiry::CredentialExpiry,
     keys::KeysError,
+    revocations::Revocations,
     secret_token::{SecretToken, token_id},
 };
 
@@ -41,6 +43,7 @@ pub struct KeyEntry {
 pub struct Keyring {
     hasher: hmac::Key,
     snapshot: ArcSwap<KeyringSnapshot>,
+    revocations: Arc<Revocations>,
     /// Number of changes so far.
     version: AtomicU64,
 }
@@ -59,7 +62,12 @@ struct KeyringSnapshot {
 impl Keyring {
     /// Returns an empty keyring. `hasher` is [`super::Keys::api_key`].
     pub fn new(hasher: hmac::Key) -> Self {
-        Self { hasher, snapshot: ArcSwap::default(), version: AtomicU64::new(0) }
+        Self {
+            hasher,
+            snapshot: ArcSwap::default(),
+            revocations: Arc::default(),
+            version: AtomicU64::new(0),
+        }
     }
 
     /// Returns the current version. A caller reads it before it derives the result that it
@@ -81,6 +89,7 @@ impl Keyring {
         is_valid.then(|| AuthenticatedCaller {
             caller: entry.caller.clone(),
             until: entry.until.clone(),
+            recheck_at: None,
         })
     }
 
@@ -135,12 +144,35 @@ impl Keyring {
         });
     }
 
-    /// Removes a tenant and its keys.
+    /// Removes a tenant, its keys and its revocations.
     pub fn remove_tenant(&self, tenant: &TenantId) {
+        self.revocations.remove_tenant(tenant);
         self.change(|snapshot| {
             snapshot.enabled.remove(tenant);
             snapshot.keys.retain(|_, entry| entry.caller.tenant != *tenant);
         });
+    }
+
+    pub fn revocations(&self) -> &Arc<Revocations> {
+        &self.revocations
+    }
+
+    /// Replaces all revocations. Returns those that refuse more than before.
+    pub fn replace_revocations(&self, records: Vec<RevocationRecord>) -> Vec<RevocationRecord> {
+        let wider = self.revocations.replace(records);
+        self.bump_version();
+        wider
+    }
+
+    /// Adds or replaces a revocation.
+    pub fn insert_revocation(&self, record: RevocationRecord) {
+        self.revocations.insert(record);
+        self.bump_version();
+    }
+
+    pub fn remove_revocation(&self, tenant: &TenantId, subject: &RevokedSubject) {
+        self.revocations.remove(tenant, subject);
+        self.bump_version();
     }
 
     /// Increments the version after any change that affects sign-in. Results of older versions are

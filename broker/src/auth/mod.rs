@@ -16,15 +16,20 @@ mod keyring;
 mod keys;
 mod operator_tokens;
 mod principal_names;
+mod revocations;
 mod secret_token;
 mod settings;
 mod signing;
 mod token_digest;
 mod tokens;
+mod verified_token;
 
 pub use self::{
     auth_error::{AuthError, UnknownSigningKey},
-    caller::{ANONYMOUS, AuthenticatedCaller, Caller, DEFAULT_TENANT, RemotePeer},
+    caller::{
+        ANONYMOUS, AuthenticatedCaller, Caller, CertificateThumbprint, DEFAULT_TENANT,
+        PresentedCertificate, RemotePeer,
+    },
     expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
@@ -33,5 +38,5 @@ pub use self::{
     secret_token::SecretToken,
     settings::AuthSettings,
     signing::SigningKey,
-    tokens::{IssuerState, KeyFetcher, TokenVerifier},
+    tokens::{IssuerState, KeyFetcher, TokenVerifier, introspection::UncheckedToken},
 };

@@ -219,7 +219,12 @@ impl Broker {
         (caller, endpoint): (Caller, Endpoint),
         claimed: ClaimedSession,
     ) -> Option<Arc<Session>> {
-        let revoked = caller.key.as_ref().is_some_and(|key| !self.keyring.contains(key));
+        let revoked = caller.key.as_ref().is_some_and(|key| !self.keyring.contains(key))
+            || self.keyring.revocations().ends_session_of(
+                &caller.tenant,
+                &caller.principal,
+                claimed.created_at.as_microsecond(),
+            );
         let transport = claimed.transport();
         let seat = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::restore(id, seat, claimed, self.shared.clone());

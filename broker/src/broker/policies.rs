@@ -1,10 +1,10 @@
 //! Access policies of the running broker.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, TenantId};
 use rules::{
-    access::{Policy, PolicyWarning},
+    access::{DecisionRow, Policy, PolicyWarning, Subject},
     catalog::ToolTraits,
 };
 
@@ -30,6 +30,17 @@ impl Broker {
     pub fn unused_patterns(&self, tenant: &TenantId, policy: &Policy) -> Vec<PolicyWarning> {
         self.tenant(tenant)
             .map_or_else(Vec::new, |tenant| policy.unused_patterns(&tenant.full_catalog()))
+    }
+
+    /// Returns the number of listed objects that the policy hides from a subject.
+    pub fn hidden_objects(&self, tenant: &TenantId, subject: &Subject) -> usize {
+        let tenant = self.tenant(tenant);
+        tenant.and_then(|tenant| tenant.access(subject)).map_or(0, |view| view.hidden)
+    }
+
+    /// Returns the decisions of a tenant's policy since a time.
+    pub fn decisions(&self, tenant: &TenantId, since: Duration) -> Vec<DecisionRow> {
+        self.tenant(tenant).map_or_else(Vec::new, |tenant| tenant.decisions(since))
     }
 
     /// Returns the traits of a tool that its backend lists.

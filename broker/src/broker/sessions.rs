@@ -143,11 +143,14 @@ impl Broker {
         Ok(())
     }
 
-    /// Checks the key and the tenant again. A later revocation of either finds the session.
+    /// Checks the credential and the tenant again. A later revocation of either finds the session.
     fn recheck_admission(&self, session: &Session) -> Result<(), Refusal> {
         let is_revoked = session.caller.key.as_ref().is_some_and(|key| !self.keyring.contains(key));
-        if is_revoked || !session.tenant.enabled() {
-            return Err(Refusal::new(ErrorKind::Unauthorized, "the key or the tenant is gone"));
+        if is_revoked || session.caller.is_revoked() || !session.tenant.enabled() {
+            return Err(Refusal::new(
+                ErrorKind::Unauthorized,
+                "the key, the token or the tenant is gone",
+            ));
         }
         Ok(())
     }

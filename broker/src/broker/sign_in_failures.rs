@@ -34,9 +34,20 @@ impl Broker {
         };
         match self.sign_in_failed(plane, reason, remote.address) {
             None => refusal,
+            Some(wait) => too_many_sign_ins(wait),
+        }
+    }
+
+    /// Refuses an address whose sign-ins have failed too often within the last minute.
+    pub fn check_address(&self, remote: RemotePeer) -> Result<(), Refusal> {
+        let per_minute = self.shared.config.limits.sign_in_failures_per_minute;
+        let log = &self.failed_sign_ins;
+        let now = log.started.elapsed();
+        match remote.address.and_then(|address| log.lock().wait_of(now, address, per_minute)) {
+            None => Ok(()),
             Some(wait) => {
-                let text = "too many sign-ins of this address have failed within a minute, and this credential is not valid here either";
-                Refusal::new(ErrorKind::TooManySignIns, text).retry_after(wait)
+                self.shared.metrics.rate_limited("sign_in_failures");
+                Err(too_many_sign_ins(wait))
             }
         }
     }
@@ -84,6 +95,11 @@ impl Broker {
         let durable = &self.shared.durable;
         durable.audit.add(audit::sign_in_failures(report, durable.node().as_str()));
     }
+}
+
+fn too_many_sign_ins(wait: Duration) -> Refusal {
+    let text = "too many sign-ins of this address have failed within a minute, and this credential is not known to be valid";
+    Refusal::new(ErrorKind::TooManySignIns, text).retry_after(wait)
 }
 
 /// Reports the failures of each minute that is over, until the broker is dropped.

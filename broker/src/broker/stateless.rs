@@ -33,8 +33,9 @@ impl Broker {
 
     /// Admits a caller again that sends another request on the same connection.
     pub fn readmit_caller(&self, caller: &Caller) -> Result<Caller, Refusal> {
-        if caller.key.as_ref().is_some_and(|key| !self.keyring.contains(key)) {
-            return Err(Refusal::new(ErrorKind::Unauthorized, "the key is gone"));
+        let is_gone = caller.key.as_ref().is_some_and(|key| !self.keyring.contains(key));
+        if is_gone || caller.is_revoked() {
+            return Err(Refusal::new(ErrorKind::Unauthorized, "the key or the token is gone"));
         }
         self.admit(caller.clone())
     }

@@ -18,6 +18,7 @@ use super::{
     output::{CommandOutput, render, render_list},
     policy,
     table::{self, Column},
+    token,
 };
 
 const BACKENDS: &[Column] = &[
@@ -158,6 +159,7 @@ pub(super) async fn run(
         AdminCommand::Backend(command) => backend(client, command).await,
         AdminCommand::Tenant(command) => tenant(client, command).await,
         AdminCommand::Key(command) => key(client, command).await,
+        AdminCommand::Token(command) => token::token(client, command).await,
         AdminCommand::Operator(command) => operator::operator(client, command).await,
         AdminCommand::Policy(command) => policy::policy(client, command).await,
         AdminCommand::Issuer(command) => issuer::issuer(client, command).await,

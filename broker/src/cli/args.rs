@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
-pub(super) use super::key_args::{IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand};
+pub(super) use super::key_args::{
+    IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand, TokenCommand,
+};
 
 const ENVIRONMENT: &str = "Environment:
   MCP_BROKER_ADMIN_URL    where the admin API listens [default: http://127.0.0.1:9090]
@@ -60,6 +62,9 @@ pub(super) enum AdminCommand {
     /// Manage the API keys of a tenant
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Revoke tokens of issuers
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Manage the operators of the admin API
     #[command(subcommand)]
     Operator(OperatorCommand),

@@ -1,8 +1,9 @@
-//! Arguments of the commands about API keys, operators, issuers and access policies.
+//! Arguments of the commands about API keys, operators, issuers, revocations of tokens, and access
+//! policies.
 
 use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use protocol::ids::BackendId;
 
 use super::args::{OutputOptions, TenantArg};
@@ -39,6 +40,16 @@ pub(super) enum PolicyCommand {
         method: String,
         /// BACKEND/NAME or BACKEND/URI, by the backend's own name; a tool may be BACKEND__NAME
         object: String,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Show what the policy refused, and what rules in shadow mode would change
+    Report {
+        /// A time such as 2026-01-31T12:00:00Z, or an age such as 1h; 24h at most
+        #[arg(long, default_value = "1h")]
+        since: String,
         #[command(flatten)]
         of: TenantArg,
         #[command(flatten)]
@@ -150,6 +161,49 @@ pub(super) enum KeyCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TokenCommand {
+    /// Revoke the tokens of a principal, or one token; their sessions and streams end at once
+    Revoke {
+        #[command(flatten)]
+        subject: RevokedTokens,
+        /// Only tokens issued until this time, such as 2026-01-31T12:00:00Z [default: now]
+        #[arg(long, value_name = "TIME", requires = "principal")]
+        issued_before: Option<String>,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// List the revocations of a tenant
+    List {
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Remove a revocation: the tokens are valid again
+    Restore {
+        /// The id of the revocation
+        id: String,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct RevokedTokens {
+    /// The principal as sessions show it: "ISSUER SUB"
+    #[arg(long)]
+    pub(super) principal: Option<String>,
+    /// The id of one token, its claim jti
+    #[arg(long)]
+    pub(super) jti: Option<String>,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

@@ -20,6 +20,7 @@ mod policy;
 mod table;
 #[cfg(test)]
 mod tests;
+mod token;
 
 use std::{
     io::{self, Write},

@@ -9,8 +9,8 @@ use super::{
     admin::remove,
     args::PolicyCommand,
     bodies::read_file,
-    client::{AdminClient, ClientError},
-    output::{CommandOutput, render},
+    client::{AdminClient, ClientError, with_query},
+    output::{CommandOutput, render, render_list},
     table::{self, Column},
 };
 
@@ -21,6 +21,16 @@ const DECISION: &[Column] = &[
     ("with shadow rules", "shadow_verdict"),
 ];
 const CONSIDERED: &[Column] = &[("rule", "rule"), ("outcome", "outcome")];
+
+const DECISIONS: &[Column] = &[
+    ("rule", "rule"),
+    ("verdict", "verdict"),
+    ("mode", "mode"),
+    ("count", "count"),
+    ("last", "last_at"),
+    ("principals", "principals"),
+    ("objects", "objects"),
+];
 
 pub(super) async fn policy(
     client: &AdminClient,
@@ -67,6 +77,12 @@ pub(super) async fn policy(
                 )
             };
             Ok(render(&answer, &output, explained))
+        }
+        PolicyCommand::Report { since, of, output } => {
+            let path = format!("tenants/{}/policy/report", of.tenant);
+            let path = with_query(&path, &[("since", Some(since.as_str()))]);
+            let answer = client.request(Method::GET, &path, None).await?;
+            Ok(render_list(answer, "decisions", DECISIONS, &output))
         }
     }
 }

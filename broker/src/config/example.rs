@@ -59,6 +59,9 @@ const ISSUERS: &str = "  #  - issuer: https://login.example.com
   #    tenant: acme
   #    principal_claim: sub
   #    scopes: [\"mcp:tools\"]
+  #    check: signature
+  #    introspection: {endpoint: \"https://login.example.com/introspect\", client_id: mcp-broker, client_secret: a-secret,
+  #      auth: basic, ttl: 60s}
   #  - issuer: https://accounts.example.org
   #    tenant_claim: org
   #    tenants: [acme, umbrella]

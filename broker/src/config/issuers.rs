@@ -28,6 +28,7 @@ use super::{
     config_key::KeyKind,
     config_reader::{ConfigReader, InvalidReason, invalid_value, text},
     field_error::{FieldError, join},
+    introspection::{IntrospectionConfig, IntrospectionEntry, check_only_one},
     range::check_duration,
     spec::optional_duration,
     units::DurationText,
@@ -96,6 +97,8 @@ pub struct IssuerConfig {
     pub groups_claim: Option<String>,
     /// Scopes that each token must have.
     pub scopes: Vec<String>,
+    /// Endpoint that is asked about opaque tokens. `None`: they are refused.
+    pub introspection: Option<IntrospectionConfig>,
     /// The broker's authorization server in front of the issuer. `None`: clients use the issuer
     /// itself.
     pub front: Option<AdaptedFront>,
@@ -160,6 +163,8 @@ impl ConfigReader<'_> {
                 issuers.push(Arc::new(issuer));
             }
         }
+        let introspections = issuers.iter().map(|issuer| &issuer.introspection);
+        check_only_one(introspections, &named, &mut self.faults);
         issuers
     }
 }
@@ -196,9 +201,9 @@ pub fn parse_stored_issuer(
 ) -> Result<IssuerConfig, Vec<FieldError>> {
     let mut body = body.clone();
     if let Some(members) = body.as_object_mut() {
-        let own = ["tenant", "tenant_claim", "tenants"];
+        let own = ["tenant", "tenant_claim", "tenants", "check", "introspection"];
         if let Some(name) = own.into_iter().find(|name| members.contains_key(*name)) {
-            let allowed = "the tenant of the path alone";
+            let allowed = "only in the configuration file";
             return Err(vec![FieldError::new(name, "is set in a request", allowed)]);
         }
         members.insert("tenant".to_owned(), tenant.as_str().into());
@@ -234,6 +239,10 @@ pub struct IssuerEntry {
     principal_claim: Option<String>,
     scopes: Option<Vec<String>>,
     claims: Option<IssuerClaims>,
+    /// Only in the configuration file.
+    check: Option<String>,
+    /// Only in the configuration file.
+    introspection: Option<IntrospectionEntry>,
     preset: Option<Preset>,
     front: Option<FrontKind>,
     metadata_set: Option<BTreeMap<String, Value>>,
@@ -252,9 +261,9 @@ struct IssuerClaims {
 }
 
 /// Reader of one entry of the list.
-struct IssuerReader<'f> {
-    path: String,
-    faults: &'f mut Vec<FieldError>,
+pub(super) struct IssuerReader<'f> {
+    pub(super) path: String,
+    pub(super) faults: &'f mut Vec<FieldError>,
     /// True for a request of the admin API.
     is_stored: bool,
 }
@@ -289,6 +298,7 @@ impl IssuerReader<'_> {
         let groups_claim = self
             .claim("claims.groups", entry.claims.and_then(|claims| claims.groups))
             .or(preset_groups);
+        let introspection = self.introspection(entry.introspection, entry.check.as_deref());
         Some(IssuerConfig {
             groups_claim,
             issuer: Some(entry.issuer).filter(|_| is_issuer)?,
@@ -300,12 +310,13 @@ impl IssuerReader<'_> {
             tenant: tenant?,
             principal_claim,
             scopes,
+            introspection,
             front,
             is_stored: self.is_stored,
         })
     }
 
-    fn fault(&mut self, name: &str, wrong: &str, allowed: &str) {
+    pub(super) fn fault(&mut self, name: &str, wrong: &str, allowed: &str) {
         self.faults.push(FieldError::new(join(&self.path, name), wrong, allowed));
     }
 
@@ -322,7 +333,7 @@ impl IssuerReader<'_> {
         self.url("issuer", issuer).is_some()
     }
 
-    fn url(&mut self, name: &str, url: &str) -> Option<Uri> {
+    pub(super) fn url(&mut self, name: &str, url: &str) -> Option<Uri> {
         match parse_http_url(url) {
             Ok(uri) if is_private(&uri) => return Some(uri),
             Ok(_) => self.fault(name, "is reached without TLS", URL_ALLOWED),

@@ -10,12 +10,14 @@
 
 mod backend_tls;
 mod body_schema;
+mod client_key;
 mod commands;
 pub mod compat;
 mod config_key;
 mod config_reader;
 pub mod example;
 mod field_error;
+mod introspection;
 pub mod issuers;
 mod key_table;
 mod limits;
@@ -53,7 +55,9 @@ use rules::access::PolicyDocument;
 use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
 
+pub use client_key::ClientKey;
 pub use field_error::{FieldError, FieldErrors};
+pub use introspection::{IntrospectionConfig, IntrospectionCredential};
 pub use issuers::{
     AdaptedFront, ClientRegistration, IssuerConfig, IssuerEntry, ResourceParameter, TenantMapping,
     parse_stored_issuer,

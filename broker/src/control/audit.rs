@@ -15,7 +15,8 @@ use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
 use records::{AdminChange, AuditFilter, AuditKind, AuditRecord};
-use rules::operators::CONFIGURATION_NAME;
+use rules::{limits::AUDIT_VALUE_BYTES_MAX, operators::CONFIGURATION_NAME};
+use serde_json::{Value, json};
 
 use super::{Control, ControlError, ReloadSummary};
 use crate::{
@@ -45,6 +46,8 @@ struct AuditedChange {
     begun: Instant,
     /// Digest of the body as far as it was read, and its length.
     body: Mutex<(digest::Context, usize)>,
+    /// What was changed, before and after.
+    values: Mutex<[Option<Value>; 2]>,
     is_recorded: AtomicBool,
 }
 
@@ -55,6 +58,7 @@ impl Author {
             asked,
             begun: Instant::now(),
             body,
+            values: Mutex::default(),
             is_recorded: AtomicBool::new(false),
         })))
     }
@@ -68,6 +72,13 @@ impl Author {
         }
     }
 
+    /// Adds what the change replaces, and by what.
+    pub(super) fn note_values(&self, before: Option<&str>, after: Option<&str>) {
+        if let Some(deed) = &self.0 {
+            *deed.values.lock() = [before, after].map(|text| text.map(recorded_value));
+        }
+    }
+
     /// Returns the record for the audit log, with the reason `error` of a refusal. Returns `None`
     /// without a request.
     fn record(&self, node: &str, error: Option<String>) -> Option<AuditRecord> {
@@ -75,6 +86,7 @@ impl Author {
         let now = jiff::Timestamp::now();
         let (body, length) = deed.body.lock().clone();
         let asked = &deed.asked;
+        let [before, after] = deed.values.lock().clone();
         let entry = AuditEntry {
             number: 0,
             at: now.to_string(),
@@ -89,6 +101,8 @@ impl Author {
             arguments_digest: (length > 0)
                 .then(|| format!("sha256:{}", URL_SAFE_NO_PAD.encode(body.finish()))),
             arguments: None,
+            before,
+            after,
             outcome: if error.is_some() { "refused" } else { "ok" }.to_owned(),
             error,
             duration_ms: Some(deed.begun.elapsed().as_secs_f64() * 1_000.0),
@@ -106,6 +120,17 @@ impl Author {
     fn is_told(&self) -> bool {
         self.0.as_ref().is_some_and(|deed| deed.is_recorded.load(Ordering::Acquire))
     }
+}
+
+/// Returns a changed value for the record: a digest if its JSON text is long.
+fn recorded_value(text: &str) -> Value {
+    if text.len() <= AUDIT_VALUE_BYTES_MAX
+        && let Ok(value) = serde_json::from_str(text)
+    {
+        return value;
+    }
+    let hash = digest::digest(&digest::SHA256, text.as_bytes());
+    json!({"digest": format!("sha256:{}", URL_SAFE_NO_PAD.encode(hash)), "bytes": text.len()})
 }
 
 impl Control {

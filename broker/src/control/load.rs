@@ -93,10 +93,12 @@ impl Control {
         let backends = self.load_backends(&tenants, backends)?;
         let policies = self.load_policies(&tenants, self.store().policies().await?)?;
         let issuers = self.load_issuers(&tenants, self.store().token_issuers().await?)?;
+        let revocations = self.store().revocations().await?;
         check_client_files(&self.config).await?;
         let held = self.store().held_breakers().await?.into_iter().collect();
         let loaded =
             LoadSummary { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
+        self.apply_revocations(revocations);
         let auth = Arc::new(self.config.auth.clone());
         self.apply(Registry { tenants, backends, policies, issuers, auth }, keys);
         self.apply_operators(operators);

@@ -30,6 +30,7 @@ mod preconditions;
 mod registry;
 mod reload;
 mod resource_views;
+mod revocations;
 mod store_sync;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -61,12 +62,13 @@ pub use self::{
     key_attributes::KeyAttributes,
     load::{LoadError, LoadSummary},
     operators::{NewOperator, OperatorShown, OperatorView},
-    policies::{PolicyCheck, PolicyCheckView, PolicyView},
+    policies::{PolicyCheck, PolicyCheckView, PolicyReportView, PolicyView},
     preconditions::Preconditions,
     reload::ReloadSummary,
     resource_views::{
         BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView,
     },
+    revocations::{NewRevocation, RevocationView},
 };
 use self::{
     key_attributes::key_entry,

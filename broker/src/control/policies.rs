@@ -3,13 +3,13 @@
 //! Each tenant has at most one policy. A declared policy of the configuration file can only be
 //! changed there.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, PolicyRecord};
 use rules::access::{
-    Policy, PolicyDocument, PolicyFault, PolicyWarning, RuleEffect, TestSubject, Verdict,
-    named_object,
+    DecisionRow, Policy, PolicyDocument, PolicyFault, PolicyWarning, RuleEffect, TestSubject,
+    Verdict, named_object,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,6 +17,7 @@ use utoipa::ToSchema;
 use super::{
     Author, Control, ControlError, LoadError, Preconditions, PutOutcome, Tagged,
     registry::{EntryOrigin, Registry, RegistryEntry},
+    resource_views::moment,
     validation::{now_us, refuse_declared},
 };
 use crate::config::FieldError;
@@ -63,8 +64,37 @@ pub struct PolicyCheckView {
     /// Verdict if the rules in shadow mode were enforced; absent: the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow_verdict: Option<Verdict>,
+    /// Number of listed objects that the policy hides from the subject.
+    pub hidden: usize,
     /// Every rule, in order.
     pub considered: Vec<ConsideredRule>,
+}
+
+/// What a policy decided at one replica.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct PolicyReportView {
+    /// Name of the replica that answers. The decisions are its own, since its start.
+    pub replica: String,
+    pub since: String,
+    /// Decisions other than a plain allow, the most frequent first.
+    pub decisions: Vec<PolicyDecisionView>,
+}
+
+/// The decisions of one rule.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct PolicyDecisionView {
+    /// Id of the rule; absent: the default decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    pub verdict: Verdict,
+    /// `enforce`, or `shadow` for a verdict that would follow from rules in shadow mode.
+    pub mode: String,
+    pub count: u64,
+    pub last_at: String,
+    /// Up to five principals.
+    pub principals: Vec<String>,
+    /// Up to five objects, as `BACKEND/NAME`.
+    pub objects: Vec<String>,
 }
 
 /// A rule, and why it applied or not.
@@ -115,6 +145,8 @@ impl Control {
                 created_at_us: entry.created_at_us,
                 updated_at_us: entry.updated_at_us,
             };
+            let before = old.map(|entry| policy_text(&entry.spec));
+            author.note_values(before.as_deref(), Some(&record.document));
             control.commit(AdminChange::PutPolicy(&record), &author).await?;
             let policy = Arc::new(policy);
             control.broker.set_policy(&tenant, Some(policy.clone()));
@@ -142,6 +174,8 @@ impl Control {
             let old = registry.policies.get(&tenant);
             condition.holds("policy", old.map(|entry| control.tag(entry)).as_deref())?;
             refuse_declared(old.map(|entry| entry.origin), "policy of tenant", &tenant)?;
+            let before = old.map(|entry| policy_text(&entry.spec));
+            author.note_values(before.as_deref(), None);
             if !control.commit(AdminChange::DeletePolicy(&tenant), &author).await? {
                 return Err(no_policy(&tenant));
             }
@@ -183,7 +217,35 @@ impl Control {
             rule: decision.rule.map(|rule| rule.id.clone()),
             required_scopes: decision.required_scopes.iter().map(|&scope| scope.into()).collect(),
             shadow_verdict: decision.shadow.map(|(verdict, _)| verdict),
+            hidden: self.broker.hidden_objects(tenant, &subject),
             considered,
+        })
+    }
+
+    /// Returns what the policy decided at this replica since a time.
+    pub fn policy_report(
+        &self,
+        tenant: &TenantId,
+        since_us: i64,
+    ) -> Result<PolicyReportView, ControlError> {
+        self.check_tenant(tenant)?;
+        let since = Duration::from_micros(since_us.try_into().unwrap_or_default());
+        let time = |since_epoch: Duration| {
+            moment(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX))
+        };
+        let view = |row: DecisionRow| PolicyDecisionView {
+            rule: row.rule,
+            verdict: row.verdict,
+            mode: if row.is_shadow { "shadow" } else { "enforce" }.to_owned(),
+            count: row.count,
+            last_at: time(row.last),
+            principals: row.principals,
+            objects: row.objects,
+        };
+        Ok(PolicyReportView {
+            replica: self.durable().node().as_str().to_owned(),
+            since: time(since),
+            decisions: self.broker.decisions(tenant, since).into_iter().map(view).collect(),
         })
     }
 

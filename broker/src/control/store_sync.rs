@@ -60,6 +60,7 @@ impl Control {
         let backends = self.query_store("backends", self.store().backends()).await?;
         let policies = self.query_store("policies", self.store().policies()).await?;
         let issuers = self.query_store("token_issuers", self.store().token_issuers()).await?;
+        let revocations = self.query_store("revocations", self.store().revocations()).await?;
         let operators = self.query_store("operators", self.store().operators()).await?;
         let held = self.read_breakers().await?;
         let old = self.registry.load_full();
@@ -72,6 +73,7 @@ impl Control {
         for key in &revoked {
             self.broker.end_sessions_of_key(key);
         }
+        let revocations = self.apply_revocations(revocations);
         self.applied.store(version, Ordering::Release);
         let (tenants, backends, revoked) = (changed.tenants, changed.backends, revoked.len());
         tracing::info!(
@@ -79,6 +81,7 @@ impl Control {
             tenants,
             backends,
             revoked,
+            revocations,
             "took over what was changed on other replicas"
         );
         Ok(())

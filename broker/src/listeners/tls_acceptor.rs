@@ -10,6 +10,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
+use aws_lc_rs::digest;
 use protocol::ids::{PrincipalId, TenantId};
 use tokio::net::TcpStream;
 use transport::{
@@ -21,7 +22,7 @@ use transport::{
 };
 
 use crate::{
-    auth::{Caller, RemotePeer, is_printable, reserved_reason},
+    auth::{Caller, CertificateThumbprint, RemotePeer, is_printable, reserved_reason},
     config::{self, Certificate, Config},
 };
 
@@ -55,11 +56,13 @@ impl CertificateCaller {
         address: IpAddr,
     ) -> (Option<Self>, RemotePeer) {
         let has_shown = shown.is_some();
+        let certificate = shown.as_ref().map(|(certificate, _)| thumbprint(certificate));
         let certified =
             shown.and_then(|(certificate, tls)| Self::from_certificate(certificate, tls));
         let remote = RemotePeer {
             address: Some(address),
             certificate_is_foreign: has_shown && certified.is_none(),
+            certificate,
         };
         (certified, remote)
     }
@@ -225,6 +228,11 @@ fn own_names(config: &Config) -> Vec<String> {
     names.sort();
     names.dedup();
     names
+}
+
+fn thumbprint(certificate: &ClientCertificate) -> CertificateThumbprint {
+    let digest = digest::digest(&digest::SHA256, certificate.leaf_der());
+    CertificateThumbprint(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
 }
 
 fn caller_by(certificate: &ClientCertificate) -> Option<Caller> {

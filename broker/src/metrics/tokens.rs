@@ -12,6 +12,7 @@ pub struct TokenMetrics {
     lacks_scope: IntCounter,
     fetches: IntCounterVec,
     without_keys: IntGauge,
+    introspections: IntCounterVec,
     sign_in_failures: IntCounterVec,
 }
 
@@ -32,6 +33,7 @@ impl TokenMetrics {
                 "mcp_issuers_without_keys",
                 "Issuers without a usable key: not fetched since the start, too old, or none published.",
             ),
+            introspections: declare.counters("mcp_token_introspections_total", "Questions to issuers about tokens: active, inactive, or failed.", &["outcome"]),
             sign_in_failures: declare.counters(
                 "mcp_auth_failures_total",
                 "Sign-ins that failed, by the plane (data, admin, internal) and by what was wrong with the credential.",
@@ -58,6 +60,10 @@ impl TokenMetrics {
 
     pub fn fetched(&self, taken: bool) {
         self.fetches.with_label_values(&[if taken { "taken" } else { "failed" }]).inc();
+    }
+
+    pub fn introspected(&self, outcome: &'static str) {
+        self.introspections.with_label_values(&[outcome]).inc();
     }
 
     /// Records that one issuer more has no keys, or one less.

@@ -1,18 +1,34 @@
 //! Decisions of access policies, in the log and in the metrics.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use protocol::{error::Refusal, method::Method};
 use rules::access::{AccessCheck, Object, Subject, Verdict};
 
 use super::tenant::Tenant;
-use crate::metrics::Metrics;
+use crate::{metrics::Metrics, telemetry::request};
 
-/// Counts the decision about one request, and logs it unless it is a plain allow.
+/// Counts the decision about one request, adds it to the request's span, and logs it. A plain allow
+/// is logged only for debugging, and for requests whose trace is sampled.
 pub(super) fn note(metrics: &Metrics, tenant: &Tenant, subject: &Subject, check: AccessCheck<'_>) {
     let Some(noted) = check.into_noted() else {
         metrics.access.allowed();
+        let is_traced = request::with_current(|request| {
+            request.note_decision(Verdict::Allow.name(), None);
+            request.is_sampled()
+        });
+        if is_traced == Some(true) {
+            let principal = subject.principal.as_str();
+            tracing::debug!(tenant = %tenant.id, principal, "the access policy allows a request");
+        }
         return;
     };
     metrics.access.decided(noted.verdict);
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    tenant.note_decision(since_epoch, &noted, subject);
+    let _outside = request::with_current(|request| {
+        request.note_decision(noted.verdict.name(), noted.rule.clone());
+    });
     let (rule, principal) = (noted.rule.as_deref(), subject.principal.as_str());
     let (object, verdict) = (noted.object.as_str(), noted.verdict.name());
     if noted.verdict != Verdict::Allow {

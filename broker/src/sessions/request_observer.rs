@@ -103,7 +103,13 @@ pub fn end_request(shared: &Context, outcome: RequestOutcome) {
             RequestOutcome::Timeout => Some("timeout"),
         };
         if let Some(tracing) = &request.tracing {
-            tracing.end(RootSpanSummary::of(tracing, request.name, request.backend(), error));
+            let mut summary = RootSpanSummary::of(tracing, request.name, request.backend(), error);
+            if let Some((verdict, rule)) = request.decision() {
+                summary.attributes.push(KeyValue::new("mcp.policy.verdict", *verdict));
+                let rule = rule.as_ref().map(|rule| KeyValue::new("mcp.policy.rule", rule.clone()));
+                summary.attributes.extend(rule);
+            }
+            tracing.end(summary);
         }
         if let Some(draft) = request.take_draft() {
             let node = shared.durable.node();

@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -18,7 +19,7 @@ use protocol::{
 };
 use records::SessionKey;
 use rules::{
-    access::{AccessView, Policy, Subject},
+    access::{AccessView, DecisionReport, DecisionRow, NotedDecision, Policy, Subject},
     catalog::{Catalog, ListKind},
     deadlines::{self, CallDeadline, TimeoutSource},
     endpoint::Endpoint,
@@ -45,6 +46,8 @@ pub struct Tenant {
     principals: Mutex<RateLimiterMap<PrincipalId>>,
     catalog: ArcSwap<TenantCatalog>,
     policy: ArcSwapOption<Policy>,
+    /// Decisions of the policy that refused, or that rules in shadow mode would change.
+    decisions: Mutex<DecisionReport>,
     backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
     /// Locked while a new catalog is built, so that an older one never replaces a newer one.
     publishing: Mutex<()>,
@@ -71,6 +74,7 @@ impl Tenant {
             catalog: ArcSwap::from_pointee(TenantCatalog::new(Arc::new(catalog), None)),
             policy: ArcSwapOption::empty(),
             backends: Mutex::default(),
+            decisions: Mutex::default(),
             publishing: Mutex::default(),
             sessions: Mutex::default(),
             session_count: AtomicUsize::new(0),
@@ -181,6 +185,16 @@ impl Tenant {
             Some(policy) => policy.may_use_backend(subject, backend),
             None => true,
         }
+    }
+
+    /// Adds a decision to the report. `now` is the time since 1970.
+    pub(super) fn note_decision(&self, now: Duration, noted: &NotedDecision, subject: &Subject) {
+        self.decisions.lock().note(now, noted, subject.principal.as_str());
+    }
+
+    /// Returns the decisions since a time.
+    pub fn decisions(&self, since: Duration) -> Vec<DecisionRow> {
+        self.decisions.lock().rows(since)
     }
 
     /// Puts an access policy into force, and notifies every session whose lists differ now.

@@ -105,6 +105,8 @@ impl AuditDraft {
             arguments: arguments
                 .filter(|_| self.how == AuditLevel::Arguments)
                 .and_then(masked_arguments),
+            before: None,
+            after: None,
             outcome: outcome.to_owned(),
             error,
             duration_ms: Some(self.begun.elapsed().as_secs_f64() * 1_000.0),
@@ -139,6 +141,8 @@ pub fn sign_in_failures(report: &FailureReport, node: &str) -> AuditRecord {
         definition: None,
         arguments_digest: None,
         arguments: None,
+        before: None,
+        after: None,
         outcome: "refused".to_owned(),
         error: Some(series.reason.name().to_owned()),
         duration_ms: None,

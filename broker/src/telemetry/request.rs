@@ -32,6 +32,8 @@ pub struct RequestTelemetry {
     backend: OnceLock<BackendId>,
     /// Reason of a refusal.
     refused: OnceLock<ErrorKind>,
+    /// Verdict of the access policy, and the rule that decided.
+    decision: OnceLock<(&'static str, Option<String>)>,
 }
 
 impl RequestTelemetry {
@@ -46,6 +48,7 @@ impl RequestTelemetry {
             draft: Mutex::new(draft),
             backend: OnceLock::new(),
             refused: OnceLock::new(),
+            decision: OnceLock::new(),
         })
     }
 
@@ -60,6 +63,20 @@ impl RequestTelemetry {
 
     pub fn refused(&self) -> Option<ErrorKind> {
         self.refused.get().copied()
+    }
+
+    /// Stores the decision of the access policy. The first one counts.
+    pub fn note_decision(&self, verdict: &'static str, rule: Option<String>) {
+        let _first = self.decision.set((verdict, rule));
+    }
+
+    pub fn decision(&self) -> Option<&(&'static str, Option<String>)> {
+        self.decision.get()
+    }
+
+    /// Returns whether the request's spans are exported in any case.
+    pub fn is_sampled(&self) -> bool {
+        self.tracing.as_ref().is_some_and(|tracing| tracing.place.sampled)
     }
 
     pub fn backend(&self) -> Option<&BackendId> {

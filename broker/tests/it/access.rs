@@ -279,6 +279,14 @@ async fn a_shadow_rule_is_counted_and_changes_nothing() {
     };
     assert_eq!(decisions("allow", "enforce").await, Some(2.0));
     assert_eq!(decisions("deny", "shadow").await, Some(1.0));
+    let (_, report) = broker.admin().get(&format!("{POLICY}/report?since=1h")).await;
+    let row = &report["decisions"][0];
+    assert_eq!(
+        (&row["rule"], &row["verdict"], &row["mode"], &row["count"], &row["objects"]),
+        (&json!("s"), &json!("deny"), &json!("shadow"), &json!(1), &json!(["b/write"])),
+        "{report}"
+    );
+    assert_eq!(broker.admin().get(&format!("{POLICY}/report?since=soon")).await.0, 400);
 }
 
 #[tokio::test]
@@ -325,6 +333,14 @@ async fn a_policy_is_checked_versioned_and_explained() {
     let (_, log) = admin.get("/admin/v1/audit?kind=admin&tenant=default").await;
     let log = log.to_string();
     assert!(log.contains(POLICY), "the audit log has the change: {log}");
+    let (status, _) = admin.delete(POLICY).await;
+    assert_eq!(status, 204);
+    let (_, log) = admin.get("/admin/v1/audit?kind=admin&tenant=default").await;
+    let records = log["records"].as_array().unwrap();
+    let made = records.iter().find(|record| record["after"].is_object()).unwrap();
+    assert_eq!((&made["before"], &made["after"]["rules"]), (&Value::Null, &policy["rules"]));
+    let removed = records.last().unwrap();
+    assert_eq!((&removed["before"]["rules"], &removed["after"]), (&policy["rules"], &Value::Null));
     let many: Vec<String> = (0..65).map(|n| format!("g{n}")).collect();
     let (status, refused) =
         admin.post("/admin/v1/tenants/default/keys", &json!({"groups": many})).await;

@@ -11,6 +11,7 @@ mod compile;
 mod document;
 mod glob;
 mod object;
+mod report;
 mod resource_uri;
 mod subject;
 mod view;
@@ -25,6 +26,7 @@ pub use self::{
         named_object,
     },
     object::{Object, ObjectKind},
+    report::{DecisionReport, DecisionRow},
     subject::{Attribute, Subject, SubjectAttributes},
     view::{AccessView, PolicyIndex, SubjectVerdicts, ViewKey},
 };

@@ -1,5 +1,7 @@
 //! Limits of access policies and of what the broker remembers for them.
 
+use std::time::Duration;
+
 /// Rules of one access policy.
 pub const POLICY_RULES_MAX: usize = 2_000;
 /// Tests of one access policy.
@@ -12,3 +14,13 @@ pub const POLICY_PATTERN_BYTES_MAX: usize = 512;
 pub const ACCESS_VIEWS_MAX: usize = 256;
 /// Subjects of one tenant whose view the broker remembers.
 pub const ACCESS_SUBJECTS_MAX: usize = 16_384;
+/// Rules of which the report of a tenant counts the decisions.
+pub const POLICY_REPORT_ROWS_MAX: usize = 1_000;
+/// Principals, and objects, that the report shows for a rule.
+pub const POLICY_REPORT_SAMPLES_MAX: usize = 5;
+/// Age of the decisions that the report counts.
+pub const POLICY_REPORT_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Revocations of tokens of one tenant.
+pub const REVOCATIONS_MAX: usize = 10_000;
+/// The principal or the token id that a revocation names.
+pub const REVOKED_SUBJECT_BYTES_MAX: usize = 512;

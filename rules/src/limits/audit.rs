@@ -23,5 +23,7 @@ pub const AUDIT_CHAINS_AT_ONCE: u32 = 100;
 pub const AUDIT_RETENTION_DELAY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Arguments in the audit log; it keeps only a digest of longer ones.
 pub const AUDIT_ARGUMENTS_BYTES_MAX: usize = 16 * 1024;
+/// Policies in audit records of their changes. Of a longer one, only its digest is recorded.
+pub const AUDIT_VALUE_BYTES_MAX: usize = 64 * 1024;
 /// A name or URI in the audit log, in characters.
 pub const AUDIT_TARGET_CHARS_MAX: usize = 512;

@@ -52,6 +52,23 @@ pub const AUTHORIZATION_ANSWER_BYTES_MAX: usize = 256 * 1024;
 pub const AUTHORIZATION_FORWARD_MAX: Duration = Duration::from_secs(10);
 /// Token requests that the broker forwards at the same time.
 pub const AUTHORIZATION_FORWARDS_MAX: usize = 64;
+/// An answer of an introspection endpoint.
+pub const INTROSPECTION_BYTES_MAX: usize = 16 * 1024;
+/// Deadline of one introspection.
+pub const INTROSPECTION_MAX: Duration = Duration::from_secs(5);
+/// Introspections of one issuer at the same time.
+pub const INTROSPECTIONS_AT_ONCE_MAX: usize = 32;
+/// Requests that wait for introspections of one issuer at the same time.
+pub const INTROSPECTION_WAITING_MAX: usize = 1_024;
+/// Introspections per second of tokens that were never valid here. Tokens that were valid are not
+/// counted.
+pub const INTROSPECTION_NEW_TOKENS_PER_SECOND: u32 = 100;
+/// Time for which a token stays refused after its issuer called it inactive.
+pub const INTROSPECTION_INACTIVE_FOR: Duration = Duration::from_secs(10);
+/// Time without introspections of an issuer after one that failed.
+pub const INTROSPECTION_FAILURE_PAUSE: Duration = Duration::from_secs(1);
+/// Remembered answers about active tokens of one issuer, and as many about inactive ones.
+pub const INTROSPECTIONS_REMEMBERED_MAX: usize = 10_000;
 
 const _: () = assert!(KEY_SET_WAIT_MAX.as_millis() <= KEY_SET_FETCH_MAX.as_millis()); // who waits does not outwait the fetch
 const _: () = assert!(KEY_SET_PAUSE_MIN.as_millis() <= KEY_SET_RETRY_MAX.as_millis());

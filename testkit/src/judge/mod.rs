@@ -24,7 +24,7 @@ const MESSAGE_CHARS_SHOWN: usize = 1_000;
 const FAULTS_SHOWN: usize = 10;
 
 /// Refusals by the HTTP head alone, or by a body too large to be kept: the id was not read yet.
-const KINDS_BEFORE_THE_ID: [&str; 9] = [
+const KINDS_BEFORE_THE_ID: [&str; 10] = [
     "host_refused",
     "insufficient_scope",
     "media_type_unsupported",
@@ -33,6 +33,7 @@ const KINDS_BEFORE_THE_ID: [&str; 9] = [
     "not_found",
     "origin_refused",
     "too_many_sign_ins",
+    "issuer_unavailable",
     "unauthorized",
 ];
 /// Longest id that is repeated in a refusal; a longer one is refused.

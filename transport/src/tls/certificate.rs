@@ -49,6 +49,11 @@ impl ClientCertificate {
         Some(Self { leaf: leaf.clone().into_owned(), intermediates })
     }
 
+    /// Returns the leaf certificate in DER.
+    pub fn leaf_der(&self) -> &[u8] {
+        &self.leaf
+    }
+
     /// Returns whether the verifier would accept the certificate now.
     pub(super) fn is_trusted_by(&self, verifier: &dyn ClientCertVerifier) -> bool {
         verifier.verify_client_cert(&self.leaf, &self.intermediates, UnixTime::now()).is_ok()

@@ -13,8 +13,16 @@ pub(in crate::auth) enum TokenError {
     Type,
     #[error("it is an ID token, not an access token")]
     IdToken,
-    #[error("it is bound to a key or a certificate (cnf), and the binding cannot be checked here")]
+    #[error("it is bound (cnf) by something else than the certificate of a connection")]
     Bound,
+    #[error("it is bound to a certificate, and the connection does not have that one")]
+    Certificate,
+    #[error("an operator revoked it")]
+    Revoked,
+    #[error("its issuer calls it inactive")]
+    Inactive,
+    #[error("its issuer has to be asked about it")]
+    NotIntrospected,
     #[error("its algorithm is not one that is taken")]
     Algorithm,
     #[error("no issuer of that name is configured")]

@@ -54,6 +54,11 @@ impl KeyFetcher {
         Self { unrestricted: trusting, egress_checked: wary }
     }
 
+    /// Returns the client for addresses that the operator configured.
+    pub(super) fn trusting(&self) -> HttpClient {
+        self.unrestricted.clone()
+    }
+
     pub(super) async fn key_set(&self, issuer: &IssuerConfig) -> Result<KeySet, FetchError> {
         let url = match &issuer.jwks_url {
             Some(url) => url.clone(),
@@ -193,6 +198,7 @@ mod tests {
     fn a_07_metadata_of_another_issuer_and_keys_in_odd_places_are_not_followed() {
         let issuer = |name: &str| IssuerConfig {
             groups_claim: None,
+            introspection: None,
             issuer: name.to_owned(),
             jwks_url: None,
             keys_max_age: rules::limits::tokens::KEY_SET_AGE_MAX,

@@ -37,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     error::TokenError,
     fetch::{FetchError, KeyFetcher},
+    introspection::{ActiveToken, Introspected, Introspector},
     jwt::{Claims, Header, Jwt},
     key_set::KeySet,
     metadata::{IssuerMetadata, MetadataFault},
@@ -47,6 +48,8 @@ use crate::{
         expiry::CredentialExpiry,
         keyring::Keyring,
         principal_names::is_printable,
+        token_digest::TokenDigest,
+        verified_token::VerifiedToken,
     },
     config::{self, TenantMapping},
     metrics::Metrics,
@@ -55,6 +58,8 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::auth) struct TokenIssuer {
     config: Arc<config::IssuerConfig>,
+    /// Endpoint that is asked about tokens.
+    pub(super) introspector: Option<Arc<Introspector>>,
     /// The broker's public URL.
     resource: String,
     keys: ArcSwap<KeySet>,
@@ -86,9 +91,14 @@ struct KeyFetches {
 }
 
 impl TokenIssuer {
-    pub(super) fn new(config: Arc<config::IssuerConfig>, resource: &str) -> Self {
+    pub(super) fn new(
+        config: Arc<config::IssuerConfig>,
+        introspector: Option<Introspector>,
+        resource: &str,
+    ) -> Self {
         Self {
             config,
+            introspector: introspector.map(Arc::new),
             resource: resource.to_owned(),
             keys: ArcSwap::default(),
             metadata: ArcSwapOption::empty(),
@@ -159,30 +169,70 @@ impl TokenIssuer {
         self.keys.load().verify(header, jwt)
     }
 
-    /// Checks the claims of a verified token and returns its caller.
-    pub(super) fn authenticate(
+    /// Returns the caller of a token that is not a JWT, from the answer of the issuer.
+    pub(super) fn authenticate_opaque(
+        &self,
+        digest: &TokenDigest,
+        keyring: &Keyring,
+    ) -> Result<AuthenticatedCaller, TokenError> {
+        let active = self.introspected(digest)?;
+        let claims = Claims::parse(&active.claims)?;
+        if claims.has("iss") && claims.text("iss").as_deref() != Some(self.name()) {
+            return Err(TokenError::Issuer);
+        }
+        if claims.are_of_other_token() {
+            return Err(TokenError::Type);
+        }
+        self.authenticate(false, &claims, Some(&active), keyring)
+    }
+
+    /// Returns the remembered answer of the issuer about an active token.
+    fn introspected(&self, digest: &TokenDigest) -> Result<ActiveToken, TokenError> {
+        let introspector = self.introspector.as_ref().ok_or(TokenError::Form)?;
+        match introspector.remembered(digest) {
+            Introspected::Active(active) => Ok(active),
+            Introspected::Inactive => Err(TokenError::Inactive),
+            Introspected::Unknown => Err(TokenError::NotIntrospected),
+        }
+    }
+
+    /// Checks the claims of a JWT whose signature was verified. Then the issuer is asked, if it has
+    /// to be: strangers cannot make the broker ask about a token that its issuer did not
+    /// sign.
+    pub(super) fn authenticate_jwt(
         &self,
         header: &Header,
         claims: &Claims<'_>,
+        digest: &TokenDigest,
         keyring: &Keyring,
     ) -> Result<AuthenticatedCaller, TokenError> {
-        if !header.is_access_token && claims.are_of_id_token() {
+        let proven = self.authenticate(header.is_access_token, claims, None, keyring)?;
+        if !self.introspector.as_ref().is_some_and(|introspector| introspector.includes_jwts) {
+            return Ok(proven);
+        }
+        let active = self.introspected(digest)?;
+        self.authenticate(header.is_access_token, claims, Some(&active), keyring)
+    }
+
+    /// Checks the claims of a token and returns its caller.
+    fn authenticate(
+        &self,
+        is_access_token: bool,
+        claims: &Claims<'_>,
+        introspected: Option<&ActiveToken>,
+        keyring: &Keyring,
+    ) -> Result<AuthenticatedCaller, TokenError> {
+        if !is_access_token && claims.are_of_id_token() {
             return Err(TokenError::IdToken);
         }
-        if claims.are_bound() {
-            return Err(TokenError::Bound);
-        }
+        let bound_to = claims.bound_certificate()?;
         let now = SystemTime::now();
         let until = claims.moment("exp")?.ok_or(TokenError::NoExpiry)? + TOKEN_LEEWAY;
         if until <= now {
             return Err(TokenError::Expired);
         }
-        let latest = now + TOKEN_LEEWAY;
-        if [claims.moment("nbf")?, claims.moment("iat")?]
-            .into_iter()
-            .flatten()
-            .any(|begin| begin > latest)
-        {
+        let (latest, issued_at) = (now + TOKEN_LEEWAY, claims.moment("iat")?);
+        if [claims.moment("nbf")?, issued_at].into_iter().flatten().any(|begin| begin > latest) {
             return Err(TokenError::NotYet);
         }
         if !claims.audiences().iter().any(|audience| self.accepts_audience(audience)) {
@@ -205,9 +255,20 @@ impl TokenIssuer {
         }
         // The format that `auth::reserved_reason` recognizes.
         let principal = PrincipalId::new(format!("{} {name}", self.config.issuer));
+        let of = (tenant.clone(), principal.clone());
+        let ends = (self.withdrawn.clone(), keyring.revocations().clone());
+        let (recheck_at, ended) =
+            introspected.map(|active| (active.fresh_until, active.ended.clone())).unzip();
+        let token = VerifiedToken::new(of, claims.text("jti"), issued_at, bound_to, ends);
+        let token = Arc::new(token.ending_with(ended));
+        if token.is_revoked() {
+            return Err(TokenError::Revoked);
+        }
+        let caller = Caller::of_subject(tenant, self.subject(principal, claims));
         Ok(AuthenticatedCaller {
-            caller: Caller::of_subject(tenant, self.subject(principal, claims)),
-            until: Some(CredentialExpiry::withdrawable(until, self.withdrawn.clone())),
+            caller: Caller { token: Some(token.clone()), ..caller },
+            until: Some(CredentialExpiry::of_token(until, token)),
+            recheck_at,
         })
     }
 

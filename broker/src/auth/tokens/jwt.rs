@@ -14,7 +14,7 @@ use protocol::json::{self, Document, Limits, Value, ValueKind};
 use rules::limits::tokens::{TOKEN_BYTES_MAX, TOKEN_KEY_ID_BYTES_MAX};
 
 use super::error::TokenError;
-use crate::config::issuers::algorithm;
+use crate::{auth::caller::CertificateThumbprint, config::issuers::algorithm};
 
 /// Types of access tokens (RFC 9068, 2.1).
 const ACCESS_TOKEN_TYPES: [&str; 2] = ["at+jwt", "application/at+jwt"];
@@ -62,6 +62,14 @@ impl<'a> Jwt<'a> {
         Ok(Self { signed, signature, header: decoded(header)?, claims: decoded(claims)? })
     }
 
+    /// Returns whether a text that is not a JWT was meant to be one: it has three parts, and the
+    /// first is a header. Every other text can be an opaque token.
+    pub(super) fn is_meant(token: &str) -> bool {
+        let mut parts = token.split('.');
+        let header = parts.next().and_then(|part| URL_SAFE_NO_PAD.decode(part).ok());
+        parts.count() == 2 && header.is_some_and(|header| JsonMembers::parse(&header).is_ok())
+    }
+
     pub(super) fn header(&self) -> Result<Header, TokenError> {
         let members = JsonMembers::parse(&self.header)?;
         // RFC 7515, 4.1.11: a critical header that the reader does not understand makes the token
@@ -89,14 +97,24 @@ impl<'a> Jwt<'a> {
     }
 
     pub(super) fn claims(&self) -> Result<Claims<'_>, TokenError> {
-        JsonMembers::parse(&self.claims).map(Claims)
+        Claims::parse(&self.claims)
     }
 }
 
 /// Claims of a token.
 pub(super) struct Claims<'a>(JsonMembers<'a>);
 
-impl Claims<'_> {
+impl<'a> Claims<'a> {
+    /// Parses a JSON object without duplicate members.
+    pub(super) fn parse(text: &'a [u8]) -> Result<Self, TokenError> {
+        JsonMembers::parse(text).map(Self)
+    }
+
+    /// Returns a claim that is true or false.
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
+        self.0.get(name)?.as_bool()
+    }
+
     /// Returns a claim that is a non-empty text.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         self.0.optional_text(name).ok().flatten().filter(|text| !text.is_empty())
@@ -128,10 +146,30 @@ impl Claims<'_> {
             || self.text("typ").is_some_and(|kind| kind.eq_ignore_ascii_case("ID"))
     }
 
-    /// Returns whether the token also requires a proof of a key or a certificate (RFC 7800, 3.1;
-    /// RFC 8705, 3.1; RFC 9449, 6.1).
-    pub(super) fn are_bound(&self) -> bool {
-        self.0.get("cnf").is_some()
+    /// Returns whether an introspection answer is about a token that is not an access token, or about
+    /// one that needs another proof. Such members are not standard, but common.
+    pub(super) fn are_of_other_token(&self) -> bool {
+        let is = |name: &str, kinds: &[&str]| {
+            let text = self.text(name);
+            text.is_some_and(|text| kinds.iter().any(|kind| text.eq_ignore_ascii_case(kind)))
+        };
+        is("typ", &["Refresh", "Offline"])
+            || is("token_use", &["refresh_token", "refresh", "id", "id_token"])
+            || is("token_type", &["refresh_token", "DPoP", "N_A"])
+    }
+
+    /// Returns the certificate with which alone the token is valid (RFC 8705, 3.1). Refuses a token
+    /// that requires another proof, or one more (RFC 7800, 3.1; RFC 9449, 6.1).
+    pub(super) fn bound_certificate(&self) -> Result<Option<CertificateThumbprint>, TokenError> {
+        let Some(confirmation) = self.0.get("cnf") else { return Ok(None) };
+        let mut members = confirmation.members();
+        let (Some(only), None) = (members.next(), members.next()) else {
+            return Err(TokenError::Bound);
+        };
+        let thumbprint = only.value.as_str().filter(|_| only.key == "x5t#S256");
+        let bytes = thumbprint.and_then(|text| URL_SAFE_NO_PAD.decode(text.as_bytes()).ok());
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes.map(|bytes| Some(CertificateThumbprint(bytes))).ok_or(TokenError::Bound)
     }
 
     /// Returns the audiences: a text or a list (RFC 7519, 4.1.3).
@@ -283,6 +321,17 @@ mod tests {
         let huge =
             token(r#"{"alg":"ES256"}"#, &format!("{{\"x\":\"{}\"}}", "y".repeat(TOKEN_BYTES_MAX)));
         assert_eq!(Jwt::parse(&huge).err(), Some(TokenError::TooLong));
+    }
+
+    #[test]
+    fn a_damaged_jwt_is_no_opaque_token() {
+        let whole = token(r#"{"alg":"ES256"}"#, "{}");
+        for damaged in [format!("{whole}="), format!("{whole}!"), format!("{}..", &whole[..20])] {
+            assert!(Jwt::parse(&damaged).is_err() && Jwt::is_meant(&damaged), "{damaged}");
+        }
+        for opaque in ["", "opaque", "a.b.c", &format!("{whole}.{whole}"), "mF_9.B5f-4.1JqM"] {
+            assert!(!Jwt::is_meant(opaque), "{opaque}");
+        }
     }
 
     #[test]

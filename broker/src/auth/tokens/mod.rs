@@ -12,6 +12,8 @@
 
 mod error;
 mod fetch;
+pub(super) mod introspection;
+mod introspection_request;
 pub(super) mod issuer;
 mod jwt;
 mod key_set;
@@ -31,11 +33,17 @@ use rules::{
 use tokio::sync::Semaphore;
 
 pub use self::fetch::KeyFetcher;
-use self::{error::TokenError, issuer::TokenIssuer, jwt::Jwt};
+use self::{
+    error::TokenError,
+    introspection::{Introspector, UncheckedToken},
+    introspection_request::IntrospectionClient,
+    issuer::TokenIssuer,
+    jwt::Jwt,
+};
 use super::{
     adapted::{self, AdaptedIssuer},
     auth_error::{AuthError, UnknownSigningKey, token_not_valid},
-    caller::AuthenticatedCaller,
+    caller::{AuthenticatedCaller, CertificateThumbprint},
     keyring::{Keyring, KeyringVersion, PREFIX},
     token_digest::{TokenDigest, TokenDigester},
 };
@@ -97,7 +105,8 @@ impl TokenVerifier {
         for config in configs {
             let same = before.get(&config.issuer).filter(|issuer| issuer.is_of(config, resource));
             let issuer = same.cloned().unwrap_or_else(|| {
-                let issuer = Arc::new(TokenIssuer::new(config.clone(), resource));
+                let introspector = self.introspector(config);
+                let issuer = Arc::new(TokenIssuer::new(config.clone(), introspector, resource));
                 added.push(issuer.clone());
                 issuer
             });
@@ -123,6 +132,13 @@ impl TokenVerifier {
         for issuer in added {
             self.run_issuer(issuer);
         }
+    }
+
+    /// Returns what asks the issuer about tokens.
+    fn introspector(&self, issuer: &IssuerConfig) -> Option<Introspector> {
+        let (name, config) = (&issuer.issuer, issuer.introspection.as_ref()?);
+        let client = IntrospectionClient::new(self.fetcher.trusting(), name, config);
+        Some(Introspector::new(name, config, client, self.metrics.clone()))
     }
 
     /// Fetches the keys of an issuer until it is withdrawn.
@@ -169,8 +185,12 @@ impl TokenVerifier {
         !self.issuers.load().is_empty()
     }
 
-    /// Returns the caller of a token. Not for API keys.
-    pub fn verify(&self, bearer: &str) -> Result<AuthenticatedCaller, AuthError> {
+    /// Returns the caller of a token on a connection with this certificate. Not for API keys.
+    pub fn verify(
+        &self,
+        bearer: &str,
+        certificate: Option<CertificateThumbprint>,
+    ) -> Result<AuthenticatedCaller, AuthError> {
         // Read first, because the result is valid for this version only.
         let edition = self.keyring.version();
         let digest = self.digester.digest(bearer);
@@ -178,35 +198,62 @@ impl TokenVerifier {
             && known.0 == edition
             && !known.1.is_past()
         {
-            return Ok(known.1.clone());
+            let known = known.1.clone();
+            return self.of_connection(bearer, known, certificate);
         }
-        match self.check(bearer) {
+        match self.check(bearer, &digest) {
             Ok(proven) => {
                 self.metrics.tokens.verified();
                 self.remember(digest, edition, &proven);
-                Ok(proven)
+                self.of_connection(bearer, proven, certificate)
             }
+            Err((TokenError::NotIntrospected, Some(issuer))) => Err(unchecked(&issuer, digest)),
             Err((flaw, issuer)) => Err(self.denied(bearer, &flaw, issuer)),
+        }
+    }
+
+    /// Refuses a valid token that is bound to the certificate of another connection.
+    fn of_connection(
+        &self,
+        bearer: &str,
+        proven: AuthenticatedCaller,
+        certificate: Option<CertificateThumbprint>,
+    ) -> Result<AuthenticatedCaller, AuthError> {
+        match &proven.caller.token {
+            Some(token) if !token.fits(certificate) => {
+                Err(self.denied(bearer, &TokenError::Certificate, None))
+            }
+            _ => Ok(proven),
         }
     }
 
     fn check(
         &self,
         bearer: &str,
+        digest: &TokenDigest,
     ) -> Result<AuthenticatedCaller, (TokenError, Option<Arc<TokenIssuer>>)> {
         if bearer.starts_with(PREFIX) {
             return Err((TokenError::Form, None));
         }
-        let (jwt, header) = Jwt::parse(bearer)
-            .and_then(|jwt| jwt.header().map(|header| (jwt, header)))
-            .map_err(|flaw| (flaw, None))?;
+        let jwt = match Jwt::parse(bearer) {
+            Ok(jwt) => jwt,
+            Err(TokenError::Form) if !Jwt::is_meant(bearer) => {
+                let issuers = self.issuers.load();
+                let opaque = issuers.values().find(|issuer| issuer.introspector.is_some());
+                let issuer = opaque.ok_or((TokenError::Form, None))?;
+                let proven = issuer.authenticate_opaque(digest, &self.keyring);
+                return proven.map_err(|flaw| (flaw, Some(issuer.clone())));
+            }
+            Err(flaw) => return Err((flaw, None)),
+        };
+        let header = jwt.header().map_err(|flaw| (flaw, None))?;
         let claims = jwt.claims().map_err(|flaw| (flaw, None))?;
         let named = claims.text("iss");
         let issuers = self.issuers.load();
         let issuer = named.and_then(|name| issuers.get(&name)).ok_or((TokenError::Issuer, None))?;
         let proven = issuer
             .verify(&header, &jwt)
-            .and_then(|()| issuer.authenticate(&header, &claims, &self.keyring));
+            .and_then(|()| issuer.authenticate_jwt(&header, &claims, digest, &self.keyring));
         proven.map_err(|flaw| (flaw, Some(issuer.clone())))
     }
 
@@ -235,9 +282,9 @@ impl TokenVerifier {
         AuthError::failed(token_not_valid(), reason)
     }
 
-    /// Counts the final refusal of a token whose signing key stays unknown.
+    /// Counts the final refusal of a token whose signing key or whose state stays unknown.
     pub fn into_final_refusal(&self, denied: AuthError) -> AuthError {
-        if let AuthError::KeyUnknown(_) = denied {
+        if let AuthError::KeyUnknown(_) | AuthError::NotIntrospected(_) = denied {
             self.metrics.tokens.refused();
         }
         denied
@@ -252,5 +299,13 @@ impl TokenVerifier {
             self.remembered.clear(); // too many valid tokens: each is verified again
         }
         self.remembered.insert(digest, (edition, proven.clone()));
+    }
+}
+
+/// Returns the denial of a token whose issuer has to be asked first.
+fn unchecked(issuer: &TokenIssuer, digest: TokenDigest) -> AuthError {
+    match issuer.introspector.clone() {
+        Some(introspector) => AuthError::NotIntrospected(UncheckedToken { introspector, digest }),
+        None => AuthError::failed(token_not_valid(), SignInFailureReason::Token),
     }
 }

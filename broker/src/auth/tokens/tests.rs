@@ -42,7 +42,7 @@ impl Rig {
         let keyring = Arc::new(Keyring::new(Keys::from_root(b"root").api_key));
         keyring.set_enabled(&TenantId::parse("acme").unwrap(), true);
         let issuers = issuers.into_iter().map(|(config, keys)| {
-            let issuer = TokenIssuer::new(config.into(), RESOURCE);
+            let issuer = TokenIssuer::new(config.into(), None, RESOURCE);
             issuer.install_keys(
                 KeySet::parse(keys.to_string().as_bytes()).unwrap(),
                 &keyring,
@@ -61,8 +61,13 @@ impl Rig {
         Self::new(vec![(issuer(|_| {}), set(keys))])
     }
 
+    /// Verifies a token that comes without a certificate.
+    fn verify(&self, token: &str) -> Result<AuthenticatedCaller, AuthError> {
+        self.tokens.verify(token, None)
+    }
+
     fn flaw(&self, token: &str) -> Option<TokenError> {
-        self.tokens.check(token).err().map(|(flaw, _)| flaw)
+        self.tokens.check(token, &[0; 32]).err().map(|(flaw, _)| flaw)
     }
 }
 
@@ -101,7 +106,7 @@ fn a_token_of_each_algorithm_tells_its_tenant_and_principal() {
     ];
     let rig = Rig::with(&keys.iter().filter(|key| key.algorithm() != "PS256").collect::<Vec<_>>());
     for key in keys {
-        let proven = rig.tokens.verify(&key.sign(&claims(json!({})))).unwrap();
+        let proven = rig.verify(&key.sign(&claims(json!({})))).unwrap();
         let caller = &proven.caller;
         let principal = format!("{ISSUER} ann");
         assert_eq!(
@@ -255,7 +260,7 @@ fn auth_09_a_06_forged_tokens_are_refused() {
         assert_eq!(rig.flaw(&token), Some(flaw), "{what}");
         assert!(
             matches!(
-                rig.tokens.verify(&token).map_err(told),
+                rig.verify(&token).map_err(told),
                 Err(Refusal { kind: ErrorKind::Unauthorized, .. })
             ),
             "{what}"
@@ -336,10 +341,10 @@ fn the_tenant_is_the_configured_one_or_what_a_claim_says_and_it_must_be_served()
         assert_eq!(rig.flaw(&key.sign(&claims(changes.clone()))), flaw, "{changes}");
     }
     let token = key.sign(&claims(json!({"org": "acme"})));
-    assert!(rig.tokens.verify(&token).is_ok());
+    assert!(rig.verify(&token).is_ok());
     rig.keyring.set_enabled(&TenantId::parse("acme").unwrap(), false);
     assert!(
-        rig.tokens.verify(&token).is_err(),
+        rig.verify(&token).is_err(),
         "a token that is known is looked at again when a tenant changes"
     );
 }
@@ -349,12 +354,9 @@ fn two_issuers_with_the_same_subject_are_two_principals_and_neither_is_one_of_a_
     let (one, two) = (SigningKey::ed("d"), SigningKey::ed("d"));
     let other = issuer(|issuer| issuer.issuer = format!("{ISSUER}/2"));
     let rig = Rig::new(vec![(issuer(|_| {}), set(&[&one])), (other, set(&[&two]))]);
-    let ann = rig.tokens.verify(&one.sign(&claims(json!({})))).unwrap().caller;
-    let other_ann = rig
-        .tokens
-        .verify(&two.sign(&claims(json!({"iss": format!("{ISSUER}/2")}))))
-        .unwrap()
-        .caller;
+    let ann = rig.verify(&one.sign(&claims(json!({})))).unwrap().caller;
+    let other_ann =
+        rig.verify(&two.sign(&claims(json!({"iss": format!("{ISSUER}/2")})))).unwrap().caller;
     assert_ne!(ann.principal, other_ann.principal);
     assert_eq!(
         rig.flaw(&two.sign(&claims(json!({})))),
@@ -388,7 +390,7 @@ fn auth_04_all_scopes_that_are_needed_are_told_at_once() {
         json!({"scope": "*"}),
         json!({"scope": "mcp:read mcp:callx"}),
     ] {
-        let refusal = told(rig.tokens.verify(&key.sign(&claims(lacking.clone()))).unwrap_err());
+        let refusal = told(rig.verify(&key.sign(&claims(lacking.clone()))).unwrap_err());
         assert_eq!(
             (refusal.kind, &refusal.data),
             (ErrorKind::InsufficientScope, &vec![("scope", json!("mcp:read mcp:call"))]),
@@ -463,7 +465,7 @@ fn a_07_a_set_without_its_key_shuts_a_token_out_that_was_known() {
     let (old, new) = (SigningKey::ec("old"), SigningKey::ec("new"));
     let rig = Rig::with(&[&old]);
     let token = old.sign(&claims(json!({})));
-    (0..2).for_each(|_| assert!(rig.tokens.verify(&token).is_ok()));
+    (0..2).for_each(|_| assert!(rig.verify(&token).is_ok()));
     assert_eq!(rig.tokens.remembered.len(), 1);
     let metrics = Metrics::new(false);
     let edition = rig.keyring.version();
@@ -478,8 +480,8 @@ fn a_07_a_set_without_its_key_shuts_a_token_out_that_was_known() {
         &rig.keyring,
         &metrics,
     );
-    assert!(rig.tokens.verify(&token).is_err());
-    assert!(rig.tokens.verify(&new.sign(&claims(json!({})))).is_ok());
+    assert!(rig.verify(&token).is_err());
+    assert!(rig.verify(&new.sign(&claims(json!({})))).is_ok());
 }
 
 #[tokio::test]
@@ -487,18 +489,17 @@ async fn a_token_is_known_no_longer_than_it_is_good_and_strangers_take_no_room()
     let key = SigningKey::ed("d");
     let rig = Rig::with(&[&key]);
     let ending = key.sign(&claims(json!({"exp": now() as f64 - 60.0 + 1.2})));
-    assert!(rig.tokens.verify(&ending).is_ok());
-    eventually("the end of the token", || async { rig.tokens.verify(&ending).map_or(Ok(()), Err) })
-        .await;
+    assert!(rig.verify(&ending).is_ok());
+    eventually("the end of the token", || async { rig.verify(&ending).map_or(Ok(()), Err) }).await;
     let edition = rig.keyring.version();
-    let proven = rig.tokens.verify(&key.sign(&claims(json!({})))).unwrap();
+    let proven = rig.verify(&key.sign(&claims(json!({})))).unwrap();
     for number in 0..2 * TOKENS_REMEMBERED_MAX {
         let digest = rig.tokens.digester.digest(&number.to_string());
         rig.tokens.remember(digest, edition, &proven);
         assert!(rig.tokens.remembered.len() <= TOKENS_REMEMBERED_MAX);
     }
     let before = rig.tokens.remembered.len();
-    (0..100).for_each(|number| assert!(rig.tokens.verify(&format!("a.b{number}.c")).is_err()));
+    (0..100).for_each(|number| assert!(rig.verify(&format!("a.b{number}.c")).is_err()));
     assert_eq!(rig.tokens.remembered.len(), before);
 }
 
@@ -514,7 +515,7 @@ async fn an_issuer_that_can_not_be_reached_holds_up_neither_start_nor_the_end() 
     let tokens = TokenVerifier::new(keyring, fetcher, Arc::new(Metrics::new(false)));
     assert!(!tokens.has_issuers());
     tokens.set_issuers(auth.resource.as_deref(), &auth.issuers);
-    assert!(tokens.has_issuers() && tokens.verify("a.b.c").is_err());
+    assert!(tokens.has_issuers() && tokens.verify("a.b.c", None).is_err());
 }
 
 #[test]
@@ -533,24 +534,25 @@ fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
             &metrics,
         )
     };
-    assert!(rig.tokens.verify(&token).is_ok());
+    assert!(rig.verify(&token).is_ok());
     for none in [json!({"keys": []}), json!({"keys": [{"kty": "oct", "k": "AAAA", "kid": "one"}]})]
     {
         take(none);
-        assert!(rig.tokens.verify(&token).is_err(), "a token that is known too");
+        assert!(rig.verify(&token).is_err(), "a token that is known too");
         take(set(&[&key]));
-        assert!(rig.tokens.verify(&token).is_ok());
+        assert!(rig.verify(&token).is_ok());
     }
     let now = tokio::time::Instant::now();
     assert!(
         issuer.expire_keys(now, &rig.keyring, &metrics)
             > std::time::Duration::from_secs(23 * 3_600)
     );
-    assert!(rig.tokens.verify(&token).is_ok());
+    assert!(rig.verify(&token).is_ok());
     let metrics = Metrics::new(false);
     metrics.tokens.has_keys(false);
     let aged = super::issuer::TokenIssuer::new(
         self::issuer(|issuer| issuer.keys_max_age = std::time::Duration::ZERO).into(),
+        None,
         RESOURCE,
     );
     aged.install_keys(

@@ -95,6 +95,11 @@ impl Link {
         self.lock().clients.iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Returns whether neither a client nor a task uses the link now.
+    pub fn is_unused(&self) -> bool {
+        self.lock().is_unused()
+    }
+
     /// Returns whether unrelated requests may share the link.
     pub fn has_stateless_clients(&self) -> bool {
         self.clients().iter().any(|client| client.client_era() == Era::Stateless)
@@ -126,11 +131,15 @@ impl Link {
 
 impl LinkUsers {
     fn note_if_unused(&mut self) -> bool {
-        let unused = self.clients.is_empty() && self.runs.is_empty();
+        let unused = self.is_unused();
         if unused {
             self.idle_since = Some(Instant::now());
         }
         unused
+    }
+
+    fn is_unused(&self) -> bool {
+        self.clients.iter().all(|client| client.strong_count() == 0) && self.runs.is_empty()
     }
 }
 

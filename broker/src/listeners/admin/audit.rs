@@ -104,7 +104,7 @@ impl AuditParams {
 }
 
 /// Parses a time, or an age.
-fn moment(field: &str, text: &str) -> Result<i64, Problem> {
+pub(super) fn moment(field: &str, text: &str) -> Result<i64, Problem> {
     if let Ok(at) = text.parse::<jiff::Timestamp>() {
         return Ok(at.as_microsecond());
     }

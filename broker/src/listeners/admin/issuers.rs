@@ -52,8 +52,8 @@ pub(super) async fn show(
 }
 
 /// Creates or replaces an issuer under a name.
-/// It is in force on every replica within a second. `tenant`, `tenant_claim`, `tenants` and
-/// `registration.secret_file` are refused: they are for the configuration file.
+/// It is in force on every replica within a second. `tenant`, `tenant_claim`, `tenants`, `check`,
+/// `introspection` and `registration.secret_file` are refused: they are for the configuration file.
 #[utoipa::path(put, operation_id = "put_issuer", path = "/admin/v1/tenants/{tenant}/issuers/{issuer}", tag = "issuers", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("issuer" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), request_body = IssuerEntry,
     responses((status = 201, body = IssuerView), (status = 200, description = "Replaced", body = IssuerView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]

@@ -25,6 +25,7 @@ mod permissions;
 mod policies;
 mod preconditions;
 pub mod problem;
+mod revocations;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -242,10 +243,19 @@ fn router(control: Arc<Control>, access: Access) -> Router {
             get(policies::show).put(policies::put).delete(policies::remove),
         )
         .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
+        .route("/admin/v1/tenants/{tenant}/policy/report", get(policies::report))
         .route("/admin/v1/tenants/{tenant}/issuers", get(issuers::list))
         .route(
             "/admin/v1/tenants/{tenant}/issuers/{issuer}",
             get(issuers::show).put(issuers::put).delete(issuers::remove),
+        )
+        .route(
+            "/admin/v1/tenants/{tenant}/revocations",
+            post(revocations::create).get(revocations::list),
+        )
+        .route(
+            "/admin/v1/tenants/{tenant}/revocations/{id}",
+            axum::routing::delete(revocations::remove),
         )
         .route("/admin/v1/sessions", get(live::sessions))
         .route("/admin/v1/sessions/{id}", get(live::session).delete(live::end_session))

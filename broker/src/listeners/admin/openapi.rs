@@ -13,7 +13,7 @@ use utoipa::{
 
 use super::{
     audit, audit_verify, backends, configuration, health, issuers, live, operators, permissions,
-    policies, tenants,
+    policies, revocations, tenants,
 };
 
 #[derive(OpenApi)]
@@ -27,8 +27,9 @@ use super::{
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
         operators::list, operators::create, operators::revoke,
-        policies::show, policies::put, policies::remove, policies::check,
+        policies::show, policies::put, policies::remove, policies::check, policies::report,
         issuers::list, issuers::show, issuers::put, issuers::remove,
+        revocations::list, revocations::create, revocations::remove,
         live::sessions, live::session, live::end_session,
         live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
         configuration::show,

@@ -4,14 +4,27 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
 use rules::access::PolicyDocument;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::{
-    input::{JsonBody, TenantName, read_as},
+    audit::moment,
+    input::{JsonBody, QueryParams, TenantName, read_as},
     preconditions::shown,
     problem::Problem,
     tenants::stored,
 };
-use crate::control::{Author, Control, PolicyCheck, PolicyCheckView, PolicyView, Preconditions};
+use crate::control::{
+    Author, Control, PolicyCheck, PolicyCheckView, PolicyReportView, PolicyView, Preconditions,
+};
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReportParams {
+    /// Start time: a time such as 2026-01-31T12:00:00Z, or an age such as 1h. Absent: 1h. The
+    /// report goes back 24 hours at most, in steps of five minutes.
+    since: Option<String>,
+}
 
 /// Shows the access policy of a tenant.
 #[utoipa::path(get, operation_id = "show_policy", path = "/admin/v1/tenants/{tenant}/policy", tag = "policies", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
@@ -63,4 +76,17 @@ pub(super) async fn check(
 ) -> Result<impl IntoResponse, Problem> {
     let check = read_as::<PolicyCheck>(&body.required()?)?;
     Ok(Json(control.check_policy(&tenant, &check)?))
+}
+
+/// Shows what the policy decided at this replica: refusals, and what rules in shadow mode would
+/// change.
+#[utoipa::path(get, operation_id = "report_policy", path = "/admin/v1/tenants/{tenant}/policy/report", tag = "policies", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ReportParams), responses(
+    (status = 200, body = PolicyReportView), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn report(
+    State(control): State<Arc<Control>>,
+    TenantName(tenant): TenantName,
+    QueryParams(asked): QueryParams<ReportParams>,
+) -> Result<impl IntoResponse, Problem> {
+    let since = moment("since", asked.since.as_deref().unwrap_or("1h"))?;
+    Ok(Json(control.policy_report(&tenant, since)?))
 }

@@ -48,9 +48,9 @@ pub(super) struct KeyList {
 pub(super) struct PageParams {
     /// Maximum number of entries on a page; absent: all entries.
     #[param(minimum = 1, maximum = 1000)]
-    limit: Option<u32>,
+    pub(super) limit: Option<u32>,
     /// `next` of the page before.
-    after: Option<String>,
+    pub(super) after: Option<String>,
 }
 
 impl PageParams {

@@ -13,7 +13,7 @@ use rules::{endpoint::Endpoint, limits::CLIENT_TEXT_BYTES_MAX};
 
 use super::incoming::{ConnectionParams, IncomingConnection};
 use crate::{
-    auth::{AuthenticatedCaller, Caller, CredentialExpiry},
+    auth::{AuthenticatedCaller, Caller, CredentialExpiry, PresentedCertificate},
     broker::Broker,
     config::MessageWire,
     listeners::tls_acceptor::CertificateCaller,
@@ -30,11 +30,14 @@ async fn authenticate_caller(
     guest: &IncomingConnection,
     token: Option<&str>,
 ) -> Result<AuthenticatedCaller, Refusal> {
-    let certified = guest.certified.as_ref().map(CertificateCaller::caller);
-    match broker.authenticate_connection(token, certified) {
+    let presented = PresentedCertificate {
+        caller: guest.certified.as_ref().map(CertificateCaller::caller),
+        thumbprint: guest.remote.certificate,
+    };
+    match broker.authenticate_connection(token, presented) {
         Ok(proven) => Ok(proven),
         Err(denied) => {
-            Box::pin(broker.retry_authentication(denied, token, certified, guest.remote)).await
+            Box::pin(broker.retry_authentication(denied, token, presented, guest.remote)).await
         }
     }
 }
@@ -155,7 +158,7 @@ pub(super) async fn authenticate(
         text => Ok(text.flatten()),
     };
     let (token, backend) = (text(TOKEN)?, text(BACKEND)?);
-    let AuthenticatedCaller { caller, until } =
+    let AuthenticatedCaller { caller, until, .. } =
         authenticate_caller(broker, guest, token.as_deref()).await?;
     fits(&caller)?;
     let endpoint = endpoint(broker, &caller, backend.as_deref())?;

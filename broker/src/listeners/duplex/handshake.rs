@@ -188,7 +188,7 @@ async fn initialize(
             result,
         ));
     }
-    let (AuthenticatedCaller { caller, until }, endpoint) =
+    let (AuthenticatedCaller { caller, until, .. }, endpoint) =
         authenticate_initialize(broker, guest, message).await?;
     let place = acquire_connection(broker, &caller)?;
     let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;

@@ -116,7 +116,7 @@ pub(super) async fn run_session(
         () = seat.expired(&stream) => None,
     };
     if let Some(goodbye) = spoken {
-        let goodbye = if seat.until.as_ref().is_some_and(CredentialExpiry::is_expired) {
+        let goodbye = if seat.until.as_ref().is_some_and(CredentialExpiry::is_ended) {
             CloseReason::Policy
         } else {
             goodbye

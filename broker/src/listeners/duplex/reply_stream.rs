@@ -67,11 +67,11 @@ impl ReplyStream {
     /// waits at another replica still arrives.
     pub(super) async fn next_until(&mut self, until: Option<CredentialExpiry>) -> Option<Bytes> {
         let Some(until) = until else { return self.next().await };
-        if !until.is_expired() {
+        if !until.is_ended() {
             tokio::select! {
                 biased;
                 frame = self.next() => return frame,
-                () = until.expired() => {}
+                () = until.ended() => {}
             }
         }
         match self {

@@ -89,13 +89,13 @@ impl SessionConnection {
         std::future::pending().await
     }
 
-    /// Ends the connection when its token expires. A session that its client can resume with
+    /// Ends the connection when its token expires or is revoked. A session that its client can resume with
     /// another token continues. Resolves if the connection does not end in time.
     pub(super) async fn expired(&self, outbox: &EventStream) {
         auth::credential_expired(self.until.clone()).await;
-        tracing::debug!(session = %self.session.digest, "the token of a connection has expired");
+        tracing::debug!(session = %self.session.digest, "the token of a connection has expired, or was revoked");
         if self.session.transport.ends_with_connection() {
-            self.leave("the token it was opened with has expired");
+            self.leave("the token it was opened with has expired, or was revoked");
         } else {
             outbox.pause();
         }

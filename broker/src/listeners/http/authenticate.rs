@@ -9,7 +9,9 @@ use protocol::error::{ErrorKind, Refusal};
 
 use super::connection_cache::ValidatedHead;
 use crate::{
-    auth::{AuthError, AuthenticatedCaller, Caller, RemotePeer},
+    auth::{
+        AuthError, AuthenticatedCaller, CertificateThumbprint, PresentedCertificate, RemotePeer,
+    },
     broker::Broker,
     listeners::tls_acceptor::CertificateCaller,
 };
@@ -45,7 +47,7 @@ pub(super) fn authenticate_cached(
 /// Authenticates without waiting for an issuer's keys.
 fn authenticate_now(broker: &Broker, head: &HeadParts) -> Result<AuthenticatedCaller, AuthError> {
     let bearer = bearer_token(&head.headers, &head.uri)?;
-    broker.authenticate_connection(bearer, certified(head))
+    broker.authenticate_connection(bearer, presented(head))
 }
 
 pub(super) async fn retry_authentication(
@@ -55,11 +57,14 @@ pub(super) async fn retry_authentication(
     remote: RemotePeer,
 ) -> Result<AuthenticatedCaller, Refusal> {
     let bearer = bearer_token(&head.headers, &head.uri).unwrap_or_default();
-    broker.retry_authentication(denied, bearer, certified(head), remote).await
+    broker.retry_authentication(denied, bearer, presented(head), remote).await
 }
 
-fn certified(head: &HeadParts) -> Option<&Caller> {
-    head.extensions.get::<CertificateCaller>().map(CertificateCaller::caller)
+fn presented(head: &HeadParts) -> PresentedCertificate<'_> {
+    PresentedCertificate {
+        caller: head.extensions.get::<CertificateCaller>().map(CertificateCaller::caller),
+        thumbprint: head.extensions.get::<CertificateThumbprint>().copied(),
+    }
 }
 
 /// Returns the bearer token, if any. Refuses a token in the query string (MCP 2025-11-25,

@@ -27,7 +27,7 @@ pub(super) struct ConnectionContext {
     pub(super) streams: Arc<SseStreams>,
     pub(super) client: ClientAddress,
     /// Caller that the connection's certificate names. It is also in the extensions of each
-    /// request.
+    /// request, and so is the thumbprint of `remote`.
     pub(super) certified: Option<CertificateCaller>,
     pub(super) remote: RemotePeer,
 }

@@ -179,7 +179,7 @@ fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 /// Opens a stream, and the session on it.
 fn open_stream(
     broker: &Arc<Broker>,
-    AuthenticatedCaller { caller, until }: AuthenticatedCaller,
+    AuthenticatedCaller { caller, until, .. }: AuthenticatedCaller,
     endpoint: Endpoint,
     floor: ConnectionContext,
 ) -> Result<Response<Body>, Refusal> {

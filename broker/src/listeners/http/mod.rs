@@ -263,6 +263,9 @@ fn service(
         if let Some(certified) = &floor.certified {
             request.extensions_mut().insert(certified.clone());
         }
+        if let Some(thumbprint) = floor.remote.certificate {
+            request.extensions_mut().insert(thumbprint);
+        }
         let violation =
             if is_http1 { FramingViolation::from_headers(request.headers()) } else { None };
         let upgrades = request.headers().get_all(UPGRADE);

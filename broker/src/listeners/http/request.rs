@@ -113,7 +113,7 @@ async fn dispatch(
             forwarded_caller(broker, &head.headers).map(AuthenticatedCaller::from)
         }
     };
-    let AuthenticatedCaller { caller, until } = match proven {
+    let AuthenticatedCaller { caller, until, .. } = match proven {
         Ok(proven) => proven,
         Err(denied) => match source {
             RequestSource::Client(_, remote) => {

@@ -84,7 +84,7 @@ impl ServerResponse {
             Self::Other(response) if is_event_stream(response.headers()) => {
                 Self::Other(response.map(|body| match body {
                     Either::Right(body) => Either::Right(
-                        ExpiringBody { body, end: Box::pin(until.expired()) }.boxed_unsync(),
+                        ExpiringBody { body, end: Box::pin(until.ended()) }.boxed_unsync(),
                     ),
                     whole => whole,
                 }))

@@ -116,7 +116,7 @@ async fn prepare_upgrade(
     }
     let accepted = websocket::accept(&request);
     let (head, _) = request.into_parts();
-    let AuthenticatedCaller { caller, until } =
+    let AuthenticatedCaller { caller, until, .. } =
         authenticate(broker, &head, remote).await.map_err(reject_without_id)?;
     broker.check_endpoint(&caller, &endpoint).map_err(reject_without_id)?;
     let mut response = match accepted {

@@ -26,7 +26,7 @@ use http::HeaderMap;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
-    ids::{KeyId, RequestId, TenantId},
+    ids::{RequestId, TenantId},
     method::Method,
     stateless::{
         request::RequestMeta,
@@ -169,9 +169,9 @@ impl StatelessState {
         self.stand_ins.tick(now);
     }
 
-    /// Ends what was begun with a key, because the key was revoked.
-    pub fn end_of_key(&self, key: &KeyId) {
-        self.end(|caller, _| caller.key.as_ref() == Some(key));
+    /// Ends what these callers began, because their credential was revoked.
+    pub fn end_of_callers(&self, is_meant: impl Fn(&Caller) -> bool) {
+        self.end(|caller, _| is_meant(caller));
     }
 
     pub fn end_of_tenant(&self, tenant: &TenantId) {

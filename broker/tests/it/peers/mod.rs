@@ -51,6 +51,7 @@ mod go_server;
 mod install;
 mod logins;
 pub(crate) mod moves;
+mod oidc;
 mod process;
 mod sandboxed;
 mod wires;

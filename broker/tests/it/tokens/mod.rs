@@ -2,11 +2,14 @@
 //! Authorization: the MCP server's side).
 
 mod adapted;
+mod bound;
 mod expiry;
+mod introspection;
 mod keys;
 mod metadata;
 mod refusals;
 pub(crate) mod reload;
+mod revocation;
 mod secrecy;
 mod sessions;
 mod stored;

@@ -1,0 +1,366 @@
+//! Introspection of tokens (RFC 7662): which tokens are asked about, and the remembered answers.
+//!
+//! A check of a token never waits. It finds a remembered answer, or [`UncheckedToken`], for which
+//! the listener waits before it checks again.
+//!
+//! Invariants:
+//! - An answer is used for the configured time at most, and not after the expiry of the token.
+//! - One token is asked about once at a time, however many requests show it.
+//! - Tokens that were never valid have a rate of their own, so strangers neither flood the
+//!   authorization server nor keep out those who were here.
+//! - Without an answer the token is refused for now, and never accepted.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use parking_lot::Mutex;
+use protocol::error::{ErrorKind, Refusal};
+use rules::{
+    limits::tokens::{
+        INTROSPECTION_FAILURE_PAUSE, INTROSPECTION_INACTIVE_FOR, INTROSPECTION_MAX,
+        INTROSPECTION_NEW_TOKENS_PER_SECOND, INTROSPECTION_WAITING_MAX, INTROSPECTIONS_AT_ONCE_MAX,
+        INTROSPECTIONS_REMEMBERED_MAX,
+    },
+    local_rate_limit::{LocalRateLimiter, one_per, per_second},
+    maps::FastMap,
+};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    introspection_request::{IntrospectionClient, IntrospectionFailure},
+    jwt::Claims,
+};
+use crate::{
+    auth::token_digest::TokenDigest, config::IntrospectionConfig, maps::SharedMap, metrics::Metrics,
+};
+
+/// Interval between two log lines about failures of one issuer.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Introspection endpoint of one issuer.
+#[derive(Debug)]
+pub(in crate::auth) struct Introspector {
+    issuer: String,
+    ttl: Duration,
+    pub(super) includes_jwts: bool,
+    client: IntrospectionClient,
+    metrics: Arc<Metrics>,
+    answers: Mutex<Answers>,
+    /// Introspections that run now. A receiver is closed at the end.
+    running: SharedMap<TokenDigest, watch::Receiver<()>>,
+    at_once: Semaphore,
+    waiting: Semaphore,
+    started: Instant,
+}
+
+#[derive(Debug)]
+struct Answers {
+    active: FastMap<TokenDigest, ActiveToken>,
+    /// Inactive tokens, with the end of each answer.
+    inactive: FastMap<TokenDigest, Instant>,
+    /// Rate of tokens that were never valid.
+    new_tokens: LocalRateLimiter,
+    /// Set after a failure of the server: no introspection before.
+    paused_until: Option<Instant>,
+    /// Rate of log lines about failures.
+    log_lines: LocalRateLimiter,
+}
+
+/// An answer about an active token.
+#[derive(Debug, Clone)]
+pub(super) struct ActiveToken {
+    /// The answer as received.
+    pub(super) claims: Arc<[u8]>,
+    /// End of the use of the answer.
+    pub(super) fresh_until: Instant,
+    /// Cancelled when a later answer calls the token inactive.
+    pub(super) ended: CancellationToken,
+}
+
+/// Remembered answer about a token.
+pub(super) enum Introspected {
+    Active(ActiveToken),
+    Inactive,
+    Unknown,
+}
+
+/// A token whose issuer has to be asked first.
+#[derive(Debug)]
+pub struct UncheckedToken {
+    pub(super) introspector: Arc<Introspector>,
+    pub(super) digest: TokenDigest,
+}
+
+impl UncheckedToken {
+    /// Asks the issuer about the token, or waits for the answer to the same question. Returns a
+    /// refusal without an answer.
+    pub async fn ask(&self, bearer: &str) -> Result<(), Refusal> {
+        self.introspector.ask(self.digest, bearer).await
+    }
+}
+
+/// Returns the refusal of a token whose issuer could not be asked.
+pub(in crate::auth) fn issuer_unavailable() -> Refusal {
+    let text = "the authorization server that must confirm the token cannot be asked now";
+    Refusal::new(ErrorKind::IssuerUnavailable, text).retry_after(INTROSPECTION_FAILURE_PAUSE)
+}
+
+impl Introspector {
+    pub(super) fn new(
+        issuer: &str,
+        config: &IntrospectionConfig,
+        client: IntrospectionClient,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let rate = INTROSPECTION_NEW_TOKENS_PER_SECOND;
+        let quota = per_second(rate, rate).expect("the rate is not zero");
+        Self {
+            issuer: issuer.to_owned(),
+            ttl: config.ttl,
+            includes_jwts: config.includes_jwts,
+            client,
+            metrics,
+            answers: Mutex::new(Answers {
+                active: FastMap::default(),
+                inactive: FastMap::default(),
+                new_tokens: LocalRateLimiter::new(quota),
+                paused_until: None,
+                log_lines: LocalRateLimiter::new(one_per(LOG_INTERVAL)),
+            }),
+            running: SharedMap::default(),
+            at_once: Semaphore::new(INTROSPECTIONS_AT_ONCE_MAX),
+            waiting: Semaphore::new(INTROSPECTION_WAITING_MAX),
+            started: Instant::now(),
+        }
+    }
+
+    pub(super) fn remembered(&self, digest: &TokenDigest) -> Introspected {
+        let (now, answers) = (Instant::now(), self.answers.lock());
+        if let Some(active) = answers.active.get(digest)
+            && active.fresh_until > now
+        {
+            return Introspected::Active(active.clone());
+        }
+        match answers.inactive.get(digest) {
+            Some(until) if *until > now => Introspected::Inactive,
+            _ => Introspected::Unknown,
+        }
+    }
+
+    async fn ask(self: &Arc<Self>, digest: TokenDigest, bearer: &str) -> Result<(), Refusal> {
+        let Ok(_place) = self.waiting.try_acquire() else { return Err(issuer_unavailable()) };
+        let mut over = match self.running.entry(digest) {
+            dashmap::Entry::Occupied(running) => running.get().clone(),
+            dashmap::Entry::Vacant(free) => {
+                if matches!(
+                    self.remembered(&digest),
+                    Introspected::Active(_) | Introspected::Inactive
+                ) {
+                    return Ok(()); // answered in the meantime
+                }
+                if !self.may_ask(&digest) {
+                    return Err(issuer_unavailable());
+                }
+                let (running, over) = watch::channel(());
+                free.insert(over.clone());
+                let guard =
+                    RunningIntrospection { introspector: self.clone(), digest, _running: running };
+                // A task of its own: the others get their answer when the first one hangs up.
+                tokio::spawn(guard.run(bearer.to_owned()));
+                over
+            }
+        };
+        // Closed at the end, also after a panic.
+        let _closed = over.changed().await;
+        match self.remembered(&digest) {
+            Introspected::Unknown => Err(issuer_unavailable()),
+            Introspected::Active(_) | Introspected::Inactive => Ok(()),
+        }
+    }
+
+    /// Returns whether the pause after a failure is over, and whether a new token is within the
+    /// rate.
+    fn may_ask(&self, digest: &TokenDigest) -> bool {
+        let (now, mut answers) = (Instant::now(), self.answers.lock());
+        if answers.paused_until.is_some_and(|until| until > now) {
+            return false;
+        }
+        answers.active.contains_key(digest)
+            || answers.new_tokens.check(self.started.elapsed()).is_ok()
+    }
+
+    /// Asks the authorization server, and remembers the answer.
+    async fn introspect(&self, digest: TokenDigest, bearer: String) {
+        let asked = async {
+            let _permit = self.at_once.acquire().await;
+            self.client.ask(&bearer).await
+        };
+        let answer = timeout(INTROSPECTION_MAX, asked).await;
+        let late = || Err(IntrospectionFailure::Server("it takes too long".to_owned()));
+        let answer = answer.unwrap_or_else(|_| late());
+        let now = Instant::now();
+        let outcome = match &answer {
+            Ok(Some(_)) => "active",
+            Ok(None) => "inactive",
+            Err(_) => "failed",
+        };
+        self.metrics.tokens.introspected(outcome);
+        let mut answers = self.answers.lock();
+        match answer {
+            Ok(answer) => {
+                answers.paused_until = None;
+                answers.note(digest, answer, now, self.ttl);
+            }
+            Err(failure) => {
+                if let Ok(left_out) = answers.log_lines.check(self.started.elapsed()) {
+                    let error = failure.text();
+                    tracing::warn!(
+                        issuer = self.issuer,
+                        error,
+                        left_out,
+                        "an issuer did not confirm a token"
+                    );
+                }
+                match failure {
+                    IntrospectionFailure::Server(_) => {
+                        answers.paused_until = Some(now + INTROSPECTION_FAILURE_PAUSE);
+                    }
+                    // One odd token must not keep out the others.
+                    IntrospectionFailure::Answer(_) => {}
+                    IntrospectionFailure::Token(_) => answers.note(digest, None, now, self.ttl),
+                }
+            }
+        }
+    }
+}
+
+impl Answers {
+    /// Remembers an answer. `None`: the token is inactive.
+    fn note(
+        &mut self,
+        digest: TokenDigest,
+        answer: Option<Arc<[u8]>>,
+        now: Instant,
+        ttl: Duration,
+    ) {
+        let Some(claims) = answer else {
+            if let Some(known) = self.active.remove(&digest) {
+                known.ended.cancel();
+            }
+            make_room(&mut self.inactive, |until| *until > now);
+            self.inactive.insert(digest, now + INTROSPECTION_INACTIVE_FOR);
+            return;
+        };
+        self.inactive.remove(&digest);
+        let left = lifetime_left(&claims);
+        let ended = match self.active.get(&digest) {
+            Some(known) => known.ended.clone(),
+            None => CancellationToken::new(),
+        };
+        make_room(&mut self.active, |active| active.fresh_until > now);
+        let fresh_until = now + ttl.min(left);
+        self.active.insert(digest, ActiveToken { claims, fresh_until, ended });
+    }
+}
+
+/// Returns the time until the token expires. The request that asked must find the answer, so an
+/// expired token is remembered for a moment; its expiry is checked like that of a JWT.
+fn lifetime_left(claims: &[u8]) -> Duration {
+    const MOMENT: Duration = Duration::from_secs(1);
+    let expires = Claims::parse(claims).ok().and_then(|claims| claims.moment("exp").ok().flatten());
+    expires
+        .map_or(Duration::MAX / 4, |at| at.duration_since(SystemTime::now()).unwrap_or_default())
+        .max(MOMENT)
+}
+
+/// Removes what is out of date from a full table, and everything if that is not enough.
+fn make_room<V>(table: &mut FastMap<TokenDigest, V>, is_fresh: impl Fn(&V) -> bool) {
+    if table.len() >= INTROSPECTIONS_REMEMBERED_MAX {
+        table.retain(|_, entry| is_fresh(entry));
+    }
+    if table.len() >= INTROSPECTIONS_REMEMBERED_MAX {
+        table.clear();
+    }
+}
+
+/// An introspection that runs. The drop lets those continue who wait for it.
+struct RunningIntrospection {
+    introspector: Arc<Introspector>,
+    digest: TokenDigest,
+    /// Closes the receivers when it is dropped.
+    _running: watch::Sender<()>,
+}
+
+impl RunningIntrospection {
+    async fn run(self, bearer: String) {
+        self.introspector.introspect(self.digest, bearer).await;
+    }
+}
+
+impl Drop for RunningIntrospection {
+    fn drop(&mut self) {
+        self.introspector.running.remove(&self.digest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers() -> Answers {
+        Answers {
+            active: FastMap::default(),
+            inactive: FastMap::default(),
+            new_tokens: LocalRateLimiter::new(per_second(1, 1).unwrap()),
+            paused_until: None,
+            log_lines: LocalRateLimiter::new(one_per(LOG_INTERVAL)),
+        }
+    }
+
+    #[test]
+    fn an_answer_is_used_for_its_time_and_no_longer_than_the_token_lasts() {
+        let (now, ttl) = (Instant::now(), Duration::from_secs(60));
+        let in_seconds = |seconds: u64| {
+            let at = SystemTime::now() + Duration::from_secs(seconds);
+            let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+            Arc::<[u8]>::from(format!(r#"{{"active":true,"exp":{at}}}"#).into_bytes())
+        };
+        let mut answers = answers();
+        for (seconds, most) in [(600, 60), (30, 30), (0, 1)] {
+            answers.note([0; 32], Some(in_seconds(seconds)), now, ttl);
+            let left = answers.active[&[0; 32]].fresh_until - now;
+            assert!(left <= Duration::from_secs(most) && left > Duration::ZERO, "{left:?}");
+        }
+    }
+
+    #[test]
+    fn an_inactive_answer_ends_what_the_token_opened() {
+        let (now, ttl) = (Instant::now(), Duration::from_secs(60));
+        let claims = || Some(Arc::<[u8]>::from(&b"{\"active\":true}"[..]));
+        let mut answers = answers();
+        answers.note([0; 32], claims(), now, ttl);
+        let ended = answers.active[&[0; 32]].ended.clone();
+        answers.note([0; 32], claims(), now, ttl);
+        assert!(!ended.is_cancelled());
+        answers.note([0; 32], None, now, ttl);
+        assert!(ended.is_cancelled() && answers.active.is_empty());
+    }
+
+    #[test]
+    fn the_tables_are_bounded() {
+        let now = Instant::now();
+        let mut answers = answers();
+        for number in 0..2 * INTROSPECTIONS_REMEMBERED_MAX as u64 + 5 {
+            let mut digest = [0; 32];
+            digest[..8].copy_from_slice(&number.to_le_bytes());
+            answers.note(digest, None, now, Duration::from_secs(60));
+            assert!(answers.inactive.len() <= INTROSPECTIONS_REMEMBERED_MAX);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A token after its verification: what a revocation can name of it, and the certificate that it is
+//! bound to. It is neither the token nor anything that could be shown in its place.
+
+use std::{sync::Arc, time::SystemTime};
+
+use protocol::ids::{PrincipalId, TenantId};
+use tokio_util::sync::CancellationToken;
+
+use super::{caller::CertificateThumbprint, revocations::Revocations};
+
+/// A verified token.
+#[derive(Debug)]
+pub struct VerifiedToken {
+    pub(super) tenant: TenantId,
+    pub(super) principal: PrincipalId,
+    /// Claim `jti`.
+    pub(super) id: Option<String>,
+    /// Claim `iat`, in microseconds since 1970.
+    pub(super) issued_at_us: Option<i64>,
+    /// The only certificate with which the token is valid (RFC 8705, 3).
+    bound_to: Option<CertificateThumbprint>,
+    /// Cancelled when the issuer calls the token inactive. `None`: the issuer is not asked.
+    ended: Option<CancellationToken>,
+    /// Cancelled when tokens of the issuer are not accepted any more.
+    withdrawn: Arc<CancellationToken>,
+    revocations: Arc<Revocations>,
+}
+
+impl VerifiedToken {
+    pub(super) fn new(
+        (tenant, principal): (TenantId, PrincipalId),
+        id: Option<String>,
+        issued_at: Option<SystemTime>,
+        bound_to: Option<CertificateThumbprint>,
+        (withdrawn, revocations): (Arc<CancellationToken>, Arc<Revocations>),
+    ) -> Self {
+        let since = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let micros = |at| i64::try_from(since(at).as_micros()).unwrap_or(i64::MAX);
+        let issued_at_us = issued_at.map(micros);
+        Self { tenant, principal, id, issued_at_us, bound_to, ended: None, withdrawn, revocations }
+    }
+
+    /// Returns the token with what is cancelled when its issuer calls it inactive.
+    pub(super) fn ending_with(self, ended: Option<CancellationToken>) -> Self {
+        Self { ended, ..self }
+    }
+
+    /// Returns whether an operator revoked the token, its issuer called it inactive, or the issuer
+    /// is not accepted any more.
+    pub fn is_revoked(&self) -> bool {
+        self.withdrawn.is_cancelled()
+            || self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
+            || self.revocations.refuses(self)
+    }
+
+    /// Resolves when the token is revoked.
+    pub(super) async fn revoked(&self) {
+        let ended = async {
+            match &self.ended {
+                Some(ended) => ended.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.revocations.refusal_of(self) => {}
+            () = ended => {}
+            () = self.withdrawn.cancelled() => {}
+        }
+    }
+
+    /// Returns whether the token has this id (`jti`).
+    pub fn has_id(&self, id: &str) -> bool {
+        self.id.as_deref() == Some(id)
+    }
+
+    /// Returns whether the token is valid on a connection with this certificate, or without one.
+    pub(super) fn fits(&self, certificate: Option<CertificateThumbprint>) -> bool {
+        self.bound_to.is_none_or(|bound_to| certificate == Some(bound_to))
+    }
+}

@@ -1,0 +1,69 @@
+//! Ends of what a revoked credential opened: sessions, streams and links. Each replica does this for
+//! its own.
+
+use std::sync::Arc;
+
+use protocol::ids::{KeyId, PrincipalId, TenantId};
+use records::{RevocationRecord, RevokedSubject};
+use rules::link_sharing::LinkScope;
+
+use super::Broker;
+use crate::auth::Caller;
+
+impl Broker {
+    /// Ends the sessions and streams that were opened with a revoked key.
+    pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
+        self.end_sessions_of_callers("its key was revoked", |caller| {
+            caller.key.as_ref() == Some(key)
+        });
+    }
+
+    /// Ends what a revocation names. It is in force already, so that nothing more is opened.
+    ///
+    /// Streams and connections that a revoked token opened end by themselves.
+    pub fn end_revoked(self: &Arc<Self>, revoked: &RevocationRecord) {
+        let RevocationRecord { tenant, subject, .. } = revoked;
+        match subject {
+            RevokedSubject::Principal(principal) => {
+                self.end_sessions_of_callers("its principal was revoked", |caller| {
+                    // A newer token of the principal stays valid.
+                    (&caller.tenant, &caller.principal) == (tenant, principal)
+                        && caller.token.as_ref().is_none_or(|token| token.is_revoked())
+                });
+                self.close_unused_links(tenant, principal);
+            }
+            RevokedSubject::TokenId(id) => {
+                self.end_sessions_of_callers("its token was revoked", |caller| {
+                    caller.tenant == *tenant
+                        && caller.token.as_ref().is_some_and(|token| token.has_id(id))
+                });
+            }
+        }
+    }
+
+    fn end_sessions_of_callers(self: &Arc<Self>, why: &str, is_meant: impl Fn(&Caller) -> bool) {
+        self.stateless.end_of_callers(&is_meant);
+        let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.value().clone()).collect();
+        let unkept = tenants.iter().flat_map(|tenant| tenant.sessions());
+        unkept
+            .filter(|session| !session.has_client && is_meant(&session.caller))
+            .for_each(|session| session.end(why));
+        let opened = self.all_sessions().into_iter();
+        opened
+            .filter(|session| is_meant(&session.caller))
+            .for_each(|session| self.close_session(&session, why));
+    }
+
+    /// Closes the links of a principal to backends, except those that its tasks or its remaining
+    /// sessions use.
+    fn close_unused_links(&self, tenant: &TenantId, principal: &PrincipalId) {
+        let Some(tenant) = self.tenant(tenant) else { return };
+        for backend in tenant.backends() {
+            let is_own =
+                |scope: &LinkScope| matches!(scope, LinkScope::Principal(of, _) if of == principal);
+            let links = backend.links();
+            let unused = links.iter().filter(|link| is_own(&link.scope) && link.is_unused());
+            unused.for_each(|link| backend.close_link(link));
+        }
+    }
+}
