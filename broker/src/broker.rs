@@ -3,6 +3,7 @@
 
 mod adoption;
 mod adoption_locks;
+mod auth;
 mod drain;
 mod housekeeping;
 mod ownership;
@@ -33,8 +34,8 @@ use rules::{
 use self::{adoption_locks::AdoptionLocks, sign_in_failure_log::SignInFailureLog};
 use crate::{
     auth::{
-        AuthError, AuthenticatedCaller, Caller, CertificateThumbprint, Keyring, KeyringVersion,
-        Keys, PresentedCertificate, RemotePeer, TokenVerifier,
+        AuthError, AuthSettings, AuthenticatedCaller, Caller, CertificateThumbprint, Keyring,
+        KeyringVersion, Keys, PresentedCertificate, RemotePeer, TokenVerifier,
     },
     backends::{backend::Backend, catalog_refresh, resources::BackendResources},
     config::{
@@ -79,7 +80,8 @@ pub struct Broker {
     /// The other replicas, and the location of sessions that are not here.
     pub placement: SessionLocator,
     keyring: Arc<Keyring>,
-    tokens: Option<TokenVerifier>,
+    auth: AuthSettings,
+    tokens: TokenVerifier,
     failed_sign_ins: SignInFailureLog,
     tenants: SharedMap<TenantId, Arc<Tenant>>,
     /// Access policies of tenants, also of those that are not running.
@@ -262,18 +264,18 @@ impl Broker {
         bearer: Option<&str>,
         certificate: Option<CertificateThumbprint>,
     ) -> Result<AuthenticatedCaller, AuthError> {
-        let proven = match (bearer, &self.tokens) {
-            (Some(bearer), tokens) => match (self.keyring.verify(bearer), tokens) {
-                (Some(caller), _) => caller,
-                (None, Some(tokens)) => tokens.verify(bearer, certificate)?,
-                (None, None) => {
+        let proven = match bearer {
+            Some(bearer) => match self.keyring.verify(bearer) {
+                Some(caller) => caller,
+                None if self.tokens.has_issuers() => self.tokens.verify(bearer, certificate)?,
+                None => {
                     return Err(AuthError::failed(key_required(), SignInFailureReason::ApiKey));
                 }
             },
-            (None, _) if self.shared.config.auth.required => {
+            None if self.shared.config.auth.required => {
                 return Err(AuthError::failed(key_required(), SignInFailureReason::Missing));
             }
-            (None, _) => Caller::anonymous().into(),
+            None => Caller::anonymous().into(),
         };
         self.admit_authenticated(proven)
     }
@@ -325,10 +327,7 @@ impl Broker {
                 Err(denied) => denied,
             };
         }
-        let denied = match &self.tokens {
-            Some(tokens) => tokens.into_final_refusal(denied),
-            None => denied,
-        };
+        let denied = self.tokens.into_final_refusal(denied);
         Err(self.refuse(denied, Plane::Data, remote))
     }
 

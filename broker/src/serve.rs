@@ -411,8 +411,8 @@ impl RunningBroker {
                         "the configuration changed here too, which a restart will apply"
                     );
                 }
-                let ReloadSummary { tenants, backends } = changed.reloaded;
-                tracing::info!(tenants, backends, generation, "configuration reloaded");
+                let ReloadSummary { tenants, backends, issuers } = changed.reloaded;
+                tracing::info!(tenants, backends, issuers, generation, "configuration reloaded");
             }
             Err(error) => {
                 let text = error.to_string();
@@ -442,7 +442,7 @@ impl RunningBroker {
             .zip(certificates)
             .for_each(|(door, read)| door.install_certificates(read));
         self.control.broker.backend_resources.tls_clients.reload().await;
-        self.control.record_reload(reloaded.tenants, reloaded.backends).await;
+        self.control.record_reload(reloaded).await;
         report_certificates(&self.doors, &self.control.metrics);
         // The filter was parsed with the file, so it is valid.
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {

@@ -71,6 +71,7 @@ impl Role {
                 | P::RevocationsRead
                 | P::BackendsRead
                 | P::PoliciesRead
+                | P::IssuersRead
                 | P::SessionsRead
                 | P::TasksRead
                 | P::SubscriptionsRead
@@ -94,6 +95,7 @@ impl Role {
                             | P::RevocationsWrite
                             | P::BackendsWrite
                             | P::PoliciesWrite
+                            | P::IssuersWrite
                             | P::AuditRead
                     )
             }
@@ -127,6 +129,8 @@ pub enum Permission {
     BackendsOperate,
     PoliciesRead,
     PoliciesWrite,
+    IssuersRead,
+    IssuersWrite,
     SessionsRead,
     SessionsEnd,
     TasksRead,
@@ -157,6 +161,8 @@ impl Permission {
             Self::BackendsOperate => "backends:operate",
             Self::PoliciesRead => "policies:read",
             Self::PoliciesWrite => "policies:write",
+            Self::IssuersRead => "issuers:read",
+            Self::IssuersWrite => "issuers:write",
             Self::SessionsRead => "sessions:read",
             Self::SessionsEnd => "sessions:end",
             Self::TasksRead => "tasks:read",

@@ -31,12 +31,13 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 
-use crate::{abort_on_drop::AbortOnDrop, http_server::serve};
+use crate::{abort_on_drop::AbortOnDrop, broker::merge, http_server::serve};
 
 /// Audience of tokens unless a test sets another.
 pub const RESOURCE: &str = "https://mcp.example.com";
 const METADATA: &str = "/.well-known/oauth-authorization-server";
 const KEYS: &str = "/keys";
+const TOKEN: &str = "/token";
 const INTROSPECTION: &str = "/introspect";
 
 /// Returns the seconds since 1970.
@@ -215,9 +216,20 @@ struct IssuerState {
     manner: watch::Sender<IssuerBehavior>,
     metadata_asked: AtomicUsize,
     keys_asked: AtomicUsize,
+    /// Members that the metadata has too.
+    metadata: Mutex<Value>,
+    token_requests: Mutex<Vec<TokenRequest>>,
     /// Answers to introspections, by token. Every other token is inactive.
     introspected: Mutex<HashMap<String, Value>>,
     introspections_asked: AtomicUsize,
+}
+
+/// A request at the token endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRequest {
+    /// The body, a form.
+    pub form: String,
+    pub authorization: Option<String>,
 }
 
 impl IssuerState {
@@ -248,6 +260,8 @@ impl AuthorizationServer {
             manner: watch::Sender::new(IssuerBehavior::Serves),
             metadata_asked: AtomicUsize::new(0),
             keys_asked: AtomicUsize::new(0),
+            metadata: Mutex::new(json!({})),
+            token_requests: Mutex::default(),
             introspected: Mutex::default(),
             introspections_asked: AtomicUsize::new(0),
         });
@@ -299,6 +313,16 @@ impl AuthorizationServer {
 
     pub fn set_behavior(&self, manner: IssuerBehavior) {
         self.state.manner.send_replace(manner);
+    }
+
+    /// Sets more members of its metadata.
+    pub fn set_metadata(&self, members: Value) {
+        *self.state.metadata.lock() = members;
+    }
+
+    /// Returns the requests at its token endpoint since the last call.
+    pub fn take_token_requests(&self) -> Vec<TokenRequest> {
+        std::mem::take(&mut *self.state.token_requests.lock())
     }
 
     /// Returns how often its keys were requested.
@@ -374,15 +398,33 @@ async fn answer(
             Response::builder().status(status).header("content-type", "application/json");
         response.body(Full::new(Bytes::from(body))).expect("a response")
     };
+    let is_moved = request.uri().path().starts_with("/moved");
     let path = request.uri().path().trim_start_matches("/moved").to_owned();
     let right = match path.as_str() {
         METADATA => {
             state.metadata_asked.fetch_add(1, Ordering::Relaxed);
-            json!({"issuer": state.url, "jwks_uri": format!("{}{KEYS}", state.url), "authorization_endpoint": format!("{}/authorize", state.url)})
+            let url = &state.url;
+            let mut members = json!({
+                "issuer": url,
+                "jwks_uri": format!("{url}{KEYS}"),
+                "authorization_endpoint": format!("{url}/authorize"),
+                "token_endpoint": format!("{url}{TOKEN}"),
+            });
+            merge(&mut members, state.metadata.lock().clone());
+            members
         }
         KEYS => {
             state.keys_asked.fetch_add(1, Ordering::Relaxed);
             json!({"keys": *state.keys()})
+        }
+        TOKEN => {
+            let authorization = request.headers().get("authorization");
+            let authorization = authorization.and_then(|value| value.to_str().ok());
+            let authorization = authorization.map(str::to_owned);
+            let body = request.body_mut().collect().await.map(|body| body.to_bytes());
+            let form = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
+            state.token_requests.lock().push(TokenRequest { form, authorization });
+            json!({"access_token": "issued", "token_type": "Bearer"})
         }
         INTROSPECTION => {
             state.introspections_asked.fetch_add(1, Ordering::Relaxed);
@@ -405,7 +447,7 @@ async fn answer(
     };
     let manner = *state.manner.borrow();
     Ok(match manner {
-        _ if request.uri().path().starts_with("/moved") => told(StatusCode::OK, right.to_string()),
+        _ if is_moved => told(StatusCode::OK, right.to_string()),
         IssuerBehavior::Serves => told(StatusCode::OK, right.to_string()),
         IssuerBehavior::Hangs => {
             let mut changes = state.manner.subscribe();

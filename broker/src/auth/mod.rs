@@ -8,6 +8,7 @@
 //! - The broker stores nothing of a token, and remembers a keyed hash of it only.
 //! - The principals of tokens differ from those of API keys and of certificates.
 
+pub mod adapted;
 mod auth_error;
 mod caller;
 mod expiry;
@@ -17,6 +18,7 @@ mod operator_tokens;
 mod principal_names;
 mod revocations;
 mod secret_token;
+mod settings;
 mod signing;
 mod token_digest;
 mod tokens;
@@ -34,6 +36,7 @@ pub use self::{
     operator_tokens::{OperatorEntry, OperatorTokens},
     principal_names::{is_printable, reserved_reason},
     secret_token::SecretToken,
+    settings::AuthSettings,
     signing::SigningKey,
-    tokens::{KeyFetcher, TokenVerifier, introspection::UncheckedToken},
+    tokens::{IssuerState, KeyFetcher, TokenVerifier, introspection::UncheckedToken},
 };

@@ -21,6 +21,8 @@ pub struct VerifiedToken {
     bound_to: Option<CertificateThumbprint>,
     /// Cancelled when the issuer calls the token inactive. `None`: the issuer is not asked.
     ended: Option<CancellationToken>,
+    /// Cancelled when tokens of the issuer are not accepted any more.
+    withdrawn: Arc<CancellationToken>,
     revocations: Arc<Revocations>,
 }
 
@@ -30,12 +32,12 @@ impl VerifiedToken {
         id: Option<String>,
         issued_at: Option<SystemTime>,
         bound_to: Option<CertificateThumbprint>,
-        revocations: Arc<Revocations>,
+        (withdrawn, revocations): (Arc<CancellationToken>, Arc<Revocations>),
     ) -> Self {
         let since = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let micros = |at| i64::try_from(since(at).as_micros()).unwrap_or(i64::MAX);
         let issued_at_us = issued_at.map(micros);
-        Self { tenant, principal, id, issued_at_us, bound_to, ended: None, revocations }
+        Self { tenant, principal, id, issued_at_us, bound_to, ended: None, withdrawn, revocations }
     }
 
     /// Returns the token with what is cancelled when its issuer calls it inactive.
@@ -43,9 +45,11 @@ impl VerifiedToken {
         Self { ended, ..self }
     }
 
-    /// Returns whether an operator revoked the token, or its issuer called it inactive.
+    /// Returns whether an operator revoked the token, its issuer called it inactive, or the issuer
+    /// is not accepted any more.
     pub fn is_revoked(&self) -> bool {
-        self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
+        self.withdrawn.is_cancelled()
+            || self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
             || self.revocations.refuses(self)
     }
 
@@ -60,6 +64,7 @@ impl VerifiedToken {
         tokio::select! {
             () = self.revocations.refusal_of(self) => {}
             () = ended => {}
+            () = self.withdrawn.cancelled() => {}
         }
     }
 

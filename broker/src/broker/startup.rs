@@ -12,21 +12,21 @@ use super::{
     Broker, BrokerParts, adoption_locks::AdoptionLocks, housekeeping,
     sign_in_failure_log::SignInFailureLog, sign_in_failures,
 };
-#[cfg(test)]
 use crate::{
-    auth::{Caller, Keyring, Keys},
-    config::{Config, spec::TenantSpec},
-    metrics::Metrics,
-    persistence::Stores,
-};
-use crate::{
-    auth::{KeyFetcher, TokenVerifier},
+    auth::{AuthSettings, KeyFetcher, TokenVerifier},
     context::Context,
     maps::SharedMap,
     persistence::{Persistence, node::NodeSettings},
     session_location::SessionLocator,
     sessions::{deadline_list::DeadlineList, shared::Shared, tasks::TaskManager},
     telemetry,
+};
+#[cfg(test)]
+use crate::{
+    auth::{Caller, Keyring, Keys},
+    config::{Config, spec::TenantSpec},
+    metrics::Metrics,
+    persistence::Stores,
 };
 
 impl Broker {
@@ -52,12 +52,10 @@ impl Broker {
         })?;
         // This client also serves the issuers, whose addresses the operator configures too.
         let fetcher = KeyFetcher::new(to_collector.clone(), http.clone());
-        let tokens = TokenVerifier::new(
-            &parts.config.auth,
-            parts.keyring.clone(),
-            fetcher,
-            parts.metrics.clone(),
-        );
+        let tokens = TokenVerifier::new(parts.keyring.clone(), fetcher, parts.metrics.clone());
+        let declared = &parts.config.auth;
+        tokens.set_issuers(declared.resource.as_deref(), &declared.issuers);
+        let auth = AuthSettings::new(declared.clone());
         let (traces, export) = telemetry::begin_export(
             &parts.config.telemetry.traces,
             &parts.config.node.id,
@@ -82,6 +80,7 @@ impl Broker {
             stateless: Arc::default(),
             export: tokio::sync::Mutex::new(export),
             keyring: parts.keyring,
+            auth,
             tokens,
             failed_sign_ins: SignInFailureLog::default(),
             tenants: SharedMap::default(),

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
-pub(super) use super::key_args::{KeyCommand, OperatorCommand, PolicyCommand, TokenCommand};
+pub(super) use super::key_args::{
+    IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand, TokenCommand,
+};
 
 const ENVIRONMENT: &str = "Environment:
   MCP_BROKER_ADMIN_URL    where the admin API listens [default: http://127.0.0.1:9090]
@@ -69,6 +71,9 @@ pub(super) enum AdminCommand {
     /// Show, store and check the access policy of a tenant
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Store, list and remove the issuers of a tenant: authorization servers of its clients
+    #[command(subcommand)]
+    Issuer(IssuerCommand),
     /// List, show and end client sessions
     #[command(subcommand)]
     Session(SessionCommand),

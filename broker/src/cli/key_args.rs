@@ -1,8 +1,10 @@
-//! Arguments of the commands about API keys, operators, revocations of tokens, and access policies.
+//! Arguments of the commands about API keys, operators, issuers, revocations of tokens, and access
+//! policies.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use protocol::ids::BackendId;
 
 use super::args::{OutputOptions, TenantArg};
 
@@ -48,6 +50,37 @@ pub(super) enum PolicyCommand {
         /// A time such as 2026-01-31T12:00:00Z, or an age such as 1h; 24h at most
         #[arg(long, default_value = "1h")]
         since: String,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum IssuerCommand {
+    /// Store the issuer of a file (JSON) under a name, or replace the stored one
+    Put {
+        #[arg(value_parser = BackendId::parse)]
+        name: BackendId,
+        /// The file, or - for standard input
+        file: PathBuf,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// List the issuers of a tenant
+    List {
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Remove an issuer: its tokens are refused at once
+    Remove {
+        #[arg(value_parser = BackendId::parse)]
+        name: BackendId,
         #[command(flatten)]
         of: TenantArg,
         #[command(flatten)]

@@ -12,6 +12,7 @@ mod bodies;
 mod client;
 #[cfg(test)]
 mod doc_commands;
+mod issuer;
 mod key_args;
 mod operator;
 mod output;

@@ -87,7 +87,7 @@ pub(super) async fn policy(
     }
 }
 
-fn read(file: &Path) -> Result<Value, ClientError> {
+pub(super) fn read(file: &Path) -> Result<Value, ClientError> {
     serde_json::from_str(&read_file(file)?)
         .map_err(|error| ClientError::Usage(format!("{} is not JSON: {error}", file.display())))
 }

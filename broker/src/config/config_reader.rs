@@ -200,7 +200,10 @@ pub(super) fn host(text: &str) -> Option<String> {
     named.then(|| text.to_ascii_lowercase())
 }
 
-pub(super) fn read_secret_file(path: &str, bytes_min: usize) -> Result<Secret, InvalidReason> {
+pub(in crate::config) fn read_secret_file(
+    path: &str,
+    bytes_min: usize,
+) -> Result<Secret, InvalidReason> {
     use std::io::Read as _;
     let file = std::fs::File::open(path)
         .map_err(|error| format!("\"{path}\" cannot be read ({error})"))?;

@@ -65,6 +65,18 @@ const ISSUERS: &str = "  #  - issuer: https://login.example.com
   #  - issuer: https://accounts.example.org
   #    tenant_claim: org
   #    tenants: [acme, umbrella]
+  #  - issuer: https://login.microsoftonline.com/0a1b/v2.0
+  #    tenant: acme
+  #    preset: entra
+  #    front: adapted
+  #    audiences: [\"f00d\"]
+  #    resource: strip
+  #    metadata_set: {code_challenge_methods_supported: [S256]}
+  #    registration: {client_id: f00d, redirect_uris: [\"http://localhost/callback\"]}
+  #    scope_prefix: api://f00d/
+  #    scopes_append: [offline_access]
+  #    prompt: drop
+  #    claims: {groups: groups}
 ";
 
 /// Returns a commented YAML file with every default.
@@ -113,8 +125,8 @@ pub fn markdown() -> String {
          Durations are a whole number with one unit (`250ms`, `30s`, `5m`, `2h`), sizes a whole number of bytes or of a unit \
          (`512`, `64KiB`, `16MiB`, `1GiB`). Relative paths start at the working directory. A file can hold a secret (`..._file`): \
          one line, whose end is not part of the secret.\n\n\
-         SIGHUP reads the file again. The broker applies `tenants`, `backends`, `telemetry.log` and the files of `tls`. If another \
-         key changed, the log states that a restart is needed. If the file has a fault, nothing changes and the log names the \
+         SIGHUP reads the file again. The broker applies `tenants`, `backends`, `telemetry.log`, the files of `tls`, and the keys \
+         of `auth` that say so. If another key changed, the log states that a restart is needed. If the file has a fault, nothing changes and the log names the \
          fault.\n",
     );
     for section in TABLE.sections {
@@ -124,7 +136,7 @@ pub fn markdown() -> String {
     let _ = write!(
         out,
         "\n## `auth.issuers`\n\n\
-         [security.md](security.md#tokens-of-an-authorization-server) describes authorization servers. An entry has these members:\n\n\
+         [security.md](security.md#tokens-of-an-authorization-server) and [identity providers](identity-providers.md) describe authorization servers. An entry has these members:\n\n\
          ```yaml\nauth:\n  resource: https://mcp.example.com\n  issuers:\n{issuers}```\n"
     );
     let bodies = BODIES.trim();
@@ -255,6 +267,7 @@ mod tests {
                 .lines()
                 .filter(|line| line.trim_start().starts_with("# ")
                     && line.starts_with("  ")
+                    && !line.contains("#  ") // a member of an entry in a list
                     && line.contains(": ")
                     && is_key(line))
                 .count()
@@ -303,7 +316,7 @@ mod tests {
     fn the_commented_issuers_of_the_example_are_good_ones() {
         let text = format!("auth:\n  resource: https://mcp.example.com\n  issuers:\n{}", issuers());
         let config = load_from(&text, []).unwrap_or_else(|faults| panic!("{text}: {faults}"));
-        assert_eq!(config.auth.issuers.len(), 2);
+        assert_eq!(config.auth.issuers.len(), 3);
     }
 
     #[test]

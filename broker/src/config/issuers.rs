@@ -6,7 +6,13 @@
 //! - Neither an algorithm with a shared secret nor `none` can be configured.
 //! - Fetches use TLS, except over loopback.
 
-use std::{sync::LazyLock, time::Duration};
+mod front;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use http::Uri;
 use jsonwebtoken::Algorithm;
@@ -27,6 +33,9 @@ use super::{
     spec::optional_duration,
     units::DurationText,
 };
+
+pub use self::front::{AdaptedFront, ClientRegistration, ResourceParameter};
+use self::front::{FrontKind, Preset, PromptRule, RegistrationEntry};
 
 static ENTRY: LazyLock<BodySchema<IssuerEntry>> = LazyLock::new(BodySchema::new);
 
@@ -90,6 +99,22 @@ pub struct IssuerConfig {
     pub scopes: Vec<String>,
     /// Endpoint that is asked about opaque tokens. `None`: they are refused.
     pub introspection: Option<IntrospectionConfig>,
+    /// The broker's authorization server in front of the issuer. `None`: clients use the issuer
+    /// itself.
+    pub front: Option<AdaptedFront>,
+    /// True if an operator stored it through the admin API. The broker then reaches it only at
+    /// addresses that `egress` permits.
+    pub is_stored: bool,
+}
+
+impl IssuerConfig {
+    /// Returns whether tokens of the issuer can be of this tenant.
+    pub fn can_name(&self, tenant: &TenantId) -> bool {
+        match &self.tenant {
+            TenantMapping::Fixed(fixed) => fixed == tenant,
+            TenantMapping::Claim { tenants, .. } => tenants.is_empty() || tenants.contains(tenant),
+        }
+    }
 }
 
 /// Mapping from a token to its tenant.
@@ -109,7 +134,7 @@ impl ConfigReader<'_> {
         self.optional("auth.resource", |value, _| resource(value))
     }
 
-    pub(super) fn issuers(&mut self, resource: Option<&str>) -> Vec<IssuerConfig> {
+    pub(super) fn issuers(&mut self, resource: Option<&str>) -> Vec<Arc<IssuerConfig>> {
         const PATH: &str = "auth.issuers";
         let raw = self.raw;
         let Some(written) = raw.value(PATH) else { return Vec::new() };
@@ -125,15 +150,17 @@ impl ConfigReader<'_> {
             self.report("auth.resource", "is missing, but auth.issuers needs it", RESOURCE_ALLOWED);
         }
         let named = self.raw.source_name(PATH);
-        let mut issuers: Vec<IssuerConfig> = Vec::new();
+        let mut issuers: Vec<Arc<IssuerConfig>> = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             let path = join(&named, &at.to_string());
-            let issuer = IssuerReader { path: path.clone(), faults: &mut self.faults }.read(entry);
+            let reader =
+                IssuerReader { path: path.clone(), faults: &mut self.faults, is_stored: false };
+            let issuer = reader.read(entry);
             if let Some(issuer) = issuer {
                 if issuers.iter().any(|known| known.issuer == issuer.issuer) {
                     self.report(&join(&path, "issuer"), "is listed twice", "each issuer once");
                 }
-                issuers.push(issuer);
+                issuers.push(Arc::new(issuer));
             }
         }
         let introspections = issuers.iter().map(|issuer| &issuer.introspection);
@@ -166,11 +193,36 @@ pub fn is_loopback(uri: &Uri) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// An entry of `auth.issuers`, as written.
+/// Returns the issuer of a tenant, as an operator wrote it in a request. It can only name this
+/// tenant.
+pub fn parse_stored_issuer(
+    tenant: &TenantId,
+    body: &Value,
+) -> Result<IssuerConfig, Vec<FieldError>> {
+    let mut body = body.clone();
+    if let Some(members) = body.as_object_mut() {
+        let own = ["tenant", "tenant_claim", "tenants", "check", "introspection"];
+        if let Some(name) = own.into_iter().find(|name| members.contains_key(*name)) {
+            let allowed = "only in the configuration file";
+            return Err(vec![FieldError::new(name, "is set in a request", allowed)]);
+        }
+        members.insert("tenant".to_owned(), tenant.as_str().into());
+    }
+    let mut faults = Vec::new();
+    let reader = IssuerReader { path: String::new(), faults: &mut faults, is_stored: true };
+    match reader.read(&body) {
+        Some(issuer) if faults.is_empty() => Ok(issuer),
+        _ => Err(faults),
+    }
+}
+
+/// An authorization server whose tokens are accepted.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct IssuerEntry {
+pub struct IssuerEntry {
+    /// Issuer exactly as in `iss`.
     issuer: String,
+    /// URL of the keys. Absent: the issuer's metadata names it.
     jwks_url: Option<String>,
     #[serde(default, with = "optional_duration")]
     #[schema(value_type = DurationText)]
@@ -178,14 +230,27 @@ struct IssuerEntry {
     audiences: Option<Vec<String>>,
     algorithms: Option<Vec<String>>,
     require_typ: Option<String>,
+    /// Only in the configuration file.
     tenant: Option<String>,
+    /// Only in the configuration file.
     tenant_claim: Option<String>,
+    /// Only in the configuration file.
     tenants: Option<Vec<String>>,
     principal_claim: Option<String>,
     scopes: Option<Vec<String>>,
     claims: Option<IssuerClaims>,
+    /// Only in the configuration file.
     check: Option<String>,
+    /// Only in the configuration file.
     introspection: Option<IntrospectionEntry>,
+    preset: Option<Preset>,
+    front: Option<FrontKind>,
+    metadata_set: Option<BTreeMap<String, Value>>,
+    resource: Option<ResourceParameter>,
+    registration: Option<RegistrationEntry>,
+    scopes_append: Option<Vec<String>>,
+    scope_prefix: Option<String>,
+    prompt: Option<PromptRule>,
 }
 
 /// Claims that access rules look at.
@@ -199,6 +264,8 @@ struct IssuerClaims {
 pub(super) struct IssuerReader<'f> {
     pub(super) path: String,
     pub(super) faults: &'f mut Vec<FieldError>,
+    /// True for a request of the admin API.
+    is_stored: bool,
 }
 
 impl IssuerReader<'_> {
@@ -213,6 +280,8 @@ impl IssuerReader<'_> {
             }
         };
         let tenant = self.tenant(&entry);
+        let front = self.front(&entry);
+        let preset_groups = Self::preset_groups_claim(&entry);
         let is_issuer = self.issuer(&entry.issuer);
         let jwks_url = entry.jwks_url.and_then(|url| self.url("jwks_url", &url));
         check_duration(join(&self.path, "keys_max_age"), entry.keys_max_age, KEYS_AGE, self.faults);
@@ -226,8 +295,9 @@ impl IssuerReader<'_> {
         let principal_claim = self
             .claim("principal_claim", entry.principal_claim)
             .unwrap_or_else(|| "sub".to_owned());
-        let groups_claim =
-            self.claim("claims.groups", entry.claims.and_then(|claims| claims.groups));
+        let groups_claim = self
+            .claim("claims.groups", entry.claims.and_then(|claims| claims.groups))
+            .or(preset_groups);
         let introspection = self.introspection(entry.introspection, entry.check.as_deref());
         Some(IssuerConfig {
             groups_claim,
@@ -241,6 +311,8 @@ impl IssuerReader<'_> {
             principal_claim,
             scopes,
             introspection,
+            front,
+            is_stored: self.is_stored,
         })
     }
 

@@ -291,25 +291,25 @@ const AUTH: &[ConfigKey] = &[
         "allowed_origins",
         KeyKind::Origins,
         "[]",
-        "Origins of browser pages that can call the listeners of clients, in addition to loopback origins. The admin listener accepts none of them.",
+        "Origins of browser pages that can call the listeners of clients, in addition to loopback origins. The admin listener accepts none of them. SIGHUP applies a new value.",
     ),
     key(
         "allowed_hosts",
         KeyKind::Hosts,
         "[]",
-        "Host names that a loopback listener accepts, in addition to loopback names.",
+        "Host names that a loopback listener accepts, in addition to loopback names. SIGHUP applies a new value.",
     ),
     optional_key(
         "resource",
         KeyKind::HttpUrl,
         "https://mcp.example.com",
-        "Public URL of the broker, without a path. Tokens of `auth.issuers` are for this URL, and clients request tokens for it. Required with `auth.issuers`.",
+        "Public URL of the broker, without a path. Tokens of `auth.issuers` are for this URL, and clients request tokens for it. Required with `auth.issuers`. SIGHUP applies a new value.",
     ),
     key(
         "issuers",
         KeyKind::Issuers,
         "[]",
-        "Authorization servers whose access tokens the broker accepts in addition to API keys. `issuer` must equal the claim `iss` exactly. `jwks_url` is the address of its keys; absent: the address in its metadata. `keys_max_age` is how long the broker uses keys that it cannot fetch again (`24h`, from `10s` to `720h`). `audiences` are the accepted audiences; absent: `auth.resource` and every endpoint below it. `algorithms` are the accepted signature algorithms; absent: all except those with a shared secret. `require_typ: at+jwt` refuses tokens that are not marked as access tokens. `tenant` names the tenant, or `tenant_claim` names the claim that holds it. `tenants` lists the tenants that the claim can name; absent: every tenant. `principal_claim` is the claim that names the principal (`sub`). `scopes` are the scopes that each token needs. `claims.groups` is the claim with the groups that access rules look at; dots lead into objects, such as `realm_access.roles`. `introspection` accepts opaque tokens, about which the broker asks the issuer (RFC 7662): `endpoint`, `client_id`, `auth` (`basic`, `post` or `private_key_jwt`), `client_secret`, `client_secret_file` or `client_key_file` with `client_key_id`, and `ttl` (`60s`, from `1s` to `1h`), the time for which an answer is used. One issuer can have it. `check: introspect` asks about JWTs too; `signature` is the default.",
+        "Authorization servers whose access tokens the broker accepts in addition to API keys. `issuer` must equal the claim `iss` exactly. `jwks_url` is the address of its keys; absent: the address in its metadata. `keys_max_age` is how long the broker uses keys that it cannot fetch again (`24h`, from `10s` to `720h`). `audiences` are the accepted audiences; absent: `auth.resource` and every endpoint below it. `algorithms` are the accepted signature algorithms; absent: all except those with a shared secret. `require_typ: at+jwt` refuses tokens that are not marked as access tokens. `tenant` names the tenant, or `tenant_claim` names the claim that holds it. `tenants` lists the tenants that the claim can name; absent: every tenant. `principal_claim` is the claim that names the principal (`sub`). `scopes` are the scopes that each token needs. `claims.groups` is the claim with the groups that access rules look at; dots lead into objects, such as `realm_access.roles`. `introspection` accepts opaque tokens, about which the broker asks the issuer (RFC 7662): `endpoint`, `client_id`, `auth` (`basic`, `post` or `private_key_jwt`), `client_secret`, `client_secret_file` or `client_key_file` with `client_key_id`, and `ttl` (`60s`, from `1s` to `1h`), the time for which an answer is used. One issuer can have it. `check: introspect` asks about JWTs too; `signature` is the default. `preset` and `front` are for providers that do not support MCP. SIGHUP applies a new value.",
     ),
 ];
 

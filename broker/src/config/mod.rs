@@ -58,7 +58,10 @@ use transport::egress::EgressPolicy;
 pub use client_key::ClientKey;
 pub use field_error::{FieldError, FieldErrors};
 pub use introspection::{IntrospectionConfig, IntrospectionCredential};
-pub use issuers::{IssuerConfig, TenantMapping};
+pub use issuers::{
+    AdaptedFront, ClientRegistration, IssuerConfig, IssuerEntry, ResourceParameter, TenantMapping,
+    parse_stored_issuer,
+};
 #[cfg(test)]
 pub(crate) use key_table::documented_keys;
 pub use limits::{Limits, OverloadConfig, RedisOutagePolicy};
@@ -90,8 +93,8 @@ pub fn load_from(
     validation::validate(&raw, faults)
 }
 
-/// Returns the changed sections that require a restart. A reload applies `tenants`, `backends` and
-/// `telemetry.log`.
+/// Returns the changed sections that require a restart. A reload applies `tenants`, `backends`,
+/// `telemetry.log`, and the keys of `auth` about origins, hosts and issuers.
 pub fn sections_needing_restart(running: &Config, next: &Config) -> Vec<&'static str> {
     // A random node name differs at every reading. The secret does not.
     let telemetry =
@@ -105,7 +108,7 @@ pub fn sections_needing_restart(running: &Config, next: &Config) -> Vec<&'static
                 != (&next.node.secret, &next.node.advertise),
         ),
         ("storage", running.storage != next.storage),
-        ("auth", running.auth != next.auth),
+        ("auth", running.auth.reloaded(&next.auth) != next.auth),
         ("limits", running.limits != next.limits),
         ("overload", running.overload != next.overload),
         ("timeouts", running.timeouts != next.timeouts),
@@ -276,7 +279,7 @@ pub enum DatabaseConfig {
     Postgres(Secret),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuthConfig {
     pub required: bool,
     pub admin_token: Option<Secret>,
@@ -289,7 +292,20 @@ pub struct AuthConfig {
     /// issuers.
     pub resource: Option<String>,
     /// Authorization servers whose tokens are accepted.
-    pub issuers: Vec<IssuerConfig>,
+    pub issuers: Vec<Arc<IssuerConfig>>,
+}
+
+impl AuthConfig {
+    /// Returns the settings after a reload: those of `next`, except those that only a restart
+    /// applies.
+    pub fn reloaded(&self, next: &Self) -> Self {
+        Self {
+            required: self.required,
+            admin_token: self.admin_token.clone(),
+            allow_anonymous_public: self.allow_anonymous_public,
+            ..next.clone()
+        }
+    }
 }
 
 /// Default timeouts of all tenants. A tenant's record may lower or raise its own.
@@ -425,7 +441,7 @@ mod tests {
     fn a_reload_tells_what_only_a_restart_follows() {
         let (running, same) = (Config::default(), Config::default());
         assert_eq!(sections_needing_restart(&running, &same), [""; 0]);
-        let text = "limits: {burst: 7}\negress: {allow: [10.0.0.0/8]}\ntelemetry: {log: debug}\ntenants: {a: {}}\ntasks: {ttl: 2h}";
+        let text = "limits: {burst: 7}\negress: {allow: [10.0.0.0/8]}\ntelemetry: {log: debug}\ntenants: {a: {}}\ntasks: {ttl: 2h}\nauth: {allowed_origins: ['https://a.example']}";
         assert_eq!(
             sections_needing_restart(&running, &load_from(text, []).unwrap()),
             ["limits", "tasks", "egress"]

@@ -98,7 +98,9 @@ fn private_files(raw: &RawConfig) -> Vec<PathBuf> {
     let bodies = raw.map("backends").into_iter().flatten().map(|(_, body)| body);
     let in_bodies =
         bodies.flat_map(|body| [&body["credentials"]["bearer_file"], &body["tls"]["client_key"]]);
-    let values = named.filter_map(|(path, _)| raw.value(&path)).chain(in_bodies);
+    let issuers = raw.value("auth.issuers").and_then(Value::as_array).into_iter().flatten();
+    let of_issuers = issuers.map(|issuer| &issuer["registration"]["secret_file"]);
+    let values = named.filter_map(|(path, _)| raw.value(&path)).chain(in_bodies).chain(of_issuers);
     values.filter_map(text).map(PathBuf::from).collect()
 }
 

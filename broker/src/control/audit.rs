@@ -18,7 +18,7 @@ use records::{AdminChange, AuditFilter, AuditKind, AuditRecord};
 use rules::{limits::AUDIT_VALUE_BYTES_MAX, operators::CONFIGURATION_NAME};
 use serde_json::{Value, json};
 
-use super::{Control, ControlError};
+use super::{Control, ControlError, ReloadSummary};
 use crate::{
     telemetry::{audit, request::RequestName},
     views::AuditEntry,
@@ -166,11 +166,12 @@ impl Control {
     }
 
     /// Records that the configuration file was reloaded and is in force.
-    pub async fn record_reload(&self, tenants: usize, backends: usize) {
+    pub async fn record_reload(&self, reloaded: ReloadSummary) {
+        let ReloadSummary { tenants, backends, issuers } = reloaded;
         let asked = AuditedAction {
             who: CONFIGURATION_NAME.to_owned(),
             action: "reload".to_owned(),
-            target: Some(format!("{tenants} tenants, {backends} backends")),
+            target: Some(format!("{tenants} tenants, {backends} backends, {issuers} issuers")),
             tenant: None,
             address: None,
             request: RequestName::random(),

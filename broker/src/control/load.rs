@@ -4,7 +4,10 @@
 //! The only exception is the tenant `default`, which the store contains from the first start on. An
 //! unchanged one yields to a declaration.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use protocol::ids::{BackendId, KeyId, TenantId};
 use records::{AdminChange, BackendRecord, KeyRecord, PolicyRecord, TenantRecord};
@@ -89,13 +92,15 @@ impl Control {
         let tenants = self.load_tenants(tenants).await?;
         let backends = self.load_backends(&tenants, backends)?;
         let policies = self.load_policies(&tenants, self.store().policies().await?)?;
+        let issuers = self.load_issuers(&tenants, self.store().token_issuers().await?)?;
         let revocations = self.store().revocations().await?;
         check_client_files(&self.config).await?;
         let held = self.store().held_breakers().await?.into_iter().collect();
         let loaded =
             LoadSummary { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
         self.apply_revocations(revocations);
-        self.apply(Registry { tenants, backends, policies }, keys);
+        let auth = Arc::new(self.config.auth.clone());
+        self.apply(Registry { tenants, backends, policies, issuers, auth }, keys);
         self.apply_operators(operators);
         self.apply_breakers(held);
         self.applied.store(version, Ordering::Release);
@@ -189,7 +194,7 @@ impl Control {
     }
 
     /// Skips an unreadable row, so that the broker still serves the others.
-    fn skip_unreadable(&self, error: &LoadError) {
+    pub(super) fn skip_unreadable(&self, error: &LoadError) {
         self.metrics.row_unreadable();
         tracing::error!(%error, "left out: everything else is served");
     }
@@ -253,6 +258,7 @@ impl Control {
         for ((tenant, backend), entry) in &registry.backends {
             self.broker.put_backend(tenant, backend, entry.spec.clone());
         }
+        self.broker.set_auth(registry.auth_in_force());
         self.registry.store(registry.into());
     }
 

@@ -19,6 +19,8 @@ mod audit_verify;
 mod backends;
 mod breakers;
 mod config_generation;
+mod error;
+mod issuers;
 mod key_attributes;
 mod live;
 mod load;
@@ -46,7 +48,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 use records::{AdminChange, KeyRecord, TenantRecord};
-use rules::{access::PolicyFault, limits::LEASE_LOST_READY};
+use rules::limits::LEASE_LOST_READY;
 use storage::{DurableStore, StoreError, Wakeup};
 use tokio::sync::Notify;
 
@@ -55,6 +57,8 @@ pub use self::{
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
     config_generation::{ConfigGeneration, ConfigurationView},
+    error::ControlError,
+    issuers::IssuerView,
     key_attributes::KeyAttributes,
     load::{LoadError, LoadSummary},
     operators::{NewOperator, OperatorShown, OperatorView},
@@ -86,37 +90,6 @@ pub const TENANTS_MAX: usize = 10_000;
 pub const KEYS_PER_TENANT_MAX: usize = 1_000;
 pub const BACKENDS_PER_TENANT_MAX: usize = 500;
 const NAME_CHARS_MAX: usize = 128;
-
-/// Reason why a change or a query was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum ControlError {
-    #[error("{what} {name} does not exist")]
-    NotFound { what: &'static str, name: String },
-    #[error("{what} {name} comes from the configuration file; change it there")]
-    Declared { what: &'static str, name: String },
-    #[error("tenant {DEFAULT_TENANT} always exists; disable it instead: {{\"enabled\": false}}")]
-    DefaultTenant,
-    #[error(
-        "operator {operator} is limited to it, and a later tenant of that name would be theirs; revoke the operator first"
-    )]
-    NamedByOperator { operator: String },
-    #[error("the {what} {}", if *.exists { "is not what If-Match or If-None-Match names; GET shows its ETag" } else { "does not exist, and If-Match asks for one that does" })]
-    Changed { what: &'static str, exists: bool },
-    #[error("there are {max} {what} already, and no more are allowed")]
-    TooMany { what: &'static str, max: usize },
-    #[error("{} {}{}{}", .0.path, .0.problem, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
-    Invalid(FieldError),
-    #[error("{} {}; allowed: {}", .0.path, .0.problem, .0.allowed)]
-    Reserved(FieldError),
-    #[error("{} {}", .0.first().map_or("", |fault| &fault.path), .0.first().map_or("", |fault| &fault.problem))]
-    Policy(Vec<PolicyFault>),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error("the operating system gives no random numbers")]
-    NoRandomness,
-    #[error("the change was stopped by an internal fault; see the broker's log")]
-    Internal,
-}
 
 /// Components that [`Control`] uses.
 pub struct ControlParts {
@@ -341,6 +314,7 @@ impl Control {
             control.broker.remove_tenant(&tenant);
             control.forget_breakers(&tenant, None);
             control.edit(|registry| registry.remove_tenant(&tenant));
+            control.broker.set_auth(control.registry.load().auth_in_force());
             tracing::info!(%tenant, "tenant removed with its keys and backends");
             Ok(())
         })

@@ -7,9 +7,13 @@ use protocol::ids::{BackendId, TenantId};
 
 use rules::access::PolicyDocument;
 
+use super::issuers::StoredIssuer;
 use crate::{
     auth::{SealError, SealKey},
-    config::spec::{BackendSpec, TenantSpec},
+    config::{
+        AuthConfig,
+        spec::{BackendSpec, TenantSpec},
+    },
 };
 
 /// Settings of a stored tenant that only holds the keys of a tenant from the configuration file.
@@ -67,12 +71,18 @@ pub(super) type Tenants = BTreeMap<TenantId, Arc<RegistryEntry<TenantSpec>>>;
 pub(super) type Policies = BTreeMap<TenantId, Arc<RegistryEntry<PolicyDocument>>>;
 pub(super) type Backends = BTreeMap<(TenantId, BackendId), Arc<RegistryEntry<BackendSpec>>>;
 
+pub(super) type Issuers = BTreeMap<(TenantId, BackendId), Arc<RegistryEntry<StoredIssuer>>>;
+
 /// Cheap to clone. A change publishes a new one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Registry {
     pub(super) tenants: Tenants,
     pub(super) backends: Backends,
     pub(super) policies: Policies,
+    /// Stored issuers of tenants.
+    pub(super) issuers: Issuers,
+    /// Settings of sign-in of the configuration file.
+    pub(super) auth: Arc<AuthConfig>,
 }
 
 impl Registry {
@@ -87,6 +97,7 @@ impl Registry {
     pub(super) fn remove_tenant(&mut self, tenant: &TenantId) {
         self.tenants.remove(tenant);
         self.policies.remove(tenant);
+        self.issuers.retain(|(owner, _), _| owner != tenant);
         self.backends.retain(|(owner, _), _| owner != tenant);
     }
 }

@@ -1,4 +1,5 @@
-//! Reload of the configuration file: applies its tenants and backends while the broker runs.
+//! Reload of the configuration file: applies its tenants, its backends and its settings of sign-in
+//! while the broker runs.
 //!
 //! Invariant: a reload applies everything or nothing. It checks everything before the first change,
 //! by the rules of start-up ([`super::load`]). An entry that is no longer declared ends as at a
@@ -12,13 +13,14 @@ use storage::Wakeup;
 
 use super::{
     Control, LoadError,
+    issuers::refuse_twice,
     load::check_client_files,
     now_us,
     registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, tenant_settings},
 };
 use crate::{
     auth::DEFAULT_TENANT,
-    config::{Config, spec::TenantSpec},
+    config::{AuthConfig, Config, spec::TenantSpec},
 };
 
 /// Number of entries that a reload changed.
@@ -26,10 +28,12 @@ use crate::{
 pub struct ReloadSummary {
     pub tenants: usize,
     pub backends: usize,
+    pub issuers: usize,
 }
 
 impl Control {
-    /// Applies the tenants and backends of `next`. Ignores its other sections.
+    /// Applies the tenants, the backends and the settings of sign-in of `next`. Ignores its other
+    /// sections.
     pub async fn reload(&self, next: &Config) -> Result<ReloadSummary, LoadError> {
         let _turn = self.changing.lock().await;
         let records = self
@@ -82,7 +86,8 @@ impl Control {
 
     /// Applies the differences between `old` and `next`, in the order of the admin API's changes.
     pub(super) fn apply_difference(&self, old: &Registry, next: Registry) -> ReloadSummary {
-        let mut reloaded = ReloadSummary::default();
+        let issuers = changed_issuers(&old.auth, &next.auth);
+        let mut reloaded = ReloadSummary { issuers, ..ReloadSummary::default() };
         self.apply_policies(old, &next);
         for tenant in old.tenants.keys().filter(|tenant| !next.tenants.contains_key(*tenant)) {
             self.keyring.remove_tenant(tenant);
@@ -108,9 +113,19 @@ impl Control {
                 reloaded.backends += 1;
             }
         }
+        // Last: the tenants of new issuers are in force.
+        self.broker.set_auth(next.auth_in_force());
         self.registry.store(Arc::new(next));
         reloaded
     }
+}
+
+/// Returns the number of issuers that only one of the two has, by their settings.
+fn changed_issuers(old: &AuthConfig, next: &AuthConfig) -> usize {
+    let missing = |one: &AuthConfig, other: &AuthConfig| {
+        one.issuers.iter().filter(|issuer| !other.issuers.contains(issuer)).count()
+    };
+    missing(old, next).max(missing(next, old))
 }
 
 fn next_registry(
@@ -121,7 +136,8 @@ fn next_registry(
     let now = now_us();
     let is_placeholder =
         |tenant: &TenantId| records.get(tenant).is_some_and(|record| record.settings == DECLARED);
-    let mut next = Registry::default();
+    let mut next =
+        Registry { auth: Arc::new(old.auth.reloaded(&config.auth)), ..Registry::default() };
     for (tenant, entry) in &old.tenants {
         let spec = match entry.origin {
             EntryOrigin::Stored => {
@@ -172,6 +188,8 @@ fn next_registry(
         }
         next.backends.insert(name, entry);
     }
+    refuse_twice(&old.issuers, config)?;
+    next.issuers.clone_from(&old.issuers);
     let stored = old.policies.iter().filter(|(_, entry)| entry.origin == EntryOrigin::Stored);
     next.policies = stored.map(|(tenant, entry)| (tenant.clone(), Arc::clone(entry))).collect();
     for (tenant, document) in &config.policies {
@@ -227,7 +245,10 @@ mod tests {
         let (control, _) =
             start(folder.path(), &format!("backends: {{a: {BODY}, b: {BODY}}}")).await;
         let next = format!("tenants: {{acme: {{}}}}\nbackends: {{a: {BODY}, acme/c: {BODY}}}");
-        assert_eq!(reload(&control, &next).await, Ok(ReloadSummary { tenants: 1, backends: 2 }));
+        assert_eq!(
+            reload(&control, &next).await,
+            Ok(ReloadSummary { tenants: 1, backends: 2, issuers: 0 })
+        );
         assert_eq!(names(&control), ["acme/c", "default/a"]);
         assert!(
             control.broker.backend(&tenant("default"), &BackendId::parse("b").unwrap()).is_none()

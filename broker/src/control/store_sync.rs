@@ -14,8 +14,10 @@ use std::{
     sync::{Arc, Weak, atomic::Ordering},
 };
 
-use protocol::ids::TenantId;
-use records::{AdminChange, BackendRecord, PolicyRecord, SessionKey, TenantRecord};
+use protocol::ids::{BackendId, TenantId};
+use records::{
+    AdminChange, BackendRecord, PolicyRecord, SessionKey, TenantRecord, TokenIssuerRecord,
+};
 use rules::limits::CONFIG_READ_INTERVAL_MIN;
 use storage::{StoreError, Wakeup};
 use tokio::{sync::broadcast::error::RecvError, time::sleep};
@@ -57,12 +59,13 @@ impl Control {
         let keys = self.query_store("keys", self.store().keys()).await?;
         let backends = self.query_store("backends", self.store().backends()).await?;
         let policies = self.query_store("policies", self.store().policies()).await?;
+        let issuers = self.query_store("token_issuers", self.store().token_issuers()).await?;
         let revocations = self.query_store("revocations", self.store().revocations()).await?;
         let operators = self.query_store("operators", self.store().operators()).await?;
         let held = self.read_breakers().await?;
         let old = self.registry.load_full();
         self.restore_declared(&old, &tenants).await?;
-        let next = self.as_stored(&old, tenants, backends, policies);
+        let next = self.as_stored(&old, StoredRecords { tenants, backends, policies, issuers });
         let changed = self.apply_difference(&old, next);
         self.apply_operators(operators);
         self.apply_breakers(held);
@@ -110,9 +113,7 @@ impl Control {
     fn as_stored(
         &self,
         old: &Registry,
-        tenants: Vec<TenantRecord>,
-        backends: Vec<BackendRecord>,
-        policies: Vec<PolicyRecord>,
+        StoredRecords { tenants, backends, policies, issuers }: StoredRecords,
     ) -> Registry {
         let mut next = old.clone();
         next.tenants.retain(|_, entry| entry.origin == EntryOrigin::Declared);
@@ -152,8 +153,26 @@ impl Control {
             let entry = entry_or_previous(stored_policy(&record), old.policies.get(&record.tenant));
             next.policies.extend(entry.map(|entry| (record.tenant, entry)));
         }
+        next.issuers.clear();
+        for record in issuers {
+            let Ok(name) = BackendId::parse(&record.issuer) else { continue };
+            let place = (record.tenant.clone(), name);
+            if !next.tenants.contains_key(&place.0) {
+                continue;
+            }
+            let entry = entry_or_previous(self.stored_issuer(&record), old.issuers.get(&place));
+            next.issuers.extend(entry.map(|entry| (place, entry)));
+        }
         next
     }
+}
+
+/// Rows of the store, as one read found them.
+struct StoredRecords {
+    tenants: Vec<TenantRecord>,
+    backends: Vec<BackendRecord>,
+    policies: Vec<PolicyRecord>,
+    issuers: Vec<TokenIssuerRecord>,
 }
 
 /// Returns the entry that was read, or the entry in force if it is equal or if the row is

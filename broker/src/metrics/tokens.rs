@@ -66,11 +66,7 @@ impl TokenMetrics {
         self.introspections.with_label_values(&[outcome]).inc();
     }
 
-    pub fn issuers(&self, count: usize) {
-        self.without_keys.set(i64::try_from(count).unwrap_or(i64::MAX));
-    }
-
-    /// Records that one more issuer has keys, or has none any more.
+    /// Records that one issuer more has no keys, or one less.
     pub fn has_keys(&self, there: bool) {
         if there { self.without_keys.dec() } else { self.without_keys.inc() }
     }

@@ -339,6 +339,14 @@ fn met() -> Vec<Fixed> {
         KEY_SET_FETCH_MAX Other("the broker uses the keys it has, up to their age", KEY_FETCHES);
         KEY_SET_WAIT_MAX Refused(ErrorKind::Unauthorized);
         KEY_SET_WAITING_MAX Refused(ErrorKind::Unauthorized);
+        ISSUERS_PER_TENANT_MAX Other("the request is refused (409)", "");
+        METADATA_MEMBERS_MAX Other("the entry is refused", "");
+        REGISTRATION_URIS_MAX Other("the entry or the registration is refused", "");
+        REGISTRATION_URI_BYTES_MAX Other("the entry or the registration is refused", "");
+        AUTHORIZATION_REQUEST_BYTES_MAX Other("413 `invalid_request`", "");
+        AUTHORIZATION_ANSWER_BYTES_MAX Other("503 `temporarily_unavailable`", "");
+        AUTHORIZATION_FORWARD_MAX Other("503 `temporarily_unavailable`", "");
+        AUTHORIZATION_FORWARDS_MAX Other("503 `temporarily_unavailable`", "");
         INTROSPECTION_BYTES_MAX Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTION_MAX Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTIONS_AT_ONCE_MAX Says("further ones wait");

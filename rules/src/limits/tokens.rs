@@ -36,6 +36,22 @@ pub const KEY_SET_FETCH_MAX: Duration = Duration::from_secs(10);
 pub const KEY_SET_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Requests that wait for such a fetch at the same time.
 pub const KEY_SET_WAITING_MAX: usize = 256;
+/// Issuers of one tenant that operators stored.
+pub const ISSUERS_PER_TENANT_MAX: usize = 8;
+/// Members of `metadata_set` of an adapted issuer.
+pub const METADATA_MEMBERS_MAX: usize = 32;
+/// Redirect URIs in a list: those that an adapted issuer permits, or those of a registration.
+pub const REGISTRATION_URIS_MAX: usize = 64;
+/// A redirect URI.
+pub const REGISTRATION_URI_BYTES_MAX: usize = 2 * 1024;
+/// Body of a token request or of a registration.
+pub const AUTHORIZATION_REQUEST_BYTES_MAX: usize = 64 * 1024;
+/// Answer of an issuer to a forwarded token request.
+pub const AUTHORIZATION_ANSWER_BYTES_MAX: usize = 256 * 1024;
+/// Deadline of a forwarded token request.
+pub const AUTHORIZATION_FORWARD_MAX: Duration = Duration::from_secs(10);
+/// Token requests that the broker forwards at the same time.
+pub const AUTHORIZATION_FORWARDS_MAX: usize = 64;
 /// An answer of an introspection endpoint.
 pub const INTROSPECTION_BYTES_MAX: usize = 16 * 1024;
 /// Deadline of one introspection.

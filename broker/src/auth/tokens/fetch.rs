@@ -1,17 +1,23 @@
 //! Fetches the metadata (RFC 8414, OpenID Connect Discovery 1.0) and the key set of an
 //! authorization server. The broker's HTTP client sends the requests and follows no redirect.
 //!
-//! The broker connects to any address of a host that the operator configured. It connects to a host
-//! from the metadata only at addresses that `egress` permits for backends.
+//! The broker connects to any address of a host of the configuration file. It connects to a host from
+//! the metadata, or of an issuer that the admin API stored, only at addresses that `egress` permits
+//! for backends.
 
 use bytes::Bytes;
 use http::{Request, StatusCode, Uri, header::ACCEPT};
 use http_body_util::Full;
 use protocol::json::{Limits, Tape};
 use rules::limits::tokens::KEY_SET_BYTES_MAX;
+use serde_json::{Map, Value};
 use transport::{HttpClient, parse_http_url};
 
-use super::{jwt::has_one_reading, key_set::KeySet};
+use super::{
+    jwt::has_one_reading,
+    key_set::KeySet,
+    metadata::{IssuerMetadata, MetadataFault},
+};
 use crate::config::{
     IssuerConfig,
     issuers::{is_loopback, is_private},
@@ -20,7 +26,7 @@ use crate::config::{
 /// Client of the fetches. Clones share connections.
 #[derive(Debug, Clone)]
 pub struct KeyFetcher {
-    /// Connects to every address.
+    /// Connects to every address, for issuers of the configuration file.
     unrestricted: HttpClient,
     /// Connects only to the addresses that `egress` permits for backends.
     egress_checked: HttpClient,
@@ -54,27 +60,39 @@ impl KeyFetcher {
     }
 
     pub(super) async fn key_set(&self, issuer: &IssuerConfig) -> Result<KeySet, FetchError> {
-        let (url, client) = match &issuer.jwks_url {
-            Some(url) => (url.clone(), &self.unrestricted),
-            None => self.discover(issuer).await?,
+        let url = match &issuer.jwks_url {
+            Some(url) => url.clone(),
+            None => self.discover(issuer, |text| named_keys(text, issuer)).await?,
+        };
+        let client = match issuer.jwks_url {
+            Some(_) => self.client_of(issuer),
+            None => self.client_for(issuer, &url),
         };
         let text = get(client, &url).await?;
         KeySet::parse(&text).ok_or(FetchError::NoKeys(url))
     }
 
-    /// Reads the URL of the keys from the issuer's metadata, and chooses the client for that URL.
-    async fn discover(&self, issuer: &IssuerConfig) -> Result<(Uri, &HttpClient), FetchError> {
+    /// Returns the metadata of an adapted issuer, or the reason why it cannot be used.
+    pub(super) async fn metadata(
+        &self,
+        issuer: &IssuerConfig,
+    ) -> Result<Result<IssuerMetadata, MetadataFault>, FetchError> {
+        let members = self.discover(issuer, |text| named_metadata(text, issuer)).await?;
+        Ok(IssuerMetadata::new(members, &issuer.issuer))
+    }
+
+    /// Reads a part of the issuer's metadata, wherever that is.
+    async fn discover<T>(
+        &self,
+        issuer: &IssuerConfig,
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<T, FetchError> {
         let mut unreachable = None;
         for place in metadata_urls(&issuer.issuer) {
-            match get(&self.unrestricted, &place).await {
+            match get(self.client_of(issuer), &place).await {
                 Ok(text) => {
-                    if let Some(found) = named_keys(&text, issuer) {
-                        let is_there = found.authority() == place.authority()
-                            && found.scheme() == place.scheme();
-                        return Ok((
-                            found,
-                            if is_there { &self.unrestricted } else { &self.egress_checked },
-                        ));
+                    if let Some(found) = read(&text) {
+                        return Ok(found);
                     }
                 }
                 Err(error @ FetchError::Send(..)) => unreachable = Some(error),
@@ -82,6 +100,18 @@ impl KeyFetcher {
             }
         }
         Err(unreachable.unwrap_or(FetchError::NoMetadata))
+    }
+
+    /// Returns the client for the host of the issuer.
+    fn client_of(&self, issuer: &IssuerConfig) -> &HttpClient {
+        if issuer.is_stored { &self.egress_checked } else { &self.unrestricted }
+    }
+
+    /// Returns the client for a URL that the metadata of the issuer names.
+    pub(in crate::auth) fn client_for(&self, issuer: &IssuerConfig, url: &Uri) -> &HttpClient {
+        let is_there = parse_http_url(&issuer.issuer)
+            .is_ok_and(|own| own.authority() == url.authority() && own.scheme() == url.scheme());
+        if is_there { self.client_of(issuer) } else { &self.egress_checked }
     }
 }
 
@@ -102,14 +132,18 @@ fn metadata_urls(issuer: &str) -> Vec<Uri> {
     places.iter().filter_map(|place| parse_http_url(place).ok()).collect()
 }
 
-/// Returns the `jwks_uri` of metadata that names this issuer (RFC 8414, 3.3).
+/// Returns metadata that names this issuer (RFC 8414, 3.3).
+fn named_metadata(text: &[u8], issuer: &IssuerConfig) -> Option<Map<String, Value>> {
+    Tape::parse(text, &Limits::default()).ok().filter(|_| has_one_reading(text))?;
+    let members: Map<String, Value> = serde_json::from_slice(text).ok()?;
+    (members.get("issuer")?.as_str()? == issuer.issuer).then_some(members)
+}
+
+/// Returns the `jwks_uri` of metadata that names this issuer.
 fn named_keys(text: &[u8], issuer: &IssuerConfig) -> Option<Uri> {
-    let tape = Tape::parse(text, &Limits::default()).ok().filter(|_| has_one_reading(text))?;
-    let member = |name| tape.root().get(name)?.as_str();
-    if member("issuer")? != issuer.issuer.as_str() {
-        return None;
-    }
-    let keys = parse_http_url(&member("jwks_uri")?).ok()?;
+    let members = named_metadata(text, issuer)?;
+    let member = |name| members.get(name)?.as_str();
+    let keys = parse_http_url(member("jwks_uri")?).ok()?;
     // Only an issuer on this machine may name a loopback URL.
     let is_local = parse_http_url(&issuer.issuer).is_ok_and(|uri| is_loopback(&uri));
     (is_private(&keys) && (is_local || !is_loopback(&keys))).then_some(keys)
@@ -133,7 +167,7 @@ async fn get(client: &HttpClient, url: &Uri) -> Result<Bytes, FetchError> {
 #[cfg(test)]
 mod tests {
     use protocol::ids::TenantId;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::config::TenantMapping;
@@ -174,6 +208,8 @@ mod tests {
             tenant: TenantMapping::Fixed(TenantId::parse("acme").unwrap()),
             principal_claim: "sub".to_owned(),
             scopes: Vec::new(),
+            front: None,
+            is_stored: false,
         };
         let found = |issuer: &IssuerConfig, document: Value| {
             named_keys(document.to_string().as_bytes(), issuer).map(|uri| uri.to_string())

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -32,6 +32,7 @@ use tokio::{
     sync::{Notify, Semaphore, watch},
     time::{Instant, sleep, timeout},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     error::TokenError,
@@ -39,6 +40,7 @@ use super::{
     introspection::{ActiveToken, Introspected, Introspector},
     jwt::{Claims, Header, Jwt},
     key_set::KeySet,
+    metadata::{IssuerMetadata, MetadataFault},
 };
 use crate::{
     auth::{
@@ -55,12 +57,14 @@ use crate::{
 
 #[derive(Debug)]
 pub(in crate::auth) struct TokenIssuer {
-    config: config::IssuerConfig,
+    config: Arc<config::IssuerConfig>,
     /// Endpoint that is asked about tokens.
     pub(super) introspector: Option<Arc<Introspector>>,
     /// The broker's public URL.
     resource: String,
     keys: ArcSwap<KeySet>,
+    /// Metadata of an adapted issuer, or why it cannot be used. `None` before the first fetch.
+    metadata: ArcSwapOption<FetchedMetadata>,
     /// True if at least one key can verify tokens.
     has_keys: AtomicBool,
     fetches: Mutex<KeyFetches>,
@@ -71,7 +75,12 @@ pub(in crate::auth) struct TokenIssuer {
     /// Number of completed fetches.
     over: watch::Sender<u64>,
     waiting: Semaphore,
+    /// Cancelled when its tokens are not accepted any more.
+    withdrawn: Arc<CancellationToken>,
 }
+
+/// The metadata of an adapted issuer, or why it cannot be used.
+pub(in crate::auth) type FetchedMetadata = Result<Arc<IssuerMetadata>, MetadataFault>;
 
 /// State of the key fetches.
 #[derive(Debug)]
@@ -83,7 +92,7 @@ struct KeyFetches {
 
 impl TokenIssuer {
     pub(super) fn new(
-        config: config::IssuerConfig,
+        config: Arc<config::IssuerConfig>,
         introspector: Option<Introspector>,
         resource: &str,
     ) -> Self {
@@ -92,6 +101,7 @@ impl TokenIssuer {
             introspector: introspector.map(Arc::new),
             resource: resource.to_owned(),
             keys: ArcSwap::default(),
+            metadata: ArcSwapOption::empty(),
             has_keys: AtomicBool::new(false),
             // The task begins with a fetch.
             fetches: Mutex::new(KeyFetches {
@@ -102,7 +112,44 @@ impl TokenIssuer {
             wanted: Notify::new(),
             over: watch::Sender::new(0),
             waiting: Semaphore::new(KEY_SET_WAITING_MAX),
+            withdrawn: Arc::default(),
         }
+    }
+
+    /// Returns whether the issuer was made of equal settings.
+    pub(super) fn is_of(&self, config: &config::IssuerConfig, resource: &str) -> bool {
+        *self.config == *config && self.resource == resource
+    }
+
+    /// Ends the fetches, and expires the tokens that were verified.
+    pub(super) fn withdraw(&self) {
+        self.withdrawn.cancel();
+    }
+
+    /// Resolves once the issuer is withdrawn.
+    pub(super) async fn withdrawn(&self) {
+        self.withdrawn.cancelled().await;
+    }
+
+    pub(super) fn has_keys(&self) -> bool {
+        self.has_keys.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn key_count(&self) -> usize {
+        self.keys.load().len()
+    }
+
+    pub(in crate::auth) fn config(&self) -> &config::IssuerConfig {
+        &self.config
+    }
+
+    pub(in crate::auth) fn resource(&self) -> &str {
+        &self.resource
+    }
+
+    /// Returns the metadata of an adapted issuer, once it was fetched.
+    pub(in crate::auth) fn metadata(&self) -> Option<Arc<FetchedMetadata>> {
+        self.metadata.load_full()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -209,10 +256,10 @@ impl TokenIssuer {
         // The format that `auth::reserved_reason` recognizes.
         let principal = PrincipalId::new(format!("{} {name}", self.config.issuer));
         let of = (tenant.clone(), principal.clone());
-        let revocations = keyring.revocations().clone();
+        let ends = (self.withdrawn.clone(), keyring.revocations().clone());
         let (recheck_at, ended) =
             introspected.map(|active| (active.fresh_until, active.ended.clone())).unzip();
-        let token = VerifiedToken::new(of, claims.text("jti"), issued_at, bound_to, revocations);
+        let token = VerifiedToken::new(of, claims.text("jti"), issued_at, bound_to, ends);
         let token = Arc::new(token.ending_with(ended));
         if token.is_revoked() {
             return Err(TokenError::Revoked);
@@ -318,6 +365,9 @@ impl TokenIssuer {
                 .await
                 .unwrap_or(Err(FetchError::Late));
             metrics.tokens.fetched(fetched.is_ok());
+            if self.config.front.is_some() {
+                self.fetch_metadata(&fetcher).await;
+            }
             let pause = match fetched {
                 Ok(keys) => {
                     if failures > 0 {
@@ -349,6 +399,26 @@ impl TokenIssuer {
                 () = self.wanted.notified() => {}
             }
         }
+    }
+
+    /// Fetches the metadata of an adapted issuer. The last one stays when the fetch fails.
+    async fn fetch_metadata(&self, fetcher: &KeyFetcher) {
+        let fetched = timeout(KEY_SET_FETCH_MAX, fetcher.metadata(&self.config))
+            .await
+            .unwrap_or(Err(FetchError::Late));
+        let read = match fetched {
+            Ok(read) => read.map(Arc::new),
+            Err(error) => {
+                return tracing::debug!(issuer = self.name(), %error, "the metadata of an issuer cannot be fetched");
+            }
+        };
+        if self.metadata.load().as_deref() == Some(&read) {
+            return;
+        }
+        if let Err(fault) = &read {
+            tracing::error!(issuer = self.name(), %fault, "an issuer cannot be adapted");
+        }
+        self.metadata.store(Some(Arc::new(read)));
     }
 
     pub(super) fn install_keys(&self, keys: KeySet, keyring: &Keyring, metrics: &Metrics) {

@@ -17,13 +17,20 @@ mod introspection_request;
 pub(super) mod issuer;
 mod jwt;
 mod key_set;
+pub(super) mod metadata;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use rules::{limits::tokens::TOKENS_REMEMBERED_MAX, sign_in_failures::SignInFailureReason};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use arc_swap::ArcSwap;
+use rules::{
+    limits::tokens::{AUTHORIZATION_FORWARDS_MAX, TOKENS_REMEMBERED_MAX},
+    maps::FastMap,
+    sign_in_failures::SignInFailureReason,
+};
+
+use tokio::sync::Semaphore;
 
 pub use self::fetch::KeyFetcher;
 use self::{
@@ -34,72 +41,148 @@ use self::{
     jwt::Jwt,
 };
 use super::{
+    adapted::{self, AdaptedIssuer},
     auth_error::{AuthError, UnknownSigningKey, token_not_valid},
     caller::{AuthenticatedCaller, CertificateThumbprint},
     keyring::{Keyring, KeyringVersion, PREFIX},
     token_digest::{TokenDigest, TokenDigester},
 };
-use crate::{config::AuthConfig, maps::SharedMap, metrics::Metrics};
+use crate::{config::IssuerConfig, maps::SharedMap, metrics::Metrics};
+
+type IssuersByName = FastMap<String, Arc<TokenIssuer>>;
+
+/// State of an issuer in this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IssuerState {
+    /// Number of keys that tokens can be verified with.
+    pub keys: usize,
+    /// Why the broker cannot stand in front of the issuer.
+    pub fault: Option<String>,
+}
 
 /// The issuers, and the verified tokens that are remembered.
 #[derive(Debug)]
 pub struct TokenVerifier {
-    issuers: Vec<Arc<TokenIssuer>>,
+    /// The issuers in force, by their names.
+    issuers: ArcSwap<IssuersByName>,
+    fetcher: KeyFetcher,
+    /// Places of token requests that are forwarded to issuers at the same time.
+    forwards: Arc<Semaphore>,
     keyring: Arc<Keyring>,
     metrics: Arc<Metrics>,
     digester: TokenDigester,
     remembered: SharedMap<TokenDigest, (KeyringVersion, AuthenticatedCaller)>,
-    /// Stops the fetches on drop.
-    _life: DropGuard,
+}
+
+impl Drop for TokenVerifier {
+    fn drop(&mut self) {
+        self.issuers.load().values().for_each(|issuer| issuer.withdraw());
+    }
 }
 
 impl TokenVerifier {
-    /// Starts to fetch keys in the background. Must be called inside the runtime. Returns `None`
-    /// without issuers.
-    pub fn new(
-        auth: &AuthConfig,
-        keyring: Arc<Keyring>,
-        fetcher: KeyFetcher,
-        metrics: Arc<Metrics>,
-    ) -> Option<Self> {
-        let resource = auth.resource.as_deref()?;
-        if auth.issuers.is_empty() {
-            return None;
-        }
-        let life = CancellationToken::new();
-        let issuers: Vec<_> = auth
-            .issuers
-            .iter()
-            .map(|issuer| {
-                let introspector = issuer.introspection.as_ref().map(|config| {
-                    let name = &issuer.issuer;
-                    let client = IntrospectionClient::new(fetcher.trusting(), name, config);
-                    Introspector::new(name, config, client, metrics.clone())
-                });
-                Arc::new(TokenIssuer::new(issuer.clone(), introspector, resource))
-            })
-            .collect();
-        metrics.tokens.issuers(issuers.len());
-        for issuer in &issuers {
-            let keeping =
-                issuer.clone().run_refresh(fetcher.clone(), keyring.clone(), metrics.clone());
-            let ended = life.clone().cancelled_owned();
-            tokio::spawn(async move {
-                tokio::select! {
-                    () = keeping => {}
-                    () = ended => {}
-                }
-            });
-        }
-        let remembered = SharedMap::default();
-        Some(Self {
-            issuers,
+    /// Returns a verifier without issuers.
+    pub fn new(keyring: Arc<Keyring>, fetcher: KeyFetcher, metrics: Arc<Metrics>) -> Self {
+        Self {
+            issuers: ArcSwap::default(),
+            fetcher,
+            forwards: Arc::new(Semaphore::new(AUTHORIZATION_FORWARDS_MAX)),
             keyring,
             metrics,
             digester: TokenDigester::default(),
-            remembered,
-            _life: life.drop_guard(),
+            remembered: SharedMap::default(),
+        }
+    }
+
+    /// Replaces the issuers. An issuer with the same settings keeps its keys. The tokens of any
+    /// other earlier issuer expire now. Keys are fetched in the background, so this must be called
+    /// inside the runtime. Without a resource no issuer is accepted.
+    pub fn set_issuers(&self, resource: Option<&str>, configs: &[Arc<IssuerConfig>]) {
+        let before = self.issuers.load_full();
+        let configs = if resource.is_some() { configs } else { &[] };
+        let resource = resource.unwrap_or_default();
+        let (mut issuers, mut added) = (IssuersByName::default(), Vec::new());
+        for config in configs {
+            let same = before.get(&config.issuer).filter(|issuer| issuer.is_of(config, resource));
+            let issuer = same.cloned().unwrap_or_else(|| {
+                let introspector = self.introspector(config);
+                let issuer = Arc::new(TokenIssuer::new(config.clone(), introspector, resource));
+                added.push(issuer.clone());
+                issuer
+            });
+            issuers.insert(config.issuer.clone(), issuer);
+        }
+        let is_kept = |issuer: &Arc<TokenIssuer>| {
+            issuers.get(issuer.name()).is_some_and(|kept| Arc::ptr_eq(kept, issuer))
+        };
+        let removed: Vec<_> = before.values().filter(|issuer| !is_kept(issuer)).cloned().collect();
+        if added.is_empty() && removed.is_empty() {
+            return;
+        }
+        self.issuers.store(Arc::new(issuers));
+        // After the store: a token of a removed issuer is verified again, and refused.
+        self.keyring.bump_version();
+        for issuer in removed {
+            tracing::info!(
+                issuer = issuer.name(),
+                "the tokens of an issuer are not accepted any more"
+            );
+            issuer.withdraw();
+        }
+        for issuer in added {
+            self.run_issuer(issuer);
+        }
+    }
+
+    /// Returns what asks the issuer about tokens.
+    fn introspector(&self, issuer: &IssuerConfig) -> Option<Introspector> {
+        let (name, config) = (&issuer.issuer, issuer.introspection.as_ref()?);
+        let client = IntrospectionClient::new(self.fetcher.trusting(), name, config);
+        Some(Introspector::new(name, config, client, self.metrics.clone()))
+    }
+
+    /// Fetches the keys of an issuer until it is withdrawn.
+    fn run_issuer(&self, issuer: Arc<TokenIssuer>) {
+        self.metrics.tokens.has_keys(false);
+        let (fetcher, keyring, metrics) =
+            (self.fetcher.clone(), self.keyring.clone(), self.metrics.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = issuer.clone().run_refresh(fetcher, keyring, metrics.clone()) => {}
+                () = issuer.withdrawn() => {}
+            }
+            if !issuer.has_keys() {
+                metrics.tokens.has_keys(true); // it counts no more
+            }
+        });
+    }
+
+    /// Returns the issuer whose authorization server for clients has this id.
+    pub fn adapted(&self, id: &str) -> Option<AdaptedIssuer> {
+        let issuers = self.issuers.load();
+        let issuer = issuers.values().find(|issuer| {
+            let config = issuer.config();
+            config.front.is_some() && adapted::front_id(&config.issuer) == id
+        })?;
+        Some(AdaptedIssuer {
+            issuer: issuer.clone(),
+            fetcher: self.fetcher.clone(),
+            forwards: self.forwards.clone(),
         })
+    }
+
+    /// Returns the state of an issuer in force.
+    pub fn issuer_state(&self, issuer: &str) -> Option<IssuerState> {
+        let issuers = self.issuers.load();
+        let issuer = issuers.get(issuer)?;
+        let metadata = issuer.metadata();
+        let fault = metadata.as_deref().and_then(|read| read.as_ref().err());
+        Some(IssuerState { keys: issuer.key_count(), fault: fault.map(ToString::to_string) })
+    }
+
+    /// Returns whether tokens of any issuer are accepted.
+    pub fn has_issuers(&self) -> bool {
+        !self.issuers.load().is_empty()
     }
 
     /// Returns the caller of a token on a connection with this certificate. Not for API keys.
@@ -124,7 +207,7 @@ impl TokenVerifier {
                 self.remember(digest, edition, &proven);
                 self.of_connection(bearer, proven, certificate)
             }
-            Err((TokenError::NotIntrospected, Some(issuer))) => Err(unchecked(issuer, digest)),
+            Err((TokenError::NotIntrospected, Some(issuer))) => Err(unchecked(&issuer, digest)),
             Err((flaw, issuer)) => Err(self.denied(bearer, &flaw, issuer)),
         }
     }
@@ -148,45 +231,43 @@ impl TokenVerifier {
         &self,
         bearer: &str,
         digest: &TokenDigest,
-    ) -> Result<AuthenticatedCaller, (TokenError, Option<&Arc<TokenIssuer>>)> {
+    ) -> Result<AuthenticatedCaller, (TokenError, Option<Arc<TokenIssuer>>)> {
         if bearer.starts_with(PREFIX) {
             return Err((TokenError::Form, None));
         }
         let jwt = match Jwt::parse(bearer) {
             Ok(jwt) => jwt,
             Err(TokenError::Form) if !Jwt::is_meant(bearer) => {
-                let opaque = self.issuers.iter().find(|issuer| issuer.introspector.is_some());
+                let issuers = self.issuers.load();
+                let opaque = issuers.values().find(|issuer| issuer.introspector.is_some());
                 let issuer = opaque.ok_or((TokenError::Form, None))?;
                 let proven = issuer.authenticate_opaque(digest, &self.keyring);
-                return proven.map_err(|flaw| (flaw, Some(issuer)));
+                return proven.map_err(|flaw| (flaw, Some(issuer.clone())));
             }
             Err(flaw) => return Err((flaw, None)),
         };
         let header = jwt.header().map_err(|flaw| (flaw, None))?;
         let claims = jwt.claims().map_err(|flaw| (flaw, None))?;
         let named = claims.text("iss");
-        let issuer = self
-            .issuers
-            .iter()
-            .find(|issuer| Some(issuer.name()) == named.as_deref())
-            .ok_or((TokenError::Issuer, None))?;
+        let issuers = self.issuers.load();
+        let issuer = named.and_then(|name| issuers.get(&name)).ok_or((TokenError::Issuer, None))?;
         let proven = issuer
             .verify(&header, &jwt)
             .and_then(|()| issuer.authenticate_jwt(&header, &claims, digest, &self.keyring));
-        proven.map_err(|flaw| (flaw, Some(issuer)))
+        proven.map_err(|flaw| (flaw, Some(issuer.clone())))
     }
 
     fn denied(
         &self,
         bearer: &str,
         flaw: &TokenError,
-        issuer: Option<&Arc<TokenIssuer>>,
+        issuer: Option<Arc<TokenIssuer>>,
     ) -> AuthError {
-        let name = issuer.map(|issuer| issuer.name());
+        let name = issuer.as_ref().map(|issuer| issuer.name());
         tracing::debug!(issuer = name, reason = %flaw, "a token is refused");
         let reason = match (flaw, issuer) {
             (TokenError::UnknownKey, Some(issuer)) => {
-                return AuthError::KeyUnknown(UnknownSigningKey(issuer.clone()));
+                return AuthError::KeyUnknown(UnknownSigningKey(issuer));
             }
             (TokenError::Scope, Some(issuer)) => {
                 self.metrics.tokens.lacks_scope();

@@ -25,7 +25,8 @@ fn issuer(changes: impl FnOnce(&mut config::IssuerConfig)) -> config::IssuerConf
     let text = format!(
         "auth: {{resource: '{RESOURCE}', issuers: [{{issuer: '{ISSUER}', tenant: acme}}]}}"
     );
-    let mut issuer = config::load_from(&text, []).unwrap().auth.issuers.remove(0);
+    let issuer = config::load_from(&text, []).unwrap().auth.issuers.remove(0);
+    let mut issuer = Arc::unwrap_or_clone(issuer);
     changes(&mut issuer);
     issuer
 }
@@ -41,22 +42,18 @@ impl Rig {
         let keyring = Arc::new(Keyring::new(Keys::from_root(b"root").api_key));
         keyring.set_enabled(&TenantId::parse("acme").unwrap(), true);
         let issuers = issuers.into_iter().map(|(config, keys)| {
-            let issuer = TokenIssuer::new(config, None, RESOURCE);
+            let issuer = TokenIssuer::new(config.into(), None, RESOURCE);
             issuer.install_keys(
                 KeySet::parse(keys.to_string().as_bytes()).unwrap(),
                 &keyring,
                 &Metrics::new(false),
             );
-            Arc::new(issuer)
+            (issuer.name().to_owned(), Arc::new(issuer))
         });
-        let tokens = TokenVerifier {
-            issuers: issuers.collect(),
-            keyring: keyring.clone(),
-            metrics: Arc::new(Metrics::new(false)),
-            digester: TokenDigester::default(),
-            remembered: SharedMap::default(),
-            _life: CancellationToken::new().drop_guard(),
-        };
+        let client = transport::HttpClient::new(HttpClientConfig::default()).unwrap();
+        let fetcher = KeyFetcher::new(client.clone(), client);
+        let tokens = TokenVerifier::new(keyring.clone(), fetcher, Arc::new(Metrics::new(false)));
+        tokens.issuers.store(Arc::new(issuers.collect()));
         Self { tokens, keyring }
     }
 
@@ -472,13 +469,13 @@ fn a_07_a_set_without_its_key_shuts_a_token_out_that_was_known() {
     assert_eq!(rig.tokens.remembered.len(), 1);
     let metrics = Metrics::new(false);
     let edition = rig.keyring.version();
-    rig.tokens.issuers[0].install_keys(
+    rig.tokens.issuers.load()[ISSUER].install_keys(
         KeySet::parse(set(&[&old]).to_string().as_bytes()).unwrap(),
         &rig.keyring,
         &metrics,
     );
     assert_eq!(rig.keyring.version(), edition, "the same keys change nothing");
-    rig.tokens.issuers[0].install_keys(
+    rig.tokens.issuers.load()[ISSUER].install_keys(
         KeySet::parse(set(&[&new]).to_string().as_bytes()).unwrap(),
         &rig.keyring,
         &metrics,
@@ -515,27 +512,21 @@ async fn an_issuer_that_can_not_be_reached_holds_up_neither_start_nor_the_end() 
     );
     let auth = config::load_from(&text, []).unwrap().auth;
     let fetcher = KeyFetcher::new(client.clone(), client);
-    let tokens =
-        TokenVerifier::new(&auth, keyring.clone(), fetcher.clone(), Arc::new(Metrics::new(false)))
-            .unwrap();
-    assert!(tokens.verify("a.b.c", None).is_err());
-    assert!(
-        TokenVerifier::new(
-            &config::Config::default().auth,
-            keyring,
-            fetcher,
-            Arc::new(Metrics::new(false))
-        )
-        .is_none()
-    );
+    let tokens = TokenVerifier::new(keyring, fetcher, Arc::new(Metrics::new(false)));
+    assert!(!tokens.has_issuers());
+    tokens.set_issuers(auth.resource.as_deref(), &auth.issuers);
+    assert!(tokens.has_issuers() && tokens.verify("a.b.c", None).is_err());
 }
 
 #[test]
 fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
     let key = SigningKey::ec("one");
     let rig = Rig::with(&[&key]);
-    let (token, metrics, issuer) =
-        (key.sign(&claims(json!({}))), Metrics::new(false), &rig.tokens.issuers[0]);
+    let (token, metrics, issuer) = (
+        key.sign(&claims(json!({}))),
+        Metrics::new(false),
+        rig.tokens.issuers.load()[ISSUER].clone(),
+    );
     let take = |keys: Value| {
         issuer.install_keys(
             KeySet::parse(keys.to_string().as_bytes()).unwrap(),
@@ -558,9 +549,9 @@ fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
     );
     assert!(rig.verify(&token).is_ok());
     let metrics = Metrics::new(false);
-    metrics.tokens.issuers(1);
+    metrics.tokens.has_keys(false);
     let aged = super::issuer::TokenIssuer::new(
-        self::issuer(|issuer| issuer.keys_max_age = std::time::Duration::ZERO),
+        self::issuer(|issuer| issuer.keys_max_age = std::time::Duration::ZERO).into(),
         None,
         RESOURCE,
     );

@@ -25,7 +25,10 @@ use rules::{
 };
 
 use super::{audit::ClientIp, health, problem::Problem};
-use crate::{auth::OperatorTokens, config::AuthConfig, control::Control};
+use crate::{
+    auth::{AuthSettings, OperatorTokens},
+    control::Control,
+};
 
 const NOT_A_TOKEN: &str = "this is neither the admin token nor an operator's token";
 
@@ -33,7 +36,8 @@ const NOT_A_TOKEN: &str = "this is neither the admin token nor an operator's tok
 pub(super) struct Access {
     token: TokenPolicy,
     loopback: bool,
-    allowed_hosts: Vec<String>,
+    /// `allowed_hosts` follows a reload.
+    auth: AuthSettings,
 }
 
 /// Refusal of a request.
@@ -59,14 +63,14 @@ enum TokenPolicy {
 }
 
 impl Access {
-    pub(super) fn new(auth: &AuthConfig, address: SocketAddr) -> Self {
+    pub(super) fn new(auth: AuthSettings, address: SocketAddr) -> Self {
         let loopback = address.ip().is_loopback();
-        let token = match &auth.admin_token {
+        let token = match &auth.load().admin_token {
             Some(token) => TokenPolicy::Required(hash(token.expose())),
             None if loopback => TokenPolicy::OpenToLocalUsers,
             None => TokenPolicy::Missing,
         };
-        Self { token, loopback, allowed_hosts: auth.allowed_hosts.clone() }
+        Self { token, loopback, auth }
     }
 
     pub(super) fn announce(&self) {
@@ -108,8 +112,10 @@ impl Access {
         let Some(host) = requested_host(uri, headers) else {
             return Err(Problem::invalid("Host", "the Host header is missing or not a host name"));
         };
-        let is_ours = is_loopback_name(host.host())
-            || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host.host()));
+        let is_ours = is_loopback_name(host.host()) || {
+            let hosts = &self.auth.load().allowed_hosts;
+            hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host.host()))
+        };
         if !is_ours {
             return refused(
                 "host-refused",

@@ -27,6 +27,8 @@ const ID_BYTES_MAX: usize = 128;
 pub(super) struct TenantName(pub(super) TenantId);
 /// `{backend}` of the path.
 pub(super) struct BackendName(pub(super) BackendId);
+/// `{issuer}` of the path: the name of a stored issuer.
+pub(super) struct IssuerName(pub(super) BackendId);
 /// `{id}` of the path: of a key, a session or a task.
 pub(super) struct PathId(pub(super) String);
 /// Query parameters. An unknown parameter is refused.
@@ -53,6 +55,17 @@ impl<S: Send + Sync> FromRequestParts<S> for BackendName {
         BackendId::parse(&name)
             .map(Self)
             .map_err(|error| Problem::invalid("backend", error.to_string()))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for IssuerName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let name = path_parameter(parts, state, "issuer").await?;
+        BackendId::parse(&name)
+            .map(Self)
+            .map_err(|error| Problem::invalid("issuer", error.to_string()))
     }
 }
 

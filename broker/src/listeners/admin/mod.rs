@@ -14,6 +14,7 @@ mod backends;
 mod configuration;
 mod health;
 mod input;
+mod issuers;
 mod live;
 pub mod openapi;
 #[cfg(test)]
@@ -85,7 +86,7 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let access = match listener.local_addr() {
-        Ok(address) => Access::new(&control.config.auth, address),
+        Ok(address) => Access::new(control.broker.auth_settings(), address),
         Err(error) => {
             tracing::error!(%error, "the admin listener has no address");
             return;
@@ -243,6 +244,11 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         )
         .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
         .route("/admin/v1/tenants/{tenant}/policy/report", get(policies::report))
+        .route("/admin/v1/tenants/{tenant}/issuers", get(issuers::list))
+        .route(
+            "/admin/v1/tenants/{tenant}/issuers/{issuer}",
+            get(issuers::show).put(issuers::put).delete(issuers::remove),
+        )
         .route(
             "/admin/v1/tenants/{tenant}/revocations",
             post(revocations::create).get(revocations::list),

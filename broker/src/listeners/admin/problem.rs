@@ -119,6 +119,11 @@ impl From<ControlError> for Problem {
                     .field(fault.path.clone());
             }
             ControlError::Policy(faults) => return Self::policy(faults),
+            ControlError::Faults(faults) => return Self::faults(faults),
+            ControlError::IssuerTaken { .. } => {
+                return Self::new(StatusCode::CONFLICT, "issuer-taken", detail).field("issuer");
+            }
+            ControlError::NoResource => (StatusCode::CONFLICT, "no-resource"),
             ControlError::NotFound { .. }
             | ControlError::Store(StoreError::UnknownTenant { .. }) => {
                 (StatusCode::NOT_FOUND, "not-found")

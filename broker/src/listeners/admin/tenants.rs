@@ -53,6 +53,12 @@ pub(super) struct PageParams {
     pub(super) after: Option<String>,
 }
 
+impl PageParams {
+    pub(super) fn page(self) -> Result<Page, Problem> {
+        Page::new(self.limit, self.after)
+    }
+}
+
 /// Settings of a new key.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -91,8 +97,7 @@ pub(super) async fn list(
 ) -> Result<impl IntoResponse, Problem> {
     let mut tenants = control.tenants();
     tenants.retain(|view| operator.covers_tenant(&view.tenant));
-    let (tenants, next) =
-        Page::new(page.limit, page.after)?.of(tenants, |view| view.tenant.clone());
+    let (tenants, next) = page.page()?.of(tenants, |view| view.tenant.clone());
     Ok(axum::Json(TenantList { tenants, next }))
 }
 
@@ -142,8 +147,7 @@ pub(super) async fn list_keys(
     TenantName(tenant): TenantName,
     QueryParams(page): QueryParams<PageParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    let (keys, next) = Page::new(page.limit, page.after)?
-        .of(control.keys_of(&tenant).await?, |view| view.id.clone());
+    let (keys, next) = page.page()?.of(control.keys_of(&tenant).await?, |view| view.id.clone());
     Ok(axum::Json(KeyList { keys, next }))
 }
 

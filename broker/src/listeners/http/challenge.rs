@@ -1,16 +1,20 @@
 //! The challenge of a refused request: `WWW-Authenticate` (RFC 6750, RFC 9728; MCP 2025-11-25 and 2026-07-28, Authorization).
 
 use http::{
-    HeaderMap, HeaderValue, Response, StatusCode,
+    HeaderMap, HeaderValue, Response, StatusCode, Uri,
     header::{AUTHORIZATION, WWW_AUTHENTICATE},
 };
 use protocol::error::Refusal;
 use rules::endpoint::Endpoint;
 
+use super::listed_issuers::ListedIssuers;
 use crate::config::AuthConfig;
 
 /// Path of the metadata of the resource ([`super::resource_metadata`]).
 pub(super) const METADATA: &str = "/.well-known/oauth-protected-resource";
+
+/// Scope for refresh tokens. It does not belong to a resource (OpenID Connect Core 1.0, 11).
+pub(super) const OFFLINE_ACCESS: &str = "offline_access";
 
 /// Returns the challenge of a `403` for a valid token without a required scope. It names all
 /// required scopes.
@@ -30,23 +34,24 @@ pub(super) fn insufficient_scope(refusal: &Refusal) -> Option<HeaderValue> {
 /// Completes a challenge with the URL of the resource's metadata, the error of a given token, and
 /// the required scopes. Without issuers the response is unchanged.
 ///
-/// `path` is the path of the request. `shown` is true if it had a credential.
+/// `uri` is that of the request, and `path` is the path of its resource. `shown` is true if it had
+/// a credential.
 pub(super) fn complete<B>(
     auth: &AuthConfig,
-    path: &str,
+    (uri, path): (&Uri, &str),
     shown: bool,
     mut response: Response<B>,
 ) -> Response<B> {
-    let Some(resource) = auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()) else {
-        return response;
-    };
+    let Some(listed) = ListedIssuers::new(auth, uri) else { return response };
     let Some(begun) =
         response.headers().get(WWW_AUTHENTICATE).and_then(|begun| begun.to_str().ok())
     else {
         return response;
     };
+    let (resource, below) = (listed.resource, below(path).unwrap_or_default());
+    let tenant = listed.named.as_ref().map(|tenant| format!("?tenant={tenant}"));
     let place =
-        format!("resource_metadata=\"{resource}{METADATA}{}\"", below(path).unwrap_or_default());
+        format!("resource_metadata=\"{resource}{METADATA}{below}{}\"", tenant.unwrap_or_default());
     let mut text = match begun.split_once(' ') {
         None => format!("{begun} {place}"),
         Some(_) => format!("{begun}, {place}"),
@@ -55,7 +60,7 @@ pub(super) fn complete<B>(
         if shown {
             text.push_str(", error=\"invalid_token\"");
         }
-        let scopes = scopes(auth);
+        let scopes = scopes(&listed);
         if !scopes.is_empty() {
             text.push_str(&format!(", scope=\"{}\"", scopes.join(" ")));
         }
@@ -76,10 +81,10 @@ pub(super) fn has_credential(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION)
 }
 
-/// Returns the scopes that any issuer requires.
-pub(super) fn scopes(auth: &AuthConfig) -> Vec<&str> {
+/// Returns the scopes that any of the issuers requires.
+pub(super) fn scopes<'a>(listed: &ListedIssuers<'a>) -> Vec<&'a str> {
     let mut scopes: Vec<&str> = Vec::new();
-    for scope in auth.issuers.iter().flat_map(|issuer| &issuer.scopes) {
+    for scope in listed.issuers.iter().flat_map(|issuer| &issuer.scopes) {
         if !scopes.contains(&scope.as_str()) {
             scopes.push(scope);
         }

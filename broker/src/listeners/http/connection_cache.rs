@@ -4,7 +4,10 @@
 use std::{
     future::poll_fn,
     pin::pin,
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
 };
 
@@ -58,6 +61,8 @@ pub(super) struct ValidatedHead {
     /// True if later heads may be equal to this one.
     repeats: bool,
     summary: OnceLock<HeadSummary>,
+    /// One more than the edition of the Origin and Host rules that the head has passed.
+    guard_edition: AtomicU64,
     /// Caller of the credential, with the version of the keys at the check.
     caller: Mutex<Option<(KeyringVersion, AuthenticatedCaller)>>,
 }
@@ -75,6 +80,15 @@ impl ValidatedHead {
     /// not.
     fn repeating() -> Self {
         Self { repeats: true, ..Self::default() }
+    }
+
+    /// Returns whether the head has passed this edition of the Origin and Host rules.
+    pub(super) fn passed_guard(&self, edition: u64) -> bool {
+        self.guard_edition.load(Ordering::Relaxed) == edition + 1
+    }
+
+    pub(super) fn note_guard(&self, edition: u64) {
+        self.guard_edition.store(edition + 1, Ordering::Relaxed);
     }
 
     pub(super) fn is_validated(&self) -> bool {

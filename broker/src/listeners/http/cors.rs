@@ -2,7 +2,7 @@
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
-    header::{ACCESS_CONTROL_REQUEST_HEADERS, VARY},
+    header::{ACCESS_CONTROL_REQUEST_HEADERS, CACHE_CONTROL, VARY},
 };
 use protocol::stateless::headers::PARAM_PREFIX;
 use rules::limits::PREFLIGHT_PARAMS_MAX;
@@ -18,14 +18,20 @@ pub(super) fn with_cors_headers(
     guard: &RequestGuard,
     origin: Option<HeaderValue>,
 ) -> Response<Body> {
-    if let Some(origin) = origin.filter(|origin| guard.allows_origin(origin)) {
-        let headers = response.headers_mut();
+    // Shared caches must not give a page the answer to a request without an origin.
+    let is_public = |value: &HeaderValue| value.as_bytes().starts_with(b"public");
+    let is_cached = response.headers().get(CACHE_CONTROL).is_some_and(is_public);
+    let allowed = origin.filter(|origin| guard.allows_origin(origin));
+    let headers = response.headers_mut();
+    if is_cached || allowed.is_some() {
+        headers.append(VARY, HeaderValue::from_static("origin"));
+    }
+    if let Some(origin) = allowed {
         headers.insert("access-control-allow-origin", origin);
         headers.insert(
             "access-control-expose-headers",
             HeaderValue::from_static("mcp-session-id, mcp-protocol-version, www-authenticate"),
         );
-        headers.append(VARY, HeaderValue::from_static("origin"));
     }
     response
 }

@@ -9,6 +9,7 @@ use tokio::{net::TcpStream, time::Instant};
 use transport::http1_server::{NextRequest, PostRequest, ServerConnection};
 
 use super::{
+    authorization_server,
     connection::{BoxError, ConnectionContext},
     connection_cache::ConnectionCache,
     http_sse, request,
@@ -52,7 +53,8 @@ pub(super) async fn serve(
         match next {
             NextRequest::Post
                 if !http_sse::matches_path(posts.path())
-                    && !websocket::matches_path(posts.path()) => {}
+                    && !websocket::matches_path(posts.path())
+                    && !authorization_server::matches_path(posts.path()) => {}
             NextRequest::Post | NextRequest::Other => {
                 let (socket, first) = posts.into_parts();
                 return Ok(Some(FallbackConnection { socket, first, deadline }));

@@ -65,8 +65,11 @@ pub(super) async fn handle(
     request: Request<Incoming>,
     floor: ConnectionContext,
 ) -> Response<Body> {
-    let (origin, shown) =
-        (request.headers().get(ORIGIN).cloned(), challenge::has_credential(request.headers()));
+    let (origin, shown, uri) = (
+        request.headers().get(ORIGIN).cloned(),
+        challenge::has_credential(request.headers()),
+        request.uri().clone(),
+    );
     let response = match handle_request(broker, guard, request, floor).await {
         Ok(response) => response,
         Err(refusal) => {
@@ -76,7 +79,7 @@ pub(super) async fn handle(
                     .headers_mut()
                     .insert(ALLOW, HeaderValue::from_static("GET, POST, OPTIONS"));
             }
-            challenge::complete(&broker.shared.config.auth, "", shown, response)
+            challenge::complete(&broker.auth(), (&uri, ""), shown, response)
         }
     };
     with_cors_headers(response, guard, origin)

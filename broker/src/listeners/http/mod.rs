@@ -5,6 +5,7 @@
 //! in total and per address. A connection whose request head does not arrive in time is closed.
 
 pub(super) mod authenticate;
+mod authorization_server;
 mod body;
 mod challenge;
 mod connection;
@@ -17,6 +18,7 @@ pub(super) mod headers;
 mod http2_stall;
 mod http_sse;
 pub(super) mod inbound_request;
+mod listed_issuers;
 mod post;
 pub(super) mod request;
 mod request_guard;
@@ -80,7 +82,7 @@ pub async fn serve(
     let proxies =
         ProxyProtocol::new(&broker.shared.config, broker.shared.config.listen.proxies.http);
     let admission = Arc::new(ConnectionLimiter::new(limits, proxies));
-    let guard = Arc::new(RequestGuard::new(&broker.shared.config.auth, local));
+    let guard = Arc::new(RequestGuard::new(broker.auth_settings(), local));
     let (connections, sessions, streams) =
         (TaskTracker::new(), TaskTracker::new(), Arc::<SseStreams>::default());
     loop {
@@ -286,6 +288,9 @@ fn service(
                 }
                 path if resource_metadata::matches_path(request.method(), path) => {
                     resource_metadata::handle(&broker, &guard, &request)
+                }
+                path if authorization_server::matches_path(path) => {
+                    Box::pin(authorization_server::handle(&broker, &guard, request)).await
                 }
                 path if http_sse::matches_path(path) => {
                     Box::pin(http_sse::handle(

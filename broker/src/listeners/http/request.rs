@@ -46,8 +46,8 @@ pub(super) async fn handle(
     {
         ServerResponse::Other(response) if challenge::may_be_challenge(&response) => {
             let shown = challenge::has_credential(&head.0.headers);
-            challenge::complete(&broker.shared.config.auth, head.0.uri.path(), shown, response)
-                .into()
+            let uri = &head.0.uri;
+            challenge::complete(&broker.auth(), (uri, uri.path()), shown, response).into()
         }
         answer => answer,
     };
@@ -90,10 +90,12 @@ async fn dispatch(
     body: impl RequestBody,
 ) -> Result<ServerResponse, Rejection> {
     let endpoint = endpoint(head.uri.path()).map_err(reject_without_id)?;
-    if let RequestSource::Client(guard, _) = source
-        && !cache.validated_head.is_validated()
-    {
-        guard.check_origin_and_host(&head.headers, &head.uri).map_err(reject_without_id)?;
+    if let RequestSource::Client(guard, _) = source {
+        let edition = guard.edition();
+        if !cache.validated_head.passed_guard(edition) {
+            guard.check_origin_and_host(&head.headers, &head.uri).map_err(reject_without_id)?;
+            cache.validated_head.note_guard(edition);
+        }
     }
     let method = head.method.clone();
     if method == HttpMethod::OPTIONS {

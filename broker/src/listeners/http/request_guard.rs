@@ -9,24 +9,23 @@ use http::{
 };
 use protocol::error::{ErrorKind, Refusal};
 
-use crate::config::AuthConfig;
+use crate::auth::AuthSettings;
 
 /// Origin and Host rules of one listener (MCP 2025-11-25, Transports: Security).
 #[derive(Debug)]
 pub(in crate::listeners) struct RequestGuard {
     loopback: bool,
-    origins: Vec<String>,
-    hosts: Vec<String>,
+    auth: AuthSettings,
 }
 
 impl RequestGuard {
-    pub(super) fn new(auth: &AuthConfig, local: SocketAddr) -> Self {
-        let lower = |list: &[String]| list.iter().map(|text| text.to_ascii_lowercase()).collect();
-        Self {
-            loopback: local.ip().is_loopback(),
-            origins: lower(&auth.allowed_origins),
-            hosts: lower(&auth.allowed_hosts),
-        }
+    pub(super) fn new(auth: AuthSettings, local: SocketAddr) -> Self {
+        Self { loopback: local.ip().is_loopback(), auth }
+    }
+
+    /// Returns the edition of the rules, which the caller reads before a check.
+    pub(super) fn edition(&self) -> u64 {
+        self.auth.edition()
     }
 
     /// Refuses requests of foreign web pages. The origin of a page must be allowed. On a loopback
@@ -69,7 +68,8 @@ impl RequestGuard {
 
     pub(super) fn allows_origin(&self, origin: &HeaderValue) -> bool {
         let Ok(origin) = origin.to_str().map(str::to_ascii_lowercase) else { return false };
-        if self.origins.contains(&origin) {
+        let origins = &self.auth.load().allowed_origins;
+        if origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(&origin)) {
             return true;
         }
         let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
@@ -83,10 +83,12 @@ impl RequestGuard {
         }
         let host = host.to_ascii_lowercase();
         is_loopback_host(&host)
-            || self
-                .hosts
-                .iter()
-                .any(|allowed| *allowed == host || host_name(&host) == Some(allowed))
+            || self.auth.load().allowed_hosts.iter().any(|allowed| {
+                [Some(host.as_str()), host_name(&host)]
+                    .into_iter()
+                    .flatten()
+                    .any(|host| allowed.eq_ignore_ascii_case(host))
+            })
     }
 }
 
@@ -116,6 +118,7 @@ fn host_name(host: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::AuthConfig;
 
     fn guard(local: &str, origins: &[&str]) -> RequestGuard {
         let auth = AuthConfig {
@@ -127,7 +130,7 @@ mod tests {
             resource: None,
             issuers: Vec::new(),
         };
-        RequestGuard::new(&auth, local.parse().unwrap())
+        RequestGuard::new(AuthSettings::new(auth), local.parse().unwrap())
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {

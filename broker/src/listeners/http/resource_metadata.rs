@@ -3,19 +3,25 @@
 
 use std::sync::Arc;
 
-use http::{Method as HttpMethod, Request, Response, StatusCode, header::ORIGIN};
+use http::{
+    HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri,
+    header::{CACHE_CONTROL, ORIGIN},
+};
 use protocol::error::{ErrorKind, Refusal};
 use serde_json::json;
 
 use super::{
-    challenge::{METADATA, below, scopes},
+    challenge::{METADATA, OFFLINE_ACCESS, below, scopes},
     cors::{preflight, with_cors_headers},
+    listed_issuers::ListedIssuers,
     request_guard::RequestGuard,
     response::{self, Body},
 };
-use crate::{broker::Broker, config::AuthConfig};
+use crate::{auth::adapted::authorization_server, broker::Broker};
 
 const NAME: &str = "MCP broker";
+/// Time for which a client may cache the metadata. A policy can change its scopes.
+const AGE: &str = "public, max-age=60";
 
 /// Returns whether a request is for metadata.
 pub(super) fn matches_path(method: &HttpMethod, path: &str) -> bool {
@@ -35,28 +41,39 @@ pub(super) fn handle<B>(
             .method()
         {
             &HttpMethod::OPTIONS => Ok(preflight(request.headers())),
-            _ => metadata(&broker.shared.config.auth, request.uri().path()),
+            _ => metadata(broker, request.uri()),
         });
     let response = answered
         .unwrap_or_else(|refusal| response::refusal_response(&broker.shared, &refusal, None));
     with_cors_headers(response, guard, origin)
 }
 
-fn metadata(auth: &AuthConfig, path: &str) -> Result<Response<Body>, Refusal> {
+fn metadata(broker: &Broker, uri: &Uri) -> Result<Response<Body>, Refusal> {
     let nothing = || Refusal::new(ErrorKind::NotFound, "this path has no such metadata");
-    let resource =
-        auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()).ok_or_else(nothing)?;
-    let rest = path.strip_prefix(METADATA).ok_or_else(nothing)?;
+    let auth = broker.auth();
+    let listed = ListedIssuers::new(&auth, uri).ok_or_else(nothing)?;
+    let rest = uri.path().strip_prefix(METADATA).ok_or_else(nothing)?;
     let of = if matches!(rest, "" | "/") { Some(String::new()) } else { below(rest) };
+    let servers: Vec<_> =
+        listed.issuers.iter().map(|issuer| authorization_server(listed.resource, issuer)).collect();
     let mut document = json!({
-        "resource": format!("{resource}{}", of.ok_or_else(nothing)?),
-        "authorization_servers": auth.issuers.iter().map(|issuer| &issuer.issuer).collect::<Vec<_>>(),
+        "resource": format!("{}{}", listed.resource, of.ok_or_else(nothing)?),
+        "authorization_servers": servers,
         "bearer_methods_supported": ["header"],
         "resource_name": NAME,
     });
-    let scopes = scopes(auth);
+    let policy = listed.tenant().and_then(|tenant| broker.policy(tenant));
+    let mut scopes = scopes(&listed);
+    for scope in policy.iter().flat_map(|policy| policy.scopes()) {
+        if !scopes.contains(&scope) {
+            scopes.push(scope);
+        }
+    }
+    scopes.retain(|scope| *scope != OFFLINE_ACCESS);
     if !scopes.is_empty() {
         document["scopes_supported"] = json!(scopes);
     }
-    Ok(response::json(StatusCode::OK, document.to_string().into()))
+    let mut response = response::json(StatusCode::OK, document.to_string().into());
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(AGE));
+    Ok(response)
 }

@@ -64,7 +64,7 @@ pub(super) async fn handle(
 ) -> Response<Body> {
     floor.remote = floor.request_remote(request.headers());
     let upgrade = hyper::upgrade::on(&mut request);
-    let shown = challenge::has_credential(request.headers());
+    let (shown, uri) = (challenge::has_credential(request.headers()), request.uri().clone());
     match prepare_upgrade(broker, guard, request, floor.remote).await {
         Ok(UpgradeResponse { response, plan }) => {
             if let Some(plan) = plan {
@@ -75,7 +75,7 @@ pub(super) async fn handle(
         }
         Err(Rejection { refusal, id, .. }) => {
             let response = response::refusal_response(&broker.shared, &refusal, id.as_ref());
-            challenge::complete(&broker.shared.config.auth, "", shown, response)
+            challenge::complete(&broker.auth(), (&uri, ""), shown, response)
         }
     }
 }

@@ -5,10 +5,8 @@ use testkit::{
     AuthorizationServer, FakeBackend, HttpVersion, TestBroker, TestClient, authorization::RESOURCE,
 };
 
-use super::{guarded, started};
+use super::{WELL_KNOWN, guarded, started};
 use crate::{echo, initialize_body, kind, refused, request};
-
-const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
 /// Returns a client whose answers are not judged: they are no messages of MCP.
 fn at(broker: &TestBroker, path: &str) -> TestClient {
@@ -154,4 +152,27 @@ async fn auth_05_a_token_in_the_query_is_refused() {
         .post(initialize_body("2025-11-25"))
         .await;
     assert_eq!(refused(response).await.0, 400);
+}
+
+#[tokio::test]
+async fn scopes_of_the_tenants_policy_are_in_the_metadata() {
+    let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
+    let broker = guarded(&server, &backend, json!({"scopes": ["mcp:tools", "offline_access"]}))
+        .single_process()
+        .start()
+        .await;
+    let rule = |id: &str, scopes: serde_json::Value| json!({"id": id, "effect": "deny", "required_scopes": scopes});
+    let policy = json!({"rules": [
+        rule("a", json!(["b:write", "mcp:tools"])),
+        rule("b", json!(["b:read", "offline_access"])),
+    ]});
+    let (stored, answer) = broker.admin().put("/admin/v1/tenants/acme/policy", &policy).await;
+    assert_eq!(stored, 201, "{answer}");
+    for path in ["/mcp", "/mcp/b", "?tenant=acme"] {
+        let response = at(&broker, &format!("{WELL_KNOWN}{path}")).send("GET", &[], "").await;
+        assert_eq!(response.header("cache-control"), Some("public, max-age=60"));
+        assert_eq!(response.header("vary"), Some("origin"));
+        let scopes = response.json().await["scopes_supported"].clone();
+        assert_eq!(scopes, json!(["mcp:tools", "b:read", "b:write"]), "{path}");
+    }
 }

@@ -1,15 +1,18 @@
 //! Tokens of authorization servers: the access that each gives, over every listener (MCP,
 //! Authorization: the MCP server's side).
 
+mod adapted;
 mod bound;
 mod expiry;
 mod introspection;
 mod keys;
 mod metadata;
 mod refusals;
+pub(crate) mod reload;
 mod revocation;
 mod secrecy;
 mod sessions;
+mod stored;
 mod wires;
 
 use serde_json::{Value, json};
@@ -20,6 +23,8 @@ use testkit::{
 
 use crate::{builder, initialize_body};
 
+/// Path of the metadata of the resource.
+const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 /// Longer than the clocks of an issuer and of the broker may differ, in seconds.
 const LEEWAY: i64 = 60;
 

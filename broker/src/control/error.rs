@@ -1,0 +1,43 @@
+//! Errors of changes by operators. The admin API makes a problem document of each.
+
+use rules::access::PolicyFault;
+use storage::StoreError;
+
+use crate::{auth::DEFAULT_TENANT, config::FieldError};
+
+/// Reason why a change or a query was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("{what} {name} does not exist")]
+    NotFound { what: &'static str, name: String },
+    #[error("{what} {name} comes from the configuration file; change it there")]
+    Declared { what: &'static str, name: String },
+    #[error("tenant {DEFAULT_TENANT} always exists; disable it instead: {{\"enabled\": false}}")]
+    DefaultTenant,
+    #[error(
+        "operator {operator} is limited to it, and a later tenant of that name would be theirs; revoke the operator first"
+    )]
+    NamedByOperator { operator: String },
+    #[error("the {what} {}", if *.exists { "is not what If-Match or If-None-Match names; GET shows its ETag" } else { "does not exist, and If-Match asks for one that does" })]
+    Changed { what: &'static str, exists: bool },
+    #[error("there are {max} {what} already, and no more are allowed")]
+    TooMany { what: &'static str, max: usize },
+    #[error("{} {}{}{}", .0.path, .0.problem, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
+    Invalid(FieldError),
+    #[error("{} {}; allowed: {}", .0.path, .0.problem, .0.allowed)]
+    Reserved(FieldError),
+    #[error("{} {}", .0.first().map_or("", |fault| &fault.path), .0.first().map_or("", |fault| &fault.problem))]
+    Policy(Vec<PolicyFault>),
+    #[error("{}", .0.first().map_or_else(String::new, ToString::to_string))]
+    Faults(Vec<FieldError>),
+    #[error("the URL of this issuer is that of {holder}; an issuer is accepted once")]
+    IssuerTaken { holder: String },
+    #[error("auth.resource of the configuration file is missing, and issuers need it")]
+    NoResource,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the operating system gives no random numbers")]
+    NoRandomness,
+    #[error("the change was stopped by an internal fault; see the broker's log")]
+    Internal,
+}

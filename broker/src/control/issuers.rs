@@ -1,0 +1,348 @@
+//! Operations on the issuers of a tenant: list, show, store and remove.
+//!
+//! Invariants:
+//! - A stored issuer names its own tenant only.
+//! - An issuer is in force once. Its URL is a part of the names of its principals, so a second entry
+//!   with the same URL is refused, in whichever tenant.
+//! - Settings are sealed in the store, because they can hold the secret of a client.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use protocol::ids::{BackendId, TenantId};
+use records::{AdminChange, TokenIssuerRecord};
+use rules::limits::tokens::ISSUERS_PER_TENANT_MAX;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{
+    Author, Control, ControlError, LoadError, Preconditions, PutOutcome, Tagged,
+    registry::{EntryOrigin, Issuers, Registry, RegistryEntry},
+    resource_views::moment,
+    validation::{now_us, refuse_more},
+};
+use crate::{
+    auth::adapted::authorization_server,
+    config::{AuthConfig, Config, FieldError, IssuerConfig, TenantMapping, parse_stored_issuer},
+};
+
+/// Settings of a stored issuer, as an operator wrote them and as they are in force.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct StoredIssuer {
+    body: Value,
+    #[serde(skip)]
+    config: Arc<IssuerConfig>,
+}
+
+/// An issuer of a tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct IssuerView {
+    /// Absent for an issuer of the configuration file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Issuer exactly as in `iss`.
+    pub issuer: String,
+    /// Authorization server that clients use: the issuer, or the broker in front of it.
+    pub authorization_server: String,
+    /// Settings as stored, without secrets. Absent for an issuer of the configuration file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub settings: Option<Value>,
+    /// True if the secret of a client is stored. A `PUT` without it removes it.
+    pub secret: bool,
+    /// Number of keys that this replica can verify tokens with.
+    pub keys: usize,
+    /// Why this replica cannot stand in front of the issuer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+    /// `api`, or `config` for an issuer of the configuration file, which can only be changed there.
+    pub source: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<String>,
+}
+
+impl Control {
+    /// Returns the issuers whose tokens are of this tenant alone.
+    pub fn issuers(&self, tenant: &TenantId) -> Result<Vec<IssuerView>, ControlError> {
+        self.check_tenant(tenant)?;
+        let registry = self.registry.load();
+        let of_file = registry
+            .auth
+            .issuers
+            .iter()
+            .filter(|issuer| issuer.tenant == TenantMapping::Fixed(tenant.clone()))
+            .map(|issuer| self.issuer_view(&registry, issuer));
+        let stored = registry
+            .issuers_of(tenant)
+            .map(|(name, entry)| self.stored_issuer_view(&registry, name, entry));
+        Ok(stored.chain(of_file).collect())
+    }
+
+    pub fn issuer(
+        &self,
+        tenant: &TenantId,
+        name: &BackendId,
+    ) -> Result<Tagged<IssuerView>, ControlError> {
+        self.check_tenant(tenant)?;
+        let registry = self.registry.load();
+        let entry =
+            registry.issuers.get(&(tenant.clone(), name.clone())).ok_or_else(|| no_issuer(name))?;
+        Ok(self.tagged_issuer(&registry, name, entry))
+    }
+
+    /// Stores an issuer. It is in force when this returns. Its keys may not be fetched yet.
+    pub async fn put_issuer(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        name: BackendId,
+        body: Value,
+        condition: Preconditions,
+        author: Author,
+    ) -> Result<PutOutcome<IssuerView>, ControlError> {
+        let config = parse_stored_issuer(&tenant, &body).map_err(ControlError::Faults)?;
+        self.check_issuer_egress(&config)?;
+        let spec = StoredIssuer { body: without_nulls(body), config: Arc::new(config) };
+        self.change(|control| async move {
+            control.check_tenant(&tenant)?;
+            let registry = control.registry.load_full();
+            let place = (tenant.clone(), name.clone());
+            let old = registry.issuers.get(&place);
+            condition.holds("issuer", old.map(|entry| control.tag(entry)).as_deref())?;
+            let count = registry.issuers_of(&tenant).count();
+            refuse_more(old.is_none(), count, "issuers of this tenant", ISSUERS_PER_TENANT_MAX)?;
+            if registry.auth.resource.is_none() {
+                return Err(ControlError::NoResource);
+            }
+            if let Some(holder) = registry.holder_of(&spec.config.issuer, &place) {
+                return Err(ControlError::IssuerTaken { holder });
+            }
+            let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
+            let text = serde_json::to_vec(&entry.spec.body).map_err(|_| ControlError::Internal)?;
+            let sealed = control.keys.seal.seal(&seal_place(&tenant, name.as_str()), &text);
+            let record = TokenIssuerRecord {
+                tenant: tenant.clone(),
+                issuer: name.as_str().to_owned(),
+                settings: sealed.map_err(|_| ControlError::Internal)?,
+                created_at_us: entry.created_at_us,
+                updated_at_us: entry.updated_at_us,
+            };
+            control.commit(AdminChange::PutTokenIssuer(&record), &author).await?;
+            let created = old.is_none();
+            control.edit(|registry| {
+                registry.issuers.insert(place.clone(), Arc::clone(&entry));
+            });
+            let registry = control.registry.load();
+            control.broker.set_auth(registry.auth_in_force());
+            tracing::info!(%tenant, name = %name, issuer = entry.spec.config.issuer, created, "issuer stored");
+            Ok(PutOutcome { entry: control.tagged_issuer(&registry, &name, &entry), created })
+        })
+        .await
+    }
+
+    pub async fn delete_issuer(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        name: BackendId,
+        condition: Preconditions,
+        author: Author,
+    ) -> Result<(), ControlError> {
+        self.change(|control| async move {
+            control.check_tenant(&tenant)?;
+            let registry = control.registry.load_full();
+            let place = (tenant.clone(), name.clone());
+            let old = registry.issuers.get(&place);
+            condition.holds("issuer", old.map(|entry| control.tag(entry)).as_deref())?;
+            let change = AdminChange::DeleteTokenIssuer(&tenant, name.as_str());
+            if !control.commit(change, &author).await? {
+                return Err(no_issuer(&name));
+            }
+            control.edit(|registry| {
+                registry.issuers.remove(&place);
+            });
+            control.broker.set_auth(control.registry.load().auth_in_force());
+            tracing::info!(%tenant, name = %name, "issuer removed");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Checks IP addresses now. Host names are resolved and checked at every connect.
+    fn check_issuer_egress(&self, config: &IssuerConfig) -> Result<(), ControlError> {
+        let issuer = config.issuer.parse::<http::Uri>().ok();
+        let urls = [("issuer", issuer.as_ref()), ("jwks_url", config.jwks_url.as_ref())];
+        for (field, url) in urls {
+            let host = url.and_then(|url| url.host()).unwrap_or_default();
+            let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() else { continue };
+            self.config.egress.check(address).map_err(|denied| {
+                let problem = format!("leads to a refused address: {denied}");
+                ControlError::Invalid(FieldError::new(field, problem, ""))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn tagged_issuer(
+        &self,
+        registry: &Registry,
+        name: &BackendId,
+        entry: &RegistryEntry<StoredIssuer>,
+    ) -> Tagged<IssuerView> {
+        Tagged { view: self.stored_issuer_view(registry, name, entry), tag: self.tag(entry) }
+    }
+
+    fn stored_issuer_view(
+        &self,
+        registry: &Registry,
+        name: &BackendId,
+        entry: &RegistryEntry<StoredIssuer>,
+    ) -> IssuerView {
+        let mut settings = entry.spec.body.clone();
+        let registration = settings.get_mut("registration").and_then(Value::as_object_mut);
+        registration.map(|registration| registration.remove("secret"));
+        IssuerView {
+            name: Some(name.as_str().to_owned()),
+            settings: Some(settings),
+            source: entry.origin.name().to_owned(),
+            created_at: Some(moment(entry.created_at_us)),
+            updated_at: Some(moment(entry.updated_at_us)),
+            ..self.issuer_view(registry, &entry.spec.config)
+        }
+    }
+
+    fn issuer_view(&self, registry: &Registry, config: &IssuerConfig) -> IssuerView {
+        let state = self.broker.issuer_state(&config.issuer);
+        let registration = config.front.as_ref().and_then(|front| front.registration.as_ref());
+        let resource = registry.auth.resource.as_deref().unwrap_or_default();
+        IssuerView {
+            name: None,
+            issuer: config.issuer.clone(),
+            authorization_server: authorization_server(resource, config),
+            settings: None,
+            secret: registration.is_some_and(|client| client.secret.is_some()),
+            keys: state.as_ref().map_or(0, |state| state.keys),
+            fault: state.and_then(|state| state.fault),
+            source: EntryOrigin::Declared.name().to_owned(),
+            created_at: None,
+            updated_at: None,
+        }
+    }
+
+    /// Returns the stored entry of an issuer.
+    pub(super) fn stored_issuer(
+        &self,
+        record: &TokenIssuerRecord,
+    ) -> Result<RegistryEntry<StoredIssuer>, LoadError> {
+        let TokenIssuerRecord { tenant, issuer, settings, created_at_us, updated_at_us } = record;
+        let unreadable = |detail: String| LoadError::Settings {
+            what: format!("issuer {tenant}/{issuer}"),
+            detail,
+        };
+        let text = self.keys.seal.open(&seal_place(tenant, issuer), settings);
+        let text = text.map_err(|error| unreadable(error.to_string()))?;
+        let body: Value =
+            serde_json::from_slice(&text).map_err(|_| unreadable("no JSON".to_owned()))?;
+        let config = parse_stored_issuer(tenant, &body).map_err(|faults| {
+            unreadable(faults.first().map(|fault| fault.path.clone()).unwrap_or_default())
+        })?;
+        Ok(RegistryEntry {
+            spec: StoredIssuer { body, config: Arc::new(config) },
+            origin: EntryOrigin::Stored,
+            created_at_us: *created_at_us,
+            updated_at_us: *updated_at_us,
+        })
+    }
+
+    /// Returns the readable issuers of tenants that exist.
+    pub(super) fn load_issuers(
+        &self,
+        tenants: &super::registry::Tenants,
+        records: Vec<TokenIssuerRecord>,
+    ) -> Result<Issuers, LoadError> {
+        let mut issuers = Issuers::new();
+        for record in records.into_iter().filter(|record| tenants.contains_key(&record.tenant)) {
+            match (self.stored_issuer(&record), BackendId::parse(&record.issuer)) {
+                (Ok(entry), Ok(name)) => drop(issuers.insert((record.tenant, name), entry.into())),
+                (Err(error), _) => self.skip_unreadable(&error),
+                (_, Err(_)) => {}
+            }
+        }
+        refuse_twice(&issuers, &self.config)?;
+        Ok(issuers)
+    }
+}
+
+impl Registry {
+    pub(super) fn issuers_of(
+        &self,
+        tenant: &TenantId,
+    ) -> impl Iterator<Item = (&BackendId, &Arc<RegistryEntry<StoredIssuer>>)> {
+        let of = self.issuers.iter().filter(move |((owner, _), _)| owner == tenant);
+        of.map(|((_, name), entry)| (name, entry))
+    }
+
+    /// Returns the settings of sign-in of both sources. The configuration file decides about an
+    /// issuer of both, and of two stored ones the first does.
+    pub(super) fn auth_in_force(&self) -> AuthConfig {
+        let mut auth = AuthConfig::clone(&self.auth);
+        for ((tenant, name), entry) in &self.issuers {
+            let config = &entry.spec.config;
+            if auth.resource.is_none() {
+                tracing::warn!(%tenant, name = %name, "a stored issuer is not in force: auth.resource is missing");
+            } else if auth.issuers.iter().any(|known| known.issuer == config.issuer) {
+                tracing::warn!(%tenant, name = %name, issuer = config.issuer, "a stored issuer is not in force: another entry has the same URL");
+            } else {
+                auth.issuers.push(Arc::clone(config));
+            }
+        }
+        auth
+    }
+
+    /// Returns the entry that has the URL already, other than the one at `place`.
+    fn holder_of(&self, issuer: &str, place: &(TenantId, BackendId)) -> Option<String> {
+        if self.auth.issuers.iter().any(|known| known.issuer == issuer) {
+            return Some("the configuration file".to_owned());
+        }
+        let (holder, _) = self
+            .issuers
+            .iter()
+            .find(|(known, entry)| *known != place && entry.spec.config.issuer == issuer)?;
+        // An operator of one tenant is not told the name of another.
+        Some(match holder.0 == place.0 {
+            true => format!("issuer {} of this tenant", holder.1),
+            false => "another tenant".to_owned(),
+        })
+    }
+}
+
+/// Refuses a configuration file with an issuer that is stored too.
+pub(super) fn refuse_twice(stored: &Issuers, config: &Config) -> Result<(), LoadError> {
+    let urls: BTreeMap<&str, &(TenantId, BackendId)> =
+        stored.iter().map(|(place, entry)| (entry.spec.config.issuer.as_str(), place)).collect();
+    let twice = config.auth.issuers.iter().find_map(|issuer| urls.get(issuer.issuer.as_str()));
+    match twice {
+        Some((tenant, name)) => {
+            Err(LoadError::Twice { what: format!("the URL of issuer {tenant}/{name}") })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the name of the row, without which its settings do not open.
+fn seal_place(tenant: &TenantId, name: &str) -> String {
+    // A slash is invalid in both names.
+    format!("issuer/{tenant}/{name}")
+}
+
+fn no_issuer(name: &BackendId) -> ControlError {
+    ControlError::NotFound { what: "issuer", name: name.to_string() }
+}
+
+/// Removes members that are `null`, which are absent.
+fn without_nulls(mut body: Value) -> Value {
+    if let Some(members) = body.as_object_mut() {
+        members.retain(|_, value| !value.is_null());
+    }
+    body
+}

@@ -1,0 +1,116 @@
+//! Endpoints of an authorization server of the broker's.
+
+use bytes::Bytes;
+use http::{
+    HeaderValue, Request, Response, StatusCode, Uri,
+    header::{AUTHORIZATION, CONTENT_TYPE, LOCATION, REFERRER_POLICY, WWW_AUTHENTICATE},
+};
+use http_body_util::{Either, Full};
+
+use super::{OAuthError, body_of, registered, uncached};
+use crate::{
+    auth::adapted::{
+        AdaptedIssuer, IssuerMetadata, TokenAnswer, TokenRequestFault, registered_client,
+    },
+    broker::Broker,
+    listeners::http::{
+        inbound_request::RequestBody,
+        response::{self, Body},
+    },
+};
+
+const FORM: &str = "application/x-www-form-urlencoded";
+const JSON: &str = "application/json";
+
+/// Sends the browser of a user on to the issuer (RFC 6749, 4.1.1).
+pub(super) fn authorize(
+    issuer: &AdaptedIssuer,
+    metadata: &IssuerMetadata,
+    uri: &Uri,
+) -> Result<Response<Body>, OAuthError> {
+    let query = uri.query().unwrap_or_default();
+    let url = issuer.authorization_url(metadata, query).map_err(OAuthError::invalid)?;
+    let location = HeaderValue::try_from(url)
+        .map_err(|_| OAuthError::invalid("the parameters are not in the encoding of forms"))?;
+    let mut response = uncached(response::empty(StatusCode::FOUND));
+    let headers = response.headers_mut();
+    headers.insert(LOCATION, location);
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    Ok(response)
+}
+
+/// Forwards a token request, and returns the issuer's answer (RFC 6749, 3.2).
+pub(super) async fn token<B: RequestBody>(
+    broker: &Broker,
+    issuer: &AdaptedIssuer,
+    metadata: &IssuerMetadata,
+    request: Request<B>,
+) -> Result<Response<Body>, OAuthError> {
+    check_media_type(&request, FORM)?;
+    let mut credentials = request.headers().get_all(AUTHORIZATION).iter().cloned();
+    let authorization = credentials.next();
+    if credentials.next().is_some() {
+        return Err(OAuthError::invalid("Authorization may be given once"));
+    }
+    let form = body_of(broker, request.into_body()).await?;
+    let forwarded =
+        issuer.token_request(metadata, &form, authorization).map_err(OAuthError::invalid)?;
+    let answer = match issuer.forward(metadata, forwarded).await {
+        Ok(answer) => answer,
+        Err(TokenRequestFault::Parameters(fault)) => return Err(OAuthError::invalid(fault)),
+        Err(fault) => {
+            if let TokenRequestFault::Unreachable(reason) = &fault {
+                tracing::warn!(
+                    issuer = issuer.own_issuer(),
+                    reason,
+                    "a token request could not be forwarded"
+                );
+            }
+            return Err(OAuthError::unavailable(fault));
+        }
+    };
+    Ok(answered(answer))
+}
+
+fn answered(answer: TokenAnswer) -> Response<Body> {
+    let mut response = Response::new(Either::Left(Full::new(answer.body)));
+    *response.status_mut() = answer.status;
+    let headers = response.headers_mut();
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    for (name, value) in [(CONTENT_TYPE, answer.content_type), (WWW_AUTHENTICATE, answer.challenge)]
+    {
+        headers.extend(value.map(|value| (name, value)));
+    }
+    uncached(response)
+}
+
+/// Answers every registration with the one client of the issuer (RFC 7591, 3).
+pub(super) async fn register<B: RequestBody>(
+    broker: &Broker,
+    issuer: &AdaptedIssuer,
+    request: Request<B>,
+) -> Result<Response<Body>, OAuthError> {
+    let client = registered(issuer)?;
+    check_media_type(&request, JSON)?;
+    let body = body_of(broker, request.into_body()).await?;
+    let information = registered_client(client, &body).map_err(|fault| OAuthError {
+        status: StatusCode::BAD_REQUEST,
+        code: fault.code(),
+        description: fault.to_string(),
+    })?;
+    let text = Bytes::from(information.to_string());
+    Ok(uncached(response::json(StatusCode::CREATED, text)))
+}
+
+fn check_media_type<B>(request: &Request<B>, wanted: &str) -> Result<(), OAuthError> {
+    let given = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = given.unwrap_or_default().split(';').next().unwrap_or_default();
+    if essence.trim().eq_ignore_ascii_case(wanted) {
+        return Ok(());
+    }
+    Err(OAuthError {
+        status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        code: "invalid_request",
+        description: format!("send the request as {wanted}"),
+    })
+}
