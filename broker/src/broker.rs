@@ -31,7 +31,9 @@ use rules::{
     sign_in_failures::{Plane, SignInFailureReason},
 };
 
-use self::{adoption_locks::AdoptionLocks, sign_in_failure_log::SignInFailureLog};
+use self::{
+    adoption_locks::AdoptionLocks, auth::SignInWaits, sign_in_failure_log::SignInFailureLog,
+};
 use crate::{
     auth::{
         AuthError, AuthSettings, AuthenticatedCaller, Caller, CertificateThumbprint, Keyring,
@@ -307,21 +309,9 @@ impl Broker {
         presented: PresentedCertificate<'_>,
         remote: RemotePeer,
     ) -> Result<AuthenticatedCaller, Refusal> {
-        let mut denied = denied;
-        let (mut has_fetched, mut has_asked) = (false, false);
-        // A token can need its key first, and then the word of its issuer.
-        loop {
-            match &denied {
-                AuthError::KeyUnknown(key) if !std::mem::replace(&mut has_fetched, true) => {
-                    key.wait_for_keys().await;
-                }
-                AuthError::NotIntrospected(token) if !std::mem::replace(&mut has_asked, true) => {
-                    // An address that guesses tokens makes the broker ask no issuer.
-                    self.check_address(remote)?;
-                    token.ask(bearer.unwrap_or_default()).await?;
-                }
-                _ => break,
-            }
+        let (mut denied, mut waits) = (denied, SignInWaits::default());
+        let shown = bearer.unwrap_or_default();
+        while waits.wait_for(&denied, shown, || self.check_address(remote)).await? {
             denied = match self.authenticate_connection(bearer, presented) {
                 Ok(proven) => return Ok(proven),
                 Err(denied) => denied,

@@ -3,14 +3,66 @@
 use std::sync::Arc;
 
 use arc_swap::Guard;
+use protocol::error::Refusal;
+use rules::operators::Operator;
 
 use super::Broker;
 use crate::{
-    auth::{AuthSettings, IssuerState, adapted::AdaptedIssuer},
+    auth::{AuthError, AuthSettings, IssuerState, adapted::AdaptedIssuer},
     config::AuthConfig,
 };
 
+/// What a denied sign-in has waited for already. A token can need its key first, and then the word
+/// of its issuer.
+#[derive(Default)]
+pub(super) struct SignInWaits {
+    has_fetched: bool,
+    has_asked: bool,
+}
+
+impl SignInWaits {
+    /// Waits for what the token lacks. Returns false if nothing more can help. `check_address`
+    /// refuses an address that guesses tokens: it makes the broker ask no issuer.
+    pub(super) async fn wait_for(
+        &mut self,
+        denied: &AuthError,
+        bearer: &str,
+        check_address: impl FnOnce() -> Result<(), Refusal>,
+    ) -> Result<bool, Refusal> {
+        match denied {
+            AuthError::KeyUnknown(key) if !std::mem::replace(&mut self.has_fetched, true) => {
+                key.wait_for_keys().await;
+            }
+            AuthError::NotIntrospected(token) if !std::mem::replace(&mut self.has_asked, true) => {
+                check_address()?;
+                token.ask(bearer).await?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
 impl Broker {
+    /// Returns whether a bearer can be an operator's token of an issuer.
+    pub fn can_be_operator(&self, bearer: &str) -> bool {
+        self.tokens.can_be_operator(bearer)
+    }
+
+    /// Returns the operator of a token of an issuer.
+    pub async fn authenticate_operator(&self, bearer: &str) -> Result<Operator, AuthError> {
+        let mut waits = SignInWaits::default();
+        loop {
+            let denied = match self.tokens.verify_operator(bearer) {
+                Ok(operator) => return Ok(operator),
+                Err(denied) => denied,
+            };
+            if !waits.wait_for(&denied, bearer, || Ok(())).await? {
+                return Err(denied);
+            }
+        }
+    }
+
     /// Returns the settings of sign-in in force.
     pub fn auth(&self) -> Guard<Arc<AuthConfig>> {
         self.auth.load()

@@ -7,6 +7,7 @@
 //! - Fetches use TLS, except over loopback.
 
 mod front;
+mod operators;
 
 use std::{
     collections::BTreeMap,
@@ -34,8 +35,14 @@ use super::{
     units::DurationText,
 };
 
-pub use self::front::{AdaptedFront, ClientRegistration, ResourceParameter};
-use self::front::{FrontKind, Preset, PromptRule, RegistrationEntry};
+pub use self::{
+    front::{AdaptedFront, ClientRegistration, ResourceParameter},
+    operators::OperatorMapping,
+};
+use self::{
+    front::{FrontKind, Preset, PromptRule, RegistrationEntry},
+    operators::OperatorMappingEntry,
+};
 
 static ENTRY: LazyLock<BodySchema<IssuerEntry>> = LazyLock::new(BodySchema::new);
 
@@ -99,6 +106,8 @@ pub struct IssuerConfig {
     pub scopes: Vec<String>,
     /// Endpoint that is asked about opaque tokens. `None`: they are refused.
     pub introspection: Option<IntrospectionConfig>,
+    /// Operators of the admin API among its principals. `None`: there are none.
+    pub operators: Option<OperatorMapping>,
     /// The broker's authorization server in front of the issuer. `None`: clients use the issuer
     /// itself.
     pub front: Option<AdaptedFront>,
@@ -201,7 +210,7 @@ pub fn parse_stored_issuer(
 ) -> Result<IssuerConfig, Vec<FieldError>> {
     let mut body = body.clone();
     if let Some(members) = body.as_object_mut() {
-        let own = ["tenant", "tenant_claim", "tenants", "check", "introspection"];
+        let own = ["tenant", "tenant_claim", "tenants", "check", "introspection", "admin"];
         if let Some(name) = own.into_iter().find(|name| members.contains_key(*name)) {
             let allowed = "only in the configuration file";
             return Err(vec![FieldError::new(name, "is set in a request", allowed)]);
@@ -251,6 +260,8 @@ pub struct IssuerEntry {
     scopes_append: Option<Vec<String>>,
     scope_prefix: Option<String>,
     prompt: Option<PromptRule>,
+    /// Only in the configuration file.
+    admin: Option<OperatorMappingEntry>,
 }
 
 /// Claims that access rules look at.
@@ -298,6 +309,7 @@ impl IssuerReader<'_> {
         let groups_claim = self
             .claim("claims.groups", entry.claims.and_then(|claims| claims.groups))
             .or(preset_groups);
+        let operators = self.operators(entry.admin, &audiences);
         let introspection = self.introspection(entry.introspection, entry.check.as_deref());
         Some(IssuerConfig {
             groups_claim,
@@ -311,6 +323,7 @@ impl IssuerReader<'_> {
             principal_claim,
             scopes,
             introspection,
+            operators,
             front,
             is_stored: self.is_stored,
         })

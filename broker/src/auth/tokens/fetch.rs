@@ -209,6 +209,7 @@ mod tests {
             principal_claim: "sub".to_owned(),
             scopes: Vec::new(),
             front: None,
+            operators: None,
             is_stored: false,
         };
         let found = |issuer: &IssuerConfig, document: Value| {

@@ -222,19 +222,8 @@ impl TokenIssuer {
         introspected: Option<&ActiveToken>,
         keyring: &Keyring,
     ) -> Result<AuthenticatedCaller, TokenError> {
-        if !is_access_token && claims.are_of_id_token() {
-            return Err(TokenError::IdToken);
-        }
         let bound_to = claims.bound_certificate()?;
-        let now = SystemTime::now();
-        let until = claims.moment("exp")?.ok_or(TokenError::NoExpiry)? + TOKEN_LEEWAY;
-        if until <= now {
-            return Err(TokenError::Expired);
-        }
-        let (latest, issued_at) = (now + TOKEN_LEEWAY, claims.moment("iat")?);
-        if [claims.moment("nbf")?, issued_at].into_iter().flatten().any(|begin| begin > latest) {
-            return Err(TokenError::NotYet);
-        }
+        let (until, issued_at) = self.check_life(is_access_token, claims)?;
         if !claims.audiences().iter().any(|audience| self.accepts_audience(audience)) {
             return Err(TokenError::Audience);
         }
@@ -242,19 +231,12 @@ impl TokenIssuer {
         if !keyring.is_enabled(&tenant) {
             return Err(TokenError::Tenant);
         }
-        let is_usable =
-            |name: &String| name.len() <= TOKEN_PRINCIPAL_BYTES_MAX && is_printable(name);
-        let name = claims
-            .text(&self.config.principal_claim)
-            .filter(is_usable)
-            .ok_or(TokenError::Principal)?;
+        let principal = self.principal(claims)?;
         // Last: only a token without another fault gets an answer about scopes.
         let scopes = claims.scopes();
         if !self.config.scopes.iter().all(|needed| scopes.contains(needed)) {
             return Err(TokenError::Scope);
         }
-        // The format that `auth::reserved_reason` recognizes.
-        let principal = PrincipalId::new(format!("{} {name}", self.config.issuer));
         let of = (tenant.clone(), principal.clone());
         let ends = (self.withdrawn.clone(), keyring.revocations().clone());
         let (recheck_at, ended) =
@@ -270,6 +252,45 @@ impl TokenIssuer {
             until: Some(CredentialExpiry::of_token(until, token)),
             recheck_at,
         })
+    }
+
+    /// Checks that a token is an access token within its life. Returns its end, with the leeway for
+    /// clocks, and the time of its issue.
+    pub(super) fn check_life(
+        &self,
+        is_access_token: bool,
+        claims: &Claims<'_>,
+    ) -> Result<(SystemTime, Option<SystemTime>), TokenError> {
+        if !is_access_token && claims.are_of_id_token() {
+            return Err(TokenError::IdToken);
+        }
+        let now = SystemTime::now();
+        let until = claims.moment("exp")?.ok_or(TokenError::NoExpiry)? + TOKEN_LEEWAY;
+        if until <= now {
+            return Err(TokenError::Expired);
+        }
+        let (latest, issued_at) = (now + TOKEN_LEEWAY, claims.moment("iat")?);
+        if [claims.moment("nbf")?, issued_at].into_iter().flatten().any(|begin| begin > latest) {
+            return Err(TokenError::NotYet);
+        }
+        Ok((until, issued_at))
+    }
+
+    /// Returns the principal of a token, in the format that `auth::reserved_reason` recognizes.
+    pub(super) fn principal(&self, claims: &Claims<'_>) -> Result<PrincipalId, TokenError> {
+        let is_usable =
+            |name: &String| name.len() <= TOKEN_PRINCIPAL_BYTES_MAX && is_printable(name);
+        let name = claims.text(&self.config.principal_claim).filter(is_usable);
+        let name = name.ok_or(TokenError::Principal)?;
+        Ok(PrincipalId::new(format!("{} {name}", self.config.issuer)))
+    }
+
+    /// Checks that the issuer says that a JWT is active, if it has to be asked.
+    pub(super) fn check_introspection(&self, digest: &TokenDigest) -> Result<(), TokenError> {
+        match self.introspector.as_ref().is_some_and(|introspector| introspector.includes_jwts) {
+            true => self.introspected(digest).map(drop),
+            false => Ok(()),
+        }
     }
 
     /// Returns the attributes of a token that access rules look at.

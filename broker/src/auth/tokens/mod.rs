@@ -18,6 +18,7 @@ pub(super) mod issuer;
 mod jwt;
 mod key_set;
 pub(super) mod metadata;
+mod operator;
 #[cfg(test)]
 mod tests;
 

@@ -26,7 +26,7 @@ use rules::{
 
 use super::{audit::ClientIp, health, problem::Problem};
 use crate::{
-    auth::{AuthSettings, OperatorTokens},
+    auth::{AuthError, AuthSettings, OperatorTokens},
     control::Control,
 };
 
@@ -90,9 +90,9 @@ impl Access {
     }
 
     /// Returns the operator of a request. Returns `None` for a health probe.
-    fn admit(
+    async fn admit(
         &self,
-        operators: &OperatorTokens,
+        control: &Control,
         uri: &Uri,
         headers: &HeaderMap,
     ) -> Result<Option<Arc<Operator>>, AccessDenied> {
@@ -102,7 +102,22 @@ impl Access {
         if uri.path() == health::LIVE || uri.path() == health::READY {
             return Ok(None);
         }
-        self.sign_in(operators, headers).map(Some)
+        let shown = headers.get(header::AUTHORIZATION).map(bearer);
+        if let Some(Some(shown)) = shown
+            && control.broker.can_be_operator(shown)
+            && !self.is_admin_token(shown)
+        {
+            return match control.broker.authenticate_operator(shown).await {
+                Ok(operator) => Ok(Some(Arc::new(operator))),
+                Err(denied) => Err(token_denied(denied)),
+            };
+        }
+        self.sign_in(&control.operators, shown).map(Some)
+    }
+
+    fn is_admin_token(&self, shown: &str) -> bool {
+        matches!(&self.token, TokenPolicy::Required(expected)
+            if constant_time::verify_slices_are_equal(hash(shown).as_ref(), expected.as_ref()).is_ok())
     }
 
     fn check_page(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
@@ -145,7 +160,7 @@ impl Access {
     fn sign_in(
         &self,
         operators: &OperatorTokens,
-        headers: &HeaderMap,
+        shown: Option<Option<&str>>,
     ) -> Result<Arc<Operator>, AccessDenied> {
         let refused = |detail: &str, failure| {
             let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
@@ -154,7 +169,6 @@ impl Access {
         };
         let admin = || Ok(Arc::new(Operator::admin()));
         let missing = "send an operator's token as Authorization: Bearer …";
-        let shown = headers.get(header::AUTHORIZATION).map(bearer);
         if let Some(Some(shown)) = shown
             && OperatorTokens::has_form(shown)
         {
@@ -175,17 +189,24 @@ impl Access {
             (TokenPolicy::Required(_), Some(None)) => {
                 refused(missing, Some(SignInFailureReason::Malformed))
             }
-            (TokenPolicy::Required(expected), Some(Some(shown))) => {
-                match constant_time::verify_slices_are_equal(
-                    hash(shown).as_ref(),
-                    expected.as_ref(),
-                ) {
-                    Ok(()) => admin(),
-                    Err(_) => refused(NOT_A_TOKEN, Some(SignInFailureReason::AdminToken)),
-                }
-            }
+            (TokenPolicy::Required(_), Some(Some(shown))) => match self.is_admin_token(shown) {
+                true => admin(),
+                false => refused(NOT_A_TOKEN, Some(SignInFailureReason::AdminToken)),
+            },
         }
     }
+}
+
+/// Returns the answer to a token of an issuer that makes nobody an operator.
+fn token_denied(denied: AuthError) -> AccessDenied {
+    let (refusal, failure) = denied.into_parts();
+    let problem = match failure {
+        Some(_) => Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", NOT_A_TOKEN),
+        None => {
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "issuer-unavailable", refusal.to_string())
+        }
+    };
+    AccessDenied { problem: Box::new(problem.field("Authorization")), failure }
 }
 
 /// Middleware around every route.
@@ -195,7 +216,7 @@ pub(super) async fn check(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let admitted = access.admit(&control.operators, request.uri(), request.headers());
+    let admitted = access.admit(&control, request.uri(), request.headers()).await;
     let mut response = match admitted {
         Ok(operator) => {
             if let Some(operator) = operator {

@@ -7,6 +7,7 @@ mod expiry;
 mod introspection;
 mod keys;
 mod metadata;
+mod operators;
 mod refusals;
 pub(crate) mod reload;
 mod revocation;

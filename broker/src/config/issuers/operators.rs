@@ -1,0 +1,230 @@
+//! `auth.issuers[].admin`: operators of the admin API that sign in with a token of an issuer.
+
+use protocol::ids::{BackendId, TenantId};
+use rules::operators::{Role, Scope};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::{IssuerReader, WORD_BYTES_MAX};
+use crate::config::field_error::join;
+
+/// Largest number of entries of the map.
+const GRANTS_MAX: usize = 256;
+/// Path of the audience below `auth.resource`, if none is configured.
+const AUDIENCE_PATH: &str = "/admin/v1";
+
+/// Operators among the principals of an issuer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperatorMapping {
+    /// Audiences of tokens for the admin API. Empty: `RESOURCE/admin/v1`.
+    audiences: Vec<String>,
+    /// Claim whose values the grants name. Dots lead into objects.
+    pub claim: String,
+    grants: Vec<OperatorGrant>,
+}
+
+/// The role of everyone with a value of the claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct OperatorGrant {
+    value: String,
+    role: Role,
+    scope: Scope,
+}
+
+impl OperatorMapping {
+    /// Returns whether a token with this audience is for the admin API. A token for MCP clients is
+    /// not: an agent that has one must not become an operator.
+    pub fn accepts_audience(&self, resource: &str, audience: &str) -> bool {
+        if self.audiences.is_empty() {
+            return audience.strip_prefix(resource) == Some(AUDIENCE_PATH);
+        }
+        self.audiences.iter().any(|known| known == audience)
+    }
+
+    /// Returns role and scope by the first grant that names one of the values.
+    pub fn grant(&self, values: &[String]) -> Option<(Role, Scope)> {
+        let grant = self.grants.iter().find(|grant| values.contains(&grant.value))?;
+        Some((grant.role, grant.scope.clone()))
+    }
+}
+
+/// Operators among the principals of an issuer, as written.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OperatorMappingEntry {
+    /// Claim whose values `map` names, such as `groups`.
+    claim: String,
+    /// Values of the claim and their roles. The first one that the token has decides.
+    map: Vec<OperatorGrantEntry>,
+    /// Audiences of tokens for the admin API. Absent: `auth.resource` with `/admin/v1`.
+    audiences: Option<Vec<String>>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct OperatorGrantEntry {
+    value: String,
+    role: String,
+    /// Absent: all tenants.
+    tenants: Option<Vec<String>>,
+    /// Only for the role `backend_owner`, as `TENANT/BACKEND`.
+    backends: Option<Vec<String>>,
+}
+
+impl IssuerReader<'_> {
+    pub(super) fn operators(
+        &mut self,
+        entry: Option<OperatorMappingEntry>,
+        data_audiences: &[String],
+    ) -> Option<OperatorMapping> {
+        let entry = entry?;
+        let audiences = self.words("admin.audiences", entry.audiences, |word| {
+            word.chars().all(|c| !c.is_control())
+        });
+        if audiences.iter().any(|audience| data_audiences.contains(audience)) {
+            self.fault(
+                "admin.audiences",
+                "has an audience that tokens of MCP clients have too",
+                "audiences that are not in audiences",
+            );
+        }
+        if entry.map.is_empty() || entry.map.len() > GRANTS_MAX {
+            let allowed = format!("1 to {GRANTS_MAX} entries with value and role");
+            self.fault("admin.map", "is empty or too long", &allowed);
+        }
+        let claim = self.claim("admin.claim", Some(entry.claim))?;
+        let grants = entry
+            .map
+            .into_iter()
+            .enumerate()
+            .filter_map(|(at, grant)| self.grant(&join("admin.map", &at.to_string()), grant))
+            .collect();
+        Some(OperatorMapping { audiences, claim, grants })
+    }
+
+    fn grant(&mut self, path: &str, entry: OperatorGrantEntry) -> Option<OperatorGrant> {
+        if entry.value.is_empty() || entry.value.len() > WORD_BYTES_MAX {
+            let allowed = format!("1 to {WORD_BYTES_MAX} bytes");
+            self.fault(&join(path, "value"), "is empty or too long", &allowed);
+        }
+        let Some(role) = Role::parse(&entry.role) else {
+            let allowed = Role::ALL.map(Role::name).join(", ");
+            self.fault(&join(path, "role"), "is not a role", &allowed);
+            return None;
+        };
+        let scope = match (role, entry.tenants, entry.backends) {
+            (Role::BackendOwner, None, Some(backends)) => {
+                let pair = |name: &String| {
+                    let (tenant, backend) = name.split_once('/')?;
+                    Some((TenantId::parse(tenant).ok()?, BackendId::parse(backend).ok()?))
+                };
+                Scope::Backends(self.names(path, "backends", "TENANT/BACKEND", &backends, pair)?)
+            }
+            (Role::BackendOwner, ..) => {
+                self.fault(
+                    &join(path, "backends"),
+                    "is missing, or tenants is set",
+                    "the backends of a backend_owner, as TENANT/BACKEND",
+                );
+                return None;
+            }
+            (_, _, Some(_)) => {
+                let wrong = "is set for another role";
+                self.fault(&join(path, "backends"), wrong, "the role backend_owner");
+                return None;
+            }
+            (Role::Scraper, Some(_), None) => {
+                let wrong = "is set for a scraper, and metrics are those of all tenants";
+                self.fault(&join(path, "tenants"), wrong, "a scraper without tenants");
+                return None;
+            }
+            (_, Some(tenants), None) => {
+                let tenant = |name: &String| TenantId::parse(name).ok();
+                let allowed = crate::config::validation::NAME_ALLOWED;
+                Scope::Tenants(self.names(path, "tenants", allowed, &tenants, tenant)?)
+            }
+            (_, None, None) => Scope::Broker,
+        };
+        Some(OperatorGrant { value: entry.value, role, scope })
+    }
+
+    fn names<T>(
+        &mut self,
+        path: &str,
+        member: &str,
+        allowed: &str,
+        names: &[String],
+        parse: impl Fn(&String) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let parsed: Option<Vec<T>> = names.iter().map(parse).collect();
+        let parsed = parsed.filter(|parsed| !parsed.is_empty());
+        if parsed.is_none() {
+            self.fault(&join(path, member), "is empty or has an unusable name", allowed);
+        }
+        parsed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_from;
+
+    fn load(admin: &str) -> Result<OperatorMapping, String> {
+        let text = format!(
+            "auth: {{resource: 'https://mcp.example.com', issuers: [{{issuer: 'https://a.example', tenant: acme, audiences: [mcp], admin: {admin}}}]}}"
+        );
+        let config = load_from(&text, []).map_err(|faults| faults.to_string())?;
+        Ok(config.auth.issuers[0].operators.clone().expect("the mapping was read"))
+    }
+
+    #[test]
+    fn the_first_grant_that_a_token_has_decides() {
+        let mapping = load(
+            "{claim: groups, map: [{value: sre, role: operator}, {value: acme, role: tenant_admin, tenants: [acme]}, {value: own, role: backend_owner, backends: [acme/files]}]}",
+        )
+        .unwrap();
+        let of = |values: &[&str]| {
+            mapping.grant(&values.iter().map(|&value| value.to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["acme", "sre"]), Some((Role::Operator, Scope::Broker)));
+        let acme = TenantId::parse("acme").unwrap();
+        assert_eq!(of(&["acme"]), Some((Role::TenantAdmin, Scope::Tenants(vec![acme]))));
+        assert!(matches!(of(&["own"]), Some((Role::BackendOwner, Scope::Backends(_)))));
+        assert_eq!((of(&["dev"]), of(&[])), (None, None));
+        let resource = "https://mcp.example.com";
+        assert!(mapping.accepts_audience(resource, "https://mcp.example.com/admin/v1"));
+        for audience in ["https://mcp.example.com", "https://mcp.example.com/mcp", "mcp", ""] {
+            assert!(!mapping.accepts_audience(resource, audience), "{audience}");
+        }
+    }
+
+    #[test]
+    fn faults_of_the_mapping_name_their_place() {
+        for (admin, fault) in [
+            ("{claim: groups, map: []}", "admin.map: is empty"),
+            ("{claim: '', map: [{value: a, role: viewer}]}", "admin.claim: is not"),
+            ("{claim: g, map: [{value: a, role: root}]}", "admin.map.0.role: is not a role"),
+            ("{claim: g, map: [{value: '', role: viewer}]}", "admin.map.0.value: is empty"),
+            (
+                "{claim: g, map: [{value: a, role: viewer, tenants: [A]}]}",
+                "admin.map.0.tenants: is empty or",
+            ),
+            (
+                "{claim: g, map: [{value: a, role: backend_owner}]}",
+                "admin.map.0.backends: is missing",
+            ),
+            (
+                "{claim: g, map: [{value: a, role: scraper, tenants: [a]}]}",
+                "admin.map.0.tenants: is set for a scraper",
+            ),
+            (
+                "{claim: g, audiences: [mcp], map: [{value: a, role: viewer}]}",
+                "admin.audiences: has an audience",
+            ),
+        ] {
+            let faults = load(admin).unwrap_err();
+            assert!(faults.contains(&format!("auth.issuers.0.{fault}")), "{admin}: {faults}");
+        }
+    }
+}
