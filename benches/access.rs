@@ -11,8 +11,8 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use benches::{Scale, Table, median, shown};
+use broker::sessions::tenant_access::TenantCatalog;
 use bytes::Bytes;
-use mcp_broker::sessions::tenant_access::TenantCatalog;
 use protocol::{
     capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
@@ -134,7 +134,7 @@ fn catalog() -> anyhow::Result<Catalog> {
             server_version: String::new(),
             instructions: None,
         }),
-        tools: page.context("a good list")?.entries,
+        tools: page.map_err(anyhow::Error::msg)?.entries,
         prompts: Vec::new(),
         resources: Vec::new(),
         resource_templates: Vec::new(),

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, hint::black_box, sync::Arc};
 
 use aws_lc_rs::hmac;
+use broker::sessions::tenant_access::TenantCatalog;
 use bytes::Bytes;
-use mcp_broker::sessions::tenant_access::TenantCatalog;
 use protocol::{
     capabilities::ServerCapabilities,
     envelope::Message,

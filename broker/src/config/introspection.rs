@@ -178,8 +178,8 @@ pub(super) fn check_only_one<'i>(
     path: &str,
     faults: &mut Vec<FieldError>,
 ) {
-    let with = issuers.enumerate().filter(|(_, introspection)| introspection.is_some());
-    if let Some((at, _)) = with.skip(1).next() {
+    let mut with = issuers.enumerate().filter(|(_, introspection)| introspection.is_some());
+    if let Some((at, _)) = with.nth(1) {
         let path = join(&join(path, &at.to_string()), "introspection");
         faults.push(FieldError::new(
             path,

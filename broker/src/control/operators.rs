@@ -132,7 +132,7 @@ impl Control {
         .await
     }
 
-    /// Replaces the operators in force. An unreadable row is no operator.
+    /// Replaces the operators in force. The broker leaves out unreadable rows.
     pub(super) fn apply_operators(&self, records: Vec<OperatorRecord>) {
         self.operators.replace(records.into_iter().filter_map(|record| {
             let name = record.name.clone();

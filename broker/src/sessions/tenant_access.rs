@@ -11,6 +11,10 @@ use rules::{
     catalog::Catalog,
     limits::access::{ACCESS_SUBJECTS_MAX, ACCESS_VIEWS_MAX},
 };
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task::block_in_place,
+};
 
 /// A catalog, and the policy that restricts it.
 #[derive(Debug)]
@@ -29,9 +33,11 @@ struct PolicyViews {
 }
 
 impl TenantCatalog {
+    /// Returns a snapshot. With a policy this can take a tenth of a second, in which the runtime's
+    /// other tasks run on other threads.
     pub fn new(full: Arc<Catalog>, policy: Option<Arc<Policy>>) -> Self {
         let access = policy.map(|policy| PolicyViews {
-            index: PolicyIndex::new(policy, full.clone()),
+            index: beside_runtime(|| PolicyIndex::new(policy, full.clone())),
             hasher: RandomState::new(),
             by_subject: Cache::new(ACCESS_SUBJECTS_MAX),
             by_rights: Cache::new(ACCESS_VIEWS_MAX),
@@ -50,6 +56,14 @@ impl TenantCatalog {
             Some(view) => view.catalog.clone(),
             None => self.full.clone(),
         }
+    }
+}
+
+/// Runs long work, and lets another thread take over the tasks of this one.
+fn beside_runtime<R>(work: impl FnOnce() -> R) -> R {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => block_in_place(work),
+        _ => work(),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Named operators: their tokens on every replica, and what an operator of one tenant sees of live
-//! state. The table of roles and operations is tested beside the admin routes.
+//! state. The table of roles and operations is tested with the admin routes.
 
 use serde_json::{Value, json};
 use testkit::{AdminClient, FakeBackend, Reply, TestBroker, eventually};

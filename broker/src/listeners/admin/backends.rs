@@ -98,8 +98,7 @@ pub(super) async fn put(
     BackendName(backend): BackendName,
     QueryParams(params): QueryParams<PutParams>,
     SignedIn(operator): SignedIn,
-    condition: Preconditions,
-    author: Author,
+    (condition, author): (Preconditions, Author),
     body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
     let spec = parse_backend_spec(&body.required()?).map_err(|faults| Problem::faults(&faults))?;
