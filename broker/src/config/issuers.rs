@@ -6,9 +6,6 @@
 //! - Neither an algorithm with a shared secret nor `none` can be configured.
 //! - Fetches use TLS, except over loopback.
 
-mod front;
-mod operators;
-
 use std::{
     collections::BTreeMap,
     sync::{Arc, LazyLock},
@@ -30,18 +27,13 @@ use super::{
     config_reader::{ConfigReader, InvalidReason, invalid_value, text},
     field_error::{FieldError, join},
     introspection::{IntrospectionConfig, IntrospectionEntry, check_only_one},
+    issuer_front::{
+        AdaptedFront, FrontKind, Preset, PromptRule, RegistrationEntry, ResourceParameter,
+    },
+    issuer_operators::{OperatorMapping, OperatorMappingEntry},
     range::check_duration,
     spec::optional_duration,
     units::DurationText,
-};
-
-pub use self::{
-    front::{AdaptedFront, ClientRegistration, ResourceParameter},
-    operators::OperatorMapping,
-};
-use self::{
-    front::{FrontKind, Preset, PromptRule, RegistrationEntry},
-    operators::OperatorMappingEntry,
 };
 
 static ENTRY: LazyLock<BodySchema<IssuerEntry>> = LazyLock::new(BodySchema::new);
@@ -51,7 +43,7 @@ const RESOURCE_ALLOWED: &str = "an https URL without path, such as https://mcp.e
 /// Longest issuer in bytes. It is part of the name of every principal of that issuer.
 const ISSUER_BYTES_MAX: usize = 256;
 /// Longest name of a claim, audience or scope, in bytes.
-const WORD_BYTES_MAX: usize = 512;
+pub(super) const WORD_BYTES_MAX: usize = 512;
 /// Largest number of audiences or scopes.
 const WORDS_MAX: usize = 64;
 /// Largest number of tenants that a claim may name.
@@ -252,14 +244,14 @@ pub struct IssuerEntry {
     check: Option<String>,
     /// Only in the configuration file.
     introspection: Option<IntrospectionEntry>,
-    preset: Option<Preset>,
-    front: Option<FrontKind>,
-    metadata_set: Option<BTreeMap<String, Value>>,
-    resource: Option<ResourceParameter>,
-    registration: Option<RegistrationEntry>,
-    scopes_append: Option<Vec<String>>,
-    scope_prefix: Option<String>,
-    prompt: Option<PromptRule>,
+    pub(super) preset: Option<Preset>,
+    pub(super) front: Option<FrontKind>,
+    pub(super) metadata_set: Option<BTreeMap<String, Value>>,
+    pub(super) resource: Option<ResourceParameter>,
+    pub(super) registration: Option<RegistrationEntry>,
+    pub(super) scopes_append: Option<Vec<String>>,
+    pub(super) scope_prefix: Option<String>,
+    pub(super) prompt: Option<PromptRule>,
     /// Only in the configuration file.
     admin: Option<OperatorMappingEntry>,
 }
@@ -276,7 +268,7 @@ pub(super) struct IssuerReader<'f> {
     pub(super) path: String,
     pub(super) faults: &'f mut Vec<FieldError>,
     /// True for a request of the admin API.
-    is_stored: bool,
+    pub(super) is_stored: bool,
 }
 
 impl IssuerReader<'_> {
@@ -355,7 +347,7 @@ impl IssuerReader<'_> {
         None
     }
 
-    fn words(
+    pub(super) fn words(
         &mut self,
         name: &'static str,
         words: Option<Vec<String>>,
@@ -386,7 +378,7 @@ impl IssuerReader<'_> {
         known
     }
 
-    fn claim(&mut self, name: &'static str, claim: Option<String>) -> Option<String> {
+    pub(super) fn claim(&mut self, name: &'static str, claim: Option<String>) -> Option<String> {
         let claim = claim?;
         if claim.is_empty() || claim.len() > WORD_BYTES_MAX {
             self.fault(name, "is not the name of a claim", "the name of a member of the token");
@@ -446,7 +438,7 @@ impl IssuerReader<'_> {
 }
 
 /// Returns whether the word is a scope token (RFC 6749, 3.3).
-fn is_scope(word: &str) -> bool {
+pub(super) fn is_scope(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
 }
 

@@ -18,6 +18,8 @@ mod config_reader;
 pub mod example;
 mod field_error;
 mod introspection;
+mod issuer_front;
+mod issuer_operators;
 pub mod issuers;
 mod key_table;
 mod limits;
@@ -58,10 +60,8 @@ use transport::egress::EgressPolicy;
 pub use client_key::ClientKey;
 pub use field_error::{FieldError, FieldErrors};
 pub use introspection::{IntrospectionConfig, IntrospectionCredential};
-pub use issuers::{
-    AdaptedFront, ClientRegistration, IssuerConfig, IssuerEntry, ResourceParameter, TenantMapping,
-    parse_stored_issuer,
-};
+pub use issuer_front::{AdaptedFront, ClientRegistration, ResourceParameter};
+pub use issuers::{IssuerConfig, IssuerEntry, TenantMapping, parse_stored_issuer};
 #[cfg(test)]
 pub(crate) use key_table::documented_keys;
 pub use limits::{Limits, OverloadConfig, RedisOutagePolicy};

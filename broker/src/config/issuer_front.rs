@@ -1,5 +1,5 @@
 //! How clients reach an issuer: directly, or through an authorization server of the broker's that
-//! adapts the issuer to what MCP clients send. Read as a part of [`super`], used by
+//! adapts the issuer to what MCP clients send. Read as a part of [`super::issuers`], used by
 //! `auth::adapted`.
 //!
 //! A preset is a documented set of these settings. A member that is written has precedence.
@@ -14,8 +14,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{IssuerEntry, IssuerReader, WORD_BYTES_MAX, is_scope};
-use crate::config::{Secret, config_reader::read_secret_file, field_error::join};
+use super::{
+    Secret,
+    config_reader::read_secret_file,
+    field_error::join,
+    issuers::{IssuerEntry, IssuerReader, WORD_BYTES_MAX, is_private, is_scope},
+};
 
 /// Members of metadata that the broker decides itself.
 const OWN_MEMBERS: [&str; 8] = [
@@ -323,7 +327,7 @@ fn is_redirect_uri(text: &str) -> bool {
     let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
         && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
     match scheme.to_ascii_lowercase().as_str() {
-        "http" | "https" => text.parse::<Uri>().is_ok_and(|uri| super::is_private(&uri)),
+        "http" | "https" => text.parse::<Uri>().is_ok_and(|uri| is_private(&uri)),
         // A code must not reach a page that runs a script.
         "javascript" | "data" | "vbscript" | "file" | "blob" | "about" => false,
         _ => is_scheme && !rest.is_empty(),

@@ -5,8 +5,11 @@ use rules::operators::{Role, Scope};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::{IssuerReader, WORD_BYTES_MAX};
-use crate::config::field_error::join;
+use super::{
+    field_error::join,
+    issuers::{IssuerReader, WORD_BYTES_MAX},
+    validation::NAME_ALLOWED,
+};
 
 /// Largest number of entries of the map.
 const GRANTS_MAX: usize = 256;
@@ -140,8 +143,7 @@ impl IssuerReader<'_> {
             }
             (_, Some(tenants), None) => {
                 let tenant = |name: &String| TenantId::parse(name).ok();
-                let allowed = crate::config::validation::NAME_ALLOWED;
-                Scope::Tenants(self.names(path, "tenants", allowed, &tenants, tenant)?)
+                Scope::Tenants(self.names(path, "tenants", NAME_ALLOWED, &tenants, tenant)?)
             }
             (_, None, None) => Scope::Broker,
         };
