@@ -81,10 +81,10 @@ fn access() -> Box<dyn FnMut()> {
     let (catalog, subject) =
         (Arc::new(catalog_of(5_000)), Subject::of_principal(PrincipalId::new("ann")));
     let rules: Vec<_> = (0..1_000)
-        .map(|number| {
+        .map(|number: u32| {
             serde_json::json!({
                 "id": format!("r{number}"),
-                "effect": if number % 2 == 0 { "allow" } else { "deny" },
+                "effect": if number.is_multiple_of(2) { "allow" } else { "deny" },
                 "subjects": {"groups": [format!("g{}", number % 50)]},
                 "objects": {"tools": [format!("files/tool_{number}*")]},
             })

@@ -62,7 +62,7 @@ pub struct OperatorShown {
     pub token: String,
 }
 
-/// What is stored of an operator besides its name and hash.
+/// What is stored of an operator apart from its name and hash.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct OperatorSettings {
     role: Role,

@@ -1,4 +1,4 @@
-//! One authorization server: the checks of its tokens, and its keys.
+//! One authorization server and its keys. [`super::token_checks`] checks its tokens.
 //!
 //! One task fetches the keys: at the start, at intervals, and when a token names an unknown key.
 //! Strangers can send such tokens at any rate, so fetches have a minimum interval of a few seconds.
@@ -11,20 +11,15 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::{Mutex, MutexGuard};
-use protocol::{
-    error::{ErrorKind, Refusal},
-    ids::{BackendId, PrincipalId, TenantId},
-};
 use rules::{
-    access::{Subject, SubjectAttributes},
     limits::tokens::{
         KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX,
-        KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX, TOKEN_LEEWAY, TOKEN_PRINCIPAL_BYTES_MAX,
+        KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX,
     },
     local_rate_limit::{LocalRateLimiter, one_per},
 };
@@ -35,34 +30,25 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    error::TokenError,
     fetch::{FetchError, KeyFetcher},
-    introspection::{ActiveToken, Introspected, Introspector},
-    jwt::{Claims, Header, Jwt},
+    introspection::Introspector,
     key_set::KeySet,
     metadata::{IssuerMetadata, MetadataFault},
 };
 use crate::{
-    auth::{
-        caller::{AuthenticatedCaller, Caller},
-        expiry::CredentialExpiry,
-        keyring::Keyring,
-        principal_names::is_printable,
-        token_digest::TokenDigest,
-        verified_token::VerifiedToken,
-    },
+    auth::keyring::Keyring,
     config::{self, TenantMapping},
     metrics::Metrics,
 };
 
 #[derive(Debug)]
 pub(in crate::auth) struct TokenIssuer {
-    config: Arc<config::IssuerConfig>,
+    pub(super) config: Arc<config::IssuerConfig>,
     /// Endpoint that is asked about tokens.
     pub(super) introspector: Option<Arc<Introspector>>,
     /// The broker's public URL.
-    resource: String,
-    keys: ArcSwap<KeySet>,
+    pub(super) resource: String,
+    pub(super) keys: ArcSwap<KeySet>,
     /// Metadata of an adapted issuer, or why it cannot be used. `None` before the first fetch.
     metadata: ArcSwapOption<FetchedMetadata>,
     /// True if at least one key can verify tokens.
@@ -76,7 +62,7 @@ pub(in crate::auth) struct TokenIssuer {
     over: watch::Sender<u64>,
     waiting: Semaphore,
     /// Cancelled when its tokens are not accepted any more.
-    withdrawn: Arc<CancellationToken>,
+    pub(super) withdrawn: Arc<CancellationToken>,
 }
 
 /// The metadata of an adapted issuer, or why it cannot be used.
@@ -154,195 +140,6 @@ impl TokenIssuer {
 
     pub(super) fn name(&self) -> &str {
         &self.config.issuer
-    }
-
-    // Checks of a token.
-
-    /// Verifies algorithm, type and signature of a token.
-    pub(super) fn verify(&self, header: &Header, jwt: &Jwt<'_>) -> Result<(), TokenError> {
-        if !self.config.algorithms.contains(&header.algorithm) {
-            return Err(TokenError::Algorithm);
-        }
-        if self.config.requires_access_token_type && !header.is_access_token {
-            return Err(TokenError::Type);
-        }
-        self.keys.load().verify(header, jwt)
-    }
-
-    /// Returns the caller of a token that is not a JWT, from the answer of the issuer.
-    pub(super) fn authenticate_opaque(
-        &self,
-        digest: &TokenDigest,
-        keyring: &Keyring,
-    ) -> Result<AuthenticatedCaller, TokenError> {
-        let active = self.introspected(digest)?;
-        let claims = Claims::parse(&active.claims)?;
-        if claims.has("iss") && claims.text("iss").as_deref() != Some(self.name()) {
-            return Err(TokenError::Issuer);
-        }
-        if claims.are_of_other_token() {
-            return Err(TokenError::Type);
-        }
-        self.authenticate(false, &claims, Some(&active), keyring)
-    }
-
-    /// Returns the remembered answer of the issuer about an active token.
-    fn introspected(&self, digest: &TokenDigest) -> Result<ActiveToken, TokenError> {
-        let introspector = self.introspector.as_ref().ok_or(TokenError::Form)?;
-        match introspector.remembered(digest) {
-            Introspected::Active(active) => Ok(active),
-            Introspected::Inactive => Err(TokenError::Inactive),
-            Introspected::Unknown => Err(TokenError::NotIntrospected),
-        }
-    }
-
-    /// Checks the claims of a JWT whose signature was verified. Then the issuer is asked, if it has
-    /// to be: strangers cannot make the broker ask about a token that its issuer did not
-    /// sign.
-    pub(super) fn authenticate_jwt(
-        &self,
-        header: &Header,
-        claims: &Claims<'_>,
-        digest: &TokenDigest,
-        keyring: &Keyring,
-    ) -> Result<AuthenticatedCaller, TokenError> {
-        let proven = self.authenticate(header.is_access_token, claims, None, keyring)?;
-        if !self.introspector.as_ref().is_some_and(|introspector| introspector.includes_jwts) {
-            return Ok(proven);
-        }
-        let active = self.introspected(digest)?;
-        self.authenticate(header.is_access_token, claims, Some(&active), keyring)
-    }
-
-    /// Checks the claims of a token and returns its caller.
-    fn authenticate(
-        &self,
-        is_access_token: bool,
-        claims: &Claims<'_>,
-        introspected: Option<&ActiveToken>,
-        keyring: &Keyring,
-    ) -> Result<AuthenticatedCaller, TokenError> {
-        let bound_to = claims.bound_certificate()?;
-        let (until, issued_at) = self.check_life(is_access_token, claims)?;
-        if !claims.audiences().iter().any(|audience| self.accepts_audience(audience)) {
-            return Err(TokenError::Audience);
-        }
-        let tenant = self.tenant(claims)?;
-        if !keyring.is_enabled(&tenant) {
-            return Err(TokenError::Tenant);
-        }
-        let principal = self.principal(claims)?;
-        // Last: only a token without another fault gets an answer about scopes.
-        let scopes = claims.scopes();
-        if !self.config.scopes.iter().all(|needed| scopes.contains(needed)) {
-            return Err(TokenError::Scope);
-        }
-        let of = (tenant.clone(), principal.clone());
-        let ends = (self.withdrawn.clone(), keyring.revocations().clone());
-        let (recheck_at, ended) =
-            introspected.map(|active| (active.fresh_until, active.ended.clone())).unzip();
-        let token = VerifiedToken::new(of, claims.text("jti"), issued_at, bound_to, ends);
-        let token = Arc::new(token.ending_with(ended));
-        if token.is_revoked() {
-            return Err(TokenError::Revoked);
-        }
-        let caller = Caller::of_subject(tenant, self.subject(principal, claims));
-        Ok(AuthenticatedCaller {
-            caller: Caller { token: Some(token.clone()), ..caller },
-            until: Some(CredentialExpiry::of_token(until, token)),
-            recheck_at,
-        })
-    }
-
-    /// Checks that a token is an access token within its life. Returns its end, with the leeway for
-    /// clocks, and the time of its issue.
-    pub(super) fn check_life(
-        &self,
-        is_access_token: bool,
-        claims: &Claims<'_>,
-    ) -> Result<(SystemTime, Option<SystemTime>), TokenError> {
-        if !is_access_token && claims.are_of_id_token() {
-            return Err(TokenError::IdToken);
-        }
-        let now = SystemTime::now();
-        let until = claims.moment("exp")?.ok_or(TokenError::NoExpiry)? + TOKEN_LEEWAY;
-        if until <= now {
-            return Err(TokenError::Expired);
-        }
-        let (latest, issued_at) = (now + TOKEN_LEEWAY, claims.moment("iat")?);
-        if [claims.moment("nbf")?, issued_at].into_iter().flatten().any(|begin| begin > latest) {
-            return Err(TokenError::NotYet);
-        }
-        Ok((until, issued_at))
-    }
-
-    /// Returns the principal of a token, in the format that `auth::reserved_reason` recognizes.
-    pub(super) fn principal(&self, claims: &Claims<'_>) -> Result<PrincipalId, TokenError> {
-        let is_usable =
-            |name: &String| name.len() <= TOKEN_PRINCIPAL_BYTES_MAX && is_printable(name);
-        let name = claims.text(&self.config.principal_claim).filter(is_usable);
-        let name = name.ok_or(TokenError::Principal)?;
-        Ok(PrincipalId::new(format!("{} {name}", self.config.issuer)))
-    }
-
-    /// Checks that the issuer says that a JWT is active, if it has to be asked.
-    pub(super) fn check_introspection(&self, digest: &TokenDigest) -> Result<(), TokenError> {
-        match self.introspector.as_ref().is_some_and(|introspector| introspector.includes_jwts) {
-            true => self.introspected(digest).map(drop),
-            false => Ok(()),
-        }
-    }
-
-    /// Returns the attributes of a token that access rules look at.
-    fn subject(&self, principal: PrincipalId, claims: &Claims<'_>) -> Subject {
-        let groups = self.config.groups_claim.as_deref().and_then(|path| claims.values(path));
-        let has_scopes = claims.has("scope") || claims.has("scp");
-        let client = ["azp", "client_id"].into_iter().find_map(|name| claims.text(name));
-        let attributes = SubjectAttributes {
-            groups,
-            scopes: has_scopes.then(|| claims.scopes()),
-            client: client.map(|client| vec![client]),
-        };
-        attributes.subject(principal, None)
-    }
-
-    fn tenant(&self, claims: &Claims<'_>) -> Result<TenantId, TokenError> {
-        let (name, tenants) = match &self.config.tenant {
-            TenantMapping::Fixed(tenant) => return Ok(tenant.clone()),
-            TenantMapping::Claim { name, tenants } => (name, tenants),
-        };
-        let tenant = claims
-            .text(name)
-            .and_then(|name| TenantId::parse(&name).ok())
-            .ok_or(TokenError::Tenant)?;
-        if tenants.is_empty() || tenants.contains(&tenant) {
-            Ok(tenant)
-        } else {
-            Err(TokenError::UnlistedTenant)
-        }
-    }
-
-    /// Returns whether the broker is the audience of a token (RFC 8707; MCP 2025-11-25, Access
-    /// Token Usage).
-    fn accepts_audience(&self, audience: &str) -> bool {
-        if !self.config.audiences.is_empty() {
-            return self.config.audiences.iter().any(|known| known == audience);
-        }
-        let Some(below) = audience.strip_prefix(&self.resource) else { return false };
-        match below.strip_prefix("/mcp").unwrap_or(below) {
-            "" | "/" => true,
-            rest => {
-                below.starts_with("/mcp/")
-                    && rest.strip_prefix('/').is_some_and(|name| BackendId::parse(name).is_ok())
-            }
-        }
-    }
-
-    /// Returns a refusal with all required scopes (MCP 2025-11-25, Runtime Insufficient Scope
-    /// Errors).
-    pub(super) fn scope_missing(&self) -> Refusal {
-        Refusal::new(ErrorKind::InsufficientScope, "the token lacks a scope that is needed here")
-            .with("scope", self.config.scopes.join(" "))
     }
 
     // Keys of the issuer.

@@ -21,6 +21,7 @@ pub(super) mod metadata;
 mod operator;
 #[cfg(test)]
 mod tests;
+mod token_checks;
 
 use std::sync::Arc;
 

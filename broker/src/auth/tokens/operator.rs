@@ -1,7 +1,7 @@
 //! Operators that sign in with a token of an issuer (`auth.issuers[].admin`).
 //!
 //! Invariants:
-//! - A token for MCP clients has another audience, so it makes nobody an operator.
+//! - A token for MCP clients has another audience, so its holder is not an operator.
 //! - Such a token is verified for each request and never remembered.
 
 use std::sync::Arc;

@@ -197,7 +197,7 @@ impl Access {
     }
 }
 
-/// Returns the answer to a token of an issuer that makes nobody an operator.
+/// Returns the answer to a token of an issuer whose holder is not an operator.
 fn token_denied(denied: AuthError) -> AccessDenied {
     let (refusal, failure) = denied.into_parts();
     let problem = match failure {

@@ -69,7 +69,7 @@ async fn a_token_that_is_not_for_the_admin_api_opens_nothing_there() {
         ("a token for MCP clients", server.token_with("sue", roles)),
         ("no role", operator_token(&server, "sue", &["dev"], json!({}))),
         ("no claim", server.token_with("sue", json!({"aud": ADMIN_AUDIENCE}))),
-        ("a role that is no text", {
+        ("a role that is not text", {
             server.token_with("sue", json!({"aud": ADMIN_AUDIENCE, "realm": {"roles": [7]}}))
         }),
         ("expired", operator_token(&server, "sue", &["sre"], json!({"exp": now() - 3_600}))),
