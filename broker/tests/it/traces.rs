@@ -333,6 +333,28 @@ async fn what_is_sampled_out_is_exported_when_it_fails() {
 }
 
 #[tokio::test]
+async fn the_span_of_a_request_has_the_decision_of_the_access_policy() {
+    let (collector, backend) = (Collector::start().await, FakeBackend::echo().await);
+    let broker = traced_with(&collector, json!({"ratio": 1}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let policy = json!({"rules": [{"id": "no-echo", "effect": "deny", "objects": {"tools": ["b/echo"]}, "required_scopes": ["echo"]}]});
+    let (status, answer) = broker.admin().put("/admin/v1/tenants/default/policy", &policy).await;
+    assert_eq!(status, 201, "{answer}");
+    let client = broker.client("/mcp").connected(json!({})).await;
+    let params =
+        json!({"name": "b__echo", "arguments": {}, "_meta": {"traceparent": traceparent(true)}});
+    let body =
+        json!({"jsonrpc": "2.0", "id": client.take_id(), "method": "tools/call", "params": params});
+    assert_eq!(client.post(body.to_string()).await.status, 403);
+    let spans = collector.trace(TRACE, "the refused call", |spans| !spans.is_empty()).await;
+    let decision =
+        ["mcp.policy.verdict", "mcp.policy.rule"].map(|name| spans[0].attribute(name).to_owned());
+    assert_eq!(decision, ["challenge", "no-echo"], "{spans:#?}");
+}
+
+#[tokio::test]
 async fn a_42_strangers_decide_nothing_and_carry_little() {
     let (collector, backend) = (Collector::start().await, FakeBackend::echo().await);
     let broker = traced_with(&collector, json!({"ratio": 0, "trusted": ["acme"]}))
