@@ -18,6 +18,7 @@ make() {
 
 make node_secret "$(random)"
 make admin_token "$(random)"
+make scraper_token "$(random)"
 make grafana_password "$(random)"
 make postgres_password "$(random)"
 # The server has no certificate: its traffic stays on the network of docker-compose.yml.

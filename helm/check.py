@@ -149,7 +149,7 @@ def check_fit(documents: list[dict], values: dict) -> None:
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     need(set(mounts.values()) <= volumes.keys(), "a volume that is mounted is not there")
     secrets = {item["path"] for source in volumes["secrets"]["projected"]["sources"] for item in source["secret"]["items"]}
-    for path in [config["node"]["secret_file"], config["auth"]["admin_token_file"], *(value for key, value in config["storage"].items() if key.endswith("_file"))]:
+    for path in [config["node"]["secret_file"], config["auth"]["admin_token_file"], *(operator["token_file"] for operator in config["auth"].get("operators", []) if operator["name"] == "prometheus"), *(value for key, value in config["storage"].items() if key.endswith("_file"))]:
         folder, _, file = path.rpartition("/")
         need(mounts.get(folder) == "secrets" and file in secrets, f"the secret {path} is not mounted")
     job = one(documents, "Job")
@@ -247,7 +247,7 @@ def check_config(documents: list[dict], broker: Path, work: Path) -> None:
     for path in set(re.findall(r"/run/secrets/\S+?(?=[\"'\s,}]|$)", text)):
         file = work / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(written.get(file.name, "0123456789abcdef0123456789abcdef") + "\n")
+        file.write_text(written.get(file.name, f"0123456789abcdef-{file.name}") + "\n")
         text = text.replace(path, str(file))
     file = work / "mcp-broker.yaml"
     file.write_text(text)

@@ -101,6 +101,7 @@ install_python_part fastmcp
 install_python_part wires
 install_python_part servers
 install_python_part admin
+install_python_part authlib
 install_fixture_part
 install_rust_part
 install_go_part

@@ -129,8 +129,8 @@ class Page:
         demo = {"demo": {"transport": {"type": "stdio", "command": str(self.program), "args": ["demo-backend"]}}}
         (here / "etc/mcp-broker.yaml").write_text(yaml.safe_dump({"backends": demo}))
         (here / "keys.yaml").write_text(yaml.safe_dump({"backends": demo, "auth": {"required": True}}))
-        for secret in ["secret", "admin-token", "entra-secret"]:
-            (here / "etc/mcp-broker" / secret).write_text("0123456789abcdef0123456789abcdef\n")
+        for secret in ["secret", "admin-token", "scraper-token", "acme-sre-token", "entra-secret"]:
+            (here / "etc/mcp-broker" / secret).write_text(f"0123456789abcdef-{secret}\n")
         (here / "etc/mcp-broker/database-url").write_text("postgres://u:p@database/broker\n")
         (here / "etc/mcp-broker/redis-url").write_text("redis://:p@redis:6379\n")
         self.stand_ins.mkdir()

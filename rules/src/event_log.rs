@@ -347,6 +347,24 @@ impl EventLog {
         unread
     }
 
+    /// Removes events after `position` whose topic is meant, because their client may not have them
+    /// any more. The client must not have received them. Returns their number.
+    pub fn withdraw_after(&mut self, position: u64, is_meant: impl Fn(&Topic) -> bool) -> usize {
+        let before = self.events.len();
+        self.events.retain(|event| {
+            let stays = event.sequence <= position || !event.topic.as_ref().is_some_and(&is_meant);
+            if !stays {
+                self.bytes -= event.frame.len();
+                if event.sequence <= self.handed {
+                    self.handed_count -= 1;
+                    self.handed_bytes -= event.frame.len();
+                }
+            }
+            stays
+        });
+        before - self.events.len()
+    }
+
     /// Drops events older than `age`, up to `through`, which is the last one that the current
     /// reader has taken. A slow reader meets the limits of the log, which cut its stream instead.
     pub fn expire(&mut self, now: Instant, age: Duration, through: u64) {

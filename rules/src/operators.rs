@@ -216,6 +216,11 @@ impl Operator {
         Self { name: ADMIN_NAME.to_owned(), role: Role::Admin, scope: Scope::Broker }
     }
 
+    /// Returns an operator without any permission, for a request without sign-in.
+    pub fn powerless() -> Self {
+        Self { name: String::new(), role: Role::Scraper, scope: Scope::Backends(Vec::new()) }
+    }
+
     pub fn permits(&self, permission: Permission) -> bool {
         let is_in_scope = self.is_broker_wide() || !permission.is_broker_wide();
         is_in_scope && self.role.permits(permission)
@@ -292,6 +297,15 @@ mod tests {
         assert!(!owner.covers_backend("acme", "mail") && !owner.covers_backend("zoo", "files"));
         assert!(owner.permits(Permission::BackendsOperate));
         assert!(!owner.permits(Permission::BackendsWrite) && !owner.permits(Permission::KeysRead));
+    }
+
+    #[test]
+    fn without_sign_in_nothing_is_permitted() {
+        let powerless = Operator::powerless();
+        assert!(!powerless.permits(Permission::MetricsRead));
+        assert!(!powerless.permits(Permission::OpenapiRead));
+        assert!(!powerless.permits(Permission::TenantsWrite));
+        assert!(!powerless.covers_tenant("default"));
     }
 
     #[test]

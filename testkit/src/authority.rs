@@ -117,6 +117,15 @@ impl Authority {
         })
     }
 
+    /// Returns a client's certificate of an organizational unit.
+    pub fn client_of_unit(&self, tenant: &str, principal: &str, unit: &str) -> CertificateFiles {
+        self.sign(&format!("{tenant}-{principal}-{unit}"), Vec::new(), |params| {
+            params.distinguished_name.push(DnType::OrganizationName, tenant);
+            params.distinguished_name.push(DnType::CommonName, principal);
+            params.distinguished_name.push(DnType::OrganizationalUnitName, unit);
+        })
+    }
+
     fn sign(
         &self,
         file: &str,

@@ -10,7 +10,10 @@ use protocol::ids::{KeyId, PrincipalId, TenantId};
 use rules::access::Subject;
 use tokio::time::Instant;
 
-use super::{expiry::CredentialExpiry, verified_token::VerifiedToken};
+use super::{
+    expiry::CredentialExpiry,
+    verified_token::{CertificateThumbprint, VerifiedToken},
+};
 
 /// Tenant of callers without a credential, on listeners that accept such callers. It always exists.
 pub const DEFAULT_TENANT: &str = "default";
@@ -90,10 +93,6 @@ pub struct RemotePeer {
     /// The client's certificate, whether or not it names a principal.
     pub certificate: Option<CertificateThumbprint>,
 }
-
-/// SHA-256 of a certificate in DER (RFC 8705, 3.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CertificateThumbprint(pub [u8; 32]);
 
 /// Certificate that the client of a connection presented.
 #[derive(Debug, Clone, Copy, Default)]

@@ -27,8 +27,7 @@ mod verified_token;
 pub use self::{
     auth_error::{AuthError, UnknownSigningKey},
     caller::{
-        ANONYMOUS, AuthenticatedCaller, Caller, CertificateThumbprint, DEFAULT_TENANT,
-        PresentedCertificate, RemotePeer,
+        ANONYMOUS, AuthenticatedCaller, Caller, DEFAULT_TENANT, PresentedCertificate, RemotePeer,
     },
     expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
@@ -39,4 +38,5 @@ pub use self::{
     settings::AuthSettings,
     signing::SigningKey,
     tokens::{IssuerState, KeyFetcher, TokenVerifier, introspection::UncheckedToken},
+    verified_token::CertificateThumbprint,
 };

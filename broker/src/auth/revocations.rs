@@ -14,7 +14,16 @@ use records::{RevocationRecord, RevokedSubject};
 use rules::maps::FastMap;
 use tokio::sync::watch;
 
-use super::verified_token::VerifiedToken;
+/// What a revocation can name of a token.
+#[derive(Debug)]
+pub(super) struct RevocableClaims {
+    pub(super) tenant: TenantId,
+    pub(super) principal: PrincipalId,
+    /// Claim `jti`.
+    pub(super) id: Option<String>,
+    /// Claim `iat`, in microseconds since 1970.
+    pub(super) issued_at_us: Option<i64>,
+}
 
 /// Revocations of all tenants.
 #[derive(Debug)]
@@ -106,7 +115,7 @@ impl Revocations {
 
     /// Returns whether a token is revoked. A token that does not tell when it was issued counts as
     /// old.
-    pub(super) fn refuses(&self, token: &VerifiedToken) -> bool {
+    pub(super) fn refuses(&self, token: &RevocableClaims) -> bool {
         let all = self.by_tenant.load();
         let Some(subjects) = all.get(&token.tenant) else { return false };
         let by_id = token.id.clone().map(RevokedSubject::TokenId);
@@ -118,7 +127,7 @@ impl Revocations {
     }
 
     /// Resolves when the token is revoked.
-    pub(super) async fn refusal_of(&self, token: &VerifiedToken) {
+    pub(super) async fn refusal_of(&self, token: &RevocableClaims) {
         let mut changes = self.changes.subscribe();
         while !self.refuses(token) {
             if changes.changed().await.is_err() {
@@ -133,6 +142,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
+    use crate::auth::verified_token::VerifiedToken;
 
     fn tenant(name: &str) -> TenantId {
         TenantId::parse(name).unwrap()

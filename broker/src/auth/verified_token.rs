@@ -6,17 +6,16 @@ use std::{sync::Arc, time::SystemTime};
 use protocol::ids::{PrincipalId, TenantId};
 use tokio_util::sync::CancellationToken;
 
-use super::{caller::CertificateThumbprint, revocations::Revocations};
+use super::revocations::{RevocableClaims, Revocations};
+
+/// SHA-256 of a certificate in DER (RFC 8705, 3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CertificateThumbprint(pub [u8; 32]);
 
 /// A verified token.
 #[derive(Debug)]
 pub struct VerifiedToken {
-    pub(super) tenant: TenantId,
-    pub(super) principal: PrincipalId,
-    /// Claim `jti`.
-    pub(super) id: Option<String>,
-    /// Claim `iat`, in microseconds since 1970.
-    pub(super) issued_at_us: Option<i64>,
+    claims: RevocableClaims,
     /// The only certificate with which the token is valid (RFC 8705, 3).
     bound_to: Option<CertificateThumbprint>,
     /// Cancelled when the issuer calls the token inactive. `None`: the issuer is not asked.
@@ -37,7 +36,8 @@ impl VerifiedToken {
         let since = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let micros = |at| i64::try_from(since(at).as_micros()).unwrap_or(i64::MAX);
         let issued_at_us = issued_at.map(micros);
-        Self { tenant, principal, id, issued_at_us, bound_to, ended: None, withdrawn, revocations }
+        let claims = RevocableClaims { tenant, principal, id, issued_at_us };
+        Self { claims, bound_to, ended: None, withdrawn, revocations }
     }
 
     /// Returns the token with what is cancelled when its issuer calls it inactive.
@@ -50,7 +50,7 @@ impl VerifiedToken {
     pub fn is_revoked(&self) -> bool {
         self.withdrawn.is_cancelled()
             || self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
-            || self.revocations.refuses(self)
+            || self.revocations.refuses(&self.claims)
     }
 
     /// Resolves when the token is revoked.
@@ -62,7 +62,7 @@ impl VerifiedToken {
             }
         };
         tokio::select! {
-            () = self.revocations.refusal_of(self) => {}
+            () = self.revocations.refusal_of(&self.claims) => {}
             () = ended => {}
             () = self.withdrawn.cancelled() => {}
         }
@@ -70,7 +70,7 @@ impl VerifiedToken {
 
     /// Returns whether the token has this id (`jti`).
     pub fn has_id(&self, id: &str) -> bool {
-        self.id.as_deref() == Some(id)
+        self.claims.id.as_deref() == Some(id)
     }
 
     /// Returns whether the token is valid on a connection with this certificate, or without one.

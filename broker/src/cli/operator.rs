@@ -17,6 +17,7 @@ const OPERATORS: &[Column] = &[
     ("role", "role"),
     ("tenants", "tenants"),
     ("backends", "backends"),
+    ("source", "source"),
     ("created", "created_at"),
 ];
 const OPERATOR: &[Column] = &[

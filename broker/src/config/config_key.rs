@@ -126,6 +126,8 @@ pub(super) enum KeyKind {
     Callers,
     /// List of maps.
     Issuers,
+    /// List of maps.
+    Operators,
 }
 
 impl KeyKind {
@@ -146,6 +148,7 @@ impl KeyKind {
                 | Self::Folders
                 | Self::Callers
                 | Self::Issuers
+                | Self::Operators
         )
     }
 
@@ -184,6 +187,7 @@ impl KeyKind {
             Self::HttpUrl => "an http or https URL".into(),
             Self::Callers => "a list of TENANT, TENANT/PRINCIPAL or \"*\"".into(),
             Self::Issuers => "a list of authorization servers, each a map with issuer and tenant at least".into(),
+            Self::Operators => "a list of operators, each a map with name, role, and token_file or token".into(),
             Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
         }
     }

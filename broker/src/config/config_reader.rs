@@ -220,7 +220,7 @@ pub(in crate::config) fn read_secret_file(
 
 /// Checks a secret. The fault shows the length of a text that is too short, and nothing else of any
 /// text.
-fn secret_of(text: &str, bytes_min: usize) -> Result<Secret, InvalidReason> {
+pub(in crate::config) fn secret_of(text: &str, bytes_min: usize) -> Result<Secret, InvalidReason> {
     match text.len() {
         length if length < bytes_min => Err(format!("is too short to be a secret, with {length} of at least {bytes_min} bytes")),
         _ if is_secret(text) => Ok(Secret::new(text)),

@@ -49,6 +49,12 @@ backends: {}
 #    tools: {validate_arguments: true, validate_timeout: 100ms}
 ";
 
+/// Example entries of `auth.operators`, without the key.
+const OPERATORS: &str =
+    "  #  - {name: prometheus, role: scraper, token_file: /etc/mcp-broker/scraper-token}
+  #  - {name: acme-sre, role: operator, tenants: [acme], token_file: /etc/mcp-broker/acme-sre-token}
+";
+
 /// Example entries of `auth.issuers`, without the key.
 const ISSUERS: &str = "  #  - issuer: https://login.example.com
   #    jwks_url: https://login.example.com/keys
@@ -102,8 +108,10 @@ pub fn yaml() -> String {
                 KeyDefault::Value(value) => writeln!(out, "{indent}{name}: {value}"),
                 KeyDefault::None { example } => writeln!(out, "{indent}# {name}: {example}"),
             };
-            if let KeyKind::Issuers = key.kind {
-                out.push_str(ISSUERS);
+            match key.kind {
+                KeyKind::Issuers => out.push_str(ISSUERS),
+                KeyKind::Operators => out.push_str(OPERATORS),
+                _ => {}
             }
         }
     }

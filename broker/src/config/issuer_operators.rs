@@ -1,6 +1,5 @@
 //! `auth.issuers[].admin`: operators of the admin API that sign in with a token of an issuer.
 
-use protocol::ids::{BackendId, TenantId};
 use rules::operators::{Role, Scope};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -8,7 +7,7 @@ use utoipa::ToSchema;
 use super::{
     field_error::join,
     issuers::{IssuerReader, WORD_BYTES_MAX},
-    validation::NAME_ALLOWED,
+    operator_scope::parse_operator_scope,
 };
 
 /// Largest number of entries of the map.
@@ -110,65 +109,19 @@ impl IssuerReader<'_> {
             let allowed = format!("1 to {WORD_BYTES_MAX} bytes");
             self.fault(&join(path, "value"), "is empty or too long", &allowed);
         }
-        let Some(role) = Role::parse(&entry.role) else {
-            let allowed = Role::ALL.map(Role::name).join(", ");
-            self.fault(&join(path, "role"), "is not a role", &allowed);
-            return None;
-        };
-        let scope = match (role, entry.tenants, entry.backends) {
-            (Role::BackendOwner, None, Some(backends)) => {
-                let pair = |name: &String| {
-                    let (tenant, backend) = name.split_once('/')?;
-                    Some((TenantId::parse(tenant).ok()?, BackendId::parse(backend).ok()?))
-                };
-                Scope::Backends(self.names(path, "backends", "TENANT/BACKEND", &backends, pair)?)
-            }
-            (Role::BackendOwner, ..) => {
-                self.fault(
-                    &join(path, "backends"),
-                    "is missing, or tenants is set",
-                    "the backends of a backend_owner, as TENANT/BACKEND",
-                );
-                return None;
-            }
-            (_, _, Some(_)) => {
-                let wrong = "is set for another role";
-                self.fault(&join(path, "backends"), wrong, "the role backend_owner");
-                return None;
-            }
-            (Role::Scraper, Some(_), None) => {
-                let wrong = "is set for a scraper, and metrics are those of all tenants";
-                self.fault(&join(path, "tenants"), wrong, "a scraper without tenants");
-                return None;
-            }
-            (_, Some(tenants), None) => {
-                let tenant = |name: &String| TenantId::parse(name).ok();
-                Scope::Tenants(self.names(path, "tenants", NAME_ALLOWED, &tenants, tenant)?)
-            }
-            (_, None, None) => Scope::Broker,
-        };
+        let (tenants, backends) = (entry.tenants.as_deref(), entry.backends.as_deref());
+        let parsed = parse_operator_scope(&entry.role, tenants, backends);
+        let path = join(&self.path, path);
+        let (role, scope) =
+            parsed.map_err(|fault| self.faults.push(fault.nested_in(&path))).ok()?;
         Some(OperatorGrant { value: entry.value, role, scope })
-    }
-
-    fn names<T>(
-        &mut self,
-        path: &str,
-        member: &str,
-        allowed: &str,
-        names: &[String],
-        parse: impl Fn(&String) -> Option<T>,
-    ) -> Option<Vec<T>> {
-        let parsed: Option<Vec<T>> = names.iter().map(parse).collect();
-        let parsed = parsed.filter(|parsed| !parsed.is_empty());
-        if parsed.is_none() {
-            self.fault(&join(path, member), "is empty or has an unusable name", allowed);
-        }
-        parsed
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use protocol::ids::TenantId;
+
     use super::*;
     use crate::config::load_from;
 
@@ -210,7 +163,7 @@ mod tests {
             ("{claim: g, map: [{value: '', role: viewer}]}", "admin.map.0.value: is empty"),
             (
                 "{claim: g, map: [{value: a, role: viewer, tenants: [A]}]}",
-                "admin.map.0.tenants: is empty or",
+                "admin.map.0.tenants.0: is not a usable name",
             ),
             (
                 "{claim: g, map: [{value: a, role: backend_owner}]}",

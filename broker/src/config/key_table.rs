@@ -282,6 +282,12 @@ const AUTH: &[ConfigKey] = &[
         "File to read `auth.admin_token` from.",
     ),
     key(
+        "operators",
+        KeyKind::Operators,
+        "[]",
+        "Operators of the admin API in addition to those that the admin API stores. `name` is the name in the audit log. `role` is `viewer`, `operator`, `tenant_admin`, `auditor`, `admin`, `backend_owner` or `scraper`. `tenants` limits the operator to these tenants; absent: all tenants. `backends` are those of a `backend_owner`, as `TENANT/BACKEND`. `token_file` is a file with the token, of at least 16 bytes, and `token` is the token itself. SIGHUP applies a new value.",
+    ),
+    key(
         "allow_anonymous_public",
         KeyKind::Bool,
         "false",

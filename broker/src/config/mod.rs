@@ -26,6 +26,8 @@ mod limits;
 pub mod log_filter;
 mod message_sizes;
 mod observability;
+mod operator_scope;
+mod operators;
 mod policy;
 mod range;
 mod raw_config;
@@ -67,6 +69,8 @@ pub(crate) use key_table::documented_keys;
 pub use limits::{Limits, OverloadConfig, RedisOutagePolicy};
 pub use message_sizes::{MessageSizes, MessageWire};
 pub use observability::{AuditConfig, AuditLevel, RATIO_WHOLE, TraceConfig};
+pub use operator_scope::parse_operator_scope;
+pub use operators::{DeclaredOperator, TokenHash};
 pub use resilience::{BreakerConfig, RetryConfig};
 pub use stdio::{StdioConfig, StdioLimits};
 pub use trusted_proxies::{ForwardedHeader, TrustedProxyConfig};
@@ -283,6 +287,8 @@ pub enum DatabaseConfig {
 pub struct AuthConfig {
     pub required: bool,
     pub admin_token: Option<Secret>,
+    /// Operators of the configuration file.
+    pub operators: Vec<DeclaredOperator>,
     pub allow_anonymous_public: bool,
     /// Browser origins that are permitted in addition to loopback ones.
     pub allowed_origins: Vec<String>,

@@ -99,17 +99,29 @@ fn private_files(raw: &RawConfig) -> Vec<PathBuf> {
     let in_bodies =
         bodies.flat_map(|body| [&body["credentials"]["bearer_file"], &body["tls"]["client_key"]]);
     let issuers = raw.value("auth.issuers").and_then(Value::as_array).into_iter().flatten();
-    let of_issuers = issuers.map(|issuer| &issuer["registration"]["secret_file"]);
-    let values = named.filter_map(|(path, _)| raw.value(&path)).chain(in_bodies).chain(of_issuers);
+    let of_issuers = issuers.flat_map(|issuer| {
+        let introspection = &issuer["introspection"];
+        [
+            &issuer["registration"]["secret_file"],
+            &introspection["client_secret_file"],
+            &introspection["client_key_file"],
+        ]
+    });
+    let operators = raw.value("auth.operators").and_then(Value::as_array).into_iter().flatten();
+    let of_operators = operators.map(|operator| &operator["token_file"]);
+    let in_lists = of_issuers.chain(of_operators);
+    let values = named.filter_map(|(path, _)| raw.value(&path)).chain(in_bodies).chain(in_lists);
     values.filter_map(text).map(PathBuf::from).collect()
 }
 
 impl ConfigReader<'_> {
     fn auth(&mut self) -> AuthConfig {
         let resource = self.resource();
+        let admin_token = self.secret("auth.admin_token", "auth.admin_token_file");
         AuthConfig {
             required: self.bool("auth.required"),
-            admin_token: self.secret("auth.admin_token", "auth.admin_token_file"),
+            operators: self.operators(admin_token.as_ref()),
+            admin_token,
             allow_anonymous_public: self.bool("auth.allow_anonymous_public"),
             allowed_origins: self.list("auth.allowed_origins", origin),
             allowed_hosts: self.list("auth.allowed_hosts", host),

@@ -17,6 +17,7 @@ use super::{
     Control,
     key_attributes::key_entry,
     now_us,
+    operators::refuse_stored_names,
     policies::{closed_policy, stored_policy},
     registry::{self, Backends, DECLARED, EntryOrigin, Policies, Registry, RegistryEntry, Tenants},
     validation::client_files,
@@ -89,6 +90,7 @@ impl Control {
             self.keys.remove_new_root(&self.config);
             return Err(LoadError::SecretMissing);
         }
+        refuse_stored_names(&operators, &self.config.auth)?;
         let tenants = self.load_tenants(tenants).await?;
         let backends = self.load_backends(&tenants, backends)?;
         let policies = self.load_policies(&tenants, self.store().policies().await?)?;

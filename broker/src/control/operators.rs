@@ -2,7 +2,7 @@
 //!
 //! An operator has a role, and may be limited to tenants or backends. Its token is shown once.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, OperatorRecord};
@@ -11,16 +11,18 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Author, Control, ControlError,
+    Author, Control, ControlError, LoadError,
+    registry::EntryOrigin,
     resource_views::moment,
     validation::{check_label, now_us, refuse_more},
 };
-use crate::{auth::OperatorEntry, config::FieldError};
+use crate::{
+    auth::OperatorEntry,
+    config::{AuthConfig, DeclaredOperator, FieldError, parse_operator_scope},
+};
 
 /// Maximum number of operators.
 pub(super) const OPERATORS_MAX: usize = 1_000;
-/// Maximum number of tenants or backends of one operator.
-const SCOPE_ENTRIES_MAX: usize = 1_000;
 
 /// Settings of a new operator.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -41,6 +43,7 @@ pub struct NewOperator {
 /// An operator, without its token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OperatorView {
+    /// `config/NAME` for an operator of the configuration file.
     pub id: String,
     pub name: String,
     pub role: String,
@@ -50,7 +53,10 @@ pub struct OperatorView {
     /// Only of a `backend_owner`, as `TENANT/BACKEND`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backends: Option<Vec<String>>,
-    pub created_at: String,
+    /// `config` for an operator of the configuration file, else `api`.
+    pub source: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<String>,
 }
 
 /// An operator that was just created.
@@ -73,6 +79,15 @@ struct OperatorSettings {
 }
 
 impl OperatorSettings {
+    fn new(role: Role, scope: Scope) -> Self {
+        let (tenants, backends) = match scope {
+            Scope::Broker => (None, None),
+            Scope::Tenants(tenants) => (Some(tenants), None),
+            Scope::Backends(backends) => (None, Some(backends)),
+        };
+        Self { role, tenants, backends }
+    }
+
     fn scope(self) -> Scope {
         match (self.backends, self.tenants) {
             (Some(backends), _) => Scope::Backends(backends),
@@ -85,7 +100,12 @@ impl OperatorSettings {
 impl Control {
     pub async fn operators(&self) -> Result<Vec<OperatorView>, ControlError> {
         let records = self.query_store("operators", self.store().operators()).await?;
-        Ok(records.iter().filter_map(|record| view(record).ok()).collect())
+        let registry = self.registry.load();
+        let declared = registry.auth.operators.iter().map(declared_view);
+        let stored = records.iter().filter_map(|record| view(record).ok());
+        let mut views: Vec<OperatorView> = stored.chain(declared).collect();
+        views.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(views)
     }
 
     /// Creates an operator. Only this answer contains its token.
@@ -121,6 +141,11 @@ impl Control {
         id: String,
         author: Author,
     ) -> Result<(), ControlError> {
+        if let Some(name) = id.strip_prefix(DECLARED_ID_PREFIX)
+            && declares_name(&self.registry.load().auth, name)
+        {
+            return Err(ControlError::Declared { what: "operator", name: name.to_owned() });
+        }
         self.change(|control| async move {
             if !control.commit(AdminChange::DeleteOperator(&id), &author).await? {
                 return Err(ControlError::NotFound { what: "operator", name: id });
@@ -167,70 +192,57 @@ impl Control {
         if [ADMIN_NAME, CONFIGURATION_NAME].contains(&wanted.name.as_str()) {
             return Err(invalid("name", "is reserved", "another name"));
         }
-        let role = Role::parse(&wanted.role).ok_or_else(|| {
-            invalid("role", "is not a role", &Role::ALL.map(Role::name).join(", "))
-        })?;
-        let tenants = wanted.tenants.as_deref().map(|names| self.known_tenants(names));
-        let backends = wanted.backends.as_deref().map(|names| self.known_backends(names));
-        let (tenants, backends) = (tenants.transpose()?, backends.transpose()?);
-        match role {
-            Role::BackendOwner if backends.is_none() => {
-                return Err(invalid("backends", "is missing", "TENANT/BACKEND of each backend"));
-            }
-            Role::BackendOwner if tenants.is_some() => {
-                return Err(invalid("tenants", "is set for a backend_owner", "backends"));
-            }
-            Role::BackendOwner => {}
-            _ if backends.is_some() => {
-                return Err(invalid(
-                    "backends",
-                    "is set for another role",
-                    "the role backend_owner",
-                ));
-            }
-            Role::Scraper if tenants.is_some() => {
-                let wrong = "is set for a scraper, and metrics are those of all tenants";
-                return Err(invalid("tenants", wrong, "a scraper without tenants"));
-            }
-            _ => {}
+        if declares_name(&self.registry.load().auth, &wanted.name) {
+            let wrong = "is the name of an operator of the configuration file";
+            return Err(invalid("name", wrong, "another name"));
         }
-        Ok(OperatorSettings { role, tenants, backends })
+        let (tenants, backends) = (wanted.tenants.as_deref(), wanted.backends.as_deref());
+        let (role, scope) =
+            parse_operator_scope(&wanted.role, tenants, backends).map_err(ControlError::Invalid)?;
+        self.check_scope_exists(&scope)?;
+        Ok(OperatorSettings::new(role, scope))
     }
 
-    fn known_tenants(&self, names: &[String]) -> Result<Vec<TenantId>, ControlError> {
-        check_count("tenants", names)?;
-        let known = |(at, name): (usize, &String)| {
-            let tenant = TenantId::parse(name).ok().filter(|name| self.check_tenant(name).is_ok());
-            tenant.ok_or_else(|| {
-                invalid(&format!("tenants.{at}"), "does not exist", "the name of a tenant")
-            })
+    fn check_scope_exists(&self, scope: &Scope) -> Result<(), ControlError> {
+        let missing = |member: &str, at: usize, allowed: &str| {
+            Err(invalid(&format!("{member}.{at}"), "does not exist", allowed))
         };
-        names.iter().enumerate().map(known).collect()
-    }
-
-    fn known_backends(&self, names: &[String]) -> Result<Vec<(TenantId, BackendId)>, ControlError> {
-        check_count("backends", names)?;
-        let registry = self.registry.load();
-        let known = |(at, name): (usize, &String)| {
-            let parts = name.split_once('/').and_then(|(tenant, backend)| {
-                Some((TenantId::parse(tenant).ok()?, BackendId::parse(backend).ok()?))
-            });
-            parts.filter(|name| registry.backends.contains_key(name)).ok_or_else(|| {
-                let allowed = "TENANT/BACKEND of a registered backend";
-                invalid(&format!("backends.{at}"), "does not exist", allowed)
-            })
-        };
-        names.iter().enumerate().map(known).collect()
+        match scope {
+            Scope::Broker => Ok(()),
+            Scope::Tenants(names) => {
+                match names.iter().position(|tenant| self.check_tenant(tenant).is_err()) {
+                    Some(at) => missing("tenants", at, "the name of a tenant"),
+                    None => Ok(()),
+                }
+            }
+            Scope::Backends(names) => {
+                let registry = self.registry.load();
+                match names.iter().position(|name| !registry.backends.contains_key(name)) {
+                    Some(at) => missing("backends", at, "TENANT/BACKEND of a registered backend"),
+                    None => Ok(()),
+                }
+            }
+        }
     }
 }
 
-fn check_count(path: &str, names: &[String]) -> Result<(), ControlError> {
-    let distinct: BTreeSet<&String> = names.iter().collect();
-    if (1..=SCOPE_ENTRIES_MAX).contains(&names.len()) && distinct.len() == names.len() {
-        return Ok(());
+/// Prefix of the ids of declared operators. No stored operator has such an id.
+const DECLARED_ID_PREFIX: &str = "config/";
+
+fn declares_name(auth: &AuthConfig, name: &str) -> bool {
+    auth.operators.iter().any(|declared| declared.operator.name == name)
+}
+
+/// Refuses a configuration file with the name of a stored operator. The audit log would not tell
+/// the two apart.
+pub(super) fn refuse_stored_names(
+    stored: &[OperatorRecord],
+    auth: &AuthConfig,
+) -> Result<(), LoadError> {
+    match stored.iter().find(|record| declares_name(auth, &record.name)) {
+        Some(record) => Err(LoadError::Twice { what: format!("operator {}", record.name) }),
+        None => Ok(()),
     }
-    let allowed = format!("1 to {SCOPE_ENTRIES_MAX} different names");
-    Err(invalid(path, "is empty, too long, or has a name twice", &allowed))
 }
 
 fn invalid(path: &str, problem: &str, allowed: &str) -> ControlError {
@@ -249,16 +261,39 @@ fn entry(record: OperatorRecord) -> Result<OperatorEntry, serde_json::Error> {
 
 fn view(record: &OperatorRecord) -> Result<OperatorView, serde_json::Error> {
     let OperatorSettings { role, tenants, backends } = settings(record)?;
-    let names = |tenants: Vec<TenantId>| tenants.iter().map(TenantId::to_string).collect();
-    let pairs = |backends: Vec<(TenantId, BackendId)>| {
-        backends.iter().map(|(tenant, backend)| format!("{tenant}/{backend}")).collect()
-    };
     Ok(OperatorView {
         id: record.operator.clone(),
         name: record.name.clone(),
         role: role.name().to_owned(),
-        tenants: tenants.map(names),
-        backends: backends.map(pairs),
-        created_at: moment(record.created_at_us),
+        tenants: tenants.as_deref().map(tenant_names),
+        backends: backends.as_deref().map(backend_names),
+        source: EntryOrigin::Stored.name().to_owned(),
+        created_at: Some(moment(record.created_at_us)),
     })
+}
+
+fn declared_view(declared: &DeclaredOperator) -> OperatorView {
+    let Operator { name, role, scope } = &*declared.operator;
+    let (tenants, backends) = match scope {
+        Scope::Broker => (None, None),
+        Scope::Tenants(tenants) => (Some(tenant_names(tenants)), None),
+        Scope::Backends(backends) => (None, Some(backend_names(backends))),
+    };
+    OperatorView {
+        id: format!("{DECLARED_ID_PREFIX}{name}"),
+        name: name.clone(),
+        role: role.name().to_owned(),
+        tenants,
+        backends,
+        source: EntryOrigin::Declared.name().to_owned(),
+        created_at: None,
+    }
+}
+
+fn tenant_names(tenants: &[TenantId]) -> Vec<String> {
+    tenants.iter().map(TenantId::to_string).collect()
+}
+
+fn backend_names(backends: &[(TenantId, BackendId)]) -> Vec<String> {
+    backends.iter().map(|(tenant, backend)| format!("{tenant}/{backend}")).collect()
 }

@@ -16,6 +16,7 @@ use super::{
     issuers::refuse_twice,
     load::check_client_files,
     now_us,
+    operators::refuse_stored_names,
     registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, tenant_settings},
 };
 use crate::{
@@ -42,6 +43,8 @@ impl Control {
             .into_iter()
             .map(|record| (record.tenant.clone(), record))
             .collect();
+        let operators = self.query_store("operators", self.store().operators()).await?;
+        refuse_stored_names(&operators, &next.auth)?;
         check_client_files(next).await?;
         let old = self.registry.load_full();
         let registry = next_registry(&old, &records, next)?;

@@ -12,6 +12,7 @@ use std::{
 
 use aws_lc_rs::digest;
 use protocol::ids::{PrincipalId, TenantId};
+use rules::access::{Attribute, Subject};
 use tokio::net::TcpStream;
 use transport::{
     tcp::{self, Stream},
@@ -238,6 +239,12 @@ fn thumbprint(certificate: &ClientCertificate) -> CertificateThumbprint {
 fn caller_by(certificate: &ClientCertificate) -> Option<Caller> {
     let CertificateIdentity { tenant, principal } = certificate.identity()?;
     let tenant = TenantId::parse(&tenant).ok()?;
-    (is_printable(&principal) && reserved_reason(&principal).is_none())
-        .then(|| Caller::new(tenant, PrincipalId::new(principal), None))
+    if !is_printable(&principal) || reserved_reason(&principal).is_some() {
+        return None;
+    }
+    let units = certificate.organizational_units();
+    let units = units.filter(|units| units.iter().all(|unit| is_printable(unit)));
+    let groups = units.map_or(Attribute::Unknown, Attribute::of);
+    let subject = Subject { groups, ..Subject::of_principal(PrincipalId::new(principal)) };
+    Some(Caller::of_subject(tenant, subject))
 }

@@ -78,6 +78,8 @@ pub struct Call {
     registered_backend: Option<Arc<Backend>>,
     /// Time limits of the call.
     deadline: CallDeadline,
+    /// The request as it was admitted, where an access policy decides about its questions.
+    admitted: Option<Box<Message>>,
     /// True if the call can be repeated without a further effect.
     is_repeatable: bool,
     /// The client's progress token, as sent.
@@ -147,6 +149,7 @@ impl Call {
                 method,
                 tool.map(|tool| tool.name.as_str()),
             ),
+            admitted: session.tenant.has_policy().then(|| Box::new(message.clone())),
             is_repeatable: tool.map_or(method.is_idempotent(), |tool| {
                 tool.traits.read_only || tool.traits.idempotent
             }),

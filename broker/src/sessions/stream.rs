@@ -26,9 +26,7 @@ use protocol::{
 };
 use records::{LogEntry, LoggedEvent, SessionKey, StreamRecord};
 use rules::{
-    event_log::{
-        Event, EventKind, EventLog, LogLimits, Overflow, PositionGone, StreamSnapshot, Topic,
-    },
+    event_log::{Event, EventKind, EventLog, LogLimits, Overflow, StreamSnapshot, Topic},
     limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
 };
 
@@ -40,7 +38,7 @@ use self::{
     event_ids::{encode_pending, encode_request_id, is_nameable},
     latest_reader::LatestReader,
     unread_budget::UnreadAccount,
-    wakers::{Wakers, unlock_and_wake, unlock_and_wake_all},
+    wakers::{Wakers, unlock_and_wake},
 };
 use crate::persistence::EventWriter;
 
@@ -374,19 +372,6 @@ impl EventStream {
             && !state.log.is_outbox()
     }
 
-    /// Connects a new reader, from `position` on (0: from the start).
-    pub fn read_from(self: &Arc<Self>, position: u64) -> Result<StreamCursor, PositionGone> {
-        let mut state = self.lock();
-        state.log.can_resume(position)?;
-        let generation = state.reader.connect(position);
-        state.pause = false;
-        if state.sink.as_mut().is_some_and(|sink| !std::mem::replace(&mut sink.was_read, true)) {
-            state.log_record(self.number);
-        }
-        unlock_and_wake_all(state);
-        Ok(StreamCursor { stream: self.clone(), generation, position })
-    }
-
     fn lock(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock()
     }
@@ -549,7 +534,7 @@ mod tests {
         );
         assert_eq!(
             stream.read_from(1).err(),
-            Some(PositionGone),
+            Some(rules::event_log::PositionGone),
             "so a reader that resumes there is told of the gap"
         );
     }

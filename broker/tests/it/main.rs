@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
+mod access_changes;
 mod access_doors;
 mod access_property;
 mod admin;

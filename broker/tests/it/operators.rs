@@ -1,12 +1,14 @@
 //! Named operators: their tokens on every replica, and what an operator of one tenant sees of live
 //! state. The table of roles and operations is tested with the admin routes.
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::{AdminClient, FakeBackend, Reply, TestBroker, eventually};
 
 use crate::{
     builder,
     tasks::{start, wait_status},
+    tokens::reload::reload,
 };
 
 /// Creates an operator. Returns its id and its token.
@@ -118,4 +120,67 @@ async fn a_scraper_reads_metrics_where_the_admin_token_is_required() {
         assert_eq!(scraper.send("GET", path, None).await.status, 403, "{path}");
     }
     assert_eq!(scraper.send("GET", "/readyz", None).await.status, 200);
+}
+
+#[tokio::test]
+async fn operators_of_the_file_follow_a_reload() {
+    let entry = |name: &str, role: &str| json!({"name": name, "role": role, "token": format!("the-token-of-{name}")});
+    let broker = builder()
+        .single_process()
+        .admin_token("the-token-of-the-admin")
+        .config(json!({"auth": {"operators": [entry("prometheus", "scraper"), entry("ann", "viewer")]}}))
+        .start()
+        .await;
+    let admin = broker.admin();
+    let status = |token: &str, path: &'static str| {
+        let admin = admin.with_token(Some(token));
+        async move { admin.get(path).await.0 }
+    };
+    let (scraper, ann) = ("the-token-of-prometheus", "the-token-of-ann");
+    let metrics = admin.with_token(Some(scraper)).metrics().await;
+    assert!(metrics.contains("mcp_sessions"), "{metrics}");
+    assert_eq!(status(scraper, "/admin/v1/tenants").await, 403);
+    assert_eq!(status(ann, "/admin/v1/tenants").await, 200);
+    assert_eq!(status("the-token-of-nix", "/admin/v1/tenants").await, 401);
+
+    let (_, listed) = admin.get("/admin/v1/operators").await;
+    let listed: Vec<_> = listed["operators"].as_array().unwrap().iter().collect();
+    assert_eq!((&listed[0]["name"], &listed[0]["source"]), (&json!("ann"), &json!("config")));
+    assert_eq!((&listed[1]["id"], listed.len()), (&json!("config/prometheus"), 2));
+    let (code, problem) = admin.delete("/admin/v1/operators/config%2Fann").await;
+    assert_eq!(code, 409, "{problem}");
+    let taken = json!({"name": "ann", "role": "auditor"});
+    let (code, problem) = admin.post("/admin/v1/operators", &taken).await;
+    assert_eq!((code, &problem["field"]), (400, &json!("name")), "{problem}");
+
+    reload(&broker, |config| {
+        config["auth"]["operators"] =
+            json!([entry("prometheus", "scraper"), entry("ben", "auditor")]);
+    })
+    .await;
+    assert_eq!(status(ann, "/admin/v1/tenants").await, 401);
+    assert_eq!(status("the-token-of-ben", "/admin/v1/operators").await, 200);
+    let metrics = admin.with_token(Some(scraper)).metrics().await;
+    assert!(metrics.contains("mcp_sessions"), "{metrics}");
+    let (_, log) = admin.get("/admin/v1/audit?action=configuration").await;
+    assert!(!log.to_string().contains("the-token-of"), "{log}");
+}
+
+#[tokio::test]
+async fn a_file_cannot_take_the_name_of_a_stored_operator() {
+    let broker = builder().single_process().admin_token("the-token-of-the-admin").start().await;
+    create(&broker.admin(), json!({"name": "ann", "role": "viewer"})).await;
+    let path = broker.folder().join("config.yaml");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["auth"]["operators"] =
+        json!([{"name": "ann", "role": "admin", "token": "the-token-of-another-ann"}]);
+    std::fs::write(&path, config.to_string()).unwrap();
+    broker.signal(Signal::HUP);
+    eventually("the refusal in the log", || async {
+        let log = broker.log();
+        if log.contains("operator ann is both stored and declared") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    let admin = broker.admin().with_token(Some("the-token-of-another-ann"));
+    assert_eq!(admin.get("/admin/v1/tenants").await.0, 401);
 }

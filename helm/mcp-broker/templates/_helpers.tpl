@@ -57,7 +57,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if (index .root.Values.secrets .which).name -}}
 {{ (index .root.Values.secrets .which).key }}
 {{- else -}}
-{{ dict "node" "node-secret" "admin" "admin-token" "database" "database-url" "redis" "redis-url" | dig .which "" }}
+{{ dict "node" "node-secret" "admin" "admin-token" "scraper" "scraper-token" "database" "database-url" "redis" "redis-url" | dig .which "" }}
 {{- end -}}
 {{- end -}}
 
@@ -101,6 +101,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if include "mcp-broker.secretName" (dict "root" . "which" "redis") }}yes{{ end -}}
 {{- end -}}
 
+{{- define "mcp-broker.hasScraper" -}}
+{{- if include "mcp-broker.secretName" (dict "root" . "which" "scraper") }}yes{{ end -}}
+{{- end -}}
+
 {{- define "mcp-broker.migratesInJob" -}}
 {{- if and .Values.migration.enabled (not .Values.trial.enabled) }}yes{{ end -}}
 {{- end -}}
@@ -113,11 +117,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if include "mcp-broker.hasRedis" . -}}
 {{- $_ := set $storage "redis_url_file" (printf "%s/redis-url" $secrets) -}}
 {{- end -}}
+{{- $auth := dict "admin_token_file" (printf "%s/admin-token" $secrets) -}}
+{{- if include "mcp-broker.hasScraper" . -}}
+{{- $scraper := dict "name" "prometheus" "role" "scraper" "token_file" (printf "%s/scraper-token" $secrets) -}}
+{{- $_ := set $auth "operators" (append (dig "auth" "operators" list .Values.config) $scraper) -}}
+{{- end -}}
 {{- $own := dict
   "listen" (dict "http" (printf "%s:8080" $any) "admin" (printf "%s:9090" $any) "internal" (printf "%s:7400" $any))
   "node" (dict "secret_file" (printf "%s/node-secret" $secrets))
   "storage" $storage
-  "auth" (dict "admin_token_file" (printf "%s/admin-token" $secrets))
+  "auth" $auth
   "shutdown" (dict "grace" (printf "%ds" (int .Values.shutdown.graceSeconds)))
 -}}
 {{- mustMergeOverwrite (deepCopy .Values.config) $own | toYaml -}}
@@ -129,7 +138,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   projected:
     defaultMode: 0440
     sources:
-      {{- range $which, $path := dict "node" "node-secret" "admin" "admin-token" "database" "database-url" "redis" "redis-url" }}
+      {{- range $which, $path := dict "node" "node-secret" "admin" "admin-token" "scraper" "scraper-token" "database" "database-url" "redis" "redis-url" }}
       {{- with include "mcp-broker.secretName" (dict "root" $ "which" $which) }}
       - secret:
           name: {{ . }}

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::{
     capabilities::ServerCapabilities,
+    error::{ErrorKind, Refusal},
     handshake::InitializeResult,
     ids::{PrincipalId, TenantId},
     version::Version,
@@ -413,4 +414,27 @@ proptest! {
         }
         prop_assert_eq!(view.hidden, tools.len() - listed.len());
     }
+}
+
+#[test]
+fn the_decision_about_a_listed_tool_allocates_nothing() {
+    let tools: Vec<_> = (0..500).map(|at| (format!("tool_{at}"), at % 2 == 0)).collect();
+    let rules: Vec<_> = (0..100)
+        .map(|at| serde_json::json!({"id": format!("r{at}"), "effect": "deny", "subjects": {"groups": ["ops"]}, "objects": {"tools": [format!("files/tool_{at}*")]}}))
+        .collect();
+    let policy = Arc::new(policy(&serde_json::json!({"rules": rules}).to_string()));
+    let index = PolicyIndex::new(policy, catalog(&tools));
+    let (ann, files) = (subject(&["dev"], &["read"]), backend("files"));
+    let view = index.view(&index.verdicts(&ann).1);
+    let hasher = std::collections::hash_map::RandomState::new();
+    let mut allowed = false;
+    let counted = allocation_counter::measure(|| {
+        std::hint::black_box(ann.fingerprint(&hasher));
+        let traits = view.catalog.traits(&files, "tool_321").unwrap_or_default();
+        let object = Object::Tool { backend: &files, name: "tool_321", traits };
+        let absent = || Refusal::new(ErrorKind::ToolNotFound, "unknown name");
+        allowed = AccessCheck::new(&view, &ann).check(Method::ToolsCall, &object, absent).is_ok();
+    });
+    assert!(allowed);
+    assert_eq!(counted.count_total, 0);
 }

@@ -74,7 +74,7 @@ impl HotStore for MemoryHotStore {
 
     fn publish(&self, wake: Wakeup) {
         if self.is_connected() && !wake.is_too_long() {
-            let _ = self.words.send(wake); // nobody listens: nobody misses it
+            let _ = self.words.send(wake); // without a listener there is nothing to tell
         }
     }
 

@@ -86,6 +86,12 @@ impl ClientCertificate {
         let identity = identity_of_uri(ours.next()?)?;
         ours.next().is_none().then_some(identity)
     }
+
+    /// Returns the organizational units (OU) of the subject. `None` if one of them cannot be read.
+    pub fn organizational_units(&self) -> Option<Vec<String>> {
+        let certificate = parse(&self.leaf)?;
+        certificate.subject().iter_organizational_unit().map(text).collect()
+    }
 }
 
 fn identity_of_uri(path: &str) -> Option<CertificateIdentity> {
@@ -106,12 +112,13 @@ fn subject_identity(certificate: &X509Certificate<'_>) -> Option<CertificateIden
 /// Returns the value of an attribute that the subject has once, as text.
 fn only<'a>(mut values: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>) -> Option<String> {
     let value = values.next()?;
+    if values.next().is_some() { None } else { text(value) }
+}
+
+fn text(value: &AttributeTypeAndValue<'_>) -> Option<String> {
     let is_text =
         matches!(value.attr_value().tag(), Tag::Utf8String | Tag::PrintableString | Tag::Ia5String);
-    if values.next().is_some() || !is_text {
-        return None;
-    }
-    value.as_str().ok().filter(|value| !value.is_empty()).map(str::to_owned)
+    value.as_str().ok().filter(|value| is_text && !value.is_empty()).map(str::to_owned)
 }
 
 /// Returns the end of a certificate's validity. A time before 1970 counts as 1970.

@@ -25,7 +25,7 @@ pub use self::{
     token_request::{TokenAnswer, TokenRequest, TokenRequestFault},
 };
 pub use super::tokens::metadata::{IssuerMetadata, MetadataFault};
-use super::tokens::{KeyFetcher, issuer::TokenIssuer};
+use super::tokens::{KeyFetcher, TokenVerifier, issuer::TokenIssuer};
 use crate::config::{AdaptedFront, IssuerConfig};
 
 /// First segment of the paths of all authorization servers.
@@ -60,10 +60,26 @@ pub enum FrontUnavailable {
 /// An issuer in force, and the broker's authorization server in front of it.
 #[derive(Debug, Clone)]
 pub struct AdaptedIssuer {
-    pub(super) issuer: Arc<TokenIssuer>,
-    pub(super) fetcher: KeyFetcher,
+    issuer: Arc<TokenIssuer>,
+    fetcher: KeyFetcher,
     /// Places of token requests that are forwarded at the same time.
-    pub(super) forwards: Arc<Semaphore>,
+    forwards: Arc<Semaphore>,
+}
+
+impl TokenVerifier {
+    /// Returns the issuer whose authorization server for clients has this id.
+    pub fn adapted(&self, id: &str) -> Option<AdaptedIssuer> {
+        let issuers = self.issuers.load();
+        let issuer = issuers.values().find(|issuer| {
+            let config = issuer.config();
+            config.front.is_some() && front_id(&config.issuer) == id
+        })?;
+        Some(AdaptedIssuer {
+            issuer: issuer.clone(),
+            fetcher: self.fetcher.clone(),
+            forwards: self.forwards.clone(),
+        })
+    }
 }
 
 impl AdaptedIssuer {

@@ -43,11 +43,11 @@ use self::{
     jwt::Jwt,
 };
 use super::{
-    adapted::{self, AdaptedIssuer},
     auth_error::{AuthError, UnknownSigningKey, token_not_valid},
-    caller::{AuthenticatedCaller, CertificateThumbprint},
+    caller::AuthenticatedCaller,
     keyring::{Keyring, KeyringVersion, PREFIX},
     token_digest::{TokenDigest, TokenDigester},
+    verified_token::CertificateThumbprint,
 };
 use crate::{config::IssuerConfig, maps::SharedMap, metrics::Metrics};
 
@@ -66,10 +66,10 @@ pub struct IssuerState {
 #[derive(Debug)]
 pub struct TokenVerifier {
     /// The issuers in force, by their names.
-    issuers: ArcSwap<IssuersByName>,
-    fetcher: KeyFetcher,
+    pub(super) issuers: ArcSwap<IssuersByName>,
+    pub(super) fetcher: KeyFetcher,
     /// Places of token requests that are forwarded to issuers at the same time.
-    forwards: Arc<Semaphore>,
+    pub(super) forwards: Arc<Semaphore>,
     keyring: Arc<Keyring>,
     metrics: Arc<Metrics>,
     digester: TokenDigester,
@@ -157,20 +157,6 @@ impl TokenVerifier {
                 metrics.tokens.has_keys(true); // it counts no more
             }
         });
-    }
-
-    /// Returns the issuer whose authorization server for clients has this id.
-    pub fn adapted(&self, id: &str) -> Option<AdaptedIssuer> {
-        let issuers = self.issuers.load();
-        let issuer = issuers.values().find(|issuer| {
-            let config = issuer.config();
-            config.front.is_some() && adapted::front_id(&config.issuer) == id
-        })?;
-        Some(AdaptedIssuer {
-            issuer: issuer.clone(),
-            fetcher: self.fetcher.clone(),
-            forwards: self.forwards.clone(),
-        })
     }
 
     /// Returns the state of an issuer in force.

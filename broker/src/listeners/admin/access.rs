@@ -11,7 +11,6 @@ use std::{
     sync::Arc,
 };
 
-use aws_lc_rs::{constant_time, digest};
 use axum::{
     Extension,
     extract::{Request, State},
@@ -27,6 +26,7 @@ use rules::{
 use super::{audit::ClientIp, health, problem::Problem};
 use crate::{
     auth::{AuthError, AuthSettings, OperatorTokens},
+    config::TokenHash,
     control::Control,
 };
 
@@ -36,7 +36,7 @@ const NOT_A_TOKEN: &str = "this is neither the admin token nor an operator's tok
 pub(super) struct Access {
     token: TokenPolicy,
     loopback: bool,
-    /// `allowed_hosts` follows a reload.
+    /// `allowed_hosts` and `operators` follow a reload.
     auth: AuthSettings,
 }
 
@@ -54,9 +54,7 @@ impl From<Problem> for AccessDenied {
 }
 
 enum TokenPolicy {
-    /// Compared as a hash. All hashes have the same length, so the time of a comparison reveals
-    /// nothing about the token.
-    Required(digest::Digest),
+    Required(TokenHash),
     OpenToLocalUsers,
     /// A public listener without a token refuses every request.
     Missing,
@@ -66,7 +64,7 @@ impl Access {
     pub(super) fn new(auth: AuthSettings, address: SocketAddr) -> Self {
         let loopback = address.ip().is_loopback();
         let token = match &auth.load().admin_token {
-            Some(token) => TokenPolicy::Required(hash(token.expose())),
+            Some(token) => TokenPolicy::Required(TokenHash::new(token.expose())),
             None if loopback => TokenPolicy::OpenToLocalUsers,
             None => TokenPolicy::Missing,
         };
@@ -103,21 +101,29 @@ impl Access {
             return Ok(None);
         }
         let shown = headers.get(header::AUTHORIZATION).map(bearer);
-        if let Some(Some(shown)) = shown
-            && control.broker.can_be_operator(shown)
-            && !self.is_admin_token(shown)
-        {
-            return match control.broker.authenticate_operator(shown).await {
-                Ok(operator) => Ok(Some(Arc::new(operator))),
-                Err(denied) => Err(token_denied(denied)),
-            };
+        if let Some(Some(shown)) = shown {
+            if let Some(operator) = self.configured_operator(shown) {
+                return Ok(Some(operator));
+            }
+            if control.broker.can_be_operator(shown) {
+                return match control.broker.authenticate_operator(shown).await {
+                    Ok(operator) => Ok(Some(Arc::new(operator))),
+                    Err(denied) => Err(token_denied(denied)),
+                };
+            }
         }
         self.sign_in(&control.operators, shown).map(Some)
     }
 
-    fn is_admin_token(&self, shown: &str) -> bool {
-        matches!(&self.token, TokenPolicy::Required(expected)
-            if constant_time::verify_slices_are_equal(hash(shown).as_ref(), expected.as_ref()).is_ok())
+    /// Returns the operator of a token of the configuration file, the admin token included.
+    fn configured_operator(&self, shown: &str) -> Option<Arc<Operator>> {
+        let shown = TokenHash::new(shown);
+        if matches!(&self.token, TokenPolicy::Required(admin) if admin.matches(&shown)) {
+            return Some(Arc::new(Operator::admin()));
+        }
+        let auth = self.auth.load();
+        let declared = auth.operators.iter().find(|declared| declared.token.matches(&shown))?;
+        Some(Arc::clone(&declared.operator))
     }
 
     fn check_page(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
@@ -189,10 +195,9 @@ impl Access {
             (TokenPolicy::Required(_), Some(None)) => {
                 refused(missing, Some(SignInFailureReason::Malformed))
             }
-            (TokenPolicy::Required(_), Some(Some(shown))) => match self.is_admin_token(shown) {
-                true => admin(),
-                false => refused(NOT_A_TOKEN, Some(SignInFailureReason::AdminToken)),
-            },
+            (TokenPolicy::Required(_), Some(Some(_))) => {
+                refused(NOT_A_TOKEN, Some(SignInFailureReason::AdminToken))
+            }
         }
     }
 }
@@ -252,10 +257,6 @@ fn answer(
     let mut response = problem.into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1));
     response
-}
-
-fn hash(token: &str) -> digest::Digest {
-    digest::digest(&digest::SHA256, token.as_bytes())
 }
 
 fn bearer(value: &HeaderValue) -> Option<&str> {

@@ -122,13 +122,9 @@ mod tests {
 
     fn guard(local: &str, origins: &[&str]) -> RequestGuard {
         let auth = AuthConfig {
-            required: false,
-            admin_token: None,
-            allow_anonymous_public: false,
             allowed_origins: origins.iter().map(|&o| o.to_owned()).collect(),
             allowed_hosts: vec!["broker.internal".to_owned()],
-            resource: None,
-            issuers: Vec::new(),
+            ..AuthConfig::default()
         };
         RequestGuard::new(AuthSettings::new(auth), local.parse().unwrap())
     }

@@ -9,7 +9,12 @@ use std::{
 
 use bytes::Bytes;
 use http::HeaderMap;
-use protocol::{envelope::Message, error::Refusal, json::Span, splice::Splice};
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    json::Span,
+    splice::Splice,
+};
 use rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask};
 
 use super::Call;
@@ -28,6 +33,13 @@ impl Inbound for Call {
         connection: &Arc<Connection>,
         question: &Message,
     ) -> Result<(), Refusal> {
+        if let Some(admitted) = &self.admitted {
+            let subject = self.session.subject();
+            self.session.recheck_access(&subject, admitted, "questions").map_err(|_| {
+                let text = "the client may not use this any more, so it is not asked";
+                Refusal::new(ErrorKind::InvalidRequest, text)
+            })?;
+        }
         questions::ask(&self.session.clone(), connection, question, Some(self))
     }
 

@@ -4,11 +4,8 @@
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
-use protocol::{
-    envelope::Message, error::Refusal, ids::BackendId, method::Method, phase::SessionPhase,
-};
+use protocol::{envelope::Message, error::Refusal, ids::BackendId, phase::SessionPhase};
 use rules::{
-    access::{Object, Verdict},
     endpoint::Endpoint,
     event_log::{EventKind, Topic},
     exposed_names,
@@ -16,13 +13,10 @@ use rules::{
 };
 
 use super::{Session, questions, subscriptions};
-use crate::{
-    backends::{
-        inbound::Inbound,
-        link::{BackendSession, Era, connection::Connection},
-        link_client::LinkClient,
-    },
-    sessions::access_doors,
+use crate::backends::{
+    inbound::Inbound,
+    link::{BackendSession, Era, connection::Connection},
+    link_client::LinkClient,
 };
 
 impl Inbound for Session {
@@ -56,25 +50,6 @@ impl Inbound for Session {
 
     fn client_era(&self) -> Era {
         self.era()
-    }
-}
-
-impl Session {
-    /// Returns whether the caller may still see the resource of a notification.
-    fn sees(&self, topic: &Topic) -> bool {
-        let Topic::Resource(exposed) = topic else { return true };
-        let subject = self.subject();
-        let is_open = access_doors::is_open("notifications/resources/updated");
-        let Some(view) = self.tenant.access(&subject).filter(|_| !is_open) else { return true };
-        let (backend, uri) = match &self.endpoint {
-            Endpoint::Single(backend) => (backend.clone(), exposed.as_str()),
-            Endpoint::Aggregated => match exposed_names::native_uri(exposed) {
-                Some(named) => named,
-                None => return true,
-            },
-        };
-        let object = Object::Resource { backend: &backend, uri };
-        view.policy().decide(&subject, Method::ResourcesRead, &object).verdict == Verdict::Allow
     }
 }
 

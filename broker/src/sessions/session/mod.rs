@@ -10,6 +10,7 @@
 //! and roles take the session: [`questions`], [`notifications`], [`subscriptions`], [`outbox`],
 //! [`SessionPersister`], [`StreamResumption`] and [`SessionRelease`].
 
+mod access;
 mod adoption;
 mod delivery;
 pub mod expiry;

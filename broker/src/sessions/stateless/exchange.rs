@@ -141,6 +141,8 @@ impl StatelessClient {
             let waiting = self.submit(&request, offer, false).await?;
             return Ok(self.exchange(request, offer, parked.round(), Some(waiting)));
         };
+        // After a refusal the drop of the exchange cancels the request at the backend.
+        waiting.recheck_access(&self.caller.subject, &request.message)?;
         answered
             .iter()
             .filter_map(|(asked, answer)| Some((asked.number?, *answer)))

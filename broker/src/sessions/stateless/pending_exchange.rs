@@ -7,8 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use protocol::{envelope::Message, ids::RequestId};
-use rules::{event_log::EventKind, limits::PROMOTE_RETRY_INTERVAL, stateless, tasks};
+use protocol::{envelope::Message, error::Refusal, ids::RequestId};
+use rules::{
+    access::Subject, event_log::EventKind, limits::PROMOTE_RETRY_INTERVAL, stateless, tasks,
+};
 use tokio::sync::oneshot;
 
 use super::{session_pool::SessionLease, suspended::answer_frame};
@@ -65,6 +67,16 @@ impl PendingExchange {
             self.answered |= event.kind == EventKind::Answer;
         }
         next
+    }
+
+    /// Refuses to continue, if a new request like this one would be refused.
+    pub(super) fn recheck_access(
+        &self,
+        subject: &Subject,
+        request: &Message,
+    ) -> Result<(), Refusal> {
+        let message = stateless::to_session_request(request, &self.id)?;
+        self.session().recheck_access(subject, &message, "retries")
     }
 
     pub(super) fn stream(&self) -> &Arc<EventStream> {

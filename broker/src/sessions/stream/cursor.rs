@@ -6,6 +6,8 @@ use std::{
     task::{Context, Poll},
 };
 
+use rules::event_log::{PositionGone, Topic};
+
 use super::{EventStream, StreamItem};
 use crate::sessions::stream::wakers::unlock_and_wake_all;
 
@@ -15,6 +17,31 @@ pub struct StreamCursor {
     pub stream: Arc<EventStream>,
     pub(super) generation: u64,
     pub(super) position: u64,
+}
+
+impl EventStream {
+    /// Removes events after `position` whose topic is meant. Returns their number.
+    pub fn withdraw_after(&self, position: u64, is_meant: impl Fn(&Topic) -> bool) -> usize {
+        let mut state = self.lock();
+        let withdrawn = state.log.withdraw_after(position, is_meant);
+        if withdrawn > 0 {
+            self.update_unread(&mut state);
+        }
+        withdrawn
+    }
+
+    /// Connects a new reader, from `position` on (0: from the start).
+    pub fn read_from(self: &Arc<Self>, position: u64) -> Result<StreamCursor, PositionGone> {
+        let mut state = self.lock();
+        state.log.can_resume(position)?;
+        let generation = state.reader.connect(position);
+        state.pause = false;
+        if state.sink.as_mut().is_some_and(|sink| !std::mem::replace(&mut sink.was_read, true)) {
+            state.log_record(self.number);
+        }
+        unlock_and_wake_all(state);
+        Ok(StreamCursor { stream: self.clone(), generation, position })
+    }
 }
 
 impl StreamCursor {

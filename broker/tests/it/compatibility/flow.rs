@@ -132,7 +132,7 @@ pub(super) async fn subscription(pair: &Pair) -> Found {
         // with the client's stream.
         super::Back::Legacy(backend) => {
             let subscribed =
-                backend.recorded_of("resources/subscribe").pop().ok_or("nobody listens")?;
+                backend.recorded_of("resources/subscribe").pop().ok_or("no subscription came")?;
             let ends = |seen: &testkit::RecordedRequest| {
                 seen.is("resources/unsubscribe") || seen.http == "DELETE"
             };

@@ -257,5 +257,5 @@ async fn b_12_b_14_redirects_challenges_and_headers_lead_nowhere() {
         );
         assert!(!response.text().await.contains("canary-inner"), "{tool}");
     }
-    assert_eq!(canary.recorded().len(), 0, "nobody went there");
+    assert_eq!(canary.recorded().len(), 0, "no request went there");
 }

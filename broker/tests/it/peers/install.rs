@@ -31,6 +31,7 @@ impl Peers {
             "wires",
             "servers",
             "admin",
+            "authlib",
             "fixture",
             "rmcp",
             "go",
@@ -74,6 +75,11 @@ impl Peers {
     /// Returns the interpreter that has servers from PyPI.
     pub(super) fn python_of_servers(&self) -> PathBuf {
         self.cache.join("servers/bin/python")
+    }
+
+    /// Returns the interpreter that has authlib.
+    pub(super) fn python_of_authlib(&self) -> PathBuf {
+        self.cache.join("authlib/bin/python")
     }
 
     /// Returns the interpreter that has schemathesis.

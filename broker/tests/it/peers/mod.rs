@@ -49,6 +49,7 @@ mod conformance_tasks;
 mod eras;
 mod go_server;
 mod install;
+mod issuers;
 mod logins;
 pub(crate) mod moves;
 mod oidc;

@@ -129,7 +129,7 @@ async fn an_issuer_that_sends_iss_is_not_adapted() {
     assert!(broker.log().contains("an issuer cannot be adapted"), "{}", broker.log());
     let (_, issuers) = broker.admin().get("/admin/v1/tenants/acme/issuers").await;
     assert!(issuers["issuers"][0]["fault"].as_str().unwrap().contains("RFC 9207"), "{issuers}");
-    // Its tokens are good all the same.
+    // Its tokens are accepted.
     super::until_status(&broker, &server.token("ann"), 200).await;
 }
 

@@ -36,6 +36,21 @@ impl Rig {
         answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect(&answer)
     }
 
+    /// Returns the status of a stream of HTTP+SSE.
+    async fn http_sse(&self, identity: Option<&CertificateFiles>) -> u16 {
+        let port = self.broker.http_address().port();
+        let connecting = self.authority.connect(port, identity, &["http/1.1"]);
+        let mut stream = within("TLS", connecting).await.expect("a TLS connection");
+        let head = format!(
+            "GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\nauthorization: Bearer {}\r\n\r\n",
+            self.token
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        within("the status", stream.read_exact(&mut status)).await.unwrap();
+        String::from_utf8_lossy(&status[9..]).parse().expect("a status")
+    }
+
     /// Returns the statuses of two requests on one connection with HTTP/2.
     async fn http2(&self, identity: Option<&CertificateFiles>) -> [u16; 2] {
         let port = self.broker.http_address().port();
@@ -117,12 +132,14 @@ async fn a_bound_token_is_valid_with_its_certificate_only() {
         // The second round finds a token that is remembered.
         assert_eq!(rig.http1(Some(&own)).await, 200, "{round}");
         assert_eq!(rig.http2(Some(&own)).await, [200; 2], "{round}");
+        assert_eq!(rig.http_sse(Some(&own)).await, 200, "{round}");
         assert_eq!(rig.websocket(Some(&own)).await, 101, "{round}");
         assert!(rig.tcp(Some(&own)).await["result"].is_object(), "{round}");
         assert!(rig.quic(Some(&own)).await["result"].is_object(), "{round}");
         for identity in [None, Some(&other)] {
             assert_eq!(rig.http1(identity).await, 401, "{round}");
             assert_eq!(rig.http2(identity).await, [401; 2], "{round}");
+            assert_eq!(rig.http_sse(identity).await, 401, "{round}");
             assert_eq!(rig.websocket(identity).await, 401, "{round}");
             assert_eq!(kind(&rig.tcp(identity).await["error"]), "unauthorized", "{round}");
             assert_eq!(kind(&rig.quic(identity).await["error"]), "unauthorized", "{round}");

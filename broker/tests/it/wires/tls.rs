@@ -241,6 +241,31 @@ async fn a_certificate_of_a_client_names_its_tenant_and_principal() {
     assert!(!matches!(read, Ok(count) if count > 0));
 }
 
+#[tokio::test]
+async fn the_organizational_units_of_a_certificate_are_groups() {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let optional = json!({"client_ca_file": authority.ca(), "client_auth": "optional"});
+    let broker = certified(listening(), &server, optional)
+        .auth_required()
+        .tenant("acme")
+        .backend("acme", "b", stdio().spec())
+        .start()
+        .await;
+    let policy = json!({"default": "deny", "rules": [
+        {"id": "dev", "effect": "allow", "subjects": {"groups": ["dev"]}},
+    ]});
+    assert_eq!(broker.admin().put("/admin/v1/tenants/acme/policy", &policy).await.0, 201);
+    for (unit, is_allowed) in [("dev", true), ("ops", false)] {
+        let ann = authority.client_of_unit("acme", "ann", unit);
+        let stream = authority.connect(broker.tcp_address().port(), Some(&ann), &["mcp"]);
+        let stream = within("TLS", stream).await.unwrap();
+        let client = broker.duplex().over(Wire::lines(stream)).connected(json!({})).await;
+        let listed = client.result("tools/list", json!({})).await;
+        assert_eq!(listed["tools"] != json!([]), is_allowed, "{unit}: {listed}");
+    }
+}
+
 /// Opens a session on each wire with this certificate; returns the state that keeps them open.
 async fn on_every_wire(
     broker: &TestBroker,

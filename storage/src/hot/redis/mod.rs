@@ -172,7 +172,7 @@ impl HotStore for RedisStore {
             return;
         }
         let message = self.codec.wake(&wake);
-        let _ = self.words.send(wake); // nobody listens: nobody misses it
+        let _ = self.words.send(wake); // without a listener there is nothing to tell
         if !self.outbox.push(message) {
             self.link.record_errors(1, &"too many words wait to be published");
         }

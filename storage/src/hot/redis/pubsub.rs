@@ -171,7 +171,7 @@ impl Subscriber {
     fn dispatch(&self, message: &[u8]) {
         match self.codec.read_wake(message) {
             ReceivedMessage::Wake(wake) => {
-                let _ = self.words.send(wake); // nobody listens: nobody misses it
+                let _ = self.words.send(wake); // without a listener there is nothing to tell
             }
             ReceivedMessage::Own | ReceivedMessage::Unknown => {}
             ReceivedMessage::Foreign => {

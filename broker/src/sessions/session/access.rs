@@ -1,0 +1,74 @@
+//! Decisions of the access policy after a request was admitted: about questions to the client, a
+//! request that continues with its client's input, and events that wait for the client.
+//!
+//! Invariant: the policy in force and the latest credential decide, not those of the first request.
+
+use std::sync::Arc;
+
+use protocol::{envelope::Message, error::Refusal, method::Method};
+use rules::{
+    access::{AccessCheck, Object, Subject, Verdict},
+    endpoint::Endpoint,
+    event_log::{PositionGone, Topic},
+    exposed_names, routing,
+};
+
+use super::Session;
+use crate::sessions::{
+    access_doors, access_log,
+    stream::{EventStream, StreamCursor},
+};
+
+impl Session {
+    /// Refuses a request that was admitted, if one like it would be refused now. `door` is the name
+    /// among the doors.
+    pub(in crate::sessions) fn recheck_access(
+        &self,
+        subject: &Subject,
+        message: &Message,
+        door: &str,
+    ) -> Result<(), Refusal> {
+        let snapshot = self.tenant.catalog();
+        let Some(view) = snapshot.view(subject).filter(|_| !access_doors::is_open(door)) else {
+            return Ok(());
+        };
+        let check = AccessCheck::new(&view, subject);
+        let (endpoint, advertised) = (&self.endpoint, &self.advertised);
+        let catalog = &view.catalog;
+        let decision =
+            routing::decide(message, endpoint, advertised, self.version, catalog, Some(&check));
+        access_log::note(&self.shared.metrics, &self.tenant, subject, check);
+        decision.map(drop)
+    }
+
+    /// Connects a reader after `position`. First removes notifications about resources that the
+    /// caller may not see any more.
+    pub(super) fn read_visible(
+        &self,
+        stream: &Arc<EventStream>,
+        position: u64,
+    ) -> Result<StreamCursor, PositionGone> {
+        if self.tenant.has_policy() && !access_doors::is_open("resumed streams") {
+            let withdrawn = stream.withdraw_after(position, |topic| !self.sees(topic));
+            (0..withdrawn).for_each(|_| self.shared.metrics.dropped_notification("policy"));
+        }
+        stream.read_from(position)
+    }
+
+    /// Returns whether the caller may still see the resource of a notification.
+    pub(super) fn sees(&self, topic: &Topic) -> bool {
+        let Topic::Resource(exposed) = topic else { return true };
+        let subject = self.subject();
+        let is_open = access_doors::is_open("notifications/resources/updated");
+        let Some(view) = self.tenant.access(&subject).filter(|_| !is_open) else { return true };
+        let (backend, uri) = match &self.endpoint {
+            Endpoint::Single(backend) => (backend.clone(), exposed.as_str()),
+            Endpoint::Aggregated => match exposed_names::native_uri(exposed) {
+                Some(named) => named,
+                None => return true,
+            },
+        };
+        let object = Object::Resource { backend: &backend, uri };
+        view.policy().decide(&subject, Method::ResourcesRead, &object).verdict == Verdict::Allow
+    }
+}

@@ -1,0 +1,155 @@
+//! The access policy changes while something is under way: a call that will ask its client, a
+//! request that waits for input, a stream that a client resumes. The new policy decides, and the
+//! probe of each of these doors fails when its place does not decide.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Reply, TestBroker};
+use tokio::sync::Notify;
+
+use crate::{builder, stateless::Modern};
+
+const FORM: &str = r#"{"message": "Your name?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}"#;
+
+/// A broker, a backend whose tool asks its client once it may, and the key of a guest.
+struct Scene {
+    broker: TestBroker,
+    backend: FakeBackend,
+    key: String,
+    may_ask: Arc<Notify>,
+}
+
+impl Scene {
+    async fn start(open: Option<&str>) -> Self {
+        let backend = FakeBackend::start().await;
+        let may_ask = Arc::new(Notify::new());
+        let gate = may_ask.clone();
+        backend.tool("asks", move |call| {
+            let gate = gate.clone();
+            async move {
+                gate.notified().await;
+                let form: Value = serde_json::from_str(FORM).unwrap();
+                Reply::text(&call.ask("elicitation/create", form).await.to_string())
+            }
+        });
+        for method in ["resources/subscribe", "resources/unsubscribe"] {
+            backend.on(method, |_| async { Reply::Result(json!({})) });
+        }
+        let resource = |uri: &str| json!({"uri": uri, "name": uri});
+        backend.list("resources", vec![resource("file:///open"), resource("file:///secret")]);
+        backend.capabilities(json!({"tools": {}, "resources": {"subscribe": true}}));
+        let builder = builder().auth_required().backend("default", "b", backend.spec());
+        let broker = match open {
+            Some(door) => builder.env("MCP_BROKER_OPEN_DOOR", door).start().await,
+            None => builder.start().await,
+        };
+        let keys = "/admin/v1/tenants/default/keys";
+        let (_, key) = broker.admin().post(keys, &json!({"groups": ["guests"]})).await;
+        let key = key["key"].as_str().unwrap().to_owned();
+        // A policy is in force from the start, as calls are judged again only under one.
+        put_policy(&broker, json!({"tools": ["b/nothing"]}), 201).await;
+        Self { broker, backend, key, may_ask }
+    }
+
+    /// Hides the tool and the secret resource from guests.
+    async fn hide(&self) {
+        let hidden = json!({"tools": ["b/asks"], "resources": ["b/file:///secret*"]});
+        put_policy(&self.broker, hidden, 200).await;
+    }
+
+    /// Returns whether a call whose tool is hidden meanwhile cannot ask its client.
+    async fn does_not_ask(&self) -> bool {
+        let client = self
+            .broker
+            .client("/mcp")
+            .bearer(&self.key)
+            .answers(|_, _| Ok(json!({"action": "accept", "content": {"name": "Ada"}})))
+            .connected(json!({"elicitation": {}}))
+            .await;
+        let call = client.begin_call("b__asks", json!({}));
+        self.backend.wait_for("the call", |seen| seen.calls("asks")).await;
+        self.hide().await;
+        self.may_ask.notify_one();
+        let answer = call.response().await.value;
+        let told = answer["result"]["content"][0]["text"].as_str().expect("the call goes on");
+        told.contains("may not use this any more") && !told.contains("Ada")
+    }
+
+    /// Returns whether a request whose tool is hidden meanwhile does not take the client's input.
+    async fn refuses_the_retry(&self) -> bool {
+        let client = Modern::of(&self.broker, "/mcp").bearer(&self.key);
+        let client = client.with(json!({"elicitation": {}}));
+        self.may_ask.notify_one();
+        let required = client.call("b__asks", json!({})).await;
+        let (name, _) = required["inputRequests"].as_object().unwrap().iter().next().unwrap();
+        self.hide().await;
+        let input = json!({name: {"action": "accept", "content": {"name": "Ada"}}});
+        let answer = client.retry("b__asks", json!({}), &required["requestState"], input).await;
+        let is_refused = answer["error"]["data"]["kind"] == "tool_not_found";
+        if is_refused {
+            self.backend
+                .wait_for("the cancellation", |seen| seen.is("notifications/cancelled"))
+                .await;
+        }
+        is_refused
+    }
+
+    /// Returns whether a resumed stream leaves out the update of a resource that is hidden
+    /// meanwhile.
+    async fn resumes_without_the_secret(&self) -> bool {
+        let client = self.broker.client("/mcp").bearer(&self.key).connected(json!({})).await;
+        let mut stream = client.open_get_stream().await;
+        for uri in ["b+file:///open", "b+file:///secret"] {
+            client.result("resources/subscribe", json!({"uri": uri})).await;
+        }
+        self.backend.wait_get_streams(1).await;
+        let mut ids = Vec::new();
+        for uri in ["file:///open", "file:///secret", "file:///open"] {
+            self.backend.notify("notifications/resources/updated", json!({"uri": uri})).await;
+            let (id, message) = stream.next_message().await.expect("the stream is open");
+            assert_eq!(message["params"]["uri"], format!("b+{uri}"));
+            ids.push(id.expect("events have ids"));
+        }
+        drop(stream);
+        self.hide().await;
+        let mut resumed = client.resume(&ids[0]).await;
+        let updated = |message: &Value| message["method"] == "notifications/resources/updated";
+        let first = resumed.find(updated).await;
+        first["params"]["uri"] == "b+file:///open"
+    }
+
+    async fn holds(&self, door: &str) -> bool {
+        match door {
+            "questions" => self.does_not_ask().await,
+            "retries" => self.refuses_the_retry().await,
+            "resumed streams" => self.resumes_without_the_secret().await,
+            other => panic!("no probe for {other}"),
+        }
+    }
+}
+
+async fn put_policy(broker: &TestBroker, hidden: Value, expected: u16) {
+    let deny =
+        json!({"id": "d", "effect": "deny", "subjects": {"groups": ["guests"]}, "objects": hidden});
+    let path = "/admin/v1/tenants/default/policy";
+    let (status, answer) = broker.admin().put(path, &json!({"rules": [deny]})).await;
+    assert_eq!(status, expected, "{answer}");
+}
+
+const DOORS: [&str; 3] = ["questions", "retries", "resumed streams"];
+
+#[tokio::test]
+async fn a_changed_policy_decides_about_what_is_under_way() {
+    for door in DOORS {
+        assert!(Scene::start(None).await.holds(door).await, "{door}");
+    }
+}
+
+#[tokio::test]
+async fn the_probe_of_each_later_door_sees_when_it_does_not_decide() {
+    for door in DOORS {
+        let scene = Scene::start(Some(door)).await;
+        assert!(!scene.holds(door).await, "{door} is open, and its probe does not see it");
+    }
+}
