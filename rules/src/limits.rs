@@ -7,6 +7,7 @@
 pub mod access;
 pub mod arguments;
 mod audit;
+pub mod oauth;
 mod relations;
 pub mod sign_ins;
 pub mod tokens;

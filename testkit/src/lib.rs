@@ -40,8 +40,8 @@ pub mod udp_proxy;
 
 pub use admin::AdminClient;
 pub use authority::Authority;
-pub use authorization::{AuthorizationServer, IssuerBehavior, SigningKey};
-pub use backend::{BackendCall, FakeBackend, RecordedRequest, Reply};
+pub use authorization::{AuthorizationServer, IssuerBehavior, SigningKey, TokenRequest};
+pub use backend::{BackendCall, FakeBackend, GateAnswer, RecordedRequest, Reply};
 pub use balancer::Balancer;
 pub use broker::{BrokerBuilder, TestBroker};
 pub use client::{AttemptOutcome, Call, ReceivedMessage, TestClient};

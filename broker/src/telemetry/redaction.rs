@@ -48,7 +48,8 @@ impl Redactor {
         let mut masker = Masker::default();
         let shown = masker.transport(&spec.transport);
         let Credentials { bearer, headers } = &spec.credentials;
-        bearer.iter().chain(headers.values()).for_each(|secret| masker.note(secret));
+        let secrets = bearer.iter().chain(headers.values()).chain(spec.auth.secrets());
+        secrets.for_each(|secret| masker.note(secret));
         let mut replaced: Vec<(String, String)> = masker
             .hidden
             .into_iter()

@@ -4,6 +4,7 @@
 //! ([`event_stream`]). One GET stream ([`get_stream`]) carries messages outside calls.
 //! Notifications and answers are sent one after the other.
 
+mod authorization;
 mod error_status;
 mod event_stream;
 mod get_outcome;
@@ -26,7 +27,7 @@ use rules::limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_W
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::{
-    HttpResponse, SendError, VectoredBody,
+    HttpResponse, VectoredBody,
     http_client::{BodyError, HttpClient, PreparedPost, ResponseBody},
 };
 
@@ -42,6 +43,7 @@ use super::{
 use crate::{
     backends::{asker::Asker, backend::Backend, inbound},
     metrics::{Direction, Side},
+    oauth::MachineTokens,
     telemetry,
 };
 
@@ -61,6 +63,8 @@ pub struct HttpWire {
     uri: Uri,
     /// Credentials and further headers that the operator configured.
     headers: HeaderMap,
+    /// Source of the access tokens, if the backend wants any.
+    tokens: Option<Arc<MachineTokens>>,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
     /// The prepared head of a session's POSTs. They differ only in their bodies once the session is
@@ -205,6 +209,7 @@ impl HttpWire {
             uri: transport::url::parse_http_url(url)
                 .map_err(|error| Failure::NotSent(error.to_string()))?,
             headers: credentials(backend)?,
+            tokens: backend.tokens.clone(),
             session: OnceLock::new(),
             version: OnceLock::new(),
             prepared: OnceLock::new(),
@@ -317,7 +322,11 @@ impl HttpWire {
         &self,
         request: http::Request<Full<Bytes>>,
     ) -> Result<HttpResponse<ResponseBody>, Failure> {
-        self.client.send(request).await.map_err(unsent_or_lost)
+        match &self.tokens {
+            None => self.client.send(request).await.map_err(Failure::of_send),
+            // Boxed, because it would enlarge the future of every call.
+            Some(tokens) => Box::pin(authorization::send(&self.client, tokens, request)).await,
+        }
     }
 
     async fn send_post(
@@ -325,8 +334,9 @@ impl HttpWire {
         frame: VectoredBody,
         more: Option<HeaderMap>,
     ) -> Result<HttpResponse<ResponseBody>, Failure> {
-        // Trace headers differ from request to request.
+        // Trace headers differ from request to request, and tokens change.
         let is_usual = more.is_none()
+            && self.tokens.is_none()
             && self.version.get().is_some()
             && !telemetry::request::has_outgoing_headers();
         if is_usual
@@ -334,7 +344,7 @@ impl HttpWire {
                 .prepared
                 .get_or_init(|| self.client.prepare(self.post(Bytes::new(), None).map(drop)))
         {
-            return self.client.send_prepared(prepared, frame).await.map_err(unsent_or_lost);
+            return self.client.send_prepared(prepared, frame).await.map_err(Failure::of_send);
         }
         // Boxed, because it is rare and would enlarge the future of every call.
         Box::pin(self.send(self.post(frame.into_bytes(), more))).await
@@ -405,14 +415,6 @@ fn accept_answer(
     }
     inbound::task_created(link, connection, &message);
     Ok(PostOutcome::Answer(message))
-}
-
-fn unsent_or_lost(error: SendError) -> Failure {
-    match error {
-        error if error.is_safe_to_retry() => Failure::NotSent(error.to_string()),
-        SendError::Aborted { reason } => Failure::Lost(reason),
-        error => Failure::Lost(error.to_string()),
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
