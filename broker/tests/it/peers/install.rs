@@ -25,6 +25,7 @@ impl Peers {
         for part in [
             "node",
             "typescript2",
+            "browser",
             "python1",
             "python2",
             "fastmcp",
