@@ -9,6 +9,7 @@ Environment:
 - DRIVER_BROKER: URL of the broker for clients
 - DRIVER_ADMINS: URL of the admin API of each replica, separated by spaces
 - DRIVER_CLIENT_SPEAKS: revision of the client, if it differs from that of the suite's server
+- MCP_CONFORMANCE_CONTEXT: set by the suite; a client in it becomes the `auth` of the backend
 - DRIVER_PROTOCOL: `protocol` of the backend; `auto` if it is not set
 - MCP_BROKER_CACHE: folder in which scripts/install-peers.sh put the peers
 """
@@ -47,8 +48,18 @@ def ask(admin: str, method: str, body: dict | None = None) -> dict:
         raise SystemExit(f"{method} {BACKEND}: {error.code} {error.read().decode()}") from error
 
 
+def auth() -> dict:
+    """Returns the `auth` of the backend for the client of the scenario, if there is one."""
+    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    if "private_key_pem" in context:
+        return {"auth": {"type": "oauth_client", "client_id": context["client_id"], "client_key": context["private_key_pem"]}}
+    if "client_secret" in context:
+        return {"auth": {"type": "oauth_client", "client_id": context["client_id"], "client_secret": context["client_secret"]}}
+    return {}
+
+
 def register(admins: list[str], url: str) -> None:
-    body = {"transport": {"type": "http", "url": url}, "protocol": os.environ.get("DRIVER_PROTOCOL", "auto")}
+    body = {"transport": {"type": "http", "url": url}, "protocol": os.environ.get("DRIVER_PROTOCOL", "auto"), **auth()}
     status = ask(admins[0], "PUT", body)
     print(f"registered: {json.dumps(status)}", file=sys.stderr)
     until = time.monotonic() + READY_SECONDS

@@ -17,6 +17,7 @@ pub mod demo;
 pub mod listeners;
 mod maps;
 pub mod metrics;
+pub mod oauth;
 #[cfg(test)]
 mod pages;
 pub mod persistence;

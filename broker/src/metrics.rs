@@ -15,6 +15,7 @@ mod access;
 mod capped_labels;
 pub(crate) mod labels;
 mod limits;
+mod oauth;
 mod observability;
 pub(crate) mod process;
 mod registrar;
@@ -46,7 +47,7 @@ use protocol::{
 use rules::client_transport::Transport;
 
 use self::{
-    access::AccessMetrics, capped_labels::CappedLabels, limits::LimitMetrics,
+    access::AccessMetrics, capped_labels::CappedLabels, limits::LimitMetrics, oauth::OauthMetrics,
     registrar::MetricRegistrar, tasks::TaskMetrics, tokens::TokenMetrics,
 };
 pub use self::{
@@ -105,6 +106,7 @@ pub struct Metrics {
     sessions_released: IntCounter,
     sessions_unreadable: IntCounter,
     tasks: TaskMetrics,
+    pub oauth: OauthMetrics,
     pub tokens: TokenMetrics,
     forwarded: IntCounterVec,
     store_seconds: HistogramVec,
@@ -210,6 +212,7 @@ impl Metrics {
             sessions_released: declare.counter("mcp_sessions_released_total", "Sessions given away by a broker that goes away."),
             sessions_unreadable: declare.counter("mcp_sessions_unreadable_total", "Stored sessions this build cannot read."),
             tasks: TaskMetrics::new(&declare),
+            oauth: OauthMetrics::new(&declare),
             tokens: TokenMetrics::new(&declare),
             forwarded: declare.closed_counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", [("outcome", &ForwardOutcome::ALL.map(ForwardOutcome::label))]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),

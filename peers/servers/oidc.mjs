@@ -24,7 +24,8 @@
 //                            PEM in percent-encoding in the header `x-client-certificate`
 //   login, login-opaque      public, authorization_code with PKCE and refresh_token
 //   broker, broker-post, broker-key  may ask the introspection endpoint: by client_secret_basic,
-//                            client_secret_post, private_key_jwt
+//                            client_secret_post, private_key_jwt; the last two also have
+//                            client_credentials
 //
 // No person is needed: the server signs in the user that `login_hint` names (or `ann`), grants what
 // was asked, and answers an authorization request with the redirect to the client. So one GET
@@ -74,11 +75,11 @@ const clients = [
   confidential('machine-opaque', machine),
   confidential('machine-bound', { ...machine, tls_client_certificate_bound_access_tokens: true }),
   confidential('broker'),
-  confidential('broker-post', { token_endpoint_auth_method: 'client_secret_post' }),
+  confidential('broker-post', { ...machine, token_endpoint_auth_method: 'client_secret_post' }),
 ];
 if (options['redirect-uri'].length > 0) clients.push(publicClient('login'), publicClient('login-opaque'));
 if (options['client-jwks']) {
-  const { client_secret, ...client } = confidential('broker-key', { token_endpoint_auth_method: 'private_key_jwt' });
+  const { client_secret, ...client } = confidential('broker-key', { ...machine, token_endpoint_auth_method: 'private_key_jwt' });
   clients.push({ ...client, jwks: JSON.parse(options['client-jwks']) });
 }
 

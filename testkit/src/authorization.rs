@@ -219,10 +219,14 @@ struct IssuerState {
     /// Members that the metadata has too.
     metadata: Mutex<Value>,
     token_requests: Mutex<Vec<TokenRequest>>,
+    token_answer: Mutex<Option<TokenAnswer>>,
     /// Answers to introspections, by token. Every other token is inactive.
     introspected: Mutex<HashMap<String, Value>>,
     introspections_asked: AtomicUsize,
 }
+
+/// Answers the token request with this number, from 1: status and body.
+pub type TokenAnswer = Arc<dyn Fn(&TokenRequest, usize) -> (u16, Value) + Send + Sync>;
 
 /// A request at the token endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -262,6 +266,7 @@ impl AuthorizationServer {
             keys_asked: AtomicUsize::new(0),
             metadata: Mutex::new(json!({})),
             token_requests: Mutex::default(),
+            token_answer: Mutex::default(),
             introspected: Mutex::default(),
             introspections_asked: AtomicUsize::new(0),
         });
@@ -321,6 +326,10 @@ impl AuthorizationServer {
     }
 
     /// Returns the requests at its token endpoint since the last call.
+    pub fn answer_tokens(&self, answer: TokenAnswer) {
+        *self.state.token_answer.lock() = Some(answer);
+    }
+
     pub fn take_token_requests(&self) -> Vec<TokenRequest> {
         std::mem::take(&mut *self.state.token_requests.lock())
     }
@@ -423,7 +432,18 @@ async fn answer(
             let authorization = authorization.map(str::to_owned);
             let body = request.body_mut().collect().await.map(|body| body.to_bytes());
             let form = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
-            state.token_requests.lock().push(TokenRequest { form, authorization });
+            let asked = TokenRequest { form, authorization };
+            let number = {
+                let mut requests = state.token_requests.lock();
+                requests.push(asked.clone());
+                requests.len()
+            };
+            let scripted = state.token_answer.lock().clone();
+            if let Some(scripted) = scripted {
+                let (status, body) = scripted(&asked, number);
+                let status = StatusCode::from_u16(status).expect("tests use valid statuses");
+                return Ok(told(status, body.to_string()));
+            }
             json!({"access_token": "issued", "token_type": "Bearer"})
         }
         INTROSPECTION => {

@@ -39,6 +39,17 @@ use crate::{
 type Handler =
     Arc<dyn Fn(BackendCall) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
 
+/// Decides about a request before the backend reads it, by path and headers. `None` lets it pass.
+pub type Gate = Arc<dyn Fn(&str, &HeaderMap) -> Option<GateAnswer> + Send + Sync>;
+
+/// Answer of a [`Gate`].
+#[derive(Debug, Clone)]
+pub struct GateAnswer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Value,
+}
+
 /// One HTTP request as it came.
 #[derive(Debug, Clone)]
 pub struct RecordedRequest {
@@ -84,6 +95,7 @@ struct BackendState {
     delete_allowed: bool,
     page_size: usize,
     content_excused: Option<&'static str>,
+    gate: Option<Gate>,
     lists: BTreeMap<&'static str, Vec<Value>>,
     handlers: HashMap<String, Handler>,
     tools: HashMap<String, Handler>,
@@ -174,6 +186,7 @@ impl FakeBackend {
             delete_allowed: true,
             page_size: usize::MAX,
             content_excused: None,
+            gate: None,
             lists: BTreeMap::new(),
             handlers: HashMap::new(),
             tools: HashMap::new(),
@@ -268,6 +281,14 @@ impl FakeBackend {
     }
 
     /// Splits lists into pages of this size.
+    pub fn gate<F>(&self, gate: F) -> &Self
+    where
+        F: Fn(&str, &HeaderMap) -> Option<GateAnswer> + Send + Sync + 'static,
+    {
+        self.shared.lock().gate = Some(Arc::new(gate));
+        self
+    }
+
     pub fn page_size(&self, size: usize) -> &Self {
         self.shared.lock().page_size = size;
         self

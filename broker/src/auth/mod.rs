@@ -11,6 +11,7 @@
 pub mod adapted;
 mod auth_error;
 mod caller;
+mod client_authentication;
 mod expiry;
 mod keyring;
 mod keys;
@@ -29,6 +30,7 @@ pub use self::{
     caller::{
         ANONYMOUS, AuthenticatedCaller, Caller, DEFAULT_TENANT, PresentedCertificate, RemotePeer,
     },
+    client_authentication::{ClientAuthentication, ClientCredential},
     expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
@@ -37,6 +39,9 @@ pub use self::{
     secret_token::SecretToken,
     settings::AuthSettings,
     signing::SigningKey,
-    tokens::{IssuerState, KeyFetcher, TokenVerifier, introspection::UncheckedToken},
+    tokens::{
+        IssuerState, KeyFetcher, TokenVerifier, has_one_reading, introspection::UncheckedToken,
+        metadata_urls,
+    },
     verified_token::CertificateThumbprint,
 };

@@ -41,6 +41,7 @@ use crate::{
         spec::{BackendSpec, TenantLimits, TransportSpec},
     },
     context::Context,
+    oauth::MachineTokens,
     sandbox::ConfinementLevel,
     telemetry::redaction::Redactor,
     views::BackendStatus,
@@ -95,6 +96,8 @@ pub struct Backend {
     pub policy: Arc<Policy>,
     /// Removes the secrets of the settings from messages for operators.
     pub redactor: Redactor,
+    /// Source of its access tokens, for a backend of type `oauth_client`.
+    pub(super) tokens: Option<Arc<MachineTokens>>,
     refresh: Notify,
     state: watch::Sender<BackendState>,
     status: Mutex<Status>,
@@ -155,6 +158,7 @@ impl Backend {
             tenant,
             id,
             redactor: Redactor::of(&spec),
+            tokens: MachineTokens::of(&spec, &shared.http, shared.metrics.clone()),
             spec,
             shared,
             resources,
@@ -173,7 +177,7 @@ impl Backend {
     /// Returns the largest size of a message of this backend.
     pub fn message_bytes(&self) -> usize {
         let wire = match &self.spec.transport {
-            TransportSpec::Http { .. } => MessageWire::Http,
+            TransportSpec::Http { .. } | TransportSpec::Sse { .. } => MessageWire::Http,
             TransportSpec::Websocket { .. } => MessageWire::WebSocket,
             TransportSpec::Tcp { .. } => MessageWire::Tcp,
             TransportSpec::Quic { .. } => MessageWire::Quic,

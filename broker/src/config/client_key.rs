@@ -53,7 +53,8 @@ impl ClientKey {
         Self::from_pem(&text).ok_or_else(|| format!("\"{file}\" has no key that can be used"))
     }
 
-    fn from_pem(text: &str) -> Option<Self> {
+    /// Reads the first private key of a text in PEM (PKCS #8).
+    pub fn from_pem(text: &str) -> Option<Self> {
         let (_, rest) = text.split_once("-----BEGIN PRIVATE KEY-----")?;
         let (body, _) = rest.split_once("-----END PRIVATE KEY-----")?;
         let body: String = body.split_ascii_whitespace().collect();
@@ -64,6 +65,11 @@ impl ClientKey {
             .or_else(|_| Ed25519KeyPair::from_pkcs8(&der).map(Pair::Ed))
             .ok()?;
         Some(Self { pair: Arc::new(pair), pem: Secret::new(text) })
+    }
+
+    /// Returns the text that it was read from.
+    pub(super) fn pem(&self) -> Secret {
+        self.pem.clone()
     }
 
     /// Returns the name of the algorithm of its signatures (RFC 7518, 3.1; RFC 8037, 3.1).

@@ -8,6 +8,7 @@
 //! - `spec_parser` checks those bodies after `body_schema` has read their shape.
 //! - [`example`] prints the table for people.
 
+mod backend_auth;
 mod backend_tls;
 mod body_schema;
 mod client_key;
@@ -52,6 +53,7 @@ use std::{
     time::Duration,
 };
 
+pub use backend_auth::is_resource;
 pub use body_schema::BodySchema;
 pub use compat::{CompatConfig, Eras};
 use protocol::ids::{BackendId, TenantId};

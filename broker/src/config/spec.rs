@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::units::{DurationText, Ratio};
 pub use super::{
+    backend_auth::{BackendAuth, BackendAuthKind, ClientAuthMethod},
     policy::{ResourceRules, ToolRules},
     sandbox::SandboxRules,
     stdio::StdioLimits,
@@ -93,6 +94,8 @@ pub struct BackendSpec {
     pub limits: BackendLimits,
     #[serde(default)]
     pub credentials: Credentials,
+    #[serde(default, skip_serializing_if = "BackendAuth::is_none")]
+    pub auth: BackendAuth,
     #[serde(default, skip_serializing_if = "ResourceRules::is_empty")]
     pub resources: ResourceRules,
     #[serde(default, skip_serializing_if = "ToolRules::is_empty")]

@@ -9,8 +9,9 @@ use serde_json::Value;
 use transport::egress::EgressPolicy;
 
 use super::{
-    AuthConfig, BodySchema, Certificate, ClientAuth, Config, DeclaredBackend, EventConfig,
-    EventLogStorage, ListenConfig, SessionConfig, ShutdownConfig, StdioConfig, Timeouts, TlsConfig,
+    AuthConfig, BodySchema, Certificate, ClientAuth, ClientKey, Config, DeclaredBackend,
+    EventConfig, EventLogStorage, ListenConfig, SessionConfig, ShutdownConfig, StdioConfig,
+    Timeouts, TlsConfig,
     config_key::KeyKind,
     config_reader::{
         ConfigReader, address, duration, host, invalid_value, path, read_secret_file, text,
@@ -96,8 +97,15 @@ fn private_files(raw: &RawConfig) -> Vec<PathBuf> {
         matches!(key.kind, KeyKind::SecretFile { .. }) || path == "tls.key_file"
     });
     let bodies = raw.map("backends").into_iter().flatten().map(|(_, body)| body);
-    let in_bodies =
-        bodies.flat_map(|body| [&body["credentials"]["bearer_file"], &body["tls"]["client_key"]]);
+    let in_bodies = bodies.flat_map(|body| {
+        let auth = &body["auth"];
+        [
+            &body["credentials"]["bearer_file"],
+            &body["tls"]["client_key"],
+            &auth["client_secret_file"],
+            &auth["client_key_file"],
+        ]
+    });
     let issuers = raw.value("auth.issuers").and_then(Value::as_array).into_iter().flatten();
     let of_issuers = issuers.flat_map(|issuer| {
         let introspection = &issuer["introspection"];
@@ -431,32 +439,41 @@ fn origin(text: &str) -> Option<String> {
     written.eq_ignore_ascii_case(text).then(|| text.to_ascii_lowercase())
 }
 
-/// Reads `credentials.bearer_file` of a backend in the configuration file. The admin API refuses
-/// it, because its callers must not make the broker read files.
+/// Members of a backend's body that can name a file with their value.
+const FILES_OF_BACKENDS: [(&str, &str); 3] =
+    [("credentials", "bearer"), ("auth", "client_secret"), ("auth", "client_key")];
+
+/// Reads the files with secrets of a backend in the configuration file, such as
+/// `credentials.bearer_file`. The admin API refuses them, because its callers must not make the
+/// broker read files.
 fn with_secret_files(body: &Value) -> Result<Value, Vec<FieldError>> {
-    const PATH: &str = "credentials.bearer_file";
     let mut body = body.clone();
-    let Some(credentials) = body.get_mut("credentials").and_then(Value::as_object_mut) else {
-        return Ok(body);
-    };
-    let Some(file) = credentials.remove("bearer_file").filter(|file| !file.is_null()) else {
-        return Ok(body);
-    };
-    let fault = |wrong: &str, allowed: &str| Err(vec![FieldError::new(PATH, wrong, allowed)]);
-    let allowed = KeyKind::SecretFile { bytes_min: 1 }.allowed();
-    if credentials.get("bearer").is_some_and(|bearer| !bearer.is_null()) {
-        return fault("is set together with credentials.bearer", "one of the two");
-    }
-    let Some(file) = file.as_str() else {
-        return fault(&format!("is {}", describe(&file)), &allowed);
-    };
-    match read_secret_file(file, 1) {
-        Ok(secret) => {
-            credentials.insert("bearer".to_owned(), Value::String(secret.expose().to_owned()));
-            Ok(body)
+    let mut faults = Vec::new();
+    for (section, name) in FILES_OF_BACKENDS {
+        let Some(members) = body.get_mut(section).and_then(Value::as_object_mut) else { continue };
+        let path = join(section, &format!("{name}_file"));
+        let file = members.remove(&format!("{name}_file"));
+        let Some(file) = file.filter(|file| !file.is_null()) else { continue };
+        let allowed = KeyKind::SecretFile { bytes_min: 1 }.allowed();
+        let secret = if members.get(name).is_some_and(|value| !value.is_null()) {
+            let wrong = format!("is set together with {}", join(section, name));
+            faults.push(FieldError::new(path, wrong, "one of the two"));
+            continue;
+        } else {
+            match file.as_str() {
+                None => Err(format!("is {}", describe(&file))),
+                Some(file) if name == "client_key" => ClientKey::read(file).map(|key| key.pem()),
+                Some(file) => read_secret_file(file, 1),
+            }
+        };
+        match secret {
+            Ok(secret) => {
+                members.insert(name.to_owned(), Value::String(secret.expose().to_owned()));
+            }
+            Err(wrong) => faults.push(FieldError::new(path, wrong, allowed)),
         }
-        Err(wrong) => fault(&wrong, &allowed),
     }
+    if faults.is_empty() { Ok(body) } else { Err(faults) }
 }
 
 #[cfg(test)]

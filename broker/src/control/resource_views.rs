@@ -17,8 +17,9 @@ use super::{
 };
 use crate::{
     config::spec::{
-        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls, ProtocolChoice,
-        ResourceRules, TenantLimits, TenantSpec, TenantTimeouts, ToolRules, TransportSpec,
+        BackendAuth, BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls,
+        ProtocolChoice, ResourceRules, TenantLimits, TenantSpec, TenantTimeouts, ToolRules,
+        TransportSpec,
     },
     telemetry::redaction,
     views::BackendStatus,
@@ -101,6 +102,9 @@ pub struct BackendSettings {
     #[serde(default, skip_serializing_if = "BackendLimits::is_empty")]
     pub limits: BackendLimits,
     pub credentials: CredentialsView,
+    /// How the broker proves itself, without secrets.
+    #[serde(default, skip_serializing_if = "BackendAuth::is_none")]
+    pub auth: BackendAuth,
     #[serde(default, skip_serializing_if = "ResourceRules::is_empty")]
     pub resources: ResourceRules,
     #[serde(default, skip_serializing_if = "ToolRules::is_empty")]
@@ -174,6 +178,7 @@ impl BackendView {
                     bearer: spec.credentials.bearer.is_some(),
                     headers: spec.credentials.headers.keys().cloned().collect(),
                 },
+                auth: spec.auth.without_secrets(),
                 resources: spec.resources.clone(),
                 tools: spec.tools.clone(),
             },

@@ -88,7 +88,8 @@ pub(super) const LIMITS_REACHED: &[&str] = &[
 ];
 
 /// Transports of backends, as the `type` of their settings.
-pub(super) const BACKEND_TRANSPORTS: &[&str] = &["http", "tcp", "websocket", "quic", "stdio"];
+pub(super) const BACKEND_TRANSPORTS: &[&str] =
+    &["http", "sse", "tcp", "websocket", "quic", "stdio"];
 
 /// Queues that are measured.
 pub(super) const QUEUES: &[&str] = &["backend_calls", "calls", "http_one_way", "persister", "pipe"];
@@ -98,11 +99,11 @@ pub(super) const EXPIRED: &[&str] = &["audit", "events", "sessions", "tasks"];
 
 /// Values of `mcp_links{backend_transport}`, for the test that compares them with the settings.
 #[cfg(test)]
-pub const LINK_TRANSPORTS: &[&str] = BACKEND_TRANSPORTS;
+pub(crate) const LINK_TRANSPORTS: &[&str] = BACKEND_TRANSPORTS;
 
 /// Functions of [`super::Metrics`] that take a label value as text, and the values.
 #[cfg(test)]
-pub const TEXT_LABELS: [(&str, &[&str]); 5] = [
+pub(crate) const TEXT_LABELS: [(&str, &[&str]); 5] = [
     ("dropped_notification", DROPPED_NOTIFICATIONS),
     ("dropped_answer", DROPPED_ANSWERS),
     ("rate_limited", LIMITS_REACHED),

@@ -6,7 +6,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
-use rules::limits::{arguments::*, sign_ins::*, tokens::*, *};
+use rules::limits::{arguments::*, oauth::*, sign_ins::*, tokens::*, *};
 
 use super::assert_current;
 use crate::config::{documented_keys, units};
@@ -188,6 +188,7 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits/access.rs"),
     include_str!("../../../rules/src/limits/arguments.rs"),
     include_str!("../../../rules/src/limits/audit.rs"),
+    include_str!("../../../rules/src/limits/oauth.rs"),
     include_str!("../../../rules/src/limits/sign_ins.rs"),
     include_str!("../../../rules/src/limits/tokens.rs")
 );
@@ -354,6 +355,11 @@ fn met() -> Vec<Fixed> {
         INTROSPECTION_NEW_TOKENS_PER_SECOND Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTION_INACTIVE_FOR Refused(ErrorKind::Unauthorized);
         INTROSPECTION_FAILURE_PAUSE Refused(ErrorKind::IssuerUnavailable);
+        OAUTH_ANSWER_BYTES_MAX Refused(ErrorKind::BackendUnavailable);
+        OAUTH_REQUEST_MAX Refused(ErrorKind::BackendUnavailable);
+        OAUTH_FAILURE_PAUSE Refused(ErrorKind::BackendUnavailable);
+        OAUTH_TOKEN_BYTES_MAX Refused(ErrorKind::BackendUnavailable);
+        OAUTH_TRIES_MAX Refused(ErrorKind::BackendProtocolError);
     }
 }
 
@@ -383,7 +389,7 @@ const INNER: &str = "POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLIC
     ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LIST_TTL_MIN CERTIFICATE_ENDS_SOON SPAN_BATCH_MAX \
     SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT AUDIT_CHECKPOINT_ROWS AUDIT_PAGE_ROWS AUDIT_CHAINS_AT_ONCE ROOM_KEPT_PART \
     ROOM_KEPT_FROM ROOM_KEPT_FROM_SHARE LOG_FLUSH_WAIT SILENCE_SUSPECTED SUSPICION_INTERVAL OUTBOX_BYTES_TOTAL_DEFAULT \
-    SIGN_IN_CLOSE_INTERVAL TOKENS_REMEMBERED_MAX INTROSPECTIONS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX";
+    SIGN_IN_CLOSE_INTERVAL TOKENS_REMEMBERED_MAX INTROSPECTIONS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX OAUTH_METADATA_AGE_MAX";
 
 /// Returns what a client sees, and the metric for operators.
 fn columns(effect: &Effect) -> [String; 2] {

@@ -30,6 +30,7 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
             breaker: Default::default(),
             limits: Default::default(),
             credentials: Credentials::default(),
+            auth: Default::default(),
             resources: Default::default(),
             tools: Default::default(),
             sandbox: Default::default(),

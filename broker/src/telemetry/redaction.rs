@@ -48,7 +48,8 @@ impl Redactor {
         let mut masker = Masker::default();
         let shown = masker.transport(&spec.transport);
         let Credentials { bearer, headers } = &spec.credentials;
-        bearer.iter().chain(headers.values()).for_each(|secret| masker.note(secret));
+        let secrets = bearer.iter().chain(headers.values()).chain(spec.auth.secrets());
+        secrets.for_each(|secret| masker.note(secret));
         let mut replaced: Vec<(String, String)> = masker
             .hidden
             .into_iter()
@@ -56,8 +57,12 @@ impl Redactor {
             .map(|secret| (secret, MASK.to_owned()))
             .collect();
         if let (
-            TransportSpec::Http { url } | TransportSpec::Websocket { url },
-            TransportSpec::Http { url: masked } | TransportSpec::Websocket { url: masked },
+            TransportSpec::Http { url }
+            | TransportSpec::Sse { url }
+            | TransportSpec::Websocket { url },
+            TransportSpec::Http { url: masked }
+            | TransportSpec::Sse { url: masked }
+            | TransportSpec::Websocket { url: masked },
         ) = (&spec.transport, shown)
         {
             replaced.push((url.clone(), masked));
@@ -120,6 +125,7 @@ impl Masker {
     fn transport(&mut self, transport: &TransportSpec) -> TransportSpec {
         match transport {
             TransportSpec::Http { url } => TransportSpec::Http { url: self.url(url) },
+            TransportSpec::Sse { url } => TransportSpec::Sse { url: self.url(url) },
             TransportSpec::Websocket { url } => TransportSpec::Websocket { url: self.url(url) },
             TransportSpec::Tcp { .. } | TransportSpec::Quic { .. } => transport.clone(),
             TransportSpec::Stdio { command, args, env, cwd, limits } => TransportSpec::Stdio {

@@ -53,6 +53,7 @@ mod limits;
 mod links;
 mod metrics;
 mod moving;
+mod oauth;
 mod operators;
 mod peers;
 mod policy;

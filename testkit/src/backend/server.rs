@@ -59,6 +59,11 @@ async fn answer(
     };
     shared.lock().seen.push(seen);
     shared.touch();
+    let gate = shared.lock().gate.clone();
+    if let Some(refused) = gate.and_then(|gate| gate(parts.uri.path(), &parts.headers)) {
+        let body = Bytes::from(refused.body.to_string());
+        return Ok(respond(refused.status, &refused.headers, body));
+    }
     judge(&shared, &parts.headers, &body);
     let session =
         parts.headers.get("mcp-session-id").and_then(|id| id.to_str().ok()).map(str::to_owned);

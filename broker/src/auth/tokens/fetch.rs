@@ -117,7 +117,7 @@ impl KeyFetcher {
 
 /// Returns the possible URLs of an issuer's metadata (RFC 8414, 3.1 and 5; MCP 2025-11-25,
 /// Authorization Server Metadata Discovery).
-fn metadata_urls(issuer: &str) -> Vec<Uri> {
+pub fn metadata_urls(issuer: &str) -> Vec<Uri> {
     let whole = issuer.trim_end_matches('/');
     let Some(authority) = whole.find("://").map(|at| at + 3) else { return Vec::new() };
     let (origin, path) =

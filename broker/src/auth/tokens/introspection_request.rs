@@ -1,33 +1,20 @@
-//! The request to an introspection endpoint and its answer (RFC 7662, 2), and the broker's
-//! authentication there.
+//! The request to an introspection endpoint and its answer (RFC 7662, 2).
 //!
 //! Invariant: neither an error nor the log shows the token or the credential.
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 
-use base64::{
-    Engine,
-    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
-};
 use bytes::Bytes;
-use http::{
-    HeaderValue, Method, Request, StatusCode, Uri,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
-};
+use http::{Request, StatusCode, Uri};
 use http_body_util::Full;
 use rules::limits::tokens::INTROSPECTION_BYTES_MAX;
-use serde_json::json;
 use transport::HttpClient;
 
 use super::jwt::Claims;
-use crate::config::{ClientKey, IntrospectionConfig, IntrospectionCredential, Secret};
-
-/// Life of a client assertion, in seconds.
-const ASSERTION_SECONDS: u64 = 60;
-const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+use crate::{
+    auth::{ClientAuthentication, ClientCredential},
+    config::{IntrospectionConfig, IntrospectionCredential},
+};
 
 /// Client of one introspection endpoint.
 #[derive(Debug)]
@@ -36,20 +23,7 @@ pub(super) struct IntrospectionClient {
     endpoint: Uri,
     /// Audience of client assertions.
     issuer: String,
-    client_id: String,
-    credential: ClientCredential,
-}
-
-#[derive(Debug)]
-enum ClientCredential {
-    /// Value of the header `Authorization`.
-    Header(HeaderValue),
-    /// `client_id` and `client_secret` of the form.
-    Secret(Secret),
-    Key {
-        key: ClientKey,
-        key_id: Option<String>,
-    },
+    client: ClientAuthentication,
 }
 
 /// Reason why a server did not say whether a token is active.
@@ -74,10 +48,8 @@ impl IntrospectionFailure {
 impl IntrospectionClient {
     pub(super) fn new(http: HttpClient, issuer: &str, config: &IntrospectionConfig) -> Self {
         let credential = match &config.credential {
-            IntrospectionCredential::Basic(secret) => {
-                ClientCredential::Header(basic(&config.client_id, secret.expose()))
-            }
-            IntrospectionCredential::Post(secret) => ClientCredential::Secret(secret.clone()),
+            IntrospectionCredential::Basic(secret) => ClientCredential::Basic(secret.clone()),
+            IntrospectionCredential::Post(secret) => ClientCredential::Post(secret.clone()),
             IntrospectionCredential::PrivateKeyJwt { key, key_id } => {
                 ClientCredential::Key { key: key.clone(), key_id: key_id.clone() }
             }
@@ -86,8 +58,7 @@ impl IntrospectionClient {
             http,
             endpoint: config.endpoint.clone(),
             issuer: issuer.to_owned(),
-            client_id: config.client_id.clone(),
-            credential,
+            client: ClientAuthentication::new(&config.client_id, credential),
         }
     }
 
@@ -128,89 +99,9 @@ impl IntrospectionClient {
     }
 
     fn request(&self, token: &str) -> Result<Request<Full<Bytes>>, String> {
-        let mut form = vec![("token", token.to_owned())];
-        form.push(("token_type_hint", "access_token".to_owned()));
-        let mut header = None;
-        match &self.credential {
-            ClientCredential::Header(value) => header = Some(value.clone()),
-            ClientCredential::Secret(secret) => {
-                form.push(("client_id", self.client_id.clone()));
-                form.push(("client_secret", secret.expose().to_owned()));
-            }
-            ClientCredential::Key { key, key_id } => {
-                form.push(("client_id", self.client_id.clone()));
-                form.push(("client_assertion_type", ASSERTION_TYPE.to_owned()));
-                let assertion = self.assertion(key, key_id.as_deref());
-                form.push(("client_assertion", assertion.ok_or("no assertion can be signed")?));
-            }
-        }
-        let body: Vec<String> =
-            form.iter().map(|(name, value)| format!("{name}={}", form_encoded(value))).collect();
-        let mut request = Request::new(Full::new(Bytes::from(body.join("&"))));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.endpoint.clone();
-        let headers = request.headers_mut();
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        let form = HeaderValue::from_static("application/x-www-form-urlencoded");
-        headers.insert(CONTENT_TYPE, form);
-        if let Some(value) = header {
-            headers.insert(AUTHORIZATION, value);
-        }
-        Ok(request)
-    }
-
-    /// Returns a signed client assertion (RFC 7523, 2.2 and 3).
-    fn assertion(&self, key: &ClientKey, key_id: Option<&str>) -> Option<String> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
-        let mut header = json!({"alg": key.algorithm(), "typ": "JWT"});
-        if let Some(id) = key_id {
-            header["kid"] = id.into();
-        }
-        let claims = json!({
-            "iss": self.client_id, "sub": self.client_id, "aud": self.issuer,
-            "jti": URL_SAFE_NO_PAD.encode(rand::random::<[u8; 16]>()),
-            "iat": now, "exp": now + ASSERTION_SECONDS,
-        });
-        let encoded = |part: &serde_json::Value| URL_SAFE_NO_PAD.encode(part.to_string());
-        let signed = format!("{}.{}", encoded(&header), encoded(&claims));
-        let signature = key.sign(signed.as_bytes())?;
-        Some(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
-    }
-}
-
-/// Returns the credential for HTTP Basic. Id and secret are form-encoded first (RFC 6749, 2.3.1).
-fn basic(client_id: &str, secret: &str) -> HeaderValue {
-    let pair = format!("{}:{}", form_encoded(client_id), form_encoded(secret));
-    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(pair)))
-        .expect("base64 is visible ASCII");
-    value.set_sensitive(true);
-    value
-}
-
-/// Encodes a value of a form (`application/x-www-form-urlencoded`).
-fn form_encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'*' => {
-                out.push(char::from(byte));
-            }
-            b' ' => out.push('+'),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_of_forms_are_encoded() {
-        assert_eq!(form_encoded("aZ0-_.* &=%é"), "aZ0-_.*+%26%3D%25%C3%A9");
-        let value = basic("a:b", "p w");
-        assert_eq!(value.to_str().unwrap(), format!("Basic {}", STANDARD.encode("a%3Ab:p+w")));
-        assert!(!format!("{value:?}").contains("Basic"));
+        let form =
+            vec![("token", token.to_owned()), ("token_type_hint", "access_token".to_owned())];
+        let request = self.client.post(&self.endpoint, &self.issuer, form);
+        request.ok_or_else(|| "no assertion can be signed".to_owned())
     }
 }

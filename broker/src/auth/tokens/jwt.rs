@@ -208,7 +208,7 @@ impl<'a> Claims<'a> {
 
 /// Returns whether no object of the text has a duplicate member, at any depth. Readers differ in
 /// which of two members they use.
-pub(super) fn has_one_reading(text: &[u8]) -> bool {
+pub fn has_one_reading(text: &[u8]) -> bool {
     let limits = Limits { bytes_max: text.len(), ..Limits::default() };
     json::duplicate_member(text, &limits, &RandomState::new(), 0) == Ok(None)
 }

@@ -34,13 +34,16 @@ use rules::{
 
 use tokio::sync::Semaphore;
 
-pub use self::fetch::KeyFetcher;
 use self::{
     error::TokenError,
     introspection::{Introspector, UncheckedToken},
     introspection_request::IntrospectionClient,
     issuer::TokenIssuer,
     jwt::Jwt,
+};
+pub use self::{
+    fetch::{KeyFetcher, metadata_urls},
+    jwt::has_one_reading,
 };
 use super::{
     auth_error::{AuthError, UnknownSigningKey, token_not_valid},

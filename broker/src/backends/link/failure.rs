@@ -12,6 +12,7 @@ use protocol::{
     method::Method,
 };
 use rules::retries::AttemptOutcome;
+use transport::SendError;
 
 /// Reason for which a request has no answer. It tells whether the backend can have acted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +30,9 @@ pub enum Failure {
     /// request.
     #[error("the backend refuses the request: {0}")]
     Denied(String),
+    /// The broker has no access token for the backend. Nothing was sent.
+    #[error("no access token is available: {0}")]
+    NoToken(String),
     /// A limit of the broker or of its machine prevents the request.
     #[error("nothing was sent: {0}")]
     OwnLimit(String),
@@ -55,6 +59,15 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Returns the failure of an HTTP request.
+    pub(super) fn of_send(error: SendError) -> Self {
+        match error {
+            error if error.is_safe_to_retry() => Failure::NotSent(error.to_string()),
+            SendError::Aborted { reason } => Failure::Lost(reason),
+            error => Failure::Lost(error.to_string()),
+        }
+    }
+
     /// Returns the name of the kind, for spans.
     pub fn name(&self) -> &'static str {
         match self {
@@ -62,6 +75,7 @@ impl Failure {
             Failure::Busy(_) => "busy",
             Failure::Throttled(_) => "throttled",
             Failure::Denied(_) => "denied",
+            Failure::NoToken(_) => "no_token",
             Failure::OwnLimit(_) => "own_limit",
             Failure::Unclear(_) => "unclear",
             Failure::QueueFull => "queue_full",
@@ -78,6 +92,7 @@ impl Failure {
         matches!(
             self,
             Failure::NotSent(_)
+                | Failure::NoToken(_)
                 | Failure::OwnLimit(_)
                 | Failure::Busy(_)
                 | Failure::Throttled(_)
@@ -96,7 +111,7 @@ impl Failure {
             | Failure::QueueFull
             | Failure::SessionGone
             | Failure::TooLarge { .. } => false,
-            Failure::Denied(_) | Failure::OwnLimit(_) => false,
+            Failure::Denied(_) | Failure::NoToken(_) | Failure::OwnLimit(_) => false,
         }
     }
 
@@ -122,6 +137,10 @@ impl Failure {
             Failure::Denied(_) => {
                 (ErrorKind::BackendProtocolError, format!("backend {backend} refuses the request"))
             }
+            Failure::NoToken(_) => (
+                ErrorKind::BackendUnavailable,
+                format!("the broker has no access token for backend {backend} now"),
+            ),
             Failure::OwnLimit(_) => (
                 ErrorKind::Overloaded,
                 format!("nothing is left here to reach backend {backend} with"),

@@ -17,7 +17,7 @@ use http::Request;
 use http_body_util::Full;
 use serde_json::{Value, json};
 use testkit::{
-    Authority, FakeBackend, TestBroker,
+    Authority, FakeBackend, GateAnswer, TestBroker,
     authorization::RESOURCE,
     eventually,
     http::{RawResponse, send_http1},
@@ -207,8 +207,8 @@ async fn users_of_a_real_provider_get_what_their_groups_allow_until_it_revokes_t
     assert_eq!(status(&broker, &bob).await, 200);
 }
 
-#[tokio::test]
-async fn a_real_provider_knows_the_broker_by_each_kind_of_credential() {
+/// Returns the public key set of a client, and its private key in PEM.
+fn client_key() -> (Value, String) {
     let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
     let document = EcdsaKeyPair::generate_pkcs8(algorithm, &SystemRandom::new()).unwrap();
     let pair = EcdsaKeyPair::from_pkcs8(algorithm, document.as_ref()).unwrap();
@@ -217,10 +217,16 @@ async fn a_real_provider_knows_the_broker_by_each_kind_of_credential() {
         "kty": "EC", "crv": "P-256", "kid": "k", "alg": "ES256",
         "x": URL_SAFE_NO_PAD.encode(&point[..32]), "y": URL_SAFE_NO_PAD.encode(&point[32..]),
     }]});
-    let folder = tempfile::tempdir().unwrap();
-    let file: PathBuf = folder.path().join("key.pem");
     let body = STANDARD.encode(document.as_ref());
     let pem = format!("-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n");
+    (key, pem)
+}
+
+#[tokio::test]
+async fn a_real_provider_knows_the_broker_by_each_kind_of_credential() {
+    let (key, pem) = client_key();
+    let folder = tempfile::tempdir().unwrap();
+    let file: PathBuf = folder.path().join("key.pem");
     std::fs::write(&file, pem).unwrap();
     let login = Login::start(&["--client-jwks", &key.to_string()]).await;
     let backend = FakeBackend::echo().await;
@@ -278,4 +284,52 @@ async fn a_token_that_a_real_provider_binds_needs_its_certificate() {
     assert!(ask(None).await.starts_with("HTTP/1.1 401"));
     let other = authority.server_called("other", "machine.example");
     assert!(ask(Some(&other)).await.starts_with("HTTP/1.1 401"));
+}
+
+/// Calls a backend whose resource is the broker's usual one, with tokens of the real provider.
+async fn call_as_machine(login: &Login, auth: Value) -> Value {
+    let backend = FakeBackend::echo().await;
+    let document = json!({
+        "resource": backend.url(), "authorization_servers": [login.issuer()],
+        "scopes_supported": ["mcp:read"],
+    });
+    backend.gate(move |path, headers| {
+        let is_known = headers.get("authorization").is_some_and(|value| value.len() > 20);
+        let (status, body) = match path.starts_with("/.well-known/") {
+            true => (200, document.clone()),
+            false if is_known => return None,
+            false => (401, json!({})),
+        };
+        Some(GateAnswer { status, headers: Vec::new(), body })
+    });
+    let mut spec = backend.spec();
+    spec["auth"] = json!({"type": "oauth_client", "issuer": login.issuer()});
+    for (name, value) in auth.as_object().unwrap() {
+        spec["auth"][name] = value.clone();
+    }
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    client.result("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+    let call = backend.recorded().into_iter().find(|request| request.calls("echo")).unwrap();
+    let token = call.header("authorization").unwrap().to_owned();
+    let claims = token.split('.').nth(1).map(|part| URL_SAFE_NO_PAD.decode(part).unwrap());
+    let claims: Value = claims.map_or(Value::Null, |text| serde_json::from_slice(&text).unwrap());
+    if !claims.is_null() {
+        assert_eq!((&claims["aud"], &claims["scope"]), (&json!(backend.url()), &json!("mcp:read")));
+    }
+    claims
+}
+
+#[tokio::test]
+async fn the_broker_gets_tokens_for_backends_as_a_client_of_a_real_provider() {
+    let (key, pem) = client_key();
+    let login = Login::start(&["--client-jwks", &key.to_string()]).await;
+    let of = |id: &str| json!({"client_id": id, "client_secret": format!("secret-of-{id}")});
+    assert_eq!(call_as_machine(&login, of("machine")).await["client_id"], "machine");
+    assert_eq!(call_as_machine(&login, of("machine-opaque")).await, Value::Null);
+    let mut post = of("broker-post");
+    post["token_endpoint_auth_method"] = json!("client_secret_post");
+    assert_eq!(call_as_machine(&login, post).await["client_id"], "broker-post");
+    let signed = json!({"client_id": "broker-key", "client_key": pem, "client_key_id": "k"});
+    assert_eq!(call_as_machine(&login, signed).await["client_id"], "broker-key");
 }

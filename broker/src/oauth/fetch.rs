@@ -1,0 +1,106 @@
+//! Requests to authorization servers and for metadata: bounded in size and time, over TLS unless
+//! the server is on this machine, under the egress policy of backends, and without redirects.
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, StatusCode, Uri, header::ACCEPT};
+use http_body_util::Full;
+use protocol::json::{Limits, Tape};
+use rules::limits::oauth::{OAUTH_ANSWER_BYTES_MAX, OAUTH_REQUEST_MAX};
+use serde_json::{Map, Value};
+use transport::{HttpClient, HttpResponse, ResponseBody, parse_http_url};
+
+use crate::{
+    auth::has_one_reading,
+    config::issuers::{is_loopback, is_private},
+};
+
+/// Reason why the broker has no token. The texts are for operators.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OauthError {
+    /// A server cannot be reached, or gives no usable answer. A later attempt may succeed.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The authorization server refuses, or its metadata does not permit the request.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Client of authorization servers.
+#[derive(Debug, Clone)]
+pub(super) struct OauthFetcher {
+    http: HttpClient,
+    /// True if the backend is on this machine. Only then may its servers be here too.
+    is_local: bool,
+}
+
+impl OauthFetcher {
+    /// Creates the client for the servers of one backend. `http` applies the egress policy.
+    pub(super) fn new(http: HttpClient, backend: &str) -> Self {
+        let is_local = parse_http_url(backend).is_ok_and(|uri| is_loopback(&uri));
+        Self { http, is_local }
+    }
+
+    /// Returns the URL if the broker may send a request there.
+    pub(super) fn permitted(&self, url: &str) -> Option<Uri> {
+        let uri = parse_http_url(url).ok()?;
+        (is_private(&uri) && (self.is_local || !is_loopback(&uri))).then_some(uri)
+    }
+
+    /// Sends a request, and reads the answer whatever its status.
+    pub(super) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(StatusCode, Bytes), OauthError> {
+        let place = request.uri().clone();
+        let lost = |why: String| OauthError::Unavailable(format!("{place} gives no answer: {why}"));
+        let exchange = async {
+            let response = self.response(request).await.map_err(&lost)?;
+            let status = response.status();
+            let body = response.into_body().read_whole(OAUTH_ANSWER_BYTES_MAX).await;
+            Ok((status, body.map_err(|error| lost(error.to_string()))?))
+        };
+        tokio::time::timeout(OAUTH_REQUEST_MAX, exchange)
+            .await
+            .unwrap_or_else(|_| Err(lost("it takes too long".to_owned())))
+    }
+
+    /// Sends a request and returns the head of its answer within the time limit.
+    pub(super) async fn head(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Option<HttpResponse<ResponseBody>> {
+        tokio::time::timeout(OAUTH_REQUEST_MAX, self.response(request)).await.ok()?.ok()
+    }
+
+    async fn response(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<HttpResponse<ResponseBody>, String> {
+        self.http.send(request).await.map_err(|error| error.to_string())
+    }
+
+    /// Fetches a document. Returns `None` if there is none at this place.
+    pub(super) async fn document(
+        &self,
+        url: &str,
+    ) -> Result<Option<Map<String, Value>>, OauthError> {
+        let Some(uri) = self.permitted(url) else {
+            let text = format!("the broker may not ask {url:?}: TLS is required");
+            return Err(OauthError::Refused(text));
+        };
+        let mut request = Request::new(Full::default());
+        *request.uri_mut() = uri;
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let (status, body) = self.send(request).await?;
+        if status.is_server_error() {
+            return Err(OauthError::Unavailable(format!("{url} answers {status}")));
+        }
+        Ok((status == StatusCode::OK).then(|| object(&body)).flatten())
+    }
+}
+
+/// Reads a JSON object with one reading: no member occurs twice.
+pub(super) fn object(text: &[u8]) -> Option<Map<String, Value>> {
+    Tape::parse(text, &Limits::default()).ok().filter(|_| has_one_reading(text))?;
+    serde_json::from_slice(text).ok()
+}
