@@ -12,6 +12,7 @@ use futures_util::future::try_join_all;
 use loadtest::{
     mix::Operation,
     operation::{self, CallOutcome, TargetState},
+    tool_call::ToolCall,
     wire::{LoadTarget, Session},
 };
 use serde_json::json;
@@ -45,7 +46,7 @@ async fn sessions(ground: &TestBed, time: Duration) -> anyhow::Result<f64> {
     let [_, _, way] = ground.paths();
     let site =
         LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
-    let call = Operation::Call { tool: "echo".to_owned(), bytes: vec![256] };
+    let call = Operation::Call(ToolCall::echo(vec![256]));
     let (opened, known, begun) = (AtomicU64::new(0), TargetState::default(), Instant::now());
     let openers = (0..OPENERS).map(|_| async {
         while begun.elapsed() < time {

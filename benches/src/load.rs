@@ -8,6 +8,7 @@ use loadtest::{
     profile::{LoopModel, Profile},
     run::Load,
     schedule::{Phase, Schedule},
+    tool_call::ToolCall,
     wire::LoadTarget,
 };
 use transport::tls::ClientTlsFiles;
@@ -48,10 +49,7 @@ impl CallLoad {
             schedule: Schedule::new(vec![Phase { time: time + warm_up, from: rate, to: rate }]),
             warm_up,
             timeout: Duration::from_secs(30),
-            mix: Mix::new(vec![(
-                Operation::Call { tool: "echo".to_owned(), bytes: vec![self.bytes] },
-                1,
-            )]),
+            mix: Mix::new(vec![(Operation::Call(ToolCall::echo(vec![self.bytes])), 1)]),
             refused_max: 0.0,
             listen: false,
         };

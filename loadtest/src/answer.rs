@@ -64,6 +64,9 @@ pub fn incoming(frame: &[u8]) -> Incoming<'_> {
 pub struct Answer {
     pub result: Option<serde_json::Value>,
     pub error: Option<RpcError>,
+    /// True if the payload of the call was found in the answer and cut out of the result.
+    #[serde(skip)]
+    pub(crate) is_echo: bool,
 }
 
 /// An error as the answer.
@@ -80,15 +83,20 @@ pub fn read(frame: &[u8]) -> Option<Answer> {
         .filter(|answer: &Answer| answer.result.is_some() != answer.error.is_some())
 }
 
+/// Put before the text by `server-everything`, the reference server.
+pub(crate) const ECHO_LABEL: &str = "Echo: ";
+
 /// Parses the answer of a tool that echoes. Returns `None` unless the answer contains exactly the
 /// payload.
 pub fn read_echo(frame: &[u8], payload: &str) -> Option<Answer> {
     let at = memmem::find(frame, payload.as_bytes())?;
     let (head, tail) = (&frame[..at], &frame[at + payload.len()..]);
     // The payload must be the whole string. A part of a longer text is not the payload.
-    let answer = (head.ends_with(b"\"") && tail.starts_with(b"\""))
+    let label = if head.ends_with(ECHO_LABEL.as_bytes()) { ECHO_LABEL } else { "" };
+    let answer = (head[..head.len() - label.len()].ends_with(b"\"") && tail.starts_with(b"\""))
         .then(|| read(&[head, tail].concat()))??;
-    (answer.result.as_ref()?["content"][0]["text"] == "").then_some(answer)
+    (answer.result.as_ref()?["content"][0]["text"] == label)
+        .then_some(Answer { is_echo: true, ..answer })
 }
 
 #[cfg(test)]
@@ -124,7 +132,8 @@ mod tests {
             )
         };
         assert!(read_echo(answer("abc").as_bytes(), "abc").is_some());
-        for wrong in ["abd", "abcd", "ab", "", "xabc"] {
+        assert!(read_echo(answer("Echo: abc").as_bytes(), "abc").is_some());
+        for wrong in ["abd", "abcd", "ab", "", "xabc", "Echo: abcd", "xEcho: abc"] {
             assert!(read_echo(answer(wrong).as_bytes(), "abc").is_none(), "{wrong}");
         }
         let mut broken = answer("abc");

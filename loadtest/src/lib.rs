@@ -26,4 +26,5 @@ pub mod report;
 pub mod run;
 pub mod schedule;
 pub mod target;
+pub mod tool_call;
 pub mod wire;

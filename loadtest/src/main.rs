@@ -12,7 +12,7 @@ use loadtest::{
     backend::{self, Backend, BackendOptions},
     compare,
     era::Era,
-    profile::Profile,
+    profile::{self, Profile},
     progress::ProgressDisplay,
     report::{self, Report},
     run::{self, Load},
@@ -58,9 +58,10 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Profile: the calls, their rate and their time (YAML; examples in loadtest/profiles).
+    /// Profile: the calls, their rate and their time. The path of a YAML file, or the name of a
+    /// bundled profile: closed, mixed, quick, ramp, soak, spike or steady.
     #[arg(long, short)]
-    profile: PathBuf,
+    profile: String,
     /// API key; if given several times, sessions take the keys in turns.
     #[arg(long = "key")]
     keys: Vec<String>,
@@ -175,9 +176,17 @@ async fn execute(command: Command) -> anyhow::Result<bool> {
 
 impl Common {
     fn profile(&self, era: Option<Era>) -> anyhow::Result<Profile> {
-        let path = self.profile.display();
-        let text = std::fs::read_to_string(&self.profile)
-            .with_context(|| format!("cannot read {path}"))?;
+        let path = &self.profile;
+        let text = match profile::bundled(path) {
+            Some(text) => text.to_owned(),
+            None => std::fs::read_to_string(path).with_context(|| {
+                let names: Vec<&str> = profile::BUNDLED.iter().map(|(name, _)| *name).collect();
+                format!(
+                    "cannot read {path}, and no bundled profile has this name ({})",
+                    names.join(", ")
+                )
+            })?,
+        };
         Profile::parse_for(era.or(self.era), &text)
             .map_err(|faults| anyhow::anyhow!("{path} is not a valid profile:\n{faults}"))
     }

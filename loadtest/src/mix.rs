@@ -1,14 +1,12 @@
 //! Chooses the next operation. Operations come in the proportions of a profile, evenly spread, in
 //! the same order in every run.
 
+use crate::tool_call::ToolCall;
+
 /// One kind of operation of a client.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
-    /// A tool that returns its argument `text`, with payloads of these sizes in turns.
-    Call {
-        tool: String,
-        bytes: Vec<usize>,
-    },
+    Call(ToolCall),
     ListTools,
     Read {
         uri: String,
@@ -19,27 +17,24 @@ pub enum Operation {
         uri: String,
     },
     /// Calls the tool as a task (MCP 2025-11-25): creates the task and waits for its end.
-    Task {
-        tool: String,
-        bytes: Vec<usize>,
-    },
+    Task(ToolCall),
 }
 
 impl Operation {
     /// Returns the name in profiles and reports.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Call { .. } => "tools/call",
+            Self::Call(_) => "tools/call",
             Self::ListTools => "tools/list",
             Self::Read { .. } => "resources/read",
             Self::Ping => "ping",
             Self::Subscribe { .. } => "subscription",
-            Self::Task { .. } => "task",
+            Self::Task(_) => "task",
         }
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Mix {
     /// Operations with their weights.
     operations: Vec<(Operation, u32)>,
@@ -89,7 +84,7 @@ mod tests {
 
     #[test]
     fn operations_come_in_their_proportions_and_spread() {
-        let call = Operation::Call { tool: "echo".to_owned(), bytes: vec![1] };
+        let call = Operation::Call(ToolCall::echo(vec![1]));
         let mix = Mix::new(vec![(call, 6), (Operation::Ping, 3), (Operation::ListTools, 1)]);
         let turns: Vec<usize> = (0..10).map(|number| mix.operation_at(number).0).collect();
         assert_eq!(

@@ -1,14 +1,18 @@
 //! Operations of a client, and the checks of their answers.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use serde_json::{Value, json};
 
 use crate::{
-    answer::{self, Answer},
+    answer::{self, Answer, ECHO_LABEL},
     era::is_complete,
     findings::{FindingKind, excerpt},
-    mix::Operation,
+    mix::{Mix, Operation},
+    tool_call::{Arguments, ToolCall, is_payload},
     wire::{NoAnswer, RequestSlot},
 };
 
@@ -26,6 +30,51 @@ pub enum CallOutcome {
 pub struct TargetState {
     /// Number of tools in the first list. Every later list must have as many.
     tools: AtomicUsize,
+    /// Names of the arguments that take the payload, by tool.
+    text_arguments: HashMap<String, String>,
+}
+
+/// Argument of a tool whose schema is not known or does not tell.
+const TEXT_ARGUMENT: &str = "text";
+/// Pages of a list that are read for the schemas of tools.
+const PAGES_MAX: usize = 100;
+
+impl TargetState {
+    /// Learns from the schemas of the tools which arguments take the payloads of a mix.
+    pub async fn learn(mix: &Mix, lane: &mut RequestSlot) -> Self {
+        let mut known = Self::default();
+        let sends_payloads = mix.operations().any(|operation| {
+            matches!(operation, Operation::Call(call) | Operation::Task(call)
+                if matches!(call.arguments, Arguments::Payload(_)))
+        });
+        let mut params = "{}".to_owned();
+        for _ in 0..if sends_payloads { PAGES_MAX } else { 0 } {
+            let id = lane.next_id();
+            let answer = lane.ask(id, "tools/list", None, &params).await.ok();
+            let Some(page) = answer.and_then(|frame| answer::read(&frame)?.result) else { break };
+            for tool in page["tools"].as_array().into_iter().flatten() {
+                if let (Some(name), Some(argument)) = (tool["name"].as_str(), text_argument(tool)) {
+                    known.text_arguments.insert(name.to_owned(), argument.to_owned());
+                }
+            }
+            let Some(cursor) = page["nextCursor"].as_str() else { break };
+            params = json!({"cursor": cursor}).to_string();
+        }
+        known
+    }
+
+    fn text_argument(&self, tool: &str) -> &str {
+        self.text_arguments.get(tool).map_or(TEXT_ARGUMENT, String::as_str)
+    }
+}
+
+/// Returns the only required argument of a tool, if that is a text.
+fn text_argument(tool: &Value) -> Option<&str> {
+    let schema = &tool["inputSchema"];
+    match schema["required"].as_array()?.as_slice() {
+        [name] => name.as_str().filter(|name| schema["properties"][name]["type"] == "string"),
+        _ => None,
+    }
 }
 
 /// Carries out the operation on this lane. `number` is that of the operation, which makes every
@@ -37,13 +86,12 @@ pub async fn perform(
     known: &TargetState,
 ) -> CallOutcome {
     match operation {
-        Operation::Call { tool, bytes } => {
-            let text = payload(number, size(bytes, number));
-            let params = format!(r#"{{"name":"{tool}","arguments":{{"text":"{text}"}}}}"#);
-            let answered =
-                ask(lane, ("tools/call", Some(tool)), &params, |answer| echoes(answer, &text))
-                    .await;
-            answered.map_or_else(|ended| ended, |_| CallOutcome::Succeeded)
+        Operation::Call(call) => {
+            let (arguments, text) = call.render(number, known.text_argument(&call.tool));
+            let params = format!(r#"{{"name":"{}","arguments":{arguments}}}"#, call.tool);
+            let about = ("tools/call", Some(call.tool.as_str()));
+            let answered = ask(lane, about, &params, |answer| call.check(answer, &text)).await;
+            answered.map_or_else(|ended| ended, |result| outcome(&result))
         }
         Operation::ListTools => {
             let listed = ask(lane, ("tools/list", None), "{}", |answer| lists(answer, known)).await;
@@ -68,15 +116,28 @@ pub async fn perform(
             }
             CallOutcome::Succeeded
         }
-        Operation::Task { tool, bytes } => {
-            task(tool, &payload(number, size(bytes, number)), lane).await
-        }
+        Operation::Task(call) => task(call, number, lane, known).await,
     }
 }
 
-async fn task(tool: &str, text: &str, lane: &mut RequestSlot) -> CallOutcome {
-    let params =
-        format!(r#"{{"name":"{tool}","arguments":{{"text":"{text}"}},"task":{{"ttl":60000}}}}"#);
+/// A tool that reports an error has answered.
+fn outcome(result: &Value) -> CallOutcome {
+    if result["isError"] == true {
+        CallOutcome::Refused("tool error".to_owned())
+    } else {
+        CallOutcome::Succeeded
+    }
+}
+
+async fn task(
+    call: &ToolCall,
+    number: u64,
+    lane: &mut RequestSlot,
+    known: &TargetState,
+) -> CallOutcome {
+    let (arguments, text) = call.render(number, known.text_argument(&call.tool));
+    let tool = &call.tool;
+    let params = format!(r#"{{"name":"{tool}","arguments":{arguments},"task":{{"ttl":60000}}}}"#);
     let id = |result: &Value| {
         result["task"]["taskId"].as_str().map(|id| json!({"taskId": id}).to_string())
     };
@@ -88,10 +149,11 @@ async fn task(tool: &str, text: &str, lane: &mut RequestSlot) -> CallOutcome {
         Ok(result) => id(&result),
         Err(ended) => return ended,
     };
-    let collected =
-        ask(lane, ("tasks/result", None), &made.unwrap_or_default(), |answer| echoes(answer, text))
-            .await;
-    collected.map_or_else(|ended| ended, |_| CallOutcome::Succeeded)
+    let collected = ask(lane, ("tasks/result", None), &made.unwrap_or_default(), |answer| {
+        call.check(answer, &text)
+    })
+    .await;
+    collected.map_or_else(|ended| ended, |result| outcome(&result))
 }
 
 /// Sends a request. Returns the result if `check` accepts the answer, or else an error. `about` is
@@ -128,24 +190,6 @@ async fn ask(
     }
 }
 
-/// Prefix of every payload, before its number, so that payloads can be told apart.
-const PAYLOAD_MARK: &str = "payload-";
-
-fn size(sizes: &[usize], number: u64) -> usize {
-    sizes[(number % sizes.len() as u64) as usize]
-}
-
-/// Returns a payload of this size that no other call sends. It is longer if the size is too small
-/// for its number.
-fn payload(number: u64, bytes: usize) -> String {
-    const FILL: &str = "all work and no play makes a dull proxy; ";
-    let mut text = format!("{PAYLOAD_MARK}{number}-");
-    while text.len() < bytes {
-        text.push_str(&FILL[..FILL.len().min(bytes - text.len())]);
-    }
-    text
-}
-
 /// Classifies a wrong payload. A whole payload of another call means that the answers were swapped.
 fn mistaken(frame: &[u8]) -> FindingKind {
     let Some(answer) = answer::read(frame) else { return FindingKind::Corrupted };
@@ -153,13 +197,10 @@ fn mistaken(frame: &[u8]) -> FindingKind {
         .result
         .and_then(|result| result["content"][0]["text"].as_str().map(str::to_owned))
         .unwrap_or_default();
-    let number = text
-        .strip_prefix(PAYLOAD_MARK)
-        .and_then(|rest| rest.split_once('-'))
-        .and_then(|(number, _)| number.parse().ok());
-    match number {
-        Some(number) if payload(number, text.len()) == text => FindingKind::Swapped,
-        _ => FindingKind::Corrupted,
+    if is_payload(text.strip_prefix(ECHO_LABEL).unwrap_or(&text)) {
+        FindingKind::Swapped
+    } else {
+        FindingKind::Corrupted
     }
 }
 
@@ -171,10 +212,6 @@ fn or_error(frame: &[u8], is_right: impl Fn(&Value) -> bool) -> Option<Answer> {
 
 fn is_result(frame: &[u8]) -> Option<Answer> {
     or_error(frame, Value::is_object)
-}
-
-fn echoes(frame: &[u8], text: &str) -> Option<Answer> {
-    answer::read_echo(frame, text).or_else(|| or_error(frame, |_| false))
 }
 
 fn holds(frame: &[u8], uri: &str) -> Option<Answer> {
@@ -195,6 +232,7 @@ fn lists(frame: &[u8], known: &TargetState) -> Option<Answer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tool_call::payload;
 
     fn answer(text: &str) -> String {
         json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": text}]}})
@@ -203,28 +241,29 @@ mod tests {
 
     #[test]
     fn a_foreign_payload_is_told_from_a_broken_one() {
-        assert_eq!(payload(7, 100).len(), 100);
-        assert_eq!(mistaken(answer(&payload(8, 100)).as_bytes()), FindingKind::Swapped);
-        assert_eq!(
-            mistaken(answer(&payload(8, 100).replace("dull", "DULL")).as_bytes()),
-            FindingKind::Corrupted
-        );
-        assert_eq!(mistaken(answer("something else").as_bytes()), FindingKind::Corrupted);
+        let other = payload(8, 100);
+        assert_eq!(mistaken(answer(&other).as_bytes()), FindingKind::Swapped);
+        assert_eq!(mistaken(answer(&other[1..]).as_bytes()), FindingKind::Corrupted);
         assert_eq!(mistaken(b"{"), FindingKind::Corrupted);
+    }
+
+    #[test]
+    fn the_payload_goes_to_the_only_required_text() {
+        let tool = |required: Value, kind: &str| {
+            let properties = json!({"message": {"type": kind}, "more": {"type": "string"}});
+            json!({"inputSchema": {"properties": properties, "required": required}})
+        };
+        assert_eq!(text_argument(&tool(json!(["message"]), "string")), Some("message"));
+        assert_eq!(text_argument(&tool(json!(["message"]), "number")), None);
+        assert_eq!(text_argument(&tool(json!(["message", "more"]), "string")), None);
+        assert_eq!(text_argument(&json!({"inputSchema": {"type": "object"}})), None);
     }
 
     #[test]
     fn an_error_is_an_answer_to_everything() {
         let error = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}"#;
-        assert!(
-            echoes(error, "x").is_some()
-                && is_result(error).is_some()
-                && holds(error, "x").is_some()
-        );
-        assert!(
-            echoes(answer("y").as_bytes(), "x").is_none()
-                && holds(answer("y").as_bytes(), "x").is_none()
-        );
+        assert!(is_result(error).is_some() && holds(error, "x").is_some());
+        assert!(holds(answer("y").as_bytes(), "x").is_none());
     }
 
     #[test]

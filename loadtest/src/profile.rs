@@ -3,13 +3,16 @@
 //!
 //! The parser reports every fault of a file, each with its place and a correct form.
 
+mod mix_entry;
+
 use std::{fmt, time::Duration};
 
 use serde::Deserialize;
 
+use self::mix_entry::{METHODS, MixEntry};
 use crate::{
     era::Era,
-    mix::{Mix, Operation},
+    mix::Mix,
     schedule::{Phase, Schedule},
 };
 
@@ -86,48 +89,31 @@ struct PhaseEntry {
     to: Option<f64>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MixEntry {
-    method: String,
-    #[serde(default = "weight_of_one")]
-    weight: u32,
-    tool: Option<String>,
-    uri: Option<String>,
-    bytes: Option<Sizes>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Sizes {
-    One(Size),
-    Several(Vec<Size>),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Size {
-    Number(usize),
-    Text(String),
-}
-
 fn one() -> usize {
-    1
-}
-
-fn weight_of_one() -> u32 {
     1
 }
 
 const SESSIONS_MAX: usize = 100_000;
 const IN_FLIGHT_MAX: usize = 10_000;
-const WEIGHT_MAX: u32 = 10_000;
 const RATE_MAX: f64 = 10_000_000.0;
-const PAYLOAD_BYTES_MAX: usize = 64 * 1024 * 1024;
-const PAYLOAD_BYTES_DEFAULT: usize = 256;
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 const NEED_SESSIONS: [&str; 3] = ["ping", "subscription", "task"];
-const METHODS: &str = "tools/call, tools/list, resources/read, ping, subscription, task";
+
+/// Names and texts of the profiles in `loadtest/profiles`.
+pub const BUNDLED: [(&str, &str); 7] = [
+    ("closed", include_str!("../profiles/closed.yaml")),
+    ("mixed", include_str!("../profiles/mixed.yaml")),
+    ("quick", include_str!("../profiles/quick.yaml")),
+    ("ramp", include_str!("../profiles/ramp.yaml")),
+    ("soak", include_str!("../profiles/soak.yaml")),
+    ("spike", include_str!("../profiles/spike.yaml")),
+    ("steady", include_str!("../profiles/steady.yaml")),
+];
+
+/// Returns the text of a bundled profile.
+pub fn bundled(name: &str) -> Option<&'static str> {
+    BUNDLED.iter().find(|(bundled, _)| *bundled == name).map(|(_, text)| *text)
+}
 
 impl Profile {
     /// Parses the text of a file.
@@ -248,45 +234,6 @@ impl PhaseEntry {
     }
 }
 
-impl MixEntry {
-    fn checked(self, place: &str, faults: &mut Vec<String>) -> (Operation, u32) {
-        if !(1..=WEIGHT_MAX).contains(&self.weight) {
-            faults.push(format!("{place}.weight: {}; 1 to {WEIGHT_MAX} is allowed", self.weight));
-        }
-        let takes_payload = matches!(self.method.as_str(), "tools/call" | "task");
-        let takes_uri = matches!(self.method.as_str(), "resources/read" | "subscription");
-        for (key, is_given, is_taken) in [
-            ("tool", self.tool.is_some(), takes_payload),
-            ("bytes", self.bytes.is_some(), takes_payload),
-            ("uri", self.uri.is_some(), takes_uri),
-        ] {
-            if is_given && !is_taken {
-                faults.push(format!("{place}.{key}: {} takes none", self.method));
-            }
-        }
-        if takes_uri && self.uri.is_none() {
-            faults
-                .push(format!("{place}.uri: missing; {} needs the URI of a resource", self.method));
-        }
-        let bytes = sizes(&format!("{place}.bytes"), self.bytes, faults);
-        let tool = self.tool.unwrap_or_else(|| "echo".to_owned());
-        let uri = self.uri.unwrap_or_default();
-        let operation = match self.method.as_str() {
-            "tools/call" => Operation::Call { tool, bytes },
-            "tools/list" => Operation::ListTools,
-            "resources/read" => Operation::Read { uri },
-            "ping" => Operation::Ping,
-            "subscription" => Operation::Subscribe { uri },
-            "task" => Operation::Task { tool, bytes },
-            other => {
-                faults.push(format!("{place}.method: {other:?} is none of {METHODS}"));
-                Operation::Ping
-            }
-        };
-        (operation, self.weight.min(WEIGHT_MAX))
-    }
-}
-
 fn within(key: &str, value: usize, max: usize, faults: &mut Vec<String>) {
     if !(1..=max).contains(&value) {
         faults.push(format!("{key}: {value}; 1 to {max} is allowed"));
@@ -312,47 +259,6 @@ fn duration(key: &str, text: &str, faults: &mut Vec<String>) -> Duration {
         faults.push(format!("{key}: {text:?} is not a duration; write 250ms, 30s, 5m or 1h"));
         Duration::from_secs(1)
     })
-}
-
-fn sizes(key: &str, sizes: Option<Sizes>, faults: &mut Vec<String>) -> Vec<usize> {
-    let sizes = match sizes {
-        None => return vec![PAYLOAD_BYTES_DEFAULT],
-        Some(Sizes::One(size)) => vec![size],
-        Some(Sizes::Several(sizes)) => sizes,
-    };
-    if sizes.is_empty() {
-        faults.push(format!("{key}: there is none"));
-    }
-    sizes.iter().map(|size| size.bytes(key, faults)).collect()
-}
-
-impl Size {
-    /// Parses a size such as `256`, `256B`, `4KB` or `1MB`. A kilobyte has 1024 bytes.
-    fn bytes(&self, key: &str, faults: &mut Vec<String>) -> usize {
-        let bytes = match self {
-            Self::Number(bytes) => Some(*bytes),
-            Self::Text(text) => {
-                let at = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-                let unit = match text[at..].trim() {
-                    "" | "B" => Some(1),
-                    "KB" => Some(1024),
-                    "MB" => Some(1024 * 1024),
-                    _ => None,
-                };
-                text[..at]
-                    .parse::<usize>()
-                    .ok()
-                    .zip(unit)
-                    .and_then(|(number, unit)| number.checked_mul(unit))
-            }
-        };
-        bytes.filter(|bytes| *bytes <= PAYLOAD_BYTES_MAX).unwrap_or_else(|| {
-            faults.push(format!(
-                "{key}: {self:?} is not a size; write 256, 4KB or 1MB, at most 64MB"
-            ));
-            PAYLOAD_BYTES_DEFAULT
-        })
-    }
 }
 
 #[cfg(test)]

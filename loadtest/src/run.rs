@@ -75,11 +75,15 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
     let load = &Load { site: load.site.reset(), ..load.clone() };
     let sessions = open_sessions(load).await?;
     let Load { site, profile, pids, .. } = load;
+    let known = match sessions.first() {
+        Some(session) => TargetState::learn(&profile.mix, &mut session.request_slot()).await,
+        None => TargetState::default(),
+    };
     let mut samples = UsageSampler::begin(pids, profile.warm_up)?;
     let shared = Arc::new(RunState {
         record: Recorder::new(profile.schedule.time(), profile.warm_up),
         profile: profile.clone(),
-        known: TargetState::default(),
+        known,
         begun: Instant::now(),
         stopping: AtomicBool::new(false),
         due: Semaphore::new(0),

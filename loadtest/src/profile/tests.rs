@@ -1,6 +1,12 @@
 //! Tests of profiles: the examples are valid, and the parser reports the faults of a file.
 
+use serde_json::json;
+
 use super::*;
+use crate::{
+    mix::Operation,
+    tool_call::{Expectation, ToolCall},
+};
 
 fn faults(text: &str) -> String {
     Profile::parse(text).map(drop).expect_err("the profile has a fault").to_string()
@@ -17,21 +23,12 @@ fn the_examples_are_good() {
             Profile::parse(&text).unwrap_or_else(|faults| panic!("{}: {faults}", path.display()));
         assert!(text.starts_with("# "), "{} does not say what it is for", path.display());
         assert!(profile.kind == LoopModel::Closed || profile.schedule.calls() > 0);
-        names.push(path.file_name().unwrap().to_string_lossy().into_owned());
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert_eq!(bundled(&name), Some(text.as_str()));
+        names.push(name);
     }
     names.sort();
-    assert_eq!(
-        names,
-        [
-            "closed.yaml",
-            "mixed.yaml",
-            "quick.yaml",
-            "ramp.yaml",
-            "soak.yaml",
-            "spike.yaml",
-            "steady.yaml"
-        ]
-    );
+    assert_eq!(names, BUNDLED.map(|(name, _)| name));
 }
 
 #[test]
@@ -57,7 +54,10 @@ mix:
     );
     assert_eq!((profile.schedule.time(), profile.schedule.calls()), (Duration::from_secs(61), 910));
     let operations: Vec<&Operation> = profile.mix.operations().collect();
-    assert_eq!(operations[0], &Operation::Call { tool: "say".to_owned(), bytes: vec![256, 4096] });
+    assert_eq!(
+        operations[0],
+        &Operation::Call(ToolCall { tool: "say".to_owned(), ..ToolCall::echo(vec![256, 4096]) })
+    );
     assert_eq!(operations[1], &Operation::Subscribe { uri: "load://text/1".to_owned() });
 }
 
@@ -83,6 +83,48 @@ mix: [{method: tools/cal}, {method: ping, bytes: 5}, {method: resources/read}, {
         "mix[2].uri: missing",
         "mix[3].bytes:",
         "mix[3].weight: 0; 1 to 10000 is allowed",
+    ] {
+        assert!(told.contains(wanted), "{wanted:?} is not in\n{told}");
+    }
+}
+
+#[test]
+fn calls_of_any_tool_have_arguments_and_an_expectation() {
+    let text = "
+phases: [{for: 1s, rate: 1}]
+mix:
+  - {method: tools/call, tool: add, arguments: {a: '{{n}}', b: 2}}
+  - {method: tools/call, tool: add, arguments: {a: 1, b: 2}, expect: {pointer: /structuredContent/sum, equals: 3}}
+  - {method: tools/call, tool: say, arguments: {what: '{{text:4KB}}'}, expect: echo}
+  - {method: tools/call, expect: success}
+";
+    let profile = Profile::parse(text).unwrap();
+    let expected: Vec<&Expectation> = profile
+        .mix
+        .operations()
+        .map(|operation| match operation {
+            Operation::Call(call) => &call.expect,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let sum = Expectation::Equals { pointer: "/structuredContent/sum".to_owned(), value: json!(3) };
+    assert_eq!(expected, [&Expectation::Success, &sum, &Expectation::Echo, &Expectation::Success]);
+    let told = faults(
+        "
+phases: [{for: 1s, rate: 1}]
+mix:
+  - {method: tools/call, arguments: {a: '{{m}}'}, bytes: 5}
+  - {method: tools/call, arguments: {a: 1}, expect: echo}
+  - {method: tools/call, expect: nothing}
+  - {method: ping, arguments: {}}
+",
+    );
+    for wanted in [
+        "mix[0].arguments: {{m}} is no place for a value; write `{{n}}` or `{{text:4KB}}`",
+        "mix[0].bytes: write the size in `arguments`",
+        "mix[1].expect: an echo needs exactly one {{text:SIZE}}",
+        "mix[2].expect: \"nothing\" is not valid; write `echo`, `success`",
+        "mix[3].arguments: ping takes none",
     ] {
         assert!(told.contains(wanted), "{wanted:?} is not in\n{told}");
     }

@@ -111,3 +111,60 @@ async fn over_quic_to_a_backend_over_stdio() {
     let target = format!("quic://localhost:{}/fast", broker.quic_address().port());
     report(target, Some(authority.ca())).await;
 }
+
+/// Any tool with any arguments, held to a value in the result.
+const SUMS: &str = "
+loop: closed
+sessions: 2
+phases: [{for: 300ms}]
+mix:
+  - {method: tools/call, tool: add, arguments: {a: 1, b: 2}, expect: {pointer: /structuredContent/sum, equals: 3}}
+  - {method: tools/call, tool: add, arguments: {a: '{{n}}', b: 2}}
+";
+
+async fn of_profile(target: String, profile: &str) -> Report {
+    let profile = Profile::parse(profile).unwrap();
+    let tls = ClientTlsFiles::default();
+    let site = LoadTarget::new(target.parse().unwrap(), &tls, Duration::from_secs(20)).unwrap();
+    let load = Load { site, profile, keys: Vec::new(), pids: Vec::new() };
+    run::run(&load, |_| ()).await.unwrap()
+}
+
+#[tokio::test]
+async fn bundled_profiles_and_other_tools_load_the_demo_backend() {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_mcp-loadtest")).with_file_name("mcp-broker");
+    let demo = json!({"type": "stdio", "command": program, "args": ["demo-backend"]});
+    let broker = broker(json!({}), demo).await;
+    let target = format!("http://{}/mcp/fast", broker.http_address());
+    let quick = loadtest::profile::bundled("quick").expect("a bundled profile");
+    for profile in [quick, SUMS] {
+        let report = of_profile(target.clone(), profile).await;
+        assert!(report.is_good() && report.calls > 10, "{}", report.summary());
+    }
+    let wrong = of_profile(target.clone(), &SUMS.replace("equals: 3", "equals: 4")).await;
+    assert!(wrong.wrong.contains_key("corrupted"), "{}", wrong.summary());
+    let failing = of_profile(target, &SUMS.replace("a: 1", "a: '1'")).await;
+    assert!(
+        failing.wrong.is_empty() && failing.summary().contains("tool error"),
+        "{}",
+        failing.summary()
+    );
+}
+
+#[tokio::test]
+async fn a_bundled_profile_loads_the_reference_server() {
+    let cache = std::env::var_os("MCP_BROKER_CACHE").map_or_else(
+        || PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/mcp-broker"),
+        PathBuf::from,
+    );
+    let modules = cache.join("peers/node/node_modules");
+    let server = modules.join("@modelcontextprotocol/server-everything/dist/index.js");
+    let node = modules.join(".bin/node");
+    let broker =
+        broker(json!({}), json!({"type": "stdio", "command": node, "args": [server, "stdio"]}))
+            .await;
+    let target = format!("http://{}/mcp/fast", broker.http_address());
+    let quick = loadtest::profile::bundled("quick").expect("a bundled profile");
+    let report = of_profile(target, quick).await;
+    assert!(report.is_good() && report.calls == 400, "{}", report.summary());
+}
