@@ -28,6 +28,7 @@ use crate::{
     },
     config::{self, Config},
     metrics::Metrics,
+    oauth::{OauthResources, PublicAddress},
     persistence::Persistence,
     sandbox::Confinement,
     telemetry::{request, traces::Tracer},
@@ -56,6 +57,8 @@ pub struct Context {
     /// Limits of requests per second.
     pub rates: Arc<RateLimiter>,
     pub overload: Arc<OverloadManager>,
+    /// Address of the broker for browsers.
+    pub address: Arc<PublicAddress>,
     started: Instant,
 }
 
@@ -84,6 +87,7 @@ impl Context {
             overload: OverloadManager::new(&config.overload, metrics.clone()),
             call_limiter: room,
             confinement: Confinement::new(&config),
+            address: Arc::new(PublicAddress::of(config.auth.resource.as_deref())),
             config,
             durable,
             traces,
@@ -95,6 +99,16 @@ impl Context {
             unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             started,
         })
+    }
+
+    /// Returns what the sources of tokens for backends need.
+    pub fn oauth_resources(&self) -> OauthResources {
+        OauthResources {
+            http: self.http.clone(),
+            durable: self.durable.clone(),
+            metrics: self.metrics.clone(),
+            address: self.address.clone(),
+        }
     }
 
     /// Returns the time since the process started, which fits an atomic.

@@ -22,7 +22,7 @@ use http::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
 };
 use http_body_util::Full;
-use protocol::{envelope::Message, json, version::Version};
+use protocol::{envelope::Message, ids::PrincipalId, json, version::Version};
 use rules::limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -43,7 +43,7 @@ use super::{
 use crate::{
     backends::{asker::Asker, backend::Backend, inbound},
     metrics::{Direction, Side},
-    oauth::MachineTokens,
+    oauth::LinkTokens,
     telemetry,
 };
 
@@ -64,7 +64,7 @@ pub struct HttpWire {
     /// Credentials and further headers that the operator configured.
     headers: HeaderMap,
     /// Source of the access tokens, if the backend wants any.
-    tokens: Option<Arc<MachineTokens>>,
+    tokens: Option<LinkTokens>,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
     /// The prepared head of a session's POSTs. They differ only in their bodies once the session is
@@ -112,7 +112,7 @@ impl AnswerStream {
 /// Connects: the handshake, unless there is a session to resume, then the GET stream.
 pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>, Failure> {
     let shared = &link.backend.shared;
-    let (wire, frames) = HttpWire::to(&link.backend, url).await?;
+    let (wire, frames) = HttpWire::to(&link.backend, link.principal.clone(), url).await?;
     let wire = Arc::new(wire);
     let connection = Connection::new(WireSender::Http(wire.clone()), shared.metrics.clone());
     let guard = HandshakeGuard::new(&connection, &shared.running);
@@ -195,6 +195,7 @@ impl HttpWire {
     /// answers.
     async fn to(
         backend: &Backend,
+        principal: Option<PrincipalId>,
         url: &str,
     ) -> Result<(Self, mpsc::Receiver<QueuedFrame>), Failure> {
         let shared = &backend.shared;
@@ -209,7 +210,7 @@ impl HttpWire {
             uri: transport::url::parse_http_url(url)
                 .map_err(|error| Failure::NotSent(error.to_string()))?,
             headers: credentials(backend)?,
-            tokens: backend.tokens.clone(),
+            tokens: backend.tokens.clone().map(|source| LinkTokens { source, principal }),
             session: OnceLock::new(),
             version: OnceLock::new(),
             prepared: OnceLock::new(),
