@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks what the broker is deployed with: image, compose file, chart, alerts, dashboards. Called by `make check`.
+# Checks what the broker is deployed with: image, compose file, chart, alerts, dashboards, and the OpenAPI document. Called by `make check`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,5 +13,7 @@ promtool check rules helm/mcp-broker/files/alerts.yaml >/dev/null
 (cd deploy/prometheus && promtool test rules alerts.test.yaml >/dev/null) || { (cd deploy/prometheus && promtool test rules alerts.test.yaml); exit 1; }
 python3 scripts/dashboards.py --check
 "$python" deploy/test/check_rules.py
+# A test keeps the file equal to what the broker serves.
+"$tools/bin/openapi-spec-validator" docs/openapi.json >/dev/null || { "$tools/bin/openapi-spec-validator" docs/openapi.json; exit 1; }
 "$python" helm/readme.py --check
 "$python" helm/check.py

@@ -13,7 +13,7 @@ install_tools() {
     local wanted
     wanted=$( (hash_of "$root/deploy/requirements.txt" && python3 -V) | sha256sum | cut -d' ' -f1)
     is_current tools "$wanted" && "$target/tools/bin/python" -c '' 2>/dev/null && return
-    say "installing hadolint, the Helm library and the Kubernetes schemas into $target/tools"
+    say "installing hadolint, the Helm library, the Kubernetes schemas and the OpenAPI validator into $target/tools"
     rm -f "$target/tools.stamp"
     make_venv "$target/tools"
     "$target/tools/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/deploy/requirements.txt" >&2 \

@@ -17,7 +17,7 @@ use transport::tls::ClientTlsFiles;
 
 use crate::testbed::{ProxyPath, TestBed, behind, broker, load, of_broker};
 
-const CONNECTIONS: usize = 16;
+pub(crate) const CONNECTIONS: usize = 16;
 /// Sessions or backends opened or registered at the same time.
 const AT_ONCE: usize = 32;
 
@@ -53,6 +53,19 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     let before = process::usage(crowded.pid())?.resident_bytes;
     let idle = open(&ways[1], sessions).await?;
     let resident = process::usage(crowded.pid())?.resident_bytes;
+    let table = compared(&ways, scale).await?;
+    drop(idle);
+
+    let each = resident.saturating_sub(before) as f64 / sessions as f64 / 1024.0;
+    let text = format!(
+        "Calls of 256 B over {CONNECTIONS} connections. *Crowded*: {sessions} idle sessions, {tenants} tenants, {backends} backends with {} tools in all. The idle sessions took {each:.1} KiB of resident memory each.",
+        backends * tools
+    );
+    Ok(format!("### What is idle\n\n{text}\n\n{}\n", table))
+}
+
+/// Returns a table of calls of 256 B on two brokers, measured in turns.
+pub(crate) async fn compared(ways: &[ProxyPath; 2], scale: Scale) -> anyhow::Result<String> {
     let time = scale.of(Duration::from_millis(1500), Duration::from_millis(50));
     let loads = ways
         .iter()
@@ -60,8 +73,6 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
         .collect::<anyhow::Result<Vec<_>>>()?;
     let rounds = compare::run_interleaved(&loads, scale.of(5, 1), |_| ()).await?;
     ensure!(rounds.faults().is_empty(), "{}", rounds.faults().join("\n"));
-    drop(idle);
-
     let figures: Vec<Figures> = rounds.0.iter().map(|rounds| Figures::of(rounds)).collect();
     let mut table = Table::new(["broker", "calls/s", "ratio", "p50", "CPU a call", "ratio"]);
     for (way, of) in ways.iter().zip(&figures) {
@@ -75,12 +86,7 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
             format!("{:.2}", cpu / figures[0].cpu_us_per_call.unwrap_or(1.0)),
         ]);
     }
-    let each = resident.saturating_sub(before) as f64 / sessions as f64 / 1024.0;
-    let text = format!(
-        "Calls of 256 B over {CONNECTIONS} connections. *Crowded*: {sessions} idle sessions, {tenants} tenants, {backends} backends with {} tools in all. The idle sessions took {each:.1} KiB of resident memory each.",
-        backends * tools
-    );
-    Ok(format!("### What is idle\n\n{text}\n\n{}\n", table.markdown()))
+    Ok(table.markdown())
 }
 
 /// Opens sessions that stay idle.

@@ -2,6 +2,7 @@
 //!
 //! - Streamable HTTP through the broker, through nginx and directly, in turns
 //! - lists, compared with nginx and a file
+//! - calls and lists under an access policy, compared with those without one
 //! - a crowded broker, compared with an empty one
 //! - starts and new sessions
 //!
@@ -13,6 +14,7 @@ mod crowd;
 mod eras;
 mod lists;
 mod openings;
+mod policy;
 mod testbed;
 
 use std::{path::Path, process::ExitCode};
@@ -22,7 +24,7 @@ use benches::Scale;
 
 use crate::testbed::{Core, TestBed};
 
-const PARTS: [&str; 5] = ["calls", "eras", "lists", "crowd", "openings"];
+const PARTS: [&str; 6] = ["calls", "eras", "lists", "policy", "crowd", "openings"];
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md");
 const BEGIN: &str = "<!-- report -->\n";
 const END: &str = "<!-- end of report -->";
@@ -50,6 +52,7 @@ async fn report(scale: Scale) -> anyhow::Result<()> {
             "calls" => calls::table(&ground, scale).await,
             "eras" => eras::table(&ground, scale).await,
             "lists" => lists::table(&ground, scale).await,
+            "policy" => policy::table(&ground, scale).await,
             "crowd" => crowd::table(&ground, scale).await,
             _ => openings::table(&ground, scale).await,
         };

@@ -7,10 +7,13 @@
 //! - An update on the path of a call costs one atomic operation, because its label children are
 //!   resolved once.
 //! - Every declared metric has code that updates it.
+//! - A metric whose labels have closed sets has all its series from the start, at 0, so that the
+//!   first increase is visible. Exceptions are the metrics by method and by phase, which would be
+//!   hundreds of series, and the metrics by operation of a store.
 
 mod access;
 mod capped_labels;
-mod labels;
+pub(crate) mod labels;
 mod limits;
 mod oauth;
 mod observability;
@@ -22,6 +25,7 @@ mod tasks;
 mod tokens;
 
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     sync::{
         OnceLock,
@@ -35,6 +39,7 @@ use prometheus::{
     Registry, TextEncoder,
 };
 use protocol::{
+    error::ErrorKind,
     ids::{BackendId, TenantId},
     method::Method,
     version::Version,
@@ -61,6 +66,14 @@ const OTHER: &str = "other";
 /// JSON-RPC codes that MCP defines. The broker's own codes are 1001 to 1089.
 const ERROR_CODES: [i64; 7] = [-32700, -32600, -32601, -32602, -32603, -32002, -32042];
 const REFUSAL_CODES: std::ops::RangeInclusive<i64> = 1001..=1089;
+
+/// Returns the label values of the codes that the broker sends by itself. Another number of the
+/// registry gets its series with its first error.
+fn error_codes() -> Vec<String> {
+    let refusals = ErrorKind::ALL.iter().map(|kind| kind.code());
+    let codes: BTreeSet<i64> = refusals.chain(ERROR_CODES).collect();
+    codes.iter().map(i64::to_string).chain([OTHER.to_owned()]).collect()
+}
 
 /// Registry, and a handle of each metric.
 pub struct Metrics {
@@ -135,6 +148,8 @@ impl Metrics {
             "Bytes of MCP messages read (in) and written (out), by peer.",
             &["direction", "side"],
         );
+        let error_codes = error_codes();
+        let error_codes: Vec<&str> = error_codes.iter().map(String::as_str).collect();
         let methods = Method::ALL
             .iter()
             .chain([&Method::Unknown])
@@ -155,11 +170,11 @@ impl Metrics {
             request_seconds: declare.histograms("mcp_request_seconds", "From reading a client's request to its answer.", &["method"]),
             by_method: (0..methods).map(|_| MethodChildren::default()).collect(),
             requests_pending: declare.gauge("mcp_requests_pending", "Requests of clients that wait for an answer."),
-            errors: declare.counters("mcp_errors_total", "JSON-RPC errors sent to clients, by code.", &["code"]),
-            versions: declare.counters(
+            errors: declare.closed_counters("mcp_errors_total", "JSON-RPC errors sent to clients, by code.", [("code", &error_codes)]),
+            versions: declare.closed_counters(
                 "mcp_protocol_version_negotiated_total",
                 "Handshakes, by agreed protocol version and peer.",
-                &["version", "side"],
+                [("version", &Version::ALL.map(Version::as_str)), ("side", &["client", "backend"])],
             ),
             stateless_clients: OnceLock::new(),
             phases: declare.counters(
@@ -167,27 +182,27 @@ impl Metrics {
                 "Steps of sessions and links from one phase to the next.",
                 &["from", "to"],
             ),
-            sessions: declare.gauges("mcp_sessions", "Sessions of clients.", &["transport", "state"]),
-            links: declare.gauges("mcp_links", "Links to backends.", &["backend_transport", "state"]),
+            sessions: declare.closed_gauges("mcp_sessions", "Sessions of clients.", [("transport", &Transport::ALL.map(Transport::name)), ("state", &["open"])]),
+            links: declare.closed_gauges("mcp_links", "Links to backends.", [("backend_transport", labels::BACKEND_TRANSPORTS), ("state", &["open"])]),
             backend_seconds: declare.histograms(
                 "mcp_backend_request_seconds",
                 "From sending a request to a backend to its answer.",
                 &["backend"],
             ),
             backends: CappedLabels::new(BACKEND_LABELS_MAX),
-            dropped_notifications: declare.counters(
+            dropped_notifications: declare.closed_counters(
                 "mcp_dropped_notifications_total",
                 "Notifications that had no reader or no room.",
-                &["kind"],
+                [("kind", labels::DROPPED_NOTIFICATIONS)],
             ),
-            dropped_answers: declare.counters("mcp_dropped_answers_total", "Answers that no request waited for any more.", &["reason"]),
-            rate_limited: declare.counters("mcp_rate_limited_total", "Requests refused because a limit was reached.", &["scope"]),
+            dropped_answers: declare.closed_counters("mcp_dropped_answers_total", "Answers that no request waited for any more.", [("reason", labels::DROPPED_ANSWERS)]),
+            rate_limited: declare.closed_counters("mcp_rate_limited_total", "Requests refused because a limit was reached.", [("scope", labels::LIMITS_REACHED)]),
             access: AccessMetrics::new(&declare),
             limits: LimitMetrics::new(&declare),
-            queue_depth: declare.gauges(
+            queue_depth: declare.closed_gauges(
                 "mcp_queue_depth",
                 "Messages and calls waiting in the broker's queues towards backends.",
-                &["queue"],
+                [("queue", labels::QUEUES)],
             ),
             subscriptions: declare.gauge("mcp_subscriptions", "Resources subscribed to, counted per session."),
             events_replayed: declare.counter("mcp_events_replayed_total", "Events sent again to streams that were resumed."),
@@ -199,16 +214,16 @@ impl Metrics {
             tasks: TaskMetrics::new(&declare),
             oauth: OauthMetrics::new(&declare),
             tokens: TokenMetrics::new(&declare),
-            forwarded: declare.counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", &["outcome"]),
+            forwarded: declare.closed_counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", [("outcome", &ForwardOutcome::ALL.map(ForwardOutcome::label))]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),
             store_errors: declare.counters("mcp_store_errors_total", "Operations a store failed.", &["operation", "store"]),
-            lease_renewals: declare.counters(
+            lease_renewals: declare.closed_counters(
                 "mcp_node_lease_renewals_total",
                 "Attempts of this process to renew its lease: held, lost (another may have what it owned) or failed.",
-                &["outcome"],
+                [("outcome", &["held", "lost", "failed"])],
             ),
             writes_fenced: declare.counter("mcp_fenced_writes_total", "Writes that came too late: what they were about has another owner."),
-            expired: declare.counters("mcp_expired_total", "What was removed from the stores because its time was over.", &["kind"]),
+            expired: declare.closed_counters("mcp_expired_total", "What was removed from the stores because its time was over.", [("kind", labels::EXPIRED)]),
             rows_unreadable_in_store: AtomicU64::new(0),
             rows_unreadable: declare
                 .counter("mcp_rows_unreadable_total", "Rows of the database that were left out because they cannot be read."),
@@ -350,13 +365,7 @@ impl Metrics {
     }
 
     pub fn forwarded(&self, outcome: ForwardOutcome) {
-        let label = match outcome {
-            ForwardOutcome::Answered => "answered",
-            ForwardOutcome::Unreachable => "unreachable",
-            ForwardOutcome::NotThere => "not_there",
-            ForwardOutcome::Broken => "broken",
-        };
-        self.forwarded.with_label_values(&[label]).inc();
+        self.forwarded.with_label_values(&[outcome.label()]).inc();
     }
 
     pub fn events_lost(&self, count: u64) {
@@ -388,9 +397,9 @@ impl Metrics {
         failed: bool,
     ) {
         self.store_seconds.with_label_values(&[operation, store]).observe(time.as_secs_f64());
-        if failed {
-            self.store_errors.with_label_values(&[operation, store]).inc();
-        }
+        // The series begins at 0 with the first operation, also with one that succeeds.
+        let errors = self.store_errors.with_label_values(&[operation, store]);
+        errors.inc_by(u64::from(failed));
     }
 
     pub fn lease_renewal(&self, outcome: &'static str) {
@@ -401,7 +410,7 @@ impl Metrics {
         self.writes_fenced.inc_by(count);
     }
 
-    /// Counts removed entries whose time was over: `sessions`, `tasks` or `events`.
+    /// Counts removed entries whose time was over. `kind` is one of [`labels::EXPIRED`].
     pub fn expired(&self, kind: &'static str, count: u64) {
         self.expired.with_label_values(&[kind]).inc_by(count);
     }
@@ -546,6 +555,25 @@ mod tests {
         assert!(text.contains(r#"mcp_sessions{state="ready",transport="http"} 1"#), "{text}");
         assert!(text.contains(r#"mcp_bytes_total{direction="out",side="backend"} 10"#), "{text}");
         assert!(text.contains(r#"mcp_bytes_total{direction="in",side="client"} 0"#), "{text}");
+    }
+
+    #[test]
+    fn closed_sets_are_there_from_the_start() {
+        let text = Metrics::new(false).render();
+        for line in [
+            r#"mcp_sessions{state="open",transport="http"} 0"#,
+            r#"mcp_links{backend_transport="stdio",state="open"} 0"#,
+            r#"mcp_errors_total{code="-32602"} 0"#,
+            r#"mcp_errors_total{code="1008"} 0"#,
+            r#"mcp_errors_total{code="other"} 0"#,
+            r#"mcp_rate_limited_total{scope="tenant"} 0"#,
+            r#"mcp_tasks{status="working"} 0"#,
+            r#"mcp_auth_failures_total{plane="data",reason="api_key"} 0"#,
+            r#"mcp_policy_decisions_total{mode="shadow",verdict="deny"} 0"#,
+            r#"mcp_config_reloads_total{outcome="refused"} 0"#,
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
     }
 
     #[test]

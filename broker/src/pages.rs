@@ -4,11 +4,15 @@
 
 mod limits;
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use protocol::{error, method};
 
-use crate::config::validation::{parse_backend_spec, parse_tenant_spec};
+use crate::{
+    config::validation::{parse_backend_spec, parse_tenant_spec},
+    listeners::admin::openapi,
+    metrics::labels::{LINK_TRANSPORTS, TEXT_LABELS},
+};
 
 fn path(page: &str) -> String {
     format!("{}/../docs/{page}", env!("CARGO_MANIFEST_DIR"))
@@ -65,6 +69,30 @@ fn the_page_of_methods_is_up_to_date() {
         method::methods_markdown()
     );
     assert_current("methods.md", &text);
+}
+
+#[test]
+fn the_openapi_document_is_up_to_date() {
+    let document = serde_json::to_string_pretty(&openapi::document()).unwrap();
+    assert_current("openapi.json", &format!("{document}\n"));
+}
+
+/// A value outside of its set would have no series before its first event.
+#[test]
+fn label_values_are_in_their_closed_sets() {
+    let sources = sources();
+    for (function, allowed) in TEXT_LABELS {
+        let call = format!(".{function}(\"");
+        let calls = sources.split(&call).skip(1);
+        let used: BTreeSet<&str> = calls.filter_map(|rest| rest.split('"').next()).collect();
+        assert!(!used.is_empty(), "{function} is not called");
+        let unknown: Vec<_> = used.iter().filter(|value| !allowed.contains(value)).collect();
+        assert!(unknown.is_empty(), "{function}: {unknown:?} are not in metrics/labels.rs");
+    }
+    let document = serde_json::to_value(openapi::document()).unwrap();
+    let variants = document["components"]["schemas"]["TransportSpec"]["oneOf"].as_array().unwrap();
+    let named = variants.iter().map(|variant| &variant["properties"]["type"]["enum"][0]);
+    assert_eq!(named.collect::<Vec<_>>(), LINK_TRANSPORTS);
 }
 
 #[test]

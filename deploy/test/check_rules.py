@@ -27,8 +27,11 @@ def declared() -> dict[str, set[str]]:
     metrics: dict[str, set[str]] = {"up": set(), "mcp_build_info": {"version"}}
     files = [ROOT / "broker/src/metrics.rs", *sorted((ROOT / "broker/src/metrics").glob("*.rs"))]
     source = "\n".join(path.read_text().split("#[cfg(test)]")[0] for path in files)
-    call = re.compile(r'\.?(counters|counter|gauges|gauge|histograms)\(\s*"(mcp_\w+)",\s*"[^"]*",?\s*(?:&\[([^\]]*)\])?', re.S)
-    for kind, name, labels in call.findall(source):
+    start = r'(counters|counter|gauges|gauge|histograms|closed_counters|closed_gauges)\(\s*"(mcp_\w+)",\s*"[^"]*"'
+    # A metric of labels alone, or one that has the values of each label with it.
+    calls = re.compile(start + r',?\s*(?:&\[([^\]]*)\]|\[((?:\(\s*"\w+",.*?\),?\s*)+)\])?', re.S)
+    for kind, name, plain, closed in calls.findall(source):
+        labels = plain or "".join(f'"{label}"' for label in re.findall(r'\(\s*"(\w+)",', closed))
         names = [name + end for end in ("_bucket", "_sum", "_count")] if kind == "histograms" else [name]
         metrics |= {one: set(re.findall(r'"(\w+)"', labels)) for one in names}
     process = (ROOT / "broker/src/metrics/process.rs").read_text()

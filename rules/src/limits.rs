@@ -270,7 +270,7 @@ pub const SESSION_DELETE_WAIT: Duration = Duration::from_secs(2);
 /// Consecutive lines on the standard output of a child that are not MCP.
 pub const NOISE_LINES_MAX: u32 = 1_000;
 /// Time after which the broker also sends `initialize` to a backend that has not answered
-/// `server/discover`.
+/// `server/discover`. Also the deadline of HTTP+SSE at a URL that refused Streamable HTTP.
 pub const ERA_SILENCE_MAX: Duration = Duration::from_secs(2);
 /// Times that a backend may ask for more input before it answers a call.
 pub const BACKEND_INPUT_ROUNDS_MAX: u32 = 16;

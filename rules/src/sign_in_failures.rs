@@ -24,6 +24,8 @@ pub enum Plane {
 }
 
 impl Plane {
+    pub const ALL: [Self; 3] = [Self::Data, Self::Admin, Self::Internal];
+
     pub const fn name(self) -> &'static str {
         match self {
             Self::Data => "data",
@@ -57,6 +59,18 @@ pub enum SignInFailureReason {
 }
 
 impl SignInFailureReason {
+    pub const ALL: [Self; 9] = [
+        Self::Missing,
+        Self::Malformed,
+        Self::ApiKey,
+        Self::Token,
+        Self::ExpiredToken,
+        Self::Certificate,
+        Self::Tenant,
+        Self::AdminToken,
+        Self::PeerCertificate,
+    ];
+
     pub const fn name(self) -> &'static str {
         match self {
             Self::Missing => "missing",

@@ -21,6 +21,8 @@ pub enum UrlError {
     UserInfo,
     #[error("the url must not contain a fragment (#…)")]
     Fragment,
+    #[error("the url has another origin than the document that names it")]
+    Origin,
     #[error("the url port is not valid, expected a number from 1 to 65535")]
     Port,
 }
@@ -67,6 +69,18 @@ pub fn parse_http_url(text: &str) -> Result<Uri, UrlError> {
         }
         Some(_) => Ok(uri),
     }
+}
+
+/// Resolves a reference of a server against the URL of its document (RFC 3986). The result must have
+/// the same scheme, host and port.
+pub fn resolve_in_origin(base: &Uri, reference: &str) -> Result<Uri, UrlError> {
+    let invalid = |error: url::ParseError| UrlError::Invalid { reason: error.to_string() };
+    let base = url::Url::parse(&base.to_string()).map_err(invalid)?;
+    let resolved = base.join(reference).map_err(invalid)?;
+    if resolved.origin() != base.origin() {
+        return Err(UrlError::Origin);
+    }
+    parse_http_url(resolved.as_str())
 }
 
 /// Checks the port. The parser accepts any digits after the colon and then reports no port at all.

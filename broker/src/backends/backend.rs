@@ -178,7 +178,7 @@ impl Backend {
     /// Returns the largest size of a message of this backend.
     pub fn message_bytes(&self) -> usize {
         let wire = match &self.spec.transport {
-            TransportSpec::Http { .. } => MessageWire::Http,
+            TransportSpec::Http { .. } | TransportSpec::Sse { .. } => MessageWire::Http,
             TransportSpec::Websocket { .. } => MessageWire::WebSocket,
             TransportSpec::Tcp { .. } => MessageWire::Tcp,
             TransportSpec::Quic { .. } => MessageWire::Quic,

@@ -29,7 +29,7 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     backend::Backend,
-    link::connection::{Connection, Failure, WireSender},
+    link::connection::{Connection, Failure},
 };
 use crate::{
     admission::concurrency_limit::{AcquireError, ConcurrencyLimiter, LimiterPermit, TenantShare},
@@ -244,8 +244,7 @@ impl Backend {
             Err(failure) if !failure.is_the_backends() => {}
             // The calls of a connection that ends fail together and count once.
             Err(Failure::Lost(_))
-                if matches!(connection.wire(), WireSender::Pipe(_)) && !connection.count_loss() => {
-            }
+                if connection.wire().is_one_stream() && !connection.count_loss() => {}
             Err(_) => self.record_failure(took),
         }
     }

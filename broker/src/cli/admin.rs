@@ -416,6 +416,13 @@ mod tests {
     }
 
     #[test]
+    fn an_event_stream_is_described_by_its_url() {
+        let body = body_of("mcp-broker backend add one --url http://h/sse --sse").unwrap();
+        assert_eq!(body, json!({"transport": {"type": "sse", "url": "http://h/sse"}}));
+        assert!(crate::config::validation::parse_backend_spec(&body).is_ok());
+    }
+
+    #[test]
     fn a_backend_is_described_by_its_command() {
         let body =
             body_of("mcp-broker backend add one --env A=b=c --env HOME --cwd /srv --read /a --write /b --no-network -- npx -y pkg --flag")
@@ -439,6 +446,7 @@ mod tests {
             "mcp-broker backend add One --url http://h/",
             "mcp-broker backend add one --url http://h/ --env A=b",
             "mcp-broker backend add one --header a:b -- npx",
+            "mcp-broker backend add one --sse -- npx",
             "mcp-broker backend list --tenant a__b",
             "mcp-broker tenant add acme --weight many",
             "mcp-broker session end",

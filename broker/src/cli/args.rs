@@ -179,6 +179,9 @@ pub(super) struct BackendAdd {
     /// URL of a Streamable HTTP server, or with ws:// or wss:// of a WebSocket server
     #[arg(long)]
     pub(super) url: Option<String>,
+    /// The URL is the event stream of an HTTP+SSE server (2024-11-05)
+    #[arg(long, requires = "url", conflicts_with_all = ["command", "spec"])]
+    pub(super) sse: bool,
     /// The whole body for the admin API, as JSON; - for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["links", "protocol", "call_timeout", "initialize_timeout"])]
     pub(super) spec: Option<PathBuf>,

@@ -44,7 +44,10 @@ pub(super) fn backend_body(
         Some(url) if as_http_url(url).is_some() => {
             json!({ "transport": { "type": "websocket", "url": url } })
         }
-        Some(url) => json!({ "transport": { "type": "http", "url": url } }),
+        Some(url) => {
+            let kind = if add.sse { "sse" } else { "http" };
+            json!({ "transport": { "type": kind, "url": url } })
+        }
         None => json!({ "transport": stdio(add, own)? }),
     };
     let credentials = credentials(add)?;

@@ -18,8 +18,8 @@ use super::{
     range::check_count,
     resilience, sandbox,
     spec::{
-        BackendSpec, Credentials, TcpTls, TenantSpec, TransportSpec, as_http_url, is_server_name,
-        split_host_port,
+        BackendSpec, Credentials, ProtocolChoice, TcpTls, TenantSpec, TransportSpec, as_http_url,
+        is_server_name, split_host_port,
     },
     spec_limits, stdio,
 };
@@ -73,6 +73,7 @@ pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<FieldError>> {
 pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<FieldError>> {
     let mut faults = Vec::new();
     check_transport(&spec.transport, &mut faults);
+    check_protocol(spec, &mut faults);
     backend_tls::check(&spec.tls, &spec.transport, &mut faults);
     spec_limits::check_backend(&spec.limits, &mut faults);
     resilience::check_backend(spec, &mut faults);
@@ -101,7 +102,7 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<FieldError>) {
         faults.push(FieldError::new(path, wrong, allowed))
     };
     match transport {
-        TransportSpec::Http { url } => {
+        TransportSpec::Http { url } | TransportSpec::Sse { url } => {
             if let Err(error) = ::transport::parse_http_url(url) {
                 fault(
                     "transport.url".into(),
@@ -205,6 +206,16 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<FieldError>) {
     }
 }
 
+/// Checks that the transport exists in the revisions that the operator chose.
+fn check_protocol(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
+    if matches!(spec.transport, TransportSpec::Sse { .. })
+        && spec.protocol == ProtocolChoice::Modern
+    {
+        let wrong = "is modern, but HTTP+SSE belongs to a revision with sessions";
+        faults.push(FieldError::new("protocol", wrong, "auto or legacy for an sse backend"));
+    }
+}
+
 const WEBSOCKET_ALLOWED: &str = "an absolute ws:// or wss:// URL without user name and fragment";
 const SERVER_NAME_ALLOWED: &str = "a host name or an IP address";
 const ADDRESS_ALLOWED: &str = "HOST:PORT, such as tools.internal:7000 or [fd00::5]:7000";
@@ -221,7 +232,10 @@ fn check_credentials(
     if *credentials == Credentials::default() {
         return;
     }
-    if !matches!(transport, TransportSpec::Http { .. } | TransportSpec::Websocket { .. }) {
+    if !matches!(
+        transport,
+        TransportSpec::Http { .. } | TransportSpec::Sse { .. } | TransportSpec::Websocket { .. }
+    ) {
         let wrong = format!("are HTTP headers, which a {} backend has not", transport.kind());
         faults.push(FieldError::new(
             "credentials",

@@ -13,6 +13,11 @@ use super::stdio::StdioLimits;
 pub enum TransportSpec {
     /// Streamable HTTP.
     Http { url: String },
+    /// HTTP+SSE of 2024-11-05. The broker also detects it behind `http`.
+    Sse {
+        /// URL of the event stream
+        url: String,
+    },
     /// TCP with newline-delimited JSON.
     Tcp {
         /// `HOST:PORT`
@@ -55,6 +60,7 @@ impl TransportSpec {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Http { .. } => "http",
+            Self::Sse { .. } => "sse",
             Self::Tcp { .. } => "tcp",
             Self::Websocket { .. } => "websocket",
             Self::Quic { .. } => "quic",
@@ -65,7 +71,7 @@ impl TransportSpec {
     /// Returns whether the transport uses TLS.
     pub fn has_tls(&self) -> bool {
         match self {
-            Self::Http { url } => url.starts_with("https:"),
+            Self::Http { url } | Self::Sse { url } => url.starts_with("https:"),
             Self::Websocket { url } => url.starts_with("wss:"),
             Self::Tcp { tls, .. } => tls.as_ref().and_then(TcpTls::settings).is_some(),
             Self::Quic { .. } => true,
@@ -76,7 +82,7 @@ impl TransportSpec {
     /// Returns the address and its field, if the transport names an IP address and not a host.
     pub fn address(&self) -> Option<(IpAddr, &'static str)> {
         match self {
-            Self::Http { url } | Self::Websocket { url } => {
+            Self::Http { url } | Self::Sse { url } | Self::Websocket { url } => {
                 let uri: http::Uri = url.parse().ok()?;
                 Some((uri.host()?.trim_matches(['[', ']']).parse().ok()?, "transport.url"))
             }

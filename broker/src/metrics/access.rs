@@ -13,10 +13,10 @@ pub struct AccessMetrics {
 
 impl AccessMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
-        let decisions = declare.counters(
+        let decisions = declare.closed_counters(
             "mcp_policy_decisions_total",
             "Decisions of access policies about requests, and those that rules in shadow mode would make.",
-            &["verdict", "mode"],
+            [("verdict", &Verdict::ALL.map(Verdict::name)), ("mode", &["enforce", "shadow"])],
         );
         let allowed = decisions.with_label_values(&["allow", "enforce"]);
         Self { decisions, allowed }

@@ -46,6 +46,71 @@ impl Side {
     }
 }
 
+/// Kinds of dropped notifications.
+pub(super) const DROPPED_NOTIFICATIONS: &[&str] = &[
+    "elicitation",
+    "noise",
+    "policy",
+    "progress",
+    "rate_limited",
+    "repeated",
+    "request",
+    "slow_client",
+    "task",
+    "to_backend",
+    "unattributed",
+    "unknown",
+    "updated",
+];
+
+/// Reasons of dropped answers.
+pub(super) const DROPPED_ANSWERS: &[&str] = &["client_unknown_id", "late"];
+
+/// Limits that a request or a connection can reach, and the scopes of rates.
+pub(super) const LIMITS_REACHED: &[&str] = &[
+    "backend",
+    "calls_in_flight_per_session",
+    "calls_in_flight_per_tenant",
+    "connections",
+    "connections_per_address",
+    "connections_per_second_per_address",
+    "connections_per_tenant",
+    "descriptors",
+    "outbox_bytes",
+    "outbox_bytes_total",
+    "principal",
+    "quic_request_bytes",
+    "sessions_per_principal",
+    "sessions_per_tenant",
+    "sign_in_failures",
+    "tenant",
+    "tool",
+];
+
+/// Transports of backends, as the `type` of their settings.
+pub(super) const BACKEND_TRANSPORTS: &[&str] =
+    &["http", "sse", "tcp", "websocket", "quic", "stdio"];
+
+/// Queues that are measured.
+pub(super) const QUEUES: &[&str] = &["backend_calls", "calls", "http_one_way", "persister", "pipe"];
+
+/// Kinds of stored entries that expire.
+pub(super) const EXPIRED: &[&str] = &["audit", "events", "sessions", "tasks"];
+
+/// Values of `mcp_links{backend_transport}`, for the test that compares them with the settings.
+#[cfg(test)]
+pub(crate) const LINK_TRANSPORTS: &[&str] = BACKEND_TRANSPORTS;
+
+/// Functions of [`super::Metrics`] that take a label value as text, and the values.
+#[cfg(test)]
+pub(crate) const TEXT_LABELS: [(&str, &[&str]); 5] = [
+    ("dropped_notification", DROPPED_NOTIFICATIONS),
+    ("dropped_answer", DROPPED_ANSWERS),
+    ("rate_limited", LIMITS_REACHED),
+    ("queue_depth", QUEUES),
+    ("expired", EXPIRED),
+];
+
 /// Outcome of forwarding a request to another replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForwardOutcome {
@@ -56,6 +121,20 @@ pub enum ForwardOutcome {
     NotThere,
     /// The connection broke before the answer.
     Broken,
+}
+
+impl ForwardOutcome {
+    pub(super) const ALL: [Self; 4] =
+        [Self::Answered, Self::Unreachable, Self::NotThere, Self::Broken];
+
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Unreachable => "unreachable",
+            Self::NotThere => "not_there",
+            Self::Broken => "broken",
+        }
+    }
 }
 
 /// Direction from the broker's view.

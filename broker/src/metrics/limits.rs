@@ -18,15 +18,15 @@ pub struct LimitMetrics {
 impl LimitMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         Self {
-            shed: declare.counters(
+            shed: declare.closed_counters(
                 "mcp_overload_refused_total",
                 "Requests refused because the process has too much to do.",
-                &["reason"],
+                [("reason", &["memory", "pending", "queue"])],
             ),
-            overloaded: declare.gauges(
+            overloaded: declare.closed_gauges(
                 "mcp_overloaded",
                 "Whether new requests are refused for this reason.",
-                &["reason"],
+                [("reason", &["memory", "queue"])],
             ),
             rates_shared: declare.gauge(
                 "mcp_rates_shared",

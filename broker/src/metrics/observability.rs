@@ -25,27 +25,27 @@ pub struct ObservabilityMetrics {
 
 impl ObservabilityMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
-        let observed = Self {
-            spans: declare.counters(
+        Self {
+            spans: declare.closed_counters(
                 "mcp_trace_spans_total",
                 "Spans, by what became of them: exported, or dropped because the queue was full, the collector did not take them, or a request had too many.",
-                &["outcome"],
+                [("outcome", &["exported", "queue_full", "refused", "too_many"])],
             ),
-            audit: declare.counters("mcp_audit_records_total", "Records of the audit log, stored or dropped.", &["outcome"]),
-            audit_checkpoints: declare.counters(
+            audit: declare.closed_counters("mcp_audit_records_total", "Records of the audit log, stored or dropped.", [("outcome", &["stored", "dropped"])]),
+            audit_checkpoints: declare.closed_counters(
                 "mcp_audit_checkpoints_total",
                 "Checkpoints of the audit log: signed; refused because a chain does not fit; unwritten because the file took none.",
-                &["outcome"],
+                [("outcome", &["signed", "refused", "unwritten"])],
             ),
             certificates: declare.gauges(
                 "mcp_certificate_expiry_seconds",
                 "When the certificate that listeners present ends, in seconds since 1970.",
                 &["listener"],
             ),
-            reloads: declare.counters(
+            reloads: declare.closed_counters(
                 "mcp_certificate_reloads_total",
                 "Attempts to read the certificates again, by listener: taken, or refused so that the old ones stay in use.",
-                &["listener", "outcome"],
+                [("listener", &["clients", "operators"]), ("outcome", &["taken", "refused"])],
             ),
             backend_states: declare.gauges(
                 "mcp_backend_state",
@@ -53,17 +53,7 @@ impl ObservabilityMetrics {
                 &["backend", "state"],
             ),
             reported: Mutex::default(),
-        };
-        for outcome in ["stored", "dropped"] {
-            observed.audit.with_label_values(&[outcome]);
         }
-        for outcome in ["signed", "refused", "unwritten"] {
-            observed.audit_checkpoints.with_label_values(&[outcome]);
-        }
-        for outcome in ["exported", "queue_full", "refused", "too_many"] {
-            observed.spans.with_label_values(&[outcome]);
-        }
-        observed
     }
 
     /// Counts spans. `outcome` comes from a closed set.

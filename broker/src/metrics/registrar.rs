@@ -22,6 +22,35 @@ impl MetricRegistrar<'_> {
         self.registered(IntCounterVec::new(Opts::new(name, help), labels))
     }
 
+    /// Makes counters whose labels have closed sets of values. Each combination is there from the
+    /// start, so that a query sees the first increase.
+    pub(super) fn closed_counters<const N: usize>(
+        &self,
+        name: &str,
+        help: &str,
+        labels: [(&str, &[&str]); N],
+    ) -> IntCounterVec {
+        let counters = self.counters(name, help, &labels.map(|(label, _)| label));
+        for values in combinations(&labels.map(|(_, values)| values)) {
+            counters.with_label_values(&values);
+        }
+        counters
+    }
+
+    /// Makes gauges whose labels have closed sets of values. Each combination is 0 at the start.
+    pub(super) fn closed_gauges<const N: usize>(
+        &self,
+        name: &str,
+        help: &str,
+        labels: [(&str, &[&str]); N],
+    ) -> IntGaugeVec {
+        let gauges = self.gauges(name, help, &labels.map(|(label, _)| label));
+        for values in combinations(&labels.map(|(_, values)| values)) {
+            gauges.with_label_values(&values);
+        }
+        gauges
+    }
+
     pub(super) fn counter(&self, name: &str, help: &str) -> IntCounter {
         self.registered(IntCounter::new(name, help))
     }
@@ -52,4 +81,14 @@ impl MetricRegistrar<'_> {
             .expect("each name is declared once, which the tests check");
         metric
     }
+}
+
+/// Returns every choice of one value of each set.
+fn combinations<'a>(sets: &[&[&'a str]]) -> Vec<Vec<&'a str>> {
+    sets.iter().fold(vec![Vec::new()], |chosen, set| {
+        let with = |value: &&'a str| {
+            chosen.iter().map(|before| [before.as_slice(), &[*value]].concat()).collect::<Vec<_>>()
+        };
+        set.iter().flat_map(with).collect()
+    })
 }

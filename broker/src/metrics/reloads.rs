@@ -16,10 +16,10 @@ impl ReloadMetrics {
             "Readings of the configuration that came into force since the start.",
         );
         generation.set(1);
-        let attempts = declare.counters(
+        let attempts = declare.closed_counters(
             "mcp_config_reloads_total",
             "Attempts to follow a changed configuration file: taken, or refused, which changes nothing.",
-            &["outcome"],
+            [("outcome", &["taken", "refused"])],
         );
         Self { generation, attempts }
     }

@@ -39,11 +39,11 @@ impl ResilienceMetrics {
                 &["backend", "to"],
             ),
             breakers: DashMap::new(),
-            retries: declare.counters("mcp_retries_total", "Calls that failed and could be sent again, by what was done.", &["outcome"]),
-            queue_timeouts: declare.counters(
+            retries: declare.closed_counters("mcp_retries_total", "Calls that failed and could be sent again, by what was done.", [("outcome", &["sent", "over_budget"])]),
+            queue_timeouts: declare.closed_counters(
                 "mcp_calls_crowded_out_total",
                 "Calls that found no room at a backend (backend) or in the broker (broker) in time.",
-                &["queue"],
+                [("queue", &["backend", "broker"])],
             ),
             calls_max: declare.gauges(
                 "mcp_backend_calls_max",

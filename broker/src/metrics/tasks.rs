@@ -21,21 +21,22 @@ pub enum PromotionOutcome {
 
 impl TaskMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
+        let statuses = TaskStatus::ALL.map(TaskStatus::name);
         Self {
-            stored: declare.gauges(
+            stored: declare.closed_gauges(
                 "mcp_tasks",
                 "Tasks known to the broker, by last status.",
-                &["status"],
+                [("status", &statuses)],
             ),
-            transitions: declare.counters(
+            transitions: declare.closed_counters(
                 "mcp_task_transitions_total",
                 "Changes of a task's status, by the new one.",
-                &["to"],
+                [("to", &statuses)],
             ),
-            promotions: declare.counters(
+            promotions: declare.closed_counters(
                 "mcp_task_promotions_total",
                 "Calls that were to become tasks on their way, by whether they did.",
-                &["outcome"],
+                [("outcome", &["made", "refused"])],
             ),
         }
     }

@@ -18,26 +18,26 @@ pub struct TokenMetrics {
 
 impl TokenMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
-        let checked = declare.counters(
+        let checked = declare.closed_counters(
             "mcp_tokens_checked_total",
             "Tokens of issuers that were looked at, and not known from before: verified, refused, or without a scope that is needed.",
-            &["outcome"],
+            [("outcome", &["verified", "refused", "insufficient_scope"])],
         );
         let of = |outcome| checked.with_label_values(&[outcome]);
         Self {
             verified: of("verified"),
             refused: of("refused"),
             lacks_scope: of("insufficient_scope"),
-            fetches: declare.counters("mcp_issuer_key_fetches_total", "Fetches of issuers' keys: taken, or failed.", &["outcome"]),
+            fetches: declare.closed_counters("mcp_issuer_key_fetches_total", "Fetches of issuers' keys: taken, or failed.", [("outcome", &["taken", "failed"])]),
             without_keys: declare.gauge(
                 "mcp_issuers_without_keys",
                 "Issuers without a usable key: not fetched since the start, too old, or none published.",
             ),
-            introspections: declare.counters("mcp_token_introspections_total", "Questions to issuers about tokens: active, inactive, or failed.", &["outcome"]),
-            sign_in_failures: declare.counters(
+            introspections: declare.closed_counters("mcp_token_introspections_total", "Questions to issuers about tokens: active, inactive, or failed.", [("outcome", &["active", "inactive", "failed"])]),
+            sign_in_failures: declare.closed_counters(
                 "mcp_auth_failures_total",
                 "Sign-ins that failed, by the plane (data, admin, internal) and by what was wrong with the credential.",
-                &["plane", "reason"],
+                [("plane", &Plane::ALL.map(Plane::name)), ("reason", &SignInFailureReason::ALL.map(SignInFailureReason::name))],
             ),
         }
     }

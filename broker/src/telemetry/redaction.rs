@@ -57,8 +57,12 @@ impl Redactor {
             .map(|secret| (secret, MASK.to_owned()))
             .collect();
         if let (
-            TransportSpec::Http { url } | TransportSpec::Websocket { url },
-            TransportSpec::Http { url: masked } | TransportSpec::Websocket { url: masked },
+            TransportSpec::Http { url }
+            | TransportSpec::Sse { url }
+            | TransportSpec::Websocket { url },
+            TransportSpec::Http { url: masked }
+            | TransportSpec::Sse { url: masked }
+            | TransportSpec::Websocket { url: masked },
         ) = (&spec.transport, shown)
         {
             replaced.push((url.clone(), masked));
@@ -121,6 +125,7 @@ impl Masker {
     fn transport(&mut self, transport: &TransportSpec) -> TransportSpec {
         match transport {
             TransportSpec::Http { url } => TransportSpec::Http { url: self.url(url) },
+            TransportSpec::Sse { url } => TransportSpec::Sse { url: self.url(url) },
             TransportSpec::Websocket { url } => TransportSpec::Websocket { url: self.url(url) },
             TransportSpec::Tcp { .. } | TransportSpec::Quic { .. } => transport.clone(),
             TransportSpec::Stdio { command, args, env, cwd, limits } => TransportSpec::Stdio {

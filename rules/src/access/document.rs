@@ -171,6 +171,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    pub const ALL: [Self; 3] = [Self::Allow, Self::Deny, Self::Challenge];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",

@@ -1,6 +1,6 @@
 //! Tests of backend URLs: the accepted forms, and that each refusal names the fault.
 
-use transport::{UrlError, parse_http_url};
+use transport::{UrlError, parse_http_url, url::resolve_in_origin};
 
 #[test]
 fn ordinary_urls_pass_unchanged() {
@@ -65,5 +65,39 @@ fn odd_characters_are_named() {
     }
     for url in ["http://ho<st/", "http://[::1/", "http://h\"/", "http://\\host/"] {
         assert!(parse_http_url(url).is_err(), "{url:?}");
+    }
+}
+
+#[test]
+fn a_reference_resolves_only_inside_its_origin() {
+    for (base, reference, resolved) in [
+        ("http://h:8/sse", "/messages?id=1", "http://h:8/messages?id=1"),
+        ("http://h:8/a/sse", "messages?id=1", "http://h:8/a/messages?id=1"),
+        ("http://h:8/a/sse?x=1", "?id=1", "http://h:8/a/sse?id=1"),
+        ("http://h:8/a/sse", "../m", "http://h:8/m"),
+        ("http://h:8/sse", "http://H:8/m", "http://h:8/m"),
+        ("http://h/sse", "http://h:80/m", "http://h/m"),
+        ("https://h/sse", "//h:443/m", "https://h/m"),
+        ("http://[::1]:8/sse", "/m", "http://[::1]:8/m"),
+    ] {
+        let base = parse_http_url(base).unwrap();
+        assert_eq!(resolve_in_origin(&base, reference).unwrap().to_string(), resolved);
+    }
+    let base = parse_http_url("http://h:8/sse").unwrap();
+    for other in [
+        "http://other:8/m",
+        "http://h:9/m",
+        "https://h:8/m",
+        "//other/m",
+        "/\\other/m",
+        "file:///etc/passwd",
+        "javascript:1",
+        "http://h.other:8/m",
+        "http://h:8@other/m",
+    ] {
+        assert_eq!(resolve_in_origin(&base, other), Err(UrlError::Origin), "{other}");
+    }
+    for wrong in ["http://u:p@h:8/m", "/m#part", "http://h:99999/m", "http://[::1/m"] {
+        assert!(resolve_in_origin(&base, wrong).is_err(), "{wrong}");
     }
 }

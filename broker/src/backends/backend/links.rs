@@ -44,6 +44,7 @@ impl Backend {
             _ => self.status.lock().wire.unwrap_or(match self.spec.transport {
                 TransportSpec::Http { .. } => WireKind::HttpWithSessions,
                 TransportSpec::Tcp { .. }
+                | TransportSpec::Sse { .. }
                 | TransportSpec::Websocket { .. }
                 | TransportSpec::Quic { .. }
                 | TransportSpec::Stdio { .. } => WireKind::Pipe,
@@ -91,6 +92,7 @@ impl Backend {
         if connection.modern().is_none() {
             status.wire = Some(match connection.wire() {
                 ConnectionWire::Pipe(_) => WireKind::Pipe,
+                ConnectionWire::Http(http) if http.is_one_stream() => WireKind::Pipe,
                 ConnectionWire::Http(http) if http.has_session() => WireKind::HttpWithSessions,
                 ConnectionWire::Http(_) => WireKind::HttpWithoutSessions,
             });

@@ -59,6 +59,8 @@ pub struct EraCache {
     sessions_wanted: AtomicBool,
     /// Notifies the catalog, which asks the backend.
     ask_for_sessions: Notify,
+    /// Set when the URL of the backend turned out to be one of HTTP+SSE.
+    http_sse: AtomicBool,
     /// False while the support for sessions is still to be determined. True if it is known or
     /// cannot be determined now.
     settled: watch::Sender<bool>,
@@ -71,6 +73,7 @@ impl Default for EraCache {
             died_of_asking: AtomicBool::new(false),
             sessions_wanted: AtomicBool::new(false),
             ask_for_sessions: Notify::new(),
+            http_sse: AtomicBool::new(false),
             settled: watch::Sender::new(true),
         }
     }
@@ -119,6 +122,16 @@ impl EraCache {
     /// Returns whether a backend that is used in the form of 2026-07-28 may support sessions too.
     pub fn may_know_sessions(&self, choice: ProtocolChoice) -> bool {
         choice == ProtocolChoice::Auto && self.known() != Some(EraSupport::Stateless)
+    }
+
+    /// Returns whether the last connection was one of HTTP+SSE (2024-11-05) at a URL that refused
+    /// Streamable HTTP.
+    pub fn uses_http_sse(&self) -> bool {
+        self.http_sse.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_http_sse(&self, uses: bool) {
+        self.http_sse.store(uses, Ordering::Relaxed);
     }
 
     /// Waits until the first client with a session arrives. Resolves once.

@@ -251,6 +251,7 @@ impl Link {
     async fn open(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
         match &self.backend.spec.transport {
             TransportSpec::Http { url } => http::open(self, url).await,
+            TransportSpec::Sse { url } => http::http_sse::open(self, url).await,
             TransportSpec::Stdio { .. } => stdio::open(self).await,
             TransportSpec::Tcp { address, tls } => tcp::open(self, address, tls.as_ref()).await,
             TransportSpec::Quic { address, server_name, streams } => {
@@ -361,6 +362,12 @@ impl Link {
         if self.is_personal() {
             self.handed_off.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Returns whether another process can ask for what the backend does for this one.
+    pub fn is_resumable_elsewhere(&self) -> bool {
+        let backend = &self.backend;
+        matches!(backend.spec.transport, TransportSpec::Http { .. }) && !backend.era.uses_http_sse()
     }
 
     /// Returns the session at the backend, which another process can resume.

@@ -20,6 +20,14 @@ pub enum WireSender {
 }
 
 impl WireSender {
+    /// Returns whether all answers arrive on one stream, whose end is the end of all requests.
+    pub fn is_one_stream(&self) -> bool {
+        match self {
+            Self::Pipe(_) => true,
+            Self::Http(http) => http.is_one_stream(),
+        }
+    }
+
     /// Returns the edited request. A large one is not copied if the wire can write it in pieces.
     pub(super) fn finished(&self, mut splice: Splice<'_>) -> VectoredBody {
         match self {

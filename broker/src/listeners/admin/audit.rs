@@ -55,6 +55,7 @@ pub(super) struct AuditList {
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct AuditParams {
     /// Only this tenant, even if it no longer exists.
     tenant: Option<String>,
@@ -119,7 +120,7 @@ pub(super) fn moment(field: &str, text: &str) -> Result<i64, Problem> {
 }
 
 /// Lists audit records, oldest first.
-#[utoipa::path(get, path = "/admin/v1/audit", tag = "audit", params(AuditParams), responses(
+#[utoipa::path(get, operation_id = "list_audit_records", path = "/admin/v1/audit", tag = "audit", params(AuditParams), responses(
     (status = 200, body = AuditList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(control): State<Arc<Control>>,
@@ -133,7 +134,7 @@ pub(super) async fn list(
 
 /// Exports audit records as JSON lines, to the end of the log.
 /// `limit` is the number of records per database read.
-#[utoipa::path(get, path = "/admin/v1/audit/export", tag = "audit", params(AuditParams), responses(
+#[utoipa::path(get, operation_id = "export_audit_records", path = "/admin/v1/audit/export", tag = "audit", params(AuditParams), responses(
     (status = 200, description = "A record per line", body = String, content_type = "application/x-ndjson"),
     (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn export(

@@ -14,6 +14,7 @@ const LIMIT_USUAL: u32 = 500;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ChainParams {
     /// `next` of the page before.
     after: Option<String>,
@@ -24,6 +25,7 @@ pub(super) struct ChainParams {
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct VerifyParams {
     /// Tenant of the chain; absent: the chain of records without a tenant.
     tenant: Option<String>,
@@ -39,7 +41,7 @@ pub(super) struct VerifyParams {
 
 /// Lists the chains of the audit log.
 /// Each tenant has one chain, and records without a tenant have one.
-#[utoipa::path(get, path = "/admin/v1/audit/chains", tag = "audit", params(ChainParams), responses(
+#[utoipa::path(get, operation_id = "list_audit_chains", path = "/admin/v1/audit/chains", tag = "audit", params(ChainParams), responses(
     (status = 200, body = ChainList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn chains(
     State(control): State<Arc<Control>>,
@@ -67,7 +69,7 @@ pub(super) async fn chains(
 
 /// Verifies records of one chain, from its beginning or from the end of the page before.
 /// A record that does not match is not an error of the request. The answer names it.
-#[utoipa::path(get, path = "/admin/v1/audit/verify", tag = "audit", params(VerifyParams), responses(
+#[utoipa::path(get, operation_id = "verify_audit_chain", path = "/admin/v1/audit/verify", tag = "audit", params(VerifyParams), responses(
     (status = 200, body = Verdict), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn verify(
     State(control): State<Arc<Control>>,

@@ -35,6 +35,7 @@ pub(super) struct BackendList {
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
     /// Only backends in this state, such as `failed`.
     #[param(pattern = "^(connecting|ready|degraded|failed|disabled)$")]
@@ -48,13 +49,14 @@ pub(super) struct ListParams {
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct PutParams {
     /// If true, the answer waits until the backend is connected or has failed. Default true.
     wait: Option<bool>,
 }
 
 /// Lists the tenant's backends.
-#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/backends", tag = "backends", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ListParams), responses(
+#[utoipa::path(get, operation_id = "list_backends", path = "/admin/v1/tenants/{tenant}/backends", tag = "backends", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ListParams), responses(
     (status = 200, body = BackendList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(control): State<Arc<Control>>,
@@ -74,7 +76,7 @@ pub(super) async fn list(
 }
 
 /// Shows the status and settings of one backend.
-#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
+#[utoipa::path(get, operation_id = "show_backend", path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
     params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses((status = 200, body = BackendView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
@@ -88,7 +90,7 @@ pub(super) async fn show(
 
 /// Registers or replaces a backend.
 /// Answers after the first handshake. `state` and `last_error` show a failure.
-#[utoipa::path(put, path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
+#[utoipa::path(put, operation_id = "put_backend", path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
     params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$"), PutParams), request_body = BackendSpec,
     responses((status = 201, body = BackendView), (status = 200, description = "Replaced", body = BackendView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
@@ -148,7 +150,7 @@ fn check_state(state: &str) -> Result<(), Problem> {
 }
 
 /// Removes a backend and closes its links.
-#[utoipa::path(delete, path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
+#[utoipa::path(delete, operation_id = "remove_backend", path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
     params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses((status = 204),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn remove(
@@ -164,7 +166,7 @@ pub(super) async fn remove(
 }
 
 /// Reconnects or refreshes the lists now, and returns the result.
-#[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/backends/{backend}/probe", tag = "backends",
+#[utoipa::path(post, operation_id = "probe_backend", path = "/admin/v1/tenants/{tenant}/backends/{backend}/probe", tag = "backends",
     params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses((status = 200, body = BackendView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn probe(
@@ -195,7 +197,7 @@ enum TargetState {
 /// Holds the circuit breaker open on every replica, or releases it.
 /// It stays open until a request releases it. A release also closes the breaker of the replica that
 /// answers.
-#[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/backends/{backend}/breaker", tag = "backends",
+#[utoipa::path(post, operation_id = "set_breaker", path = "/admin/v1/tenants/{tenant}/backends/{backend}/breaker", tag = "backends",
     params(("tenant" = String, Path), ("backend" = String, Path)), request_body = BreakerWanted,
     responses((status = 200, body = BackendView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn breaker(

@@ -8,7 +8,7 @@ use super::problem::Problem;
 use crate::control::{ConfigurationView, Control};
 
 /// Shows the configuration's generation, and the reason of the last refused reload.
-#[utoipa::path(get, path = "/admin/v1/configuration", tag = "configuration", responses(
+#[utoipa::path(get, operation_id = "show_configuration", path = "/admin/v1/configuration", tag = "configuration", responses(
     (status = 200, body = ConfigurationView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(State(control): State<Arc<Control>>) -> impl IntoResponse {
     axum::Json(control.generation.view())

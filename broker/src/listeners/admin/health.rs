@@ -30,14 +30,14 @@ impl Health {
 }
 
 /// Liveness: the process runs.
-#[utoipa::path(get, path = "/healthz", tag = "health", security(()), responses((status = 200, body = Health)))]
+#[utoipa::path(get, operation_id = "show_health", path = "/healthz", tag = "health", security(()), responses((status = 200, body = Health)))]
 pub(super) async fn live() -> impl IntoResponse {
     Health::answer(StatusCode::OK, "ok")
 }
 
 /// Readiness for new work.
 /// Everything is loaded, no drain has begun, and the database is reachable.
-#[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses(
+#[utoipa::path(get, operation_id = "show_readiness", path = "/readyz", tag = "health", security(()), responses(
     (status = 200, body = Health), (status = 503, description = "Starting, draining or without its database", body = Health)))]
 pub(super) async fn ready(State(control): State<Arc<Control>>) -> impl IntoResponse {
     match control.readiness() {
@@ -51,7 +51,7 @@ pub(super) async fn ready(State(control): State<Arc<Control>>) -> impl IntoRespo
 }
 
 /// Metrics as Prometheus text.
-#[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, body = String, content_type = "text/plain")))]
+#[utoipa::path(get, operation_id = "show_metrics", path = "/metrics", tag = "health", responses((status = 200, body = String, content_type = "text/plain")))]
 pub(super) async fn metrics(State(control): State<Arc<Control>>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], control.metrics.render())
 }

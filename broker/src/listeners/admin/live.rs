@@ -52,6 +52,7 @@ pub(super) struct NodeList {
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct OfTenant {
     /// Only this tenant.
     #[param(value_type = Option<String>)]
@@ -65,6 +66,7 @@ pub(super) struct OfTenant {
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct TaskFilter {
     /// Only this tenant.
     #[param(value_type = Option<String>)]
@@ -80,7 +82,7 @@ pub(super) struct TaskFilter {
 
 /// Lists the client sessions of all replicas, oldest first.
 /// Their ids are digests, because a session id is a secret of its client.
-#[utoipa::path(get, path = "/admin/v1/sessions", tag = "sessions", params(OfTenant), responses(
+#[utoipa::path(get, operation_id = "list_sessions", path = "/admin/v1/sessions", tag = "sessions", params(OfTenant), responses(
     (status = 200, body = SessionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn sessions(
     State(control): State<Arc<Control>>,
@@ -97,7 +99,7 @@ pub(super) async fn sessions(
 }
 
 /// Shows one session.
-#[utoipa::path(get, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
+#[utoipa::path(get, operation_id = "show_session", path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = SessionView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn session(
     State(control): State<Arc<Control>>,
@@ -125,7 +127,7 @@ pub(super) async fn end_session(
 }
 
 /// Lists tasks, oldest first.
-#[utoipa::path(get, path = "/admin/v1/tasks", tag = "tasks", params(TaskFilter), responses(
+#[utoipa::path(get, operation_id = "list_tasks", path = "/admin/v1/tasks", tag = "tasks", params(TaskFilter), responses(
     (status = 200, body = TaskList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn tasks(
     State(control): State<Arc<Control>>,
@@ -152,7 +154,7 @@ pub(super) async fn tasks(
 }
 
 /// Shows one task with its history.
-#[utoipa::path(get, path = "/admin/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
+#[utoipa::path(get, operation_id = "show_task", path = "/admin/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = TaskShown), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn task(
     State(control): State<Arc<Control>>,
@@ -188,7 +190,7 @@ fn task_problem(id: &str, refusal: &Refusal) -> Problem {
 }
 
 /// Lists the resources with subscribers.
-#[utoipa::path(get, path = "/admin/v1/subscriptions", tag = "subscriptions", params(OfTenant), responses(
+#[utoipa::path(get, operation_id = "list_subscriptions", path = "/admin/v1/subscriptions", tag = "subscriptions", params(OfTenant), responses(
     (status = 200, body = SubscriptionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn subscriptions(
     State(control): State<Arc<Control>>,
@@ -207,7 +209,7 @@ pub(super) async fn subscriptions(
 }
 
 /// Lists the replicas with a valid lease.
-#[utoipa::path(get, path = "/admin/v1/nodes", tag = "nodes", responses(
+#[utoipa::path(get, operation_id = "list_nodes", path = "/admin/v1/nodes", tag = "nodes", responses(
     (status = 200, body = NodeList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn nodes(
     State(control): State<Arc<Control>>,

@@ -38,7 +38,7 @@ use super::{
         health::live, health::ready, health::metrics, serve,
     ),
     security(("admin_token" = [])),
-    modifiers(&AdminToken, &ClosedVariants, &RequiredPermissions)
+    modifiers(&AdminToken, &ClosedVariants, &DescribedResponses, &RequiredPermissions)
 )]
 struct AdminApi;
 
@@ -75,6 +75,36 @@ impl Modify for RequiredPermissions {
     }
 }
 
+/// Describes each response that has no description of its own. OpenAPI requires one.
+struct DescribedResponses;
+
+impl Modify for DescribedResponses {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        for item in document.paths.paths.values_mut() {
+            let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+            for operation in operations.into_iter().flatten() {
+                for (status, response) in &mut operation.responses.responses {
+                    if let RefOr::T(response) = response
+                        && response.description.is_empty()
+                    {
+                        response.description = usual_description(status).to_owned();
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn usual_description(status: &str) -> &'static str {
+    match status {
+        "200" => "The current state",
+        "201" => "Created",
+        "202" => "Accepted",
+        "204" => "Removed",
+        _ => "Refused: `type` names the reason, and `detail` explains it",
+    }
+}
+
 /// Forbids unknown members in variants, as utoipa does for structs only.
 struct ClosedVariants;
 
@@ -100,7 +130,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
 }
 
 /// Returns this document.
-#[utoipa::path(get, path = "/admin/v1/openapi.json", tag = "health", responses((status = 200, description = "OpenAPI 3.1")))]
+#[utoipa::path(get, operation_id = "show_openapi", path = "/admin/v1/openapi.json", tag = "health", responses((status = 200, description = "OpenAPI 3.1")))]
 pub(super) async fn serve() -> impl IntoResponse {
     Json(document())
 }

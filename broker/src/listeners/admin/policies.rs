@@ -20,6 +20,7 @@ use crate::control::{
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ReportParams {
     /// Start time: a time such as 2026-01-31T12:00:00Z, or an age such as 1h. Absent: 1h. The
     /// report goes back 24 hours at most, in steps of five minutes.

@@ -45,6 +45,7 @@ pub(super) struct KeyList {
 /// Parameters of a list without filters.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct PageParams {
     /// Maximum number of entries on a page; absent: all entries.
     #[param(minimum = 1, maximum = 1000)]
@@ -88,7 +89,7 @@ pub(super) fn stored<View: Serialize>(put: PutOutcome<View>) -> impl IntoRespons
 }
 
 /// Lists all tenants.
-#[utoipa::path(get, path = "/admin/v1/tenants", tag = "tenants", params(PageParams), responses(
+#[utoipa::path(get, operation_id = "list_tenants", path = "/admin/v1/tenants", tag = "tenants", params(PageParams), responses(
     (status = 200, body = TenantList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(control): State<Arc<Control>>,
@@ -102,7 +103,7 @@ pub(super) async fn list(
 }
 
 /// Shows one tenant.
-#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
+#[utoipa::path(get, operation_id = "show_tenant", path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
     (status = 200, body = TenantView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
     State(control): State<Arc<Control>>,
@@ -112,7 +113,7 @@ pub(super) async fn show(
 }
 
 /// Creates or replaces a tenant.
-#[utoipa::path(put, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), request_body = TenantSpec,
+#[utoipa::path(put, operation_id = "put_tenant", path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), request_body = TenantSpec,
     responses((status = 201, body = TenantView), (status = 200, description = "Replaced", body = TenantView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn put(
@@ -127,7 +128,7 @@ pub(super) async fn put(
 }
 
 /// Removes a tenant with its keys and backends, and ends its sessions.
-#[utoipa::path(delete, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
+#[utoipa::path(delete, operation_id = "remove_tenant", path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn remove(
     State(control): State<Arc<Control>>,

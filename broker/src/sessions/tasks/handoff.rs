@@ -7,7 +7,6 @@ use super::{
     TaskManager,
     run::{RunState, StopReason, TaskRun},
 };
-use crate::config::spec::TransportSpec;
 
 impl TaskManager {
     /// Releases the runs that lose nothing by it:
@@ -32,10 +31,8 @@ impl TaskRun {
         match &state.backend_task {
             // Only this process can give the backend the answer.
             Some(_) if !state.inputs.is_empty() => false,
-            // A child process and its task end with this process.
-            Some(mirrored) => {
-                matches!(mirrored.link.backend.spec.transport, TransportSpec::Http { .. })
-            }
+            // A child process and its task end with this process, and HTTP+SSE with its stream.
+            Some(mirrored) => mirrored.link.is_resumable_elsewhere(),
             None => again && !state.creating && self.details.is_repeatable(),
         }
     }

@@ -79,6 +79,14 @@ async fn passes_over_stdio(topology: Topology, client: impl Fn(&Peers) -> Comman
     client_passes(topology, client(&peers), peers.everything_over_stdio()).await;
 }
 
+/// Runs the checks in front of an HTTP+SSE server, whose kind the broker knows or finds out.
+async fn passes_over_sse(kind: &str, client: impl Fn(&Peers) -> Command) {
+    let peers = Peers::installed();
+    let server = peers.everything_over_sse().await;
+    let transport = json!({"type": kind, "url": server.url});
+    client_passes(Topology::Sqlite, client(&peers), transport).await;
+}
+
 /// Number of checks of `wires.mjs`.
 const WIRE_CHECKS: usize = 11;
 
@@ -109,6 +117,21 @@ async fn typescript_sdk_over_http_and_sse() {
 #[tokio::test]
 async fn typescript_sdk_over_websocket() {
     passes_over("websocket", "ws", "/ws").await;
+}
+
+#[tokio::test]
+async fn typescript_sdk_with_http_and_sse_backend() {
+    passes_over_sse("sse", typescript).await;
+}
+
+#[tokio::test]
+async fn typescript_sdk_with_http_and_sse_backend_that_is_found_out() {
+    passes_over_sse("http", typescript).await;
+}
+
+#[tokio::test]
+async fn python_sdk_2_with_http_and_sse_backend() {
+    passes_over_sse("sse", |peers| python(peers, 2)).await;
 }
 
 on_every_ground! {

@@ -23,15 +23,24 @@ async fn sees_the_same(topology: Topology, client: impl Fn(&Peers) -> Command, m
     let peers = Peers::installed();
     let server = peers.both_eras().await;
     let spec = |protocol: &str| json!({"transport": {"type": "http", "url": server.url}, "protocol": protocol});
-    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"));
-    let broker = broker
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
         .backend("default", "old", spec("legacy"))
         .backend("default", "new", spec("modern"))
-        .on(topology)
-        .start()
-        .await;
-    let mut client = client(&peers);
-    client.args([&server.url, &broker.url("")]).args(modes);
+        .on(topology);
+    compares(broker, client, modes, &peers, &server.url).await;
+}
+
+/// Runs the client at the server itself and at the backends `old` and `new`.
+async fn compares(
+    broker: BrokerBuilder,
+    client: impl Fn(&Peers) -> Command,
+    modes: &[&str],
+    peers: &Peers,
+    url: &str,
+) {
+    let broker = broker.start().await;
+    let mut client = client(peers);
+    client.args([url, &broker.url("")]).args(modes);
     let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
     let (passed, failed): (Vec<&str>, Vec<&str>) =
         stdout.lines().partition(|line| line.starts_with("ok "));
@@ -61,6 +70,20 @@ on_every_ground! {
         };
         sees_the_same(topology, client, &["auto", "legacy"]).await;
     }
+}
+
+/// The server behind the broker speaks HTTP+SSE of 2024-11-05, once as registered and once as found
+/// out.
+#[tokio::test]
+async fn python_sdk_2_sees_the_same_behind_http_and_sse() {
+    let peers = Peers::installed();
+    let (direct, sse) = (peers.both_eras().await, peers.both_eras_over_sse().await);
+    let spec = |kind: &str| json!({"transport": {"type": kind, "url": sse.url}});
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
+        .backend("default", "old", spec("sse"))
+        .backend("default", "new", spec("http"));
+    let client = |peers: &Peers| python(peers.python(2), "python_2_eras.py");
+    compares(broker, client, &["auto", "legacy"], &peers, &direct.url).await;
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ impl Peers {
         for part in [
             "node",
             "typescript2",
+            "browser",
             "python1",
             "python2",
             "fastmcp",
@@ -118,15 +119,25 @@ impl Peers {
 
     /// Starts `server-everything` as a Streamable HTTP server on a port of its own.
     pub(super) async fn everything_over_http(&self) -> Server {
+        self.everything("streamableHttp", "mcp").await
+    }
+
+    /// Starts `server-everything` as an HTTP+SSE server (2024-11-05) on a port of its own.
+    pub(super) async fn everything_over_sse(&self) -> Server {
+        self.everything("sse", "sse").await
+    }
+
+    async fn everything(&self, transport: &str, path: &'static str) -> Server {
         let mut command = Command::new(self.node());
         command
             .arg("--require")
             .arg(loopback())
             .arg(self.package("server-everything/dist/index.js"))
-            .arg("streamableHttp");
+            .arg(transport);
         command.env("PORT", "0").env("PEER_ANNOUNCE", "1");
-        Server::start(command, |line| {
-            line.strip_prefix("peer listening on ").map(|address| format!("http://{address}/mcp"))
+        Server::start(command, move |line| {
+            line.strip_prefix("peer listening on ")
+                .map(|address| format!("http://{address}/{path}"))
         })
         .await
     }
@@ -142,21 +153,29 @@ impl Peers {
         let mut command = Command::new(self.python(2));
         command.args(["-m", "mcp_everything_server", "--port", "0"]);
         command.env("PYTHONPATH", self.cache.join("fixture/examples/servers/everything-server"));
-        uvicorn(command).await
+        uvicorn(command, "mcp").await
     }
 
     /// Starts a server of the same SDK that behaves alike in all revisions.
     pub(super) async fn both_eras(&self) -> Server {
         let mut command = Command::new(self.python(2));
         command.arg("-B").arg(Self::ours("peers/servers/both_eras.py")).args(["--port", "0"]);
-        uvicorn(command).await
+        uvicorn(command, "mcp").await
+    }
+
+    /// Starts the same server over HTTP+SSE (2024-11-05), which has sessions only.
+    pub(super) async fn both_eras_over_sse(&self) -> Server {
+        let mut command = Command::new(self.python(2));
+        command.arg("-B").arg(Self::ours("peers/servers/both_eras.py"));
+        command.args(["--port", "0", "--sse"]);
+        uvicorn(command, "sse").await
     }
 }
 
-async fn uvicorn(command: Command) -> Server {
-    Server::start(command, |line| {
+async fn uvicorn(command: Command, path: &'static str) -> Server {
+    Server::start(command, move |line| {
         let (_, rest) = line.split_once("running on ")?;
-        Some(format!("{}/mcp", rest.split_whitespace().next()?))
+        Some(format!("{}/{path}", rest.split_whitespace().next()?))
     })
     .await
 }

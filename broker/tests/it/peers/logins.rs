@@ -1,10 +1,10 @@
-//! The login of real clients at a real authorization server: `oidc-provider` with the habits of
-//! Entra, behind the broker's own authorization server.
+//! The login of real clients, among them the Inspector in a browser, at a real authorization server:
+//! `oidc-provider` with the habits of Entra, behind the broker's own authorization server.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, FakeBackend, Reply};
+use testkit::{BrokerBuilder, FakeBackend, Reply, TestBroker};
 use tokio::process::Command;
 
 use super::{
@@ -15,10 +15,8 @@ use crate::tokens::reload::reload;
 
 /// Redirect URI of the client. Nothing listens there: the client reads the code from the redirect.
 const REDIRECT_URI: &str = "http://127.0.0.1:7999/cb";
-const RUN_WITHIN: Duration = Duration::from_secs(60);
+const RUN_WITHIN: Duration = Duration::from_secs(120);
 const AUDIENCE: &str = "0a1b2c3d";
-/// Number of lines of a client that passes all its checks.
-const CHECKS: usize = 6;
 
 async fn provider(peers: &Peers, options: &[&str]) -> Server {
     let mut command = Command::new(peers.node());
@@ -29,9 +27,8 @@ async fn provider(peers: &Peers, options: &[&str]) -> Server {
     Server::start(command, |line| line.strip_prefix("oidc listening on ").map(str::to_owned)).await
 }
 
-/// Runs each client against a broker with this issuer. Each logs in with the client `login`.
-async fn log_in(peers: &Peers, issuer: Value) {
-    let backend = FakeBackend::echo().await;
+/// Starts a broker with this issuer, whose tool `write` needs another scope.
+async fn broker_of(backend: &FakeBackend, issuer: Value) -> TestBroker {
     backend.tool("write", |_| async {
         Reply::Result(json!({"content": [{"type": "text", "text": "written"}]}))
     });
@@ -54,38 +51,67 @@ async fn log_in(peers: &Peers, issuer: Value) {
         config["auth"]["issuers"] = json!([issuer]);
     })
     .await;
-    let mut python = Command::new(peers.python(2));
-    python.arg("-B").arg(Peers::ours("peers/clients/logins.py"));
-    let mut typescript = Command::new(peers.node());
-    typescript.arg(Peers::ours("peers/clients/logins.mjs"));
-    for mut client in [python, typescript] {
-        client.args([&broker.url("/mcp"), REDIRECT_URI, "b__echo", "b__write"]);
-        let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
-        let lines: Vec<&str> = stdout.lines().collect();
-        assert!(
-            status.success()
-                && lines.len() == CHECKS
-                && lines.iter().all(|line| line.starts_with("ok "))
-                && lines[0] == "ok logged in with login",
-            "{status}\n{stdout}\n{stderr}\n{}",
-            broker.log()
-        );
-    }
+    broker
 }
 
-#[tokio::test]
-async fn clients_log_in_with_a_provider_that_refuses_resource_and_registers_no_client() {
-    let peers = Peers::installed();
+/// Runs a client that prints `ok` for each of its checks.
+async fn passes(client: Command, checks: usize, broker: &TestBroker) -> String {
+    let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert!(
+        status.success()
+            && lines.len() == checks
+            && lines.iter().all(|line| line.starts_with("ok ")),
+        "{status}\n{stdout}\n{stderr}\n{}",
+        broker.log()
+    );
+    stdout
+}
+
+/// Starts an authorization server with the habits of Entra, and returns it with the broker's issuer.
+async fn like_entra(peers: &Peers, redirect_uri: &str) -> (Server, Value) {
     let habits = ["--no-registration", "--refuse-resource", "--no-iss", "--hide-pkce"];
-    let own = ["--audience", AUDIENCE, "--redirect-uri", REDIRECT_URI];
-    let server = provider(&peers, &[&habits[..], &own].concat()).await;
+    let own = ["--audience", AUDIENCE, "--redirect-uri", redirect_uri];
+    let server = provider(peers, &[&habits[..], &own].concat()).await;
     let issuer = json!({
         "issuer": server.url,
         "tenant": "default",
         "preset": "entra",
         "audiences": [AUDIENCE],
         "scopes": ["mcp:read"],
-        "registration": {"client_id": "login", "redirect_uris": ["http://127.0.0.1/cb"]},
+        "registration": {"client_id": "login", "redirect_uris": [redirect_uri]},
     });
-    log_in(&peers, issuer).await;
+    (server, issuer)
+}
+
+#[tokio::test]
+async fn clients_log_in_with_a_provider_that_refuses_resource_and_registers_no_client() {
+    let peers = Peers::installed();
+    let (_server, issuer) = like_entra(&peers, "http://127.0.0.1/cb").await;
+    let backend = FakeBackend::echo().await;
+    let broker = broker_of(&backend, issuer).await;
+    let mut python = Command::new(peers.python(2));
+    python.arg("-B").arg(Peers::ours("peers/clients/logins.py"));
+    let mut typescript = Command::new(peers.node());
+    typescript.arg(Peers::ours("peers/clients/logins.mjs"));
+    for mut client in [python, typescript] {
+        client.args([&broker.url("/mcp"), REDIRECT_URI, "b__echo", "b__write"]);
+        let printed = passes(client, 6, &broker).await;
+        assert!(printed.starts_with("ok logged in with login\n"), "{printed}");
+    }
+}
+
+#[tokio::test]
+async fn the_inspector_in_a_browser_logs_in_and_asks_for_another_scope() {
+    let peers = Peers::installed();
+    let (_server, issuer) = like_entra(&peers, "http://127.0.0.1/oauth/callback").await;
+    let backend = FakeBackend::echo().await;
+    let broker = broker_of(&backend, issuer).await;
+    let storage = tempfile::tempdir().unwrap();
+    let mut inspector = Command::new(peers.node());
+    inspector
+        .arg(Peers::ours("peers/clients/inspector.mjs"))
+        .args([&broker.url("/mcp"), "b__write", "mcp:write", "written"])
+        .env("TMPDIR", storage.path());
+    passes(inspector, 3, &broker).await;
 }

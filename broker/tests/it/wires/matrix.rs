@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, BrokerBuilder, DuplexClient, FakeBackend, PipeBackend, QuicPeer, Reply, StdioScript,
-    TestBroker,
+    Authority, BrokerBuilder, DuplexClient, FakeBackend, HttpSseBackend, PipeBackend, QuicPeer,
+    Reply, StdioScript, TestBroker,
     duplex::{Wire, socket},
     quic_streams::StreamOptions,
 };
@@ -27,8 +27,8 @@ pub(crate) const FRONTS: [(&str, &str); 7] = [
     ("quic_streams", "QUIC, a stream for each request"),
 ];
 /// Wires of backends.
-pub(super) const BACKS: [&str; 7] =
-    ["stdio", "http", "tcp", "tls", "websocket", "quic", "quic_streams"];
+pub(super) const BACKS: [&str; 8] =
+    ["stdio", "http", "sse", "tcp", "tls", "websocket", "quic", "quic_streams"];
 
 /// State that is kept for as long as a client exists.
 pub(crate) struct Client {
@@ -91,6 +91,7 @@ pub(crate) async fn client(
 pub(super) enum Behind {
     Child(StdioScript),
     Http(FakeBackend),
+    Sse(HttpSseBackend),
     Socket(PipeBackend),
 }
 
@@ -100,6 +101,7 @@ impl Behind {
         Self::Socket(match back {
             "stdio" => return Self::Child(script),
             "http" => return Self::Http(scripted_over_http().await),
+            "sse" => return Self::Sse(HttpSseBackend::start(&script).await),
             "tcp" => PipeBackend::tcp(&script).await,
             "tls" => PipeBackend::tls(&script, tls()).await,
             "websocket" => PipeBackend::websocket(&script).await,
@@ -116,6 +118,7 @@ impl Behind {
         match self {
             Self::Child(script) => script.spec(),
             Self::Http(backend) => backend.spec(),
+            Self::Sse(backend) => backend.spec(),
             Self::Socket(backend) => backend.spec(),
         }
     }
@@ -203,7 +206,7 @@ async fn passes(back: &str) {
     }
 }
 
-over_each!(BACKS, passes: stdio, http, tcp, tls, websocket, quic, quic_streams);
+over_each!(BACKS, passes: stdio, http, sse, tcp, tls, websocket, quic, quic_streams);
 
 /// Checks the part of `docs/transports.md` between two comments. Run with `UPDATE_DOCS=1` to
 /// replace it.

@@ -1,5 +1,6 @@
 //! Clients whose connection is their session, and backends behind sockets.
 
+mod backend_http_sse;
 mod backend_quic;
 mod backend_tcp;
 mod backend_tls;

@@ -48,8 +48,11 @@ impl HttpWire {
         let about_session = message.is_some_and(|message| {
             message.kind == Kind::Error && message.id.is_none() && mentions_session(&message)
         });
+        if connection.negotiated().is_none() && status.is_client_error() {
+            let _first_counts = self.refused.set(status);
+        }
         Err(match status {
-            StatusCode::NOT_FOUND if self.has_session() => Failure::SessionGone,
+            StatusCode::NOT_FOUND if self.is_session() => Failure::SessionGone,
             StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
             StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(format!("status {status}")),
             StatusCode::SERVICE_UNAVAILABLE if says_when => {

@@ -35,6 +35,10 @@ use crate::{
 /// Recent event ids that detect repetitions.
 const SEEN_EVENTS: usize = 64;
 
+/// Bytes that the fields of an event may have in addition to its message, so that the limit of
+/// messages is exact.
+const EVENT_FIELDS_BYTES: usize = EVENT_ID_BYTES_MAX + 64;
+
 /// One event stream, with its owner and its position.
 pub(super) struct EventStreamReader {
     wire: Arc<HttpWire>,
@@ -165,12 +169,16 @@ impl EventStreamReader {
 
     /// Reads one response body to its end or to the answer.
     pub(super) async fn read(&mut self, body: &mut ResponseBody) -> BodyEnd {
-        let mut parser = SseParser::new(self.wire.limits.bytes_max);
+        let max = self.wire.limits.bytes_max;
+        let mut parser = SseParser::new(max.saturating_add(EVENT_FIELDS_BYTES));
         self.taken = 0;
         loop {
             loop {
                 match parser.next_event() {
                     Ok(Some(event)) => {
+                        if event.data.as_ref().is_some_and(|data| data.len() > max) {
+                            return BodyEnd::Broken(Failure::TooLarge { max });
+                        }
                         // Yields, so that a flood of events does not block other tasks.
                         tokio::task::coop::consume_budget().await;
                         if self.take(event) {
@@ -178,7 +186,7 @@ impl EventStreamReader {
                         }
                     }
                     Ok(None) => break,
-                    Err(SseError::TooLarge { max }) => {
+                    Err(SseError::TooLarge { .. }) => {
                         return BodyEnd::Broken(Failure::TooLarge { max });
                     }
                     Err(error) => return BodyEnd::Broken(Failure::Protocol(error.to_string())),
@@ -207,6 +215,16 @@ impl EventStreamReader {
 
     /// Handles one event. Returns `true` for the awaited answer.
     fn take(&mut self, event: SseEvent) -> bool {
+        if self.wire.is_one_stream() {
+            match event.event.as_deref() {
+                Some("endpoint") => {
+                    self.wire.note_endpoint(&event.data.unwrap_or_default());
+                    return false;
+                }
+                None | Some("" | "message") => {}
+                Some(_) => return false, // such as a ping of the server
+            }
+        }
         if let Some(retry) = event.retry {
             self.retry = Duration::from_millis(retry).clamp(RETRY_MIN, RETRY_MAX);
         }

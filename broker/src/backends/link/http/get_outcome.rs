@@ -3,7 +3,7 @@
 use http::StatusCode;
 use transport::{HttpResponse, ResponseBody};
 
-use super::ContentKind;
+use super::content_kind::ContentKind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GetOutcome {

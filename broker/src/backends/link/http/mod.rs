@@ -2,13 +2,16 @@
 //!
 //! Each message is a POST over pooled connections. An answer is JSON or an event stream
 //! ([`event_stream`]). One GET stream ([`get_stream`]) carries messages outside calls.
-//! Notifications and answers are sent one after the other.
+//! Notifications and answers are sent one after the other. A backend of 2024-11-05 uses [`http_sse`]
+//! instead.
 
 mod authorization;
+mod content_kind;
 mod error_status;
 mod event_stream;
 mod get_outcome;
 mod get_stream;
+pub(super) mod http_sse;
 mod resumption;
 
 use std::{
@@ -31,8 +34,12 @@ use transport::{
     http_client::{BodyError, HttpClient, PreparedPost, ResponseBody},
 };
 
-use self::event_stream::EventStreamReader;
 pub(super) use self::resumption::end_unused;
+use self::{
+    content_kind::{ContentKind, EVENT_STREAM, JSON},
+    event_stream::EventStreamReader,
+    http_sse::PostEndpoint,
+};
 use super::{
     Link,
     connection::{Connection, Failure, WireSender},
@@ -50,8 +57,6 @@ use crate::{
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-const JSON: &str = "application/json";
-const EVENT_STREAM: &str = "text/event-stream";
 
 /// Longest time that the head of the GET stream may delay the opening of a link.
 const STREAM_HEAD_WAIT: Duration = Duration::from_secs(1);
@@ -73,6 +78,10 @@ pub struct HttpWire {
     limits: json::Limits,
     /// Notifications and answers that wait for their POST.
     one_way: FrameQueue,
+    /// Where POSTs go in HTTP+SSE. `None` in Streamable HTTP.
+    endpoint: Option<PostEndpoint>,
+    /// The status by which the backend refused a POST before the handshake was over.
+    refused: OnceLock<StatusCode>,
 }
 
 /// One request with its purpose.
@@ -109,15 +118,35 @@ impl AnswerStream {
     }
 }
 
-/// Connects: the handshake, unless there is a session to resume, then the GET stream.
+/// Connects by Streamable HTTP, or by HTTP+SSE if the URL turns out to be one of that.
 pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>, Failure> {
+    if link.backend.era.uses_http_sse()
+        && let Some(opened) = http_sse::open_again(link, url).await
+    {
+        return opened;
+    }
+    let wire = HttpWire::to(&link.backend, link.principal.clone(), url).await?;
+    let (wire, frames) = (Arc::new(wire.0), wire.1);
+    match open_streamable(link, url, &wire, frames).await {
+        Err(failure) if wire.may_be_http_sse(link) => {
+            http_sse::open_instead(link, url).await.ok_or(failure)
+        }
+        opened => opened,
+    }
+}
+
+/// Connects: the handshake, unless there is a session to resume, then the GET stream.
+async fn open_streamable(
+    link: &Arc<Link>,
+    url: &str,
+    wire: &Arc<HttpWire>,
+    frames: mpsc::Receiver<QueuedFrame>,
+) -> Result<Arc<Connection>, Failure> {
     let shared = &link.backend.shared;
-    let (wire, frames) = HttpWire::to(&link.backend, link.principal.clone(), url).await?;
-    let wire = Arc::new(wire);
     let connection = Connection::new(WireSender::Http(wire.clone()), shared.metrics.clone());
     let guard = HandshakeGuard::new(&connection, &shared.running);
     shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
-    if !resumption::resume(link, url, &wire, &connection).await {
+    if !resumption::resume(link, url, wire, &connection).await {
         stateless::handshake::agree(&connection, link).await?;
     }
     if connection.modern().is_some() {
@@ -126,7 +155,12 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
         return Ok(connection);
     }
     let (opened, head) = oneshot::channel();
-    shared.running.spawn(get_stream::listen(wire, link.clone(), connection.clone(), opened));
+    shared.running.spawn(get_stream::listen(
+        wire.clone(),
+        link.clone(),
+        connection.clone(),
+        opened,
+    ));
     // Before the first call, because some servers lose messages that they cannot deliver at once.
     let _late_is_fine = tokio::time::timeout(STREAM_HEAD_WAIT, head).await;
     guard.disarm();
@@ -216,6 +250,8 @@ impl HttpWire {
             prepared: OnceLock::new(),
             limits: json::Limits { bytes_max: backend.message_bytes(), ..json::Limits::default() },
             one_way,
+            endpoint: None,
+            refused: OnceLock::new(),
         };
         Ok((wire, frames))
     }
@@ -241,6 +277,9 @@ impl HttpWire {
         link: &Arc<Link>,
         request: WireRequest<'_>,
     ) -> Result<PostOutcome, Failure> {
+        if self.is_one_stream() {
+            return Ok(self.post_in_background(connection, link, request.frame.into_bytes()));
+        }
         let is_modern = request.headers.is_some();
         let response = self.send_post(request.frame, request.headers).await?;
         if request.opening
@@ -299,7 +338,7 @@ impl HttpWire {
         let _drained = self.body(response, ERROR_BODY_BYTES_MAX).await;
         match status {
             status if status.is_success() => Ok(()),
-            StatusCode::NOT_FOUND if self.has_session() => Err(Failure::SessionGone),
+            StatusCode::NOT_FOUND if self.is_session() => Err(Failure::SessionGone),
             status => {
                 Err(Failure::Protocol(format!("status {status} to a notification or answer")))
             }
@@ -388,8 +427,8 @@ impl HttpWire {
         add: impl FnOnce(&mut HeaderMap),
     ) -> http::Request<Full<Bytes>> {
         let mut request = http::Request::new(Full::new(body));
+        *request.uri_mut() = self.target(&method).clone();
         *request.method_mut() = method;
-        *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
         let headers = request.headers_mut();
         add(headers);
@@ -416,29 +455,4 @@ fn accept_answer(
     }
     inbound::task_created(link, connection, &message);
     Ok(PostOutcome::Answer(message))
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ContentKind {
-    Json,
-    EventStream,
-    Other,
-}
-
-impl ContentKind {
-    fn of(response: &HttpResponse<ResponseBody>) -> Self {
-        let text = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default();
-        if text == JSON {
-            return ContentKind::Json;
-        }
-        match text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
-            JSON => ContentKind::Json,
-            EVENT_STREAM => ContentKind::EventStream,
-            _ => ContentKind::Other,
-        }
-    }
 }

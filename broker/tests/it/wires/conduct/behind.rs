@@ -64,6 +64,7 @@ impl Topology {
         }
         let address = match &backend {
             Behind::Http(backend) => Some(backend.address()),
+            Behind::Sse(backend) => Some(backend.address()),
             Behind::Socket(backend) if !back.starts_with("quic") => Some(backend.address()),
             Behind::Socket(_) | Behind::Child(_) => None,
         };
@@ -158,6 +159,7 @@ async fn the_limit_is_exact(topology: &Topology, client: &DuplexClient) {
     // On a shared connection it is not known which call the answer belonged to.
     let (told, why) = match topology.back {
         "http" | "quic_streams" => ("result_too_large", format!("larger than {LIMIT} bytes")),
+        "sse" => ("outcome_unknown", format!("larger than {LIMIT} bytes")),
         _ => ("outcome_unknown", format!("longer than the {LIMIT} bytes allowed")),
     };
     assert_eq!(kind(&over["error"]), told, "{over}");
@@ -249,7 +251,7 @@ async fn who_does_not_read_is_waited_for(
 /// Tests wires where a message ends with its line. Half a line of a broken connection is not an
 /// answer, though it names the call. A whole one may come without its line end.
 async fn half_a_line_is_no_answer(topology: &Topology, client: &DuplexClient) {
-    if ["http", "websocket"].contains(&topology.back) {
+    if ["http", "sse", "websocket"].contains(&topology.back) {
         return;
     }
     for half in [
@@ -306,4 +308,4 @@ async fn conducts(back: &'static str) {
     other.call("echo", json!({})).await;
 }
 
-over_each!(BACKS, conducts: stdio, http, tcp, tls, websocket, quic, quic_streams);
+over_each!(BACKS, conducts: stdio, http, sse, tcp, tls, websocket, quic, quic_streams);

@@ -1,0 +1,288 @@
+//! A link over HTTP+SSE, the transport of MCP 2024-11-05, in the client's role.
+//!
+//! The broker opens an event stream by GET. Its first event, `endpoint`, names the URL for POSTs,
+//! which must have the origin of the stream. Every message of the backend arrives on the stream, and
+//! its end is the end of the connection. So the rules of pipes decide who shares the stream.
+//!
+//! [`open_instead`] is the detection behind a URL that refused Streamable HTTP (MCP 2025-11-25,
+//! Transports: Backwards Compatibility).
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use http::{Method as HttpMethod, StatusCode, Uri};
+use rules::limits::{ERA_SILENCE_MAX, ERROR_BODY_BYTES_MAX, STREAM_DRAIN};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use transport::{HttpResponse, ResponseBody, url::resolve_in_origin};
+
+use super::{
+    AnswerStream, HttpWire, PostOutcome,
+    content_kind::ContentKind,
+    event_stream::{BodyEnd, EventStreamReader},
+    send_one_way,
+};
+use crate::{
+    backends::link::{
+        EraSupport, Link,
+        connection::{Connection, Failure, WireSender},
+        handshake_guard::HandshakeGuard,
+    },
+    config::spec::ProtocolChoice,
+};
+
+/// The URL for POSTs, once the backend has named it.
+#[derive(Debug, Default)]
+pub(super) struct PostEndpoint {
+    /// The URL, or the fault of the event.
+    named: OnceLock<Result<Uri, String>>,
+    found: CancellationToken,
+}
+
+/// Connects: the event stream, its endpoint, then the handshake.
+pub(in crate::backends::link) async fn open(
+    link: &Arc<Link>,
+    url: &str,
+) -> Result<Arc<Connection>, Failure> {
+    let shared = &link.backend.shared;
+    let (mut wire, frames) = HttpWire::to(&link.backend, link.principal.clone(), url).await?;
+    wire.endpoint = Some(PostEndpoint::default());
+    let wire = Arc::new(wire);
+    let connection = Connection::new(WireSender::Http(wire.clone()), shared.metrics.clone());
+    let guard = HandshakeGuard::new(&connection, &shared.running);
+    shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
+    let response = wire.send(wire.get(None)).await?;
+    check_stream(&response)?;
+    shared.running.spawn(read(
+        wire.clone(),
+        link.clone(),
+        connection.clone(),
+        response.into_body(),
+    ));
+    wire.wait_for_endpoint(&connection).await?;
+    connection.initialize(link).await?;
+    link.backend.era.note(EraSupport::Sessions);
+    guard.disarm();
+    Ok(connection)
+}
+
+/// Connects to a backend that was one of HTTP+SSE. `None`: it is none any more.
+pub(super) async fn open_again(
+    link: &Arc<Link>,
+    url: &str,
+) -> Option<Result<Arc<Connection>, Failure>> {
+    match open(link, url).await {
+        Err(Failure::Denied(_) | Failure::Protocol(_)) => {
+            link.backend.era.note_http_sse(false);
+            link.backend.era.forget();
+            None
+        }
+        opened => Some(opened),
+    }
+}
+
+/// Connects to a backend that refused Streamable HTTP. `None`: it does not serve HTTP+SSE either.
+pub(super) async fn open_instead(link: &Arc<Link>, url: &str) -> Option<Arc<Connection>> {
+    let opened = tokio::time::timeout(ERA_SILENCE_MAX, open(link, url)).await;
+    match opened.unwrap_or_else(|_| Err(Failure::Protocol("no handshake in time".to_owned()))) {
+        Ok(connection) => {
+            link.backend.era.note_http_sse(true);
+            tracing::info!(backend = %link.backend.id, "the backend speaks HTTP+SSE of 2024-11-05");
+            Some(connection)
+        }
+        Err(failure) => {
+            let told = link.backend.redactor.redact(&failure);
+            tracing::debug!(backend = %link.backend.id, failure = told, "the backend does not speak HTTP+SSE either");
+            None
+        }
+    }
+}
+
+/// Reads the stream. Its end closes the connection.
+async fn read(
+    wire: Arc<HttpWire>,
+    link: Arc<Link>,
+    connection: Arc<Connection>,
+    mut body: ResponseBody,
+) {
+    let mut reading = EventStreamReader::new(&wire, &link, &connection, None, None);
+    reading.resumable = false;
+    let end = tokio::select! {
+        biased;
+        () = connection.closed() => None,
+        end = reading.read(&mut body) => Some(end),
+    };
+    match end {
+        Some(BodyEnd::Broken(failure)) => connection.note_fault(failure),
+        Some(BodyEnd::Answered | BodyEnd::Ended) => connection.note_fault("the event stream ended"),
+        None => {}
+    }
+    connection.close_now();
+    link.backend.connection_ended(&link, &connection);
+}
+
+/// Checks the answer to the GET.
+fn check_stream(response: &HttpResponse<ResponseBody>) -> Result<(), Failure> {
+    judge_stream(response.status(), ContentKind::of(response) == ContentKind::EventStream)
+}
+
+fn judge_stream(status: StatusCode, is_events: bool) -> Result<(), Failure> {
+    let told = format!("status {status} to the GET of the event stream");
+    Err(match status {
+        StatusCode::OK if is_events => return Ok(()),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Failure::Denied(format!("the broker's credentials are not taken ({status})"))
+        }
+        StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(told),
+        status if status.is_server_error() => Failure::Busy(told),
+        status if status.is_client_error() => Failure::Denied(told),
+        status if status.is_success() => {
+            Failure::Protocol("the answer to the GET has no event stream".to_owned())
+        }
+        _ => Failure::Protocol(told),
+    })
+}
+
+impl HttpWire {
+    /// Returns whether all answers arrive on one stream, as in HTTP+SSE.
+    pub fn is_one_stream(&self) -> bool {
+        self.endpoint.is_some()
+    }
+
+    /// Returns whether the requests belong to a session that the backend can forget.
+    pub(super) fn is_session(&self) -> bool {
+        self.has_session() || self.is_one_stream()
+    }
+
+    /// Returns whether the refusals of the backend leave HTTP+SSE as a possibility.
+    pub(super) fn may_be_http_sse(&self, link: &Link) -> bool {
+        link.backend.spec.protocol != ProtocolChoice::Modern
+            && self.refused.get().is_some_and(|status| !is_about_the_caller(*status))
+    }
+
+    /// Returns where requests of this method go.
+    pub(super) fn target(&self, method: &HttpMethod) -> &Uri {
+        let named = self.endpoint.as_ref().filter(|_| method == HttpMethod::POST);
+        match named.and_then(|endpoint| endpoint.named.get()) {
+            Some(Ok(endpoint)) => endpoint,
+            _ => &self.uri,
+        }
+    }
+
+    /// Stores the URL of an `endpoint` event. The first one counts.
+    pub(super) fn note_endpoint(&self, data: &Bytes) {
+        let Some(endpoint) = &self.endpoint else { return };
+        let named = std::str::from_utf8(data)
+            .map_err(|error| error.to_string())
+            .and_then(|text| resolve_in_origin(&self.uri, text).map_err(|error| error.to_string()));
+        let _first_counts = endpoint.named.set(named);
+        endpoint.found.cancel();
+    }
+
+    async fn wait_for_endpoint(&self, connection: &Connection) -> Result<(), Failure> {
+        let Some(endpoint) = &self.endpoint else { return Ok(()) };
+        tokio::select! {
+            biased;
+            () = endpoint.found.cancelled() => {}
+            () = connection.closed() => {}
+        }
+        match endpoint.named.get() {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(fault)) => Err(Failure::Protocol(format!("the endpoint event: {fault}"))),
+            None => Err(Failure::Protocol("the event stream names no endpoint".to_owned())),
+        }
+    }
+
+    /// Posts a request whose answer arrives on the stream. The answer may come before the response
+    /// to the POST, which is then given time to end by itself.
+    pub(super) fn post_in_background(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        link: &Arc<Link>,
+        frame: Bytes,
+    ) -> PostOutcome {
+        let (failed, failure) = oneshot::channel();
+        let stop = CancellationToken::new();
+        let given_up = stop.clone();
+        // The headers hold the trace of this task, so they are made here.
+        let request = self.post(frame, None);
+        let (wire, connection, link_of_post) = (self.clone(), connection.clone(), link.clone());
+        link.backend.shared.running.spawn(async move {
+            let too_late = async {
+                tokio::select! { () = given_up.cancelled() => {}, () = connection.closed() => {} }
+                tokio::time::sleep(STREAM_DRAIN).await;
+            };
+            tokio::select! {
+                posted = wire.post_for_later(&link_of_post, &connection, request) => {
+                    if let Err(failure) = posted {
+                        let _nobody_waits = failed.send(failure);
+                    }
+                }
+                () = too_late => {}
+            }
+        });
+        PostOutcome::Stream(AnswerStream { failure, _stop: stop.drop_guard() })
+    }
+
+    async fn post_for_later(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        request: http::Request<http_body_util::Full<Bytes>>,
+    ) -> Result<(), Failure> {
+        let response = self.send(request).await?;
+        if response.status().is_success() {
+            let _drained = self.body(response, ERROR_BODY_BYTES_MAX).await;
+            return Ok(());
+        }
+        // No answer of HTTP+SSE is in the response, so no wire id matches.
+        self.handle_error_status(link, connection, 0, response).await.map(drop)
+    }
+}
+
+/// Returns whether a refusal concerns the caller or its rate, not the transport.
+fn is_about_the_caller(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_of_the_transport_leads_to_http_sse() {
+        for (status, about_the_caller) in
+            [(400, false), (401, true), (403, true), (404, false), (405, false), (429, true)]
+        {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(is_about_the_caller(status), about_the_caller, "{status}");
+        }
+    }
+
+    #[test]
+    fn an_answer_to_the_get_is_judged_by_its_status() {
+        let name = |status: u16, is_events| {
+            let status = StatusCode::from_u16(status).unwrap();
+            judge_stream(status, is_events).map_err(|failure| failure.name())
+        };
+        assert_eq!(name(200, true), Ok(()));
+        for (status, is_events, wanted) in [
+            (200, false, "protocol"),
+            (202, true, "protocol"),
+            (302, false, "protocol"),
+            (401, true, "denied"),
+            (404, false, "denied"),
+            (429, false, "throttled"),
+            (500, false, "busy"),
+            (503, false, "busy"),
+        ] {
+            assert_eq!(name(status, is_events), Err(wanted), "{status}");
+        }
+    }
+}
