@@ -31,6 +31,7 @@ SERVED = {
     "broker/src/listeners/http/challenge.rs": [r'^pub\(super\) const METADATA: &str = "(/[^"]+)";'],
     "broker/src/auth/adapted/mod.rs": [r'^pub const PATH: &str = "(/[^"]+)";'],
     "broker/src/listeners/http/authorization_server/mod.rs": [r'^const OAUTH_METADATA: &str = "(/[^"]+)";', r'^const OPENID_METADATA: &str = "(/[^"]+)";'],
+    "broker/src/listeners/http/connect/mod.rs": [r'^const CONNECT: &str = "(/[^"]+)";', r'^const OAUTH: &str = "(/[^"]+)";'],
     "broker/src/listeners/http/http_sse.rs": [r'^const STREAM: &str = "(/[^"]+)";', r'^const MESSAGES: &str = "(/[^"]+)";'],
     "broker/src/listeners/http/websocket.rs": [r'path == "(/ws)"'],
     "broker/src/listeners/http/request.rs": [r'Endpoint::at\("(/mcp)", path\)'],

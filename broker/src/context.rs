@@ -29,6 +29,7 @@ use crate::{
     },
     config::{self, Config},
     metrics::Metrics,
+    oauth::{OauthResources, PublicAddress},
     persistence::Persistence,
     sandbox::Confinement,
     telemetry::{request, traces::Tracer},
@@ -59,6 +60,8 @@ pub struct Context {
     pub overload: Arc<OverloadManager>,
     /// Bytes of the lists that backends show to single links.
     pub own_lists_bytes: Arc<AtomicUsize>,
+    /// Address of the broker for browsers.
+    pub address: Arc<PublicAddress>,
     started: Instant,
 }
 
@@ -87,6 +90,7 @@ impl Context {
             overload: OverloadManager::new(&config.overload, metrics.clone()),
             call_limiter: room,
             confinement: Confinement::new(&config),
+            address: Arc::new(PublicAddress::of(config.auth.resource.as_deref())),
             config,
             durable,
             traces,
@@ -99,6 +103,16 @@ impl Context {
             unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             started,
         })
+    }
+
+    /// Returns what the sources of tokens for backends need.
+    pub fn oauth_resources(&self) -> OauthResources {
+        OauthResources {
+            http: self.http.clone(),
+            durable: self.durable.clone(),
+            metrics: self.metrics.clone(),
+            address: self.address.clone(),
+        }
     }
 
     /// Returns the time since the process started, which fits an atomic.

@@ -279,6 +279,7 @@ impl RunningBroker {
             Arc::clone(&config),
             metrics,
         ));
+        broker.shared.address.note_listener(http.address, config.tls.certificate.is_some());
         Ok(Self {
             options,
             config,

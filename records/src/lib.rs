@@ -6,6 +6,7 @@ mod audit;
 mod audit_chain;
 mod config;
 mod event;
+mod grant;
 mod node;
 mod session;
 mod task;
@@ -22,6 +23,7 @@ pub use config::{
     RevokedSubject, TenantRecord, TokenIssuerRecord,
 };
 pub use event::{LogEntry, LoggedEvent, StoredStream, StreamRecord};
+pub use grant::{GrantKey, GrantRecord, GrantState, SecretKey, SecretKind, StoredGrant};
 pub use node::{LeaseRenewal, NodeName, NodeRecord};
 pub use session::{
     SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,

@@ -1,5 +1,5 @@
-//! Records that outlive the process: tenants, API keys, backends, sessions, subscriptions, tasks
-//! and event streams.
+//! Records that outlive the process: tenants, API keys, backends, sessions, subscriptions, tasks,
+//! grants and event streams.
 //!
 //! The broker holds trait objects ([`DurableStore`], [`EventStore`], [`HotStore`]) and does not
 //! depend on the engine behind them. `conformance` defines the behaviours of an engine once. An
@@ -16,6 +16,7 @@ mod durable_store;
 mod error;
 mod event_store;
 pub mod fault_point;
+mod grant_store;
 pub mod hot;
 mod node_store;
 mod postgres;
@@ -29,6 +30,7 @@ pub use config_store::ConfigStore;
 pub use durable_store::DurableStore;
 pub use error::StoreError;
 pub use event_store::EventStore;
+pub use grant_store::GrantStore;
 pub use hot::{HotStore, MemoryHotStore, OwnerHint, RedisOptions, RedisStore, Wakeup};
 pub use node_store::NodeStore;
 pub use postgres::{PostgresOptions, PostgresStore};

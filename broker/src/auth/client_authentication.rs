@@ -120,7 +120,7 @@ fn basic(client_id: &str, secret: &str) -> HeaderValue {
 }
 
 /// Encodes a value of a form (`application/x-www-form-urlencoded`).
-fn form_encoded(text: &str) -> String {
+pub fn form_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

@@ -30,7 +30,7 @@ pub use self::{
     caller::{
         ANONYMOUS, AuthenticatedCaller, Caller, DEFAULT_TENANT, PresentedCertificate, RemotePeer,
     },
-    client_authentication::{ClientAuthentication, ClientCredential},
+    client_authentication::{ClientAuthentication, ClientCredential, form_encoded},
     expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},

@@ -41,7 +41,7 @@ use crate::{
         spec::{BackendSpec, TenantLimits, TransportSpec},
     },
     context::Context,
-    oauth::MachineTokens,
+    oauth::TokenSource,
     sandbox::ConfinementLevel,
     telemetry::redaction::Redactor,
     views::BackendStatus,
@@ -96,8 +96,8 @@ pub struct Backend {
     pub policy: Arc<Policy>,
     /// Removes the secrets of the settings from messages for operators.
     pub redactor: Redactor,
-    /// Source of its access tokens, for a backend of type `oauth_client`.
-    pub(super) tokens: Option<Arc<MachineTokens>>,
+    /// Source of its access tokens, if it wants any.
+    pub tokens: Option<TokenSource>,
     refresh: Notify,
     state: watch::Sender<BackendState>,
     status: Mutex<Status>,
@@ -149,6 +149,7 @@ impl Backend {
         let meter = SharedRateLimiter::new(format!("backend/{tenant}/{id}"));
         let tools =
             Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
+        let sources = TokenSource::of(&tenant, &id, &spec, shared.oauth_resources());
         let guard = BackendAdmission::new(&id, &spec, &shared);
         Arc::new(Self {
             meter,
@@ -158,7 +159,7 @@ impl Backend {
             tenant,
             id,
             redactor: Redactor::of(&spec),
-            tokens: MachineTokens::of(&spec, &shared.http, shared.metrics.clone()),
+            tokens: sources,
             spec,
             shared,
             resources,
@@ -252,12 +253,16 @@ impl Backend {
         let told = self.redactor.redact(failure);
         let leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
         // The log already has a line about an outage. Further attempts are not news.
-        if leaving || self.state() != BackendState::Ready {
+        let is_usual = matches!(failure, Failure::Unconnected { .. });
+        if leaving || is_usual || self.state() != BackendState::Ready {
             tracing::debug!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
         } else {
             tracing::warn!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
         }
-        if !leaving {
+        // An account that one user did not connect is not a fault of a backend that works.
+        let of_user =
+            matches!(failure, Failure::Unconnected { .. }) && self.state() == BackendState::Ready;
+        if !leaving && !of_user {
             self.status.lock().last_error = Some(told);
         }
         failure.refusal(&self.id)

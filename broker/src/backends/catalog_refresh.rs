@@ -9,10 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
+    handshake::InitializeResult,
     json,
     method::Method,
     stateless::{
@@ -49,6 +51,10 @@ pub async fn run(backend: Arc<Backend>, publish: impl Fn() + Send + Sync) {
                 Ok(()) => failures = 0,
                 Err(refusal) => {
                     failures += 1;
+                    if refusal.kind == ErrorKind::ConnectionRequired && backend.is_never_reached() {
+                        backend.lists.store(placeholder(&backend).map(Arc::new));
+                        publish();
+                    }
                     mark_unreachable(&publish, &backend, &refusal);
                     let ceiling =
                         BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
@@ -139,6 +145,23 @@ fn store_lists(publish: impl Fn(), backend: &Arc<Backend>, lists: BackendLists) 
     if first {
         tracing::info!(tenant = %backend.tenant, backend = %backend.id, "backend ready");
     }
+}
+
+/// Returns the lists of a backend whose lists are unknown because no user has connected an account:
+/// one tool. A call of it asks its user to connect one.
+fn placeholder(backend: &Backend) -> Option<BackendLists> {
+    const SERVER: &[u8] = br#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"unknown","version":"0"}}}"#;
+    const TOOLS: &[u8] = br#"{"jsonrpc":"2.0","id":0,"result":{"tools":[{"name":"connect","description":"Returns the address at which you connect your account. The tools of this server appear after that.","inputSchema":{"type":"object"}}]}}"#;
+    let decoded = |text| Message::decode(Bytes::from_static(text), &json::Limits::default()).ok();
+    let tools = read_answer(ListKind::Tools, backend, TaskHost::Backend, &decoded(TOOLS)?);
+    Some(BackendLists {
+        server: Arc::new(InitializeResult::parse(&decoded(SERVER)?).ok()?),
+        tools: tools.ok()??.entries,
+        prompts: Vec::new(),
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        stale: true,
+    })
 }
 
 fn mark_unreachable(publish: impl Fn(), backend: &Arc<Backend>, refusal: &Refusal) {

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
 pub(super) use super::key_args::{
-    IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand, TokenCommand,
+    ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand, TokenCommand,
 };
 
 const ENVIRONMENT: &str = "Environment:
@@ -74,6 +74,9 @@ pub(super) enum AdminCommand {
     /// Store, list and remove the issuers of a tenant: authorization servers of its clients
     #[command(subcommand)]
     Issuer(IssuerCommand),
+    /// List and end the accounts that users connected at backends
+    #[command(subcommand)]
+    Connection(ConnectionCommand),
     /// List, show and end client sessions
     #[command(subcommand)]
     Session(SessionCommand),

@@ -89,6 +89,38 @@ pub(super) enum IssuerCommand {
 }
 
 #[derive(Debug, Subcommand)]
+pub(super) enum ConnectionCommand {
+    /// List the accounts that principals connected at backends
+    List {
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Print a one-time address at which a principal connects an account
+    Link {
+        /// The principal, as `session list` shows it
+        principal: String,
+        #[arg(value_parser = BackendId::parse)]
+        backend: BackendId,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// End a connection
+    Revoke {
+        principal: String,
+        #[arg(value_parser = BackendId::parse)]
+        backend: BackendId,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(super) enum OperatorCommand {
     /// Create an operator; its token is shown only once
     Create {

@@ -10,6 +10,7 @@ mod audit;
 mod audit_verify;
 mod bodies;
 mod client;
+mod connection;
 #[cfg(test)]
 mod doc_commands;
 mod issuer;

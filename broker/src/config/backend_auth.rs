@@ -4,6 +4,7 @@
 //! - `Debug` and the views show no secret.
 //! - A token goes only to a backend over TLS, or on this machine.
 
+use rules::link_sharing::LinkSharing;
 use serde::{Deserialize, Serialize};
 use transport::parse_http_url;
 use utoipa::ToSchema;
@@ -50,6 +51,9 @@ pub struct BackendAuth {
     /// Resource that the tokens are for. Absent: the one that the backend's metadata names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
+    /// Address of the client ID metadata document. Absent: that of the broker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_metadata_url: Option<String>,
 }
 
 /// Kind of proof.
@@ -65,6 +69,8 @@ pub enum BackendAuthKind {
     Headers,
     /// Tokens that the broker gets as a client of its own (client credentials).
     OauthClient,
+    /// Tokens of the account that each principal connects (authorization code).
+    OauthUser,
 }
 
 /// Authentication of the broker at the token endpoint.
@@ -74,6 +80,8 @@ pub enum ClientAuthMethod {
     ClientSecretBasic,
     ClientSecretPost,
     PrivateKeyJwt,
+    /// A public client. For `oauth_user` only.
+    None,
 }
 
 impl std::fmt::Debug for BackendAuth {
@@ -106,6 +114,7 @@ pub(super) fn check(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     };
     match auth.kind {
         BackendAuthKind::OauthClient => check_client(spec, &mut fault),
+        BackendAuthKind::OauthUser => check_user(spec, &mut fault),
         kind => {
             if *auth != (BackendAuth { kind, ..BackendAuth::default() }) {
                 fault("type", "takes no further members", "type: oauth_client, or type alone");
@@ -143,12 +152,23 @@ fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
     match &auth.client_id {
         Some(id) if is_word(id) => {}
         Some(_) => fault("client_id", "is not the id of a client", &words),
+        None if auth.kind == BackendAuthKind::OauthUser && !has_credential(auth) => {}
         None => fault("client_id", "is missing", &words),
     }
     if auth.client_key_id.as_ref().is_some_and(|id| !is_word(id)) {
         fault("client_key_id", "is not the id of a key", &words);
     }
-    check_credential(auth, fault);
+    match auth.kind {
+        BackendAuthKind::OauthUser if !has_credential(auth) => {
+            if auth
+                .token_endpoint_auth_method
+                .is_some_and(|method| method != ClientAuthMethod::None)
+            {
+                fault("token_endpoint_auth_method", "needs a credential", "none");
+            }
+        }
+        _ => check_credential(auth, fault),
+    }
     let is_scope = |scope: &String| {
         (1..=WORD_BYTES_MAX).contains(&scope.len())
             && scope.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte))
@@ -171,6 +191,25 @@ fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
     }
 }
 
+fn has_credential(auth: &BackendAuth) -> bool {
+    auth.client_secret.is_some() || auth.client_key.is_some()
+}
+
+fn check_user(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
+    check_client(spec, fault);
+    if spec.links == LinkSharing::Shared {
+        let wrong = "gives each principal a token, but links: shared is one link for all";
+        fault("type", wrong, "links: auto or per-session");
+    }
+    if let Some(url) = &spec.auth.client_metadata_url {
+        let is_https = parse_http_url(url).is_ok_and(|uri| uri.scheme_str() == Some("https"));
+        if !is_https || spec.auth.client_id.is_some() {
+            let allowed = "an https:// URL, without client_id";
+            fault("client_metadata_url", "cannot be the id of the broker", allowed);
+        }
+    }
+}
+
 fn check_credential(auth: &BackendAuth, fault: &mut impl FnMut(&str, &str, &str)) {
     const ONE: &str = "client_secret or client_key";
     match (&auth.client_secret, &auth.client_key, auth.token_endpoint_auth_method) {
@@ -178,6 +217,9 @@ fn check_credential(auth: &BackendAuth, fault: &mut impl FnMut(&str, &str, &str)
         (None, None, _) => fault("client_secret", "is missing", ONE),
         (Some(_), None, Some(ClientAuthMethod::PrivateKeyJwt)) => {
             fault("token_endpoint_auth_method", "needs a key", "client_key")
+        }
+        (Some(_), None, Some(ClientAuthMethod::None)) => {
+            fault("token_endpoint_auth_method", "is none with a secret", "client_secret_basic")
         }
         (None, Some(_), Some(method)) if method != ClientAuthMethod::PrivateKeyJwt => {
             fault("token_endpoint_auth_method", "needs a secret", "client_secret")

@@ -19,6 +19,7 @@ mod audit_verify;
 mod backends;
 mod breakers;
 mod config_generation;
+mod connections;
 mod error;
 mod issuers;
 mod key_attributes;
@@ -57,6 +58,7 @@ pub use self::{
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
     config_generation::{ConfigGeneration, ConfigurationView},
+    connections::{ConnectLinkView, ConnectionView},
     error::ControlError,
     issuers::IssuerView,
     key_attributes::KeyAttributes,

@@ -1,11 +1,12 @@
 //! Metrics of the broker as an OAuth client towards backends.
 
-use prometheus::IntCounterVec;
+use prometheus::{IntCounterVec, IntGaugeVec};
 
 use super::MetricRegistrar;
 
 pub struct OauthMetrics {
     requests: IntCounterVec,
+    grants: IntGaugeVec,
 }
 
 impl OauthMetrics {
@@ -16,7 +17,17 @@ impl OauthMetrics {
                 "Requests of the broker for access tokens of backends: granted, refused, or unavailable.",
                 &["outcome"],
             ),
+            grants: declare.gauges(
+                "mcp_upstream_grants",
+                "Accounts that principals connected at backends, by whether the broker can use them.",
+                &["state"],
+            ),
         }
+    }
+
+    pub fn grants(&self, state: &'static str, count: u64) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.grants.with_label_values(&[state]).set(count);
     }
 
     pub fn requested(&self, outcome: &'static str) {

@@ -39,6 +39,22 @@ pub(super) struct DiscoveredServer {
     pub(super) token_endpoint: Uri,
     /// Scopes of the challenge, or else of the backend's metadata.
     pub(super) scopes: Vec<String>,
+    /// Metadata of the server.
+    members: Map<String, Value>,
+}
+
+impl DiscoveredServer {
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        text(&self.members, name)
+    }
+
+    pub(super) fn texts(&self, name: &str) -> Vec<String> {
+        texts(&self.members, name)
+    }
+
+    pub(super) fn flag(&self, name: &str) -> bool {
+        self.members.get(name) == Some(&Value::Bool(true))
+    }
 }
 
 /// Protected resource metadata, as far as the broker needs it.
@@ -86,6 +102,7 @@ impl ProtectedBackend {
             issuer,
             token_endpoint,
             scopes: if challenge.scopes.is_empty() { supported } else { challenge.scopes },
+            members,
         })
     }
 

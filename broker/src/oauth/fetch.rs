@@ -23,6 +23,23 @@ pub enum OauthError {
     /// The authorization server refuses, or its metadata does not permit the request.
     #[error("{0}")]
     Refused(String),
+    /// The server does not accept the refresh token or the code any more.
+    #[error("{0}")]
+    InvalidGrant(String),
+    /// The principal has no grant that can be used, and must connect an account.
+    #[error("no account of the user is connected: {0}")]
+    Unconnected(ConnectReason),
+}
+
+/// Reason why a principal must connect an account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectReason {
+    #[error("none was connected yet")]
+    New,
+    #[error("the connection has ended")]
+    Ended,
+    #[error("the backend needs further permissions")]
+    Scopes,
 }
 
 /// Client of authorization servers.

@@ -151,8 +151,8 @@ impl MachineTokens {
             }
             Err(error) => {
                 let outcome = match error {
-                    OauthError::Refused(_) => "refused",
                     OauthError::Unavailable(_) => "unavailable",
+                    _ => "refused",
                 };
                 self.metrics.oauth.requested(outcome);
                 state.failed = Some((error.clone(), Instant::now()));
@@ -228,7 +228,7 @@ impl MachineTokens {
     }
 }
 
-fn configured_headers(spec: &BackendSpec) -> HeaderMap {
+pub(super) fn configured_headers(spec: &BackendSpec) -> HeaderMap {
     let headers = spec.credentials.headers.iter();
     headers.filter_map(|(name, value)| Some((name.parse().ok()?, value.parse().ok()?))).collect()
 }

@@ -1,7 +1,7 @@
 //! The broker as an OAuth 2.1 client towards backends: discovery, token requests, tokens.
 //!
-//! Links ask [`MachineTokens`] for the header of each request, and report what a backend answers to
-//! it.
+//! Links ask [`LinkTokens`] for the header of each request, and report what a backend answers to
+//! it. The connect page and the admin plane use [`UserTokens`] and [`Connections`].
 //!
 //! Invariants:
 //! - Each request to an authorization server passes the egress policy of backends, uses TLS unless
@@ -11,13 +11,26 @@
 //! - No error and no log line shows a token or a credential.
 
 mod challenge;
+mod connect;
+mod connections;
 mod discovery;
 mod fetch;
 mod machine;
+mod public_address;
+mod registration;
 mod token_request;
+mod token_source;
+mod user_tokens;
+mod vault;
 
 pub use self::{
     challenge::Challenge,
-    fetch::OauthError,
+    connect::{AuthorizationAnswer, PendingLogin, backend_of, digest_of, random_text},
+    connections::{ConnectLink, Connections},
+    fetch::{ConnectReason, OauthError},
     machine::{MachineTokens, TokenHeader},
+    public_address::PublicAddress,
+    registration::{CALLBACK_PATH, CLIENT_METADATA_PATH, client_metadata},
+    token_source::{LinkTokens, OauthResources, TokenSource},
+    user_tokens::UserTokens,
 };

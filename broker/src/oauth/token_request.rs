@@ -14,13 +14,24 @@ use super::fetch::{OauthError, OauthFetcher, object};
 const ERROR_CODE_BYTES_MAX: usize = 64;
 
 /// An access token with what its answer said about it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct AccessToken {
     /// Value of `Authorization`, which `Debug` does not show.
     pub(super) header: HeaderValue,
     /// The end of its life, with the time from which a new one is sought. `None`: until a backend
     /// refuses it.
     pub(super) ends: Option<TokenEnd>,
+    pub(super) text: String,
+    pub(super) refresh_token: Option<String>,
+    /// Scopes that the answer names.
+    pub(super) scopes: Option<Vec<String>>,
+    pub(super) life: Option<Duration>,
+}
+
+impl std::fmt::Debug for AccessToken {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "AccessToken {{ ends: {:?} }}", self.ends)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +53,9 @@ pub(super) async fn request_token(
     if status != StatusCode::OK {
         let code = error_code(member("error"));
         let text = format!("{place} answers {status}: {code}");
+        if code == "invalid_grant" {
+            return Err(OauthError::InvalidGrant(text));
+        }
         let is_final = status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
         return Err(if is_final {
             OauthError::Refused(text)
@@ -73,7 +87,11 @@ pub(super) async fn request_token(
             expires_at: began.checked_add(life)?,
         })
     });
-    Ok(AccessToken { header, ends })
+    let refresh_token = member("refresh_token").and_then(Value::as_str);
+    let refresh_token = refresh_token.filter(is_token).map(str::to_owned);
+    let scopes = member("scope").and_then(Value::as_str);
+    let scopes = scopes.map(|scopes| scopes.split_ascii_whitespace().map(str::to_owned).collect());
+    Ok(AccessToken { header, ends, text: token.to_owned(), refresh_token, scopes, life })
 }
 
 /// Returns a life in seconds. Some servers write it as text.

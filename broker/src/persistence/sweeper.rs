@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use records::TaskStatus;
+use records::{GrantState, TaskStatus};
 use rules::limits::{SWEEP_EVENTS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX, SWEEP_ROWS};
 use storage::StoreError;
 use tokio::time::sleep;
@@ -22,6 +22,7 @@ pub async fn sweep(durable: Arc<Persistence>, config: Arc<Config>, metrics: Arc<
         metrics.hot_store(durable.hot.engine(), durable.hot.is_connected());
         let sweep = Sweep { durable: &durable, metrics: &metrics };
         // An error is in the log and counted already. The next round does the rest.
+        let _later = sweep.count_grants().await;
         let _later = sweep.sessions(config.session.idle).await;
         let _later = sweep.tasks().await;
         let _later = sweep.events(config.events.retain).await;
@@ -34,6 +35,15 @@ struct Sweep<'s> {
 }
 
 impl Sweep<'_> {
+    async fn count_grants(&self) -> Result<(), StoreError> {
+        let counts = self.durable.ask("grant_counts", self.durable.store.grant_counts()).await?;
+        for state in GrantState::ALL {
+            let count = counts.iter().find(|(counted, _)| *counted == state);
+            self.metrics.oauth.grants(state.name(), count.map_or(0, |(_, count)| *count));
+        }
+        Ok(())
+    }
+
     async fn sessions(&self, idle: Duration) -> Result<(), StoreError> {
         for _ in 0..SWEEP_ROUNDS_MAX {
             let gone = self

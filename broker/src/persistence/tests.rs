@@ -7,15 +7,16 @@ use parking_lot::Mutex;
 use protocol::ids::{BackendId, TaskId, TenantId};
 use records::{
     AdminChange, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
-    AuditRetentionTerms, AuditTruncation, BackendRecord, FullTask, KeyRecord, LeaseRenewal,
-    NodeName, NodeRecord, OperatorRecord, PolicyRecord, RevocationRecord, SessionClaimOutcome,
-    SessionIdentity, SessionKey, StoredAuditRecord, StoredSession, StoredTask, StoredTaskSnapshot,
+    AuditRetentionTerms, AuditTruncation, BackendRecord, FullTask, GrantKey, GrantRecord,
+    GrantState, KeyRecord, LeaseRenewal, NodeName, NodeRecord, OperatorRecord, PolicyRecord,
+    RevocationRecord, SecretKey, SessionClaimOutcome, SessionIdentity, SessionKey,
+    StoredAuditRecord, StoredGrant, StoredSession, StoredTask, StoredTaskSnapshot,
     SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
     TenantRecord, TokenIssuerRecord, UnchainedAudit, WriteOp, WriteOutcome,
 };
 use storage::{
-    AuditChainStore, AuditStore, ConfigStore, DurableStore, NodeStore, SessionStore, SqliteStore,
-    StoreError, TaskStore,
+    AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore, SessionStore,
+    SqliteStore, StoreError, TaskStore,
 };
 
 /// Fate of a call.
@@ -220,6 +221,58 @@ impl DurableStore for Meddled {
             Verdict::Fail(error) => Err(error),
             Verdict::LoseAnswer(error) => self.inner.write(batch).await.and(Err(error)),
         }
+    }
+}
+
+#[async_trait]
+impl GrantStore for Meddled {
+    async fn grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, StoreError> {
+        self.inner.grant(key).await
+    }
+    async fn put_grant(
+        &self,
+        record: &GrantRecord,
+        expected: Option<i64>,
+    ) -> Result<Option<i64>, StoreError> {
+        self.inner.put_grant(record, expected).await
+    }
+    async fn lease_grant(
+        &self,
+        key: &GrantKey,
+        version: i64,
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        self.inner.lease_grant(key, version, lease).await
+    }
+    async fn remove_grant(&self, key: &GrantKey) -> Result<bool, StoreError> {
+        self.inner.remove_grant(key).await
+    }
+    async fn grants_of(&self, tenant: &TenantId) -> Result<Vec<StoredGrant>, StoreError> {
+        self.inner.grants_of(tenant).await
+    }
+    async fn first_grant(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+    ) -> Result<Option<StoredGrant>, StoreError> {
+        self.inner.first_grant(tenant, backend).await
+    }
+    async fn grant_counts(&self) -> Result<Vec<(GrantState, u64)>, StoreError> {
+        self.inner.grant_counts().await
+    }
+    async fn put_secret(
+        &self,
+        key: &SecretKey,
+        sealed: &[u8],
+        life: Duration,
+    ) -> Result<(), StoreError> {
+        self.inner.put_secret(key, sealed, life).await
+    }
+    async fn secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.secret(key).await
+    }
+    async fn take_secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.take_secret(key).await
     }
 }
 

@@ -54,6 +54,7 @@ mod links;
 mod metrics;
 mod moving;
 mod oauth;
+mod oauth_people;
 mod operators;
 mod peers;
 mod policy;

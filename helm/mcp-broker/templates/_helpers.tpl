@@ -84,7 +84,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* Everything clients ask the data plane for. */}}
 {{- define "mcp-broker.paths" -}}
-{{- list "/mcp" "/ws" "/sse" "/messages" "/authorization" "/.well-known/oauth-protected-resource" "/.well-known/oauth-authorization-server" "/.well-known/openid-configuration" | toJson -}}
+{{- list "/mcp" "/ws" "/sse" "/messages" "/authorization" "/connect" "/oauth" "/.well-known/oauth-protected-resource" "/.well-known/oauth-authorization-server" "/.well-known/openid-configuration" | toJson -}}
 {{- end -}}
 
 {{/* What holds where the database's URL says nothing of it. The names are those of PostgreSQL's own library. */}}

@@ -14,3 +14,24 @@ pub const OAUTH_FAILURE_PAUSE: Duration = Duration::from_secs(1);
 pub const OAUTH_TRIES_MAX: u32 = 3;
 /// An access token.
 pub const OAUTH_TOKEN_BYTES_MAX: usize = 16 * 1024;
+/// Principals of one backend whose tokens a replica remembers.
+pub const GRANT_CACHED_MAX: usize = 10_000;
+/// Time after which a replica looks whether a grant has changed or ended.
+pub const GRANT_LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// Time for which one replica alone may use a refresh token.
+pub const GRANT_LEASE: Duration = Duration::from_secs(15);
+/// Longest wait for a token that another replica renews.
+pub const GRANT_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Interval at which a replica looks whether another one has renewed a token.
+pub const GRANT_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Life of an authorization request that a browser began.
+pub const CONNECT_REQUEST_LIFE: Duration = Duration::from_secs(600);
+/// Life of a one-time link to the connect page.
+pub const CONNECT_LINK_LIFE: Duration = Duration::from_secs(900);
+/// Life of the login that a one-time link gives a browser.
+pub const CONNECT_LOGIN_LIFE: Duration = Duration::from_secs(3_600);
+/// Body of a form of the connect page.
+pub const CONNECT_FORM_BYTES_MAX: usize = 8 * 1024;
+
+const _: () = assert!(OAUTH_REQUEST_MAX.as_millis() < GRANT_LEASE.as_millis()); // a refresh ends within its lease
+const _: () = assert!(GRANT_LEASE.as_millis() < GRANT_WAIT_MAX.as_millis()); // who waits outlives a lease that is left alone

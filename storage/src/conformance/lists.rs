@@ -71,6 +71,14 @@ macro_rules! durable_conformance {
                 s15_chains_are_listed_by_name
                 s15_terms_change_one_version_at_a_time
             }
+            grants {
+                a_grant_is_kept_as_given_for_its_principal_only
+                a_grant_is_written_over_the_expected_version_only
+                one_of_many_gets_the_lease_of_a_grant
+                the_first_connected_grant_is_found_and_grants_are_counted
+                grants_end_with_their_backend_and_their_tenant
+                a_secret_is_taken_once_and_expires
+            }
             nodes {
                 a_lease_runs_from_joining
                 nodes_are_listed_by_name

@@ -17,6 +17,7 @@ pub mod audit_chain;
 pub mod config;
 pub mod credentials;
 pub mod events;
+pub mod grants;
 pub mod hot;
 mod lists;
 pub mod nodes;

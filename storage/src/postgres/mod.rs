@@ -11,6 +11,7 @@ mod columns;
 mod config;
 mod error_mapping;
 mod events;
+mod grants;
 mod nodes;
 mod pool;
 mod rows;

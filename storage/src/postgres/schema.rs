@@ -63,6 +63,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0008_credentials.sql"),
         ["migration.8.begun", "migration.8.applied"],
     ),
+    (
+        9,
+        "upstream",
+        include_str!("../../../migrations/postgres/0009_upstream.sql"),
+        ["migration.9.begun", "migration.9.applied"],
+    ),
 ];
 
 const TABLE: &str = "_sqlx_migrations";

@@ -15,6 +15,7 @@ mod audit_chain;
 mod config;
 mod error_mapping;
 mod events;
+mod grants;
 mod nodes;
 mod process_lock;
 mod rows;

@@ -37,8 +37,8 @@ impl Parameters {
         let mut parameters: Vec<(String, String)> = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let name = decoded(name).ok_or(ParameterFault::Encoding)?;
-            let value = decoded(value).ok_or(ParameterFault::Encoding)?;
+            let name = form_decoded(name).ok_or(ParameterFault::Encoding)?;
+            let value = form_decoded(value).ok_or(ParameterFault::Encoding)?;
             let may_repeat = ["resource", "audience"].contains(&name.as_str());
             if !may_repeat && parameters.iter().any(|(known, _)| *known == name) {
                 return Err(ParameterFault::Repeated);
@@ -144,7 +144,7 @@ impl AdaptedIssuer {
 }
 
 /// Undoes the encoding of forms (WHATWG URL, 5.1).
-fn decoded(text: &str) -> Option<String> {
+pub fn form_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

@@ -52,15 +52,17 @@ impl Backend {
         };
         let scope = link_sharing::scope(self.spec.links, wire, own, principal, client);
         let declared = link_sharing::declared(&scope, wire, client);
+        let owner = (scope != LinkScope::Tenant).then(|| principal.clone());
         let mut links = self.links.lock();
         if self.stop.is_cancelled() {
             return None; // the close of the backend has closed its links
         }
-        let known = links
-            .entry(scope.clone())
-            .or_insert_with(|| Link::new(self.clone(), scope.clone(), declared.clone(), era));
+        let known = links.entry(scope.clone()).or_insert_with(|| {
+            let place = (scope.clone(), owner.clone());
+            Link::new(self.clone(), place, declared.clone(), era)
+        });
         if known.is_closed() {
-            *known = Link::new(self.clone(), scope, declared, era);
+            *known = Link::new(self.clone(), (scope, owner), declared, era);
         }
         Some(known.clone())
     }
@@ -79,7 +81,7 @@ impl Backend {
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
         let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
             .unwrap_or_else(|_| ClientCapabilities::none());
-        Link::new(self.clone(), LinkScope::Catalog, declared, Era::Sessions)
+        Link::new(self.clone(), (LinkScope::Catalog, None), declared, Era::Sessions)
     }
 
     pub fn link_opened(&self, connection: &Connection) {

@@ -541,7 +541,8 @@ mod tests {
             shared,
             Arc::default(),
         );
-        Link::new(backend, LinkScope::Catalog, ClientCapabilities::none(), Era::Sessions)
+        let place = (LinkScope::Catalog, None);
+        Link::new(backend, place, ClientCapabilities::none(), Era::Sessions)
     }
 
     fn message(text: String) -> Message {

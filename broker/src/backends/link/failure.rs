@@ -33,6 +33,9 @@ pub enum Failure {
     /// The broker has no access token for the backend. Nothing was sent.
     #[error("no access token is available: {0}")]
     NoToken(String),
+    /// The user must connect an account first, at this address. Nothing was sent.
+    #[error("{reason}")]
+    Unconnected { reason: String, url: Option<String> },
     /// A limit of the broker or of its machine prevents the request.
     #[error("nothing was sent: {0}")]
     OwnLimit(String),
@@ -76,6 +79,7 @@ impl Failure {
             Failure::Throttled(_) => "throttled",
             Failure::Denied(_) => "denied",
             Failure::NoToken(_) => "no_token",
+            Failure::Unconnected { .. } => "unconnected",
             Failure::OwnLimit(_) => "own_limit",
             Failure::Unclear(_) => "unclear",
             Failure::QueueFull => "queue_full",
@@ -93,6 +97,7 @@ impl Failure {
             self,
             Failure::NotSent(_)
                 | Failure::NoToken(_)
+                | Failure::Unconnected { .. }
                 | Failure::OwnLimit(_)
                 | Failure::Busy(_)
                 | Failure::Throttled(_)
@@ -112,6 +117,7 @@ impl Failure {
             | Failure::SessionGone
             | Failure::TooLarge { .. } => false,
             Failure::Denied(_) | Failure::NoToken(_) | Failure::OwnLimit(_) => false,
+            Failure::Unconnected { .. } => false,
         }
     }
 
@@ -128,6 +134,15 @@ impl Failure {
     /// Translates the failure for the client, without text of the backend and without internals.
     pub fn refusal(&self, backend: &BackendId) -> Refusal {
         let (kind, text) = match self {
+            Failure::Unconnected { url: Some(url), .. } => {
+                return connection_required(backend, url);
+            }
+            Failure::Unconnected { url: None, .. } => (
+                ErrorKind::BackendUnavailable,
+                format!(
+                    "backend {backend} needs an account of the user, and the broker has no address for browsers"
+                ),
+            ),
             Failure::NotSent(_) | Failure::SessionGone => {
                 (ErrorKind::BackendUnavailable, format!("backend {backend} cannot be reached"))
             }
@@ -174,4 +189,17 @@ impl Failure {
         };
         Refusal::new(kind, text)
     }
+}
+
+/// Returns the refusal that asks the user to open the connect page.
+fn connection_required(backend: &BackendId, url: &str) -> Refusal {
+    let message = format!("Connect your account for {backend} at this address, then try again.");
+    let text = format!("backend {backend} needs an account of the user: open {url}");
+    Refusal::new(ErrorKind::ConnectionRequired, text).with(
+        "elicitations",
+        serde_json::json!([{
+            "mode": "url", "elicitationId": crate::oauth::random_text(), "url": url,
+            "message": message,
+        }]),
+    )
 }

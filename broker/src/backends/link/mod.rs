@@ -40,6 +40,7 @@ use protocol::{
     capabilities::ClientCapabilities,
     envelope::Kind,
     error::{ErrorKind, Refusal},
+    ids::PrincipalId,
     method::Method,
     version::Version,
 };
@@ -67,6 +68,8 @@ pub struct Link {
     pub scope: LinkScope,
     /// Capabilities that the broker declares to the backend.
     pub declared: ClientCapabilities,
+    /// The principal of its users, if it has only one.
+    pub(super) principal: Option<PrincipalId>,
     /// The era of its clients.
     client_era: Era,
     pub subscriptions: Subscriptions,
@@ -93,13 +96,14 @@ struct Resumption {
 impl Link {
     pub fn new(
         backend: Arc<Backend>,
-        scope: LinkScope,
+        (scope, principal): (LinkScope, Option<PrincipalId>),
         declared: ClientCapabilities,
         wants: Era,
     ) -> Arc<Self> {
         Arc::new(Self {
             backend,
             scope,
+            principal,
             declared,
             client_era: wants,
             subscriptions: Subscriptions::default(),
@@ -207,7 +211,10 @@ impl Link {
             }
             Err(OpenError::Waiting(refusal)) => Err(refusal),
             Err(OpenError::Failed(failure)) => {
-                backoff.note_failure();
+                // The next call may come right after the user connected an account.
+                if !matches!(failure, Failure::Unconnected { .. }) {
+                    backoff.note_failure();
+                }
                 if !self.is_catalog() && failure.is_the_backends() {
                     self.backend.record_failure(Duration::ZERO);
                 }

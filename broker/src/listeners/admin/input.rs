@@ -29,6 +29,8 @@ pub(super) struct TenantName(pub(super) TenantId);
 pub(super) struct BackendName(pub(super) BackendId);
 /// `{issuer}` of the path: the name of a stored issuer.
 pub(super) struct IssuerName(pub(super) BackendId);
+/// `{principal}` of the path.
+pub(super) struct PrincipalName(pub(super) String);
 /// `{id}` of the path: of a key, a session or a task.
 pub(super) struct PathId(pub(super) String);
 /// Query parameters. An unknown parameter is refused.
@@ -66,6 +68,14 @@ impl<S: Send + Sync> FromRequestParts<S> for IssuerName {
         BackendId::parse(&name)
             .map(Self)
             .map_err(|error| Problem::invalid("issuer", error.to_string()))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for PrincipalName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        path_parameter(parts, state, "principal").await.map(Self)
     }
 }
 

@@ -12,6 +12,7 @@ mod audit;
 mod audit_verify;
 mod backends;
 mod configuration;
+mod connections;
 mod health;
 mod input;
 mod issuers;
@@ -244,6 +245,14 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         )
         .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
         .route("/admin/v1/tenants/{tenant}/policy/report", get(policies::report))
+        .route(
+            "/admin/v1/tenants/{tenant}/connections",
+            get(connections::list).post(connections::link),
+        )
+        .route(
+            "/admin/v1/tenants/{tenant}/connections/{principal}/{backend}",
+            axum::routing::delete(connections::remove),
+        )
         .route("/admin/v1/tenants/{tenant}/issuers", get(issuers::list))
         .route(
             "/admin/v1/tenants/{tenant}/issuers/{issuer}",

@@ -9,7 +9,7 @@ use tokio::{net::TcpStream, time::Instant};
 use transport::http1_server::{NextRequest, PostRequest, ServerConnection};
 
 use super::{
-    authorization_server,
+    authorization_server, connect,
     connection::{BoxError, ConnectionContext},
     connection_cache::ConnectionCache,
     http_sse, request,
@@ -54,6 +54,7 @@ pub(super) async fn serve(
             NextRequest::Post
                 if !http_sse::matches_path(posts.path())
                     && !websocket::matches_path(posts.path())
+                    && !connect::matches_path(posts.path())
                     && !authorization_server::matches_path(posts.path()) => {}
             NextRequest::Post | NextRequest::Other => {
                 let (socket, first) = posts.into_parts();

@@ -8,6 +8,7 @@ pub(super) mod authenticate;
 mod authorization_server;
 mod body;
 mod challenge;
+mod connect;
 mod connection;
 pub(super) mod connection_cache;
 mod cors;
@@ -291,6 +292,10 @@ fn service(
                 }
                 path if authorization_server::matches_path(path) => {
                     Box::pin(authorization_server::handle(&broker, &guard, request)).await
+                }
+                path if connect::matches_path(path) => {
+                    let remote = floor.request_remote(request.headers());
+                    Box::pin(connect::handle(&broker, &guard, request, remote)).await
                 }
                 path if http_sse::matches_path(path) => {
                     Box::pin(http_sse::handle(

@@ -8,7 +8,7 @@ use protocol::{
     downlevel,
     envelope::Message,
     error::{ErrorKind, Refusal},
-    handshake,
+    handshake, json,
     method::Method,
     splice::{self, Splice},
 };
@@ -24,6 +24,11 @@ impl Call {
     pub(super) fn answer(self: &Arc<Self>, ending: CallOutcome) -> Option<Bytes> {
         match ending {
             CallOutcome::Answered(answer, uris) => Some(self.for_client(answer, &uris)),
+            CallOutcome::Refused(refusal) if refusal.kind == ErrorKind::ConnectionRequired => {
+                let frame = self.session.refusal_frame(&refusal, Some(&self.client_id));
+                let error = Message::decode(frame.clone(), &json::Limits::default()).ok();
+                Some(error.and_then(|error| self.urls_as_result(&error)).unwrap_or(frame))
+            }
             CallOutcome::Refused(refusal) => {
                 Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
             }

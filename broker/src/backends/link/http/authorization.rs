@@ -11,16 +11,16 @@ use transport::{HttpClient, HttpResponse, ResponseBody};
 
 use crate::{
     backends::link::failure::Failure,
-    oauth::{Challenge, MachineTokens, OauthError},
+    oauth::{Challenge, LinkTokens, OauthError},
 };
 
 /// Sends a request with a token. After a refusal of the token, sends it with another one.
 pub(super) async fn send(
     client: &HttpClient,
-    tokens: &MachineTokens,
+    tokens: &LinkTokens,
     request: Request<Full<Bytes>>,
 ) -> Result<HttpResponse<ResponseBody>, Failure> {
-    let mut header = tokens.header().await.map_err(no_token)?;
+    let mut header = tokens.header().await.map_err(|error| no_token(tokens, error))?;
     let mut tries = 0;
     loop {
         let mut request = request.clone();
@@ -39,10 +39,19 @@ pub(super) async fn send(
         if !may_change {
             return Ok(response);
         }
-        header = tokens.renewed(&header, challenge).await.map_err(no_token)?;
+        let renewed = tokens.renewed(&header, challenge).await;
+        match renewed.map_err(|error| no_token(tokens, error))? {
+            Some(other) => header = other,
+            None => return Ok(response),
+        }
     }
 }
 
-fn no_token(error: OauthError) -> Failure {
-    Failure::NoToken(error.to_string())
+fn no_token(tokens: &LinkTokens, error: OauthError) -> Failure {
+    match (&error, tokens.source.user()) {
+        (OauthError::Unconnected(_), Some(user)) => {
+            Failure::Unconnected { reason: error.to_string(), url: user.connect_url() }
+        }
+        _ => Failure::NoToken(error.to_string()),
+    }
 }

@@ -45,7 +45,7 @@ pub(in crate::backends::link) async fn open(
     url: &str,
 ) -> Result<Arc<Connection>, Failure> {
     let shared = &link.backend.shared;
-    let (mut wire, frames) = HttpWire::to(&link.backend, url).await?;
+    let (mut wire, frames) = HttpWire::to(&link.backend, link.principal.clone(), url).await?;
     wire.endpoint = Some(PostEndpoint::default());
     let wire = Arc::new(wire);
     let connection = Connection::new(WireSender::Http(wire.clone()), shared.metrics.clone());

@@ -25,7 +25,7 @@ use http::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
 };
 use http_body_util::Full;
-use protocol::{envelope::Message, json, version::Version};
+use protocol::{envelope::Message, ids::PrincipalId, json, version::Version};
 use rules::limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -50,7 +50,7 @@ use super::{
 use crate::{
     backends::{asker::Asker, backend::Backend, inbound},
     metrics::{Direction, Side},
-    oauth::MachineTokens,
+    oauth::LinkTokens,
     telemetry,
 };
 
@@ -69,7 +69,7 @@ pub struct HttpWire {
     /// Credentials and further headers that the operator configured.
     headers: HeaderMap,
     /// Source of the access tokens, if the backend wants any.
-    tokens: Option<Arc<MachineTokens>>,
+    tokens: Option<LinkTokens>,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
     /// The prepared head of a session's POSTs. They differ only in their bodies once the session is
@@ -125,7 +125,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     {
         return opened;
     }
-    let wire = HttpWire::to(&link.backend, url).await?;
+    let wire = HttpWire::to(&link.backend, link.principal.clone(), url).await?;
     let (wire, frames) = (Arc::new(wire.0), wire.1);
     match open_streamable(link, url, &wire, frames).await {
         Err(failure) if wire.may_be_http_sse(link) => {
@@ -229,6 +229,7 @@ impl HttpWire {
     /// answers.
     async fn to(
         backend: &Backend,
+        principal: Option<PrincipalId>,
         url: &str,
     ) -> Result<(Self, mpsc::Receiver<QueuedFrame>), Failure> {
         let shared = &backend.shared;
@@ -243,7 +244,7 @@ impl HttpWire {
             uri: transport::url::parse_http_url(url)
                 .map_err(|error| Failure::NotSent(error.to_string()))?,
             headers: credentials(backend)?,
-            tokens: backend.tokens.clone(),
+            tokens: backend.tokens.clone().map(|source| LinkTokens { source, principal }),
             session: OnceLock::new(),
             version: OnceLock::new(),
             prepared: OnceLock::new(),

@@ -46,7 +46,13 @@ async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<In
 
 /// Ends a session that no connection of this process has used.
 pub(crate) async fn end_unused(backend: &Arc<Backend>, session: &BackendSession) {
-    let Ok((wire, _nothing_to_send)) = HttpWire::to(backend, &session.url).await else { return };
+    // Whose session it was is unknown here, so no token may go with its end.
+    let is_of_user = backend.tokens.as_ref().is_some_and(|tokens| tokens.user().is_some());
+    let wire = HttpWire::to(backend, None, &session.url);
+    let Ok((wire, _nothing_to_send)) = wire.await else { return };
+    if is_of_user {
+        return;
+    }
     if backend.has_url(&session.url) && wire.adopt_session(session) {
         wire.agree_on(session.version);
         wire.delete_session().await;

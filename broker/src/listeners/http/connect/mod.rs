@@ -1,0 +1,316 @@
+//! Pages on which a person connects accounts at backends, and the documents of the broker as an
+//! OAuth client. They use no script.
+//!
+//! Invariants:
+//! - A page leads to an authorization server only for a person who is signed in here, and only after
+//!   a form of the broker's own was sent.
+//! - The answer of a server counts only in the browser that began the request.
+//! - Text of others is escaped.
+
+mod page;
+mod person;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{
+    Method as HttpMethod, Request, Response, StatusCode,
+    header::{LOCATION, ORIGIN, SET_COOKIE},
+    request::Parts as HeadParts,
+};
+use protocol::ids::BackendId;
+use rules::limits::oauth::CONNECT_FORM_BYTES_MAX;
+
+use self::{
+    page::HtmlPage,
+    person::{Cookies, Person},
+};
+use super::{
+    inbound_request::RequestBody,
+    request_guard::RequestGuard,
+    response::{self, Body},
+};
+use crate::{
+    auth::{RemotePeer, adapted::form_decoded},
+    broker::Broker,
+    oauth::{
+        AuthorizationAnswer, CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, UserTokens,
+        backend_of, client_metadata, digest_of, random_text,
+    },
+};
+
+const CONNECT: &str = "/connect";
+/// Prefix of the callback and of the client metadata.
+const OAUTH: &str = "/oauth";
+
+/// Returns whether a path belongs to the connect pages or to the broker as an OAuth client.
+pub(super) fn matches_path(path: &str) -> bool {
+    [CONNECT, OAUTH].iter().any(|prefix| {
+        path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    })
+}
+
+/// Serves one request.
+pub(super) async fn handle<B: RequestBody>(
+    broker: &Arc<Broker>,
+    guard: &RequestGuard,
+    request: Request<B>,
+    remote: RemotePeer,
+) -> Response<Body> {
+    let (mut head, body) = request.into_parts();
+    let base = broker.shared.address.base().map(str::to_owned);
+    // The pages' own forms come from the address that browsers know.
+    let own = base.as_deref().filter(|base| {
+        head.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes() == base.as_bytes())
+    });
+    if own.is_some() {
+        head.headers.remove(ORIGIN);
+    }
+    if let Err(refusal) = guard.check_origin_and_host(&head.headers, &head.uri) {
+        return response::refusal_response(&broker.shared, &refusal, None);
+    }
+    let Some(base) = base else {
+        let text = "The broker does not know its address. Set auth.resource.";
+        return HtmlPage::new("Not available").text(text).respond(StatusCode::NOT_FOUND);
+    };
+    let visit = Visit { broker, base: &base, head: &head, remote };
+    let answer = match (head.method.clone(), head.uri.path()) {
+        (HttpMethod::GET, CLIENT_METADATA_PATH) => {
+            response::json(StatusCode::OK, client_metadata(&base).to_string().into())
+        }
+        (HttpMethod::GET, CALLBACK_PATH) => visit.callback().await,
+        (_, CALLBACK_PATH | CLIENT_METADATA_PATH) => not_allowed(),
+        (HttpMethod::GET, path) => visit.show(path).await,
+        (HttpMethod::POST, path) => {
+            let time = broker.shared.config.timeouts.request_read;
+            match super::body::read_body(body, CONNECT_FORM_BYTES_MAX, time).await {
+                Ok(form) => visit.submit(path, &form).await,
+                Err(refusal) => response::refusal_response(&broker.shared, &refusal, None),
+            }
+        }
+        _ => not_allowed(),
+    };
+    page::protect(answer)
+}
+
+fn not_allowed() -> Response<Body> {
+    HtmlPage::new("Not available")
+        .text("This page takes no such request.")
+        .respond(StatusCode::METHOD_NOT_ALLOWED)
+}
+
+/// Returns a parameter in the encoding of forms.
+fn parameter(text: &str, name: &str) -> Option<String> {
+    let mut pairs = text.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(found, _)| *found == name).and_then(|(_, value)| form_decoded(value))
+}
+
+/// One request of a browser.
+struct Visit<'v> {
+    broker: &'v Arc<Broker>,
+    base: &'v str,
+    head: &'v HeadParts,
+    remote: RemotePeer,
+}
+
+impl Visit<'_> {
+    fn cookies(&self) -> Cookies<'_> {
+        Cookies { base: self.base, headers: &self.head.headers }
+    }
+
+    async fn person(&self) -> Option<Person> {
+        person::of(self.broker, &self.cookies(), self.head, self.remote).await
+    }
+
+    /// Returns the tokens of a backend of the person's tenant.
+    fn tokens(&self, person: &Person, backend: &str) -> Option<Arc<UserTokens>> {
+        let backend = BackendId::parse(backend).ok()?;
+        let backend = self.broker.tenant(&person.tenant)?.backend(&backend)?;
+        backend.tokens.as_ref()?.user().cloned()
+    }
+
+    async fn show(&self, path: &str) -> Response<Body> {
+        let query = self.head.uri.query().unwrap_or_default();
+        if let Some(link) = parameter(query, "link") {
+            let text = "Continue only if you asked for this link yourself.";
+            return HtmlPage::new("Sign in")
+                .text(text)
+                .form(CONNECT, &[("link", &link)], "Sign in")
+                .respond(StatusCode::OK);
+        }
+        let Some(person) = self.person().await else { return signed_out() };
+        match path.strip_prefix(CONNECT).unwrap_or_default().trim_start_matches('/') {
+            "" => self.overview(&person).await,
+            backend => self.consent(&person, backend).await,
+        }
+    }
+
+    async fn overview(&self, person: &Person) -> Response<Body> {
+        let tenant = self.broker.tenant(&person.tenant);
+        let mut page = HtmlPage::new("Your connections").text(&person.introduction());
+        let mut backends = tenant.map(|tenant| tenant.backends()).unwrap_or_default();
+        backends.sort_by(|one, other| one.id.cmp(&other.id));
+        for backend in backends {
+            let Some(tokens) = backend.tokens.as_ref().and_then(|tokens| tokens.user()) else {
+                continue;
+            };
+            let state = match tokens.connection(&person.principal).await {
+                Ok(Some(grant)) => grant.record.state.name(),
+                Ok(None) => "not connected",
+                Err(_) => "unknown",
+            };
+            let name = backend.id.as_str();
+            page = page.link(&format!("{CONNECT}/{name}"), &format!("{name}: {state}"));
+        }
+        page.respond(StatusCode::OK)
+    }
+
+    async fn consent(&self, person: &Person, backend: &str) -> Response<Body> {
+        let Some(tokens) = self.tokens(person, backend) else { return unknown() };
+        let (issuer, scopes) = match tokens.consent(&person.principal).await {
+            Ok(found) => found,
+            Err(error) => return failed(backend, &error),
+        };
+        let browser = self.cookies().browser().unwrap_or_else(random_text);
+        let proof = form_proof(&browser);
+        let path = format!("{CONNECT}/{backend}");
+        let mut page = HtmlPage::new(&format!("Connect {backend}"))
+            .text(&person.introduction())
+            .text(&format!("The broker will use your account at {issuer} when you use {backend}."));
+        if !scopes.is_empty() {
+            page = page.text(&format!("It asks for: {}", scopes.join(", ")));
+        }
+        let text = "Continue only if you came here from your own client.";
+        page = page.text(text).form(&path, &[("proof", &proof)], "Connect");
+        if let Ok(Some(_)) = tokens.connection(&person.principal).await {
+            page = page.form(&path, &[("proof", &proof), ("action", "end")], "End the connection");
+        }
+        let mut answer = page.respond(StatusCode::OK);
+        answer.headers_mut().append(SET_COOKIE, self.cookies().set_browser(&browser));
+        answer
+    }
+
+    async fn submit(&self, path: &str, form: &Bytes) -> Response<Body> {
+        let form = String::from_utf8_lossy(form);
+        if let Some(link) = parameter(&form, "link") {
+            return self.sign_in(&link).await;
+        }
+        let Some(person) = self.person().await else { return signed_out() };
+        let backend = path.strip_prefix(CONNECT).unwrap_or_default().trim_start_matches('/');
+        let Some(tokens) = self.tokens(&person, backend) else { return unknown() };
+        let browser = self.cookies().browser();
+        let proven = browser.filter(|browser| {
+            parameter(&form, "proof").is_some_and(|proof| proof == form_proof(browser))
+        });
+        let Some(browser) = proven else {
+            let text = "The form is too old or comes from elsewhere. Open the page again.";
+            return HtmlPage::new("Not accepted").text(text).respond(StatusCode::FORBIDDEN);
+        };
+        if parameter(&form, "action").as_deref() == Some("end") {
+            return match tokens.disconnect(&person.principal).await {
+                Ok(_) => {
+                    HtmlPage::new("The connection has ended").text(backend).respond(StatusCode::OK)
+                }
+                Err(error) => failed(backend, &error),
+            };
+        }
+        match tokens.begin(&person.principal, &browser).await {
+            Ok(address) => redirect(&address),
+            Err(error) => failed(backend, &error),
+        }
+    }
+
+    /// Signs the browser in with a one-time link.
+    async fn sign_in(&self, link: &str) -> Response<Body> {
+        let connections = Connections::new(self.broker.shared.durable.clone());
+        match connections.take_link(link).await {
+            Ok(Some((tenant, link))) => {
+                let person = Person::new(tenant, &link.principal);
+                let mut answer = redirect(&format!("{CONNECT}/{}", link.backend));
+                let seal = &self.broker.shared.durable.seal;
+                if let Some(cookie) = self.cookies().set_login(seal, &person) {
+                    answer.headers_mut().append(SET_COOKIE, cookie);
+                }
+                answer
+            }
+            Ok(None) => HtmlPage::new("The link is not valid")
+                .text("It was used already, or is too old. Ask your operator for another one.")
+                .respond(StatusCode::FORBIDDEN),
+            Err(error) => failed("the broker", &error),
+        }
+    }
+
+    /// Takes the answer of an authorization server.
+    async fn callback(&self) -> Response<Body> {
+        let query = self.head.uri.query().unwrap_or_default();
+        let answer = AuthorizationAnswer {
+            state: parameter(query, "state").unwrap_or_default(),
+            code: parameter(query, "code"),
+            error: parameter(query, "error"),
+            issuer: parameter(query, "iss"),
+        };
+        let wrong = || {
+            HtmlPage::new("Not accepted").text("The answer belongs to no request of this browser. Begin again from your client.").respond(StatusCode::FORBIDDEN)
+        };
+        let (Some(person), Some(browser)) = (self.person().await, self.cookies().browser()) else {
+            return wrong();
+        };
+        if answer.tenant().as_ref() != Some(&person.tenant) {
+            return wrong();
+        }
+        let durable = &self.broker.shared.durable;
+        let name = match backend_of(durable, &person.tenant, &answer.state).await {
+            Ok(Some(name)) => name,
+            Ok(None) => return wrong(),
+            Err(error) => return failed("the broker", &error),
+        };
+        let Some(tokens) = self.tokens(&person, &name) else { return wrong() };
+        let login = match tokens.take_login(&answer.state, &person.principal, &browser).await {
+            Ok(Some(login)) => login,
+            Ok(None) => return wrong(),
+            Err(error) => return failed(&name, &error),
+        };
+        if let Err(error) = tokens.finish(login, &answer).await {
+            return failed(&name, &error);
+        }
+        let backend = BackendId::parse(&name).ok();
+        let tenant = self.broker.tenant(&person.tenant);
+        if let Some(backend) = tenant.zip(backend).and_then(|(tenant, id)| tenant.backend(&id)) {
+            backend.refresh(); // its lists may be unknown so far
+        }
+        HtmlPage::new("Connected").text(&format!("Your account for {name} is connected. You can close this page and try again in your client.")).respond(StatusCode::OK)
+    }
+}
+
+/// Returns the proof that a form came from a page of this browser.
+fn form_proof(browser: &str) -> String {
+    digest_of(&format!("form {browser}"))
+}
+
+fn redirect(address: &str) -> Response<Body> {
+    let mut answer = response::empty(StatusCode::SEE_OTHER);
+    match address.parse() {
+        Ok(address) => {
+            answer.headers_mut().insert(LOCATION, address);
+            answer
+        }
+        Err(_) => unknown(),
+    }
+}
+
+fn signed_out() -> Response<Body> {
+    let text = "You are not signed in here. Ask your operator for a link: mcp-broker connection link PRINCIPAL BACKEND";
+    HtmlPage::new("Not signed in").text(text).respond(StatusCode::FORBIDDEN)
+}
+
+fn unknown() -> Response<Body> {
+    HtmlPage::new("Nothing here")
+        .text("No backend with accounts has this name.")
+        .respond(StatusCode::NOT_FOUND)
+}
+
+fn failed(backend: &str, error: &crate::oauth::OauthError) -> Response<Body> {
+    tracing::warn!(backend, %error, "an account could not be connected");
+    let text = "The authorization server did not let the broker connect the account. Nothing was changed. The log of the broker has the reason.";
+    HtmlPage::new("Not connected").text(text).respond(StatusCode::BAD_GATEWAY)
+}

@@ -1,0 +1,284 @@
+//! A person connects an account at a backend: authorization code with PKCE (RFC 7636), the
+//! identification of the issuer (RFC 9207), and the end of a connection (RFC 7009).
+//!
+//! Invariants:
+//! - An authorization request belongs to one principal and one browser, and its answer counts once.
+//! - Nothing of an answer is used or shown before its issuer is checked.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::Uri;
+use protocol::ids::{PrincipalId, TenantId};
+use records::{GrantState, SecretKey, SecretKind, StoredGrant};
+use rules::limits::oauth::CONNECT_REQUEST_LIFE;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    discovery::DiscoveredServer,
+    fetch::OauthError,
+    registration::CALLBACK_PATH,
+    token_request::request_token,
+    user_tokens::{UserTokens, end_of, with_token},
+    vault::Grant,
+};
+use crate::auth::form_encoded;
+
+/// An authorization request that waits for its answer.
+#[derive(Serialize, Deserialize)]
+struct StoredLogin {
+    backend: String,
+    principal: String,
+    issuer: String,
+    verifier: String,
+    resource: String,
+    scopes: Vec<String>,
+    redirect_uri: String,
+    /// Digest of the browser's cookie.
+    browser: String,
+    /// True if the server identifies itself in each answer.
+    sends_issuer: bool,
+}
+
+/// Answer of an authorization server, as its redirect carries it.
+#[derive(Debug, Default)]
+pub struct AuthorizationAnswer {
+    pub state: String,
+    pub code: Option<String>,
+    pub error: Option<String>,
+    pub issuer: Option<String>,
+}
+
+impl AuthorizationAnswer {
+    /// Returns the tenant that began the request.
+    pub fn tenant(&self) -> Option<TenantId> {
+        TenantId::parse(self.state.split_once('.')?.0).ok()
+    }
+}
+
+/// Returns a random text of 256 bits.
+pub fn random_text() -> String {
+    URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
+}
+
+/// Returns a text under which a secret is stored.
+pub fn digest_of(text: &str) -> String {
+    URL_SAFE_NO_PAD.encode(digest(&SHA256, text.as_bytes()))
+}
+
+impl UserTokens {
+    /// Begins an authorization request. Returns the address for the browser.
+    pub async fn begin(
+        &self,
+        principal: &PrincipalId,
+        browser: &str,
+    ) -> Result<String, OauthError> {
+        let key = self.key(principal);
+        let settings = self.settings(&key)?;
+        let server = self.discovered_now().await?;
+        let endpoint = authorization_endpoint(self, &server)?;
+        let client = settings.client(&server).await?;
+        let wanted = self.vault.grant(&key).await?.map(|open| open.grant.wanted);
+        let scopes = self.scopes_for(&server, wanted.unwrap_or_default());
+        let redirect_uri = format!("{}{CALLBACK_PATH}", settings.base);
+        let (state, verifier) = (format!("{}.{}", self.tenant, random_text()), random_text());
+        let login = StoredLogin {
+            backend: self.backend_id.to_string(),
+            principal: principal.as_str().to_owned(),
+            issuer: server.issuer.clone(),
+            verifier: verifier.clone(),
+            resource: server.resource.clone(),
+            scopes: scopes.clone(),
+            redirect_uri: redirect_uri.clone(),
+            browser: digest_of(browser),
+            sends_issuer: server.flag("authorization_response_iss_parameter_supported"),
+        };
+        let place = login_place(&self.tenant, &state);
+        self.vault.put_secret(&place, &login, CONNECT_REQUEST_LIFE).await?;
+        let challenge = digest_of(&verifier);
+        let mut parameters = vec![
+            ("response_type", "code"),
+            ("client_id", client.client_id()),
+            ("redirect_uri", &redirect_uri),
+            ("state", &state),
+            ("code_challenge", &challenge),
+            ("code_challenge_method", "S256"),
+            ("resource", &server.resource),
+        ];
+        let scopes = scopes.join(" ");
+        if !scopes.is_empty() {
+            parameters.push(("scope", &scopes));
+        }
+        let query: Vec<String> = parameters
+            .iter()
+            .map(|(name, value)| format!("{name}={}", form_encoded(value)))
+            .collect();
+        let separator = if endpoint.contains('?') { '&' } else { '?' };
+        Ok(format!("{endpoint}{separator}{}", query.join("&")))
+    }
+
+    /// Ends an authorization request with the answer of the server. The principal is connected
+    /// when this returns.
+    pub async fn finish(
+        &self,
+        login: PendingLogin,
+        answer: &AuthorizationAnswer,
+    ) -> Result<(), OauthError> {
+        let login = login.0;
+        let issued = answer.issuer.as_ref();
+        if issued.map_or(login.sends_issuer, |issuer| *issuer != login.issuer) {
+            let text = "the answer does not come from the authorization server that was asked";
+            return Err(OauthError::Refused(text.to_owned()));
+        }
+        let refused = || OauthError::Refused("the authorization server refused".to_owned());
+        let code = answer.code.clone().filter(|_| answer.error.is_none()).ok_or_else(refused)?;
+        let server = self.discovered(None).await?;
+        if server.issuer != login.issuer {
+            let text = "the backend names another authorization server meanwhile";
+            return Err(OauthError::Refused(text.to_owned()));
+        }
+        let principal = PrincipalId::new(login.principal.as_str());
+        let key = self.key(&principal);
+        let client = self.settings(&key)?.client(&server).await?;
+        let form = vec![
+            ("grant_type", "authorization_code".to_owned()),
+            ("code", code),
+            ("redirect_uri", login.redirect_uri),
+            ("code_verifier", login.verifier),
+            ("resource", login.resource.clone()),
+        ];
+        let request = client.post(&server.token_endpoint, &server.issuer, form);
+        let unsigned = || OauthError::Unavailable("no client assertion can be signed".to_owned());
+        let token = request_token(&self.fetcher, request.ok_or_else(unsigned)?).await?;
+        let grant = Grant {
+            access_token: String::new(),
+            refresh_token: None,
+            renew_at_us: None,
+            scopes: login.scopes.clone(),
+            wanted: login.scopes,
+            resource: login.resource,
+            url: self.backend.url.clone(),
+            revocation_endpoint: server.text("revocation_endpoint").map(str::to_owned),
+        };
+        let ends = (GrantState::Connected, end_of(&token));
+        self.vault.put(&key, &login.issuer, &with_token(grant, &token), ends, None).await?;
+        self.forget(&principal);
+        Ok(())
+    }
+
+    /// Takes the authorization request of an answer. `None`: it is unknown, has expired, was
+    /// answered already, or belongs to another browser, backend or principal.
+    pub async fn take_login(
+        &self,
+        state: &str,
+        principal: &PrincipalId,
+        browser: &str,
+    ) -> Result<Option<PendingLogin>, OauthError> {
+        let place = login_place(&self.tenant, state);
+        let known: Option<StoredLogin> = self.vault.secret(&place).await?;
+        let is_mine = |login: &StoredLogin| {
+            login.backend == self.backend_id.as_str()
+                && login.principal == principal.as_str()
+                && login.browser == digest_of(browser)
+        };
+        if !known.as_ref().is_some_and(is_mine) {
+            return Ok(None);
+        }
+        Ok(self.vault.take_secret(&place).await?.map(PendingLogin))
+    }
+
+    /// Ends a connection here, and at the authorization server if it can (RFC 7009). Returns false
+    /// if there was none.
+    pub async fn disconnect(&self, principal: &PrincipalId) -> Result<bool, OauthError> {
+        let key = self.key(principal);
+        let open = self.vault.grant(&key).await?;
+        let removed = self.vault.remove(&key).await?;
+        self.forget(principal);
+        let Some(open) = open else { return Ok(removed) };
+        let endpoint = open.grant.revocation_endpoint.as_deref();
+        let token = open.grant.refresh_token.filter(|token| !token.is_empty());
+        let token = token.unwrap_or(open.grant.access_token);
+        if let Some(endpoint) = endpoint.and_then(|url| self.fetcher.permitted(url))
+            && let Ok(server) = self.discovered(None).await
+            && server.issuer == open.stored.record.issuer
+            && let Ok(client) = self.settings(&key)?.client(&server).await
+            && let Some(request) = client.post(&endpoint, &server.issuer, vec![("token", token)])
+        {
+            // The grant is gone here in any case.
+            let _best_effort = self.fetcher.send(request).await;
+        }
+        Ok(removed)
+    }
+
+    /// Returns the state of the principal's connection, if there is one.
+    pub async fn connection(
+        &self,
+        principal: &PrincipalId,
+    ) -> Result<Option<StoredGrant>, OauthError> {
+        Ok(self.vault.grant(&self.key(principal)).await?.map(|open| open.stored))
+    }
+
+    /// Finds the server of the backend now, and what the page shows of it: its issuer and scopes.
+    pub async fn consent(
+        &self,
+        principal: &PrincipalId,
+    ) -> Result<(String, Vec<String>), OauthError> {
+        let server = self.discovered_now().await?;
+        let wanted = self.vault.grant(&self.key(principal)).await?.map(|open| open.grant.wanted);
+        let scopes = self.scopes_for(&server, wanted.unwrap_or_default());
+        Ok((server.issuer.clone(), scopes))
+    }
+
+    /// Returns the scopes to ask for: those of an earlier connection with those that the backend
+    /// demanded since, or those of the settings, or those that the backend names.
+    fn scopes_for(&self, server: &DiscoveredServer, wanted: Vec<String>) -> Vec<String> {
+        let mut scopes = match (wanted.is_empty(), self.auth.scopes.is_empty()) {
+            (false, _) => wanted,
+            (true, false) => self.auth.scopes.clone(),
+            (true, true) => server.scopes.clone(),
+        };
+        let offline = "offline_access".to_owned();
+        if server.texts("scopes_supported").contains(&offline) && !scopes.contains(&offline) {
+            scopes.push(offline);
+        }
+        scopes
+    }
+}
+
+/// The request that an answer belongs to.
+pub struct PendingLogin(StoredLogin);
+
+/// Returns the backend of an authorization request, before it is taken.
+pub async fn backend_of(
+    durable: &Arc<crate::persistence::Persistence>,
+    tenant: &TenantId,
+    state: &str,
+) -> Result<Option<String>, OauthError> {
+    let vault = super::vault::Vault(durable.clone());
+    let login: Option<StoredLogin> = vault.secret(&login_place(tenant, state)).await?;
+    Ok(login.map(|login| login.backend))
+}
+
+fn login_place(tenant: &TenantId, state: &str) -> SecretKey {
+    SecretKey { kind: SecretKind::Login, tenant: tenant.clone(), name: digest_of(state) }
+}
+
+/// Returns the endpoint for browsers. The server must support PKCE with S256.
+fn authorization_endpoint(
+    tokens: &UserTokens,
+    server: &DiscoveredServer,
+) -> Result<String, OauthError> {
+    let issuer = &server.issuer;
+    if !server.texts("code_challenge_methods_supported").iter().any(|method| method == "S256") {
+        let text = format!("{issuer} does not announce PKCE with S256");
+        return Err(OauthError::Refused(text));
+    }
+    let text = server.text("authorization_endpoint").unwrap_or_default();
+    let usable: Option<Uri> = tokens.fetcher.permitted(text);
+    usable.map(|_| text.to_owned()).ok_or_else(|| {
+        OauthError::Refused(format!(
+            "{issuer} names no authorization_endpoint that the broker may use"
+        ))
+    })
+}

@@ -1,0 +1,66 @@
+//! Connections for operators, and one-time links that sign a person in at the connect page.
+
+use std::sync::Arc;
+
+use protocol::ids::{PrincipalId, TenantId};
+use records::{SecretKey, SecretKind, StoredGrant};
+use rules::limits::oauth::CONNECT_LINK_LIFE;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    connect::{digest_of, random_text},
+    fetch::OauthError,
+    vault::Vault,
+};
+use crate::persistence::Persistence;
+
+/// What a one-time link signs in to.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ConnectLink {
+    pub principal: String,
+    pub backend: String,
+}
+
+/// Connections of all backends. Clones share the store.
+#[derive(Debug, Clone)]
+pub struct Connections(Vault);
+
+impl Connections {
+    pub fn new(durable: Arc<Persistence>) -> Self {
+        Self(Vault(durable))
+    }
+
+    /// Returns the connections of a tenant, by backend and principal.
+    pub async fn list(&self, tenant: &TenantId) -> Result<Vec<StoredGrant>, OauthError> {
+        self.0.grants_of(tenant).await
+    }
+
+    /// Makes a link for a principal. Returns the secret of its address.
+    pub async fn make_link(
+        &self,
+        tenant: &TenantId,
+        principal: &PrincipalId,
+        backend: &str,
+    ) -> Result<String, OauthError> {
+        let secret = format!("{tenant}.{}", random_text());
+        let link =
+            ConnectLink { principal: principal.as_str().to_owned(), backend: backend.to_owned() };
+        self.0.put_secret(&place(tenant, &secret), &link, CONNECT_LINK_LIFE).await?;
+        Ok(secret)
+    }
+
+    /// Uses a link up. `None`: it is unknown, has expired or was used already.
+    pub async fn take_link(
+        &self,
+        secret: &str,
+    ) -> Result<Option<(TenantId, ConnectLink)>, OauthError> {
+        let tenant = secret.split_once('.').and_then(|(tenant, _)| TenantId::parse(tenant).ok());
+        let Some(tenant) = tenant else { return Ok(None) };
+        let link = self.0.take_secret(&place(&tenant, secret)).await?;
+        Ok(link.map(|link| (tenant, link)))
+    }
+}
+
+fn place(tenant: &TenantId, secret: &str) -> SecretKey {
+    SecretKey { kind: SecretKind::Link, tenant: tenant.clone(), name: digest_of(secret) }
+}

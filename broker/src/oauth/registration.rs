@@ -1,0 +1,213 @@
+//! The broker's identity at the authorization server of a backend: a client that the operator
+//! registered, a client ID metadata document, or dynamic registration (RFC 7591).
+//!
+//! Invariant: a registration and a configured credential belong to one issuer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{
+    HeaderValue, Method, Request, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE},
+};
+use http_body_util::Full;
+use records::{GrantKey, SecretKey, SecretKind};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use transport::parse_http_url;
+
+use super::{
+    discovery::DiscoveredServer,
+    fetch::{OauthError, OauthFetcher, object},
+    vault::Vault,
+};
+use crate::{
+    auth::{ClientAuthentication, ClientCredential},
+    config::{
+        ClientKey, Secret,
+        spec::{BackendAuth, ClientAuthMethod},
+    },
+};
+
+/// Paths of the broker as a client.
+pub const CALLBACK_PATH: &str = "/oauth/callback";
+pub const CLIENT_METADATA_PATH: &str = "/oauth/client-metadata.json";
+/// Life of a registration, which then is made again.
+const REGISTRATION_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
+
+/// A client as it is stored. A configured one is stored without its credential.
+#[derive(Clone, Serialize, Deserialize)]
+struct StoredClient {
+    issuer: String,
+    client_id: String,
+    client_secret: Option<String>,
+    method: String,
+    redirect_uri: String,
+}
+
+/// What decides about the client.
+pub(super) struct ClientSettings<'a> {
+    pub(super) auth: &'a BackendAuth,
+    pub(super) vault: &'a Vault,
+    pub(super) fetcher: &'a OauthFetcher,
+    /// Address of the broker for browsers.
+    pub(super) base: &'a str,
+    pub(super) key: &'a GrantKey,
+}
+
+/// Returns the metadata of the broker as a client.
+pub fn client_metadata(base: &str) -> Value {
+    json!({
+        "client_id": format!("{base}{CLIENT_METADATA_PATH}"),
+        "client_name": "mcp-broker",
+        "redirect_uris": [format!("{base}{CALLBACK_PATH}")],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": "none",
+        "application_type": application_type(base),
+    })
+}
+
+/// Clients with a redirect URI on the same machine are native ones (OpenID Connect Registration
+/// 1.0, 2).
+fn application_type(base: &str) -> &'static str {
+    if base.starts_with("https://") { "web" } else { "native" }
+}
+
+impl ClientSettings<'_> {
+    /// Returns the client for a server. Registers it if that is necessary.
+    pub(super) async fn client(
+        &self,
+        server: &DiscoveredServer,
+    ) -> Result<ClientAuthentication, OauthError> {
+        if let Some(id) = &self.auth.client_id {
+            self.bind(&server.issuer, id).await?;
+            let credential = configured(self.auth, server)?;
+            return Ok(ClientAuthentication::new(id, credential));
+        }
+        if server.flag("client_id_metadata_document_supported")
+            && let Some(id) = self.metadata_url()
+        {
+            return Ok(ClientAuthentication::new(&id, ClientCredential::None));
+        }
+        let name = format!("{} {}", self.key.backend, server.issuer);
+        let place = self.place(name);
+        let known: Option<StoredClient> = self.vault.secret(&place).await?;
+        let redirect_uri = format!("{}{CALLBACK_PATH}", self.base);
+        let client = match known.filter(|known| known.redirect_uri == redirect_uri) {
+            Some(known) => known,
+            None => {
+                let made = self.register(server, redirect_uri).await?;
+                self.vault.put_secret(&place, &made, REGISTRATION_LIFE).await?;
+                made
+            }
+        };
+        let secret = || Secret::new(client.client_secret.as_deref().unwrap_or_default());
+        let credential = match client.method.as_str() {
+            "client_secret_basic" => ClientCredential::Basic(secret()),
+            "client_secret_post" => ClientCredential::Post(secret()),
+            _ => ClientCredential::None,
+        };
+        Ok(ClientAuthentication::new(&client.client_id, credential))
+    }
+
+    fn place(&self, name: String) -> SecretKey {
+        SecretKey { kind: SecretKind::Client, tenant: self.key.tenant.clone(), name }
+    }
+
+    /// Keeps a configured credential with the first issuer that got it.
+    async fn bind(&self, issuer: &str, client_id: &str) -> Result<(), OauthError> {
+        if self.auth.issuer.is_some() {
+            return Ok(()); // discovery holds to it
+        }
+        let place = self.place(format!("{} configured {client_id}", self.key.backend));
+        match self.vault.secret::<String>(&place).await? {
+            Some(bound) if bound != issuer => Err(OauthError::Refused(format!(
+                "the backend names the authorization server {issuer} now, but the credential belongs to {bound}: change auth"
+            ))),
+            Some(_) => Ok(()),
+            None => self.vault.put_secret(&place, &issuer, REGISTRATION_LIFE).await,
+        }
+    }
+
+    /// Returns the address of the client ID metadata document, which must be an https one.
+    fn metadata_url(&self) -> Option<String> {
+        let own = format!("{}{CLIENT_METADATA_PATH}", self.base);
+        let url = self.auth.client_metadata_url.clone().unwrap_or(own);
+        let uri = parse_http_url(&url).ok()?;
+        (uri.scheme_str() == Some("https")).then_some(url)
+    }
+
+    async fn register(
+        &self,
+        server: &DiscoveredServer,
+        redirect_uri: String,
+    ) -> Result<StoredClient, OauthError> {
+        let endpoint =
+            server.text("registration_endpoint").and_then(|url| self.fetcher.permitted(url));
+        let endpoint = endpoint.ok_or_else(|| {
+            OauthError::Refused(format!(
+                "{} registers no clients: register the broker there and set auth.client_id",
+                server.issuer
+            ))
+        })?;
+        let supported = server.texts("token_endpoint_auth_methods_supported");
+        let methods = ["client_secret_basic", "client_secret_post", "none"];
+        let wanted = methods
+            .into_iter()
+            .find(|method| supported.iter().any(|known| known == method))
+            .unwrap_or("client_secret_basic");
+        let mut body = client_metadata(self.base);
+        body["token_endpoint_auth_method"] = json!(wanted);
+        if let Some(members) = body.as_object_mut() {
+            members.remove("client_id");
+        }
+        let mut request = Request::new(Full::new(Bytes::from(body.to_string())));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = endpoint.clone();
+        let json = HeaderValue::from_static("application/json");
+        request.headers_mut().insert(CONTENT_TYPE, json.clone());
+        request.headers_mut().insert(ACCEPT, json);
+        let (status, answer) = self.fetcher.send(request).await?;
+        let refused =
+            || OauthError::Refused(format!("{endpoint} answers {status} to a registration"));
+        let is_made = [StatusCode::CREATED, StatusCode::OK].contains(&status);
+        let answer = object(&answer).filter(|_| is_made).ok_or_else(refused)?;
+        let member = |name| answer.get(name).and_then(Value::as_str).map(str::to_owned);
+        let client_secret = member("client_secret").filter(|secret| !secret.is_empty());
+        let method = member("token_endpoint_auth_method")
+            .unwrap_or_else(|| if client_secret.is_some() { wanted } else { "none" }.to_owned());
+        if client_secret.is_none() && method != "none" {
+            return Err(OauthError::Refused(format!("{endpoint} gives no client_secret")));
+        }
+        Ok(StoredClient {
+            issuer: server.issuer.clone(),
+            client_id: member("client_id").ok_or_else(refused)?,
+            client_secret,
+            method,
+            redirect_uri,
+        })
+    }
+}
+
+/// Returns the configured credential. Without a configured method, the one that the server takes.
+fn configured(
+    auth: &BackendAuth,
+    server: &DiscoveredServer,
+) -> Result<ClientCredential, OauthError> {
+    let unusable = || OauthError::Refused("auth.client_key cannot be read".to_owned());
+    if let Some(pem) = &auth.client_key {
+        let key = ClientKey::from_pem(pem).ok_or_else(unusable)?;
+        return Ok(ClientCredential::Key { key, key_id: auth.client_key_id.clone() });
+    }
+    let Some(secret) = auth.client_secret.as_deref().map(Secret::new) else {
+        return Ok(ClientCredential::None);
+    };
+    let supported = server.texts("token_endpoint_auth_methods_supported");
+    let takes = |method: &str| supported.iter().any(|known| known == method);
+    let post = match auth.token_endpoint_auth_method {
+        Some(method) => method == ClientAuthMethod::ClientSecretPost,
+        None => takes("client_secret_post") && !takes("client_secret_basic"),
+    };
+    Ok(if post { ClientCredential::Post(secret) } else { ClientCredential::Basic(secret) })
+}

@@ -1,0 +1,170 @@
+//! Grants of principals, registrations and one-time secrets as values: sealed, each for its place.
+//!
+//! Invariant: a grant opens for its tenant, backend, principal and issuer only.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use protocol::ids::TenantId;
+use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::fetch::OauthError;
+use crate::persistence::{Persistence, StoreError};
+
+/// Grants and secrets of the broker. Clones share the store.
+#[derive(Debug, Clone)]
+pub(super) struct Vault(pub(super) Arc<Persistence>);
+
+/// What a grant holds.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Grant {
+    pub(super) access_token: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) refresh_token: Option<String>,
+    /// Time from which a new access token is sought, in microseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) renew_at_us: Option<i64>,
+    /// Scopes of the tokens.
+    pub(super) scopes: Vec<String>,
+    /// Scopes to ask for when the principal connects again.
+    pub(super) wanted: Vec<String>,
+    pub(super) resource: String,
+    /// URL of the backend that the tokens are for.
+    pub(super) url: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) revocation_endpoint: Option<String>,
+}
+
+impl std::fmt::Debug for Grant {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Grant {{ url: {:?}, scopes: {:?} }}", self.url, self.scopes)
+    }
+}
+
+/// A grant with its row.
+#[derive(Debug, Clone)]
+pub(super) struct OpenGrant {
+    pub(super) stored: StoredGrant,
+    pub(super) grant: Grant,
+}
+
+pub(super) fn now_us() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn away(error: StoreError) -> OauthError {
+    OauthError::Unavailable(format!("the database does not answer: {error}"))
+}
+
+fn place(key: &GrantKey, issuer: &str) -> String {
+    let GrantKey { tenant, backend, principal } = key;
+    format!("upstream grant\0{tenant}\0{backend}\0{}\0{issuer}", principal.as_str())
+}
+
+fn secret_place(key: &SecretKey) -> String {
+    format!("upstream {}\0{}\0{}", key.kind.name(), key.tenant, key.name)
+}
+
+impl Vault {
+    /// Returns the grant of a principal. One that does not open counts as absent.
+    pub(super) async fn grant(&self, key: &GrantKey) -> Result<Option<OpenGrant>, OauthError> {
+        let found = self.0.ask("grant", self.0.store.grant(key)).await.map_err(away)?;
+        Ok(found.and_then(|stored| self.opened(stored)))
+    }
+
+    /// Returns the grant of the principal that connected first.
+    pub(super) async fn first(&self, key: &GrantKey) -> Result<Option<OpenGrant>, OauthError> {
+        let first = self.0.store.first_grant(&key.tenant, &key.backend);
+        let found = self.0.ask("first_grant", first).await.map_err(away)?;
+        Ok(found.and_then(|stored| self.opened(stored)))
+    }
+
+    fn opened(&self, stored: StoredGrant) -> Option<OpenGrant> {
+        let record = &stored.record;
+        let text = self.0.seal.open(&place(&record.key, &record.issuer), &record.sealed).ok()?;
+        let grant = serde_json::from_slice(&text).ok()?;
+        Some(OpenGrant { stored, grant })
+    }
+
+    /// Writes a grant, over the expected version only if there is one. Returns the new version.
+    pub(super) async fn put(
+        &self,
+        key: &GrantKey,
+        issuer: &str,
+        grant: &Grant,
+        (state, expires_at_us): (GrantState, Option<i64>),
+        expected: Option<i64>,
+    ) -> Result<Option<i64>, OauthError> {
+        let text = serde_json::to_vec(grant).unwrap_or_default();
+        let unsealed = |_| OauthError::Unavailable("a grant cannot be sealed".to_owned());
+        let record = GrantRecord {
+            key: key.clone(),
+            issuer: issuer.to_owned(),
+            sealed: self.0.seal.seal(&place(key, issuer), &text).map_err(unsealed)?,
+            state,
+            expires_at_us,
+        };
+        let put = self.0.store.put_grant(&record, expected);
+        self.0.ask("put_grant", put).await.map_err(away)
+    }
+
+    pub(super) async fn lease(
+        &self,
+        key: &GrantKey,
+        version: i64,
+        time: Duration,
+    ) -> Result<bool, OauthError> {
+        let lease = self.0.store.lease_grant(key, version, time);
+        self.0.ask("lease_grant", lease).await.map_err(away)
+    }
+
+    pub(super) async fn remove(&self, key: &GrantKey) -> Result<bool, OauthError> {
+        self.0.ask("remove_grant", self.0.store.remove_grant(key)).await.map_err(away)
+    }
+
+    pub(super) async fn grants_of(
+        &self,
+        tenant: &TenantId,
+    ) -> Result<Vec<StoredGrant>, OauthError> {
+        self.0.ask("grants_of", self.0.store.grants_of(tenant)).await.map_err(away)
+    }
+
+    pub(super) async fn put_secret(
+        &self,
+        key: &SecretKey,
+        value: &impl Serialize,
+        life: Duration,
+    ) -> Result<(), OauthError> {
+        let text = serde_json::to_vec(value).unwrap_or_default();
+        let unsealed = |_| OauthError::Unavailable("a secret cannot be sealed".to_owned());
+        let sealed = self.0.seal.seal(&secret_place(key), &text).map_err(unsealed)?;
+        let put = self.0.store.put_secret(key, &sealed, life);
+        self.0.ask("put_secret", put).await.map_err(away)
+    }
+
+    pub(super) async fn secret<T: DeserializeOwned>(
+        &self,
+        key: &SecretKey,
+    ) -> Result<Option<T>, OauthError> {
+        let found = self.0.ask("secret", self.0.store.secret(key)).await.map_err(away)?;
+        Ok(found.and_then(|sealed| self.opened_secret(key, &sealed)))
+    }
+
+    /// Takes a secret, which then exists no more.
+    pub(super) async fn take_secret<T: DeserializeOwned>(
+        &self,
+        key: &SecretKey,
+    ) -> Result<Option<T>, OauthError> {
+        let found = self.0.ask("take_secret", self.0.store.take_secret(key)).await.map_err(away)?;
+        Ok(found.and_then(|sealed| self.opened_secret(key, &sealed)))
+    }
+
+    fn opened_secret<T: DeserializeOwned>(&self, key: &SecretKey, sealed: &[u8]) -> Option<T> {
+        let text = self.0.seal.open(&secret_place(key), sealed).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+}

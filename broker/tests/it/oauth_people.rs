@@ -1,0 +1,342 @@
+//! Accounts that people connect at backends: the pages, the grants, and what clients get before and
+//! after.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use testkit::{
+    AuthorizationServer, FakeBackend, GateAnswer, TestBroker, TestClient, TokenRequest, eventually,
+    http::{RawResponse, send_http1},
+    within,
+};
+
+use crate::{builder, text_of};
+
+/// A browser: cookies, and requests to the broker.
+struct Browser<'b> {
+    broker: &'b TestBroker,
+    cookies: Mutex<HashMap<String, String>>,
+}
+
+impl<'b> Browser<'b> {
+    fn new(broker: &'b TestBroker) -> Self {
+        Self { broker, cookies: Mutex::default() }
+    }
+
+    async fn send(&self, method: &str, path: &str, form: &str) -> RawResponse {
+        let cookies: Vec<String> =
+            self.cookies.lock().iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let address = self.broker.http_address();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", address.to_string())
+            .header("cookie", cookies.join("; "))
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body(Full::new(Bytes::from(form.to_owned())))
+            .unwrap();
+        let answer = within("a page", send_http1(address, request)).await.unwrap();
+        for value in answer.headers.get_all("set-cookie") {
+            let (name, value) = value.to_str().unwrap().split_once('=').unwrap();
+            let value = value.split(';').next().unwrap();
+            self.cookies.lock().insert(name.to_owned(), value.to_owned());
+        }
+        answer
+    }
+
+    /// Opens the page of the backend and sends its form. Returns the address of the authorization
+    /// request.
+    async fn begin(&self) -> String {
+        let page = self.send("GET", "/connect/b", "").await;
+        assert_eq!(page.status, 200);
+        assert_eq!(page.header("x-frame-options"), Some("DENY"));
+        let page = page.text().await;
+        let proof = between(&page, "name=\"proof\" value=\"", "\"").expect(&page);
+        let sent = self.send("POST", "/connect/b", &format!("proof={proof}")).await;
+        let status = sent.status;
+        let location = sent.header("location").map(str::to_owned);
+        location.unwrap_or_else(|| panic!("no redirect, but {status}"))
+    }
+
+    /// Plays the authorization server's redirect back.
+    async fn answer(&self, request: &str, more: &str) -> u16 {
+        let state = parameter(request, "state").expect(request);
+        self.send("GET", &format!("/oauth/callback?state={state}{more}"), "").await.status
+    }
+
+    async fn connect(&self) -> u16 {
+        let request = self.begin().await;
+        self.answer(&request, "&code=code-1").await
+    }
+}
+
+fn between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'t str> {
+    text.split_once(before)?.1.split_once(after).map(|(found, _)| found)
+}
+
+fn parameter(url: &str, name: &str) -> Option<String> {
+    let mut pairs = url.split_once('?')?.1.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(found, _)| *found == name)?;
+    Some(value.to_owned())
+}
+
+fn member(request: &TokenRequest, name: &str) -> Option<String> {
+    parameter(&format!("?{}", request.form), name)
+}
+
+/// A backend that demands a token of each user, and its authorization server.
+struct World {
+    backend: FakeBackend,
+    server: AuthorizationServer,
+    accepted: Arc<Mutex<HashSet<String>>>,
+}
+
+impl World {
+    async fn start(life: u64) -> Self {
+        let (backend, server) = (FakeBackend::echo().await, AuthorizationServer::start().await);
+        let accepted = Arc::<Mutex<HashSet<String>>>::default();
+        let issued = accepted.clone();
+        let used = Mutex::new(HashSet::new());
+        server.set_metadata(json!({"code_challenge_methods_supported": ["S256"]}));
+        // Rotation with detection of reuse: a refresh token that comes twice ends everything.
+        server.answer_tokens(Arc::new(move |request, number| {
+            if let Some(refresh) = member(request, "refresh_token")
+                && !used.lock().insert(refresh)
+            {
+                issued.lock().clear();
+                return (400, json!({"error": "invalid_grant"}));
+            }
+            let token = format!("token-{number}");
+            issued.lock().insert(format!("Bearer {token}"));
+            (200, json!({"access_token": token, "token_type": "Bearer", "expires_in": life, "refresh_token": format!("refresh-{number}")}))
+        }));
+        let world = Self { backend, server, accepted };
+        world.gate(false);
+        world
+    }
+
+    fn gate(&self, needs_scope: bool) {
+        let document = json!({"resource": self.backend.url(), "authorization_servers": [self.server.issuer()]});
+        let accepted = self.accepted.clone();
+        self.backend.gate(move |path, headers| {
+            let answer = |status, challenge: Option<&str>, body: Value| {
+                let challenge =
+                    challenge.map(|text| ("www-authenticate".to_owned(), text.to_owned()));
+                Some(GateAnswer { status, headers: challenge.into_iter().collect(), body })
+            };
+            if path.starts_with("/.well-known/") {
+                return answer(200, None, document.clone());
+            }
+            let header = headers.get("authorization").and_then(|value| value.to_str().ok());
+            match header.is_some_and(|header| accepted.lock().contains(header)) {
+                false => answer(401, Some("Bearer"), json!({})),
+                true if needs_scope => answer(
+                    403,
+                    Some("Bearer error=\"insufficient_scope\", scope=\"more\""),
+                    json!({}),
+                ),
+                true => None,
+            }
+        });
+    }
+
+    fn spec(&self) -> Value {
+        let mut spec = self.backend.spec();
+        spec["auth"] = json!({"type": "oauth_user", "client_id": "broker", "scopes": ["base"]});
+        spec
+    }
+
+    async fn broker(&self) -> TestBroker {
+        let broker = builder().single_process().start().await;
+        let (status, view) = broker.admin().put_backend("default", "b", &self.spec()).await;
+        assert_eq!(status, 201, "{view}");
+        broker
+    }
+}
+
+async fn call(client: &TestClient, tool: &str) -> Value {
+    client.result("tools/call", json!({"name": tool, "arguments": {}})).await
+}
+
+#[tokio::test]
+async fn a_user_connects_an_account_and_the_backend_gets_its_token() {
+    let world = World::start(3600).await;
+    let broker = world.broker().await;
+    let url = format!("{}/connect/b", broker.url(""));
+    // A client that does not open URLs gets the address as text of a tool error.
+    let client = broker.connected(json!({})).await;
+    let told = call(&client, "b__connect").await;
+    assert_eq!(told["isError"], true, "{told}");
+    assert!(told.to_string().contains(&url), "{told}");
+    // One that does gets the error of MCP 2025-11-25.
+    let opens = broker.connected(json!({"elicitation": {"url": {}}})).await;
+    let error = opens.error("tools/call", json!({"name": "b__connect", "arguments": {}})).await;
+    assert_eq!(error["code"], -32042, "{error}");
+    assert_eq!(error["data"]["elicitations"][0]["url"], json!(url), "{error}");
+    let browser = Browser::new(&broker);
+    let request = browser.begin().await;
+    assert!(
+        request.starts_with(&format!("{}/authorize?response_type=code&", world.server.issuer()))
+    );
+    for (name, wanted) in
+        [("code_challenge_method", "S256"), ("client_id", "broker"), ("scope", "base")]
+    {
+        assert_eq!(parameter(&request, name).as_deref(), Some(wanted), "{request}");
+    }
+    assert!(
+        parameter(&request, "resource").is_some()
+            && parameter(&request, "state").unwrap().len() > 43
+    );
+    assert_eq!(browser.answer(&request, "&code=code-1").await, 200);
+    assert_eq!(browser.answer(&request, "&code=code-1").await, 403, "an answer counts once");
+    let asked = world.server.take_token_requests();
+    assert_eq!(asked.len(), 1);
+    assert!(
+        member(&asked[0], "code_verifier").is_some() && member(&asked[0], "resource").is_some()
+    );
+    eventually("the tools", || async {
+        let listed = client.result("tools/list", json!({})).await;
+        if listed.to_string().contains("b__echo") { Ok(()) } else { Err(listed) }
+    })
+    .await;
+    assert_ne!(call(&client, "b__echo").await["isError"], true);
+    let path = "/admin/v1/tenants/default/connections";
+    let (_, list) = broker.admin().get(path).await;
+    let connection = &list["connections"][0];
+    assert_eq!(
+        (&connection["state"], &connection["principal"]),
+        (&json!("connected"), &json!("anonymous"))
+    );
+    assert!(!list.to_string().contains("token-"), "{list}");
+    assert_eq!(broker.admin().delete(&format!("{path}/anonymous/b")).await.0, 204);
+    eventually("the end of the connection", || async {
+        let told = call(&client, "b__echo").await;
+        if told["isError"] == true { Ok(()) } else { Err(text_of(&told).to_owned()) }
+    })
+    .await;
+    assert!(!broker.log().contains("token-1") && !broker.log().contains("refresh-1"));
+}
+
+#[tokio::test]
+async fn answers_of_others_and_forms_from_elsewhere_connect_nothing() {
+    let world = World::start(3600).await;
+    world.server.set_metadata(json!({"code_challenge_methods_supported": ["S256"], "authorization_response_iss_parameter_supported": true}));
+    let broker = world.broker().await;
+    let (victim, attacker) = (Browser::new(&broker), Browser::new(&broker));
+    let request = attacker.begin().await;
+    assert_eq!(victim.answer(&request, "&code=c").await, 403, "of another browser");
+    let issuer = world.server.issuer().replace(':', "%3A").replace('/', "%2F");
+    assert_eq!(attacker.answer(&request, "&code=c").await, 502, "without iss");
+    let request = attacker.begin().await;
+    assert_eq!(attacker.answer(&request, &format!("&code=c&iss={issuer}%2F")).await, 502);
+    let request = attacker.begin().await;
+    assert_eq!(attacker.answer(&request, &format!("&error=access_denied&iss={issuer}")).await, 502);
+    for form in ["", "proof=", "proof=x", "action=end&proof=x"] {
+        assert_eq!(victim.send("POST", "/connect/b", form).await.status, 403, "{form}");
+    }
+    assert_eq!(world.server.take_token_requests(), []);
+    let request = attacker.begin().await;
+    assert_eq!(attacker.answer(&request, &format!("&code=c&iss={issuer}")).await, 200);
+    world.server.set_metadata(json!({}));
+    let page = attacker.send("GET", "/connect/b", "").await;
+    assert_eq!(page.status, 200);
+    let page = page.text().await;
+    let proof = between(&page, "name=\"proof\" value=\"", "\"").unwrap();
+    let sent = attacker.send("POST", "/connect/b", &format!("proof={proof}")).await;
+    assert_eq!(sent.status, 502, "a server without PKCE is not used");
+}
+
+#[tokio::test]
+async fn many_calls_at_the_end_of_a_token_use_the_refresh_token_once() {
+    let world = World::start(3).await;
+    let broker = world.broker().await;
+    assert_eq!(Browser::new(&broker).connect().await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.connected(json!({})).await;
+    eventually("three renewals", || async {
+        let results =
+            futures_util::future::join_all((0..20).map(|_| call(&client, "b__echo"))).await;
+        assert!(results.iter().all(|result| result["isError"] != true), "{results:?}");
+        let path = "/admin/v1/tenants/default/connections";
+        let (_, list) = broker.admin().get(path).await;
+        assert_eq!(list["connections"][0]["state"], "connected");
+        let labels = [("outcome", "granted")];
+        let granted = broker.admin().metric("mcp_upstream_refresh_total", &labels).await;
+        if granted >= Some(3.0) { Ok(()) } else { Err(granted) }
+    })
+    .await;
+    // A server that refuses the refresh token ends the connection, and says so.
+    world.server.answer_tokens(Arc::new(|_, _| (400, json!({"error": "invalid_grant"}))));
+    eventually("the end", || async {
+        let told = call(&client, "b__echo").await;
+        if told["isError"] == true { Ok(()) } else { Err(told) }
+    })
+    .await;
+    let (_, list) = broker.admin().get("/admin/v1/tenants/default/connections").await;
+    assert_eq!(list["connections"][0]["state"], "reconnect");
+}
+
+#[tokio::test]
+async fn a_backend_that_wants_more_scopes_leads_to_the_page_again() {
+    let world = World::start(3600).await;
+    let broker = world.broker().await;
+    let browser = Browser::new(&broker);
+    assert_eq!(browser.connect().await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.connected(json!({})).await;
+    call(&client, "b__echo").await;
+    world.gate(true);
+    let told = call(&client, "b__echo").await;
+    assert!(told.to_string().contains("/connect/b"), "{told}");
+    let request = browser.begin().await;
+    assert_eq!(parameter(&request, "scope").as_deref(), Some("base+more"));
+}
+
+#[tokio::test]
+async fn a_link_signs_one_principal_in_once() {
+    let world = World::start(3600).await;
+    let broker =
+        builder().single_process().auth_required().admin_token("operator-of-tests").start().await;
+    let admin = broker.admin();
+    let (status, view) = admin.put_backend("default", "b", &world.spec()).await;
+    assert_eq!(status, 201, "{view}");
+    let page = Browser::new(&broker);
+    assert_eq!(page.send("GET", "/connect/b", "").await.status, 403, "without a login");
+    let path = "/admin/v1/tenants/default/connections";
+    let (status, link) = admin.post(path, &json!({"principal": "ann", "backend": "b"})).await;
+    assert_eq!(status, 201, "{link}");
+    let secret = parameter(link["url"].as_str().unwrap(), "link").unwrap();
+    let browser = Browser::new(&broker);
+    assert_eq!(browser.send("GET", &format!("/connect?link={secret}"), "").await.status, 200);
+    assert_eq!(browser.send("POST", "/connect", &format!("link={secret}")).await.status, 303);
+    let thief = Browser::new(&broker);
+    assert_eq!(thief.send("POST", "/connect", &format!("link={secret}")).await.status, 403);
+    assert_eq!(browser.connect().await, 200);
+    let (_, list) = admin.get(path).await;
+    assert_eq!(list["connections"][0]["principal"], "ann", "{list}");
+    for (body, wanted) in [
+        (json!({"principal": "", "backend": "b"}), 400),
+        (json!({"principal": "ann", "backend": "c"}), 404),
+        (json!({"backend": "b"}), 400),
+    ] {
+        assert_eq!(admin.post(path, &body).await.0, wanted, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_shared_link_cannot_carry_tokens_of_users() {
+    let world = World::start(3600).await;
+    let broker = builder().single_process().start().await;
+    let mut spec = world.spec();
+    spec["links"] = json!("shared");
+    let (status, problem) = broker.admin().put_backend("default", "b", &spec).await;
+    assert_eq!(status, 400, "{problem}");
+    assert_eq!(problem["field"], "auth.type");
+}

@@ -1,0 +1,88 @@
+//! Grants of principals at backends, and secrets of the broker as an OAuth client. What is secret
+//! in them is sealed by the caller.
+
+use std::time::Duration;
+
+use protocol::ids::{BackendId, PrincipalId, TenantId};
+
+/// Place of a grant. A grant belongs to one principal.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct GrantKey {
+    pub tenant: TenantId,
+    pub backend: BackendId,
+    pub principal: PrincipalId,
+}
+
+/// Whether a grant can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrantState {
+    Connected,
+    /// The principal must connect again.
+    Reconnect,
+}
+
+impl GrantState {
+    pub const ALL: [Self; 2] = [Self::Connected, Self::Reconnect];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Reconnect => "reconnect",
+        }
+    }
+
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
+/// A grant as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantRecord {
+    pub key: GrantKey,
+    pub issuer: String,
+    /// Sealed by the caller, each time into other bytes.
+    pub sealed: Vec<u8>,
+    pub state: GrantState,
+    /// End of the access token, if it is known.
+    pub expires_at_us: Option<i64>,
+}
+
+/// A grant as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredGrant {
+    pub record: GrantRecord,
+    /// Grows with every write.
+    pub version: i64,
+    /// Time that another process may still use the refresh token. Zero without a lease.
+    pub lease_left: Duration,
+}
+
+/// Purpose of a stored secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecretKind {
+    /// An authorization request that a browser began.
+    Login,
+    /// A one-time link that signs a principal in.
+    Link,
+    /// The broker's registration at an authorization server.
+    Client,
+}
+
+impl SecretKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Login => "login",
+            Self::Link => "link",
+            Self::Client => "client",
+        }
+    }
+}
+
+/// Place of a secret. The name is a digest or another text without secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretKey {
+    pub kind: SecretKind,
+    pub tenant: TenantId,
+    pub name: String,
+}

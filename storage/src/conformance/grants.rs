@@ -1,0 +1,141 @@
+//! Behaviours of every [`GrantStore`](crate::GrantStore).
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use protocol::ids::PrincipalId;
+use records::{
+    AdminChange, BackendRecord, GrantKey, GrantRecord, GrantState, SecretKey, SecretKind,
+};
+
+use super::{LONG, Outcome, backend, config::tenant_record, tenant};
+use crate::DurableStore;
+
+pub async fn a_grant_is_kept_as_given_for_its_principal_only(store: &dyn DurableStore) -> Outcome {
+    let (ann, bob) = (record("ann", 1), record("bob", 2));
+    assert_eq!(store.grant(&ann.key).await?, None);
+    assert_eq!(store.put_grant(&ann, None).await?, Some(1));
+    assert_eq!(store.grant(&bob.key).await?, None);
+    assert_eq!(store.put_grant(&bob, None).await?, Some(1));
+    let found = store.grant(&ann.key).await?.expect("a grant");
+    assert_eq!((&found.record, found.version, found.lease_left), (&ann, 1, Duration::ZERO));
+    let all = store.grants_of(&tenant("acme")).await?;
+    assert_eq!(all.into_iter().map(|grant| grant.record).collect::<Vec<_>>(), [ann.clone(), bob]);
+    assert_eq!(store.grants_of(&tenant("zoo")).await?, []);
+    assert!(store.remove_grant(&ann.key).await?);
+    assert!(!store.remove_grant(&ann.key).await?);
+    Ok(())
+}
+
+pub async fn a_grant_is_written_over_the_expected_version_only(
+    store: &dyn DurableStore,
+) -> Outcome {
+    let first = record("ann", 1);
+    assert_eq!(store.put_grant(&first, Some(1)).await?, None, "nothing is there");
+    store.put_grant(&first, None).await?;
+    let second =
+        GrantRecord { state: GrantState::Reconnect, expires_at_us: None, ..record("ann", 2) };
+    assert_eq!(store.put_grant(&second, Some(1)).await?, Some(2));
+    assert_eq!(store.put_grant(&record("ann", 3), Some(1)).await?, None);
+    assert_eq!(store.grant(&first.key).await?.map(|grant| grant.record), Some(second));
+    store.remove_grant(&first.key).await?;
+    assert_eq!(
+        store.put_grant(&record("ann", 4), Some(2)).await?,
+        None,
+        "a removed grant is not made again"
+    );
+    Ok(())
+}
+
+pub async fn one_of_many_gets_the_lease_of_a_grant(store: &dyn DurableStore) -> Outcome {
+    let grant = record("ann", 1);
+    store.put_grant(&grant, None).await?;
+    let tries = join_all((0..8).map(|_| store.lease_grant(&grant.key, 1, LONG))).await;
+    let got = tries.into_iter().collect::<Result<Vec<_>, _>>()?;
+    assert_eq!(got.iter().filter(|got| **got).count(), 1);
+    let found = store.grant(&grant.key).await?.expect("a grant");
+    assert!(found.lease_left > LONG / 2 && found.version == 1);
+    assert_eq!(store.put_grant(&record("ann", 2), Some(1)).await?, Some(2));
+    assert!(!store.lease_grant(&grant.key, 1, LONG).await?, "of an old version");
+    assert!(store.lease_grant(&grant.key, 2, Duration::ZERO).await?, "a write ends the lease");
+    assert!(store.lease_grant(&grant.key, 2, LONG).await?, "a lease of no time is over");
+    Ok(())
+}
+
+pub async fn the_first_connected_grant_is_found_and_grants_are_counted(
+    store: &dyn DurableStore,
+) -> Outcome {
+    let (acme, one) = (tenant("acme"), backend("one"));
+    assert_eq!(store.first_grant(&acme, &one).await?, None);
+    store.put_grant(&record("zoe", 1), None).await?;
+    store.put_grant(&record("ann", 2), None).await?;
+    let first = store.first_grant(&acme, &one).await?.map(|grant| grant.record.key.principal);
+    assert!(first.is_some());
+    for name in ["ann", "zoe"] {
+        let lost = GrantRecord { state: GrantState::Reconnect, ..record(name, 3) };
+        store.put_grant(&lost, None).await?;
+    }
+    assert_eq!(store.first_grant(&acme, &one).await?, None);
+    assert_eq!(store.grant_counts().await?, [(GrantState::Reconnect, 2)]);
+    Ok(())
+}
+
+pub async fn grants_end_with_their_backend_and_their_tenant(store: &dyn DurableStore) -> Outcome {
+    let (acme, one) = (tenant("acme"), backend("one"));
+    let made = || async {
+        store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+        let settings = BackendRecord {
+            tenant: acme.clone(),
+            backend: one.clone(),
+            settings: vec![1],
+            created_at_us: 1,
+            updated_at_us: 1,
+        };
+        store.apply(AdminChange::PutBackend(&settings), None).await?;
+        store.put_grant(&record("ann", 1), None).await?;
+        store.put_secret(&secret("s"), b"sealed", LONG).await
+    };
+    made().await?;
+    store.apply(AdminChange::DeleteBackend(&acme, &one), None).await?;
+    assert_eq!(store.grants_of(&acme).await?, []);
+    assert!(store.secret(&secret("s")).await?.is_some());
+    made().await?;
+    store.apply(AdminChange::DeleteTenant(&acme), None).await?;
+    assert_eq!(store.grants_of(&acme).await?, []);
+    assert_eq!(store.secret(&secret("s")).await?, None);
+    Ok(())
+}
+
+pub async fn a_secret_is_taken_once_and_expires(store: &dyn DurableStore) -> Outcome {
+    store.put_secret(&secret("a"), &[0, 255], LONG).await?;
+    store.put_secret(&secret("a"), &[1, 255], LONG).await?;
+    assert_eq!(store.secret(&secret("a")).await?, Some(vec![1, 255]));
+    let other = SecretKey { kind: SecretKind::Link, ..secret("a") };
+    assert_eq!(store.take_secret(&other).await?, None);
+    let tries = join_all((0..8).map(|_| async { store.take_secret(&secret("a")).await })).await;
+    let got = tries.into_iter().collect::<Result<Vec<_>, _>>()?;
+    assert_eq!(got.iter().flatten().count(), 1);
+    store.put_secret(&secret("b"), b"x", Duration::ZERO).await?;
+    assert_eq!(store.secret(&secret("b")).await?, None);
+    assert_eq!(store.take_secret(&secret("b")).await?, None);
+    Ok(())
+}
+
+fn secret(name: &str) -> SecretKey {
+    SecretKey { kind: SecretKind::Login, tenant: tenant("acme"), name: name.to_owned() }
+}
+
+fn record(principal: &str, number: u8) -> GrantRecord {
+    let key = GrantKey {
+        tenant: tenant("acme"),
+        backend: backend("one"),
+        principal: PrincipalId::new(principal),
+    };
+    GrantRecord {
+        key,
+        issuer: "https://as.example".to_owned(),
+        sealed: vec![number, 0, 255],
+        state: GrantState::Connected,
+        expires_at_us: Some(1_000),
+    }
+}

@@ -1,0 +1,62 @@
+//! Interface to the store of grants at backends, and of secrets of the broker as an OAuth client.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use protocol::ids::{BackendId, TenantId};
+use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant};
+
+use crate::StoreError;
+
+/// Grants and secrets. They end with their tenant, and grants end with their stored backend.
+#[async_trait]
+pub trait GrantStore: Send + Sync {
+    async fn grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, StoreError>;
+
+    /// Writes a grant and ends its lease. With `expected`, writes only over this version. Returns
+    /// the new version, or `None` if the row is another one or gone.
+    async fn put_grant(
+        &self,
+        record: &GrantRecord,
+        expected: Option<i64>,
+    ) -> Result<Option<i64>, StoreError>;
+
+    /// Takes the right to use the refresh token of this version for a time. Returns false if
+    /// another process has it, or the row has changed.
+    async fn lease_grant(
+        &self,
+        key: &GrantKey,
+        version: i64,
+        lease: Duration,
+    ) -> Result<bool, StoreError>;
+
+    /// Removes a grant, whatever its version. Returns false if there was none.
+    async fn remove_grant(&self, key: &GrantKey) -> Result<bool, StoreError>;
+
+    /// Returns the grants of a tenant, by backend and principal.
+    async fn grants_of(&self, tenant: &TenantId) -> Result<Vec<StoredGrant>, StoreError>;
+
+    /// Returns the oldest grant of a backend that is connected.
+    async fn first_grant(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+    ) -> Result<Option<StoredGrant>, StoreError>;
+
+    /// Returns the number of grants in each state.
+    async fn grant_counts(&self) -> Result<Vec<(GrantState, u64)>, StoreError>;
+
+    /// Writes a secret that expires after `life`. Removes expired ones.
+    async fn put_secret(
+        &self,
+        key: &SecretKey,
+        sealed: &[u8],
+        life: Duration,
+    ) -> Result<(), StoreError>;
+
+    /// Returns a secret that has not expired.
+    async fn secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Removes and returns a secret that has not expired. Only one caller gets it.
+    async fn take_secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError>;
+}
