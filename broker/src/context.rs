@@ -7,6 +7,7 @@
 
 use std::{
     sync::Arc,
+    sync::atomic::AtomicUsize,
     time::{Duration, Instant},
 };
 
@@ -56,6 +57,8 @@ pub struct Context {
     /// Limits of requests per second.
     pub rates: Arc<RateLimiter>,
     pub overload: Arc<OverloadManager>,
+    /// Bytes of the lists that backends show to single links.
+    pub own_lists_bytes: Arc<AtomicUsize>,
     started: Instant,
 }
 
@@ -92,6 +95,7 @@ impl Context {
             cursor_key,
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
+            own_lists_bytes: Arc::default(),
             unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             started,
         })

@@ -7,6 +7,7 @@
 
 mod alike;
 mod backend_lists;
+mod list_difference;
 mod tool_traits;
 
 use std::{
@@ -29,6 +30,7 @@ pub use self::{
     backend_lists::{
         BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry, read_page,
     },
+    list_difference::ListDifference,
     tool_traits::{TaskHost, TaskSupport, ToolTraits},
 };
 use super::{
@@ -151,6 +153,11 @@ impl Catalog {
     /// Builds the snapshot of the same tenant with other lists.
     pub fn rebuilt(&self, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
         Self::build(self.tenant.clone(), self.key.clone(), backends)
+    }
+
+    /// Returns the bytes of all pages, which are most of what the snapshot holds alone.
+    pub fn bytes(&self) -> usize {
+        self.lists.values().flat_map(|pages| &pages.pages).map(Bytes::len).sum()
     }
 
     /// Returns whether a backend lists a tool or prompt with this own name.

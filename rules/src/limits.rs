@@ -8,6 +8,7 @@ pub mod access;
 pub mod arguments;
 mod audit;
 pub mod oauth;
+pub mod own_lists;
 mod relations;
 pub mod sign_ins;
 pub mod tokens;

@@ -22,6 +22,7 @@ use protocol::{
     version::Version,
 };
 use rules::{
+    catalog::ListKind,
     event_log::EventKind,
     link_sharing::LinkScope,
     log_level::{self, LogLevel},
@@ -230,7 +231,8 @@ fn notification(
         Method::Progress => progress(link, connection, message),
         Method::Cancelled => cancelled(connection, message),
         Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => {
-            link.backend.refresh()
+            link.backend.refresh();
+            link.read_own_lists(changed_lists(message.method));
         }
         Method::ResourcesUpdated => link.subscriptions.on_updated(link, message),
         Method::LogMessage => log_message(link, connection, message, origin),
@@ -240,6 +242,15 @@ fn notification(
             Some(recipient) => recipient.receive(EventKind::Message, message),
             None => link.backend.shared.metrics.dropped_notification("unattributed"),
         },
+    }
+}
+
+/// Returns the lists that a notification is about.
+fn changed_lists(notified: Method) -> &'static [ListKind] {
+    match notified {
+        Method::ToolsListChanged => &[ListKind::Tools],
+        Method::PromptsListChanged => &[ListKind::Prompts],
+        _ => &[ListKind::Resources, ListKind::ResourceTemplates],
     }
 }
 

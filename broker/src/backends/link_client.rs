@@ -23,6 +23,9 @@ pub trait LinkClient: Inbound {
     /// Subscribes again to the client's resources of the backend, over another link.
     fn resubscribe(self: Arc<Self>, backend: BackendId);
 
+    /// Takes notice that the own lists of a link changed.
+    fn on_own_lists_changed(&self);
+
     /// Notes the session that the link has at the backend.
     fn note_backend_session(&self, backend: &BackendId, session: Option<BackendSession>);
 }

@@ -15,6 +15,7 @@ pub mod children;
 pub mod inbound;
 pub mod link;
 pub mod link_client;
+pub mod link_lists;
 pub mod policy;
 pub mod prober;
 pub mod resources;

@@ -238,6 +238,7 @@ impl Broker {
         session.activate();
         // [`Broker::taken_up`] waits for this.
         self.wait_for_lists(&tenant, &session.endpoint).await;
+        list_changes::restore_own_lists(&session).await;
         list_changes::compare_lists(&session);
         Some(session)
     }

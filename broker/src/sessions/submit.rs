@@ -131,7 +131,7 @@ fn dispatch(
     }
     let subject = session.subject();
     // One snapshot: a policy that changes meanwhile is for the next request.
-    let snapshot = session.tenant.catalog();
+    let snapshot = session.catalog();
     let is_open = access_doors::is_open(message.method.name());
     let view = snapshot.view(&subject).filter(|_| !is_open);
     let catalog = view.as_ref().map_or(&snapshot.full, |view| &view.catalog);

@@ -2,7 +2,7 @@
 //! of it.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -20,7 +20,7 @@ use protocol::{
 use records::SessionKey;
 use rules::{
     access::{AccessView, DecisionReport, DecisionRow, NotedDecision, Policy, Subject},
-    catalog::{Catalog, ListKind},
+    catalog::{BackendLists, Catalog, ListKind},
     deadlines::{self, CallDeadline, TimeoutSource},
     endpoint::Endpoint,
     gcra::Rate,
@@ -242,7 +242,15 @@ impl Tenant {
     fn announce_changes(&self, before: &TenantCatalog, next: &TenantCatalog) {
         // Sessions with equal rights share their catalogs, so each pair is compared once.
         let mut changed: HashMap<(Endpoint, [*const Catalog; 2]), Vec<ListKind>> = HashMap::new();
+        let is_replaced = |(id, lists): &(&BackendId, &Arc<BackendLists>)| {
+            before.full.backends.get(*id).is_none_or(|known| !Arc::ptr_eq(known, lists))
+        };
+        let replaced: HashSet<BackendId> =
+            next.full.backends.iter().filter(is_replaced).map(|(id, _)| id.clone()).collect();
         for session in self.sessions() {
+            if session.on_catalog_published(&replaced) {
+                continue;
+            }
             let subject = session.subject();
             let (old, new) = (before.visible(&subject), next.visible(&subject));
             let key = (session.endpoint.clone(), [Arc::as_ptr(&old), Arc::as_ptr(&new)]);

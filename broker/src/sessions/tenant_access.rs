@@ -3,18 +3,30 @@
 //! Invariants: a snapshot of catalog and policy is immutable. Subjects with equal rights share a
 //! view. A tenant without a policy has no views and costs nothing.
 
-use std::{collections::hash_map::RandomState, sync::Arc};
+use std::{
+    collections::{BTreeMap, hash_map::RandomState},
+    sync::Arc,
+};
 
-use quick_cache::sync::Cache;
+use protocol::ids::BackendId;
+use quick_cache::{Weighter, sync::Cache};
 use rules::{
     access::{AccessView, Policy, PolicyIndex, Subject, ViewKey},
-    catalog::Catalog,
-    limits::access::{ACCESS_SUBJECTS_MAX, ACCESS_VIEWS_MAX},
+    catalog::{BackendLists, Catalog},
+    limits::{
+        access::{ACCESS_SUBJECTS_MAX, ACCESS_VIEWS_MAX},
+        own_lists::SESSION_CATALOGS_BYTES_MAX,
+    },
 };
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     task::block_in_place,
 };
+
+use crate::backends::link_lists::OwnLists;
+
+/// Expected number of snapshots with own lists, for the size of their table.
+const SESSION_CATALOGS_EXPECTED: usize = 16;
 
 /// A catalog, and the policy that restricts it.
 #[derive(Debug)]
@@ -22,6 +34,21 @@ pub struct TenantCatalog {
     /// The whole catalog. Only for what no client sees.
     pub full: Arc<Catalog>,
     access: Option<PolicyViews>,
+    policy: Option<Arc<Policy>>,
+    own: SessionCatalogs,
+}
+
+/// Snapshots with own lists of sessions, by the numbers of these lists.
+struct SessionCatalogs(Cache<Vec<u64>, Arc<TenantCatalog>, CatalogWeight>);
+
+/// Weighs snapshots by their bytes.
+#[derive(Clone)]
+struct CatalogWeight;
+
+impl Weighter<Vec<u64>, Arc<TenantCatalog>> for CatalogWeight {
+    fn weight(&self, _numbers: &Vec<u64>, catalog: &Arc<TenantCatalog>) -> u64 {
+        catalog.full.bytes().max(1) as u64
+    }
 }
 
 /// Views under one policy.
@@ -36,13 +63,43 @@ impl TenantCatalog {
     /// Returns a snapshot. With a policy this can take a tenth of a second, in which the runtime's
     /// other tasks run on other threads.
     pub fn new(full: Arc<Catalog>, policy: Option<Arc<Policy>>) -> Self {
-        let access = policy.map(|policy| PolicyViews {
+        let access = policy.clone().map(|policy| PolicyViews {
             index: beside_runtime(|| PolicyIndex::new(policy, full.clone())),
             hasher: RandomState::new(),
             by_subject: Cache::new(ACCESS_SUBJECTS_MAX),
             by_rights: Cache::new(ACCESS_VIEWS_MAX),
         });
-        Self { full, access }
+        let own = SessionCatalogs(Cache::with_weighter(
+            SESSION_CATALOGS_EXPECTED,
+            SESSION_CATALOGS_BYTES_MAX,
+            CatalogWeight,
+        ));
+        Self { full, access, policy, own }
+    }
+
+    /// Returns the snapshot in which these lists replace those of their backends.
+    pub fn with_own_lists(self: &Arc<Self>, own: &[(BackendId, Arc<OwnLists>)]) -> Arc<Self> {
+        let mut numbers: Vec<u64> = own.iter().map(|(_, lists)| lists.number).collect();
+        numbers.sort_unstable();
+        if let Some(known) = self.own.0.get(&numbers) {
+            return known;
+        }
+        let replaced: BTreeMap<BackendId, Arc<BackendLists>> = own
+            .iter()
+            .filter_map(|(backend, own)| {
+                let lists = own.difference.apply(self.full.backends.get(backend)?)?;
+                Some((backend.clone(), Arc::new(lists)))
+            })
+            .collect();
+        if replaced.is_empty() {
+            return self.clone(); // the shared lists have caught up
+        }
+        let mut backends = self.full.backends.clone();
+        backends.extend(replaced);
+        let full = Arc::new(beside_runtime(|| self.full.rebuilt(backends)));
+        let made = Arc::new(Self::new(full, self.policy.clone()));
+        self.own.0.insert(numbers, made.clone());
+        made
     }
 
     /// Returns the view of a subject. `None`: the tenant has no policy, so the subject sees all.
@@ -87,5 +144,11 @@ impl PolicyViews {
 impl std::fmt::Debug for PolicyViews {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("PolicyViews").field("subjects", &self.by_subject.len()).finish()
+    }
+}
+
+impl std::fmt::Debug for SessionCatalogs {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_tuple("SessionCatalogs").field(&self.0.len()).finish()
     }
 }

@@ -71,6 +71,7 @@ mod revisions;
 mod rpc;
 mod sandbox;
 mod secrets;
+mod session_lists;
 mod sessions;
 mod sign_ins;
 mod slow_clients;

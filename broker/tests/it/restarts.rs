@@ -8,7 +8,7 @@ use testkit::{
     EventReader, FakeBackend, Gate, Reply, TestBroker, TestClient, backend::tool, eventually,
 };
 
-use crate::{builder, kind, refused, request, text_of};
+use crate::{builder, kind, refused, request, session_lists, text_of};
 
 /// Way in which a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -276,6 +276,28 @@ async fn lists_that_changed_while_no_process_was_there_are_told() {
         Vec::<Value>::new(),
         "the others are as they were"
     );
+}
+
+/// The session at the backend goes on, and so do the lists that it alone has.
+#[tokio::test]
+async fn lists_of_one_session_are_there_after_a_restart() {
+    for end in BOTH {
+        let (backend, _) = session_lists::with_toolsets().await;
+        let mut broker = start(&backend).await;
+        let (client, other) =
+            (broker.connected(json!({})).await, broker.connected(json!({})).await);
+        client.call("b__enable", json!({})).await;
+        session_lists::lists(&client, "b__extra", true).await;
+        other.call("b__echo", json!({})).await;
+        written_behind(&broker).await;
+
+        restart(&mut broker, end).await;
+        let (client, other) = (back(&broker, &client), back(&broker, &other));
+        assert_eq!(text_of(&client.call("b__extra", json!({})).await), "extra", "{end:?}");
+        session_lists::lists(&client, "b__extra", true).await;
+        let names = other.tool_names().await;
+        assert!(!names.contains(&"b__extra".to_owned()), "{end:?}: {names:?}");
+    }
 }
 
 #[tokio::test]

@@ -117,6 +117,9 @@ impl Backend {
     /// reopens at once.
     pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
         self.uncount(connection);
+        if link.lists.clear() {
+            link.clients().iter().for_each(|client| client.on_own_lists_changed());
+        }
         if !link.subscriptions.is_empty() {
             let link = link.clone();
             self.shared.running.spawn(async move { link.open_for_listeners().await });

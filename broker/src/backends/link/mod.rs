@@ -58,7 +58,7 @@ use self::{
     connection::{Connection, Failure},
     users::LinkUsers,
 };
-use super::{backend::Backend, subscriptions::Subscriptions};
+use super::{backend::Backend, link_lists::LinkLists, subscriptions::Subscriptions};
 use crate::{config::spec::TransportSpec, metrics::Side};
 
 #[derive(Debug)]
@@ -70,6 +70,8 @@ pub struct Link {
     /// The era of its clients.
     client_era: Era,
     pub subscriptions: Subscriptions,
+    /// The lists that the backend shows to this link alone.
+    pub lists: LinkLists,
     current: ArcSwapOption<Connection>,
     opening: tokio::sync::Mutex<Backoff>,
     users: Mutex<LinkUsers>,
@@ -101,6 +103,7 @@ impl Link {
             declared,
             client_era: wants,
             subscriptions: Subscriptions::default(),
+            lists: LinkLists::default(),
             current: ArcSwapOption::empty(),
             opening: tokio::sync::Mutex::default(),
             users: Mutex::default(),
@@ -399,6 +402,11 @@ impl Link {
                 .iter()
                 .for_each(|client| client.note_backend_session(&self.backend.id, noted.clone()));
         }
+    }
+
+    /// Waits, but not longer than until the link is closed.
+    pub(in crate::backends) async fn wait_or_closed(&self, wait: Duration) {
+        let _closed = tokio::time::timeout(wait, self.closed.cancelled()).await;
     }
 
     /// Returns whether the link is closed permanently.

@@ -28,7 +28,7 @@ impl Session {
         message: &Message,
         door: &str,
     ) -> Result<(), Refusal> {
-        let snapshot = self.tenant.catalog();
+        let snapshot = self.catalog();
         let Some(view) = snapshot.view(subject).filter(|_| !access_doors::is_open(door)) else {
             return Ok(());
         };

@@ -74,6 +74,10 @@ impl LinkClient for Session {
         running.spawn(subscriptions::resubscribe(self, backend));
     }
 
+    fn on_own_lists_changed(&self) {
+        Session::on_own_lists_changed(self);
+    }
+
     fn note_backend_session(&self, backend: &BackendId, session: Option<BackendSession>) {
         let mut state = self.lock();
         if state.phase != SessionPhase::Closed {

@@ -41,6 +41,10 @@ impl Session {
             link.raise_level(level);
         }
         state.links.insert(backend.clone(), link.clone());
+        drop(state);
+        if link.lists.own().is_some() {
+            self.on_own_lists_changed(); // another session of the link has caused them
+        }
         Ok(link)
     }
 

@@ -1,14 +1,23 @@
 //! Notifications of changed lists, as the session has advertised them to its client.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering},
+};
 
-use protocol::{capabilities::ServerCapabilities, handshake, method::Method, phase::SessionPhase};
+use futures_util::future::join_all;
+use protocol::{
+    capabilities::ServerCapabilities, handshake, ids::BackendId, method::Method,
+    phase::SessionPhase,
+};
 use rules::{
     catalog::ListKind,
     event_log::{EventKind, Topic},
+    limits::FIRST_CATALOG_WAIT,
 };
 
 use super::Session;
+use crate::backends::link::Link;
 
 impl Session {
     /// Sends the advertised notifications for lists that changed, once per method.
@@ -34,6 +43,37 @@ impl Session {
         }
     }
 
+    /// Notifies the client of the lists that differ from the last announced ones, because backends
+    /// show other lists to this session alone now. Stateless requests see the shared lists (MCP
+    /// 2026-07-28, Tools: lists do not vary by connection).
+    pub(in crate::sessions) fn on_own_lists_changed(&self) {
+        if !self.has_client {
+            return;
+        }
+        self.has_own_lists.store(true, Ordering::Release);
+        let now = self.visible_catalog().digests(&self.endpoint);
+        let changed = self.lock().lists.differing(now);
+        if !changed.is_empty() {
+            self.on_lists_changed(&changed);
+        }
+    }
+
+    /// Reads own lists again after the shared lists of these backends were replaced. Returns `false`
+    /// if the session never had own lists.
+    pub(in crate::sessions) fn on_catalog_published(&self, replaced: &HashSet<BackendId>) -> bool {
+        if !self.has_own_lists.load(Ordering::Acquire) {
+            return false;
+        }
+        let links: Vec<Arc<Link>> = self.lock().links.all().cloned().collect();
+        for link in links.iter().filter(|link| replaced.contains(&link.backend.id)) {
+            if let Some(own) = link.lists.own() {
+                link.read_own_lists(&own.difference.kinds().collect::<Vec<_>>());
+            }
+        }
+        self.on_own_lists_changed();
+        true
+    }
+
     /// Returns whether the client's lists still have to be compared. The backends may only just be
     /// reached.
     pub fn has_unchecked_lists(&self) -> bool {
@@ -41,14 +81,34 @@ impl Session {
     }
 }
 
+/// Reads the lists that backends show to an adopted session alone, if its client knows other lists
+/// than the shared ones. A session at an HTTP backend outlives its owner, and so do its own lists.
+pub async fn restore_own_lists(session: &Arc<Session>) {
+    let now = session.visible_catalog().digests(&session.endpoint);
+    let backends: Vec<BackendId> = {
+        let state = session.lock();
+        if state.lists.differing(now).is_empty() {
+            return;
+        }
+        state.links.backend_sessions().keys().cloned().collect()
+    };
+    let reading = backends.iter().map(|backend| async {
+        if let Ok(link) = session.link_to(backend) {
+            link.read_all_lists().await;
+        }
+    });
+    let _in_time = tokio::time::timeout(FIRST_CATALOG_WAIT, join_all(reading)).await;
+}
+
 /// Sends a notification for each list that differs from the client's last state. Called once
 /// the backends have had time to answer.
 pub fn compare_lists(session: &Session) {
     let methods = loop {
-        let catalog = session.visible_catalog();
-        let now = catalog.digests(&session.endpoint); // computed without the lock, it may take a while
+        let shared = session.tenant.visible_catalog(&session.subject());
+        // Computed without the lock, it may take a while.
+        let now = session.visible_catalog().digests(&session.endpoint);
         let mut state = session.lock();
-        if !Arc::ptr_eq(&catalog, &session.visible_catalog()) {
+        if !Arc::ptr_eq(&shared, &session.tenant.visible_catalog(&session.subject())) {
             continue;
         }
         let Some(changed) = state.lists.compare(now) else { return };
@@ -59,6 +119,9 @@ pub fn compare_lists(session: &Session) {
         break methods;
     };
     methods.into_iter().for_each(|method| send_list_changed(session, method));
+    if session.has_own_lists.load(Ordering::Acquire) {
+        session.on_own_lists_changed(); // those that changed during the comparison
+    }
 }
 
 pub(super) fn send_list_changed(session: &Session, method: Method) {

@@ -81,7 +81,7 @@ use self::{
     persisted_state::PersistedState,
     state::{FIRST_EPOCH, SessionState, SessionStreams},
 };
-use super::{shared::Shared, tenant::Tenant};
+use super::{shared::Shared, tenant::Tenant, tenant_access::TenantCatalog};
 use crate::{auth::Caller, config::MessageWire, views::SessionView};
 
 /// The result of the handshake.
@@ -138,6 +138,8 @@ pub struct Session {
     leaving: AtomicBool,
     /// Set when a call was given up that its backend may still work on.
     has_abandoned_call: AtomicBool,
+    /// Set once a link of the session had own lists.
+    has_own_lists: AtomicBool,
     /// Locked while stored state is made and written, so that an older state never overwrites a
     /// newer one.
     persisted: tokio::sync::Mutex<PersistedState>,
@@ -228,6 +230,7 @@ impl Session {
             epoch: AtomicI64::new(epoch),
             leaving: AtomicBool::new(false),
             has_abandoned_call: AtomicBool::new(false),
+            has_own_lists: AtomicBool::new(false),
             persisted: tokio::sync::Mutex::new(PersistedState {
                 announced_lists: state.lists.announced(),
             }),
@@ -264,18 +267,28 @@ impl Session {
         }
         drop(known);
         let before = self.subject.swap(subject.clone());
-        let lists = self
-            .tenant
-            .visible_catalog(subject)
-            .changed_lists(&self.tenant.visible_catalog(&before), &self.endpoint);
+        let catalog = self.catalog();
+        let lists =
+            catalog.visible(subject).changed_lists(&catalog.visible(&before), &self.endpoint);
         if !lists.is_empty() {
             self.on_lists_changed(&lists);
         }
     }
 
+    /// Returns the catalog of the tenant with the lists that backends show to this session alone, and
+    /// the policy that restricts it, as one snapshot.
+    pub fn catalog(&self) -> Arc<TenantCatalog> {
+        let shared = self.tenant.catalog();
+        if !self.has_own_lists.load(Ordering::Acquire) {
+            return shared;
+        }
+        let own = self.lock().links.own_lists();
+        shared.with_own_lists(&own)
+    }
+
     /// Returns the catalog that the caller sees.
     pub fn visible_catalog(&self) -> Arc<Catalog> {
-        self.tenant.visible_catalog(&self.subject.load())
+        self.catalog().visible(&self.subject.load())
     }
 
     /// Returns the epoch under which this process owns the row.

@@ -87,6 +87,43 @@ async fn passes_over_sse(kind: &str, client: impl Fn(&Peers) -> Command) {
     client_passes(Topology::Sqlite, client(&peers), transport).await;
 }
 
+/// Number of checks of `session_lists.mjs`.
+const SESSION_LIST_CHECKS: usize = 4;
+
+/// Runs the SDK in front of servers that change their lists for one session. `everything` is the
+/// transport of `server-everything`.
+async fn sees_own_lists(everything: Value) {
+    let peers = Peers::installed();
+    let toolsets = json!({"type": "stdio", "command": peers.python(1), "args": ["-B", Peers::ours("peers/servers/toolsets.py")]});
+    // The server is a file of the clone, which the sandbox does not show.
+    let toolsets =
+        json!({"transport": toolsets, "sandbox": {"read": [Peers::ours("peers/servers")]}});
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
+        .backend("default", BACKEND, json!({"transport": everything}))
+        .backend("default", "toolsets", toolsets)
+        .start()
+        .await;
+    let mut client = Command::new(peers.node());
+    client.arg(Peers::ours("peers/clients/session_lists.mjs")).arg(broker.url("/mcp"));
+    let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
+    let passed = stdout.lines().filter(|line| line.starts_with("ok ")).count();
+    assert!(
+        status.success() && passed == SESSION_LIST_CHECKS,
+        "{passed} passed, {status}\n{stdout}\n{stderr}"
+    );
+}
+
+#[tokio::test]
+async fn typescript_sdk_sees_lists_of_one_session_over_http() {
+    let server = Peers::installed().everything_over_http().await;
+    sees_own_lists(json!({"type": "http", "url": server.url})).await;
+}
+
+#[tokio::test]
+async fn typescript_sdk_sees_lists_of_one_session_over_stdio() {
+    sees_own_lists(Peers::installed().everything_over_stdio()).await;
+}
+
 /// Number of checks of `wires.mjs`.
 const WIRE_CHECKS: usize = 11;
 

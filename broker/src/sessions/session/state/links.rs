@@ -5,7 +5,10 @@ use std::{collections::HashMap, sync::Arc};
 use protocol::ids::BackendId;
 use rules::maps::FastMap;
 
-use crate::backends::link::{BackendSession, Link};
+use crate::backends::{
+    link::{BackendSession, Link},
+    link_lists::OwnLists,
+};
 
 /// Links and backend sessions of one session, by backend.
 #[derive(Debug, Default)]
@@ -48,6 +51,13 @@ impl SessionLinks {
 
     pub(in crate::sessions) fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
         self.links.values()
+    }
+
+    /// Returns the lists that backends show to links of this session alone.
+    pub(in crate::sessions) fn own_lists(&self) -> Vec<(BackendId, Arc<OwnLists>)> {
+        let own =
+            |(backend, link): (&BackendId, &Arc<Link>)| Some((backend.clone(), link.lists.own()?));
+        self.links.iter().filter_map(own).collect()
     }
 
     pub(in crate::sessions) fn backend_sessions(&self) -> &HashMap<BackendId, BackendSession> {

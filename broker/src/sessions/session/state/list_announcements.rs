@@ -58,9 +58,15 @@ impl ListAnnouncements {
         if !std::mem::take(&mut self.unchecked) {
             return None;
         }
-        let pairs = now.into_iter().zip(std::mem::replace(&mut self.announced, now));
-        let changed = ListKind::ALL.into_iter().zip(pairs).filter(|(_, (now, told))| now != told);
-        Some(changed.map(|(kind, _)| kind).collect())
+        let changed = self.differing(now);
+        self.announced = now;
+        Some(changed)
+    }
+
+    /// Returns the lists that differ from the announced ones.
+    pub(in crate::sessions) fn differing(&self, now: ListDigests) -> Vec<ListKind> {
+        let pairs = ListKind::ALL.into_iter().zip(now.into_iter().zip(self.announced));
+        pairs.filter(|(_, (now, told))| now != told).map(|(kind, _)| kind).collect()
     }
 
     /// Returns whether the announced lists may be written at `now`.

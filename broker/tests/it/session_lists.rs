@@ -1,0 +1,150 @@
+//! Lists that a backend changes for one session: heard, listed and used there, and nowhere else.
+
+use std::{collections::HashSet, sync::Arc};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use testkit::{
+    AdminClient, FakeBackend, PipeBackend, Reply, TestClient, backend::tool, eventually,
+};
+
+use crate::{alone_with, builder, kind, stdio, text_of};
+
+/// Sessions at the backend that enabled its second toolset.
+pub(crate) type Enabled = Arc<Mutex<HashSet<String>>>;
+
+/// Starts a backend over Streamable HTTP whose tool `enable` registers `extra` for its session.
+pub(crate) async fn with_toolsets() -> (FakeBackend, Enabled) {
+    let (backend, enabled) = (FakeBackend::echo().await, Enabled::default());
+    backend.sessions();
+    let listed = enabled.clone();
+    backend.on("tools/list", move |call| {
+        let has_extra = call.session.as_ref().is_some_and(|id| listed.lock().contains(id));
+        let names: &[&str] =
+            if has_extra { &["echo", "enable", "extra"] } else { &["echo", "enable"] };
+        let tools: Vec<Value> = names.iter().map(|name| tool(name)).collect();
+        async move { Reply::Result(json!({"tools": tools})) }
+    });
+    let (all, asked) = (enabled.clone(), enabled.clone());
+    backend.tool("enable", move |call| {
+        if let Some(id) = &call.session {
+            all.lock().insert(id.clone());
+        }
+        async move {
+            call.notify("notifications/tools/list_changed", json!({})).await;
+            Reply::text("enabled")
+        }
+    });
+    backend.tool("extra", move |call| {
+        let has_extra = call.session.as_ref().is_some_and(|id| asked.lock().contains(id));
+        async move { Reply::text(if has_extra { "extra" } else { "unknown" }) }
+    });
+    (backend, enabled)
+}
+
+pub(crate) async fn lists(client: &TestClient, tool: &str, wanted: bool) {
+    eventually("the list", || async {
+        let names = client.tool_names().await;
+        if names.iter().any(|name| name == tool) == wanted { Ok(()) } else { Err(names) }
+    })
+    .await;
+}
+
+async fn does_not_list(client: &TestClient, tool: &str) {
+    let names = client.tool_names().await;
+    assert!(!names.iter().any(|name| name == tool), "{names:?}");
+}
+
+#[tokio::test]
+async fn a_toolset_of_one_session_is_listed_and_called_there_alone() {
+    let (backend, _) = with_toolsets().await;
+    let broker = alone_with(&backend).await;
+    let (one, other) = (broker.connected(json!({})).await, broker.connected(json!({})).await);
+    let native = broker.client("/mcp/b").connected(json!({})).await;
+    let (mut stream, mut silent) = (one.open_get_stream().await, other.open_get_stream().await);
+    other.call("b__echo", json!({})).await;
+    one.call("b__enable", json!({})).await;
+    let (_, told) = stream.next_message().await.unwrap();
+    assert_eq!(told["method"], "notifications/tools/list_changed");
+    lists(&one, "b__extra", true).await;
+    assert_eq!(text_of(&one.call("b__extra", json!({})).await), "extra");
+    does_not_list(&other, "b__extra").await;
+    does_not_list(&native, "extra").await;
+    let missing = other.error("tools/call", json!({"name": "b__extra", "arguments": {}})).await;
+    assert_eq!(kind(&missing), "tool_not_found");
+    // The other client heard nothing of it: the next message is about a change for all.
+    native.call("enable", json!({})).await;
+    lists(&native, "extra", true).await;
+    backend.list("prompts", vec![json!({"name": "new"})]);
+    backend.notify("notifications/prompts/list_changed", json!({})).await;
+    let (_, told) = silent.next_message().await.unwrap();
+    assert_eq!(told["method"], "notifications/prompts/list_changed");
+}
+
+#[tokio::test]
+async fn own_lists_end_when_every_session_has_them() {
+    let (backend, enabled) = with_toolsets().await;
+    let broker = alone_with(&backend).await;
+    let (one, other) = (broker.connected(json!({})).await, broker.connected(json!({})).await);
+    one.call("b__enable", json!({})).await;
+    lists(&one, "b__extra", true).await;
+    let live = backend.live_sessions();
+    enabled.lock().extend(live);
+    backend.notify("notifications/tools/list_changed", json!({})).await;
+    lists(&other, "b__extra", true).await;
+    lists(&one, "b__extra", true).await;
+    enabled.lock().clear();
+    backend.notify("notifications/tools/list_changed", json!({})).await;
+    lists(&other, "b__extra", false).await;
+    lists(&one, "b__extra", false).await;
+}
+
+#[tokio::test]
+async fn the_access_policy_hides_a_tool_of_one_session_too() {
+    let (backend, _) = with_toolsets().await;
+    let broker = alone_with(&backend).await;
+    let rule = json!({"id": "no-extra", "effect": "deny", "objects": {"tools": ["b/extra"]}});
+    let policy = json!({"default": "allow", "rules": [rule]});
+    let (status, answer) = broker.admin().put("/admin/v1/tenants/default/policy", &policy).await;
+    assert!([200, 201].contains(&status), "{answer}");
+    let client = broker.connected(json!({})).await;
+    client.call("b__enable", json!({})).await;
+    backend.wait_count("the list of the session", 2, |seen| seen.is("tools/list")).await;
+    let hidden = client.error("tools/call", json!({"name": "b__extra", "arguments": {}})).await;
+    assert_eq!(kind(&hidden), "tool_not_found");
+    does_not_list(&client, "b__extra").await;
+}
+
+/// A child process of one session shows that session its tools, until it ends.
+#[tokio::test]
+async fn a_child_of_one_session_changes_the_lists_of_this_session() {
+    let broker = builder().single_process().backend("default", "s", stdio().spec()).start().await;
+    let roots = json!({"roots": {}});
+    let (one, other) = (broker.connected(roots.clone()).await, broker.connected(roots).await);
+    other.call("s__echo", json!({})).await;
+    one.call("s__add_tool", json!({})).await;
+    lists(&one, "s__extra", true).await;
+    does_not_list(&other, "s__extra").await;
+    one.request("tools/call", json!({"name": "s__exit", "arguments": {}})).await;
+    lists(&one, "s__extra", false).await;
+}
+
+/// Sessions that share a connection see the same lists, because the backend cannot tell them apart.
+#[tokio::test]
+async fn sessions_that_share_a_connection_share_its_lists() {
+    let backend = PipeBackend::tcp(&stdio()).await;
+    let broker = builder().single_process().backend("default", "s", backend.spec()).start().await;
+    let (one, other) = (broker.connected(json!({})).await, broker.connected(json!({})).await);
+    other.call("s__echo", json!({})).await;
+    one.call("s__add_tool", json!({})).await;
+    lists(&one, "s__extra", true).await;
+    lists(&other, "s__extra", true).await;
+    let later = broker.connected(json!({})).await;
+    later.call("s__echo", json!({})).await; // from now on it uses the connection too
+    lists(&later, "s__extra", true).await;
+    let apart = broker.connected(json!({"roots": {}})).await;
+    apart.call("s__echo", json!({})).await;
+    does_not_list(&apart, "s__extra").await;
+    broker.admin().delete(&AdminClient::backend_path("default", "s")).await;
+    lists(&one, "s__extra", false).await;
+}
