@@ -13,7 +13,7 @@ begun=$SECONDS
 said() { printf 'containers: %5.1f s  %s\n' "$((SECONDS - begun))" "$*"; }
 
 ip link set lo up
-# A half of version 2 beside version 1 confuses the engine. This is the mount of this namespace only.
+# A half of version 2 next to version 1 confuses the engine. This is the mount of this namespace only.
 umount /sys/fs/cgroup/unified 2>/dev/null || true
 touch "$work/namespace"
 for _ in $(seq 300); do
