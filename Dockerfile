@@ -1,9 +1,8 @@
-# syntax=docker/dockerfile:1
 # The broker in a small image: its own user, a root file system that can be read-only, no configuration and no secret.
 # `scripts/image_steps.py` runs the same steps without a container engine; `make check` lints this file.
 # Build arguments can replace both base images, for example with images pinned to a digest.
-ARG RUST_IMAGE=rust:1.95.0-slim-bookworm
-ARG BASE_IMAGE=debian:bookworm-slim
+ARG RUST_IMAGE=docker.io/library/rust:1.95.0-slim-bookworm
+ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
 
 FROM ${RUST_IMAGE} AS build
 WORKDIR /src

@@ -1,6 +1,6 @@
 # The commands of this project. A newcomer needs only `make run` and `make test`; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds test-deploy chaos bench bench-report bench-check loadtest autobahn check check-advisories check-deploy
+.PHONY: help run test test-grounds test-deploy test-containers chaos bench bench-report bench-check loadtest autobahn check check-advisories check-deploy
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -9,6 +9,7 @@ help:
 	@echo "make test   install what the tests need, then run all of them against the real binary"
 	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer; SDKs and the conformance suite also on one process"
 	@echo "make test-deploy  run the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
+	@echo "make test-containers  build the image and start docker-compose.yml on a container engine of the distribution, and use it (part of make test; needs root)"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N repeats the choices of a run, WHAT=tasks|points|rolling|expiry|limits selects a part"
 	@echo "make bench  measure what stores, event logs, wires, readers of JSON and idle connections cost, in a release build; takes some minutes (WHAT=persister|events|access|wires|envelope|documents|websocket|logs|rates|eras|idle|protection|placement selects one)"
 	@echo "make bench-report  compare the broker with nginx and with a direct connection, and measure idle connections; writes the tables of docs/performance.md"
@@ -21,8 +22,9 @@ help:
 
 run:
 	@scripts/need-toolchain.sh
-	@cargo build --release --locked -p mcp-broker
-	@exec "$(CARGO_OUTPUT)/release/mcp-broker" demo
+	@echo "make run: building the broker in $(CARGO_OUTPUT)/quick. The first time takes about 7 minutes on two processors and less on more; later runs take seconds." >&2
+	@cargo build --profile quick --locked -p mcp-broker
+	@exec "$(CARGO_OUTPUT)/quick/mcp-broker" demo
 
 test:
 	@scripts/need-toolchain.sh
@@ -36,6 +38,11 @@ test-grounds:
 test-deploy:
 	@scripts/need-toolchain.sh
 	@scripts/test-deploy.sh $(if $(BINARY),--binary "$(BINARY)")
+
+# BINARY=target/debug/mcp-broker names a program that is built already.
+test-containers:
+	@scripts/need-toolchain.sh
+	@scripts/test-containers.sh $(if $(BINARY),--binary "$(BINARY)")
 
 chaos:
 	@scripts/need-toolchain.sh

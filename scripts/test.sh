@@ -47,6 +47,11 @@ said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 (set -o pipefail; scripts/test-deploy.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" 2>&1 | tee "$said") &
 deploying=$!
+contained_said=$(mktemp)
+trap 'rm -f "$said" "$contained_said"' EXIT
+(set -o pipefail; scripts/test-containers.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" 2>&1 | tee "$contained_said") &
+containing=$!
+contained=0
 deployed=0
 tested=0
 if cargo nextest --version >/dev/null 2>&1; then
@@ -56,4 +61,6 @@ else
 fi
 wait "$deploying" || deployed=1
 [ $deployed -eq 0 ] || { tail -n 60 "$said"; echo "scripts/test-deploy.sh failed too; above are its last lines"; } >&2
-exit $((deployed | tested))
+wait "$containing" || contained=1
+[ $contained -eq 0 ] || { tail -n 60 "$contained_said"; echo "scripts/test-containers.sh failed too; above are its last lines"; } >&2
+exit $((deployed | contained | tested))

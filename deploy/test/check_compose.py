@@ -47,6 +47,11 @@ def faults_of(compose: Compose) -> list[str]:
         if image == "mcp-broker:local":
             if not service.get("read_only") or service.get("cap_drop") != ["ALL"]:
                 faults.append(f"{name}: the broker's file system is not read-only, or it has capabilities")
+            if f"test: {service['healthcheck']['test']}".count("/usr/local/bin/mcp-broker-health") != 1:
+                faults.append(f"{name}: its health is not checked by the image's program")
+            # Programs that npx and uvx start are in the home: a tmpfs of Docker would forbid to execute them.
+            if not any(volume.endswith(":/var/lib/mcp-broker") and not volume.startswith(".") for volume in service["volumes"]):
+                faults.append(f"{name}: its home is not a volume")
             if int(service["stop_grace_period"].removesuffix("s")) < 30:
                 faults.append(f"{name}: is killed before shutdown.grace is over")
     return faults

@@ -37,6 +37,9 @@ def docker(*arguments: str) -> None:
         case ("compose", "up", *options):
             need(set(options) <= {"--build", "--wait", "--detach", "-d"}, "an option that compose does not have")
             compose_up(yaml.safe_load(Path("docker-compose.yml").read_text()))
+        case ("compose", "exec", "-e", "MCP_BROKER_ADMIN_TOKEN", service, "mcp-broker", *command):
+            need(service in yaml.safe_load(Path("docker-compose.yml").read_text())["services"], f"no service is called {service}")
+            os.execvp("mcp-broker", ["mcp-broker", *command])
         case _:
             need(False, "not a command of Docker that this documentation may use")
 
@@ -52,7 +55,7 @@ def compose_up(file: dict) -> None:
         need(all(secret.is_file() for secret in secrets), f"{name}: {secrets} are not all there; deploy/make-secrets.sh comes first")
         need(set(service.get("depends_on", [])) <= services.keys(), f"{name} depends on what is not there")
     # One broker in place of all of it, on SQLite: topology.py starts the whole.
-    [mount] = services["broker-1"]["volumes"]
+    [mount] = [volume for volume in services["broker-1"]["volumes"] if volume.startswith(".")]
     config = yaml.safe_load(Path(mount.split(":")[0]).read_text().replace("/run/secrets/", f"{Path.cwd()}/deploy/secrets/").replace("/usr/local/bin/mcp-broker", ENV["BROKER"]))
     config["storage"] = {"url": "sqlite:./compose.db"}
     Path("compose.yaml").write_text(yaml.safe_dump(config))
@@ -98,7 +101,7 @@ def make(*targets: str) -> None:
     for target in targets:
         need(re.search(rf"^{re.escape(target)}:", makefile, re.M), f"the Makefile has no {target}")
     if targets == ("run",):
-        started = re.search(r'^run:\n(?:\t.*\n)*\t@exec ".*/release/mcp-broker" (.*)$', makefile, re.M)
+        started = re.search(r'^run:\n(?:\t.*\n)*\t@exec ".*/quick/mcp-broker" (.*)$', makefile, re.M)
         need(started, "`make run` does not start the broker any more")
         os.execv(ENV["BROKER"], [ENV["BROKER"], *started[1].split()])
 
