@@ -57,7 +57,9 @@ pub use self::{
     audit::{AuditedAction, Author},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
-    config_generation::{ConfigGeneration, ConfigurationView},
+    config_generation::{
+        ConfigGeneration, ConfigurationView, IncludedFileState, IncludedFileView, now_text,
+    },
     connections::{ConnectLinkView, ConnectionView},
     error::ControlError,
     issuers::IssuerView,

@@ -6,7 +6,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
-use rules::limits::{arguments::*, oauth::*, own_lists::*, sign_ins::*, tokens::*, *};
+use rules::limits::{arguments::*, included::*, oauth::*, own_lists::*, sign_ins::*, tokens::*, *};
 
 use super::assert_current;
 use crate::config::{documented_keys, units};
@@ -188,6 +188,7 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits/access.rs"),
     include_str!("../../../rules/src/limits/arguments.rs"),
     include_str!("../../../rules/src/limits/audit.rs"),
+    include_str!("../../../rules/src/limits/included.rs"),
     include_str!("../../../rules/src/limits/own_lists.rs"),
     include_str!("../../../rules/src/limits/oauth.rs"),
     include_str!("../../../rules/src/limits/sign_ins.rs"),
@@ -310,6 +311,7 @@ fn met() -> Vec<Fixed> {
         UNFINISHED_REQUESTS_BYTES_MAX Other("a QUIC stream is reset (8), a POST waits", "`mcp_rate_limited_total{scope=\"quic_request_bytes\"}`");
         HTTP_SSE_QUEUE_FRAMES Other("further ones wait for `timeouts.request_read`, then `overloaded`", "");
         ADMIN_LIST_MAX Other("the list ends there", "");
+        INCLUDED_FILES_MAX Other("the broker applies no change of the folder", "`mcp_config_reloads_total`");
         PERSIST_QUEUE_MAX Refused(ErrorKind::StoreBusy);
         EVENT_QUEUE_MAX Other("the broker does not log events; the stream reports a gap", "`mcp_events_lost_total`");
         EVENT_QUEUE_BYTES_MAX Other("the broker does not log events; the stream reports a gap", "`mcp_events_lost_total`");
