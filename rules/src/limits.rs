@@ -7,6 +7,7 @@
 pub mod access;
 pub mod arguments;
 mod audit;
+pub mod console;
 pub mod oauth;
 pub mod own_lists;
 mod relations;

@@ -32,6 +32,7 @@ mod cluster;
 mod cluster_outages;
 mod cluster_streams;
 mod compatibility;
+mod console;
 mod counts;
 mod crossings;
 mod drain;

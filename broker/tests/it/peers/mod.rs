@@ -46,6 +46,7 @@ mod admin_api;
 mod clients;
 mod conformance;
 mod conformance_tasks;
+mod console;
 mod eras;
 mod go_server;
 mod install;
