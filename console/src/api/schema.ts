@@ -885,6 +885,19 @@ export interface components {
              */
             next?: number | null;
         };
+        /** @description Result of the verification of a page. */
+        AuditVerdict: {
+            /** @description Number of valid records on this page. */
+            records: number;
+            /**
+             * Format: int64
+             * @description Number of the last valid record.
+             */
+            last?: number | null;
+            misfit?: components["schemas"]["MisfitView"] | null;
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
         /** @description How the broker proves itself to a backend. */
         BackendAuth: {
             type: components["schemas"]["BackendAuthKind"];
@@ -1186,7 +1199,10 @@ export interface components {
             hash: string;
             /** @description True if the backend is unreachable and the definition may be outdated. */
             stale: boolean;
-            /** @description The definition as the backend lists it. Only on request. */
+            /**
+             * @description The definition as the backend lists it, with the task support that the broker adds. Only on
+             *     request.
+             */
             definition?: unknown;
         };
         CatalogList: {
@@ -2177,19 +2193,11 @@ export interface components {
             breaker?: string | null;
             last_error?: string | null;
         };
-        /** @description Result of the verification of a page. */
-        Verdict: {
-            /** @description Number of valid records on this page. */
-            records: number;
-            /**
-             * Format: int64
-             * @description Number of the last valid record.
-             */
-            last?: number | null;
-            misfit?: components["schemas"]["MisfitView"] | null;
-            /** @description Value of `after` for the next page; absent on the last page. */
-            next?: string | null;
-        };
+        /**
+         * @description The result of a decision.
+         * @enum {string}
+         */
+        Verdict: "allow" | "deny" | "challenge";
     };
     responses: never;
     parameters: never;
@@ -2380,7 +2388,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Verdict"];
+                    "application/json": components["schemas"]["AuditVerdict"];
                 };
             };
             /** @description Refused: `type` names the reason, and `detail` explains it */

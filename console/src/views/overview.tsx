@@ -155,7 +155,7 @@ export function Overview() {
                 { title: 'Backend', width: '24%', cell: row => <a href={href('backends', [row.tenant, row.backend])}>{row.backend}</a> },
                 { title: 'Tenant', width: '14%', wide: true, cell: row => row.tenant },
                 { title: 'State', width: '150px', cell: row => <State>{row.breaker && row.state === 'ready' ? `breaker ${row.breaker}` : row.state}</State> },
-                { title: 'Last error', cell: row => <Text>{row.last_error ?? ''}</Text> },
+                { title: 'Last error', wide: true, cell: row => <Text>{row.last_error ?? ''}</Text> },
               ]}
             />
           ) : (

@@ -65,7 +65,10 @@ async function tryTool() {
   assert.match(trace, /^[0-9a-f]{32}$/);
   await page.locator('.wire').getByText('tools/call', { exact: true }).waitFor();
   await person.judge('an answer');
-  if (images) await page.screenshot({ path: join(images, 'console-try.png') });
+  if (images) {
+    await page.locator('.told p').waitFor({ state: 'detached' });
+    await page.screenshot({ path: join(images, 'console-try.png') });
+  }
   ok('a tried tool');
 }
 
