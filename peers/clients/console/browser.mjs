@@ -24,7 +24,7 @@ export class Person {
   /** Problems that the page had, in words. */
   complaints = [];
 
-  static async sit(browser, origin, { dark = false, width = 1360, height = 860 } = {}) {
+  static async sit(browser, origin, { dark = false, width = 1240, height = 780 } = {}) {
     const context = await browser.newContext({
       viewport: { width, height },
       colorScheme: dark ? 'dark' : 'light',

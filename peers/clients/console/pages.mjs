@@ -12,7 +12,7 @@ const VIEWS = [
   'activity', 'audit', 'keys', 'operators', 'setup',
 ];
 /** Views of the documentation, with the name of the picture. */
-const PICTURES = { overview: 'console-overview', 'catalog/default?item=everything%2Fget-structured-content': 'console-catalog', 'policy/default': 'console-policy' };
+const PICTURES = { overview: 'console-overview', 'catalog/default?item=everything%2Fget-structured-content': 'console-catalog' };
 
 const browser = await launch();
 
@@ -26,8 +26,7 @@ async function everyView(settings, name) {
     await person.open(view);
     await person.judge(`${view}, ${name}`);
     const picture = PICTURES[view];
-    if (images && picture && name === 'light') await person.page.screenshot({ path: join(images, `${picture}.png`) });
-    if (images && view === 'overview' && name === 'dark') await person.page.screenshot({ path: join(images, 'console-dark.png') });
+    if (images && picture && name === (view === 'overview' ? 'light' : 'dark')) await person.page.screenshot({ path: join(images, `${picture}.png`) });
   }
   person.check();
   await person.leave();
