@@ -151,7 +151,7 @@ impl ExchangedTokens {
         }
     }
 
-    fn held(&self, principal: &PrincipalId) -> Option<TokenHeader> {
+    pub(super) fn held(&self, principal: &PrincipalId) -> Option<TokenHeader> {
         let state = self.state.lock();
         let held = state.get(principal)?.token.as_ref()?;
         (!held.is_due()).then(|| held.token.header.clone())

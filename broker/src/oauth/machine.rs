@@ -65,6 +65,14 @@ impl MachineTokens {
         }))
     }
 
+    /// Returns the header of a token that is not due.
+    pub(super) fn held(&self) -> Option<TokenHeader> {
+        let state = self.state.lock();
+        let token = state.token.as_ref()?;
+        let is_due = token.ends.is_some_and(|ends| Instant::now() >= ends.renew_at);
+        (!is_due).then(|| token.header.clone())
+    }
+
     /// Returns the header for the next request to the backend.
     pub async fn header(&self) -> Result<TokenHeader, OauthError> {
         let now = Instant::now();

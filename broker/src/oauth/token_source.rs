@@ -191,6 +191,16 @@ pub struct LinkTokens {
 }
 
 impl LinkTokens {
+    /// Returns the header for the next request, if it is at hand and not due.
+    pub fn held(&self) -> Option<TokenHeader> {
+        match (&self.source, &self.principal) {
+            (TokenSource::Machine(tokens), _) => tokens.held(),
+            (TokenSource::User(tokens), Some(principal)) => tokens.cached(principal),
+            (TokenSource::Exchanged(tokens), Some(principal)) => tokens.held(principal),
+            (_, None) => None,
+        }
+    }
+
     /// Returns the header for the next request.
     pub fn header(&self) -> BoxFuture<'_, Result<TokenHeader, OauthError>> {
         let principal = self.principal.as_ref();

@@ -191,7 +191,7 @@ impl UserTokens {
         first.ok_or(OauthError::Unconnected(ConnectReason::New))
     }
 
-    fn cached(&self, principal: &PrincipalId) -> Option<TokenHeader> {
+    pub(super) fn cached(&self, principal: &PrincipalId) -> Option<TokenHeader> {
         let cache = self.state.cache.lock();
         let cached = cache.get(principal)?;
         let is_fresh = cached.read_at.elapsed() < GRANT_LOOK_INTERVAL;
