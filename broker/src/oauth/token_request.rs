@@ -47,7 +47,7 @@ pub(super) async fn request_token(
     request: Request<Full<Bytes>>,
 ) -> Result<AccessToken, OauthError> {
     let began = Instant::now();
-    let answer = TokenAnswer::of(fetcher, request).await?;
+    let answer = GrantedAnswer::of(fetcher, request).await?;
     let is_bearer = |kind: &str| kind.eq_ignore_ascii_case("bearer");
     if !answer.text("token_type").is_some_and(is_bearer) {
         return Err(answer.unusable("token_type"));
@@ -76,14 +76,14 @@ pub(super) async fn request_token(
     })
 }
 
-/// Requests an assertion of a type by token exchange (RFC 8693, 2.2.1). It is no access token,
-/// though it comes in the same member.
+/// Requests an assertion of a type by token exchange (RFC 8693, 2.2.1). An assertion is not an access
+/// token, though it comes in the same member.
 pub(super) async fn request_assertion(
     fetcher: &OauthFetcher,
     request: Request<Full<Bytes>>,
     issued_type: &str,
 ) -> Result<String, OauthError> {
-    let answer = TokenAnswer::of(fetcher, request).await?;
+    let answer = GrantedAnswer::of(fetcher, request).await?;
     if answer.text("issued_token_type") != Some(issued_type) {
         return Err(answer.unusable("issued_token_type"));
     }
@@ -91,12 +91,12 @@ pub(super) async fn request_assertion(
 }
 
 /// The answer of a token endpoint to a request that it granted.
-struct TokenAnswer {
+struct GrantedAnswer {
     place: Uri,
     members: Map<String, Value>,
 }
 
-impl TokenAnswer {
+impl GrantedAnswer {
     async fn of(fetcher: &OauthFetcher, request: Request<Full<Bytes>>) -> Result<Self, OauthError> {
         let place = request.uri().clone();
         let (status, body) = fetcher.send(request).await?;

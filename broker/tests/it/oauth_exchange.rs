@@ -346,7 +346,7 @@ async fn the_broker_signs_with_keys_that_it_makes_for_each_tenant() {
     assert_eq!(plain["keys"].as_array(), Some(&sets[0]));
     assert!(sets.iter().flatten().all(|key| key.get("d").is_none() && key["kty"] == "EC"));
     assert!(sets[0].iter().all(|key| !sets[1].contains(key)), "no tenant has a key of another");
-    for tenant in ["idle", "nobody", "../x"] {
+    for tenant in ["idle", "absent", "../x"] {
         let answer = browser.send("GET", &format!("/oauth/jwks.json?tenant={tenant}"), "").await;
         assert_eq!(answer.status, 404, "{tenant}");
     }

@@ -215,7 +215,7 @@ async fn tokens_of_users_are_in_no_output_and_in_no_file() {
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let client = broker.client("/mcp").header("traceparent", trace).connected(json!({})).await;
     assert_ne!(call(&client, "b__echo").await["isError"], true);
-    // A refused token is shown to nobody either.
+    // A refused token is not shown either.
     world.accepted.lock().clear();
     assert_ne!(call(&client, "b__echo").await["isError"], true);
     eventually("spans", || async {

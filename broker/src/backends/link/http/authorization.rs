@@ -17,32 +17,32 @@ use crate::{
     oauth::{Challenge, LinkTokens, OauthError, TokenHeader},
 };
 
-/// Head of a POST with its token, encoded once.
+/// Head of a link's POST with its token, encoded once.
 #[derive(Debug, Clone)]
-pub(super) struct TokenPost {
+pub(super) struct LinkPost {
     header: TokenHeader,
     prepared: Arc<PreparedPost>,
 }
 
 /// The head with the token that was used last.
 #[derive(Debug, Default)]
-pub(super) struct TokenPosts(Mutex<Option<TokenPost>>);
+pub(super) struct LinkPosts(Mutex<Option<LinkPost>>);
 
-impl TokenPosts {
+impl LinkPosts {
     /// Returns the head with this token. `bare` makes the POST without it.
     pub(super) fn get(
         &self,
         client: &HttpClient,
         header: TokenHeader,
         bare: impl FnOnce() -> Request<()>,
-    ) -> Option<TokenPost> {
+    ) -> Option<LinkPost> {
         let mut last = self.0.lock();
         if let Some(known) = last.as_ref().filter(|known| known.header == header) {
             return Some(known.clone());
         }
         let mut post = bare();
         post.headers_mut().insert(AUTHORIZATION, header.clone());
-        let made = TokenPost { header, prepared: Arc::new(client.prepare(post)?) };
+        let made = LinkPost { header, prepared: Arc::new(client.prepare(post)?) };
         *last = Some(made.clone());
         Some(made)
     }
@@ -53,7 +53,7 @@ impl TokenPosts {
 pub(super) async fn send_prepared(
     client: &HttpClient,
     tokens: &LinkTokens,
-    TokenPost { header, prepared }: TokenPost,
+    LinkPost { header, prepared }: LinkPost,
     frame: VectoredBody,
     post: impl FnOnce(Bytes) -> Request<Full<Bytes>>,
 ) -> Result<HttpResponse<ResponseBody>, Failure> {

@@ -37,7 +37,7 @@ use transport::{
 
 pub(super) use self::resumption::end_unused;
 use self::{
-    authorization::{TokenPost, TokenPosts},
+    authorization::{LinkPost, LinkPosts},
     content_kind::{ContentKind, EVENT_STREAM, JSON},
     event_stream::EventStreamReader,
     http_sse::PostEndpoint,
@@ -78,7 +78,7 @@ pub struct HttpWire {
     /// negotiated. `None` if the library cannot prepare heads.
     prepared: OnceLock<Option<PreparedPost>>,
     /// The same with the access token that was used last.
-    prepared_with: TokenPosts,
+    prepared_with: LinkPosts,
     limits: json::Limits,
     /// Notifications and answers that wait for their POST.
     one_way: FrameQueue,
@@ -252,7 +252,7 @@ impl HttpWire {
             session: OnceLock::new(),
             version: OnceLock::new(),
             prepared: OnceLock::new(),
-            prepared_with: TokenPosts::default(),
+            prepared_with: LinkPosts::default(),
             limits: json::Limits { bytes_max: backend.message_bytes(), ..json::Limits::default() },
             one_way,
             endpoint: None,
@@ -412,7 +412,7 @@ impl HttpWire {
     }
 
     /// Returns the prepared head of a POST with the token of now, if that needs no request.
-    fn prepared_with_token(&self, tokens: &LinkTokens) -> Option<TokenPost> {
+    fn prepared_with_token(&self, tokens: &LinkTokens) -> Option<LinkPost> {
         let is_plain = self.uri.scheme() == Some(&Scheme::HTTP);
         let header = tokens.held().filter(|_| is_plain)?;
         let bare = || self.post(Bytes::new(), None).map(drop);
