@@ -8,6 +8,7 @@ pub mod access;
 pub mod arguments;
 mod audit;
 pub mod included;
+pub mod console;
 pub mod oauth;
 pub mod own_lists;
 mod relations;
