@@ -10,6 +10,7 @@
 //! Entries of the configuration file exist alongside the stored ones. They can only be changed in
 //! the file.
 
+mod approvals;
 mod audit;
 mod audit_chain;
 mod audit_maintenance;
@@ -54,6 +55,7 @@ use storage::{DurableStore, StoreError, Wakeup};
 use tokio::sync::Notify;
 
 pub use self::{
+    approvals::{ApprovalView, NewDecision},
     audit::{AuditedAction, Author},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},

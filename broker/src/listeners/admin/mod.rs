@@ -8,6 +8,7 @@
 //! - A slow or silent peer holds only one of a bounded number of connections, for a bounded time.
 
 mod access;
+mod approvals;
 mod audit;
 mod audit_verify;
 mod backends;
@@ -245,6 +246,11 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         )
         .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
         .route("/admin/v1/tenants/{tenant}/policy/report", get(policies::report))
+        .route("/admin/v1/tenants/{tenant}/approvals", get(approvals::list))
+        .route(
+            "/admin/v1/tenants/{tenant}/approvals/{id}",
+            get(approvals::show).post(approvals::decide),
+        )
         .route(
             "/admin/v1/tenants/{tenant}/connections",
             get(connections::list).post(connections::link),
