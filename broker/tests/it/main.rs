@@ -13,6 +13,7 @@ mod access_changes;
 mod access_doors;
 mod access_property;
 mod admin;
+mod approvals;
 mod arguments;
 mod audit;
 mod audit_chain;
