@@ -18,7 +18,7 @@ use protocol::{
 };
 
 use super::{
-    access::{AccessCheck, Object},
+    access::{AccessCheck, ApprovalTerms, Object},
     catalog::{Catalog, ListKind, Target, TaskSupport, ToolTraits},
     endpoint::Endpoint,
     log_level::LogLevel,
@@ -51,6 +51,13 @@ impl Decision {
             Self::Forward(plan) | Self::CreateTask(plan, _) => Some(&plan.backend),
             Self::Subscribe(target) | Self::Unsubscribe(target) => Some(&target.backend),
             Self::Answer(_) | Self::SetLevel(_) | Self::Task(_) | Self::ListTasks => None,
+        }
+    }
+
+    /// Sets the terms of an approval. An earlier decision about the same request found them.
+    pub fn set_approval(&mut self, terms: Option<Box<ApprovalTerms>>) {
+        if let Self::Forward(plan) | Self::CreateTask(plan, _) = self {
+            plan.approval = terms;
         }
     }
 
@@ -99,6 +106,8 @@ pub struct Plan {
     pub drop_task: bool,
     /// The target at the backend, by the backend's name.
     pub names: Named,
+    /// Terms on which a person must approve the request before it leaves.
+    pub approval: Option<Box<ApprovalTerms>>,
 }
 
 /// The target of a request at a backend.
@@ -128,7 +137,7 @@ pub struct ToolCalled {
 
 impl Plan {
     fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
-        Self { backend, edits, drop_task: false, names: Named::Other }
+        Self { backend, edits, drop_task: false, names: Named::Other, approval: None }
     }
 }
 
@@ -277,7 +286,9 @@ fn tool_call(
     if let Some(access) = access {
         let traits = traits.unwrap_or_default();
         let object = Object::Tool { backend: &plan.backend, name: &tool, traits };
-        access.check(message.method, &object, || unknown_name(message, ErrorKind::ToolNotFound))?;
+        let terms =
+            access.check_call(&object, || unknown_name(message, ErrorKind::ToolNotFound))?;
+        plan.approval = terms.map(Box::new);
     }
     let asked = message.fields.task.is_some();
     let used = task_use(
@@ -330,18 +341,27 @@ fn task_use(
     }
 }
 
+/// Returns the backend of the called tool and the backend's name of it. `None` for an unknown tool.
+pub fn called_tool(
+    call: &Message,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+) -> Option<(BackendId, String)> {
+    let name = call.text(call.fields.name)?;
+    match endpoint {
+        Endpoint::Single(backend) => Some((backend.clone(), name.into_owned())),
+        Endpoint::Aggregated => {
+            catalog.tool(&name).map(|target| (target.backend.clone(), target.name.clone()))
+        }
+    }
+}
+
 /// Returns the task support of the called tool if its backend has tasks (MCP 2025-11-25, Tasks).
 /// `None` if the backend has none, or if the tool is unknown.
 pub fn task_support(call: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<TaskSupport> {
-    let name = call.text(call.fields.name)?;
-    let (backend, native) = match endpoint {
-        Endpoint::Single(backend) => (backend, &*name),
-        Endpoint::Aggregated => {
-            catalog.tool(&name).map(|target| (&target.backend, target.name.as_str()))?
-        }
-    };
-    let has_tasks = catalog.backends.get(backend)?.server.capabilities.tasks_tools_call;
-    has_tasks.then(|| catalog.traits(backend, native))?.map(|traits| traits.task_support)
+    let (backend, native) = called_tool(call, endpoint, catalog)?;
+    let has_tasks = catalog.backends.get(&backend)?.server.capabilities.tasks_tools_call;
+    has_tasks.then(|| catalog.traits(&backend, &native))?.map(|traits| traits.task_support)
 }
 
 fn about_task(message: &Message, version: Version) -> Result<Decision, Refusal> {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
-    ids::{BackendId, RequestId, TaskId},
+    ids::{ApprovalId, BackendId, RequestId, TaskId},
     json::{self, Document, Value, ValueKind},
     splice::Splice,
 };
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{catalog::ToolTraits, endpoint::Endpoint};
 use crate::{
+    approvals::{ApprovalNotice, waiting_status},
     carried_trace::CarriedTrace,
     limits::{
         IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN,
@@ -115,12 +116,17 @@ pub struct TaskDetails {
     /// The trace of that request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<CarriedTrace>,
+    /// Id of the approval without which the call must not be sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<String>,
 }
 
 impl TaskDetails {
     pub const FORMAT: u8 = 1;
     /// Format of a call that was in flight. A build that does not know this format must not run it.
     const FORMAT_SENT_BEFORE: u8 = 2;
+    /// Format of a call that needs an approval. A build that does not know it must not send it.
+    const FORMAT_APPROVAL: u8 = 3;
 
     pub fn new(
         version: &str,
@@ -145,6 +151,7 @@ impl TaskDetails {
             tool,
             request: None,
             trace: None,
+            approval: None,
         }
     }
 
@@ -154,6 +161,13 @@ impl TaskDetails {
         Self { format: Self::FORMAT_SENT_BEFORE, sent_before: true, ..self }
     }
 
+    /// Marks a call that waits for an approval.
+    #[must_use]
+    pub fn with_approval(self, approval: &ApprovalId) -> Self {
+        let approval = Some(approval.as_str().to_owned());
+        Self { format: Self::FORMAT_APPROVAL, approval, ..self }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("strings and flags are always JSON")
     }
@@ -161,8 +175,13 @@ impl TaskDetails {
     /// Decodes the details. `None`: a later version wrote them, or they are damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok().filter(|details: &Self| {
-            details.format
-                == if details.sent_before { Self::FORMAT_SENT_BEFORE } else { Self::FORMAT }
+            let format = match (details.sent_before, &details.approval) {
+                (false, None) => Self::FORMAT,
+                (true, None) => Self::FORMAT_SENT_BEFORE,
+                (false, Some(_)) => Self::FORMAT_APPROVAL,
+                (true, Some(_)) => return false,
+            };
+            details.format == format
         })
     }
 
@@ -244,6 +263,13 @@ impl TaskOutcome {
         Self { status: TaskStatus::Failed, message: Some(for_people(&refusal.message)), outcome }
     }
 
+    /// Ends a task whose call was not approved. The client gets the notice as the tool's result.
+    pub fn not_approved(notice: &ApprovalNotice) -> Self {
+        let outcome = [b"{\"result\":", notice.result().as_bytes(), b"}"].concat();
+        let message = Some(for_people(&notice.text()));
+        Self { status: TaskStatus::Failed, message, outcome }
+    }
+
     /// Ends a task on request. The result of its call stays unknown.
     pub fn cancelled(request_id: &str) -> Self {
         let refusal = Refusal::new(ErrorKind::InvalidRequest, "the task was cancelled")
@@ -291,10 +317,8 @@ pub fn decoded(frame: Bytes) -> Option<Message> {
 /// Returns the task object for its client.
 pub fn task_object(task: &StoredTask, poll_interval: Duration) -> String {
     let record = &task.record;
-    let message = task
-        .message
-        .as_ref()
-        .map(|text| format!(",\"statusMessage\":{}", json::quote(text)))
+    let message = status_message(task)
+        .map(|text| format!(",\"statusMessage\":{}", json::quote(&text)))
         .unwrap_or_default();
     let ttl = record.ttl.map_or_else(|| "null".to_owned(), |ttl| ttl.as_millis().to_string());
     format!(
@@ -305,6 +329,16 @@ pub fn task_object(task: &StoredTask, poll_interval: Duration) -> String {
         iso(task.updated_at_us),
         poll_interval.as_millis(),
     )
+}
+
+/// Returns the text about the status of a task, if there is one.
+pub fn status_message(task: &StoredTask) -> Option<String> {
+    let waits = || {
+        let is_waiting = task.step == TaskStep::Queued && !task.status.is_finished();
+        let details = TaskDetails::decode(&task.record.details).filter(|_| is_waiting);
+        details?.approval.as_deref().map(waiting_status)
+    };
+    task.message.clone().or_else(waits)
 }
 
 /// Returns the result of a call that became a task.

@@ -7,6 +7,7 @@ use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::{
+    approval,
     args::{
         AdminCommand, BackendCommand, KeyCommand, NodeCommand, OutputOptions, SessionCommand,
         SubscriptionCommand, TaskCommand, TenantCommand, TenantFilter,
@@ -164,6 +165,7 @@ pub(super) async fn run(
         AdminCommand::Policy(command) => policy::policy(client, command).await,
         AdminCommand::Issuer(command) => issuer::issuer(client, command).await,
         AdminCommand::Connection(command) => connection::connection(client, command).await,
+        AdminCommand::Approval(command) => approval::approval(client, command).await,
         AdminCommand::Session(command) => session(client, command).await,
         AdminCommand::Task(command) => task(client, command).await,
         AdminCommand::Audit(command) => audit::audit(client, command).await,

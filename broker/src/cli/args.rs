@@ -6,7 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
 pub(super) use super::key_args::{
-    ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand, TokenCommand,
+    ApprovalCommand, ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand,
+    TokenCommand,
 };
 
 const ENVIRONMENT: &str = "Environment:
@@ -77,6 +78,9 @@ pub(super) enum AdminCommand {
     /// List and end the accounts that users connected at backends
     #[command(subcommand)]
     Connection(ConnectionCommand),
+    /// List calls that wait for a person, and approve or deny them
+    #[command(subcommand)]
+    Approval(ApprovalCommand),
     /// List, show and end client sessions
     #[command(subcommand)]
     Session(SessionCommand),

@@ -5,6 +5,7 @@
 //! internal error.
 
 mod admin;
+mod approval;
 mod args;
 mod audit;
 mod audit_verify;

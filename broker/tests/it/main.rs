@@ -14,6 +14,7 @@ mod access_doors;
 mod access_property;
 mod accounts;
 mod admin;
+mod approvals;
 mod arguments;
 mod audit;
 mod audit_chain;

@@ -9,6 +9,7 @@
 //! - A slow or silent peer holds only one of a bounded number of connections, for a bounded time.
 
 mod access;
+mod approvals;
 mod audit;
 mod audit_verify;
 mod backends;
@@ -273,6 +274,11 @@ fn api_routes() -> Router<Arc<Control>> {
         )
         .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
         .route("/admin/v1/tenants/{tenant}/policy/report", get(policies::report))
+        .route("/admin/v1/tenants/{tenant}/approvals", get(approvals::list))
+        .route(
+            "/admin/v1/tenants/{tenant}/approvals/{id}",
+            get(approvals::show).post(approvals::decide),
+        )
         .route(
             "/admin/v1/tenants/{tenant}/connections",
             get(connections::list).post(connections::link),

@@ -12,8 +12,8 @@ use utoipa::{
 };
 
 use super::{
-    audit, audit_verify, backends, configuration, connections, health, issuers, live, operators,
-    overview, permissions, policies, revocations, tenants, trial,
+    approvals, audit, audit_verify, backends, configuration, connections, health, issuers, live,
+    operators, overview, permissions, policies, revocations, tenants, trial,
 };
 
 #[derive(OpenApi)]
@@ -28,6 +28,7 @@ use super::{
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
         operators::list, operators::create, operators::revoke,
         policies::show, policies::put, policies::remove, policies::check, policies::report,
+        approvals::list, approvals::show, approvals::decide,
         connections::list, connections::link, connections::remove,
         issuers::list, issuers::show, issuers::put, issuers::remove,
         revocations::list, revocations::create, revocations::remove,

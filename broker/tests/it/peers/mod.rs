@@ -44,6 +44,7 @@ macro_rules! on_every_ground {
 
 mod accounts;
 mod admin_api;
+mod approvals;
 mod clients;
 mod conformance;
 mod conformance_accounts;
