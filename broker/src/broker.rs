@@ -142,11 +142,14 @@ impl Broker {
         tenant.backends().iter().for_each(|backend| backend.close());
     }
 
-    /// Registers or replaces a backend. The same settings again change nothing.
+    /// Registers or replaces a backend. The same settings again change nothing, and another list of
+    /// roots changes the running backend.
     pub fn put_backend(&self, tenant: &TenantId, id: &BackendId, spec: BackendSpec) {
         let Some(tenant) = self.tenant(tenant) else { return };
-        if tenant.backend(id).is_some_and(|known| known.spec == spec) {
-            return;
+        if let Some(known) = tenant.backend(id)
+            && known.spec.differs_in_roots_alone(&spec)
+        {
+            return known.set_roots(&spec.roots.list);
         }
         let backend = Backend::new(
             tenant.id.clone(),

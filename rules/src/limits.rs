@@ -5,6 +5,7 @@
 //! Invariant: the compiler checks the relations between limits, in [`relations`].
 
 pub mod access;
+pub mod apps;
 pub mod arguments;
 mod audit;
 pub mod oauth;

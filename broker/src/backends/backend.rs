@@ -5,7 +5,7 @@ mod links;
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -30,9 +30,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     backend_admission::BackendAdmission,
+    capability_probe::ProbedOffers,
     link::{Era, EraCache, Link, connection::Failure},
     policy::Policy,
     resources::BackendResources,
+    roots::BackendRoots,
 };
 use crate::{
     admission::rate_limiter::RateScope,
@@ -94,6 +96,12 @@ pub struct Backend {
     param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
     /// Rules for requests, checked before they are sent.
     pub policy: Arc<Policy>,
+    /// Roots of its operator.
+    pub roots: Arc<BackendRoots>,
+    /// What it offers only to clients with some capability.
+    pub(super) offers: Mutex<ProbedOffers>,
+    /// The link that fetches the lists.
+    pub(super) reader: Mutex<Weak<Link>>,
     /// Removes the secrets of the settings from messages for operators.
     pub redactor: Redactor,
     /// Source of its access tokens, if it wants any.
@@ -158,6 +166,9 @@ impl Backend {
             policy: Policy::of(&tenant, &id, &spec, &shared, &resources),
             tenant,
             id,
+            roots: BackendRoots::new(&spec.roots),
+            offers: Mutex::default(),
+            reader: Mutex::default(),
             redactor: Redactor::of(&spec),
             tokens: sources,
             spec,

@@ -33,6 +33,7 @@ use rules::{
 
 use super::{
     backend::{Backend, BackendState},
+    capability_probe,
     link::{
         Era, EraSupport, Link,
         connection::{Connection, Failure, WireSender},
@@ -83,7 +84,8 @@ async fn run_connection(
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
-        let FetchedLists { lists, ttl: kept_for } = fetch(link, &connection).await?;
+        let FetchedLists { mut lists, ttl: kept_for } = fetch(link, &connection).await?;
+        capability_probe::complete(backend, &connection, &mut lists).await;
         let may_know_sessions = !was_asked
             && connection.modern().is_some()
             && backend.era.may_know_sessions(backend.spec.protocol);
@@ -181,13 +183,16 @@ fn mark_unreachable(publish: impl Fn(), backend: &Arc<Backend>, refusal: &Refusa
 }
 
 /// The lists of a backend, with their time to live. `None`: until the backend announces a change.
-struct FetchedLists {
-    lists: BackendLists,
+pub(super) struct FetchedLists {
+    pub(super) lists: BackendLists,
     ttl: Option<Duration>,
 }
 
 /// Fetches all lists that the backend offers.
-async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<FetchedLists, Refusal> {
+pub(super) async fn fetch(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+) -> Result<FetchedLists, Refusal> {
     let unavailable = || {
         Refusal::new(
             ErrorKind::BackendUnavailable,

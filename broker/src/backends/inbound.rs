@@ -31,6 +31,7 @@ use rules::{
 use super::{
     asker::Asker,
     link::{Era, Link, connection::Connection},
+    roots,
 };
 
 /// Receives messages of a backend that are not answers. Sessions, calls and runs of tasks implement
@@ -107,7 +108,7 @@ pub(super) fn task_created(link: &Arc<Link>, connection: &Connection, answer: &M
 }
 
 /// Returns the recipient of a message without an address.
-fn recipient(
+pub(super) fn recipient(
     link: &Arc<Link>,
     connection: &Connection,
     message: &Message,
@@ -122,7 +123,7 @@ fn recipient(
     }
     match &link.scope {
         // Nothing names the owner. A guess could show the message to another user of the tenant.
-        LinkScope::Catalog | LinkScope::Tenant => None,
+        LinkScope::Catalog | LinkScope::Probe | LinkScope::Tenant => None,
         // One client is behind the link, through calls and through tasks.
         LinkScope::Session(_) | LinkScope::Task(_) => {
             // Unrelated requests may share the link.
@@ -153,6 +154,9 @@ fn request(
     if message.method == Method::Ping {
         connection.send_later(handshake::success(&id, b"{}"));
         return;
+    }
+    if message.method == Method::RootsList && link.backend.roots.are_configured() {
+        return roots::on_asked(link, connection, message, origin);
     }
     if link.is_catalog() {
         connection.send_later(catalog_answer(message.method, &id));
@@ -230,6 +234,8 @@ fn notification(
     match message.method {
         Method::Progress => progress(link, connection, message),
         Method::Cancelled => cancelled(connection, message),
+        // It reads what is there and ends.
+        _ if link.is_probe() => {}
         Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => {
             link.backend.refresh();
             link.read_own_lists(changed_lists(message.method));

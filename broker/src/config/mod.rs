@@ -34,6 +34,7 @@ mod range;
 mod raw_config;
 mod replica;
 mod resilience;
+pub mod roots;
 pub mod sandbox;
 pub mod spec;
 mod spec_limits;

@@ -11,6 +11,7 @@ use super::units::{DurationText, Ratio};
 pub use super::{
     backend_auth::{BackendAuth, BackendAuthKind, ClientAuthMethod},
     policy::{ResourceRules, ToolRules},
+    roots::{ConfiguredRoot, RootMode, RootRules},
     sandbox::SandboxRules,
     stdio::StdioLimits,
     transport_spec::{
@@ -98,6 +99,8 @@ pub struct BackendSpec {
     pub auth: BackendAuth,
     #[serde(default, skip_serializing_if = "ResourceRules::is_empty")]
     pub resources: ResourceRules,
+    #[serde(default, skip_serializing_if = "RootRules::is_empty")]
+    pub roots: RootRules,
     #[serde(default, skip_serializing_if = "ToolRules::is_empty")]
     pub tools: ToolRules,
     #[serde(default, skip_serializing_if = "SandboxRules::is_empty")]

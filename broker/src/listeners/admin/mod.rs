@@ -27,6 +27,7 @@ mod policies;
 mod preconditions;
 pub mod problem;
 mod revocations;
+mod roots;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -239,6 +240,10 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         )
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/probe", post(backends::probe))
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/breaker", post(backends::breaker))
+        .route(
+            "/admin/v1/tenants/{tenant}/backends/{backend}/roots",
+            post(roots::add).delete(roots::remove),
+        )
         .route(
             "/admin/v1/tenants/{tenant}/policy",
             get(policies::show).put(policies::put).delete(policies::remove),

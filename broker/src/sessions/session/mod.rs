@@ -70,7 +70,7 @@ pub(in crate::sessions) use self::{
 use records::SessionKey;
 use rules::{
     access::Subject,
-    catalog::{Catalog, ListDigests},
+    catalog::{Catalog, ListDigests, QuestionKinds},
     client_transport::Transport,
     endpoint::Endpoint,
     limits::SESSION_ID_BYTES,
@@ -152,7 +152,9 @@ impl Session {
     /// Opens a session with a new id.
     pub fn open(seat: SessionParams, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let told = seat.tenant.visible_catalog(&seat.caller.subject).digests(&seat.endpoint);
+        let kinds = QuestionKinds::of(&agreement.client);
+        let told = seat.tenant.visible_catalog(&seat.caller.subject).offered_to(kinds);
+        let told = told.digests(&seat.endpoint);
         let state = Self::new_state(
             &shared,
             &record::session_key(&id),
@@ -268,8 +270,10 @@ impl Session {
         drop(known);
         let before = self.subject.swap(subject.clone());
         let catalog = self.catalog();
-        let lists =
-            catalog.visible(subject).changed_lists(&catalog.visible(&before), &self.endpoint);
+        let kinds = self.question_kinds();
+        let [before, now] =
+            [&before, subject].map(|subject| catalog.visible(subject).offered_to(kinds));
+        let lists = now.changed_lists(&before, &self.endpoint);
         if !lists.is_empty() {
             self.on_lists_changed(&lists);
         }
@@ -289,6 +293,17 @@ impl Session {
     /// Returns the catalog that the caller sees.
     pub fn visible_catalog(&self) -> Arc<Catalog> {
         self.catalog().visible(&self.subject.load())
+    }
+
+    /// Returns the catalog that the client's lists show.
+    pub fn listed_catalog(&self) -> Arc<Catalog> {
+        self.visible_catalog().offered_to(self.question_kinds())
+    }
+
+    /// Returns the questions that the client can answer, as far as its lists depend on them. Those of
+    /// stateless clients do not (MCP 2026-07-28, Tools).
+    pub fn question_kinds(&self) -> QuestionKinds {
+        if self.has_client { QuestionKinds::of(&self.client) } else { QuestionKinds::ALL }
     }
 
     /// Returns the epoch under which this process owns the row.
