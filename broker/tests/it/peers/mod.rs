@@ -43,6 +43,7 @@ macro_rules! on_every_ground {
 }
 
 mod admin_api;
+mod apps;
 mod clients;
 mod conformance;
 mod conformance_tasks;
