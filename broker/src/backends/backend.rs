@@ -1,6 +1,6 @@
 //! One registered backend: its links, its lists, its state as operators see it.
 
-mod links;
+pub(in crate::backends) mod links;
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ use protocol::{
     stateless::tool_headers::ParamHeader,
 };
 use rules::{
-    catalog::BackendLists,
+    catalog::{BackendLists, OfferTable},
     gcra::Rate,
     limits::{LATENCY_WEIGHT, TOOLS_METERED_MAX},
     link_sharing::{LinkScope, WireKind},
@@ -30,7 +30,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     backend_admission::BackendAdmission,
-    capability_probe::ProbedOffers,
     link::{Era, EraCache, Link, connection::Failure},
     policy::Policy,
     resources::BackendResources,
@@ -99,9 +98,9 @@ pub struct Backend {
     /// Roots of its operator.
     pub roots: Arc<BackendRoots>,
     /// What it offers only to clients with some capability.
-    pub(super) offers: Mutex<ProbedOffers>,
+    pub(super) offers: Mutex<ProbeOutcome>,
     /// The link that fetches the lists.
-    pub(super) reader: Mutex<Weak<Link>>,
+    pub reader: Mutex<Weak<Link>>,
     /// Removes the secrets of the settings from messages for operators.
     pub redactor: Redactor,
     /// Source of its access tokens, if it wants any.
@@ -116,6 +115,13 @@ pub struct Backend {
     tools: Mutex<RateLimiterMap<String>>,
     /// Admission of calls: breaker, concurrency limit and budget of retries.
     pub(super) admission: BackendAdmission,
+}
+
+/// What the probes of a backend found, and when the last one began.
+#[derive(Debug, Default)]
+pub(super) struct ProbeOutcome {
+    pub(super) table: Option<Arc<OfferTable>>,
+    pub(super) began: Option<Instant>,
 }
 
 #[derive(Debug, Default)]

@@ -2,39 +2,45 @@
 //!
 //! The link that reads the lists declares every capability, so its lists are complete. A probe opens
 //! another connection that declares no sampling, elicitation and roots, reads the lists, and closes
-//! it again. If something is missing there, one further connection for each of the three shows which
-//! of them it needs. A probe that fails changes nothing: its backend then offers all to all.
+//! it again. If something is missing there, one further connection for each of the three, and then
+//! for each two of them, shows what it needs. A probe that fails changes nothing: its backend then
+//! offers all to all.
 //!
 //! Backends of 2026-07-28 are not probed, because their lists do not depend on the client (MCP
 //! 2026-07-28, Tools).
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::HashSet, pin::Pin, sync::Arc, time::Instant};
 
+use protocol::capabilities::ClientCapabilities;
 use rules::{
     catalog::{BackendLists, ListKind, OfferTable, QuestionKinds},
     limits::apps::{CAPABILITY_PROBE_INTERVAL_MIN, CAPABILITY_PROBE_WAIT},
+    link_sharing::LinkScope,
 };
 
 use super::{
-    backend::Backend,
+    backend::{Backend, links::CATALOG_CAPABILITIES},
     catalog_refresh,
-    link::connection::{Connection, Failure},
+    link::{
+        Era, Link,
+        connection::{Connection, Failure},
+    },
 };
 
-/// What the probes of a backend found, and when the last one began.
-#[derive(Debug, Default)]
-pub(super) struct ProbedOffers {
-    table: Option<Arc<OfferTable>>,
-    began: Option<Instant>,
-}
+/// Number of kinds of questions. The link that reads the lists declares them all.
+const KINDS: u32 = QuestionKinds::EACH.len() as u32;
 
 /// Sets what each entry of new lists is offered to. Probes the backend if its tools or prompts are
 /// not known yet.
-pub(super) async fn complete(
-    backend: &Arc<Backend>,
-    connection: &Connection,
-    lists: &mut BackendLists,
-) {
+pub fn complete<'a>(
+    backend: &'a Arc<Backend>,
+    connection: &'a Connection,
+    lists: &'a mut BackendLists,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    Box::pin(set_offers(backend, connection, lists))
+}
+
+async fn set_offers(backend: &Arc<Backend>, connection: &Connection, lists: &mut BackendLists) {
     let is_wanted = backend.shared.config.compat.capability_probe
         && connection.modern().is_none()
         && !(lists.tools.is_empty() && lists.prompts.is_empty());
@@ -86,27 +92,51 @@ async fn probe(backend: &Arc<Backend>, listed: BackendLists) {
 }
 
 async fn offers(backend: &Arc<Backend>, listed: &BackendLists) -> Result<OfferTable, Failure> {
-    let plain = lists_for(backend, QuestionKinds::NONE).await?;
-    let is_complete = ListKind::ALL.into_iter().all(|kind| {
-        let has = |key: &str| plain.entries(kind).iter().any(|entry| entry.key == key);
-        listed.entries(kind).iter().all(|entry| has(&entry.key))
-    });
-    let mut probed = vec![(QuestionKinds::NONE, plain)];
-    if !is_complete {
-        for (kind, _) in QuestionKinds::EACH {
-            probed.push((kind, lists_for(backend, kind).await?));
+    let mut probed = Vec::new();
+    for count in 0..KINDS {
+        for kinds in QuestionKinds::sets_of(count) {
+            probed.push((kinds, lists_for(backend, kinds).await?));
+        }
+        if ListKind::ALL.into_iter().all(|kind| has_all(&probed, listed, kind)) {
+            break;
         }
     }
     Ok(OfferTable::of(listed, &probed))
 }
 
+/// Returns whether the probes together have seen a list.
+fn has_all(
+    probed: &[(QuestionKinds, BackendLists)],
+    listed: &BackendLists,
+    kind: ListKind,
+) -> bool {
+    let seen: HashSet<&str> = probed
+        .iter()
+        .flat_map(|(_, lists)| lists.entries(kind))
+        .map(|entry| entry.key.as_str())
+        .collect();
+    listed.entries(kind).iter().all(|entry| seen.contains(entry.key.as_str()))
+}
+
 /// Reads the lists as a client sees them that can answer these questions alone.
 async fn lists_for(backend: &Arc<Backend>, kinds: QuestionKinds) -> Result<BackendLists, Failure> {
-    let link = backend.probe_link(kinds);
+    let link = probe_link(backend, kinds);
     let connection = link.open_probe().await?;
-    let lists = catalog_refresh::fetch(&link, &connection).await;
+    let lists = catalog_refresh::fetch_lists(&link, &connection).await;
     link.shut(); // what ends now ends in order
     connection.close().await;
-    let told = |refusal: protocol::error::Refusal| Failure::Protocol(refusal.message);
-    lists.map(|fetched| fetched.lists).map_err(told)
+    lists.map_err(|refusal| Failure::Protocol(refusal.message))
+}
+
+/// Returns a new link that reads the lists once, as a client that can answer these questions alone.
+fn probe_link(backend: &Arc<Backend>, kinds: QuestionKinds) -> Arc<Link> {
+    let mut declared: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(CATALOG_CAPABILITIES).unwrap_or_default();
+    for (_, name) in QuestionKinds::EACH.iter().filter(|(kind, _)| !kinds.includes(*kind)) {
+        declared.remove(*name);
+    }
+    let declared = serde_json::Value::Object(declared).to_string();
+    let declared = ClientCapabilities::parse(declared.as_bytes())
+        .unwrap_or_else(|_| ClientCapabilities::none());
+    Link::new(backend.clone(), (LinkScope::Probe, None), declared, Era::Sessions)
 }

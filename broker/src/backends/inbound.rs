@@ -31,7 +31,6 @@ use rules::{
 use super::{
     asker::Asker,
     link::{Era, Link, connection::Connection},
-    roots,
 };
 
 /// Receives messages of a backend that are not answers. Sessions, calls and runs of tasks implement
@@ -108,7 +107,7 @@ pub(super) fn task_created(link: &Arc<Link>, connection: &Connection, answer: &M
 }
 
 /// Returns the recipient of a message without an address.
-pub(super) fn recipient(
+fn recipient(
     link: &Arc<Link>,
     connection: &Connection,
     message: &Message,
@@ -156,7 +155,7 @@ fn request(
         return;
     }
     if message.method == Method::RootsList && link.backend.roots.are_configured() {
-        return roots::on_asked(link, connection, message, origin);
+        return roots_asked(link, connection, message, origin);
     }
     if link.is_catalog() {
         connection.send_later(catalog_answer(message.method, &id));
@@ -185,6 +184,29 @@ fn request(
         link.backend.shared.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(Some(&id), &crate::request_id()));
     }
+}
+
+/// Answers `roots/list` of a backend with the roots of its operator. Asks a client too where the mode
+/// wants it and a client can be asked.
+fn roots_asked(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    message: &Message,
+    origin: Option<&Arc<dyn Asker>>,
+) {
+    let Some(id) = message.id.clone() else { return };
+    let roots = &link.backend.roots;
+    if roots.include_clients()
+        && !link.is_catalog()
+        && let Some(client) = recipient(link, connection, message, origin)
+    {
+        connection.pending().merge_roots(id.clone(), roots.clone());
+        if client.need_input(connection, message).is_ok() {
+            return;
+        }
+        connection.pending().take_merged_roots(&id);
+    }
+    connection.send_later(roots.answer(&id));
 }
 
 /// Sends a question to the client of `asker`, and to no other client. The backend needs the answer

@@ -10,7 +10,7 @@
 pub mod asker;
 pub mod backend;
 pub mod backend_admission;
-mod capability_probe;
+pub mod capability_probe;
 pub mod catalog_refresh;
 pub mod children;
 pub mod inbound;

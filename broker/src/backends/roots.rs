@@ -13,15 +13,8 @@ use protocol::{
     handshake,
     ids::RequestId,
     json::{Document, Limits},
-    method::Method,
 };
 
-use super::{
-    asker::Asker,
-    backend::Backend,
-    inbound::recipient,
-    link::{Link, connection::Connection},
-};
 use crate::config::spec::{ConfiguredRoot, RootMode, RootRules};
 
 /// The roots of one backend in force.
@@ -44,6 +37,20 @@ impl BackendRoots {
     /// Returns whether the roots of clients reach the backend.
     pub fn include_clients(&self) -> bool {
         self.mode != RootMode::Configured
+    }
+
+    /// Replaces the operator's roots. Returns whether the backend has to hear of it.
+    pub fn replace(&self, list: &[ConfiguredRoot]) -> bool {
+        let differs = **self.list.load() != *list;
+        if differs {
+            self.list.store(Arc::new(list.to_vec()));
+        }
+        differs && self.are_configured()
+    }
+
+    /// Returns the answer to `roots/list` with the operator's roots alone.
+    pub(super) fn answer(&self, id: &RequestId) -> Bytes {
+        handshake::success(id, &self.result(b""))
     }
 
     /// Returns the result of `roots/list`, with the roots of a client behind the operator's.
@@ -73,46 +80,6 @@ impl BackendRoots {
 fn as_json(root: &ConfiguredRoot) -> String {
     // A root is two texts, so it always has a JSON form.
     serde_json::to_string(root).unwrap_or_default()
-}
-
-impl Backend {
-    /// Replaces the operator's roots. Every open connection that can ask for them gets a
-    /// notification.
-    pub fn set_roots(&self, list: &[ConfiguredRoot]) {
-        if **self.roots.list.load() == *list {
-            return;
-        }
-        self.roots.list.store(Arc::new(list.to_vec()));
-        if !self.roots.are_configured() {
-            return;
-        }
-        for connection in self.links().iter().chain(&self.reader()).filter_map(|link| link.live()) {
-            connection.roots_changed(handshake::notification(Method::RootsListChanged, None));
-        }
-    }
-}
-
-/// Answers `roots/list` of a backend with roots of its operator. Asks a client too where the mode
-/// wants it and a client can be asked.
-pub(super) fn on_asked(
-    link: &Arc<Link>,
-    connection: &Arc<Connection>,
-    message: &Message,
-    origin: Option<&Arc<dyn Asker>>,
-) {
-    let Some(id) = message.id.clone() else { return };
-    let roots = &link.backend.roots;
-    if roots.include_clients()
-        && !link.is_catalog()
-        && let Some(client) = recipient(link, connection, message, origin)
-    {
-        connection.pending().merge_roots(id.clone(), roots.clone());
-        if client.need_input(connection, message).is_ok() {
-            return;
-        }
-        connection.pending().take_merged_roots(&id);
-    }
-    connection.send_later(handshake::success(&id, &roots.result(b"")));
 }
 
 #[cfg(test)]

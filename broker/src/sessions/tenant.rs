@@ -255,7 +255,7 @@ impl Tenant {
                 continue;
             }
             let subject = session.subject();
-            let kinds = session.question_kinds();
+            let kinds = session.question_kinds;
             let [old, new] =
                 [before, next].map(|catalog| catalog.visible(&subject).offered_to(kinds));
             let key = (session.endpoint.clone(), [Arc::as_ptr(&old), Arc::as_ptr(&new)]);

@@ -19,7 +19,7 @@ const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// Returns what a host of apps declares.
 fn host() -> Value {
-    json!({"extensions": {EXTENSION: {"mimeTypes": ["text/html;profile=mcp-app"]}, "com.example/x": {"y": 1.5}}})
+    json!({"extensions": {EXTENSION: {"mimeTypes": ["text/html;profile=mcp-app"]}, "com.example/x": {"y": 15}}})
 }
 
 fn app_tool(name: &str) -> Value {

@@ -96,7 +96,7 @@ async fn a_session_lists_what_its_client_can_use() {
     assert_eq!(listed["tools"].as_array().unwrap().len(), all.len());
     // The connections of the probes are closed again: one reads the lists.
     assert_eq!(broker.admin().backend("default", "b").await["links"], 6);
-    assert_eq!(backend.recorded_of("initialize").len(), 1 + 4 + 5);
+    assert_eq!(backend.recorded_of("initialize").len(), 1 + 7 + 5);
 }
 
 /// One further connection is enough for a backend that offers everything to everyone, and none is

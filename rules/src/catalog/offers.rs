@@ -18,7 +18,6 @@ use super::{BackendLists, Catalog, CatalogEntry, ListKind};
 pub struct QuestionKinds(u8);
 
 impl QuestionKinds {
-    pub const NONE: Self = Self(0);
     pub const ALL: Self = Self(SETS as u8 - 1);
     /// Each kind alone, with the capability that declares it.
     pub const EACH: [(Self, &'static str); 3] =
@@ -28,6 +27,11 @@ impl QuestionKinds {
         let declared = [client.roots, client.sampling, client.elicitation()];
         let kinds = Self::EACH.iter().zip(declared).filter(|(_, declared)| *declared);
         Self(kinds.fold(0, |all, ((kind, _), _)| all | kind.0))
+    }
+
+    /// Returns the sets of so many kinds.
+    pub fn sets_of(count: u32) -> impl Iterator<Item = Self> {
+        (0..SETS as u8).filter(move |set| set.count_ones() == count).map(Self)
     }
 
     pub fn includes(self, other: Self) -> bool {
@@ -160,6 +164,7 @@ mod tests {
         endpoint::Endpoint,
     };
 
+    const NONE: QuestionKinds = QuestionKinds(0);
     const ROOTS: QuestionKinds = QuestionKinds(1);
     const SAMPLING: QuestionKinds = QuestionKinds(2);
     const ELICITATION: QuestionKinds = QuestionKinds(4);
@@ -209,7 +214,7 @@ mod tests {
     fn each_client_is_offered_what_it_can_use() {
         let mut all = lists(&["plain", "roots", "ask", "either", "both"]);
         let probed = [
-            (QuestionKinds::NONE, lists(&["plain"])),
+            (NONE, lists(&["plain"])),
             (ROOTS, lists(&["plain", "roots", "either"])),
             (SAMPLING, lists(&["plain", "either"])),
             (ELICITATION, lists(&["plain", "ask"])),
@@ -218,7 +223,7 @@ mod tests {
         assert!(table.covers(&all) && !table.covers(&lists(&["new"])));
         table.apply(&mut all);
         let catalog = catalog(all);
-        assert_eq!(listed(&catalog, QuestionKinds::NONE), ["plain"]);
+        assert_eq!(listed(&catalog, NONE), ["plain"]);
         assert_eq!(listed(&catalog, ROOTS), ["plain", "roots", "either"]);
         assert_eq!(listed(&catalog, SAMPLING), ["plain", "either"]);
         let two = QuestionKinds(ROOTS.0 | ELICITATION.0);
@@ -234,16 +239,16 @@ mod tests {
     #[test]
     fn a_backend_that_offers_all_to_all_costs_nothing() {
         let mut all = lists(&["a", "b"]);
-        OfferTable::of(&all, &[(QuestionKinds::NONE, lists(&["a", "b"]))]).apply(&mut all);
+        OfferTable::of(&all, &[(NONE, lists(&["a", "b"]))]).apply(&mut all);
         let catalog = catalog(all);
-        assert!(Arc::ptr_eq(&catalog, &catalog.offered_to(QuestionKinds::NONE)));
+        assert!(Arc::ptr_eq(&catalog, &catalog.offered_to(NONE)));
     }
 
     #[test]
     fn what_a_client_declares_are_its_kinds() {
         let of =
             |text: &str| QuestionKinds::of(&ClientCapabilities::parse(text.as_bytes()).unwrap());
-        assert_eq!(of("{}"), QuestionKinds::NONE);
+        assert_eq!(of("{}"), NONE);
         assert_eq!(of(r#"{"elicitation":{"url":{}}}"#), ELICITATION);
         assert_eq!(of(r#"{"roots":{},"sampling":{},"elicitation":{}}"#), QuestionKinds::ALL);
     }

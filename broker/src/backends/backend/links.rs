@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Instant};
 
 use protocol::capabilities::ClientCapabilities;
 use rules::{
-    catalog::QuestionKinds,
     limits::LINK_IDLE_MAX,
     link_sharing::{self, LinkScope, WireKind},
 };
@@ -21,7 +20,7 @@ use crate::{
 
 /// Every capability of a client, for the catalog's link. Some servers offer a tool only to clients
 /// that can answer its questions, or that show apps.
-const CATALOG_CAPABILITIES: &[u8] = br#"{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}},"roots":{"listChanged":true},"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"tasks":{"list":{},"cancel":{},"requests":{"sampling":{"createMessage":{}},"elicitation":{"create":{}}}}}"#;
+pub(in crate::backends) const CATALOG_CAPABILITIES: &[u8] = br#"{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}},"roots":{"listChanged":true},"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"tasks":{"list":{},"cancel":{},"requests":{"sampling":{"createMessage":{}},"elicitation":{"create":{}}}}}"#;
 
 impl Backend {
     /// Returns the link of a client of this era. Creates it at first use.
@@ -88,25 +87,6 @@ impl Backend {
         let link = Link::new(self.clone(), (LinkScope::Catalog, None), declared, Era::Sessions);
         *self.reader.lock() = Arc::downgrade(&link);
         link
-    }
-
-    /// Returns a new link that reads the lists once, as a client that can answer these questions
-    /// alone.
-    pub(in crate::backends) fn probe_link(self: &Arc<Self>, kinds: QuestionKinds) -> Arc<Link> {
-        let mut declared: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_slice(CATALOG_CAPABILITIES).unwrap_or_default();
-        for (_, name) in QuestionKinds::EACH.iter().filter(|(kind, _)| !kinds.includes(*kind)) {
-            declared.remove(*name);
-        }
-        let declared = serde_json::Value::Object(declared).to_string();
-        let declared = ClientCapabilities::parse(declared.as_bytes())
-            .unwrap_or_else(|_| ClientCapabilities::none());
-        Link::new(self.clone(), (LinkScope::Probe, None), declared, Era::Sessions)
-    }
-
-    /// Returns the link that fetches the catalog, while it runs.
-    pub(in crate::backends) fn reader(&self) -> Option<Arc<Link>> {
-        self.reader.lock().upgrade()
     }
 
     pub fn link_opened(&self, connection: &Connection) {

@@ -138,6 +138,9 @@ pub struct Session {
     leaving: AtomicBool,
     /// Set when a call was given up that its backend may still work on.
     has_abandoned_call: AtomicBool,
+    /// Questions that the client can answer, as far as its lists depend on them. Those of stateless
+    /// clients do not (MCP 2026-07-28, Tools).
+    pub question_kinds: QuestionKinds,
     /// Set once a link of the session had own lists.
     has_own_lists: AtomicBool,
     /// Locked while stored state is made and written, so that an older state never overwrites a
@@ -223,6 +226,11 @@ impl Session {
             endpoint: seat.endpoint,
             transport: seat.transport,
             version: agreement.version,
+            question_kinds: if kept {
+                QuestionKinds::of(&agreement.client)
+            } else {
+                QuestionKinds::ALL
+            },
             client: agreement.client,
             client_name: agreement.client_name,
             client_version: agreement.client_version,
@@ -270,7 +278,7 @@ impl Session {
         drop(known);
         let before = self.subject.swap(subject.clone());
         let catalog = self.catalog();
-        let kinds = self.question_kinds();
+        let kinds = self.question_kinds;
         let [before, now] =
             [&before, subject].map(|subject| catalog.visible(subject).offered_to(kinds));
         let lists = now.changed_lists(&before, &self.endpoint);
@@ -293,17 +301,6 @@ impl Session {
     /// Returns the catalog that the caller sees.
     pub fn visible_catalog(&self) -> Arc<Catalog> {
         self.catalog().visible(&self.subject.load())
-    }
-
-    /// Returns the catalog that the client's lists show.
-    pub fn listed_catalog(&self) -> Arc<Catalog> {
-        self.visible_catalog().offered_to(self.question_kinds())
-    }
-
-    /// Returns the questions that the client can answer, as far as its lists depend on them. Those of
-    /// stateless clients do not (MCP 2026-07-28, Tools).
-    pub fn question_kinds(&self) -> QuestionKinds {
-        if self.has_client { QuestionKinds::of(&self.client) } else { QuestionKinds::ALL }
     }
 
     /// Returns the epoch under which this process owns the row.

@@ -288,7 +288,10 @@ impl SessionPools {
 
 /// Returns whether the caller may have another pool. Clients choose the settings of extensions
 /// freely, so the pools of one caller that differ in them are bounded. An unused one makes room.
-fn has_room(pools: &mut FastMap<SessionPoolKey, SessionPool>, wanted: &SessionPoolKey) -> bool {
+fn has_room(
+    pools: &mut MutexGuard<'_, FastMap<SessionPoolKey, SessionPool>>,
+    wanted: &SessionPoolKey,
+) -> bool {
     let is_other = |key: &SessionPoolKey| {
         key.capabilities.has_extensions()
             && (&key.caller, &key.endpoint) == (&wanted.caller, &wanted.endpoint)
