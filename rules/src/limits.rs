@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod approvals;
+pub mod apps;
 pub mod arguments;
 mod audit;
 pub mod console;

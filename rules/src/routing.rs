@@ -6,6 +6,8 @@
 
 mod resources;
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
@@ -226,11 +228,22 @@ fn locally(
 type Lookup = fn(&Catalog, &str) -> Option<Target>;
 
 fn catalog_tool(catalog: &Catalog, name: &str) -> Option<Target> {
-    catalog.tool(name).cloned()
+    catalog.tool(name).map(Cow::into_owned)
 }
 
 fn catalog_prompt(catalog: &Catalog, name: &str) -> Option<Target> {
     catalog.prompt(name).cloned()
+}
+
+/// Returns the refusal of a tool that an app calls by its own name, if tools of several backends have
+/// that name.
+fn ambiguous_tool(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<Refusal> {
+    let name = message.text(message.fields.name).filter(|_| *endpoint == Endpoint::Aggregated)?;
+    let meant = catalog.app_tools(&name);
+    (catalog.tool(&name).is_none() && meant.len() > 1).then(|| {
+        let text = format!("several servers with apps have a tool {}", quoted(&name));
+        Refusal::new(ErrorKind::ToolAmbiguous, text).with("tools", meant)
+    })
 }
 
 /// Returns the refusal of a name that does not exist, or that the caller may not see.
@@ -276,6 +289,9 @@ fn tool_call(
     catalog: &Catalog,
     access: Option<&AccessCheck<'_>>,
 ) -> Result<Decision, Refusal> {
+    if let Some(refusal) = ambiguous_tool(message, endpoint, catalog) {
+        return Err(refusal);
+    }
     let seen = (catalog, access);
     let (mut plan, tool) = by_name(message, endpoint, seen, ErrorKind::ToolNotFound, catalog_tool)?;
     let backend_has_tasks = catalog
@@ -387,7 +403,7 @@ fn required_text<'a>(
     message: &'a Message,
     span: Option<Span>,
     path: &str,
-) -> Result<(Span, std::borrow::Cow<'a, str>), Refusal> {
+) -> Result<(Span, Cow<'a, str>), Refusal> {
     span.zip(message.text(span))
         .ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, format!("{path} must be a string")))
 }
@@ -523,6 +539,33 @@ mod tests {
         ] {
             assert_eq!(decided(request, &endpoint), format!("forward files {request}"));
         }
+    }
+
+    #[test]
+    fn a_call_of_an_app_goes_to_its_own_server_or_nowhere() {
+        let app = |name| {
+            let tools = r#"{"tools":[{"name":"show","inputSchema":{},"_meta":{"ui":{"resourceUri":"ui://a"}}},{"name":"poll","inputSchema":{}}]}"#;
+            backend(name, r#"{"tools":{}}"#, tools, r#"{"prompts":[]}"#)
+        };
+        let key = || hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+        let tenant = TenantId::parse("acme").unwrap();
+        let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"poll"}}"#;
+        let message = Message::decode(Bytes::from(call), &json::Limits::default()).unwrap();
+        let decided = |catalog: &Catalog| {
+            let (version, offered) = (Version::LATEST_WITH_SESSIONS, &catalog.capabilities);
+            decide(&message, &Endpoint::Aggregated, offered, version, catalog, None)
+        };
+        let one = Catalog::build(tenant.clone(), key(), BTreeMap::from([app("one")]));
+        let Ok(Decision::Forward(plan)) = decided(&one) else { panic!("{:?}", decided(&one)) };
+        assert_eq!(
+            (plan.backend.as_str(), plan.names.tool().unwrap().name.as_str()),
+            ("one", "poll")
+        );
+        assert_eq!(decided(&one.without_app_names()).unwrap_err().kind, ErrorKind::ToolNotFound);
+        let two = Catalog::build(tenant, key(), BTreeMap::from([app("one"), app("two")]));
+        let refusal = decided(&two).unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::ToolAmbiguous);
+        assert_eq!(refusal.data, [("tools", serde_json::json!(["one__poll", "two__poll"]))]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{
     client::{AdminClient, ClientError, escape, with_query},
     connection, issuer, operator,
     output::{CommandOutput, render, render_list},
-    policy,
+    policy, root,
     table::{self, Column},
     token,
 };
@@ -237,6 +237,7 @@ async fn backend(
                 .await?;
             Ok(render(&answer, &output, |answer| table::facts(answer, BACKEND)))
         }
+        BackendCommand::Root(command) => root::root(client, command).await,
         BackendCommand::Remove { name, of, output } => {
             remove(
                 client,

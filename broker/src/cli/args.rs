@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
-pub(super) use super::key_args::{
-    ApprovalCommand, ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand,
-    TokenCommand,
+pub(super) use super::{
+    key_args::{
+        ApprovalCommand, ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand,
+        PolicyCommand, TokenCommand,
+    },
+    root::RootCommand,
 };
 
 const ENVIRONMENT: &str = "Environment:
@@ -162,6 +165,9 @@ pub(super) enum BackendCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
+    /// Add and remove the roots that operators give a backend
+    #[command(subcommand)]
+    Root(RootCommand),
     /// Remove a backend
     Remove {
         #[arg(value_parser = BackendId::parse)]

@@ -19,6 +19,7 @@ mod key_args;
 mod operator;
 mod output;
 mod policy;
+mod root;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -35,6 +35,7 @@ mod range;
 mod raw_config;
 mod replica;
 mod resilience;
+pub mod roots;
 pub mod sandbox;
 mod source;
 pub mod spec;

@@ -15,6 +15,7 @@ use protocol::{
     },
     version::Version,
 };
+use rules::catalog::ListKind;
 
 use crate::{
     broker::Broker,
@@ -23,7 +24,7 @@ use crate::{
         request_observer,
         stateless::{
             RequestStateError, ReturnedState, StatelessClient, StatelessRequest, SuspensionId,
-            exchange::Exchange, is_about_tasks, list_kind, notification_stream::NotificationStream,
+            exchange::Exchange, is_about_tasks, notification_stream::NotificationStream,
         },
     },
     telemetry::request,
@@ -115,7 +116,7 @@ fn count(
 /// Returns whether the broker itself answers the method. A notification stream counts as answered
 /// when it is open.
 fn is_answered_here(method: Method) -> bool {
-    list_kind(method).is_some()
+    ListKind::of_method(method).is_some()
         || is_about_tasks(method)
         || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
 }
@@ -132,7 +133,7 @@ async fn begin(
         return Ok(StatelessOutcome::Answer(visitor.answer_about_task(&request).await?));
     }
     let offer = broker.offer_to(visitor).await?;
-    if let Some(kind) = list_kind(method) {
+    if let Some(kind) = ListKind::of_method(method) {
         visitor.tenant.take_budget(&visitor.caller.principal)?;
         let result = visitor.list(kind, &request.message, &offer)?;
         return Ok(StatelessOutcome::Answer(handshake::success(&request.id, &result)));

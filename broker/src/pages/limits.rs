@@ -7,7 +7,8 @@ use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
 use rules::limits::{
-    approvals::*, arguments::*, included::*, oauth::*, own_lists::*, sign_ins::*, tokens::*, *,
+    approvals::*, apps::*, arguments::*, included::*, oauth::*, own_lists::*, sign_ins::*,
+    tokens::*, *,
 };
 
 use super::assert_current;
@@ -189,6 +190,7 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits.rs"),
     include_str!("../../../rules/src/limits/access.rs"),
     include_str!("../../../rules/src/limits/approvals.rs"),
+    include_str!("../../../rules/src/limits/apps.rs"),
     include_str!("../../../rules/src/limits/arguments.rs"),
     include_str!("../../../rules/src/limits/audit.rs"),
     include_str!("../../../rules/src/limits/included.rs"),
@@ -250,6 +252,11 @@ fn met() -> Vec<Fixed> {
         LIST_BYTES_MAX Other(backend_fault, "");
         OWN_LISTS_BYTES_MAX Other("clients of the link see the shared lists; the log shows it", "");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
+        EXTENSION_POOLS_MAX Refused(ErrorKind::TooManyCalls);
+        CAPABILITY_PROBE_WAIT Other("its clients may see tools that they cannot use, until the probe is over", "");
+        CAPABILITY_PROBE_INTERVAL_MIN Other("clients may see new tools that they cannot use, until the next probe", "");
+        ROOTS_MAX Other("the admin API refuses a further root", "");
+        ROOT_NAME_CHARS_MAX Other("the admin API refuses the root", "");
         REFRESH_INTERVAL_MIN Other("clients learn of changes later", "");
         SCHEMA_BYTES_MAX Other(SCHEMA_UNUSED, "");
         SCHEMA_NODES_MAX Other(SCHEMA_UNUSED, "");

@@ -26,6 +26,7 @@ use protocol::{
 };
 use rules::{
     access::{AccessCheck, ObjectKind},
+    catalog::ListKind,
     endpoint::Endpoint,
     event_log::EventKind,
     routing::{self, Decision, Plan, TaskQuestion},
@@ -136,6 +137,9 @@ fn dispatch(
     let is_open = access_doors::is_open(message.method.name());
     let view = snapshot.view(&subject).filter(|_| !is_open);
     let catalog = view.as_ref().map_or(&snapshot.full, |view| &view.catalog);
+    let listed =
+        ListKind::of_method(message.method).map(|_| catalog.offered_to(session.question_kinds));
+    let catalog = listed.as_ref().unwrap_or(catalog);
     let decide = |message: &Message, access: Option<&AccessCheck<'_>>| {
         let (endpoint, advertised) = (&session.endpoint, &session.advertised);
         routing::decide(message, endpoint, advertised, session.version, catalog, access)

@@ -55,6 +55,8 @@ const READ_ONLY: ToolTraits = ToolTraits {
     idempotent: true,
     destructive: true,
     open_world: false,
+    has_ui: false,
+    is_app_visible: true,
 };
 
 fn tool<'a>(backend: &'a BackendId, name: &'a str) -> Object<'a> {
@@ -437,6 +439,42 @@ fn rule() -> impl Strategy<Value = serde_json::Value> {
             })
         },
     )
+}
+
+/// A host must not be sent to a user interface that the caller may not read. The tool stays.
+#[test]
+fn a_link_to_a_denied_user_interface_is_removed() {
+    let files = backend("files");
+    let tools = r#"{"tools":[
+        {"name":"show","inputSchema":{},"_meta":{"ui":{"resourceUri":"ui://app/a","visibility":["model"]},"ui/resourceUri":"ui://app/a"}},
+        {"name":"other","inputSchema":{},"_meta":{"ui":{"resourceUri":"ui://app/b"}}}]}"#;
+    let page = read_page(ListKind::Tools, &files, TaskHost::Backend, tools.as_bytes()).unwrap();
+    let listed = BackendLists { tools: page.entries, ..(*lists(&[])).clone() };
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+    let backends: BTreeMap<_, _> = [(files.clone(), Arc::new(listed))].into();
+    let catalog = Arc::new(Catalog::build(TenantId::parse("acme").unwrap(), key, backends));
+    let shown = |policy: &str, groups: &[&str]| {
+        let index = PolicyIndex::new(Arc::new(self::policy(policy)), catalog.clone());
+        let view = index.view(&index.verdicts(&subject(groups, &[])).1);
+        let page =
+            view.catalog.list(&Endpoint::Single(files.clone()), ListKind::Tools, None).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(&page).unwrap();
+        let links = page["tools"].as_array().unwrap().iter().map(|tool| {
+            let meta = &tool["_meta"];
+            let has_flat = meta.get("ui/resourceUri").is_some();
+            (meta["ui"]["resourceUri"].as_str().map(str::to_owned), has_flat)
+        });
+        (links.collect::<Vec<_>>(), view.hidden)
+    };
+    let (a, b) = (Some("ui://app/a".to_owned()), Some("ui://app/b".to_owned()));
+    let denied = r#"{"rules":[{"id":"no-ui","effect":"deny","subjects":{"groups":["dev"]},"objects":{"resources":["files/ui://app/a"]}}]}"#;
+    assert_eq!(shown(denied, &["dev"]), (vec![(None, false), (b.clone(), false)], 0));
+    assert_eq!(shown(denied, &["ops"]), (vec![(a.clone(), true), (b.clone(), false)], 0));
+    // Tools alone are allowed, so no user interface is.
+    let tools_only = r#"{"default":"deny","rules":[{"id":"t","effect":"allow","objects":{"tools":["files/*"]}}]}"#;
+    assert_eq!(shown(tools_only, &[]), (vec![(None, false), (None, false)], 0));
+    let shadow = denied.replace(r#""effect""#, r#""mode":"shadow","effect""#);
+    assert_eq!(shown(&shadow, &["dev"]), (vec![(a, true), (b, false)], 0));
 }
 
 proptest! {

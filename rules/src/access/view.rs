@@ -50,8 +50,61 @@ pub struct PolicyIndex {
     catalog: Arc<Catalog>,
     /// For each rule, the listed objects that it covers.
     coverage: Vec<BitSet>,
+    /// Number of objects: the listed ones, and behind them the linked user interfaces.
     objects: usize,
+    ui_links: UiLinks,
     hasher: RandomState,
+}
+
+/// The user interfaces that tools link (MCP Apps), each with its position among the objects. They
+/// need not be listed.
+#[derive(Debug, Default)]
+struct UiLinks(FastMap<BackendId, FastMap<String, usize>>);
+
+impl UiLinks {
+    /// Finds the links. `first` is the position of the first one.
+    fn of(catalog: &Catalog, first: usize) -> Self {
+        let (mut links, mut next) = (Self::default(), first);
+        for (backend, _, entry) in listed(catalog) {
+            for uri in entry.ui_links() {
+                let known = links.0.entry(backend.clone()).or_default();
+                if known.contains_key(&uri) {
+                    continue;
+                }
+                known.insert(uri, next);
+                next += 1;
+            }
+        }
+        links
+    }
+
+    fn len(&self) -> usize {
+        self.0.values().map(FastMap::len).sum()
+    }
+
+    /// Returns each user interface as an object, with its position.
+    fn objects(&self) -> impl Iterator<Item = (usize, Object<'_>)> {
+        self.0.iter().flat_map(|(backend, links)| {
+            links.iter().map(move |(uri, at)| (*at, Object::Resource { backend, uri }))
+        })
+    }
+
+    /// Returns the entry as a subject sees it: without links to what the subject may not read.
+    fn visible_entry(
+        &self,
+        backend: &BackendId,
+        entry: &CatalogEntry,
+        visible: &BitSet,
+    ) -> CatalogEntry {
+        let is_visible = |uri: String| {
+            self.0.get(backend).and_then(|links| links.get(&uri)).is_some_and(|at| visible.has(*at))
+        };
+        if entry.ui_links().into_iter().all(is_visible) {
+            entry.clone()
+        } else {
+            entry.without_ui_links()
+        }
+    }
 }
 
 /// What one subject may use.
@@ -100,14 +153,16 @@ pub type ViewKey = u64;
 
 impl PolicyIndex {
     pub fn new(policy: Arc<Policy>, catalog: Arc<Catalog>) -> Self {
-        let objects: usize = listed(&catalog).count();
+        let listed_objects = listed(&catalog).count();
+        let ui_links = UiLinks::of(&catalog, listed_objects);
+        let objects = listed_objects + ui_links.len();
         let coverage = policy
             .rules
             .iter()
             .map(|rule| {
                 let mut set = BitSet::empty(objects);
-                for (at, (backend, kind, entry)) in listed(&catalog).enumerate() {
-                    let object = object_of(backend, kind, entry);
+                let entries = listed(&catalog).map(|(of, kind, entry)| object_of(of, kind, entry));
+                for (at, object) in entries.enumerate().chain(ui_links.objects()) {
                     if rule.covers(object.listing_method(), &object) {
                         set.insert(at);
                     }
@@ -115,7 +170,7 @@ impl PolicyIndex {
                 set
             })
             .collect();
-        Self { policy, catalog, coverage, objects, hasher: RandomState::new() }
+        Self { policy, catalog, coverage, objects, ui_links, hasher: RandomState::new() }
     }
 
     pub fn catalog(&self) -> &Arc<Catalog> {
@@ -154,7 +209,8 @@ impl PolicyIndex {
             if !verdicts.visible.has(at) {
                 hidden += 1;
             } else if let Some(lists) = kept.get_mut(backend).and_then(Arc::get_mut) {
-                lists.entries_mut(kind).push(entry.clone());
+                let shown = self.ui_links.visible_entry(backend, entry, &verdicts.visible);
+                lists.entries_mut(kind).push(shown);
             }
         }
         AccessView {

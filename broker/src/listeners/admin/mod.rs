@@ -32,6 +32,7 @@ mod policies;
 mod preconditions;
 pub mod problem;
 mod revocations;
+mod roots;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -268,6 +269,10 @@ fn api_routes() -> Router<Arc<Control>> {
         )
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/probe", post(backends::probe))
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/breaker", post(backends::breaker))
+        .route(
+            "/admin/v1/tenants/{tenant}/backends/{backend}/roots",
+            post(roots::add).delete(roots::remove),
+        )
         .route(
             "/admin/v1/tenants/{tenant}/policy",
             get(policies::show).put(policies::put).delete(policies::remove),

@@ -39,6 +39,8 @@ pub(super) const OPERATIONS: &[(Method, &str, Permission)] = &[
     (Method::DELETE, "/admin/v1/tenants/{tenant}/backends/{backend}", Permission::BackendsWrite),
     (Method::POST, "/admin/v1/tenants/{tenant}/backends/{backend}/probe", Permission::BackendsOperate),
     (Method::POST, "/admin/v1/tenants/{tenant}/backends/{backend}/breaker", Permission::BackendsOperate),
+    (Method::POST, "/admin/v1/tenants/{tenant}/backends/{backend}/roots", Permission::BackendsWrite),
+    (Method::DELETE, "/admin/v1/tenants/{tenant}/backends/{backend}/roots", Permission::BackendsWrite),
     (Method::GET, "/admin/v1/tenants/{tenant}/policy", Permission::PoliciesRead),
     (Method::PUT, "/admin/v1/tenants/{tenant}/policy", Permission::PoliciesWrite),
     (Method::DELETE, "/admin/v1/tenants/{tenant}/policy", Permission::PoliciesWrite),
