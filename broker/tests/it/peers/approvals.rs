@@ -41,9 +41,10 @@ async fn waits_for_a_person(mut client: Command, mode: &str) {
     let (status, answer) = broker.admin().put(policy, &asking(json!({}))).await;
     assert_eq!(status, 201, "{answer}");
     client.args([&broker.url("/mcp"), mode]);
+    let admin = broker.admin();
     let Ended { status, stdout, stderr } = tokio::select! {
         ended = run(client, RUN_WITHIN) => ended,
-        () = decide_all(&broker.admin()) => unreachable!("the person never leaves"),
+        () = decide_all(&admin) => unreachable!("the person never leaves"),
     };
     let passed = stdout.lines().filter(|line| line.starts_with("ok ")).count();
     assert!(status.success() && passed == CHECKS, "{status}\n{stdout}\n{stderr}");
