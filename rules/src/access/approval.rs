@@ -227,9 +227,20 @@ mod tests {
         {
             assert_eq!(parse_ttl(text), Some(Duration::from_secs(seconds)), "{text}");
         }
-        for text in
-            ["", "s", "10", "169h", "1.5h", "-1m", "+10m", "1d", "99999999999999999999h", "٣m", "é"]
-        {
+        for text in [
+            "",
+            "s",
+            "10",
+            "0s",
+            "169h",
+            "1.5h",
+            "-1m",
+            "+10m",
+            "1d",
+            "99999999999999999999h",
+            "٣m",
+            "é",
+        ] {
             assert_eq!(parse_ttl(text), None, "{text}");
         }
     }
