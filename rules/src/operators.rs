@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 /// Name of operators that signed in with `auth.admin_token`, or on an open loopback listener.
 pub const ADMIN_NAME: &str = "admin";
+/// Beginning of the principal of a trial: `operator NAME as SUBJECT`. No user has such a principal.
+pub const TRIAL_PREFIX: &str = "operator ";
 /// Author of changes by a reloaded configuration file.
 pub const CONFIGURATION_NAME: &str = "configuration";
 
@@ -257,10 +259,13 @@ impl Operator {
         is_in_scope && self.role.permits(permission)
     }
 
-    /// Returns whether the operator has the name of a principal. An operator who signed in with a
-    /// token of an issuer has the name of the principal that the same person is as an MCP client.
+    /// Returns whether the operator has the name of a principal, or made a trial as it. An operator
+    /// who signed in with a token of an issuer has the name of the principal that the same person
+    /// is as an MCP client.
     pub fn is_person(&self, principal: &str) -> bool {
+        let tries = principal.strip_prefix(TRIAL_PREFIX);
         self.name == principal
+            || tries.is_some_and(|tries| tries.starts_with(&format!("{} as ", self.name)))
     }
 
     /// Returns whether every tenant exists for the operator.

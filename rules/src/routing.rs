@@ -87,6 +87,8 @@ pub enum TaskQuestion {
 pub struct TaskTarget {
     /// The client's name of the tool.
     pub tool: String,
+    /// The backend's name of the tool.
+    pub native: String,
     pub traits: ToolTraits,
 }
 
@@ -316,7 +318,8 @@ fn tool_call(
     let traits = traits.unwrap_or_default();
     let target = (used == TaskUse::Task).then(|| {
         let named = message.text(message.fields.name).map(|name| name.into_owned());
-        TaskTarget { tool: named.unwrap_or_else(|| tool.clone()), traits }
+        let native = tool.clone();
+        TaskTarget { tool: named.unwrap_or_else(|| tool.clone()), native, traits }
     });
     plan.names = Named::Tool(ToolCalled { name: tool, traits });
     plan.drop_task = used == TaskUse::Ignored;

@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{catalog::ToolTraits, endpoint::Endpoint};
 use crate::{
-    approvals::{ApprovalNotice, waiting_status},
     carried_trace::CarriedTrace,
     limits::{
         IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN,
@@ -110,6 +109,9 @@ pub struct TaskDetails {
     pub sent_before: bool,
     /// The client's name of the tool.
     pub tool: String,
+    /// The backend's name of the tool, by which access rules name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<String>,
     /// Id of the request that created the task, for the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
@@ -149,6 +151,7 @@ impl TaskDetails {
             idempotent: traits.idempotent,
             sent_before: false,
             tool,
+            native: None,
             request: None,
             trace: None,
             approval: None,
@@ -263,13 +266,6 @@ impl TaskOutcome {
         Self { status: TaskStatus::Failed, message: Some(for_people(&refusal.message)), outcome }
     }
 
-    /// Ends a task whose call was not approved. The client gets the notice as the tool's result.
-    pub fn not_approved(notice: &ApprovalNotice) -> Self {
-        let outcome = [b"{\"result\":", notice.result().as_bytes(), b"}"].concat();
-        let message = Some(for_people(&notice.text()));
-        Self { status: TaskStatus::Failed, message, outcome }
-    }
-
     /// Ends a task on request. The result of its call stays unknown.
     pub fn cancelled(request_id: &str) -> Self {
         let refusal = Refusal::new(ErrorKind::InvalidRequest, "the task was cancelled")
@@ -336,7 +332,8 @@ pub fn status_message(task: &StoredTask) -> Option<String> {
     let waits = || {
         let is_waiting = task.step == TaskStep::Queued && !task.status.is_finished();
         let details = TaskDetails::decode(&task.record.details).filter(|_| is_waiting);
-        details?.approval.as_deref().map(waiting_status)
+        let approval = details?.approval?;
+        Some(format!("waits for the approval of a person: {approval}"))
     };
     task.message.clone().or_else(waits)
 }

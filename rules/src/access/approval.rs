@@ -210,8 +210,12 @@ mod tests {
     #[test]
     fn with_four_eyes_the_caller_does_not_decide() {
         let four_eyes = terms(None, true);
-        for caller in ["https://login.example ann", "ann"] {
-            let own = operator(caller, Role::Admin, &[]);
+        for (name, caller) in [
+            ("https://login.example ann", "https://login.example ann"),
+            ("ann", "ann"),
+            ("ann", "operator ann as group=dev"),
+        ] {
+            let own = operator(name, Role::Admin, &[]);
             let caller = PrincipalId::new(caller);
             assert_eq!(four_eyes.check_operator(&caller, &own), Err(ApprovalRefused::OwnCall));
             assert_eq!(terms(None, false).check_operator(&caller, &own), Ok(()));
@@ -231,7 +235,7 @@ mod tests {
             "",
             "s",
             "10",
-            "9s",
+            "0s",
             "169h",
             "1.5h",
             "-1m",

@@ -79,12 +79,11 @@ mod tests {
             (r#"{"a":9007199254740993}"#, r#"{"a":9007199254740992}"#),
             (r#"{"a":"x"}"#, r#"{"a":"x "}"#),
             (r#"{"a":[1,2]}"#, r#"{"a":[2,1]}"#),
-            (r#"{"a":"\ud800"}"#, r#"{"a":"\ud801"}"#),
             (r#"{"a":null}"#, "{}"),
         ] {
             assert_ne!(hash(one), hash(other), "{one} {other}");
         }
-        for text in ["", "{", "{\"a\":}", "[1,]"] {
+        for text in ["", "{", "{\"a\":}", "[1,]", r#"{"a":"\ud800"}"#] {
             assert_eq!(arguments_hash(Some(text.as_bytes())), None, "{text}");
         }
     }

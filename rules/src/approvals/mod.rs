@@ -6,5 +6,5 @@ mod notice;
 
 pub use self::{
     arguments::{arguments_hash, canonical_arguments},
-    notice::{APPROVAL_META, ApprovalNotice, ApprovalStanding, waiting_status},
+    notice::{APPROVAL_META, ApprovalNotice, ApprovalStanding},
 };

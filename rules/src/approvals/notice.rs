@@ -2,9 +2,12 @@
 //! every revision and every model can read it.
 
 use protocol::{ids::ApprovalId, json::quote};
-use records::{ApprovalState, StoredApproval};
+use records::{ApprovalState, StoredApproval, TaskStatus};
 
-use crate::tasks::iso;
+use crate::{
+    limits::STATUS_MESSAGE_CHARS_MAX,
+    tasks::{TaskOutcome, iso},
+};
 
 /// Member of `_meta` with the approval of a call.
 pub const APPROVAL_META: &str = "dev.mcp-broker/approval";
@@ -86,6 +89,17 @@ impl ApprovalNotice {
         )
     }
 
+    /// Returns the end of a task whose call was not approved.
+    pub fn task_outcome(&self) -> TaskOutcome {
+        let text = self.text();
+        let message = text.chars().filter(|char| !char.is_control());
+        TaskOutcome {
+            status: TaskStatus::Failed,
+            message: Some(message.take(STATUS_MESSAGE_CHARS_MAX).collect()),
+            outcome: [b"{\"result\":", self.result().as_bytes(), b"}"].concat(),
+        }
+    }
+
     /// Returns the result of the tool call.
     pub fn result(&self) -> String {
         format!(
@@ -94,11 +108,6 @@ impl ApprovalNotice {
             self.meta()
         )
     }
-}
-
-/// Returns the status message of a task whose call waits.
-pub fn waiting_status(id: &str) -> String {
-    format!("waits for the approval of a person: {id}")
 }
 
 #[cfg(test)]

@@ -291,7 +291,7 @@ async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
             }
         }
         RunOutcome::Refused(refusal) => refused(run, &refusal).await,
-        RunOutcome::NotApproved(notice) => end(run, TaskOutcome::not_approved(&notice)).await,
+        RunOutcome::NotApproved(notice) => end(run, notice.task_outcome()).await,
         RunOutcome::CancelledByBackend => {
             end(run, TaskOutcome::cancelled(&crate::request_id())).await
         }

@@ -95,6 +95,8 @@ async fn faults_of_a_decision_are_named_and_another_tenants_approval_does_not_ex
 #[tokio::test]
 async fn roles_and_backends_of_operators_limit_what_they_see_and_decide() {
     let desk = Desk::start(json!({"by": {"roles": ["tenant_admin", "backend_owner"]}})).await;
+    let spec = desk.backend.spec();
+    desk.broker.admin().put_ready_backend("default", "other", &spec).await;
     let (client, admin) = (desk.client().await, desk.broker.admin());
     let (id, _) = told(&client.call("b__send", to("ann")).await);
     let path = format!("{APPROVALS}/{id}");

@@ -51,7 +51,7 @@ impl Desk {
         let backend = bank().await;
         let broker = builder
             .auth_required()
-            .config(json!({"timeouts": {"call": "2s"}}))
+            .config(json!({"timeouts": {"call": "2s"}, "audit": {"calls": "metadata"}}))
             .backend("default", "b", backend.spec())
             .start()
             .await;
