@@ -8,6 +8,8 @@ pub mod access;
 pub mod apps;
 pub mod arguments;
 mod audit;
+pub mod console;
+pub mod included;
 pub mod oauth;
 pub mod own_lists;
 mod relations;

@@ -27,6 +27,7 @@ impl Peers {
             "typescript2",
             "browser",
             "apps",
+            "console",
             "python1",
             "python2",
             "fastmcp",
@@ -58,6 +59,11 @@ impl Peers {
 
     pub(super) fn node(&self) -> PathBuf {
         self.cache.join("node/node_modules/.bin/node")
+    }
+
+    /// Returns the packages that build the console.
+    pub(super) fn packages_of_console(&self) -> PathBuf {
+        self.cache.join("console/node_modules")
     }
 
     pub(super) fn python(&self, line: u8) -> PathBuf {
