@@ -239,10 +239,10 @@ fn catalog_prompt(catalog: &Catalog, name: &str) -> Option<Target> {
 
 /// Returns the refusal of a tool that an app calls by its own name, if tools of several backends have
 /// that name.
-fn ambiguous_tool(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<Refusal> {
-    let name = message.text(message.fields.name).filter(|_| *endpoint == Endpoint::Aggregated)?;
+fn ambiguous_tool(message: &Message, catalog: &Catalog) -> Option<Refusal> {
+    let name = message.text(message.fields.name)?;
     let meant = catalog.app_tools(&name);
-    (catalog.tool(&name).is_none() && meant.len() > 1).then(|| {
+    (meant.len() > 1).then(|| {
         let text = format!("several servers with apps have a tool {}", quoted(&name));
         Refusal::new(ErrorKind::ToolAmbiguous, text).with("tools", meant)
     })
@@ -291,11 +291,12 @@ fn tool_call(
     catalog: &Catalog,
     access: Option<&AccessCheck<'_>>,
 ) -> Result<Decision, Refusal> {
-    if let Some(refusal) = ambiguous_tool(message, endpoint, catalog) {
-        return Err(refusal);
-    }
     let seen = (catalog, access);
-    let (mut plan, tool) = by_name(message, endpoint, seen, ErrorKind::ToolNotFound, catalog_tool)?;
+    let found = by_name(message, endpoint, seen, ErrorKind::ToolNotFound, catalog_tool);
+    let (mut plan, tool) = found.map_err(|refusal| match refusal.kind {
+        ErrorKind::ToolNotFound => ambiguous_tool(message, catalog).unwrap_or(refusal),
+        _ => refusal,
+    })?;
     let backend_has_tasks = catalog
         .backends
         .get(&plan.backend)

@@ -98,7 +98,7 @@ pub struct Backend {
     /// Roots of its operator.
     pub roots: Arc<BackendRoots>,
     /// What it offers only to clients with some capability.
-    pub(super) offers: Mutex<ProbeOutcome>,
+    pub(super) offers: Mutex<ListProbe>,
     /// The link that fetches the lists.
     pub reader: Mutex<Weak<Link>>,
     /// Removes the secrets of the settings from messages for operators.
@@ -119,7 +119,7 @@ pub struct Backend {
 
 /// What the probes of a backend found, and when the last one began.
 #[derive(Debug, Default)]
-pub(super) struct ProbeOutcome {
+pub(super) struct ListProbe {
     pub(super) table: Option<Arc<OfferTable>>,
     pub(super) began: Option<Instant>,
 }
