@@ -29,7 +29,7 @@ use crate::{
     },
     config::{self, Config},
     metrics::Metrics,
-    oauth::{OauthResources, PublicAddress},
+    oauth::{ClientKeys, OauthResources, PublicAddress, SubjectTokens},
     persistence::Persistence,
     sandbox::Confinement,
     telemetry::{activity::ActivityLog, request, traces::Tracer},
@@ -64,6 +64,10 @@ pub struct Context {
     pub own_lists_bytes: Arc<AtomicUsize>,
     /// Address of the broker for browsers.
     pub address: Arc<PublicAddress>,
+    /// Keys that the broker makes as a client of authorization servers.
+    pub client_keys: Arc<ClientKeys>,
+    /// Tokens of callers that can be exchanged.
+    pub subjects: Arc<SubjectTokens>,
     started: Instant,
 }
 
@@ -93,6 +97,8 @@ impl Context {
             call_limiter: room,
             confinement: Confinement::new(&config),
             address: Arc::new(PublicAddress::of(config.auth.resource.as_deref())),
+            client_keys: Arc::new(ClientKeys::new(durable.clone())),
+            subjects: Arc::new(SubjectTokens::new(durable.clone())),
             config,
             durable,
             traces,
@@ -115,6 +121,8 @@ impl Context {
             durable: self.durable.clone(),
             metrics: self.metrics.clone(),
             address: self.address.clone(),
+            client_keys: self.client_keys.clone(),
+            subjects: self.subjects.clone(),
         }
     }
 

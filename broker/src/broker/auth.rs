@@ -9,10 +9,12 @@ use rules::operators::Operator;
 use super::Broker;
 use crate::{
     auth::{
-        AuthError, AuthSettings, IssuerState, LoginAnswer, LoginFault, StartedLogin,
-        adapted::AdaptedIssuer,
+        AuthError, AuthSettings, Caller, ExchangeableToken, IssuerState, LoginAnswer, LoginFault,
+        StartedLogin, adapted::AdaptedIssuer,
     },
+    backends::backend::BackendState,
     config::AuthConfig,
+    oauth::TokenSource,
 };
 
 /// What a denied sign-in has waited for already. A token can need its key first, and then the word
@@ -87,6 +89,19 @@ impl Broker {
         answer: &LoginAnswer,
     ) -> Result<String, LoginFault> {
         self.tokens.finish_login(started, answer).await
+    }
+
+    /// Notes a token that can be exchanged for tokens of backends. With the first one of a principal,
+    /// backends whose lists are unknown are tried again.
+    pub(super) fn note_exchangeable(&self, caller: &Caller, token: &ExchangeableToken) {
+        let Some(tenant) = self.tenant(&caller.tenant) else { return };
+        let mut backends = tenant.backends();
+        backends.retain(|backend| backend.tokens.as_ref().is_some_and(TokenSource::needs_callers));
+        let of = (&caller.tenant, &caller.principal);
+        if !backends.is_empty() && self.shared.subjects.note(of, token) {
+            backends.retain(|backend| backend.state() != BackendState::Ready);
+            backends.iter().for_each(|backend| backend.reconnect());
+        }
     }
 
     /// Returns the settings of sign-in in force.

@@ -123,7 +123,7 @@ impl TokenVerifier {
         started: &StartedLogin,
         answer: &LoginAnswer,
     ) -> Result<String, LoginFault> {
-        let is_ours = answer.state.as_deref() == Some(&started.state)
+        let is_ours = answer.state.as_deref() == Some(started.state.as_str())
             && answer.iss.as_ref().map_or(!started.sends_issuer, |iss| *iss == started.issuer);
         if !is_ours {
             return Err(LoginFault::Foreign);

@@ -42,9 +42,11 @@ macro_rules! on_every_ground {
     )*};
 }
 
+mod accounts;
 mod admin_api;
 mod clients;
 mod conformance;
+mod conformance_accounts;
 mod conformance_tasks;
 mod console;
 mod eras;
