@@ -9,7 +9,8 @@ use rules::operators::Operator;
 use super::Broker;
 use crate::{
     auth::{
-        AuthError, AuthSettings, Caller, ExchangeableToken, IssuerState, adapted::AdaptedIssuer,
+        AuthError, AuthSettings, Caller, ExchangeableToken, IssuerState, LoginAnswer, LoginFault,
+        StartedLogin, adapted::AdaptedIssuer,
     },
     backends::backend::BackendState,
     config::AuthConfig,
@@ -65,6 +66,29 @@ impl Broker {
                 return Err(denied);
             }
         }
+    }
+
+    /// Returns the issuers at which operators can log in to the console.
+    pub fn operator_login_issuers(&self) -> Vec<String> {
+        self.tokens.login_issuers()
+    }
+
+    /// Begins the login of an operator at an issuer. Returns the address for the browser.
+    pub async fn begin_operator_login(
+        &self,
+        issuer: &str,
+        redirect_uri: &str,
+    ) -> Result<(String, StartedLogin), LoginFault> {
+        self.tokens.begin_login(issuer, redirect_uri).await
+    }
+
+    /// Ends the login of an operator. Returns a token, which is not verified yet.
+    pub async fn finish_operator_login(
+        &self,
+        started: &StartedLogin,
+        answer: &LoginAnswer,
+    ) -> Result<String, LoginFault> {
+        self.tokens.finish_login(started, answer).await
     }
 
     /// Notes a token that can be exchanged for tokens of backends. With the first one of a principal,
