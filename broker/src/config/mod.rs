@@ -21,6 +21,7 @@ mod field_error;
 mod introspection;
 mod issuer_front;
 mod issuer_operators;
+mod issuer_sign_in;
 pub mod issuers;
 mod key_table;
 mod limits;
@@ -65,6 +66,7 @@ pub use client_key::ClientKey;
 pub use field_error::{FieldError, FieldErrors};
 pub use introspection::{IntrospectionConfig, IntrospectionCredential};
 pub use issuer_front::{AdaptedFront, ClientRegistration, ResourceParameter};
+pub use issuer_sign_in::SignInClient;
 pub use issuers::{IssuerConfig, IssuerEntry, TenantMapping, parse_stored_issuer};
 #[cfg(test)]
 pub(crate) use key_table::documented_keys;
