@@ -60,6 +60,12 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, publish: impl F
                 Ok(()) => failures = 0,
                 Err(refusal) => {
                     failures += 1;
+                    // What the attempt lacked came meanwhile. Clients that wait for the first lists
+                    // wait for the next attempt.
+                    if backend.is_never_reached() && take_refresh_request(&backend).await {
+                        link.shorten_backoff().await;
+                        continue;
+                    }
                     if refusal.kind == ErrorKind::ConnectionRequired && backend.is_never_reached() {
                         backend.lists.store(placeholder(&backend).map(Arc::new));
                         publish();
@@ -119,8 +125,13 @@ async fn run_connection(
         // Changes come in bursts. Wait for the end of one, and never fetch faster than the limit.
         let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
         tokio::time::sleep(pause).await;
-        let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await;
+        let _coalesced = take_refresh_request(backend).await;
     }
+}
+
+/// Takes a request for a refresh. Returns whether there was one.
+async fn take_refresh_request(backend: &Backend) -> bool {
+    tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await.is_ok()
 }
 
 /// Waits until the lists are older than the time to live that the backend gave (MCP 2026-07-28,

@@ -22,6 +22,7 @@ pub mod included;
 mod introspection;
 mod issuer_front;
 mod issuer_operators;
+mod issuer_sign_in;
 pub mod issuers;
 mod key_table;
 mod limits;
@@ -69,6 +70,7 @@ pub use field_error::{FieldError, FieldErrors};
 pub use included::IncludedFile;
 pub use introspection::{IntrospectionConfig, IntrospectionCredential};
 pub use issuer_front::{AdaptedFront, ClientRegistration, ResourceParameter};
+pub use issuer_sign_in::SignInClient;
 pub use issuers::{IssuerConfig, IssuerEntry, TenantMapping, parse_stored_issuer};
 #[cfg(test)]
 pub(crate) use key_table::documented_keys;
