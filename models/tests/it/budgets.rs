@@ -14,7 +14,7 @@ use crate::in_every_order;
 const STEP: usize = OUTBOX_STEP_BYTES;
 
 #[test]
-fn unread_bytes_are_given_back_whoever_cuts_reads_and_drops() {
+fn unread_bytes_are_given_back_if_streams_are_cut_read_and_dropped() {
     in_every_order(|| {
         let budget = Arc::new(OutboxBudget::<u64>::new(2 * STEP));
         let streams: Vec<_> = (0..3_u64)

@@ -42,7 +42,7 @@ fn never_more_are_in_than_the_limit_and_all_get_their_turn() {
                 let (limiter, inside) = (limiter.clone(), inside.clone());
                 thread::spawn(move || {
                     let place = block_on(limiter.acquire(&Owner(caller % 2), 1, &caller, LONG));
-                    let place = place.expect("the queue has room and nobody drains it");
+                    let place = place.expect("the queue has room and is not drained");
                     assert!(inside.fetch_add(1, Ordering::SeqCst) < LIMIT, "one too many");
                     inside.fetch_sub(1, Ordering::SeqCst);
                     drop(place);
@@ -181,7 +181,7 @@ fn a_smaller_limit_and_new_shares_lose_no_place() {
     });
 }
 
-/// Shows that the model notices a caller that nobody wakes.
+/// Shows that the model notices a caller that is never woken.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_place_that_is_never_given_back_is_noticed() {

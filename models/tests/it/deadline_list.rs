@@ -53,7 +53,7 @@ impl Expirable for Call {
 }
 
 #[test]
-fn a_call_that_stays_expires_at_its_deadline_whoever_came_meanwhile() {
+fn a_call_that_stays_expires_at_its_deadline_if_others_came_meanwhile() {
     in_every_order(|| {
         let list = Arc::<DeadlineList<Call>>::default();
         let running = spawn(DeadlineList::run(Arc::downgrade(&list)));
@@ -82,7 +82,7 @@ fn a_call_that_stays_expires_at_its_deadline_whoever_came_meanwhile() {
         ticking.join().expect("it ends");
         let ticking = thread::spawn(move || advance(10 * SECOND));
         ticking.join().expect("it ends");
-        // Whoever registers only now waits for one more tick.
+        // A caller that registers only now waits for one more tick.
         let late = thread::spawn(move || {
             for _ in 0..20 {
                 thread::yield_now();

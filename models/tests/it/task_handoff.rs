@@ -30,7 +30,7 @@ fn an_offer_that_is_waited_for_is_taken_once() {
             let handoff = handoff.clone();
             thread::spawn(move || {
                 block_on(handoff.wait_for_offer());
-                let offered = handoff.take().expect("it was offered, and nobody else takes it");
+                let offered = handoff.take().expect("it was offered, and no other waiter takes it");
                 offered.taken.send(true).expect("its maker waits");
             })
         };
