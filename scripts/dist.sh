@@ -20,7 +20,7 @@ if [[ $("$tools/bin/cargo-cyclonedx" cyclonedx --version 2>/dev/null || true) !=
     rm -rf "$tools/target"
 fi
 
-# cargo-cyclonedx writes a file beside each manifest of the workspace: it works on a copy without sources.
+# cargo-cyclonedx writes a file next to each manifest of the workspace, so it works on a copy.
 bill() {
     local copy
     copy=$(mktemp -d)

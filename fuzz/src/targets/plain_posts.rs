@@ -60,10 +60,25 @@ fn check(input: &[u8]) -> Outcome {
             read.extend(behind_guard(unread).await);
         }
         reset(client);
-        assert_eq!(read, expected, "the requests of the connection");
+        assert_eq!(
+            without_zeros(read.clone()),
+            without_zeros(expected),
+            "the requests of the connection"
+        );
         let repeats = read.windows(2).any(|pair| pair[0].headers == pair[1].headers);
         Outcome::of(&(posts_read.min(4), read.len().min(6), is_handed_over, repeats))
     })
+}
+
+/// Removes zeros before a length. A head that repeats another one gets the number alone.
+fn without_zeros(mut requests: Vec<ReadRequest>) -> Vec<ReadRequest> {
+    for (name, value) in requests.iter_mut().flat_map(|request| &mut request.headers) {
+        if name == "content-length" {
+            let zeros = value.iter().take_while(|digit| **digit == b'0').count();
+            value.drain(..zeros.min(value.len() - 1));
+        }
+    }
+    requests
 }
 
 /// Takes the next request. `None`: its body is incomplete.

@@ -50,7 +50,7 @@ fn an_offer_to_a_waiter_that_declines_comes_back_whenever_it_declines() {
             thread::spawn(move || handoff.set_accepting(false))
         };
         declining.join().expect("it ends");
-        assert!(!offer.join().expect("its maker does not wait in vain"));
+        assert!(!offer.join().expect("its maker learns of it"));
     });
 }
 
@@ -74,7 +74,7 @@ fn a_waiter_that_leaves_and_declines_loses_no_offer() {
             })
         };
         let was_taken = leaving.join().expect("it ends");
-        assert_eq!(offer.join().expect("its maker does not wait in vain"), was_taken);
+        assert_eq!(offer.join().expect("its maker learns of it"), was_taken);
     });
 }
 

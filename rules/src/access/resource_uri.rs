@@ -41,18 +41,19 @@ pub(super) fn readings(uri: &str) -> Readings {
 fn is_canonical(uri: &str) -> bool {
     let Some((scheme, rest)) = uri.split_once(':') else { return false };
     let is_file = scheme.eq_ignore_ascii_case(FILE);
-    let rest = match rest.strip_prefix("//") {
-        Some(rest) if !is_file || rest.starts_with('/') => rest,
+    let (has_authority, rest) = match rest.strip_prefix("//") {
+        Some(rest) if !is_file || rest.starts_with('/') => (true, rest),
         _ if is_file => return false,
-        _ => rest,
+        _ => (false, rest),
     };
-    let host = &rest[..rest.find('/').unwrap_or(rest.len())];
-    !uri.contains(['%', '\\'])
-        && !rest.contains("//")
-        && !rest.contains("/.")
-        && !(is_file && rest.contains(['?', '#']))
-        && !uri.bytes().any(|byte| byte <= b' ')
-        && ![scheme, host].iter().any(|part| part.bytes().any(|byte| byte.is_ascii_uppercase()))
+    let host_bytes = if has_authority { rest.find('/').unwrap_or(rest.len()) } else { 0 };
+    let is_lower = |part: &str| !part.bytes().any(|byte| byte.is_ascii_uppercase());
+    let has_other_forms = uri.contains(['%', '\\'])
+        || uri.bytes().any(|byte| byte <= b' ')
+        || rest.contains("//")
+        || rest.contains("/.")
+        || (is_file && rest.contains(['?', '#']));
+    !has_other_forms && is_lower(scheme) && is_lower(&rest[..host_bytes])
 }
 
 const FILE: &str = "file";
