@@ -85,11 +85,7 @@ const SECTIONS: &[KeySection] = &[
         doc: "Event streams (SSE), and the log that clients resume them from.",
         keys: EVENTS,
     },
-    KeySection {
-        name: "compat",
-        doc: "Revisions and extensions of MCP that clients can use.",
-        keys: COMPAT,
-    },
+    KeySection { name: "compat", doc: "Revisions and extensions of MCP.", keys: COMPAT },
     KeySection {
         name: "telemetry",
         doc: "Logs, metrics and traces.",
