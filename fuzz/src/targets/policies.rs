@@ -27,6 +27,7 @@ pub(super) const TARGET: Target = Target {
         "\"mode\":\"shadow\",",
         "\"effect\":\"deny\"",
         "\"effect\":\"allow\"",
+        "\"effect\":\"approve\"",
         "\"rules\":[",
         "\"id\":\"r1\",",
         "\"subjects\":{",
@@ -124,28 +125,37 @@ fn decided_naively(
     if document.mode == RuleMode::Shadow {
         return Verdict::Allow;
     }
+    let is_call = method == Method::ToolsCall && matches!(object, Object::Tool { .. });
     let applies = |rule: &&PolicyRule| {
         rule.mode == RuleMode::Enforce
+            && (is_call || rule.effect != RuleEffect::Approve)
             && is_object(&rule.objects, method, object)
-            && is_subject(&rule.subjects, subject, rule.effect == RuleEffect::Deny)
+            && is_subject(&rule.subjects, subject, rule.effect != RuleEffect::Allow)
     };
-    let (mut denies, mut challenges, mut allows) = (false, false, false);
+    let (mut denies, mut challenges, mut approves, mut allows) = (false, false, false, false);
     for rule in document.rules.iter().filter(applies) {
         let has = |scope: &String| subject.scopes.values().contains(scope);
         match rule.effect {
             RuleEffect::Allow => allows = true,
             RuleEffect::Deny if rule.required_scopes.is_empty() => denies = true,
             RuleEffect::Deny => challenges |= !rule.required_scopes.iter().all(has),
+            RuleEffect::Approve => {
+                approves = true;
+                // An unknown attribute asks for the approval and permits nothing.
+                allows |= is_subject(&rule.subjects, subject, false);
+            }
         }
     }
     match () {
         () if denies || document.default == RuleEffect::Deny && !allows => Verdict::Deny,
         () if challenges => Verdict::Challenge,
+        () if approves => Verdict::Approve,
         () => Verdict::Allow,
     }
 }
 
-/// Returns whether a rule is about a subject. An unknown attribute counts for a deny alone.
+/// Returns whether a rule is about a subject. An unknown attribute counts where a rule takes something
+/// away.
 fn is_subject(selector: &SubjectSelector, subject: &Subject, denies: bool) -> bool {
     let one = |patterns: &Option<Vec<String>>, value: Option<&str>| {
         patterns.as_ref().is_none_or(|patterns| {
