@@ -65,6 +65,7 @@ pub use client_key::ClientKey;
 pub use field_error::{FieldError, FieldErrors};
 pub use introspection::{IntrospectionConfig, IntrospectionCredential};
 pub use issuer_front::{AdaptedFront, ClientRegistration, ResourceParameter};
+pub use issuer_operators::{OperatorLoginClient, OperatorMapping};
 pub use issuers::{IssuerConfig, IssuerEntry, TenantMapping, parse_stored_issuer};
 #[cfg(test)]
 pub(crate) use key_table::documented_keys;
