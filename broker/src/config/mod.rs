@@ -70,6 +70,7 @@ pub use field_error::{FieldError, FieldErrors};
 pub use included::IncludedFile;
 pub use introspection::{IntrospectionConfig, IntrospectionCredential};
 pub use issuer_front::{AdaptedFront, ClientRegistration, ResourceParameter};
+pub use issuer_operators::{OperatorLoginClient, OperatorMapping};
 pub use issuer_sign_in::SignInClient;
 pub use issuers::{IssuerConfig, IssuerEntry, TenantMapping, parse_stored_issuer};
 #[cfg(test)]

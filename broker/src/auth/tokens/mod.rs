@@ -20,7 +20,7 @@ mod jwt;
 mod key_set;
 pub(super) mod metadata;
 mod operator;
-pub mod operator_login;
+pub(super) mod operator_login;
 mod sign_in;
 #[cfg(test)]
 mod tests;

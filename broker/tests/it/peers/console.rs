@@ -185,7 +185,8 @@ async fn an_operator_logs_in_at_an_issuer() {
     })
     .await;
     let name = format!("{} ann", server.url);
-    let arguments = [&origin(&broker), &server.url, &name].map(String::as_str);
+    let origin = origin(&broker);
+    let arguments = [&origin, &server.url, &name].map(String::as_str);
     passes("issuer.mjs", &arguments, 3, || broker.log()).await;
 }
 
