@@ -13,6 +13,7 @@ mod error_mapping;
 mod events;
 mod grants;
 mod nodes;
+mod pins;
 mod pool;
 mod rows;
 mod schema;
