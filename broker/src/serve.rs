@@ -6,6 +6,7 @@
 //!   `ready` line after that.
 //! - Every error at start ends the process before `ready`, with an exit code and a message.
 
+mod check_config;
 mod demo;
 mod error;
 mod exposure;
@@ -26,9 +27,8 @@ use std::{
 use rules::limits::{CLOSE_WAIT, HANDSHAKES_END_WITHIN};
 use tokio::{net::TcpListener, time::timeout};
 
-pub use self::error::ServeError;
+pub use self::{check_config::check_config, error::ServeError};
 use self::{
-    error::EXIT_USAGE,
     exposure::{ACCEPTORS, report_certificates, warn_of_open_listeners},
     inherited_sockets::InheritedSockets,
     listener_task::{BoundSocket, ListenerTask, bind, bind_or_inherit, bind_quic, ended},
@@ -77,20 +77,6 @@ pub fn migrate(file: Option<&Path>) -> ExitCode {
         })
     };
     exit(migrated())
-}
-
-/// Prints every fault of a configuration file, one per line.
-pub fn check_config(file: &Path) -> ExitCode {
-    match config::load(Some(file)) {
-        Ok(_) => {
-            say(&format!("{} is a good configuration", file.display()));
-            ExitCode::SUCCESS
-        }
-        Err(faults) => {
-            say(&faults.to_string());
-            EXIT_USAGE.into()
-        }
-    }
 }
 
 /// Prints the outcome of a command. A closed pipe is not an error.

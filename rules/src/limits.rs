@@ -9,6 +9,7 @@ pub mod arguments;
 mod audit;
 pub mod oauth;
 pub mod own_lists;
+pub mod pins;
 mod relations;
 pub mod sign_ins;
 pub mod tokens;

@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     backend_admission::BackendAdmission,
     link::{Era, EraCache, Link, connection::Failure},
+    pins::PinKeeper,
     policy::Policy,
     resources::BackendResources,
 };
@@ -94,6 +95,8 @@ pub struct Backend {
     param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
     /// Rules for requests, checked before they are sent.
     pub policy: Arc<Policy>,
+    /// Pins of its definitions.
+    pub pins: PinKeeper,
     /// Removes the secrets of the settings from messages for operators.
     pub redactor: Redactor,
     /// Source of its access tokens, if it wants any.
@@ -155,6 +158,7 @@ impl Backend {
             meter,
             tools,
             admission: guard,
+            pins: PinKeeper::new(tenant.clone(), id.clone(), &spec.pins, shared.clone()),
             policy: Policy::of(&tenant, &id, &spec, &shared, &resources),
             tenant,
             id,

@@ -16,7 +16,7 @@ use super::{
     client::{AdminClient, ClientError, escape, with_query},
     connection, issuer, operator,
     output::{CommandOutput, render, render_list},
-    policy,
+    pins, policy,
     table::{self, Column},
     token,
 };
@@ -162,6 +162,7 @@ pub(super) async fn run(
         AdminCommand::Token(command) => token::token(client, command).await,
         AdminCommand::Operator(command) => operator::operator(client, command).await,
         AdminCommand::Policy(command) => policy::policy(client, command).await,
+        AdminCommand::Pins(command) => pins::pins(client, command).await,
         AdminCommand::Issuer(command) => issuer::issuer(client, command).await,
         AdminCommand::Connection(command) => connection::connection(client, command).await,
         AdminCommand::Session(command) => session(client, command).await,

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::units::{DurationText, Ratio};
 pub use super::{
     backend_auth::{BackendAuth, BackendAuthKind, ClientAuthMethod},
+    pins::{PinRules, PinSettings},
     policy::{ResourceRules, ToolRules},
     sandbox::SandboxRules,
     stdio::StdioLimits,
@@ -102,6 +103,8 @@ pub struct BackendSpec {
     pub tools: ToolRules,
     #[serde(default, skip_serializing_if = "SandboxRules::is_empty")]
     pub sandbox: SandboxRules,
+    #[serde(default, skip_serializing_if = "PinSettings::is_default")]
+    pub pins: PinSettings,
 }
 
 /// Certificate that the broker presents to a backend that requests one, on every transport with

@@ -20,6 +20,10 @@ pub enum ControlError {
     NamedByOperator { operator: String },
     #[error("the {what} {}", if *.exists { "is not what If-Match or If-None-Match names; GET shows its ETag" } else { "does not exist, and If-Match asks for one that does" })]
     Changed { what: &'static str, exists: bool },
+    #[error(
+        "the definition of {object} is another one by now, with the hash {hash}; look at it first"
+    )]
+    PinMoved { object: String, hash: String },
     #[error("there are {max} {what} already, and no more are allowed")]
     TooMany { what: &'static str, max: usize },
     #[error("{} {}{}{}", .0.path, .0.problem, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]

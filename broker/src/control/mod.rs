@@ -26,6 +26,7 @@ mod key_attributes;
 mod live;
 mod load;
 mod operators;
+mod pins;
 mod policies;
 mod preconditions;
 mod registry;
@@ -64,6 +65,9 @@ pub use self::{
     key_attributes::KeyAttributes,
     load::{LoadError, LoadSummary},
     operators::{NewOperator, OperatorShown, OperatorView},
+    pins::{
+        PinApprovalItem, PinApprovalRequest, PinBlockItem, PinBlockRequest, PinDiffView, PinView,
+    },
     policies::{PolicyCheck, PolicyCheckView, PolicyReportView, PolicyView},
     preconditions::Preconditions,
     reload::ReloadSummary,

@@ -6,7 +6,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
-use rules::limits::{arguments::*, oauth::*, own_lists::*, sign_ins::*, tokens::*, *};
+use rules::limits::{arguments::*, oauth::*, own_lists::*, pins::*, sign_ins::*, tokens::*, *};
 
 use super::assert_current;
 use crate::config::{documented_keys, units};
@@ -190,6 +190,7 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits/audit.rs"),
     include_str!("../../../rules/src/limits/own_lists.rs"),
     include_str!("../../../rules/src/limits/oauth.rs"),
+    include_str!("../../../rules/src/limits/pins.rs"),
     include_str!("../../../rules/src/limits/sign_ins.rs"),
     include_str!("../../../rules/src/limits/tokens.rs")
 );
@@ -244,6 +245,8 @@ fn met() -> Vec<Fixed> {
         LIST_ENTRIES_MAX Other(backend_fault, "");
         LIST_BYTES_MAX Other(backend_fault, "");
         OWN_LISTS_BYTES_MAX Other("clients of the link see the shared lists; the log shows it", "");
+        PINS_PER_BACKEND_MAX Other("the broker does not pin new objects, and modes that hold objects hold them; the log shows it", "");
+        SCANNED_BYTES_MAX Other("the broker does not scan the rest, which is a finding", "`mcp_catalog_findings`");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
         REFRESH_INTERVAL_MIN Other("clients learn of changes later", "");
         SCHEMA_BYTES_MAX Other(SCHEMA_UNUSED, "");
@@ -371,7 +374,7 @@ fn met() -> Vec<Fixed> {
 
 /// Internal paces, batch sizes and caches, which no peer meets as a limit.
 const INNER: &str = "POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLICY_PATTERN_BYTES_MAX ACCESS_VIEWS_MAX ACCESS_SUBJECTS_MAX POLICY_REPORT_ROWS_MAX POLICY_REPORT_SAMPLES_MAX POLICY_REPORT_AGE_MAX REVOCATIONS_MAX REVOKED_SUBJECT_BYTES_MAX \
-    LEFT_OUT_LOGGED_MAX SESSION_CATALOGS_BYTES_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
+    LEFT_OUT_LOGGED_MAX PINS_STORED_AT_ONCE FINDINGS_MAX DESCRIPTION_BYTES_USUAL DEFAULT_BYTES_USUAL SESSION_CATALOGS_BYTES_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
     TASK_POLLER_INTERVAL TASK_POLLER_INTERVAL_ALONE TASK_POLLER_BATCH STATUS_MESSAGE_CHARS_MAX STORE_RETRY_FIRST STORE_RETRY_MAX END_RETRY_FIRST \
     TASK_OUTCOME_TRIES TASK_RELEASE_TRIES TASK_OUTCOME_SUSPECT_BYTES COMMIT_SETTLES_WITHIN COMMIT_LOOK_MAX TASK_ORPHAN_SWEEP_INTERVAL \
     TASK_DEFER_FIRST TASK_DEFER_MAX TASKS_DEFERRED_MAX SESSION_ID_BYTES FIRST_CATALOG_WAIT REAPER_INTERVAL \

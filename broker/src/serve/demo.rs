@@ -34,6 +34,7 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
             resources: Default::default(),
             tools: Default::default(),
             sandbox: Default::default(),
+            pins: Default::default(),
         },
     }
 }

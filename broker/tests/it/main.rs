@@ -57,6 +57,7 @@ mod oauth;
 mod oauth_people;
 mod operators;
 mod peers;
+mod pins;
 mod policy;
 mod process;
 mod protection;

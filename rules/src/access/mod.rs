@@ -9,7 +9,6 @@
 mod check;
 mod compile;
 mod document;
-mod glob;
 mod object;
 mod report;
 mod resource_uri;

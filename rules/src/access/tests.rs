@@ -328,6 +328,7 @@ fn lists(tools: &[(String, bool)]) -> Arc<BackendLists> {
         resources: vec![],
         resource_templates: vec![],
         stale: false,
+        held: Default::default(),
     })
 }
 

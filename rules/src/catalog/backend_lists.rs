@@ -10,11 +10,17 @@ use protocol::{
     json::{self, Document, Tape, TapeValue, ValueKind},
 };
 
+use records::PinKind;
+
 use super::{
     alike,
+    held::HeldParts,
     tool_traits::{TaskHost, ToolTraits, with_task_support},
 };
-use crate::{exposed_names, exposure};
+use crate::{
+    exposed_names, exposure,
+    pins::{EntryPin, IgnoredMembers, PinDefinition},
+};
 
 /// The four lists of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,6 +54,16 @@ impl ListKind {
         }
     }
 
+    /// Returns the kind of the pins of its entries.
+    pub fn pin_kind(self) -> PinKind {
+        match self {
+            ListKind::Tools => PinKind::Tool,
+            ListKind::Prompts => PinKind::Prompt,
+            ListKind::Resources => PinKind::Resource,
+            ListKind::ResourceTemplates => PinKind::Template,
+        }
+    }
+
     fn exposed_key(self, backend: &BackendId, original: &str) -> String {
         match self {
             ListKind::Tools | ListKind::Prompts => exposed_names::exposed_name(backend, original),
@@ -73,6 +89,7 @@ pub struct CatalogEntry {
     pub traits: ToolTraits,
     /// Digest of the backend's own bytes. It shows whether a tool has changed.
     pub definition: DefinitionDigest,
+    pub pin: EntryPin,
 }
 
 impl CatalogEntry {
@@ -108,6 +125,8 @@ pub struct BackendLists {
     pub resource_templates: Vec<CatalogEntry>,
     /// True if the backend is unreachable and the lists may be outdated.
     pub stale: bool,
+    /// What else is kept from clients.
+    pub held: HeldParts,
 }
 
 impl BackendLists {
@@ -120,6 +139,7 @@ impl BackendLists {
             resources: Vec::new(),
             resource_templates: Vec::new(),
             stale: self.stale,
+            held: self.held,
         }
     }
 
@@ -147,6 +167,8 @@ impl BackendLists {
 pub struct ListPage {
     pub entries: Vec<CatalogEntry>,
     pub skipped: Vec<SkippedEntry>,
+    /// Definitions of the entries, if they are pinned.
+    pub definitions: Vec<PinDefinition>,
     pub next_cursor: Option<String>,
 }
 
@@ -157,6 +179,18 @@ pub fn read_page(
     backend: &BackendId,
     host: TaskHost,
     result: &[u8],
+) -> Result<ListPage, &'static str> {
+    read_page_pinned(kind, backend, host, result, None)
+}
+
+/// Parses a page as [`read_page`] does, and reads the definitions of its entries. `pinned` holds
+/// the members that are no part of them.
+pub fn read_page_pinned(
+    kind: ListKind,
+    backend: &BackendId,
+    host: TaskHost,
+    result: &[u8],
+    pinned: Option<&IgnoredMembers>,
 ) -> Result<ListPage, &'static str> {
     let tape =
         Tape::parse(result, &json::Limits::default()).map_err(|_| "the list is not valid JSON")?;
@@ -171,7 +205,15 @@ pub fn read_page(
     };
     for entry in entries.elements() {
         match read_entry(kind, backend, host, entry) {
-            Ok(entry) => page.entries.push(entry),
+            Ok(mut read) => {
+                if let Some(ignored) = pinned {
+                    let (kind, raw) = (kind.pin_kind(), entry.raw());
+                    let definition = PinDefinition::of_entry(kind, &read.key, raw, ignored);
+                    read.pin = definition.entry_pin();
+                    page.definitions.push(definition);
+                }
+                page.entries.push(read);
+            }
             Err(left_out) => page.skipped.push(left_out),
         }
     }
@@ -244,6 +286,7 @@ fn read_entry(
             traits,
             native: hosted.clone(),
             definition,
+            pin: EntryPin::default(),
         });
     }
     let native = Bytes::copy_from_slice(entry.raw());
@@ -257,5 +300,6 @@ fn read_entry(
         exposed,
         traits: ToolTraits::of(entry),
         definition,
+        pin: EntryPin::default(),
     })
 }

@@ -23,6 +23,7 @@ mod operator_tests;
 mod operators;
 mod page;
 mod permissions;
+mod pins;
 mod policies;
 mod preconditions;
 pub mod problem;
@@ -239,6 +240,13 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         )
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/probe", post(backends::probe))
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/breaker", post(backends::breaker))
+        .route("/admin/v1/tenants/{tenant}/backends/{backend}/pins", get(pins::list))
+        .route(
+            "/admin/v1/tenants/{tenant}/backends/{backend}/pins/{kind}/{name}/diff",
+            get(pins::diff),
+        )
+        .route("/admin/v1/tenants/{tenant}/backends/{backend}/pins/approve", post(pins::approve))
+        .route("/admin/v1/tenants/{tenant}/backends/{backend}/pins/block", post(pins::block))
         .route(
             "/admin/v1/tenants/{tenant}/policy",
             get(policies::show).put(policies::put).delete(policies::remove),

@@ -13,7 +13,7 @@ use utoipa::{
 
 use super::{
     audit, audit_verify, backends, configuration, connections, health, issuers, live, operators,
-    permissions, policies, revocations, tenants,
+    permissions, pins, policies, revocations, tenants,
 };
 
 #[derive(OpenApi)]
@@ -26,6 +26,7 @@ use super::{
         tenants::list, tenants::show, tenants::put, tenants::remove,
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
+        pins::list, pins::diff, pins::approve, pins::block,
         operators::list, operators::create, operators::revoke,
         policies::show, policies::put, policies::remove, policies::check, policies::report,
         connections::list, connections::link, connections::remove,

@@ -133,6 +133,7 @@ impl From<ControlError> for Problem {
                 (StatusCode::PRECONDITION_FAILED, "precondition-failed")
             }
             ControlError::NamedByOperator { .. } => (StatusCode::CONFLICT, "named-by-operator"),
+            ControlError::PinMoved { .. } => (StatusCode::CONFLICT, "pin-moved"),
             ControlError::DefaultTenant => (StatusCode::CONFLICT, "default-tenant"),
             ControlError::TooMany { .. } => (StatusCode::CONFLICT, "too-many"),
             ControlError::Store(StoreError::Exists { .. }) => (StatusCode::CONFLICT, "exists"),

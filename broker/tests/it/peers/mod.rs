@@ -53,6 +53,7 @@ mod issuers;
 mod logins;
 pub(crate) mod moves;
 mod oidc;
+mod pinned;
 mod process;
 mod sandboxed;
 mod wires;
