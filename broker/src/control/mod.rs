@@ -26,6 +26,7 @@ mod key_attributes;
 mod live;
 mod load;
 mod operators;
+mod overview;
 mod pins;
 mod policies;
 mod preconditions;
@@ -54,17 +55,21 @@ use rules::limits::LEASE_LOST_READY;
 use storage::{DurableStore, StoreError, Wakeup};
 use tokio::sync::Notify;
 
+pub(crate) use self::overview::kind_name;
 pub use self::{
     audit::{AuditedAction, Author},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
-    config_generation::{ConfigGeneration, ConfigurationView},
+    config_generation::{
+        ConfigGeneration, ConfigurationView, IncludedFileState, IncludedFileView, now_text,
+    },
     connections::{ConnectLinkView, ConnectionView},
     error::ControlError,
     issuers::IssuerView,
     key_attributes::KeyAttributes,
     load::{LoadError, LoadSummary},
     operators::{NewOperator, OperatorShown, OperatorView},
+    overview::CatalogFilter,
     pins::{
         PinApprovalItem, PinApprovalRequest, PinBlockItem, PinBlockRequest, PinDiffView, PinView,
     },

@@ -6,20 +6,29 @@ use std::{collections::BTreeSet, fs, path::Path, process::ExitCode};
 use rules::pins::{LockFile, PinMode};
 
 use super::{error::EXIT_USAGE, say};
-use crate::config::{self, Config};
+use crate::config::{Config, ConfigSource};
 
-/// Checks a configuration file, and compares it with a lock file. Prints one line for each fault.
+/// Checks a configuration file and the files that it includes, and compares them with a lock file.
+/// Prints one line for each fault.
 pub fn check_config(file: &Path, locked: Option<&Path>) -> ExitCode {
-    let faults = match config::load(Some(file)) {
-        Ok(config) => locked.map(|locked| faults_of_lock(&config, locked)).unwrap_or_default(),
-        Err(faults) => vec![faults.to_string()],
+    let checked = ConfigSource::read(Some(file)).and_then(|source| source.check());
+    let (faults, included) = match checked {
+        Ok((config, included)) => {
+            (locked.map(|locked| faults_of_lock(&config, locked)).unwrap_or_default(), included)
+        }
+        Err(faults) => (vec![faults.to_string()], 0),
     };
-    if faults.is_empty() {
-        say(&format!("{} is a good configuration", file.display()));
-        return ExitCode::SUCCESS;
+    if !faults.is_empty() {
+        faults.iter().for_each(|fault| say(fault));
+        return EXIT_USAGE.into();
     }
-    faults.iter().for_each(|fault| say(fault));
-    EXIT_USAGE.into()
+    let more = match included {
+        0 => String::new(),
+        1 => ", with 1 included file".to_owned(),
+        count => format!(", with {count} included files"),
+    };
+    say(&format!("{} is a good configuration{more}", file.display()));
+    ExitCode::SUCCESS
 }
 
 fn faults_of_lock(config: &Config, locked: &Path) -> Vec<String> {
