@@ -18,6 +18,7 @@ pub(crate) mod labels;
 mod limits;
 mod oauth;
 mod observability;
+mod pins;
 pub(crate) mod process;
 mod registrar;
 mod reloads;
@@ -49,12 +50,13 @@ use rules::client_transport::Transport;
 
 use self::{
     access::AccessMetrics, approvals::ApprovalMetrics, capped_labels::CappedLabels,
-    limits::LimitMetrics, oauth::OauthMetrics, registrar::MetricRegistrar, tasks::TaskMetrics,
-    tokens::TokenMetrics,
+    limits::LimitMetrics, oauth::OauthMetrics, pins::PinMetrics, registrar::MetricRegistrar,
+    tasks::TaskMetrics, tokens::TokenMetrics,
 };
 pub use self::{
     labels::{Direction, ForwardOutcome, RequestOutcome, Side},
     observability::BACKEND_STATES,
+    pins::PinCounts,
     resilience::{ResilienceMetrics, RetryOutcome},
     tasks::PromotionOutcome,
 };
@@ -110,6 +112,7 @@ pub struct Metrics {
     sessions_unreadable: IntCounter,
     tasks: TaskMetrics,
     pub oauth: OauthMetrics,
+    pub pins: PinMetrics,
     pub tokens: TokenMetrics,
     forwarded: IntCounterVec,
     store_seconds: HistogramVec,
@@ -217,6 +220,7 @@ impl Metrics {
             sessions_unreadable: declare.counter("mcp_sessions_unreadable_total", "Stored sessions this build cannot read."),
             tasks: TaskMetrics::new(&declare),
             oauth: OauthMetrics::new(&declare),
+            pins: PinMetrics::new(&declare),
             tokens: TokenMetrics::new(&declare),
             forwarded: declare.closed_counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", [("outcome", &ForwardOutcome::ALL.map(ForwardOutcome::label))]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),

@@ -4,8 +4,9 @@
 use protocol::ids::{BackendId, KeyId, TenantId};
 
 use crate::{
-    ApprovalDecision, AuditRetentionTerms, BackendRecord, KeyRecord, OperatorRecord, PolicyRecord,
-    RevocationRecord, RevokedSubject, SessionKey, TenantRecord, TokenIssuerRecord,
+    ApprovalDecision, AuditRetentionTerms, BackendRecord, KeyRecord, OperatorRecord, PinApproval,
+    PinBlock, PolicyRecord, RevocationRecord, RevokedSubject, SessionKey, TenantRecord,
+    TokenIssuerRecord,
 };
 
 /// One change. `ConfigStore::apply` of a store makes it.
@@ -52,6 +53,10 @@ pub enum AdminChange<'a> {
     /// Decides about a call that waits. Changes nothing unless the approval is pending and has not
     /// expired.
     DecideApproval(&'a ApprovalDecision),
+    /// Approves definitions. Changes nothing if the hash of one is not the one that was seen last.
+    ApprovePins(&'a PinApproval),
+    /// Blocks objects. Changes nothing if one of them was never seen.
+    BlockPins(&'a PinBlock),
 }
 
 impl AdminChange<'_> {
@@ -78,6 +83,8 @@ impl AdminChange<'_> {
             Self::EndSession(_) => "ask_session_end",
             Self::PutAuditTerms(_) => "put_audit_terms",
             Self::DecideApproval(_) => "decide_approval",
+            Self::ApprovePins(_) => "approve_pins",
+            Self::BlockPins(_) => "block_pins",
         }
     }
 

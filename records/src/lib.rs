@@ -9,6 +9,7 @@ mod config;
 mod event;
 mod grant;
 mod node;
+mod pin;
 mod session;
 mod task;
 mod write;
@@ -30,6 +31,10 @@ pub use config::{
 pub use event::{LogEntry, LoggedEvent, StoredStream, StreamRecord};
 pub use grant::{GrantKey, GrantRecord, GrantState, SecretKey, SecretKind, StoredGrant};
 pub use node::{LeaseRenewal, NodeName, NodeRecord};
+pub use pin::{
+    PIN_APPROVED_MAX, PIN_HASH_CHARS, PinApproval, PinBlock, PinDefinitions, PinKey, PinKind,
+    PinSighting, StoredPin, approved_hashes,
+};
 pub use session::{
     SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
     StoredSession, SubscriptionCount, SubscriptionRecord,

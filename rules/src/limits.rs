@@ -12,6 +12,7 @@ pub mod console;
 pub mod included;
 pub mod oauth;
 pub mod own_lists;
+pub mod pins;
 mod relations;
 pub mod sign_ins;
 pub mod tokens;

@@ -172,13 +172,8 @@ pub fn decide(
     match info.route {
         Route::ByTool => tool_call(message, endpoint, advertised, catalog, access),
         Route::ByPrompt => {
-            let (plan, prompt) = by_name(
-                message,
-                endpoint,
-                (catalog, access),
-                ErrorKind::PromptNotFound,
-                catalog_prompt,
-            )?;
+            let seen = (catalog, access);
+            let (plan, prompt) = by_name(message, endpoint, seen, ListKind::Prompts)?;
             if let Some(access) = access {
                 let object = Object::Prompt { backend: &plan.backend, name: &prompt };
                 access
@@ -227,14 +222,34 @@ fn locally(
     }
 }
 
-type Lookup = fn(&Catalog, &str) -> Option<Target>;
-
-fn catalog_tool(catalog: &Catalog, name: &str) -> Option<Target> {
-    catalog.tool(name).map(Cow::into_owned)
+/// Returns the target of an exposed name of a tool or prompt.
+fn lookup<'a>(catalog: &'a Catalog, kind: ListKind, name: &str) -> Option<Cow<'a, Target>> {
+    match kind {
+        ListKind::Prompts => catalog.prompt(name).map(Cow::Borrowed),
+        _ => catalog.tool(name),
+    }
 }
 
-fn catalog_prompt(catalog: &Catalog, name: &str) -> Option<Target> {
-    catalog.prompt(name).cloned()
+/// Returns the refusal of an object that pins keep from clients.
+fn held() -> Refusal {
+    Refusal::new(ErrorKind::ToolHeld, "this is held until an operator approves its definition")
+}
+
+/// Refuses a name of a backend that pins keep from clients: `unknown` for one that no list shows.
+fn check_held(
+    catalog: &Catalog,
+    backend: &BackendId,
+    kind: ListKind,
+    name: &str,
+    unknown: impl FnOnce() -> Refusal,
+) -> Result<(), Refusal> {
+    if catalog.is_held(backend, kind, name) {
+        return Err(held());
+    }
+    match catalog.holds_unlisted(backend) && !catalog.has(backend, kind, name) {
+        true => Err(unknown()),
+        false => Ok(()),
+    }
 }
 
 /// Returns the refusal of a tool that an app calls by its own name, if tools of several backends have
@@ -258,26 +273,33 @@ fn by_name(
     message: &Message,
     endpoint: &Endpoint,
     (catalog, access): (&Catalog, Option<&AccessCheck<'_>>),
-    missing: ErrorKind,
-    lookup: Lookup,
+    kind: ListKind,
 ) -> Result<(Plan, String), Refusal> {
+    let missing = match kind {
+        ListKind::Prompts => ErrorKind::PromptNotFound,
+        _ => ErrorKind::ToolNotFound,
+    };
     let (span, name) = required_text(message, message.fields.name, "params.name")?;
     let (plan, native) = match endpoint {
         // The backend resolves its own names, listed or not.
-        Endpoint::Single(backend) => (Plan::new(backend.clone(), Vec::new()), name.into_owned()),
+        Endpoint::Single(backend) => {
+            check_held(catalog, backend, kind, &name, || unknown_name(message, missing))?;
+            (Plan::new(backend.clone(), Vec::new()), name.into_owned())
+        }
         Endpoint::Aggregated => {
-            let target = lookup(catalog, &name).ok_or_else(|| {
+            let target = lookup(catalog, kind, &name).ok_or_else(|| {
+                if catalog.is_exposed_held(kind, &name) {
+                    return held();
+                }
                 if let Some(access) = access
-                    && let Some(hidden) = lookup(access.full_catalog(), &name)
+                    && let Some(hidden) = lookup(access.full_catalog(), kind, &name)
                 {
                     access.note_hidden(message.method, &hidden);
                 }
                 unknown_name(message, missing)
             })?;
-            (
-                Plan::new(target.backend, vec![(span, json::quote(&target.name).into_bytes())]),
-                target.name,
-            )
+            let edit = (span, json::quote(&target.name).into_bytes());
+            (Plan::new(target.backend.clone(), vec![edit]), target.name.clone())
         }
     };
     supported(catalog, &plan.backend, message.method)?;
@@ -292,7 +314,7 @@ fn tool_call(
     access: Option<&AccessCheck<'_>>,
 ) -> Result<Decision, Refusal> {
     let seen = (catalog, access);
-    let found = by_name(message, endpoint, seen, ErrorKind::ToolNotFound, catalog_tool);
+    let found = by_name(message, endpoint, seen, ListKind::Tools);
     let (mut plan, tool) = found.map_err(|refusal| match refusal.kind {
         ErrorKind::ToolNotFound => ambiguous_tool(message, catalog).unwrap_or(refusal),
         _ => refusal,
@@ -460,6 +482,7 @@ mod tests {
             resources: vec![],
             resource_templates: vec![],
             stale: false,
+            held: Default::default(),
         };
         (id, Arc::new(lists))
     }

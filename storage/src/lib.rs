@@ -1,5 +1,5 @@
 //! Records that outlive the process: tenants, API keys, backends, sessions, subscriptions, tasks,
-//! grants, approvals and event streams.
+//! grants, approvals, pins and event streams.
 //!
 //! The broker holds trait objects ([`DurableStore`], [`EventStore`], [`HotStore`]) and does not
 //! depend on the engine behind them. `conformance` defines the behaviours of an engine once. An
@@ -20,6 +20,7 @@ pub mod fault_point;
 mod grant_store;
 pub mod hot;
 mod node_store;
+mod pin_store;
 mod postgres;
 mod session_store;
 mod sqlite;
@@ -35,6 +36,7 @@ pub use event_store::EventStore;
 pub use grant_store::GrantStore;
 pub use hot::{HotStore, MemoryHotStore, OwnerHint, RedisOptions, RedisStore, Wakeup};
 pub use node_store::NodeStore;
+pub use pin_store::PinStore;
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use session_store::SessionStore;
 pub use sqlite::{MigrationOutcome, SqliteOptions, SqliteStore};

@@ -17,7 +17,7 @@ use super::{
     client::{AdminClient, ClientError, escape, with_query},
     connection, issuer, operator,
     output::{CommandOutput, render, render_list},
-    policy, root,
+    pins, policy, root,
     table::{self, Column},
     token,
 };
@@ -163,6 +163,7 @@ pub(super) async fn run(
         AdminCommand::Token(command) => token::token(client, command).await,
         AdminCommand::Operator(command) => operator::operator(client, command).await,
         AdminCommand::Policy(command) => policy::policy(client, command).await,
+        AdminCommand::Pins(command) => pins::pins(client, command).await,
         AdminCommand::Issuer(command) => issuer::issuer(client, command).await,
         AdminCommand::Connection(command) => connection::connection(client, command).await,
         AdminCommand::Approval(command) => approval::approval(client, command).await,

@@ -31,6 +31,7 @@ mod message_sizes;
 mod observability;
 mod operator_scope;
 mod operators;
+mod pins;
 mod policy;
 mod range;
 mod raw_config;

@@ -24,6 +24,10 @@ pub enum ControlError {
     Decided { id: String, state: &'static str, by: Option<String> },
     #[error(transparent)]
     NotApprover(ApprovalRefused),
+    #[error(
+        "the definition of {object} is another one by now, with the hash {hash}; look at it first"
+    )]
+    PinMoved { object: String, hash: String },
     #[error("there are {max} {what} already, and no more are allowed")]
     TooMany { what: &'static str, max: usize },
     #[error("{} {}{}{}", .0.path, .0.problem, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]

@@ -28,6 +28,7 @@ mod live;
 mod load;
 mod operators;
 mod overview;
+mod pins;
 mod policies;
 mod preconditions;
 mod registry;
@@ -71,6 +72,9 @@ pub use self::{
     load::{LoadError, LoadSummary},
     operators::{NewOperator, OperatorShown, OperatorView},
     overview::CatalogFilter,
+    pins::{
+        PinApprovalItem, PinApprovalRequest, PinBlockItem, PinBlockRequest, PinDiffView, PinView,
+    },
     policies::{PolicyCheck, PolicyCheckView, PolicyReportView, PolicyView},
     preconditions::Preconditions,
     reload::ReloadSummary,

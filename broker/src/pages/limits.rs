@@ -7,7 +7,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
 use rules::limits::{
-    approvals::*, apps::*, arguments::*, included::*, oauth::*, own_lists::*, sign_ins::*,
+    approvals::*, apps::*, arguments::*, included::*, oauth::*, own_lists::*, pins::*, sign_ins::*,
     tokens::*, *,
 };
 
@@ -197,6 +197,7 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits/own_lists.rs"),
     include_str!("../../../rules/src/limits/console.rs"),
     include_str!("../../../rules/src/limits/oauth.rs"),
+    include_str!("../../../rules/src/limits/pins.rs"),
     include_str!("../../../rules/src/limits/sign_ins.rs"),
     include_str!("../../../rules/src/limits/tokens.rs")
 );
@@ -251,6 +252,8 @@ fn met() -> Vec<Fixed> {
         LIST_ENTRIES_MAX Other(backend_fault, "");
         LIST_BYTES_MAX Other(backend_fault, "");
         OWN_LISTS_BYTES_MAX Other("clients of the link see the shared lists; the log shows it", "");
+        PINS_PER_BACKEND_MAX Other("the broker does not pin new objects, and modes that hold objects hold them; the log shows it", "");
+        SCANNED_BYTES_MAX Other("the broker does not scan the rest, which is a finding", "`mcp_catalog_findings`");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
         EXTENSION_POOLS_MAX Refused(ErrorKind::TooManyCalls);
         CAPABILITY_PROBE_WAIT Other("its clients may see tools that they cannot use, until the probe is over", "");
@@ -387,7 +390,7 @@ fn met() -> Vec<Fixed> {
 
 /// Internal paces, batch sizes and caches, which no peer meets as a limit.
 const INNER: &str = "APPROVAL_TTL_MIN APPROVAL_TTL_DEFAULT APPROVAL_TTL_MAX APPROVAL_WINDOW_MAX APPROVAL_REASON_BYTES_MAX APPROVAL_ID_BYTES APPROVAL_POLL_INTERVAL APPROVAL_POLL_BATCH APPROVAL_ANSWER_MARGIN APPROVAL_KEPT APPROVAL_EXPIRED_KEPT POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLICY_PATTERN_BYTES_MAX ACCESS_VIEWS_MAX ACCESS_SUBJECTS_MAX POLICY_REPORT_ROWS_MAX POLICY_REPORT_SAMPLES_MAX POLICY_REPORT_AGE_MAX REVOCATIONS_MAX REVOKED_SUBJECT_BYTES_MAX \
-    LEFT_OUT_LOGGED_MAX SESSION_CATALOGS_BYTES_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
+    LEFT_OUT_LOGGED_MAX PINS_STORED_AT_ONCE FINDINGS_MAX DESCRIPTION_BYTES_USUAL DEFAULT_BYTES_USUAL SESSION_CATALOGS_BYTES_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
     TASK_POLLER_INTERVAL TASK_POLLER_INTERVAL_ALONE TASK_POLLER_BATCH STATUS_MESSAGE_CHARS_MAX STORE_RETRY_FIRST STORE_RETRY_MAX END_RETRY_FIRST \
     TASK_OUTCOME_TRIES TASK_RELEASE_TRIES TASK_OUTCOME_SUSPECT_BYTES COMMIT_SETTLES_WITHIN COMMIT_LOOK_MAX TASK_ORPHAN_SWEEP_INTERVAL \
     TASK_DEFER_FIRST TASK_DEFER_MAX TASKS_DEFERRED_MAX SESSION_ID_BYTES FIRST_CATALOG_WAIT REAPER_INTERVAL \

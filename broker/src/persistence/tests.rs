@@ -9,14 +9,16 @@ use records::{
     AdminChange, ApprovalLimits, ApprovalListPosition, ApprovalOpening, ApprovalRecord,
     ApprovalState, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
     AuditRetentionTerms, AuditTruncation, BackendRecord, FullTask, GrantKey, GrantRecord,
-    GrantState, KeyRecord, LeaseRenewal, NodeName, NodeRecord, OperatorRecord, PolicyRecord,
-    RevocationRecord, SecretKey, SessionClaimOutcome, SessionIdentity, SessionKey, StoredApproval,
-    StoredAuditRecord, StoredGrant, StoredSession, StoredTask, StoredTaskSnapshot,
-    SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
-    TenantRecord, TokenIssuerRecord, UnchainedAudit, WriteOp, WriteOutcome,
+    GrantState, KeyRecord, LeaseRenewal, NodeName, NodeRecord, OperatorRecord, PinDefinitions,
+    PinKey, PinSighting, PolicyRecord, RevocationRecord, SecretKey, SessionClaimOutcome,
+    SessionIdentity, SessionKey, StoredApproval, StoredAuditRecord, StoredGrant, StoredPin,
+    StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput,
+    TaskListPosition, TaskStatus, TaskTransition, TenantRecord, TokenIssuerRecord, UnchainedAudit,
+    WriteOp, WriteOutcome,
 };
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
+    PinStore,
     SessionStore, SqliteStore, StoreError, TaskStore,
 };
 
@@ -222,6 +224,38 @@ impl DurableStore for Meddled {
             Verdict::Fail(error) => Err(error),
             Verdict::LoseAnswer(error) => self.inner.write(batch).await.and(Err(error)),
         }
+    }
+}
+
+#[async_trait]
+impl PinStore for Meddled {
+    async fn record_sightings(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+        seen: &[PinSighting],
+        gone: &[PinKey],
+        pins_max: u32,
+    ) -> Result<Vec<StoredPin>, StoreError> {
+        self.inner.record_sightings(tenant, backend, seen, gone, pins_max).await
+    }
+    async fn pins_of(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+    ) -> Result<Vec<StoredPin>, StoreError> {
+        self.inner.pins_of(tenant, backend).await
+    }
+    async fn pin_definitions(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+        key: &PinKey,
+    ) -> Result<Option<PinDefinitions>, StoreError> {
+        self.inner.pin_definitions(tenant, backend, key).await
+    }
+    async fn pin_decisions(&self) -> Result<Vec<(TenantId, BackendId, i64)>, StoreError> {
+        self.inner.pin_decisions().await
     }
 }
 

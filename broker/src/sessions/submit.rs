@@ -341,6 +341,7 @@ fn check_policy(
     message: &Message,
     decision: &Decision,
 ) -> Result<Option<ArgumentsCheck>, Refusal> {
+    backend.pins.admits(backend.is_never_reached())?;
     let names = match decision {
         Decision::Forward(plan) | Decision::CreateTask(plan, _) => &plan.names,
         Decision::Subscribe(target) => {

@@ -66,6 +66,7 @@ mod oauth_exchange;
 mod oauth_people;
 mod operators;
 mod peers;
+mod pins;
 mod policy;
 mod process;
 mod protection;

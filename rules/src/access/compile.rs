@@ -11,12 +11,14 @@ use super::{
         ObjectSelector, PolicyDocument, PolicyFault, PolicyRule, PolicyTest, RuleEffect, RuleMode,
         SubjectSelector, named_object,
     },
-    glob::Glob,
     object::{NamePattern, ObjectKind, ObjectMatcher},
     subject::Subject,
 };
-use crate::limits::access::{
-    POLICY_PATTERN_BYTES_MAX, POLICY_PATTERNS_MAX, POLICY_RULES_MAX, POLICY_TESTS_MAX,
+use crate::{
+    glob::Glob,
+    limits::access::{
+        POLICY_PATTERN_BYTES_MAX, POLICY_PATTERNS_MAX, POLICY_RULES_MAX, POLICY_TESTS_MAX,
+    },
 };
 
 /// A rule with its patterns taken apart.

@@ -10,7 +10,6 @@ mod approval;
 mod check;
 mod compile;
 mod document;
-mod glob;
 mod object;
 mod report;
 mod resource_uri;

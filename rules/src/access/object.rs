@@ -5,8 +5,8 @@ use protocol::{
     method::{Method, Route},
 };
 
-use super::{document::ToolClass, glob::Glob, resource_uri::readings};
-use crate::catalog::ToolTraits;
+use super::{document::ToolClass, resource_uri::readings};
+use crate::{catalog::ToolTraits, glob::Glob};
 
 /// The kinds of objects that a rule can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

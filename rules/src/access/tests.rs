@@ -401,6 +401,7 @@ fn lists(tools: &[(String, bool)]) -> Arc<BackendLists> {
         resources: vec![],
         resource_templates: vec![],
         stale: false,
+        held: Default::default(),
     })
 }
 

@@ -95,6 +95,18 @@ macro_rules! durable_conformance {
                 a_secret_is_taken_once_and_expires
                 the_first_added_secret_stays_until_it_expires
             }
+            pins {
+                the_first_sighting_of_any_replica_stays
+                a_sighting_changes_no_decision
+                an_approval_names_the_hash_that_was_seen_last
+                an_approval_is_carried_out_as_a_whole
+                approved_hashes_are_kept_up_to_a_number
+                a_block_lasts_until_an_approval
+                what_is_gone_is_marked_and_forgotten_when_asked
+                a_backend_has_a_limited_number_of_pins
+                pins_end_with_their_backend_and_their_tenant
+                decisions_are_counted_and_change_the_version
+            }
             nodes {
                 a_lease_runs_from_joining
                 nodes_are_listed_by_name

@@ -22,6 +22,7 @@ pub mod grants;
 pub mod hot;
 mod lists;
 pub mod nodes;
+pub mod pins;
 pub mod sessions;
 pub mod task_inputs;
 pub mod task_limits;

@@ -10,6 +10,7 @@ use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
     PostgresStore, StatementError, error_mapping, micros,
+    pins::{APPROVED_CHARS, texts},
     rows::{self, get},
 };
 use crate::{ConfigStore, StoreError, fault_point};
@@ -129,6 +130,23 @@ impl PostgresStore {
                     .bind(decision.by.as_str())
                     .bind(decision.reason.as_deref())
                     .bind(decision.window.map(micros)),
+                AdminChange::ApprovePins(approval) => values
+                    .bind(approval.tenant.as_str())
+                    .bind(approval.backend.as_str())
+                    .bind(texts(&approval.items, |(key, _)| key.kind.name()))
+                    .bind(texts(&approval.items, |(key, _)| &key.name))
+                    .bind(texts(&approval.items, |(_, hash)| hash))
+                    .bind(approval.by.as_str())
+                    .bind(approval.at_us)
+                    .bind(approval.forgets_gone)
+                    .bind(APPROVED_CHARS),
+                AdminChange::BlockPins(block) => values
+                    .bind(block.tenant.as_str())
+                    .bind(block.backend.as_str())
+                    .bind(texts(&block.keys, |key| key.kind.name()))
+                    .bind(texts(&block.keys, |key| &key.name))
+                    .bind(block.by.as_str())
+                    .bind(block.at_us),
             }
         };
         let rows = self.rows(query).await?;
@@ -205,6 +223,10 @@ const fn statement(change: AdminChange<'_>) -> &'static str {
                  expires_at_us = CASE WHEN $9 = 'approved' THEN now_us() + ttl_us ELSE expires_at_us END, window_until_us = now_us() + $12::bigint
              WHERE tenant = $7 AND approval = $8 AND state = 'pending' AND expires_at_us > now_us() RETURNING 1"
         ),
+        AdminChange::ApprovePins(_) => {
+            settling!("SELECT 1 WHERE approve_pins($7, $8, $9, $10, $11, $12, $13, $14, $15)")
+        }
+        AdminChange::BlockPins(_) => settling!("SELECT 1 WHERE block_pins($7, $8, $9, $10, $11, $12)"),
     }
 }
 

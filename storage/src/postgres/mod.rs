@@ -14,6 +14,7 @@ mod error_mapping;
 mod events;
 mod grants;
 mod nodes;
+mod pins;
 mod pool;
 mod rows;
 mod schema;

@@ -70,6 +70,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         ["migration.9.begun", "migration.9.applied"],
     ),
     (
+        10,
+        "pins",
+        include_str!("../../../migrations/postgres/0010_pins.sql"),
+        ["migration.10.begun", "migration.10.applied"],
+    ),
+    (
         12,
         "approvals",
         include_str!("../../../migrations/postgres/0012_approvals.sql"),

@@ -11,7 +11,7 @@ use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow
 use super::{
     SqliteStore, WriteTransaction, approvals, audit,
     error_mapping::{is_duplicate, is_orphan, map_error},
-    sessions, with_deadline,
+    pins, sessions, with_deadline,
 };
 use crate::{ConfigStore, StoreError, fault_point};
 
@@ -59,6 +59,8 @@ async fn carry_out(
 ) -> Result<bool, StoreError> {
     match change {
         AdminChange::EndSession(key) => return sessions::request_end(writing, key).await,
+        AdminChange::ApprovePins(approval) => return pins::approve(writing, approval).await,
+        AdminChange::BlockPins(block) => return pins::block(writing, block).await,
         AdminChange::DeleteTenant(tenant) => {
             for statement in
                 ["DELETE FROM sessions WHERE tenant = ?", "DELETE FROM tasks WHERE tenant = ?"]
@@ -179,7 +181,9 @@ fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArgument
         .bind(terms.terms.as_str())
         .bind(terms.signature.as_slice()),
         AdminChange::DecideApproval(decision) => approvals::decide(decision),
-        AdminChange::EndSession(_) => return None,
+        AdminChange::EndSession(_) | AdminChange::ApprovePins(_) | AdminChange::BlockPins(_) => {
+            return None;
+        }
     })
 }
 

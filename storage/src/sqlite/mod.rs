@@ -18,6 +18,7 @@ mod error_mapping;
 mod events;
 mod grants;
 mod nodes;
+mod pins;
 mod process_lock;
 mod rows;
 mod schema;

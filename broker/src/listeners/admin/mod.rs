@@ -28,6 +28,7 @@ mod operators;
 mod overview;
 mod page;
 mod permissions;
+mod pins;
 mod policies;
 mod preconditions;
 pub mod problem;
@@ -269,6 +270,13 @@ fn api_routes() -> Router<Arc<Control>> {
         )
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/probe", post(backends::probe))
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/breaker", post(backends::breaker))
+        .route("/admin/v1/tenants/{tenant}/backends/{backend}/pins", get(pins::list))
+        .route(
+            "/admin/v1/tenants/{tenant}/backends/{backend}/pins/{kind}/{name}/diff",
+            get(pins::diff),
+        )
+        .route("/admin/v1/tenants/{tenant}/backends/{backend}/pins/approve", post(pins::approve))
+        .route("/admin/v1/tenants/{tenant}/backends/{backend}/pins/block", post(pins::block))
         .route(
             "/admin/v1/tenants/{tenant}/backends/{backend}/roots",
             post(roots::add).delete(roots::remove),

@@ -13,7 +13,7 @@ use utoipa::{
 
 use super::{
     approvals, audit, audit_verify, backends, configuration, connections, health, issuers, live,
-    operators, overview, permissions, policies, revocations, roots, tenants, trial,
+    operators, overview, permissions, pins, policies, revocations, roots, tenants, trial,
 };
 
 #[derive(OpenApi)]
@@ -27,6 +27,7 @@ use super::{
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
         roots::add, roots::remove,
+        pins::list, pins::diff, pins::approve, pins::block,
         operators::list, operators::create, operators::revoke,
         policies::show, policies::put, policies::remove, policies::check, policies::report,
         approvals::list, approvals::show, approvals::decide,

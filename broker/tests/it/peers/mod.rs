@@ -58,6 +58,7 @@ mod issuers;
 mod logins;
 pub(crate) mod moves;
 mod oidc;
+mod pinned;
 mod process;
 mod sandboxed;
 mod wires;
