@@ -178,11 +178,7 @@ impl Broker {
             }
         }
         let owner = Arc::downgrade(&tenant);
-        self.shared.running.spawn(catalog_refresh::run(
-            backend,
-            capability_probe::complete,
-            owner,
-        ));
+        self.shared.running.spawn(catalog_refresh::run(backend, capability_probe::complete, owner));
     }
 
     pub fn remove_backend(self: &Arc<Self>, tenant: &TenantId, id: &BackendId) -> bool {

@@ -18,8 +18,7 @@ use records::{
 };
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
-    PinStore,
-    SessionStore, SqliteStore, StoreError, TaskStore,
+    PinStore, SessionStore, SqliteStore, StoreError, TaskStore,
 };
 
 /// Fate of a call.
