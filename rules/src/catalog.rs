@@ -7,6 +7,8 @@
 
 mod alike;
 mod backend_lists;
+mod fixed_arguments;
+mod hosted_prompt;
 mod list_difference;
 mod tool_traits;
 
@@ -21,7 +23,7 @@ use memchr::memmem;
 use protocol::{
     capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
-    ids::{BackendId, TenantId},
+    ids::{BackendId, TenantId, ToolsetId},
     json::{self, Document},
     stateless::tool_headers::{self, ParamHeader},
 };
@@ -29,6 +31,11 @@ use protocol::{
 pub use self::{
     backend_lists::{
         BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry, read_page,
+    },
+    fixed_arguments::FixedArguments,
+    hosted_prompt::{
+        HostedPrompt, HostedPromptDocument, HostedPrompts, PromptArgument, PromptFault,
+        PromptMessage, PromptRole, is_prompt_name,
     },
     list_difference::ListDifference,
     tool_traits::{TaskHost, TaskSupport, ToolTraits},
@@ -64,6 +71,8 @@ pub struct Target {
     pub backend: BackendId,
     /// The name at the backend.
     pub name: String,
+    /// Arguments that every call of the tool has.
+    pub fixed: Option<Arc<FixedArguments>>,
 }
 
 /// The merged snapshot of a tenant.
@@ -79,8 +88,17 @@ pub struct Catalog {
     /// Tools that want arguments repeated in headers, by backend and the tool's own name.
     mirrored: FastMap<BackendId, FastMap<String, Vec<ParamHeader>>>,
     lists: FastMap<(Endpoint, ListKind), Pages>,
+    origin: CatalogOrigin,
+}
+
+/// What a snapshot is of, in addition to the lists.
+#[derive(Debug, Clone)]
+struct CatalogOrigin {
+    /// The endpoint that shows all of the backends: that of the tenant, or of a toolset.
+    merged: Endpoint,
     tenant: TenantId,
     key: hmac::Key,
+    hosted: Arc<HostedPrompts>,
 }
 
 impl Catalog {
@@ -89,6 +107,24 @@ impl Catalog {
         key: hmac::Key,
         backends: BTreeMap<BackendId, Arc<BackendLists>>,
     ) -> Self {
+        Self::with_hosted(tenant, key, backends, Arc::default())
+    }
+
+    /// Builds the snapshot of a tenant for which the broker hosts prompts.
+    pub fn with_hosted(
+        tenant: TenantId,
+        key: hmac::Key,
+        mut backends: BTreeMap<BackendId, Arc<BackendLists>>,
+        hosted: Arc<HostedPrompts>,
+    ) -> Self {
+        backends.extend(hosted.lists().map(|lists| (BackendId::hosted(), Arc::new(lists))));
+        Self::build_at(
+            CatalogOrigin { merged: Endpoint::Aggregated, tenant, key, hosted },
+            backends,
+        )
+    }
+
+    fn build_at(origin: CatalogOrigin, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
         let capabilities =
             ServerCapabilities::merge(backends.values().map(|lists| &lists.server.capabilities));
         let mut catalog = Self {
@@ -99,8 +135,7 @@ impl Catalog {
             mirrored: FastMap::default(),
             lists: FastMap::default(),
             backends: BTreeMap::new(),
-            tenant,
-            key,
+            origin,
         };
         for (backend, lists) in &backends {
             let traits = lists
@@ -120,8 +155,12 @@ impl Catalog {
                     map.entry(entry.exposed_key.clone()).or_insert_with(|| Target {
                         backend: backend.clone(),
                         name: entry.key.clone(),
+                        fixed: entry.fixed.clone(),
                     });
                 }
+            }
+            if catalog.origin.merged != Endpoint::Aggregated {
+                continue; // the endpoint of a backend shows the tenant's snapshot
             }
             for kind in ListKind::ALL {
                 let endpoint = Endpoint::Single(backend.clone());
@@ -136,23 +175,42 @@ impl Catalog {
                 catalog.lists.insert((endpoint, kind), pages);
             }
         }
+        let merged = catalog.origin.merged.clone();
         for kind in ListKind::ALL {
-            let entries = backends
-                .values()
-                .flat_map(|lists| lists.entries(kind))
-                .map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
+            let mut entries: Vec<&CatalogEntry> =
+                backends.values().flat_map(|lists| lists.entries(kind)).collect();
+            if merged != Endpoint::Aggregated {
+                entries.sort_by_key(|entry| entry.rank); // stable: then by backend and name
+            }
+            let entries =
+                entries.into_iter().map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
             let stale =
                 backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
-            let pages = catalog.paginate(&Endpoint::Aggregated, kind, entries, stale);
-            catalog.lists.insert((Endpoint::Aggregated, kind), pages);
+            let pages = catalog.paginate(&merged, kind, entries, stale);
+            catalog.lists.insert((merged.clone(), kind), pages);
         }
         catalog.backends = backends;
         catalog
     }
 
-    /// Builds the snapshot of the same tenant with other lists.
+    /// Builds the snapshot of the same tenant and endpoint with other lists.
     pub fn rebuilt(&self, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
-        Self::build(self.tenant.clone(), self.key.clone(), backends)
+        Self::build_at(self.origin.clone(), backends)
+    }
+
+    /// Builds the snapshot of a toolset of the same tenant, whose lists are given as it shows them.
+    pub fn of_toolset(
+        &self,
+        toolset: ToolsetId,
+        backends: BTreeMap<BackendId, Arc<BackendLists>>,
+    ) -> Self {
+        let merged = Endpoint::Toolset(toolset);
+        Self::build_at(CatalogOrigin { merged, ..self.origin.clone() }, backends)
+    }
+
+    /// Returns the prompt that the broker hosts under this name.
+    pub fn hosted_prompt(&self, name: &str) -> Option<&HostedPrompt> {
+        self.origin.hosted.get(name)
     }
 
     /// Returns the bytes of all pages, which are most of what the snapshot holds alone.
@@ -197,7 +255,7 @@ impl Catalog {
         }
         let (backend, tool) = match endpoint {
             Endpoint::Single(backend) => (backend, tool),
-            Endpoint::Aggregated => match self.tools.get(tool) {
+            Endpoint::Aggregated | Endpoint::Toolset(_) => match self.tools.get(tool) {
                 Some(target) => (&target.backend, target.name.as_str()),
                 None => return &[],
             },
@@ -222,8 +280,8 @@ impl Catalog {
             return Ok(Bytes::from(format!("{{\"{}\":[]}}", kind.member())));
         };
         let Some(cursor) = cursor else { return Ok(pages.pages[0].clone()) };
-        let last =
-            cursor::open(&self.key, self.scope(endpoint, kind), cursor).ok_or_else(bad_cursor)?;
+        let last = cursor::open(&self.origin.key, self.scope(&endpoint.name(), kind), cursor)
+            .ok_or_else(bad_cursor)?;
         let start = pages.keys.iter().position(|key| *key == last).ok_or_else(bad_cursor)? + 1;
         if start % PAGE_ENTRIES == 0 && start / PAGE_ENTRIES < pages.pages.len() {
             return Ok(pages.pages[start / PAGE_ENTRIES].clone());
@@ -255,8 +313,8 @@ impl Catalog {
         self.lists.get(slot).map_or(&[], |pages| &pages.entries)
     }
 
-    fn scope<'a>(&'a self, endpoint: &'a Endpoint, kind: ListKind) -> CursorScope<'a> {
-        CursorScope { tenant: self.tenant.as_str(), endpoint: endpoint.name(), list: kind.member() }
+    fn scope<'a>(&'a self, endpoint: &'a str, kind: ListKind) -> CursorScope<'a> {
+        CursorScope { tenant: self.origin.tenant.as_str(), endpoint, list: kind.member() }
     }
 
     fn paginate<'a>(
@@ -295,7 +353,11 @@ impl Catalog {
         }
         body.push(b']');
         if end < pages.entries.len() {
-            let cursor = cursor::seal(&self.key, self.scope(endpoint, kind), &pages.keys[end - 1]);
+            let cursor = cursor::seal(
+                &self.origin.key,
+                self.scope(&endpoint.name(), kind),
+                &pages.keys[end - 1],
+            );
             body.extend_from_slice(format!(",\"nextCursor\":\"{cursor}\"").as_bytes());
         }
         body.extend_from_slice(pages.suffix.as_bytes());
@@ -307,11 +369,11 @@ impl Catalog {
 /// Returns the arguments that tools want repeated in headers. A tool with an invalid annotation is
 /// left out of the map.
 fn mirrored(tools: &[CatalogEntry]) -> FastMap<String, Vec<ParamHeader>> {
-    let asks = |tool: &&CatalogEntry| memmem::find(&tool.native, b"x-mcp-header").is_some();
+    let asks = |tool: &&CatalogEntry| memmem::find(&tool.exposed, b"x-mcp-header").is_some();
     let headers = |tool: &CatalogEntry| {
         let document = Document::parse(
-            &tool.native,
-            &json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() },
+            &tool.exposed,
+            &json::Limits { bytes_max: tool.exposed.len(), ..json::Limits::default() },
         )
         .ok()?;
         tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
@@ -447,7 +509,7 @@ mod tests {
         let catalog = catalog([lists("a", 1), lists("b", 1)]);
         assert_eq!(
             catalog.tool("b__t0"),
-            Some(&Target { backend: backend("b"), name: "t0".into() })
+            Some(&Target { backend: backend("b"), name: "t0".into(), fixed: None })
         );
         assert_eq!(catalog.tool("t0"), None);
     }

@@ -48,7 +48,7 @@ impl ResourceUris {
     pub fn find(answer: &Message, endpoint: &Endpoint) -> Result<Self, AmbiguousMember> {
         let mut found = Vec::new();
         // Most answers hold no URI, as decoding has shown. They are not parsed a second time.
-        if *endpoint == Endpoint::Aggregated
+        if endpoint.is_merged()
             && answer.fields.has_uri_key
             && let Some(span) = answer.result.or(answer.error)
             && let Ok(tape) = Tape::parse(span.of(&answer.frame), &json::Limits::default())

@@ -12,6 +12,7 @@ pub mod own_lists;
 mod relations;
 pub mod sign_ins;
 pub mod tokens;
+pub mod toolsets;
 
 use std::time::Duration;
 

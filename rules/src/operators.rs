@@ -71,6 +71,7 @@ impl Role {
                 | P::RevocationsRead
                 | P::BackendsRead
                 | P::PoliciesRead
+                | P::CatalogRead
                 | P::IssuersRead
                 | P::SessionsRead
                 | P::TasksRead
@@ -95,6 +96,7 @@ impl Role {
                             | P::RevocationsWrite
                             | P::BackendsWrite
                             | P::PoliciesWrite
+                            | P::CatalogWrite
                             | P::IssuersWrite
                             | P::AuditRead
                     )
@@ -129,6 +131,9 @@ pub enum Permission {
     BackendsOperate,
     PoliciesRead,
     PoliciesWrite,
+    /// Reads toolsets, hosted prompts and what lists cost.
+    CatalogRead,
+    CatalogWrite,
     IssuersRead,
     IssuersWrite,
     SessionsRead,
@@ -161,6 +166,8 @@ impl Permission {
             Self::BackendsOperate => "backends:operate",
             Self::PoliciesRead => "policies:read",
             Self::PoliciesWrite => "policies:write",
+            Self::CatalogRead => "catalog:read",
+            Self::CatalogWrite => "catalog:write",
             Self::IssuersRead => "issuers:read",
             Self::IssuersWrite => "issuers:write",
             Self::SessionsRead => "sessions:read",

@@ -19,7 +19,7 @@ use protocol::{
 
 use super::{
     access::{AccessCheck, Object},
-    catalog::{Catalog, ListKind, Target, TaskSupport, ToolTraits},
+    catalog::{Catalog, FixedArguments, ListKind, Target, TaskSupport, ToolTraits},
     endpoint::Endpoint,
     log_level::LogLevel,
 };
@@ -99,6 +99,8 @@ pub struct Plan {
     pub drop_task: bool,
     /// The target at the backend, by the backend's name.
     pub names: Named,
+    /// The arguments that the backend gets, if they differ from those that the client sent.
+    pub arguments: Option<Bytes>,
 }
 
 /// The target of a request at a backend.
@@ -128,7 +130,43 @@ pub struct ToolCalled {
 
 impl Plan {
     fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
-        Self { backend, edits, drop_task: false, names: Named::Other }
+        Self { backend, edits, drop_task: false, names: Named::Other, arguments: None }
+    }
+}
+
+/// Text before the value of `arguments`, where a call without them gets some.
+const ARGUMENTS_MEMBER: &[u8] = b"\"arguments\":";
+
+impl Plan {
+    /// Sets the arguments that an operator fixed.
+    fn fix_arguments(&mut self, message: &Message, fixed: &FixedArguments) -> Result<(), Refusal> {
+        let sent = message.fields.arguments;
+        let text = fixed.apply(sent.map(|span| span.of(&message.frame)))?;
+        match (sent, message.params) {
+            (Some(span), _) => self.edits.push((span, text.to_vec())),
+            // A call has a name, so another member follows.
+            (None, Some(params)) => {
+                let first = Span { start: params.start + 1, end: params.start + 1 };
+                self.edits.push((first, [ARGUMENTS_MEMBER, &text, b","].concat()));
+            }
+            (None, None) => {}
+        }
+        self.arguments = Some(text);
+        Ok(())
+    }
+}
+
+/// Returns the arguments of a call as the backend gets them with these edits.
+pub fn sent_arguments<'a>(message: &'a Message, edits: &'a [(Span, Vec<u8>)]) -> Option<&'a [u8]> {
+    match message.fields.arguments {
+        Some(span) => {
+            let edited = edits.iter().find(|(edited, _)| *edited == span);
+            Some(edited.map_or_else(|| span.of(&message.frame), |(_, text)| text))
+        }
+        None => edits
+            .iter()
+            .filter(|(span, _)| span.is_empty())
+            .find_map(|(_, text)| text.strip_prefix(ARGUMENTS_MEMBER)?.strip_suffix(b",")),
     }
 }
 
@@ -170,6 +208,12 @@ pub fn decide(
                 let object = Object::Prompt { backend: &plan.backend, name: &prompt };
                 access
                     .check(method, &object, || unknown_name(message, ErrorKind::PromptNotFound))?;
+            }
+            if plan.backend == BackendId::hosted() {
+                let hosted = catalog.hosted_prompt(&prompt);
+                let absent = || unknown_name(message, ErrorKind::PromptNotFound);
+                let arguments = message.bytes(message.fields.arguments);
+                return hosted.ok_or_else(absent)?.fill(arguments).map(Decision::Answer);
             }
             Ok(Decision::Forward(plan))
         }
@@ -241,7 +285,7 @@ fn by_name(
     let (plan, native) = match endpoint {
         // The backend resolves its own names, listed or not.
         Endpoint::Single(backend) => (Plan::new(backend.clone(), Vec::new()), name.into_owned()),
-        Endpoint::Aggregated => {
+        Endpoint::Aggregated | Endpoint::Toolset(_) => {
             let target = lookup(catalog, &name).ok_or_else(|| {
                 if let Some(access) = access
                     && let Some(hidden) = lookup(access.full_catalog(), &name)
@@ -250,10 +294,12 @@ fn by_name(
                 }
                 unknown_name(message, missing)
             })?;
-            (
-                Plan::new(target.backend, vec![(span, json::quote(&target.name).into_bytes())]),
-                target.name,
-            )
+            let named = vec![(span, json::quote(&target.name).into_bytes())];
+            let mut plan = Plan::new(target.backend, named);
+            if let Some(fixed) = &target.fixed {
+                plan.fix_arguments(message, fixed)?;
+            }
+            (plan, target.name)
         }
     };
     supported(catalog, &plan.backend, message.method)?;
@@ -336,7 +382,7 @@ pub fn task_support(call: &Message, endpoint: &Endpoint, catalog: &Catalog) -> O
     let name = call.text(call.fields.name)?;
     let (backend, native) = match endpoint {
         Endpoint::Single(backend) => (backend, &*name),
-        Endpoint::Aggregated => {
+        Endpoint::Aggregated | Endpoint::Toolset(_) => {
             catalog.tool(&name).map(|target| (&target.backend, target.name.as_str()))?
         }
     };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
+pub(super) use super::catalog_args::{CatalogCommand, PromptCommand, ToolsetCommand};
 pub(super) use super::key_args::{
     ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand, TokenCommand,
 };
@@ -71,6 +72,15 @@ pub(super) enum AdminCommand {
     /// Show, store and check the access policy of a tenant
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Store, show, list and remove toolsets: bundles of tools with an endpoint of their own
+    #[command(subcommand)]
+    Toolset(ToolsetCommand),
+    /// Store, show, list and remove prompts that the broker hosts
+    #[command(subcommand)]
+    Prompt(PromptCommand),
+    /// Show what the lists of a tenant cost
+    #[command(subcommand)]
+    Catalog(CatalogCommand),
     /// Store, list and remove the issuers of a tenant: authorization servers of its clients
     #[command(subcommand)]
     Issuer(IssuerCommand),

@@ -9,6 +9,8 @@ mod args;
 mod audit;
 mod audit_verify;
 mod bodies;
+mod catalog;
+mod catalog_args;
 mod client;
 mod connection;
 #[cfg(test)]

@@ -6,7 +6,9 @@
 use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
-use rules::limits::{arguments::*, oauth::*, own_lists::*, sign_ins::*, tokens::*, *};
+use rules::limits::{
+    arguments::*, oauth::*, own_lists::*, sign_ins::*, tokens::*, toolsets::*, *,
+};
 
 use super::assert_current;
 use crate::config::{documented_keys, units};
@@ -186,6 +188,7 @@ const KEYS: &[(&str, Effect)] = &[
 const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits.rs"),
     include_str!("../../../rules/src/limits/access.rs"),
+    include_str!("../../../rules/src/limits/toolsets.rs"),
     include_str!("../../../rules/src/limits/arguments.rs"),
     include_str!("../../../rules/src/limits/audit.rs"),
     include_str!("../../../rules/src/limits/own_lists.rs"),
@@ -245,6 +248,7 @@ fn met() -> Vec<Fixed> {
         LIST_BYTES_MAX Other(backend_fault, "");
         OWN_LISTS_BYTES_MAX Other("clients of the link see the shared lists; the log shows it", "");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
+        HOSTED_PROMPT_RESULT_BYTES_MAX Refused(ErrorKind::InvalidParams);
         REFRESH_INTERVAL_MIN Other("clients learn of changes later", "");
         SCHEMA_BYTES_MAX Other(SCHEMA_UNUSED, "");
         SCHEMA_NODES_MAX Other(SCHEMA_UNUSED, "");
@@ -370,7 +374,8 @@ fn met() -> Vec<Fixed> {
 }
 
 /// Internal paces, batch sizes and caches, which no peer meets as a limit.
-const INNER: &str = "POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLICY_PATTERN_BYTES_MAX ACCESS_VIEWS_MAX ACCESS_SUBJECTS_MAX POLICY_REPORT_ROWS_MAX POLICY_REPORT_SAMPLES_MAX POLICY_REPORT_AGE_MAX REVOCATIONS_MAX REVOKED_SUBJECT_BYTES_MAX \
+const INNER: &str = "TOOLSETS_PER_TENANT_MAX TOOLSET_ENTRIES_MAX TOOLSET_ALIAS_BYTES_MAX TOOLSET_TEXT_BYTES_MAX FIXED_ARGUMENTS_MAX FIXED_ARGUMENT_BYTES_MAX CATALOG_TOKENS_WARNED HOSTED_PROMPTS_PER_TENANT_MAX HOSTED_PROMPT_ARGUMENTS_MAX HOSTED_PROMPT_VALUES_MAX HOSTED_PROMPT_MESSAGES_MAX HOSTED_PROMPT_TEXT_BYTES_MAX HOSTED_PROMPT_NAME_BYTES_MAX \
+    POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLICY_PATTERN_BYTES_MAX ACCESS_VIEWS_MAX ACCESS_SUBJECTS_MAX POLICY_REPORT_ROWS_MAX POLICY_REPORT_SAMPLES_MAX POLICY_REPORT_AGE_MAX REVOCATIONS_MAX REVOKED_SUBJECT_BYTES_MAX \
     LEFT_OUT_LOGGED_MAX SESSION_CATALOGS_BYTES_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
     TASK_POLLER_INTERVAL TASK_POLLER_INTERVAL_ALONE TASK_POLLER_BATCH STATUS_MESSAGE_CHARS_MAX STORE_RETRY_FIRST STORE_RETRY_MAX END_RETRY_FIRST \
     TASK_OUTCOME_TRIES TASK_RELEASE_TRIES TASK_OUTCOME_SUSPECT_BYTES COMMIT_SETTLES_WITHIN COMMIT_LOOK_MAX TASK_ORPHAN_SWEEP_INTERVAL \

@@ -86,6 +86,7 @@ mod task_owners;
 mod tasks;
 mod tenants;
 mod tokens;
+mod toolsets;
 mod traces;
 mod utilities;
 mod wires;

@@ -108,7 +108,7 @@ impl PolicyIndex {
                 let coverage = Coverage::of(rule.source.effect == RuleEffect::Deny);
                 let mut set = BitSet::empty(objects);
                 for (at, (backend, kind, entry)) in listed(&catalog).enumerate() {
-                    let object = object_of(backend, kind, entry);
+                    let object = Object::listed(backend, kind, entry);
                     if rule.objects.covers(object.listing_method(), &object, coverage) {
                         set.insert(at);
                     }
@@ -172,6 +172,9 @@ impl PolicyIndex {
         let mut enforced = [empty(), empty(), empty()];
         let mut all = [empty(), empty(), empty()];
         let [deny, allow, challenge] = [0, 1, 2];
+        let ceilings = (!self.policy.ceilings.is_empty()).then(|| self.policy.ceilings.of(subject));
+        let is_under =
+            |object: &Object<'_>| ceilings.as_ref().is_none_or(|ceilings| ceilings.has(object));
         for (rule, covered) in self.policy.rules.iter().zip(&self.coverage) {
             if rule.outcome_for(subject) != RuleOutcome::Applied {
                 continue;
@@ -196,7 +199,10 @@ impl PolicyIndex {
                 Verdict::Allow
             }
         };
-        for at in 0..self.objects {
+        for (at, (backend, kind, entry)) in listed(&self.catalog).enumerate() {
+            if !is_under(&Object::listed(backend, kind, entry)) {
+                continue;
+            }
             let would = verdict(&all, at);
             let is = if self.policy.is_shadow { Verdict::Allow } else { verdict(&enforced, at) };
             if is != Verdict::Deny {
@@ -278,6 +284,9 @@ impl AccessView {
 impl Policy {
     /// Returns whether a subject may use any object of a backend, listed or not.
     pub fn may_use_backend(&self, subject: &Subject, backend: &BackendId) -> bool {
+        if !self.ceilings.is_empty() && !self.ceilings.of(subject).may_have(backend) {
+            return false;
+        }
         if self.is_shadow {
             return true;
         }
@@ -310,17 +319,7 @@ fn listed(catalog: &Catalog) -> impl Iterator<Item = (&BackendId, ListKind, &Cat
 /// Returns whether a listed object matches a pattern.
 pub(super) fn lists_match(catalog: &Catalog, pattern: &NamePattern) -> bool {
     listed(catalog).any(|(backend, kind, entry)| {
-        let object = object_of(backend, kind, entry);
+        let object = Object::listed(backend, kind, entry);
         pattern.matches(backend.as_str(), &object, Coverage::AnySpelling)
     })
-}
-
-fn object_of<'a>(backend: &'a BackendId, kind: ListKind, entry: &'a CatalogEntry) -> Object<'a> {
-    let name = entry.key.as_str();
-    match kind {
-        ListKind::Tools => Object::Tool { backend, name, traits: entry.traits },
-        ListKind::Prompts => Object::Prompt { backend, name },
-        ListKind::Resources => Object::Resource { backend, uri: name },
-        ListKind::ResourceTemplates => Object::Template { backend, uri_template: name },
-    }
 }

@@ -12,6 +12,7 @@ use protocol::{
 
 use super::{
     alike,
+    fixed_arguments::FixedArguments,
     tool_traits::{TaskHost, ToolTraits, with_task_support},
 };
 use crate::{exposed_names, exposure};
@@ -73,6 +74,10 @@ pub struct CatalogEntry {
     pub traits: ToolTraits,
     /// Digest of the backend's own bytes. It shows whether a tool has changed.
     pub definition: DefinitionDigest,
+    /// Arguments that the broker sets in every call. Only in the catalog of a toolset.
+    pub fixed: Option<Arc<FixedArguments>>,
+    /// Place among the entries of a toolset: lower ones come first.
+    pub rank: u32,
 }
 
 impl CatalogEntry {
@@ -244,6 +249,8 @@ fn read_entry(
             traits,
             native: hosted.clone(),
             definition,
+            fixed: None,
+            rank: 0,
         });
     }
     let native = Bytes::copy_from_slice(entry.raw());
@@ -257,5 +264,7 @@ fn read_entry(
         exposed,
         traits: ToolTraits::of(entry),
         definition,
+        fixed: None,
+        rank: 0,
     })
 }

@@ -69,6 +69,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0009_upstream.sql"),
         ["migration.9.begun", "migration.9.applied"],
     ),
+    (
+        11,
+        "toolsets",
+        include_str!("../../../migrations/postgres/0011_toolsets.sql"),
+        ["migration.11.begun", "migration.11.applied"],
+    ),
 ];
 
 const TABLE: &str = "_sqlx_migrations";

@@ -12,8 +12,8 @@ use utoipa::{
 };
 
 use super::{
-    audit, audit_verify, backends, configuration, connections, health, issuers, live, operators,
-    permissions, policies, revocations, tenants,
+    audit, audit_verify, backends, catalog, configuration, connections, health, issuers, live,
+    operators, permissions, policies, revocations, tenants,
 };
 
 #[derive(OpenApi)]
@@ -28,6 +28,8 @@ use super::{
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
         operators::list, operators::create, operators::revoke,
         policies::show, policies::put, policies::remove, policies::check, policies::report,
+        catalog::list_toolsets, catalog::show_toolset, catalog::put_toolset, catalog::remove_toolset,
+        catalog::list_prompts, catalog::show_prompt, catalog::put_prompt, catalog::remove_prompt, catalog::cost,
         connections::list, connections::link, connections::remove,
         issuers::list, issuers::show, issuers::put, issuers::remove,
         revocations::list, revocations::create, revocations::remove,
