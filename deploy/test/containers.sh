@@ -31,7 +31,7 @@ files=$(ulimit -Hn) processes=$(ulimit -Hu)
 printf '[containers]\ndefault_ulimits = ["nofile=%s:%s", "nproc=%s:%s"]\n[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n' \
     "$files" "$files" "$processes" "$processes" >"$work/containers.conf"
 export CONTAINERS_CONF=$work/containers.conf DOCKER_HOST=unix://$work/run/docker.sock DOCKER_CONFIG=$work/docker-config
-podman=(podman --root "$work/podman" --runroot "$work/run/podman" --storage-driver overlay)
+podman=(podman --root "$work/podman" --runroot "$CONTAINERS_RUN" --storage-driver overlay)
 
 dockerd --data-root "$work/docker" --exec-root "$work/run/docker" --pidfile "$work/run/docker.pid" -H "$DOCKER_HOST" \
     --default-ulimit "nofile=$files:$files" >"$work/dockerd.log" 2>&1 &

@@ -1,9 +1,6 @@
 //! Operations of a client, and the checks of their answers.
 
-use std::{
-    collections::HashMap,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
@@ -28,8 +25,9 @@ pub enum CallOutcome {
 /// Facts about the target that the callers learn during the load.
 #[derive(Debug, Default)]
 pub struct TargetState {
-    /// Number of tools in the first list. Every later list must have as many.
-    tools: AtomicUsize,
+    /// Tools that the mix calls. Every list must have them. A server can change the rest of its list
+    /// at any time.
+    called: Vec<String>,
     /// Names of the arguments that take the payload, by tool.
     text_arguments: HashMap<String, String>,
 }
@@ -42,7 +40,11 @@ const PAGES_MAX: usize = 100;
 impl TargetState {
     /// Learns from the schemas of the tools which arguments take the payloads of a mix.
     pub async fn learn(mix: &Mix, lane: &mut RequestSlot) -> Self {
-        let mut known = Self::default();
+        let called = mix.operations().filter_map(|operation| match operation {
+            Operation::Call(call) | Operation::Task(call) => Some(call.tool.clone()),
+            _ => None,
+        });
+        let mut known = Self { called: called.collect(), ..Self::default() };
         let sends_payloads = mix.operations().any(|operation| {
             matches!(operation, Operation::Call(call) | Operation::Task(call)
                 if matches!(call.arguments, Arguments::Payload(_)))
@@ -220,12 +222,11 @@ fn holds(frame: &[u8], uri: &str) -> Option<Answer> {
 
 fn lists(frame: &[u8], known: &TargetState) -> Option<Answer> {
     or_error(frame, |result| {
-        let count = result["tools"].as_array().map_or(0, Vec::len);
-        let first = known
-            .tools
-            .compare_exchange(0, count, Ordering::Relaxed, Ordering::Relaxed)
-            .unwrap_or_else(|first| first);
-        count > 0 && (first == 0 || first == count)
+        let Some(tools) = result["tools"].as_array() else { return false };
+        let is_listed = |name: &String| tools.iter().any(|tool| tool["name"] == *name);
+        // A tool can be on another page.
+        let is_page = result["nextCursor"].is_string();
+        !tools.is_empty() && (is_page || known.called.iter().all(is_listed))
     })
 }
 
@@ -237,6 +238,20 @@ mod tests {
     fn answer(text: &str) -> String {
         json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": text}]}})
             .to_string()
+    }
+
+    #[test]
+    fn a_list_has_the_tools_that_are_called_and_may_change_otherwise() {
+        let known = TargetState { called: vec!["echo".to_owned()], ..TargetState::default() };
+        let is_good = |result: Value| {
+            let frame = json!({"jsonrpc": "2.0", "id": 1, "result": result}).to_string();
+            lists(frame.as_bytes(), &known).is_some()
+        };
+        assert!(is_good(json!({"tools": [{"name": "echo"}]})));
+        assert!(is_good(json!({"tools": [{"name": "new"}, {"name": "echo"}]})));
+        assert!(is_good(json!({"tools": [{"name": "new"}], "nextCursor": "2"})));
+        assert!(!is_good(json!({"tools": [{"name": "new"}]})));
+        assert!(!is_good(json!({"tools": []})) && !is_good(json!({})));
     }
 
     #[test]

@@ -12,15 +12,15 @@ pub struct OauthMetrics {
 impl OauthMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         Self {
-            requests: declare.counters(
+            requests: declare.closed_counters(
                 "mcp_upstream_refresh_total",
                 "Requests of the broker for access tokens of backends: granted, refused, or unavailable.",
-                &["outcome"],
+                [("outcome", &["granted", "refused", "unavailable"])],
             ),
-            grants: declare.gauges(
+            grants: declare.closed_gauges(
                 "mcp_upstream_grants",
                 "Accounts that principals connected at backends, by whether the broker can use them.",
-                &["state"],
+                [("state", &["connected", "reconnect"])],
             ),
         }
     }

@@ -118,7 +118,7 @@ fn tool_call(
     let template = arguments.map(|arguments| {
         Template::parse(&arguments, size).unwrap_or_else(|found| {
             faults.push(format!(
-                "{place}.arguments: {{{{{found}}}}} is no place for a value; write {PLACES}"
+                "{place}.arguments: {{{{{found}}}}} is not a placeholder; write {PLACES}"
             ));
             Template::default()
         })

@@ -120,7 +120,7 @@ mix:
 ",
     );
     for wanted in [
-        "mix[0].arguments: {{m}} is no place for a value; write `{{n}}` or `{{text:4KB}}`",
+        "mix[0].arguments: {{m}} is not a placeholder; write `{{n}}` or `{{text:4KB}}`",
         "mix[0].bytes: write the size in `arguments`",
         "mix[1].expect: an echo needs exactly one {{text:SIZE}}",
         "mix[2].expect: \"nothing\" is not valid; write `echo`, `success`",

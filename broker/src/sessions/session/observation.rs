@@ -32,10 +32,11 @@ pub(in crate::sessions) fn note_backend(
     backend: &BackendId,
     tool: Option<&str>,
 ) {
-    // The definition is looked up for the audit log only.
+    // The definition is looked up for the audit log only. It is the one that the session is shown.
     let tool = tool.filter(|_| request::with_current(RequestTelemetry::is_audited) == Some(true));
     let definition = tool.and_then(|tool| {
-        let catalog = session.tenant.full_catalog();
+        let catalog = session.catalog();
+        let catalog = &catalog.full;
         catalog
             .definition(backend, tool)
             .or_else(|| catalog.definition(backend, &catalog.tool(tool)?.name))
