@@ -10,6 +10,7 @@ mod backend_lists;
 mod fixed_arguments;
 mod hosted_prompt;
 mod list_difference;
+mod tool_search;
 mod tool_traits;
 
 use std::{
@@ -38,6 +39,7 @@ pub use self::{
         PromptMessage, PromptRole, is_prompt_name,
     },
     list_difference::ListDifference,
+    tool_search::{FoundCall, SearchTool, ToolSearch},
     tool_traits::{TaskHost, TaskSupport, ToolTraits},
 };
 use super::{
@@ -88,6 +90,8 @@ pub struct Catalog {
     /// Tools that want arguments repeated in headers, by backend and the tool's own name.
     mirrored: FastMap<BackendId, FastMap<String, Vec<ParamHeader>>>,
     lists: FastMap<(Endpoint, ListKind), Pages>,
+    /// The tools by their words, made at the first search.
+    search: OnceLock<ToolSearch>,
     origin: CatalogOrigin,
 }
 
@@ -99,6 +103,8 @@ struct CatalogOrigin {
     tenant: TenantId,
     key: hmac::Key,
     hosted: Arc<HostedPrompts>,
+    /// Whether clients search the tools and do not list them.
+    is_searched: bool,
 }
 
 impl Catalog {
@@ -135,6 +141,7 @@ impl Catalog {
             mirrored: FastMap::default(),
             lists: FastMap::default(),
             backends: BTreeMap::new(),
+            search: OnceLock::new(),
             origin,
         };
         for (backend, lists) in &backends {
@@ -186,7 +193,13 @@ impl Catalog {
                 entries.into_iter().map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
             let stale =
                 backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
-            let pages = catalog.paginate(&merged, kind, entries, stale);
+            let pages = if kind == ListKind::Tools && catalog.origin.is_searched {
+                let entries = SearchTool::entries();
+                let entries = entries.iter().map(|(name, entry)| (*name, entry));
+                catalog.paginate(&merged, kind, entries, stale)
+            } else {
+                catalog.paginate(&merged, kind, entries, stale)
+            };
             catalog.lists.insert((merged.clone(), kind), pages);
         }
         catalog.backends = backends;
@@ -199,13 +212,20 @@ impl Catalog {
     }
 
     /// Builds the snapshot of a toolset of the same tenant, whose lists are given as it shows them.
+    /// `is_searched`: clients search the tools and do not list them.
     pub fn of_toolset(
         &self,
         toolset: ToolsetId,
+        is_searched: bool,
         backends: BTreeMap<BackendId, Arc<BackendLists>>,
     ) -> Self {
         let merged = Endpoint::Toolset(toolset);
-        Self::build_at(CatalogOrigin { merged, ..self.origin.clone() }, backends)
+        Self::build_at(CatalogOrigin { merged, is_searched, ..self.origin.clone() }, backends)
+    }
+
+    /// Returns the search over the tools. `None`: clients list them.
+    pub fn search(&self) -> Option<&ToolSearch> {
+        self.origin.is_searched.then(|| self.search.get_or_init(|| ToolSearch::of(&self.backends)))
     }
 
     /// Returns the prompt that the broker hosts under this name.

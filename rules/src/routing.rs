@@ -5,6 +5,7 @@
 //! the catalog resolves names.
 
 mod resources;
+mod search;
 
 use bytes::Bytes;
 use protocol::{
@@ -25,7 +26,10 @@ use super::{
 };
 
 pub use self::resources::subscription;
-use self::resources::{by_reference, by_uri};
+use self::{
+    resources::{by_reference, by_uri},
+    search::{Searched, searched},
+};
 
 /// The decision about a request.
 #[derive(Debug)]
@@ -314,7 +318,13 @@ fn tool_call(
     access: Option<&AccessCheck<'_>>,
 ) -> Result<Decision, Refusal> {
     let seen = (catalog, access);
-    let (mut plan, tool) = by_name(message, endpoint, seen, ErrorKind::ToolNotFound, catalog_tool)?;
+    let (mut plan, tool) = match catalog.search().filter(|_| endpoint.is_merged()) {
+        None => by_name(message, endpoint, seen, ErrorKind::ToolNotFound, catalog_tool)?,
+        Some(search) => match searched(message, seen, search, advertised.tasks_tools_call)? {
+            Searched::Answered(answer) => return Ok(answer),
+            Searched::Called(plan, tool) => (plan, tool),
+        },
+    };
     let backend_has_tasks = catalog
         .backends
         .get(&plan.backend)

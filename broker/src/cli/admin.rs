@@ -199,7 +199,8 @@ async fn backend(
 ) -> Result<CommandOutput, ClientError> {
     match command {
         BackendCommand::Add(add) => {
-            let body = backend_body(&add, |name| env::var(name).ok())?;
+            let own = |name: &str| env::var(name).ok();
+            let body = backend_body(&add, add.import.body(client, own).await?, own)?;
             let wait = if add.no_wait { "?wait=false" } else { "" };
             let path = format!("tenants/{}/backends/{}{wait}", add.of.tenant, add.name);
             let answer = client.request(Method::PUT, &path, Some(&body)).await?;
@@ -396,7 +397,7 @@ mod tests {
     fn body_of(line: &str) -> Result<Value, ClientError> {
         match parsed(line).unwrap() {
             AdminCommand::Backend(BackendCommand::Add(add)) => {
-                backend_body(&add, |name| (name == "HOME").then(|| "/home/ann".to_owned()))
+                backend_body(&add, None, |name| (name == "HOME").then(|| "/home/ann".to_owned()))
             }
             other => panic!("{other:?}"),
         }

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
 pub(super) use super::catalog_args::{CatalogCommand, PromptCommand, ToolsetCommand};
+use super::import::ServerImport;
 pub(super) use super::key_args::{
     ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand, TokenCommand,
 };
@@ -180,7 +181,7 @@ pub(super) enum BackendCommand {
 }
 
 #[derive(Debug, Args)]
-#[group(id = "kind", required = true, multiple = false, args = ["url", "spec", "command"])]
+#[group(id = "kind", required = true, multiple = false, args = ["url", "spec", "command", "server_json", "registry"])]
 pub(super) struct BackendAdd {
     #[arg(value_parser = BackendId::parse)]
     pub(super) name: BackendId,
@@ -198,11 +199,13 @@ pub(super) struct BackendAdd {
     /// A program that speaks MCP on its standard streams, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<String>,
+    #[command(flatten)]
+    pub(super) import: ServerImport,
     /// An environment variable of the program: NAME=VALUE, or NAME to pass on this shell's own
-    #[arg(long, value_name = "NAME[=VALUE]", conflicts_with_all = ["url", "spec"])]
+    #[arg(long, value_name = "NAME[=VALUE]", conflicts_with_all = ["url", "spec", "server_json", "registry"])]
     pub(super) env: Vec<String>,
     /// The program's working directory
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["url", "spec"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["url", "spec", "server_json", "registry"])]
     pub(super) cwd: Option<String>,
     /// A file or folder that the program may read and execute, in addition to those of its sandbox
     #[arg(long, value_name = "PATH", conflicts_with_all = ["url", "spec"])]
@@ -214,10 +217,10 @@ pub(super) struct BackendAdd {
     #[arg(long, conflicts_with_all = ["url", "spec"])]
     pub(super) no_network: bool,
     /// A file with the bearer token for the server
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "spec"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "spec", "server_json", "registry"])]
     pub(super) bearer_file: Option<PathBuf>,
     /// A further request header for the server: NAME:VALUE
-    #[arg(long, value_name = "NAME:VALUE", conflicts_with_all = ["command", "spec"])]
+    #[arg(long, value_name = "NAME:VALUE", conflicts_with_all = ["command", "spec", "server_json", "registry"])]
     pub(super) header: Vec<String>,
     /// Which sessions share a link to the server
     #[arg(long, value_enum)]

@@ -15,11 +15,13 @@ mod client;
 mod connection;
 #[cfg(test)]
 mod doc_commands;
+mod import;
 mod issuer;
 mod key_args;
 mod operator;
 mod output;
 mod policy;
+mod server_json;
 mod table;
 #[cfg(test)]
 mod tests;

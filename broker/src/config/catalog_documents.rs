@@ -17,7 +17,7 @@ use super::{
 };
 
 /// Documents by tenant and name.
-pub type Declared<Document> = Vec<(TenantId, String, Document)>;
+pub(super) type Declared<Document> = Vec<(TenantId, String, Document)>;
 
 /// Members of a tenant's body that other readers than that of the tenant read.
 pub(super) const MEMBERS: [&str; 2] = ["toolsets", "prompts"];

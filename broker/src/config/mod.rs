@@ -189,8 +189,8 @@ pub struct Config {
     /// Access policies of declared tenants.
     pub policies: Vec<(TenantId, PolicyDocument)>,
     /// Toolsets and hosted prompts of declared tenants.
-    pub toolsets: catalog_documents::Declared<ToolsetDocument>,
-    pub prompts: catalog_documents::Declared<HostedPromptDocument>,
+    pub toolsets: Vec<(TenantId, String, ToolsetDocument)>,
+    pub prompts: Vec<(TenantId, String, HostedPromptDocument)>,
     pub backends: Vec<DeclaredBackend>,
     /// Files that hold secrets or may hold them: the configuration file, and the secret files that
     /// it names.

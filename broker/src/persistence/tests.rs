@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use protocol::ids::{BackendId, TaskId, TenantId};
 use records::{
     AdminChange, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
-    AuditRetentionTerms, AuditTruncation, BackendRecord, FullTask, GrantKey, GrantRecord,
-    GrantState, KeyRecord, LeaseRenewal, NodeName, NodeRecord, OperatorRecord, PolicyRecord,
-    RevocationRecord, SecretKey, SessionClaimOutcome, SessionIdentity, SessionKey,
+    AuditRetentionTerms, AuditTruncation, BackendRecord, CatalogDocumentRecord, FullTask, GrantKey,
+    GrantRecord, GrantState, KeyRecord, LeaseRenewal, NodeName, NodeRecord, OperatorRecord,
+    PolicyRecord, RevocationRecord, SecretKey, SessionClaimOutcome, SessionIdentity, SessionKey,
     StoredAuditRecord, StoredGrant, StoredSession, StoredTask, StoredTaskSnapshot,
     SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
     TenantRecord, TokenIssuerRecord, UnchainedAudit, WriteOp, WriteOutcome,
@@ -97,6 +97,12 @@ impl ConfigStore for Meddled {
         self.note("policies");
         self.inner.policies().await
     }
+
+    async fn catalog_documents(&self) -> Result<Vec<CatalogDocumentRecord>, StoreError> {
+        self.note("catalog_documents");
+        self.inner.catalog_documents().await
+    }
+
     async fn operators(&self) -> Result<Vec<OperatorRecord>, StoreError> {
         self.note("operators");
         self.inner.operators().await

@@ -24,9 +24,7 @@ fn described(name: &str, reads: bool) -> Value {
 async fn backend(tools: &[&str]) -> FakeBackend {
     let backend = FakeBackend::start().await;
     for name in tools {
-        backend.tool(name, |call| async move {
-            Reply::text(&call.arguments().to_string())
-        });
+        backend.tool(name, |call| async move { Reply::text(&call.arguments().to_string()) });
     }
     backend.list("tools", tools.iter().map(|name| described(name, *name == "read")).collect());
     backend.list("prompts", vec![json!({"name": "review"})]);
@@ -83,19 +81,35 @@ async fn a_toolset_is_stored_changed_and_removed() {
     let view = shown.json().await;
     assert_eq!((&view["endpoint"], &view["lists"]["tools"]), (&json!("/mcp/t/set"), &json!(1)));
     for (tag, expected) in [("\"other\"", 412), (tag.as_str(), 200)] {
-        let answer = admin.send_with("PUT", &path, Some(&reading()), &[("if-match", tag)]).await;
+        let answer = admin.send_with("PUT", &path, &[("if-match", tag)], Some(&reading())).await;
         assert_eq!(answer.status, expected);
     }
-    let faults = json!({"include": {"tools": ["gone/x"]}, "aliases": {"b/read": "a__b"}, "enforce": true});
+    let faults =
+        json!({"include": {"tools": ["gone/x"]}, "aliases": {"b/read": "a__b"}, "enforce": true});
     let (status, problem) = admin.put(&path, &faults).await;
-    let fields: Vec<&str> =
-        problem["faults"].as_array().unwrap().iter().map(|one| one["field"].as_str().unwrap()).collect();
-    assert_eq!((status, fields), (422, vec!["include.tools[0]", "aliases.b/read", "enforce"]), "{problem}");
+    let fields: Vec<&str> = problem["faults"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["field"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (status, fields),
+        (422, vec!["include.tools[0]", "aliases.b/read", "enforce"]),
+        "{problem}"
+    );
     let (status, problem) = admin.put(&path, &json!({"includes": {}, "names": "maybe"})).await;
     assert_eq!((status, problem["faults"].as_array().unwrap().len()), (400, 2), "{problem}");
-    assert_eq!(admin.get("/admin/v1/tenants/default/toolsets").await.1["toolsets"][0]["name"], "set");
+    assert_eq!(
+        admin.get("/admin/v1/tenants/default/toolsets").await.1["toolsets"][0]["name"],
+        "set"
+    );
     let (_, cost) = admin.get("/admin/v1/tenants/default/catalog/cost?toolset=set").await;
-    assert_eq!((&cost["tools"], &cost["most"][0]["object"]), (&json!(1), &json!("b/read")), "{cost}");
+    assert_eq!(
+        (&cost["tools"], &cost["most"][0]["object"]),
+        (&json!(1), &json!("b/read")),
+        "{cost}"
+    );
     let client = broker.client("/mcp/t/set").connected(json!({})).await;
     assert_eq!(client.tool_names().await, ["look"]);
     assert_eq!(admin.delete(&path).await.0, 204);
@@ -116,9 +130,7 @@ async fn ambiguous_names_are_not_published() {
         .start()
         .await;
     broker.connected(json!({})).await; // the lists are there
-    let document = |names: &str, published: bool| {
-        json!({"include": {"tools": ["*"]}, "names": names, "published": published})
-    };
+    let document = |names: &str, published: bool| json!({"include": {"tools": ["*"]}, "names": names, "published": published});
     let path = format!("{TOOLSETS}/set");
     let (status, problem) = broker.admin().put(&path, &document("never", true)).await;
     assert_eq!(status, 409, "{problem}");
@@ -183,18 +195,26 @@ async fn every_wire_leads_to_the_same_toolset() {
         ("quic", Seat::Duplex(control.connected_with(json!({}), meta).await)),
     ] {
         let tools = seat.answer("tools/list", json!({})).await;
-        let tools = tools["result"]["tools"].as_array().unwrap_or_else(|| panic!("{wire}: {tools}"));
+        let tools =
+            tools["result"]["tools"].as_array().unwrap_or_else(|| panic!("{wire}: {tools}"));
         assert_eq!(tools.len(), 1, "{wire}");
-        assert_eq!((&tools[0]["name"], &tools[0]["description"]), (&json!("look"), &json!("Tool read.")));
+        assert_eq!(
+            (&tools[0]["name"], &tools[0]["description"]),
+            (&json!("look"), &json!("Tool read."))
+        );
         assert!(tools[0]["inputSchema"]["properties"].get("repo").is_none(), "{wire}: {tools:?}");
         for arguments in [json!({}), json!({"path": "/"}), json!({"repo": "evil"})] {
-            let called = seat.answer("tools/call", json!({"name": "look", "arguments": arguments})).await;
-            let text = called["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{wire}: {called}"));
+            let called =
+                seat.answer("tools/call", json!({"name": "look", "arguments": arguments})).await;
+            let text = called["result"]["content"][0]["text"]
+                .as_str()
+                .unwrap_or_else(|| panic!("{wire}: {called}"));
             let got: Value = serde_json::from_str(text).unwrap();
             assert_eq!(got["repo"], "x", "{wire} {arguments}: {called}");
         }
         for name in ["read", "b__read", "b__write", "write"] {
-            let called = seat.answer("tools/call", json!({"name": name, "arguments": {"repo": ""}})).await;
+            let called =
+                seat.answer("tools/call", json!({"name": name, "arguments": {"repo": ""}})).await;
             assert_eq!(kind(&called["error"]), "tool_not_found", "{wire} {name}: {called}");
         }
         let read = |uri: &str| seat.answer("resources/read", json!({"uri": uri}));
@@ -242,6 +262,7 @@ async fn a_session_stays_at_its_toolset_and_hears_of_its_changes_alone() {
     }
     heard.sort();
     assert_eq!(heard, ["notifications/prompts/list_changed", "notifications/tools/list_changed"]);
+    broker.kill().await;
     broker.restart().await;
     assert_eq!(one.to(broker.http_address()).tool_names().await, ["b__read", "b__rename"]);
 }
@@ -249,8 +270,7 @@ async fn a_session_stays_at_its_toolset_and_hears_of_its_changes_alone() {
 #[tokio::test]
 async fn lists_have_the_same_bytes_on_every_replica_and_after_a_restart() {
     let backend = backend(&["read", "write", "delete"]).await;
-    let mut cluster =
-        builder().backend("default", "b", backend.spec()).cluster(2).start().await;
+    let mut cluster = builder().backend("default", "b", backend.spec()).cluster(2).start().await;
     let document = json!({
         "published": true, "include": {"tools": ["*"], "resources": ["*"]}, "names": "unique",
         "overrides": {"b/write": {"rank": 9, "title": "W"}}
@@ -273,7 +293,12 @@ async fn lists_have_the_same_bytes_on_every_replica_and_after_a_restart() {
     assert_eq!(seen[0], seen[1]);
     assert_eq!(seen[0].0, after);
     let names: Value = serde_json::from_str(&after).unwrap();
-    let names: Vec<&str> = names["result"]["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = names["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["delete", "read", "write"]);
 }
 
@@ -347,22 +372,30 @@ async fn a_hosted_prompt_is_listed_filled_and_completed() {
             .map(|prompt| prompt["name"].as_str().unwrap())
             .collect();
         assert_eq!(names, ["review", "b__review"]);
-        let got = seat.answer("prompts/get", json!({"name": "review", "arguments": arguments})).await;
+        let got =
+            seat.answer("prompts/get", json!({"name": "review", "arguments": arguments})).await;
         let messages = &got["result"]["messages"];
         assert_eq!(messages[0]["content"]["text"], "Review this rust code. {{language}}", "{got}");
         assert_eq!(messages[1]["role"], "assistant");
-        for arguments in [json!({}), json!({"language": "go"}), json!({"language": "rust", "x": ""})] {
+        for arguments in
+            [json!({}), json!({"language": "go"}), json!({"language": "rust", "x": ""})]
+        {
             let params = json!({"name": "review", "arguments": arguments});
             let refused = seat.answer("prompts/get", params).await;
             assert_eq!(kind(&refused["error"]), "invalid_params", "{refused}");
         }
         let completed = seat.answer("completion/complete", complete.clone()).await;
-        assert_eq!(completed["result"]["completion"]["values"], json!(["rust", "ruby"]), "{completed}");
+        assert_eq!(
+            completed["result"]["completion"]["values"],
+            json!(["rust", "ruby"]),
+            "{completed}"
+        );
     }
     let rule = json!({"id": "no", "effect": "deny", "objects": {"prompts": ["_broker/review"]}});
     put(&broker, "/admin/v1/tenants/default/policy", json!({"rules": [rule]})).await;
     let client = broker.connected(json!({})).await;
-    let refused = client.error("prompts/get", json!({"name": "review", "arguments": arguments})).await;
+    let refused =
+        client.error("prompts/get", json!({"name": "review", "arguments": arguments})).await;
     assert_eq!(kind(&refused), "prompt_not_found");
     let refused = client.error("completion/complete", complete).await;
     assert_eq!(kind(&refused), "reference_not_found");

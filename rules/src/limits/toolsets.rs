@@ -14,6 +14,12 @@ pub const FIXED_ARGUMENTS_MAX: usize = 64;
 pub const FIXED_ARGUMENT_BYTES_MAX: usize = 8_192;
 /// Estimated tokens of an endpoint's tools above which the report of costs warns.
 pub const CATALOG_TOKENS_WARNED: u64 = 25_000;
+/// The query of a search for tools.
+pub const SEARCH_QUERY_BYTES_MAX: usize = 1024;
+/// Tools that a search returns, without a wish.
+pub const SEARCH_RESULTS: usize = 10;
+/// Tools that a search returns at most.
+pub const SEARCH_RESULTS_MAX: usize = 50;
 /// Prompts that the broker hosts for one tenant.
 pub const HOSTED_PROMPTS_PER_TENANT_MAX: usize = 500;
 /// Arguments of one hosted prompt.

@@ -26,7 +26,7 @@ pub(super) fn compile(
     document: &ToolsetDocument,
     backends: Option<&[BackendId]>,
 ) -> Result<Toolset, Vec<PolicyFault>> {
-    let mut compiler = Compiler { backends, faults: Vec::new() };
+    let mut compiler = ToolsetCompiler { backends, faults: Vec::new() };
     let selection = Selection::compile(&document.include, &document.exclude, backends);
     let selection = Arc::new(compiler.or_faults(selection));
     compiler.text("description", document.description.as_deref());
@@ -49,6 +49,7 @@ pub(super) fn compile(
         aliases,
         shapes,
         names: document.names,
+        is_searched: document.search,
         trim: Trim {
             first_sentence: document.descriptions == DescriptionLength::FirstSentence,
             chars_max: document.description_chars_max.map(|max| max as usize),
@@ -57,12 +58,12 @@ pub(super) fn compile(
     })
 }
 
-struct Compiler<'a> {
+struct ToolsetCompiler<'a> {
     backends: Option<&'a [BackendId]>,
     faults: Vec<PolicyFault>,
 }
 
-impl Compiler<'_> {
+impl ToolsetCompiler<'_> {
     fn fault(&mut self, path: impl Into<String>, problem: impl Into<String>) {
         self.faults.push(PolicyFault {
             path: path.into(),

@@ -40,6 +40,9 @@ pub struct ToolsetDocument {
     /// List the `outputSchema` of tools.
     #[serde(skip_serializing_if = "is_true")]
     pub output_schemas: bool,
+    /// List five tools that find and call the others, in place of the others.
+    #[serde(skip_serializing_if = "is_default")]
+    pub search: bool,
     /// Whether the endpoint exists.
     #[serde(skip_serializing_if = "is_default")]
     pub published: bool,
@@ -63,6 +66,7 @@ impl Default for ToolsetDocument {
             descriptions: DescriptionLength::Full,
             description_chars_max: None,
             output_schemas: true,
+            search: false,
             published: false,
             enforce: false,
             bind: None,

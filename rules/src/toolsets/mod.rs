@@ -39,6 +39,7 @@ pub struct Toolset {
     shapes: BTreeMap<(BackendId, String), EntryShape>,
     names: NameStyle,
     trim: Trim,
+    is_searched: bool,
 }
 
 /// An entry that a toolset holds, and its backend.
@@ -61,7 +62,7 @@ impl Toolset {
 
     /// Builds the snapshot of the toolset from that of its tenant.
     pub fn catalog(&self, full: &Catalog) -> Catalog {
-        full.of_toolset(self.id.clone(), self.lists(full))
+        full.of_toolset(self.id.clone(), self.is_searched, self.lists(full))
     }
 
     /// Returns the names that stand for several entries at present. Such a toolset cannot be

@@ -138,7 +138,9 @@ fn names_without_prefixes_stay_apart() {
     assert!(ambiguous[0].problem.contains("delete stands for files/delete and web/write"));
     let shown = names(never);
     assert!(shown.contains(&"files__delete".to_owned()) && shown.contains(&"delete".to_owned()));
-    assert!(toolset(json!({"include": all, "names": "unique"})).ambiguities(&two_backends()).is_empty());
+    assert!(
+        toolset(json!({"include": all, "names": "unique"})).ambiguities(&two_backends()).is_empty()
+    );
 }
 
 #[test]
@@ -155,10 +157,16 @@ fn faults_of_a_document_have_their_paths() {
     .unwrap_err();
     let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
     for path in [
-        "include.tools[0]", "aliases.files/a", "aliases.files/c", "aliases.nothing",
-        "aliases.gone/x", "overrides.files/read.annotations.readOnlyHint",
-        "overrides.files/read.args.repo", "overrides.files/*.annotations.destructiveHint",
-        "description_chars_max", "enforce",
+        "include.tools[0]",
+        "aliases.files/a",
+        "aliases.files/c",
+        "aliases.nothing",
+        "aliases.gone/x",
+        "overrides.files/read.annotations.readOnlyHint",
+        "overrides.files/read.args.repo",
+        "overrides.files/*.annotations.destructiveHint",
+        "description_chars_max",
+        "enforce",
     ] {
         assert!(paths.contains(&path), "{path} of {paths:?}");
     }
@@ -219,7 +227,9 @@ fn outcome(
     match routing::decide(&message, at, &full.capabilities, version, catalog, check.as_ref()) {
         Ok(Decision::Forward(plan)) => {
             let mut splice = protocol::splice::Splice::new(&message.frame);
-            plan.edits.iter().for_each(|(span, text)| drop(splice.replace(*span, text.clone())));
+            for (span, text) in &plan.edits {
+                splice.replace(*span, text.clone());
+            }
             let sent: Value = serde_json::from_slice(&splice.finish()).unwrap();
             Ok((plan.backend.to_string(), sent["params"].clone()))
         }
@@ -261,10 +271,14 @@ fn a_call_reaches_the_backends_tool_with_the_operators_arguments() {
     }));
     let toolsets = Toolsets::new([(Arc::new(set), true)]);
     let ann = subject(&[]);
-    let call = |params| outcome(&full, &toolsets, (&endpoint(), &ann), None, ("tools/call", params));
+    let call =
+        |params| outcome(&full, &toolsets, (&endpoint(), &ann), None, ("tools/call", params));
     for (params, arguments) in [
         (json!({"name": "look"}), json!({"repo": "x"})),
-        (json!({"name": "look", "arguments": {"repo": "evil", "path": "/"}}), json!({"repo": "x", "path": "/"})),
+        (
+            json!({"name": "look", "arguments": {"repo": "evil", "path": "/"}}),
+            json!({"repo": "x", "path": "/"}),
+        ),
     ] {
         let sent = json!({"name": "read", "arguments": arguments});
         assert_eq!(call(params), Ok(("files".to_owned(), sent)));
@@ -278,10 +292,13 @@ fn a_call_reaches_the_backends_tool_with_the_operators_arguments() {
 #[test]
 fn resources_and_prompts_outside_are_like_absent_ones() {
     let full = two_backends();
-    let set = toolset(json!({"include": {"resources": ["files/file:///a*"], "prompts": ["_broker/greet"]}}));
+    let set = toolset(
+        json!({"include": {"resources": ["files/file:///a*"], "prompts": ["_broker/greet"]}}),
+    );
     let toolsets = Toolsets::new([(Arc::new(set), true)]);
     let ann = subject(&[]);
-    let ask = |method, params| outcome(&full, &toolsets, (&endpoint(), &ann), None, (method, params));
+    let ask =
+        |method, params| outcome(&full, &toolsets, (&endpoint(), &ann), None, (method, params));
     assert!(ask("resources/read", json!({"uri": "files+file:///a"})).is_ok());
     assert!(ask("resources/read", json!({"uri": "files+file:///a/unlisted"})).is_ok());
     for uri in ["files+file:///b", "web+file:///a", "files+file:///%62"] {
@@ -290,7 +307,13 @@ fn resources_and_prompts_outside_are_like_absent_ones() {
     assert!(ask("prompts/get", json!({"name": "greet"})).is_ok());
     let none = toolset(json!({"include": {"tools": ["*"]}}));
     let toolsets = Toolsets::new([(Arc::new(none), true)]);
-    let got = outcome(&full, &toolsets, (&endpoint(), &ann), None, ("prompts/get", json!({"name": "greet"})));
+    let got = outcome(
+        &full,
+        &toolsets,
+        (&endpoint(), &ann),
+        None,
+        ("prompts/get", json!({"name": "greet"})),
+    );
     assert!(got.is_err(), "{got:?}");
 }
 
@@ -306,10 +329,14 @@ fn an_enforced_toolset_is_a_ceiling_at_every_endpoint() {
     let call = |published: bool, groups: &[&str], at: &Endpoint, name: &str| {
         let toolsets = Toolsets::new([bound(enforced.clone(), published)]);
         let subject = subject(groups);
-        outcome(&full, &toolsets, (at, &subject), None, ("tools/call", json!({"name": name}))).is_ok()
+        outcome(&full, &toolsets, (at, &subject), None, ("tools/call", json!({"name": name})))
+            .is_ok()
     };
-    let (mcp, files, web) =
-        (Endpoint::Aggregated, Endpoint::Single(backend("files")), Endpoint::Single(backend("web")));
+    let (mcp, files, web) = (
+        Endpoint::Aggregated,
+        Endpoint::Single(backend("files")),
+        Endpoint::Single(backend("web")),
+    );
     for published in [true, false] {
         assert!(call(published, &["dev"], &mcp, "files__read"));
         assert!(call(published, &["dev"], &files, "read"));
@@ -323,8 +350,66 @@ fn an_enforced_toolset_is_a_ceiling_at_every_endpoint() {
     assert!(call(true, &["dev"], &endpoint(), "files__write"));
     let unknown = Subject { groups: Attribute::Unknown, ..subject(&[]) };
     let toolsets = Toolsets::new([bound(enforced.clone(), true)]);
-    let got = outcome(&full, &toolsets, (&mcp, &unknown), None, ("tools/call", json!({"name": "files__read"})));
+    let got = outcome(
+        &full,
+        &toolsets,
+        (&mcp, &unknown),
+        None,
+        ("tools/call", json!({"name": "files__read"})),
+    );
     assert_eq!(got, Err("tool_not_found"), "perhaps bound is bound, and gets nothing");
+}
+
+#[test]
+fn a_searched_toolset_lists_five_tools_and_calls_the_others_by_their_class() {
+    let full = two_backends();
+    let set = toolset(json!({
+        "include": {"tools": ["files/*"]}, "exclude": {"tools": ["files/delete"]}, "search": true,
+        "overrides": {"files/write": {"args": {"repo": {"const": "x", "hidden": true}}}}
+    }));
+    let shown = listed(&set.catalog(&full), ListKind::Tools);
+    assert_eq!(shown.len(), 5, "{shown:?}");
+    let toolsets = Toolsets::new([(Arc::new(set), true)]);
+    let ann = subject(&[]);
+    let policy: PolicyDocument = serde_json::from_value(
+        json!({"rules": [{"id": "no", "effect": "deny", "objects": {"tools": ["files/odd.name"]}}]}),
+    )
+    .unwrap();
+    let policy = Arc::new(Policy::compile(&policy, None).unwrap());
+    let call = |name: &str, arguments: Value| {
+        let params = json!({"name": name, "arguments": arguments});
+        outcome(&full, &toolsets, (&endpoint(), &ann), Some(&policy), ("tools/call", params))
+    };
+    let inner = |tool: &str| json!({"name": tool, "arguments": {"path": "/", "repo": "r"}});
+    let read = json!({"name": "read", "arguments": {"path": "/", "repo": "r"}});
+    assert_eq!(call("call_tool_read", inner("files__read")), Ok(("files".to_owned(), read)));
+    let write = json!({"name": "write", "arguments": {"path": "/", "repo": "x"}});
+    assert_eq!(
+        call("call_tool_destructive", inner("files__write")),
+        Ok(("files".to_owned(), write))
+    );
+    for (name, tool, kind) in [
+        ("call_tool_read", "files__write", "invalid_params"),
+        ("call_tool_write", "files__write", "invalid_params"),
+        ("call_tool_write", "files__read", "invalid_params"),
+        ("call_tool_destructive", "files__delete", "tool_not_found"),
+        ("call_tool_destructive", "web__write", "tool_not_found"),
+        ("call_tool_destructive", "call_tool_destructive", "tool_not_found"),
+        ("files__read", "files__read", "tool_not_found"),
+    ] {
+        assert_eq!(call(name, inner(tool)), Err(kind), "{name} {tool}");
+    }
+    let odd = exposed_names::exposed_name(&backend("files"), "odd.name");
+    assert_eq!(call("call_tool_destructive", inner(&odd)), Err("tool_not_found"), "by the policy");
+    let (_, found) = call("search_tools", json!({"query": "does it", "limit": 50})).unwrap();
+    let found: Vec<&str> = found["structuredContent"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(found, ["files__a__b", "files__read", "files__write"]);
+    assert_eq!(call("describe_tool", json!({"name": odd})), Err("tool_not_found"));
 }
 
 fn patterns() -> impl Strategy<Value = Vec<String>> {
@@ -370,7 +455,8 @@ fn documents() -> impl Strategy<Value = Value> {
 fn policies() -> impl Strategy<Value = Value> {
     let rule = (patterns(), any::<bool>(), any::<bool>()).prop_map(|(tools, allows, all)| {
         let tools = if tools.is_empty() { vec!["*".to_owned()] } else { tools };
-        let mut rule = json!({"effect": if allows { "allow" } else { "deny" }, "objects": {"tools": tools}});
+        let mut rule =
+            json!({"effect": if allows { "allow" } else { "deny" }, "objects": {"tools": tools}});
         if !all {
             rule["subjects"] = json!({"groups": ["dev"]});
         }

@@ -159,8 +159,12 @@ fn stream_not_found() -> Refusal {
     Refusal::new(ErrorKind::SessionNotFound, "no such stream: open one with GET /sse")
 }
 
-/// Returns the endpoint of `/sse`, `/sse/{backend}` and `/sse/t/{toolset}`.
+/// Returns the endpoint of `/sse`, `/sse/{backend}` and `/sse/t/{toolset}`. A message is for the
+/// endpoint of its stream, whatever is returned here.
 fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
+    if path == MESSAGES {
+        return Ok(Endpoint::Aggregated);
+    }
     let nowhere = "there is nothing here: streams are at /sse, /sse/{backend} and /sse/t/{toolset}";
     Endpoint::at(STREAM, path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))
 }
