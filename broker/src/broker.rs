@@ -346,11 +346,14 @@ impl Broker {
         &self,
         proven: AuthenticatedCaller,
     ) -> Result<AuthenticatedCaller, AuthError> {
-        let AuthenticatedCaller { caller, until, recheck_at } = proven;
+        let AuthenticatedCaller { caller, until, recheck_at, exchangeable } = proven;
         let caller = self
             .admit(caller)
             .map_err(|refusal| AuthError::failed(refusal, SignInFailureReason::Tenant))?;
-        Ok(AuthenticatedCaller { caller, until, recheck_at })
+        if let Some(token) = &exchangeable {
+            self.note_exchangeable(&caller, token);
+        }
+        Ok(AuthenticatedCaller { caller, until, recheck_at, exchangeable })
     }
 
     /// Admits an authenticated caller if its tenant is enabled. Another replica may have

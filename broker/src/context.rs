@@ -29,10 +29,10 @@ use crate::{
     },
     config::{self, Config},
     metrics::Metrics,
-    oauth::{OauthResources, PublicAddress},
+    oauth::{ClientKeys, OauthResources, PublicAddress, SubjectTokens},
     persistence::Persistence,
     sandbox::Confinement,
-    telemetry::{request, traces::Tracer},
+    telemetry::{activity::ActivityLog, request, traces::Tracer},
 };
 
 #[derive(Debug)]
@@ -45,6 +45,8 @@ pub struct Context {
     /// Permits for calls at backends. Tenants share them by their weight.
     pub call_limiter: Arc<ConcurrencyLimiter<TenantShare, PrincipalId>>,
     pub traces: Tracer,
+    /// Recent refusals and errors, for operators.
+    pub activity: ActivityLog,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
@@ -62,6 +64,10 @@ pub struct Context {
     pub own_lists_bytes: Arc<AtomicUsize>,
     /// Address of the broker for browsers.
     pub address: Arc<PublicAddress>,
+    /// Keys that the broker makes as a client of authorization servers.
+    pub client_keys: Arc<ClientKeys>,
+    /// Tokens of callers that can be exchanged.
+    pub subjects: Arc<SubjectTokens>,
     started: Instant,
 }
 
@@ -91,6 +97,8 @@ impl Context {
             call_limiter: room,
             confinement: Confinement::new(&config),
             address: Arc::new(PublicAddress::of(config.auth.resource.as_deref())),
+            client_keys: Arc::new(ClientKeys::new(durable.clone())),
+            subjects: Arc::new(SubjectTokens::new(durable.clone())),
             config,
             durable,
             traces,
@@ -99,6 +107,7 @@ impl Context {
             cursor_key,
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
+            activity: ActivityLog::default(),
             own_lists_bytes: Arc::default(),
             unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             started,
@@ -112,6 +121,8 @@ impl Context {
             durable: self.durable.clone(),
             metrics: self.metrics.clone(),
             address: self.address.clone(),
+            client_keys: self.client_keys.clone(),
+            subjects: self.subjects.clone(),
         }
     }
 

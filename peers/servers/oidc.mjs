@@ -10,6 +10,9 @@
 //   --scopes "a b"          scopes of every resource; default "mcp:read mcp:write"
 //   --audience TEXT         audience of tokens that were requested without `resource`
 //   --token-ttl SECONDS     life of an access token; default 3600
+//   --login-token-ttl SECONDS  life of the access token of a login, which a refresh follows
+//   --rotate                each refresh token works once, also those of confidential clients
+//   --pages                 a person signs in and consents on pages of the server
 //   --redirect-uri URI      registers the public client `login` for this URI (may be repeated)
 //   --client-jwks JSON      public keys of the client `broker-key` (private_key_jwt)
 //   --no-registration       no dynamic client registration (RFC 7591)
@@ -17,6 +20,8 @@
 //   --refuse-resource       answers 400 to every `resource` parameter, as Entra does
 //   --no-iss                neither announces nor sends `iss` (RFC 9207)
 //   --hide-pkce             does not announce the methods of PKCE, as Entra does
+//
+// GET /counts answers with the numbers of `refreshed`, `refused` and `revoked` grants.
 //
 // Clients (secret: `secret-of-` and the client's id; client_secret_basic if nothing else is said):
 //   machine, machine-opaque  client_credentials; access tokens as JWT, or opaque
@@ -45,6 +50,9 @@ const { values: options } = parseArgs({
     scopes: { type: 'string', default: 'mcp:read mcp:write' },
     audience: { type: 'string' },
     'token-ttl': { type: 'string', default: '3600' },
+    'login-token-ttl': { type: 'string' },
+    rotate: { type: 'boolean', default: false },
+    pages: { type: 'boolean', default: false },
     'redirect-uri': { type: 'string', multiple: true, default: [] },
     'client-jwks': { type: 'string' },
     'no-registration': { type: 'boolean', default: false },
@@ -56,6 +64,8 @@ const { values: options } = parseArgs({
 });
 const groups = JSON.parse(options.groups);
 const lifetime = Number(options['token-ttl']);
+const loginLifetime = Number(options['login-token-ttl'] ?? lifetime);
+const counts = { refreshed: 0, refused: 0, revoked: 0 };
 
 // Marks the server's own steps through an authorization request, which no client takes.
 const OWN_STEP = 'x-own-step';
@@ -89,18 +99,19 @@ const configuration = {
   cookies: { keys: ['a key of tests that is not a secret at all'] },
   scopes: ['openid', 'offline_access', ...options.scopes.split(' ')],
   claims: { openid: ['sub', 'groups'] },
-  ttl: { AccessToken: lifetime, ClientCredentials: lifetime, Grant: 86400, Session: 86400, Interaction: 600 },
+  ttl: { AccessToken: (ctx) => (ctx.oidc.params.grant_type === 'authorization_code' ? loginLifetime : lifetime), ClientCredentials: lifetime, Grant: 86400, Session: 86400, Interaction: 600 },
   async findAccount(ctx, id) {
     return { accountId: id, claims: async () => ({ sub: id, groups: groups[id] ?? [] }) };
   },
   async extraTokenClaims(ctx, token) {
     return { groups: groups[token.accountId ?? token.clientId] ?? [] };
   },
-  interactions: { url: (ctx, interaction) => `/interaction/${interaction.uid}` },
+  ...(options.pages ? {} : { interactions: { url: (ctx, interaction) => `/interaction/${interaction.uid}` } }),
+  ...(options.rotate ? { rotateRefreshToken: true } : {}),
   // A refresh token whatever the scopes, as most providers for companies are set up.
   issueRefreshToken: async (ctx, client) => client.grantTypeAllowed('refresh_token'),
   features: {
-    devInteractions: { enabled: false },
+    devInteractions: { enabled: options.pages },
     clientCredentials: { enabled: true },
     introspection: { enabled: true, allowedPolicy: (ctx, client) => client.clientId.startsWith('broker') },
     revocation: { enabled: true },
@@ -121,7 +132,6 @@ const configuration = {
       getResourceServerInfo: (ctx, resource, client) => ({
         scope: options.scopes,
         audience: resource === WITHOUT_RESOURCE ? options.audience : resource,
-        accessTokenTTL: lifetime,
         accessTokenFormat: client.clientId.endsWith('-opaque') ? 'opaque' : 'jwt',
       }),
     },
@@ -170,7 +180,8 @@ server.listen(0, '127.0.0.1', () => {
   const issuer = `http://127.0.0.1:${server.address().port}`;
   const provider = new Provider(issuer, configuration);
   provider.use(async (ctx, next) => {
-    if (ctx.path.startsWith('/interaction/')) return grantAll(provider, ctx);
+    if (ctx.path === '/counts') return Object.assign(ctx, { body: counts });
+    if (ctx.path.startsWith('/interaction/') && !options.pages) return grantAll(provider, ctx);
     if (options['refuse-resource'] && (ctx.path === '/auth' || ctx.path === '/token')) {
       if (ctx.method === 'POST') ctx.req.body = Object.fromEntries(new URLSearchParams(await whole(ctx.req)));
       if (ctx.query.resource !== undefined || ctx.req.body?.resource !== undefined) {
@@ -179,7 +190,7 @@ server.listen(0, '127.0.0.1', () => {
         return undefined;
       }
     }
-    if (ctx.path === '/auth' && ctx.method === 'GET' && !ctx.get(OWN_STEP)) {
+    if (ctx.path === '/auth' && ctx.method === 'GET' && !options.pages && !ctx.get(OWN_STEP)) {
       const { location, status, body } = await finalRedirect(issuer, ctx.url);
       if (location === undefined) return Object.assign(ctx, { status, body });
       const target = new URL(location);
@@ -193,6 +204,11 @@ server.listen(0, '127.0.0.1', () => {
     }
     return undefined;
   });
+  provider.on('grant.success', (ctx) => {
+    if (ctx.oidc.params.grant_type === 'refresh_token') counts.refreshed += 1;
+  });
+  provider.on('grant.error', () => (counts.refused += 1));
+  provider.on('grant.revoked', () => (counts.revoked += 1));
   provider.on('server_error', (ctx, error) => process.stderr.write(`${error.stack}\n`));
   server.on('request', provider.callback());
   process.stderr.write(`oidc listening on ${issuer}\n`);

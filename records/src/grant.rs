@@ -67,6 +67,10 @@ pub enum SecretKind {
     Link,
     /// The broker's registration at an authorization server.
     Client,
+    /// A private key of the broker as a client.
+    Key,
+    /// The access token with which a caller came.
+    Subject,
 }
 
 impl SecretKind {
@@ -75,6 +79,8 @@ impl SecretKind {
             Self::Login => "login",
             Self::Link => "link",
             Self::Client => "client",
+            Self::Key => "key",
+            Self::Subject => "subject",
         }
     }
 }

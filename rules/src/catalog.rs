@@ -124,10 +124,9 @@ impl Catalog {
         hosted: Arc<HostedPrompts>,
     ) -> Self {
         backends.extend(hosted.lists().map(|lists| (BackendId::hosted(), Arc::new(lists))));
-        Self::build_at(
-            CatalogOrigin { merged: Endpoint::Aggregated, tenant, key, hosted },
-            backends,
-        )
+        let origin =
+            CatalogOrigin { merged: Endpoint::Aggregated, tenant, key, hosted, is_searched: false };
+        Self::build_at(origin, backends)
     }
 
     fn build_at(origin: CatalogOrigin, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {

@@ -1,12 +1,13 @@
 //! Limits that are not settings. Each has a name, a unit, and the neighbour that it must agree
-//! with. The configuration holds the limits that an operator can set. `protocol` holds the
-//! limits of the wire format.
+//! with. The configuration holds those that an operator can set, `protocol` those of the wire.
 //!
 //! Invariant: the compiler checks the relations between limits, in [`relations`].
 
 pub mod access;
 pub mod arguments;
 mod audit;
+pub mod console;
+pub mod included;
 pub mod oauth;
 pub mod own_lists;
 mod relations;
@@ -26,14 +27,13 @@ pub use self::audit::{
 
 /// Entries on one page of a list that the broker answers.
 pub const PAGE_ENTRIES: usize = 100;
-/// Pages that the broker fetches of one list of one backend. It stops there when the cursors of
-/// a backend never end.
+/// Pages that the broker fetches of one list of one backend, in case its cursors never end.
 pub const LIST_PAGES_MAX: usize = 1_000;
 /// Entries that the broker keeps of one list of one backend.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
 /// Bytes that the broker keeps of one list of one backend.
 pub const LIST_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Dropped list entries that the log names; the broker only counts the rest.
+/// Dropped list entries that the log names.
 pub const LEFT_OUT_LOGGED_MAX: usize = 5;
 /// The URI of a resource.
 pub const URI_BYTES_MAX: usize = 8 * 1024;

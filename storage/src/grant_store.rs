@@ -54,6 +54,14 @@ pub trait GrantStore: Send + Sync {
         life: Duration,
     ) -> Result<(), StoreError>;
 
+    /// Writes a secret unless there is one that has not expired.
+    async fn add_secret(
+        &self,
+        key: &SecretKey,
+        sealed: &[u8],
+        life: Duration,
+    ) -> Result<(), StoreError>;
+
     /// Returns a secret that has not expired.
     async fn secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError>;
 

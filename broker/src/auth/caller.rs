@@ -14,6 +14,7 @@ use super::{
     expiry::CredentialExpiry,
     verified_token::{CertificateThumbprint, VerifiedToken},
 };
+use crate::config::Secret;
 
 /// Tenant of callers without a credential, on listeners that accept such callers. It always exists.
 pub const DEFAULT_TENANT: &str = "default";
@@ -110,15 +111,32 @@ pub struct AuthenticatedCaller {
     pub until: Option<CredentialExpiry>,
     /// Time at which the issuer of the token is asked again. `None`: it is not asked.
     pub recheck_at: Option<Instant>,
+    /// The token itself, if its issuer lets the broker exchange it.
+    pub exchangeable: Option<Arc<ExchangeableToken>>,
+}
+
+/// A valid access token that the broker may exchange for one of a backend. `Debug` does not show it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExchangeableToken {
+    pub text: Secret,
+    pub expires_at_us: i64,
 }
 
 impl From<Caller> for AuthenticatedCaller {
     fn from(caller: Caller) -> Self {
-        Self { caller, until: None, recheck_at: None }
+        Self { caller, until: None, recheck_at: None, exchangeable: None }
     }
 }
 
 impl AuthenticatedCaller {
+    /// Returns the caller with its token, so that the token can be exchanged.
+    pub(super) fn with_token(self, token: &str) -> Self {
+        let ends = self.until.as_ref().map(CredentialExpiry::at_us);
+        let kept =
+            |expires_at_us| Arc::new(ExchangeableToken { text: Secret::new(token), expires_at_us });
+        Self { exchangeable: ends.map(kept), ..self }
+    }
+
     /// Returns whether the credential has expired, or has to be checked again.
     pub fn is_past(&self) -> bool {
         self.until.as_ref().is_some_and(CredentialExpiry::is_expired)

@@ -63,6 +63,12 @@ impl CredentialExpiry {
         }
     }
 
+    /// Returns the time in microseconds since 1970.
+    pub(super) fn at_us(&self) -> i64 {
+        let since = self.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+    }
+
     fn remaining(&self) -> Option<Duration> {
         self.at.duration_since(SystemTime::now()).ok().filter(|left| !left.is_zero())
     }

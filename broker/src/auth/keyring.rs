@@ -90,6 +90,7 @@ impl Keyring {
             caller: entry.caller.clone(),
             until: entry.until.clone(),
             recheck_at: None,
+            exchangeable: None,
         })
     }
 

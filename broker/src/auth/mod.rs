@@ -5,7 +5,8 @@
 //! Invariants:
 //! - The broker stores and remembers an API key or an operator's token as a keyed hash only. The
 //!   text itself appears once, in the answer that created it.
-//! - The broker stores nothing of a token, and remembers a keyed hash of it only.
+//! - The broker stores nothing of a token, and remembers a keyed hash of it only. The exception is a
+//!   token of an issuer with `exchange: true`, which is stored sealed.
 //! - The principals of tokens differ from those of API keys and of certificates.
 
 pub mod adapted;
@@ -28,14 +29,15 @@ mod verified_token;
 pub use self::{
     auth_error::{AuthError, UnknownSigningKey},
     caller::{
-        ANONYMOUS, AuthenticatedCaller, Caller, DEFAULT_TENANT, PresentedCertificate, RemotePeer,
+        ANONYMOUS, AuthenticatedCaller, Caller, DEFAULT_TENANT, ExchangeableToken,
+        PresentedCertificate, RemotePeer,
     },
     client_authentication::{ClientAuthentication, ClientCredential, form_encoded},
     expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
     operator_tokens::{OperatorEntry, OperatorTokens},
-    principal_names::{is_printable, reserved_reason},
+    principal_names::{OPERATOR_PREFIX, is_printable, reserved_reason},
     secret_token::SecretToken,
     settings::AuthSettings,
     signing::SigningKey,

@@ -8,8 +8,12 @@ use rules::operators::Operator;
 
 use super::Broker;
 use crate::{
-    auth::{AuthError, AuthSettings, IssuerState, adapted::AdaptedIssuer},
+    auth::{
+        AuthError, AuthSettings, Caller, ExchangeableToken, IssuerState, adapted::AdaptedIssuer,
+    },
+    backends::backend::BackendState,
     config::AuthConfig,
+    oauth::TokenSource,
 };
 
 /// What a denied sign-in has waited for already. A token can need its key first, and then the word
@@ -60,6 +64,19 @@ impl Broker {
             if !waits.wait_for(&denied, bearer, || Ok(())).await? {
                 return Err(denied);
             }
+        }
+    }
+
+    /// Notes a token that can be exchanged for tokens of backends. With the first one of a principal,
+    /// backends whose lists are unknown are tried again.
+    pub(super) fn note_exchangeable(&self, caller: &Caller, token: &ExchangeableToken) {
+        let Some(tenant) = self.tenant(&caller.tenant) else { return };
+        let mut backends = tenant.backends();
+        backends.retain(|backend| backend.tokens.as_ref().is_some_and(TokenSource::needs_callers));
+        let of = (&caller.tenant, &caller.principal);
+        if !backends.is_empty() && self.shared.subjects.note(of, token) {
+            backends.retain(|backend| backend.state() != BackendState::Ready);
+            backends.iter().for_each(|backend| backend.reconnect());
         }
     }
 

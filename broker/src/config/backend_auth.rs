@@ -20,6 +20,7 @@ use super::{
 const WORD_BYTES_MAX: usize = 512;
 const URL_BYTES_MAX: usize = 2 * 1024;
 const SCOPES_MAX: usize = 64;
+const SECRET_ALLOWED: &str = "1 to 4096 visible ASCII characters without spaces";
 
 /// How the broker proves itself to a backend.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -54,6 +55,71 @@ pub struct BackendAuth {
     /// Address of the client ID metadata document. Absent: that of the broker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_metadata_url: Option<String>,
+    /// How issuers are compared.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub issuer_compare: IssuerComparison,
+    /// Whose tokens fetch the lists of the backend. For `oauth_user` only.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub catalog_auth: CatalogAuth,
+    /// How the caller's token is exchanged. For `token_exchange` only.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub grant: ExchangeGrant,
+    /// Value of `audience` in exchanges. For `token_exchange` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience: Option<String>,
+    /// Provider at which users sign in. For `enterprise` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<IdentityProvider>,
+}
+
+/// Identity provider whose users the authorization server of a backend trusts.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IdentityProvider {
+    pub issuer: String,
+    /// Id of the broker at the provider.
+    pub client_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_secret: Option<String>,
+    /// Scopes of the sign-in. `openid` is always one of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<String>,
+}
+
+/// Comparison of issuers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum IssuerComparison {
+    #[default]
+    Exact,
+    /// An issuer without a path equals the same one with a slash at its end.
+    PathlessSlash,
+}
+
+/// Tokens with which the lists of a backend are fetched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CatalogAuth {
+    /// Those of the principal that connected first.
+    #[default]
+    FirstUser,
+    /// Those of the broker itself (client credentials).
+    Service,
+}
+
+/// Grant by which the token of a caller becomes one for the backend.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExchangeGrant {
+    /// RFC 8693.
+    #[default]
+    TokenExchange,
+    /// The on-behalf-of flow of Microsoft Entra: `jwt-bearer` with `requested_token_use`.
+    OnBehalfOf,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Kind of proof.
@@ -71,6 +137,10 @@ pub enum BackendAuthKind {
     OauthClient,
     /// Tokens of the account that each principal connects (authorization code).
     OauthUser,
+    /// Tokens that the token of the caller is exchanged for.
+    TokenExchange,
+    /// Tokens that an identity provider vouches for each user with (ID-JAG).
+    Enterprise,
 }
 
 /// Authentication of the broker at the token endpoint.
@@ -82,6 +152,12 @@ pub enum ClientAuthMethod {
     PrivateKeyJwt,
     /// A public client. For `oauth_user` only.
     None,
+}
+
+impl std::fmt::Debug for IdentityProvider {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "IdentityProvider {{ issuer: {:?} }}", self.issuer)
+    }
 }
 
 impl std::fmt::Debug for BackendAuth {
@@ -97,12 +173,25 @@ impl BackendAuth {
 
     /// Returns the settings without their secrets.
     pub fn without_secrets(&self) -> Self {
-        Self { client_secret: None, client_key: None, ..self.clone() }
+        let provider = self.provider.clone();
+        let provider = provider.map(|known| IdentityProvider { client_secret: None, ..known });
+        Self { client_secret: None, client_key: None, provider, ..self.clone() }
+    }
+
+    fn has_credential(&self) -> bool {
+        self.client_secret.is_some() || self.client_key.is_some()
+    }
+
+    /// Returns whether the broker signs assertions with a key that it makes itself.
+    pub fn has_own_key(&self) -> bool {
+        self.token_endpoint_auth_method == Some(ClientAuthMethod::PrivateKeyJwt)
+            && !self.has_credential()
     }
 
     /// Returns the secrets, for redaction.
     pub fn secrets(&self) -> impl Iterator<Item = &String> {
-        self.client_secret.iter().chain(&self.client_key)
+        let of_provider = self.provider.iter().filter_map(|known| known.client_secret.as_ref());
+        self.client_secret.iter().chain(&self.client_key).chain(of_provider)
     }
 }
 
@@ -115,9 +204,13 @@ pub(super) fn check(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     match auth.kind {
         BackendAuthKind::OauthClient => check_client(spec, &mut fault),
         BackendAuthKind::OauthUser => check_user(spec, &mut fault),
+        BackendAuthKind::TokenExchange | BackendAuthKind::Enterprise => {
+            check_client(spec, &mut fault);
+            check_links(spec, &mut fault);
+        }
         kind => {
             if *auth != (BackendAuth { kind, ..BackendAuth::default() }) {
-                fault("type", "takes no further members", "type: oauth_client, or type alone");
+                fault("type", "takes no further members", "a type with tokens, or type alone");
             }
             if kind == BackendAuthKind::Bearer && spec.credentials.bearer.is_none() {
                 fault("type", "is bearer without credentials.bearer", "credentials.bearer");
@@ -131,6 +224,7 @@ pub(super) fn check(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
 
 fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
     let auth = &spec.auth;
+    check_members(auth, fault);
     match &spec.transport {
         TransportSpec::Http { url } => {
             if parse_http_url(url).is_ok_and(|uri| !is_private(&uri)) {
@@ -149,17 +243,18 @@ fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
         (1..=WORD_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
     };
     let words = format!("1 to {WORD_BYTES_MAX} bytes without control characters");
+    let is_unknown = !auth.has_credential() && !auth.has_own_key();
     match &auth.client_id {
         Some(id) if is_word(id) => {}
         Some(_) => fault("client_id", "is not the id of a client", &words),
-        None if auth.kind == BackendAuthKind::OauthUser && !has_credential(auth) => {}
+        None if auth.kind == BackendAuthKind::OauthUser && is_unknown => {}
         None => fault("client_id", "is missing", &words),
     }
     if auth.client_key_id.as_ref().is_some_and(|id| !is_word(id)) {
         fault("client_key_id", "is not the id of a key", &words);
     }
     match auth.kind {
-        BackendAuthKind::OauthUser if !has_credential(auth) => {
+        BackendAuthKind::OauthUser if is_unknown => {
             if auth
                 .token_endpoint_auth_method
                 .is_some_and(|method| method != ClientAuthMethod::None)
@@ -173,17 +268,28 @@ fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
         (1..=WORD_BYTES_MAX).contains(&scope.len())
             && scope.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte))
     };
-    if auth.scopes.len() > SCOPES_MAX || !auth.scopes.iter().all(is_scope) {
-        let allowed = format!("at most {SCOPES_MAX} scopes of RFC 6749, without spaces");
-        fault("scopes", "is not a list of scopes", &allowed);
+    let mut check_scopes = |name: &str, scopes: &[String]| {
+        if scopes.len() > SCOPES_MAX || !scopes.iter().all(is_scope) {
+            let allowed = format!("at most {SCOPES_MAX} scopes of RFC 6749, without spaces");
+            fault(name, "is not a list of scopes", &allowed);
+        }
+    };
+    check_scopes("scopes", &auth.scopes);
+    if let Some(provider) = &auth.provider {
+        check_scopes("provider.scopes", &provider.scopes);
+        check_issuer("provider.issuer", &provider.issuer, fault);
+        if !is_word(&provider.client_id) {
+            fault("provider.client_id", "is not the id of a client", &words);
+        }
+        if provider.client_secret.as_ref().is_some_and(|secret| !is_secret(secret)) {
+            fault("provider.client_secret", "is empty, too long or not a secret", SECRET_ALLOWED);
+        }
     }
     if let Some(issuer) = &auth.issuer {
-        let allowed = "an https:// URL without query, as the authorization server writes it";
-        match parse_http_url(issuer) {
-            Ok(uri) if is_private(&uri) && !issuer.contains('?') => {}
-            Ok(_) => fault("issuer", "has a query or is reached without TLS", allowed),
-            Err(error) => fault("issuer", &error.to_string(), allowed),
-        }
+        check_issuer("issuer", issuer, fault);
+    }
+    if auth.audience.as_ref().is_some_and(|audience| !is_word(audience)) {
+        fault("audience", "is not an audience", &words);
     }
     if auth.resource.as_ref().is_some_and(|resource| !is_resource(resource)) {
         let allowed = "an absolute URI without fragment, as the authorization server knows it";
@@ -191,16 +297,54 @@ fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
     }
 }
 
-fn has_credential(auth: &BackendAuth) -> bool {
-    auth.client_secret.is_some() || auth.client_key.is_some()
+/// Checks that each member belongs to the kind.
+fn check_members(auth: &BackendAuth, fault: &mut impl FnMut(&str, &str, &str)) {
+    const OTHER: &str = "belongs to another type";
+    if auth.kind != BackendAuthKind::TokenExchange {
+        if auth.grant != ExchangeGrant::default() {
+            fault("grant", OTHER, "with type: token_exchange");
+        }
+        if auth.audience.is_some() {
+            fault("audience", OTHER, "with type: token_exchange");
+        }
+    }
+    if auth.grant == ExchangeGrant::OnBehalfOf && auth.scopes.is_empty() {
+        fault("scopes", "is missing", "the scopes of the backend, such as api://x/.default");
+    }
+    if auth.kind != BackendAuthKind::OauthUser && auth.catalog_auth != CatalogAuth::default() {
+        fault("catalog_auth", OTHER, "with type: oauth_user");
+    }
+    let has_client = auth.has_credential() || auth.has_own_key();
+    if auth.catalog_auth == CatalogAuth::Service && !has_client {
+        fault("catalog_auth", "needs a credential of the broker", "client_id and a credential");
+    }
+    match (auth.kind == BackendAuthKind::Enterprise, &auth.provider) {
+        (true, None) => fault("provider", "is missing", "{issuer, client_id}"),
+        (false, Some(_)) => fault("provider", OTHER, "with type: enterprise"),
+        _ => {}
+    }
 }
 
-fn check_user(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
-    check_client(spec, fault);
+fn check_issuer(name: &str, issuer: &str, fault: &mut impl FnMut(&str, &str, &str)) {
+    let allowed = "an https:// URL without query, as the authorization server writes it";
+    match parse_http_url(issuer) {
+        Ok(uri) if is_private(&uri) && !issuer.contains('?') => {}
+        Ok(_) => fault(name, "has a query or is reached without TLS", allowed),
+        Err(error) => fault(name, &error.to_string(), allowed),
+    }
+}
+
+/// Checks that no principal uses a link with the token of another one.
+fn check_links(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
     if spec.links == LinkSharing::Shared {
         let wrong = "gives each principal a token, but links: shared is one link for all";
         fault("type", wrong, "links: auto or per-session");
     }
+}
+
+fn check_user(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
+    check_client(spec, fault);
+    check_links(spec, fault);
     if let Some(url) = &spec.auth.client_metadata_url {
         let is_https = parse_http_url(url).is_ok_and(|uri| uri.scheme_str() == Some("https"));
         if !is_https || spec.auth.client_id.is_some() {
@@ -212,6 +356,12 @@ fn check_user(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
 
 fn check_credential(auth: &BackendAuth, fault: &mut impl FnMut(&str, &str, &str)) {
     const ONE: &str = "client_secret or client_key";
+    if auth.has_own_key() {
+        if auth.client_key_id.is_some() {
+            fault("client_key_id", "is set without client_key", "client_key");
+        }
+        return;
+    }
     match (&auth.client_secret, &auth.client_key, auth.token_endpoint_auth_method) {
         (Some(_), Some(_), _) => fault("client_key", "is set together with client_secret", ONE),
         (None, None, _) => fault("client_secret", "is missing", ONE),
@@ -226,8 +376,7 @@ fn check_credential(auth: &BackendAuth, fault: &mut impl FnMut(&str, &str, &str)
         }
         (Some(secret), None, _) => {
             if !is_secret(secret) {
-                let allowed = "1 to 4096 visible ASCII characters without spaces";
-                fault("client_secret", "is empty, too long or not a secret", allowed);
+                fault("client_secret", "is empty, too long or not a secret", SECRET_ALLOWED);
             }
             if auth.client_key_id.is_some() {
                 fault("client_key_id", "is set without client_key", "client_key");
@@ -272,6 +421,14 @@ mod tests {
         body(auth)
     }
 
+    fn provider(more: Value) -> Value {
+        let mut provider = json!({"issuer": "https://idp.example", "client_id": "c"});
+        for (name, value) in more.as_object().unwrap() {
+            provider[name] = value.clone();
+        }
+        provider
+    }
+
     #[test]
     fn good_ways_of_proof_are_read_and_show_no_secret() {
         let key = client_key::tests::pem();
@@ -283,6 +440,17 @@ mod tests {
                 "issuer": "https://as.example/t", "resource": "api://x"}),
             ),
             client(json!({"client_secret": null, "client_key": key, "client_key_id": "k"})),
+            client(
+                json!({"client_secret": null, "token_endpoint_auth_method": "private_key_jwt", "issuer_compare": "pathless_slash"}),
+            ),
+            client(json!({"type": "oauth_user", "catalog_auth": "service"})),
+            client(json!({"type": "token_exchange", "audience": "urn:x"})),
+            client(
+                json!({"type": "token_exchange", "grant": "on_behalf_of", "scopes": ["api://x/.default"]}),
+            ),
+            client(
+                json!({"type": "enterprise", "provider": provider(json!({"client_secret": "hush"}))}),
+            ),
         ] {
             let spec = parse_backend_spec(&good).unwrap_or_else(|faults| panic!("{faults:?}"));
             let stored = serde_json::to_value(&spec).unwrap();
@@ -299,6 +467,9 @@ mod tests {
         plain["transport"]["url"] = json!("http://a.example/mcp");
         let mut twice = client(json!({}));
         twice["credentials"] = json!({"bearer": "b"});
+        let mut shared = client(json!({"type": "token_exchange"}));
+        shared["links"] = json!("shared");
+        let enterprise = |more| client(json!({"type": "enterprise", "provider": provider(more)}));
         let mut pipe = client(json!({}));
         pipe["transport"] = json!({"type": "stdio", "command": "x"});
         for (wrong, fault) in [
@@ -310,6 +481,19 @@ mod tests {
             (plain, "auth.type: sends tokens to a backend without TLS"),
             (twice, "auth.type: is set together"),
             (pipe, "auth.type: is for HTTP"),
+            (shared, "auth.type: gives each principal"),
+            (client(json!({"grant": "on_behalf_of"})), "auth.grant: belongs"),
+            (client(json!({"audience": "x"})), "auth.audience: belongs"),
+            (client(json!({"catalog_auth": "service"})), "auth.catalog_auth: belongs"),
+            (client(json!({"provider": provider(json!({}))})), "auth.provider: belongs"),
+            (client(json!({"type": "enterprise"})), "auth.provider: is missing"),
+            (
+                client(json!({"type": "token_exchange", "grant": "on_behalf_of"})),
+                "auth.scopes: is missing",
+            ),
+            (enterprise(json!({"issuer": "http://idp.example"})), "auth.provider.issuer: has a"),
+            (enterprise(json!({"client_secret": ""})), "auth.provider.client_secret: is empty"),
+            (enterprise(json!({"scopes": ["a b"]})), "auth.provider.scopes: "),
             (client(json!({"client_id": null})), "auth.client_id: is missing"),
             (client(json!({"client_id": "\n"})), "auth.client_id: is not"),
             (client(json!({"client_secret": null})), "auth.client_secret: is missing"),
@@ -324,6 +508,12 @@ mod tests {
             (
                 client(json!({"token_endpoint_auth_method": "private_key_jwt"})),
                 "auth.token_endpoint_auth_method: needs a key",
+            ),
+            (
+                client(
+                    json!({"client_secret": null, "client_key_id": "k", "token_endpoint_auth_method": "private_key_jwt"}),
+                ),
+                "auth.client_key_id: is set without",
             ),
             (client(json!({"scopes": ["a b"]})), "auth.scopes: "),
             (client(json!({"issuer": "http://as.example"})), "auth.issuer: has a query or"),

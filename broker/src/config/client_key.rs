@@ -7,10 +7,14 @@ use std::{io::Read as _, sync::Arc};
 use aws_lc_rs::{
     rand::SystemRandom,
     signature::{
-        ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
+        ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256,
+        RsaKeyPair,
     },
 };
-use base64::{Engine, engine::general_purpose::STANDARD};
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
 
 use super::{Secret, config_reader::InvalidReason};
 
@@ -67,6 +71,24 @@ impl ClientKey {
         Some(Self { pair: Arc::new(pair), pem: Secret::new(text) })
     }
 
+    /// Makes a P-256 key. Returns its text in PEM, or `None` if the operating system gives no random
+    /// numbers.
+    pub fn generate_pem() -> Option<String> {
+        let random = SystemRandom::new();
+        let document =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).ok()?;
+        let body = STANDARD.encode(document.as_ref());
+        Some(format!("-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n"))
+    }
+
+    /// Returns the coordinates of the public key of a P-256 key, in base64url (RFC 7518, 6.2.1).
+    pub fn public_point(&self) -> Option<(String, String)> {
+        let Pair::Ec(pair) = &*self.pair else { return None };
+        let point = pair.public_key().as_ref().strip_prefix(&[4])?;
+        let (x, y) = point.split_at_checked(32)?;
+        Some((URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y)))
+    }
+
     /// Returns the text that it was read from.
     pub(super) fn pem(&self) -> Secret {
         self.pem.clone()
@@ -102,11 +124,7 @@ pub(super) mod tests {
 
     /// Returns a new key in PEM.
     pub(in crate::config) fn pem() -> String {
-        let random = SystemRandom::new();
-        let document =
-            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
-        let body = STANDARD.encode(document.as_ref());
-        format!("-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n")
+        ClientKey::generate_pem().unwrap()
     }
 
     #[test]
@@ -114,6 +132,8 @@ pub(super) mod tests {
         let key = ClientKey::from_pem(&pem()).unwrap();
         assert_eq!((key.algorithm(), format!("{key:?}").as_str()), ("ES256", "ClientKey(…)"));
         assert_eq!(key.sign(b"text").unwrap().len(), 64);
+        let (x, y) = key.public_point().unwrap();
+        assert_eq!((x.len(), y.len()), (43, 43));
         for text in ["", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"] {
             assert!(ClientKey::from_pem(text).is_none());
         }

@@ -69,6 +69,7 @@ const ISSUERS: &str = "  #  - issuer: https://login.example.com
   #    tenant: acme
   #    principal_claim: sub
   #    scopes: [\"mcp:tools\"]
+  #    exchange: false
   #    check: signature
   #    introspection: {endpoint: \"https://login.example.com/introspect\", client_id: mcp-broker, client_secret: a-secret,
   #      auth: basic, ttl: 60s}

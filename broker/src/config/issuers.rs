@@ -103,6 +103,8 @@ pub struct IssuerConfig {
     /// The broker's authorization server in front of the issuer. `None`: clients use the issuer
     /// itself.
     pub front: Option<AdaptedFront>,
+    /// True if the broker may exchange its tokens for tokens of backends.
+    pub exchange: bool,
     /// True if an operator stored it through the admin API. The broker then reaches it only at
     /// addresses that `egress` permits.
     pub is_stored: bool,
@@ -240,6 +242,10 @@ pub struct IssuerEntry {
     principal_claim: Option<String>,
     scopes: Option<Vec<String>>,
     claims: Option<IssuerClaims>,
+    /// True if the broker may exchange the tokens for tokens of backends (RFC 8693). It then stores
+    /// them, sealed.
+    #[serde(default)]
+    exchange: bool,
     /// Only in the configuration file.
     check: Option<String>,
     /// Only in the configuration file.
@@ -317,6 +323,7 @@ impl IssuerReader<'_> {
             introspection,
             operators,
             front,
+            exchange: entry.exchange,
             is_stored: self.is_stored,
         })
     }

@@ -9,7 +9,10 @@ use utoipa::ToSchema;
 
 use super::units::{DurationText, Ratio};
 pub use super::{
-    backend_auth::{BackendAuth, BackendAuthKind, ClientAuthMethod},
+    backend_auth::{
+        BackendAuth, BackendAuthKind, CatalogAuth, ClientAuthMethod, ExchangeGrant,
+        IdentityProvider, IssuerComparison,
+    },
     policy::{ResourceRules, ToolRules},
     sandbox::SandboxRules,
     stdio::StdioLimits,

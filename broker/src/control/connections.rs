@@ -116,7 +116,7 @@ impl Control {
         let found = self.broker.tenant(tenant).and_then(|tenant| tenant.backend(backend));
         let tokens = found.and_then(|backend| backend.tokens.as_ref()?.user().cloned());
         let name = backend.to_string();
-        tokens.ok_or(ControlError::NotFound { what: "backend of type oauth_user", name })
+        tokens.ok_or(ControlError::NotFound { what: "backend with accounts of users", name })
     }
 }
 

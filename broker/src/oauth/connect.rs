@@ -16,11 +16,11 @@ use rules::limits::oauth::CONNECT_REQUEST_LIFE;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    client_keys::signed,
     discovery::DiscoveredServer,
     fetch::OauthError,
-    registration::CALLBACK_PATH,
     token_request::request_token,
-    user_tokens::{UserTokens, end_of, with_token},
+    user_tokens::{UserTokens, end_of, for_resource, with_token},
     vault::Grant,
 };
 use crate::auth::form_encoded;
@@ -75,13 +75,13 @@ impl UserTokens {
         browser: &str,
     ) -> Result<String, OauthError> {
         let key = self.key(principal);
-        let settings = self.settings(&key)?;
+        let settings = self.settings(&key, None)?;
         let server = self.discovered_now().await?;
         let endpoint = authorization_endpoint(self, &server)?;
         let client = settings.client(&server).await?;
         let wanted = self.vault.grant(&key).await?.map(|open| open.grant.wanted);
         let scopes = self.scopes_for(&server, wanted.unwrap_or_default());
-        let redirect_uri = format!("{}{CALLBACK_PATH}", settings.base);
+        let redirect_uri = settings.redirect_uri.clone();
         let (state, verifier) = (format!("{}.{}", self.tenant, random_text()), random_text());
         let login = StoredLogin {
             backend: self.backend_id.to_string(),
@@ -104,8 +104,10 @@ impl UserTokens {
             ("state", &state),
             ("code_challenge", &challenge),
             ("code_challenge_method", "S256"),
-            ("resource", &server.resource),
         ];
+        if !server.resource.is_empty() {
+            parameters.push(("resource", &server.resource));
+        }
         let scopes = scopes.join(" ");
         if !scopes.is_empty() {
             parameters.push(("scope", &scopes));
@@ -140,25 +142,30 @@ impl UserTokens {
         }
         let principal = PrincipalId::new(login.principal.as_str());
         let key = self.key(&principal);
-        let client = self.settings(&key)?.client(&server).await?;
-        let form = vec![
+        let settings = self.settings(&key, Some(&login.redirect_uri))?;
+        let client = settings.client(&server).await?;
+        let mut form = vec![
             ("grant_type", "authorization_code".to_owned()),
             ("code", code),
-            ("redirect_uri", login.redirect_uri),
+            ("redirect_uri", login.redirect_uri.clone()),
             ("code_verifier", login.verifier),
-            ("resource", login.resource.clone()),
         ];
-        let request = client.post(&server.token_endpoint, &server.issuer, form);
-        let unsigned = || OauthError::Unavailable("no client assertion can be signed".to_owned());
-        let token = request_token(&self.fetcher, request.ok_or_else(unsigned)?).await?;
+        form.extend(for_resource(&login.resource));
+        let request = signed(&client, &server.token_endpoint, &server.issuer, form)?;
+        let token = request_token(&self.fetcher, request).await?;
+        if self.place.is_provider() {
+            self.check_identity(&token, (&server.issuer, client.client_id()), &principal)?;
+        }
         let grant = Grant {
             access_token: String::new(),
             refresh_token: None,
+            id_token: None,
             renew_at_us: None,
             scopes: login.scopes.clone(),
             wanted: login.scopes,
             resource: login.resource,
-            url: self.backend.url.clone(),
+            redirect_uri: login.redirect_uri,
+            url: self.place.url().to_owned(),
             revocation_endpoint: server.text("revocation_endpoint").map(str::to_owned),
         };
         let ends = (GrantState::Connected, end_of(&token));
@@ -197,12 +204,13 @@ impl UserTokens {
         self.forget(principal);
         let Some(open) = open else { return Ok(removed) };
         let endpoint = open.grant.revocation_endpoint.as_deref();
+        let settings = self.settings(&key, Some(&open.grant.redirect_uri))?;
         let token = open.grant.refresh_token.filter(|token| !token.is_empty());
         let token = token.unwrap_or(open.grant.access_token);
         if let Some(endpoint) = endpoint.and_then(|url| self.fetcher.permitted(url))
             && let Ok(server) = self.discovered(None).await
             && server.issuer == open.stored.record.issuer
-            && let Ok(client) = self.settings(&key)?.client(&server).await
+            && let Ok(client) = settings.client(&server).await
             && let Some(request) = client.post(&endpoint, &server.issuer, vec![("token", token)])
         {
             // The grant is gone here in any case.

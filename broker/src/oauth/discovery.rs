@@ -3,18 +3,21 @@
 //! of MCP 2026-07-28, Authorization Server Discovery.
 
 use http::{
-    HeaderMap, HeaderValue, Method, Request, StatusCode, Uri,
+    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
     header::{ACCEPT, CONTENT_TYPE},
 };
 use http_body_util::Full;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use transport::parse_http_url;
 
 use super::{
     challenge::Challenge,
     fetch::{OauthError, OauthFetcher},
 };
-use crate::auth::metadata_urls;
+use crate::{
+    auth::metadata_urls,
+    config::spec::{BackendSpec, IssuerComparison, TransportSpec},
+};
 
 /// A request that no server carries out: without a token, it shows the challenge.
 const PROBE: &[u8] = br#"{"jsonrpc":"2.0","id":"probe","method":"ping"}"#;
@@ -24,10 +27,13 @@ const PROBE: &[u8] = br#"{"jsonrpc":"2.0","id":"probe","method":"ping"}"#;
 pub(super) struct ProtectedBackend {
     pub(super) url: String,
     /// Headers that the operator configured.
-    pub(super) headers: HeaderMap,
+    headers: HeaderMap,
     /// The only issuer that may be used, if the operator named one.
-    pub(super) issuer: Option<String>,
-    pub(super) resource: Option<String>,
+    issuer: Option<String>,
+    resource: Option<String>,
+    comparison: IssuerComparison,
+    /// True if a backend without metadata may be its own server, as MCP 2025-03-26 has it.
+    may_be_own_server: bool,
 }
 
 /// What discovery found.
@@ -44,6 +50,33 @@ pub(super) struct DiscoveredServer {
 }
 
 impl DiscoveredServer {
+    fn new(
+        fetcher: &OauthFetcher,
+        members: Map<String, Value>,
+        resource: String,
+        scopes: Vec<String>,
+    ) -> Result<Self, OauthError> {
+        // It was compared with the issuer that was sought.
+        let issuer = text(&members, "issuer").unwrap_or_default().to_owned();
+        let token_endpoint =
+            text(&members, "token_endpoint").and_then(|url| fetcher.permitted(url));
+        let token_endpoint = token_endpoint.ok_or_else(|| {
+            OauthError::Refused(format!("{issuer} names no token_endpoint that the broker may use"))
+        })?;
+        Ok(Self { resource, issuer, token_endpoint, scopes, members })
+    }
+
+    /// Finds an identity provider, which no backend names. Its tokens are for no resource.
+    pub(super) async fn of_issuer(
+        fetcher: &OauthFetcher,
+        issuer: &str,
+        comparison: IssuerComparison,
+    ) -> Result<Self, OauthError> {
+        let found = server_metadata(fetcher, issuer, comparison).await?;
+        let members = found.ok_or_else(|| no_metadata(issuer))?;
+        Self::new(fetcher, members, String::new(), Vec::new())
+    }
+
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         text(&self.members, name)
     }
@@ -65,6 +98,27 @@ struct ResourceMetadata {
 }
 
 impl ProtectedBackend {
+    /// Returns the backend of a body, if it is an HTTP backend.
+    pub(super) fn of(spec: &BackendSpec) -> Option<Self> {
+        let TransportSpec::Http { url } = &spec.transport else { return None };
+        let headers = spec.credentials.headers.iter();
+        let parsed = |(name, value): (&String, &String)| -> Option<(HeaderName, HeaderValue)> {
+            Some((name.parse().ok()?, value.parse().ok()?))
+        };
+        Some(Self {
+            url: url.clone(),
+            headers: headers.filter_map(parsed).collect(),
+            issuer: spec.auth.issuer.clone(),
+            resource: spec.auth.resource.clone(),
+            comparison: spec.auth.issuer_compare,
+            may_be_own_server: false,
+        })
+    }
+
+    pub(super) fn or_own_server(self) -> Self {
+        Self { may_be_own_server: true, ..self }
+    }
+
     /// Finds the server. `challenge` is the one of a refused request, if there was one.
     pub(super) async fn discover(
         &self,
@@ -81,29 +135,32 @@ impl ProtectedBackend {
                 let issuer = self.chosen_issuer(&metadata)?;
                 (metadata.resource, issuer, metadata.scopes)
             }
-            None => {
-                let issuer = self.issuer.clone().ok_or_else(|| {
-                    let text = "the backend has no protected resource metadata (RFC 9728): set auth.issuer";
-                    OauthError::Refused(text.to_owned())
-                })?;
-                (self.url.trim_end_matches('/').to_owned(), issuer, Vec::new())
-            }
+            None => (self.url.trim_end_matches('/').to_owned(), self.unnamed_issuer()?, Vec::new()),
         };
-        let members = server_metadata(fetcher, &issuer).await?;
-        let token_endpoint = text(&members, "token_endpoint")
-            .and_then(|url| fetcher.permitted(url))
-            .ok_or_else(|| {
-                OauthError::Refused(format!(
-                    "{issuer} names no token_endpoint that the broker may use"
-                ))
-            })?;
-        Ok(DiscoveredServer {
-            resource: self.resource.clone().unwrap_or(resource),
-            issuer,
-            token_endpoint,
-            scopes: if challenge.scopes.is_empty() { supported } else { challenge.scopes },
-            members,
+        let found = server_metadata(fetcher, &issuer, self.comparison).await?;
+        let is_own = self.issuer.is_none() && self.may_be_own_server && self.origin() == issuer;
+        let members = match found {
+            Some(members) => members,
+            None if is_own => default_metadata(&issuer),
+            None => return Err(no_metadata(&issuer)),
+        };
+        let scopes = if challenge.scopes.is_empty() { supported } else { challenge.scopes };
+        let resource = self.resource.clone().unwrap_or(resource);
+        DiscoveredServer::new(fetcher, members, resource, scopes)
+    }
+
+    /// Returns the issuer of a backend without metadata. In MCP 2025-03-26 the backend is its own
+    /// server.
+    fn unnamed_issuer(&self) -> Result<String, OauthError> {
+        let own = || self.may_be_own_server.then(|| self.origin().to_owned());
+        self.issuer.clone().or_else(own).ok_or_else(|| {
+            let text = "the backend has no protected resource metadata (RFC 9728): set auth.issuer";
+            OauthError::Refused(text.to_owned())
         })
+    }
+
+    fn origin(&self) -> &str {
+        split_origin(&self.url).0
     }
 
     /// Sends a request without a token. Returns the challenge of the refusal.
@@ -148,7 +205,12 @@ impl ProtectedBackend {
     fn chosen_issuer(&self, metadata: &ResourceMetadata) -> Result<String, OauthError> {
         let named = &metadata.issuers;
         match &self.issuer {
-            Some(issuer) if named.is_empty() || named.contains(issuer) => Ok(issuer.clone()),
+            Some(issuer)
+                if named.is_empty()
+                    || named.iter().any(|one| is_same(one, issuer, self.comparison)) =>
+            {
+                Ok(issuer.clone())
+            }
             Some(issuer) => Err(OauthError::Refused(format!(
                 "the backend names the authorization servers {named:?} and not {issuer}: register there and change auth"
             ))),
@@ -170,16 +232,21 @@ impl ResourceMetadata {
     }
 }
 
-/// Fetches the metadata of a server. It must name exactly this issuer (RFC 8414, 3.3).
+/// Fetches the metadata of a server. It must name this issuer (RFC 8414, 3.3). Returns `None` if
+/// there is none at any of its places.
 async fn server_metadata(
     fetcher: &OauthFetcher,
     issuer: &str,
-) -> Result<Map<String, Value>, OauthError> {
+    comparison: IssuerComparison,
+) -> Result<Option<Map<String, Value>>, OauthError> {
     let mut unreachable = None;
     for place in metadata_urls(issuer) {
         match fetcher.document(&place.to_string()).await {
-            Ok(Some(members)) if text(&members, "issuer") == Some(issuer) => return Ok(members),
-            Ok(Some(_)) => {
+            Ok(Some(members)) => {
+                let named = text(&members, "issuer");
+                if named.is_some_and(|named| is_same(named, issuer, comparison)) {
+                    return Ok(Some(members));
+                }
                 let text = format!("{place} names another issuer than {issuer}");
                 return Err(OauthError::Refused(text));
             }
@@ -188,22 +255,54 @@ async fn server_metadata(
             Err(error) => unreachable = Some(error),
         }
     }
-    Err(unreachable
-        .unwrap_or_else(|| OauthError::Refused(format!("{issuer:?} has no metadata (RFC 8414)"))))
+    unreachable.map_or(Ok(None), Err)
+}
+
+fn no_metadata(issuer: &str) -> OauthError {
+    OauthError::Refused(format!("{issuer:?} has no metadata (RFC 8414)"))
+}
+
+/// Returns the endpoints of a server without metadata (MCP 2025-03-26, Fallbacks for Servers
+/// without Metadata Discovery). That revision demands PKCE of every client.
+fn default_metadata(origin: &str) -> Map<String, Value> {
+    let members = [
+        ("issuer", json!(origin)),
+        ("authorization_endpoint", json!(format!("{origin}/authorize"))),
+        ("token_endpoint", json!(format!("{origin}/token"))),
+        ("registration_endpoint", json!(format!("{origin}/register"))),
+        ("code_challenge_methods_supported", json!(["S256"])),
+    ];
+    members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Returns whether two issuers are the same. By default only an equal text is.
+fn is_same(one: &str, other: &str, comparison: IssuerComparison) -> bool {
+    // A URL without a path has two slashes.
+    let bare = |issuer: &str| {
+        let without = issuer.strip_suffix('/').unwrap_or(issuer);
+        (without.matches('/').count() == 2).then(|| without.to_owned())
+    };
+    one == other
+        || comparison == IssuerComparison::PathlessSlash
+            && bare(one).is_some_and(|one| Some(one) == bare(other))
 }
 
 /// Returns the places of protected resource metadata: with the path inserted, then at the root.
 fn resource_metadata_urls(backend: &str) -> Vec<String> {
     const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
-    let Some(authority) = backend.find("://").map(|at| at + 3) else { return Vec::new() };
-    let end = backend[authority..].find(['/', '?']).map_or(backend.len(), |at| authority + at);
-    let (origin, path) = backend.split_at(end);
+    let (origin, path) = split_origin(backend);
     let path = path.split('?').next().unwrap_or_default().trim_end_matches('/');
     let mut places = vec![format!("{origin}{WELL_KNOWN}{path}")];
     if !path.is_empty() {
         places.push(format!("{origin}{WELL_KNOWN}"));
     }
     places
+}
+
+/// Splits a URL after its authority.
+fn split_origin(url: &str) -> (&str, &str) {
+    let authority = url.find("://").map_or(0, |at| at + 3);
+    url.split_at(url[authority..].find(['/', '?']).map_or(url.len(), |at| authority + at))
 }
 
 /// Returns whether the resource is the backend, or a part of its server that the backend is in.
@@ -249,6 +348,18 @@ mod tests {
                 ["https://a.example/.well-known/oauth-protected-resource"]
             );
         }
+    }
+
+    #[test]
+    fn issuers_are_compared_exactly_unless_the_operator_forgives_a_slash() {
+        use IssuerComparison::{Exact, PathlessSlash};
+        let (bare, slash) = ("https://as.example", "https://as.example/");
+        assert!(is_same(bare, bare, Exact) && !is_same(bare, slash, Exact));
+        assert!(is_same(bare, slash, PathlessSlash) && is_same(slash, bare, PathlessSlash));
+        for other in ["https://as.example/t", "https://as.example/t/", "https://evil.example/"] {
+            assert!(!is_same(bare, other, PathlessSlash), "{other}");
+        }
+        assert!(!is_same("https://as.example/t", "https://as.example/t/", PathlessSlash));
     }
 
     #[test]

@@ -7,25 +7,19 @@
 
 use std::{sync::Arc, time::Instant};
 
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 use parking_lot::Mutex;
-use rules::limits::oauth::{OAUTH_FAILURE_PAUSE, OAUTH_METADATA_AGE_MAX};
-use transport::HttpClient;
+use rules::limits::oauth::OAUTH_FAILURE_PAUSE;
 
 use super::{
     challenge::Challenge,
-    discovery::{DiscoveredServer, ProtectedBackend},
+    client_keys::{RegisteredClient, TenantKeys},
+    discovery::ProtectedBackend,
     fetch::{OauthError, OauthFetcher},
+    known_server::{KnownServer, chosen_scopes},
     token_request::{AccessToken, request_token},
 };
-use crate::{
-    auth::{ClientAuthentication, ClientCredential},
-    config::{
-        ClientKey, Secret,
-        spec::{BackendAuth, BackendAuthKind, BackendSpec, ClientAuthMethod, TransportSpec},
-    },
-    metrics::Metrics,
-};
+use crate::{config::spec::BackendSpec, metrics::Metrics};
 
 /// Value of `Authorization` for a backend.
 pub type TokenHeader = HeaderValue;
@@ -34,8 +28,8 @@ pub type TokenHeader = HeaderValue;
 #[derive(Debug)]
 pub struct MachineTokens {
     fetcher: OauthFetcher,
-    backend: ProtectedBackend,
-    client: ClientAuthentication,
+    server: KnownServer,
+    client: RegisteredClient,
     /// Scopes that the operator configured.
     scopes: Vec<String>,
     state: Mutex<TokenState>,
@@ -47,36 +41,36 @@ pub struct MachineTokens {
 #[derive(Debug, Default)]
 struct TokenState {
     token: Option<AccessToken>,
-    server: Option<(Arc<DiscoveredServer>, Instant)>,
-    /// The issuer that got the credential.
-    bound_to: Option<String>,
     /// Scopes of the last token and of the challenges since.
     scopes: Vec<String>,
     failed: Option<(OauthError, Instant)>,
 }
 
 impl MachineTokens {
-    /// Creates the source for a backend of type `oauth_client`. `http` applies the egress policy.
-    pub fn of(spec: &BackendSpec, http: &HttpClient, metrics: Arc<Metrics>) -> Option<Arc<Self>> {
-        let (BackendAuthKind::OauthClient, TransportSpec::Http { url }) =
-            (spec.auth.kind, &spec.transport)
-        else {
-            return None;
-        };
+    /// Creates the source for a backend whose body has a credential of the broker.
+    pub(super) fn of(
+        spec: &BackendSpec,
+        fetcher: OauthFetcher,
+        keys: TenantKeys,
+        metrics: Arc<Metrics>,
+    ) -> Option<Arc<Self>> {
         Some(Arc::new(Self {
-            fetcher: OauthFetcher::new(http.clone(), url),
-            backend: ProtectedBackend {
-                url: url.clone(),
-                headers: configured_headers(spec),
-                issuer: spec.auth.issuer.clone(),
-                resource: spec.auth.resource.clone(),
-            },
-            client: client_of(&spec.auth)?,
+            fetcher,
+            server: KnownServer::of(ProtectedBackend::of(spec)?),
+            client: RegisteredClient::of(&spec.auth, keys)?,
             scopes: spec.auth.scopes.clone(),
             state: Mutex::default(),
             requesting: tokio::sync::Mutex::default(),
             metrics,
         }))
+    }
+
+    /// Returns the header of a token that is not due.
+    pub(super) fn held(&self) -> Option<TokenHeader> {
+        let state = self.state.lock();
+        let token = state.token.as_ref()?;
+        let is_due = token.ends.is_some_and(|ends| Instant::now() >= ends.renew_at);
+        (!is_due).then(|| token.header.clone())
     }
 
     /// Returns the header for the next request to the backend.
@@ -162,8 +156,9 @@ impl MachineTokens {
     }
 
     async fn requested(&self, challenge: Option<Challenge>) -> Result<AccessToken, OauthError> {
-        let server = self.server(challenge.clone()).await?;
-        let scopes = self.chosen_scopes(&server, challenge.as_ref());
+        let server = self.server.get(&self.fetcher, challenge.clone()).await?;
+        let held = self.state.lock().scopes.clone();
+        let scopes = chosen_scopes(&self.scopes, &server, held, challenge.as_ref());
         let mut form = vec![
             ("grant_type", "client_credentials".to_owned()),
             ("resource", server.resource.clone()),
@@ -171,81 +166,9 @@ impl MachineTokens {
         if !scopes.is_empty() {
             form.push(("scope", scopes.join(" ")));
         }
-        let request = self.client.post(&server.token_endpoint, &server.issuer, form);
-        let request = request.ok_or_else(|| {
-            OauthError::Unavailable("no client assertion can be signed".to_owned())
-        })?;
+        let request = self.client.post(&server.token_endpoint, &server.issuer, form).await?;
         let token = request_token(&self.fetcher, request).await?;
         self.state.lock().scopes = scopes;
         Ok(token)
     }
-
-    /// Returns the server, sought again after a challenge or when its metadata is old.
-    async fn server(
-        &self,
-        challenge: Option<Challenge>,
-    ) -> Result<Arc<DiscoveredServer>, OauthError> {
-        let known = self.state.lock().server.clone();
-        if let (Some((server, found)), None) = (known, &challenge)
-            && found.elapsed() < OAUTH_METADATA_AGE_MAX
-        {
-            return Ok(server);
-        }
-        let challenge = challenge.filter(|challenge| *challenge != Challenge::default());
-        let found = Arc::new(self.backend.discover(&self.fetcher, challenge).await?);
-        let mut state = self.state.lock();
-        match &state.bound_to {
-            Some(bound) if *bound != found.issuer => {
-                return Err(OauthError::Refused(format!(
-                    "the backend names the authorization server {} now, but the credential belongs to {bound}: change auth",
-                    found.issuer
-                )));
-            }
-            _ => state.bound_to = Some(found.issuer.clone()),
-        }
-        state.server = Some((found.clone(), Instant::now()));
-        Ok(found)
-    }
-
-    /// Returns the scopes to ask for: those of the settings or of discovery, with those that the
-    /// last token had when a challenge asks for more.
-    fn chosen_scopes(
-        &self,
-        server: &DiscoveredServer,
-        challenge: Option<&Challenge>,
-    ) -> Vec<String> {
-        let configured = if self.scopes.is_empty() { &server.scopes } else { &self.scopes };
-        let wanted = challenge.filter(|challenge| challenge.wants_scopes());
-        let held = self.state.lock().scopes.clone();
-        let mut scopes: Vec<String> = match wanted {
-            Some(challenge) => held.into_iter().chain(challenge.scopes.clone()).collect(),
-            None if held.is_empty() => configured.clone(),
-            None => held,
-        };
-        let mut seen = std::collections::HashSet::new();
-        scopes.retain(|scope| seen.insert(scope.clone()));
-        scopes
-    }
-}
-
-pub(super) fn configured_headers(spec: &BackendSpec) -> HeaderMap {
-    let headers = spec.credentials.headers.iter();
-    headers.filter_map(|(name, value)| Some((name.parse().ok()?, value.parse().ok()?))).collect()
-}
-
-fn client_of(auth: &BackendAuth) -> Option<ClientAuthentication> {
-    let credential = match (&auth.client_secret, &auth.client_key) {
-        (Some(secret), _) => match auth.token_endpoint_auth_method {
-            Some(ClientAuthMethod::ClientSecretPost) => {
-                ClientCredential::Post(Secret::new(secret.as_str()))
-            }
-            _ => ClientCredential::Basic(Secret::new(secret.as_str())),
-        },
-        (None, Some(pem)) => ClientCredential::Key {
-            key: ClientKey::from_pem(pem)?,
-            key_id: auth.client_key_id.clone(),
-        },
-        (None, None) => return None,
-    };
-    Some(ClientAuthentication::new(auth.client_id.as_ref()?, credential))
 }

@@ -7,17 +7,25 @@
 //! - Each request to an authorization server passes the egress policy of backends, uses TLS unless
 //!   the server is on this machine, and follows no redirect.
 //! - A credential goes to one issuer only.
-//! - No token of a caller is ever sent: tokens come from token endpoints only.
+//! - No token of a caller is ever sent to a backend: tokens come from token endpoints only. A
+//!   caller's token goes to the token endpoint of a backend of type `token_exchange`, if its issuer
+//!   permits that.
 //! - No error and no log line shows a token or a credential.
 
 mod challenge;
+mod client_keys;
 mod connect;
 mod connections;
 mod discovery;
+mod exchanged;
 mod fetch;
+mod id_token;
+mod identity;
+mod known_server;
 mod machine;
 mod public_address;
 mod registration;
+mod subject_tokens;
 mod token_request;
 mod token_source;
 mod user_tokens;
@@ -25,12 +33,14 @@ mod vault;
 
 pub use self::{
     challenge::Challenge,
+    client_keys::ClientKeys,
     connect::{AuthorizationAnswer, PendingLogin, backend_of, digest_of, random_text},
     connections::{ConnectLink, Connections},
     fetch::{ConnectReason, OauthError},
     machine::{MachineTokens, TokenHeader},
     public_address::PublicAddress,
-    registration::{CALLBACK_PATH, CLIENT_METADATA_PATH, client_metadata},
+    registration::{CALLBACK_PATH, CLIENT_METADATA_PATH, KEY_SET_PATH, client_metadata},
+    subject_tokens::SubjectTokens,
     token_source::{LinkTokens, OauthResources, TokenSource},
     user_tokens::UserTokens,
 };

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use transport::parse_http_url;
 
 use super::{
+    client_keys::TenantKeys,
     discovery::DiscoveredServer,
     fetch::{OauthError, OauthFetcher, object},
     vault::Vault,
@@ -32,6 +33,7 @@ use crate::{
 /// Paths of the broker as a client.
 pub const CALLBACK_PATH: &str = "/oauth/callback";
 pub const CLIENT_METADATA_PATH: &str = "/oauth/client-metadata.json";
+pub const KEY_SET_PATH: &str = "/oauth/jwks.json";
 /// Life of a registration, which then is made again.
 const REGISTRATION_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
@@ -42,7 +44,6 @@ struct StoredClient {
     client_id: String,
     client_secret: Option<String>,
     method: String,
-    redirect_uri: String,
 }
 
 /// What decides about the client.
@@ -50,8 +51,10 @@ pub(super) struct ClientSettings<'a> {
     pub(super) auth: &'a BackendAuth,
     pub(super) vault: &'a Vault,
     pub(super) fetcher: &'a OauthFetcher,
+    pub(super) keys: &'a TenantKeys,
     /// Address of the broker for browsers.
     pub(super) base: &'a str,
+    pub(super) redirect_uri: String,
     pub(super) key: &'a GrantKey,
 }
 
@@ -82,7 +85,10 @@ impl ClientSettings<'_> {
     ) -> Result<ClientAuthentication, OauthError> {
         if let Some(id) = &self.auth.client_id {
             self.bind(&server.issuer, id).await?;
-            let credential = configured(self.auth, server)?;
+            let credential = match self.auth.has_own_key() {
+                true => self.keys.current().await?,
+                false => configured(self.auth, server)?,
+            };
             return Ok(ClientAuthentication::new(id, credential));
         }
         if server.flag("client_id_metadata_document_supported")
@@ -90,14 +96,13 @@ impl ClientSettings<'_> {
         {
             return Ok(ClientAuthentication::new(&id, ClientCredential::None));
         }
-        let name = format!("{} {}", self.key.backend, server.issuer);
-        let place = self.place(name);
-        let known: Option<StoredClient> = self.vault.secret(&place).await?;
-        let redirect_uri = format!("{}{CALLBACK_PATH}", self.base);
-        let client = match known.filter(|known| known.redirect_uri == redirect_uri) {
+        // A client of an earlier address is kept, because only it can renew its tokens.
+        let place =
+            self.place(format!("{} {} {}", self.key.backend, server.issuer, self.redirect_uri));
+        let client = match self.vault.secret::<StoredClient>(&place).await? {
             Some(known) => known,
             None => {
-                let made = self.register(server, redirect_uri).await?;
+                let made = self.register(server).await?;
                 self.vault.put_secret(&place, &made, REGISTRATION_LIFE).await?;
                 made
             }
@@ -138,11 +143,7 @@ impl ClientSettings<'_> {
         (uri.scheme_str() == Some("https")).then_some(url)
     }
 
-    async fn register(
-        &self,
-        server: &DiscoveredServer,
-        redirect_uri: String,
-    ) -> Result<StoredClient, OauthError> {
+    async fn register(&self, server: &DiscoveredServer) -> Result<StoredClient, OauthError> {
         let endpoint =
             server.text("registration_endpoint").and_then(|url| self.fetcher.permitted(url));
         let endpoint = endpoint.ok_or_else(|| {
@@ -185,7 +186,6 @@ impl ClientSettings<'_> {
             client_id: member("client_id").ok_or_else(refused)?,
             client_secret,
             method,
-            redirect_uri,
         })
     }
 }

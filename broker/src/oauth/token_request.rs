@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode, Uri};
 use http_body_util::Full;
 use rules::limits::oauth::OAUTH_TOKEN_BYTES_MAX;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::fetch::{OauthError, OauthFetcher, object};
 
@@ -23,6 +23,7 @@ pub(super) struct AccessToken {
     pub(super) ends: Option<TokenEnd>,
     pub(super) text: String,
     pub(super) refresh_token: Option<String>,
+    pub(super) id_token: Option<String>,
     /// Scopes that the answer names.
     pub(super) scopes: Option<Vec<String>>,
     pub(super) life: Option<Duration>,
@@ -45,53 +46,89 @@ pub(super) async fn request_token(
     fetcher: &OauthFetcher,
     request: Request<Full<Bytes>>,
 ) -> Result<AccessToken, OauthError> {
-    let place = request.uri().clone();
     let began = Instant::now();
-    let (status, body) = fetcher.send(request).await?;
-    let answer = object(&body);
-    let member = |name| answer.as_ref().and_then(|answer| answer.get(name));
-    if status != StatusCode::OK {
-        let code = error_code(member("error"));
-        let text = format!("{place} answers {status}: {code}");
-        if code == "invalid_grant" {
-            return Err(OauthError::InvalidGrant(text));
-        }
-        let is_final = status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
-        return Err(if is_final {
-            OauthError::Refused(text)
-        } else {
-            OauthError::Unavailable(text)
-        });
+    let answer = GrantedAnswer::of(fetcher, request).await?;
+    let is_bearer = |kind: &str| kind.eq_ignore_ascii_case("bearer");
+    if !answer.text("token_type").is_some_and(is_bearer) {
+        return Err(answer.unusable("token_type"));
     }
-    let unusable =
-        |what| OauthError::Refused(format!("the answer of {place} has no usable {what}"));
-    let is_bearer =
-        |value: &Value| value.as_str().is_some_and(|kind| kind.eq_ignore_ascii_case("bearer"));
-    if !member("token_type").is_some_and(is_bearer) {
-        return Err(unusable("token_type"));
-    }
-    let token = member("access_token").and_then(Value::as_str).unwrap_or_default();
-    let is_token = |token: &&str| {
-        (1..=OAUTH_TOKEN_BYTES_MAX).contains(&token.len())
-            && token.bytes().all(|byte| byte.is_ascii_graphic())
-    };
-    let header = Some(token)
-        .filter(is_token)
-        .and_then(|token| HeaderValue::from_str(&format!("Bearer {token}")).ok());
-    let mut header = header.ok_or_else(|| unusable("access_token"))?;
+    let text = answer.token("access_token").ok_or_else(|| answer.unusable("access_token"))?;
+    let header = HeaderValue::from_str(&format!("Bearer {text}")).ok();
+    let mut header = header.ok_or_else(|| answer.unusable("access_token"))?;
     header.set_sensitive(true);
-    let life = member("expires_in").and_then(seconds);
+    let life = answer.members.get("expires_in").and_then(seconds);
     let ends = life.and_then(|life| {
         Some(TokenEnd {
             renew_at: began.checked_add(life.mul_f64(0.8))?,
             expires_at: began.checked_add(life)?,
         })
     });
-    let refresh_token = member("refresh_token").and_then(Value::as_str);
-    let refresh_token = refresh_token.filter(is_token).map(str::to_owned);
-    let scopes = member("scope").and_then(Value::as_str);
+    let scopes = answer.text("scope");
     let scopes = scopes.map(|scopes| scopes.split_ascii_whitespace().map(str::to_owned).collect());
-    Ok(AccessToken { header, ends, text: token.to_owned(), refresh_token, scopes, life })
+    Ok(AccessToken {
+        header,
+        ends,
+        refresh_token: answer.token("refresh_token"),
+        id_token: answer.token("id_token"),
+        scopes,
+        life,
+        text,
+    })
+}
+
+/// Requests an assertion of a type by token exchange (RFC 8693, 2.2.1). An assertion is not an access
+/// token, though it comes in the same member.
+pub(super) async fn request_assertion(
+    fetcher: &OauthFetcher,
+    request: Request<Full<Bytes>>,
+    issued_type: &str,
+) -> Result<String, OauthError> {
+    let answer = GrantedAnswer::of(fetcher, request).await?;
+    if answer.text("issued_token_type") != Some(issued_type) {
+        return Err(answer.unusable("issued_token_type"));
+    }
+    answer.token("access_token").ok_or_else(|| answer.unusable("access_token"))
+}
+
+/// The answer of a token endpoint to a request that it granted.
+struct GrantedAnswer {
+    place: Uri,
+    members: Map<String, Value>,
+}
+
+impl GrantedAnswer {
+    async fn of(fetcher: &OauthFetcher, request: Request<Full<Bytes>>) -> Result<Self, OauthError> {
+        let place = request.uri().clone();
+        let (status, body) = fetcher.send(request).await?;
+        let members = object(&body).unwrap_or_default();
+        if status == StatusCode::OK {
+            return Ok(Self { place, members });
+        }
+        let code = error_code(members.get("error"));
+        let text = format!("{place} answers {status}: {code}");
+        if code == "invalid_grant" {
+            return Err(OauthError::InvalidGrant(text));
+        }
+        let is_final = status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
+        Err(if is_final { OauthError::Refused(text) } else { OauthError::Unavailable(text) })
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.members.get(name)?.as_str()
+    }
+
+    /// Returns a member that has the form of a token.
+    fn token(&self, name: &str) -> Option<String> {
+        let is_token = |token: &&str| {
+            (1..=OAUTH_TOKEN_BYTES_MAX).contains(&token.len())
+                && token.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        self.text(name).filter(is_token).map(str::to_owned)
+    }
+
+    fn unusable(&self, what: &str) -> OauthError {
+        OauthError::Refused(format!("the answer of {} has no usable {what}", self.place))
+    }
 }
 
 /// Returns a life in seconds. Some servers write it as text.

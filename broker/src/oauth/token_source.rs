@@ -7,11 +7,23 @@ use protocol::ids::{BackendId, PrincipalId, TenantId};
 use transport::HttpClient;
 
 use super::{
-    challenge::Challenge, fetch::OauthError, machine::MachineTokens, public_address::PublicAddress,
-    user_tokens::UserTokens,
+    challenge::Challenge,
+    client_keys::{ClientKeys, RegisteredClient, TenantKeys},
+    discovery::ProtectedBackend,
+    exchanged::{ExchangedTokens, SubjectOrigin},
+    fetch::{OauthError, OauthFetcher},
+    known_server::KnownServer,
+    machine::MachineTokens,
+    public_address::PublicAddress,
+    subject_tokens::SubjectTokens,
+    user_tokens::{AuthorizationPlace, UserTokens},
+    vault::Vault,
 };
 use crate::{
-    config::spec::BackendSpec, metrics::Metrics, oauth::TokenHeader, persistence::Persistence,
+    config::spec::{BackendAuth, BackendAuthKind, BackendSpec, CatalogAuth, IdentityProvider},
+    metrics::Metrics,
+    oauth::TokenHeader,
+    persistence::Persistence,
 };
 
 /// Source of the tokens of one backend.
@@ -19,8 +31,10 @@ use crate::{
 pub enum TokenSource {
     /// All principals share the tokens.
     Machine(Arc<MachineTokens>),
-    /// Each principal has tokens.
+    /// Each principal connects an account.
     User(Arc<UserTokens>),
+    /// Each principal has tokens that are made of another one.
+    Exchanged(Arc<ExchangedTokens>),
 }
 
 /// What sources need of the process.
@@ -30,6 +44,17 @@ pub struct OauthResources {
     pub durable: Arc<Persistence>,
     pub metrics: Arc<Metrics>,
     pub address: Arc<PublicAddress>,
+    pub client_keys: Arc<ClientKeys>,
+    pub subjects: Arc<SubjectTokens>,
+}
+
+/// The backend that a source is made for.
+struct SourceSettings<'s> {
+    tenant: &'s TenantId,
+    backend: &'s BackendId,
+    spec: &'s BackendSpec,
+    place: ProtectedBackend,
+    resources: OauthResources,
 }
 
 impl TokenSource {
@@ -40,17 +65,120 @@ impl TokenSource {
         spec: &BackendSpec,
         resources: OauthResources,
     ) -> Option<Self> {
-        let machine = MachineTokens::of(spec, &resources.http, resources.metrics.clone());
-        machine
-            .map(Self::Machine)
-            .or_else(|| UserTokens::of(tenant, backend, spec, resources).map(Self::User))
+        let place = ProtectedBackend::of(spec)?;
+        let settings = SourceSettings { tenant, backend, spec, place, resources };
+        match spec.auth.kind {
+            BackendAuthKind::None | BackendAuthKind::Bearer | BackendAuthKind::Headers => None,
+            BackendAuthKind::OauthClient => settings.machine().map(Self::Machine),
+            BackendAuthKind::OauthUser => Some(Self::User(settings.users())),
+            BackendAuthKind::TokenExchange => {
+                let origin = SubjectOrigin::Callers {
+                    tokens: settings.resources.subjects.clone(),
+                    tenant: tenant.clone(),
+                    grant: spec.auth.grant,
+                    audience: spec.auth.audience.clone(),
+                };
+                settings.exchanged(origin).map(Self::Exchanged)
+            }
+            BackendAuthKind::Enterprise => {
+                let provider = settings.provider(spec.auth.provider.as_ref()?);
+                settings.exchanged(SubjectOrigin::Provider(provider)).map(Self::Exchanged)
+            }
+        }
     }
 
+    /// Returns what manages the accounts of principals, if they connect any.
     pub fn user(&self) -> Option<&Arc<UserTokens>> {
         match self {
             Self::User(tokens) => Some(tokens),
+            Self::Exchanged(tokens) => tokens.provider(),
             Self::Machine(_) => None,
         }
+    }
+
+    /// Returns whether each principal has tokens of its own.
+    pub fn is_per_principal(&self) -> bool {
+        !matches!(self, Self::Machine(_))
+    }
+
+    /// Returns whether the tokens are made of those of callers.
+    pub fn needs_callers(&self) -> bool {
+        matches!(self, Self::Exchanged(tokens) if tokens.provider().is_none())
+    }
+}
+
+impl SourceSettings<'_> {
+    fn fetcher(&self) -> OauthFetcher {
+        OauthFetcher::new(self.resources.http.clone(), &self.place.url)
+    }
+
+    fn keys(&self) -> TenantKeys {
+        TenantKeys { keys: self.resources.client_keys.clone(), tenant: self.tenant.clone() }
+    }
+
+    fn machine(&self) -> Option<Arc<MachineTokens>> {
+        let metrics = self.resources.metrics.clone();
+        MachineTokens::of(self.spec, self.fetcher(), self.keys(), metrics)
+    }
+
+    fn users(&self) -> Arc<UserTokens> {
+        let is_service = self.spec.auth.catalog_auth == CatalogAuth::Service;
+        let service = is_service.then(|| self.machine()).flatten();
+        let place = AuthorizationPlace::Backend(self.place.clone().or_own_server());
+        self.accounts(place, self.spec.auth.clone(), service)
+    }
+
+    /// Returns the accounts at an identity provider, where the broker is another client.
+    fn provider(&self, provider: &IdentityProvider) -> Arc<UserTokens> {
+        let mut scopes = vec!["openid".to_owned()];
+        scopes.extend(provider.scopes.iter().filter(|scope| *scope != "openid").cloned());
+        let auth = BackendAuth {
+            kind: BackendAuthKind::OauthUser,
+            client_id: Some(provider.client_id.clone()),
+            client_secret: provider.client_secret.clone(),
+            issuer: Some(provider.issuer.clone()),
+            scopes,
+            ..BackendAuth::default()
+        };
+        let place = AuthorizationPlace::Provider {
+            issuer: provider.issuer.clone(),
+            comparison: self.spec.auth.issuer_compare,
+            backend_url: self.place.url.clone(),
+        };
+        self.accounts(place, auth, None)
+    }
+
+    fn accounts(
+        &self,
+        place: AuthorizationPlace,
+        auth: BackendAuth,
+        service: Option<Arc<MachineTokens>>,
+    ) -> Arc<UserTokens> {
+        Arc::new(UserTokens {
+            tenant: self.tenant.clone(),
+            backend_id: self.backend.clone(),
+            place,
+            auth,
+            fetcher: self.fetcher(),
+            vault: Vault(self.resources.durable.clone()),
+            address: self.resources.address.clone(),
+            keys: self.keys(),
+            service,
+            metrics: self.resources.metrics.clone(),
+            state: Default::default(),
+        })
+    }
+
+    fn exchanged(&self, origin: SubjectOrigin) -> Option<Arc<ExchangedTokens>> {
+        Some(Arc::new(ExchangedTokens {
+            fetcher: self.fetcher(),
+            server: KnownServer::of(self.place.clone()),
+            client: RegisteredClient::of(&self.spec.auth, self.keys())?,
+            scopes: self.spec.auth.scopes.clone(),
+            origin,
+            metrics: self.resources.metrics.clone(),
+            state: Default::default(),
+        }))
     }
 }
 
@@ -63,11 +191,23 @@ pub struct LinkTokens {
 }
 
 impl LinkTokens {
+    /// Returns the header for the next request, if it is at hand and not due.
+    pub fn held(&self) -> Option<TokenHeader> {
+        match (&self.source, &self.principal) {
+            (TokenSource::Machine(tokens), _) => tokens.held(),
+            (TokenSource::User(tokens), Some(principal)) => tokens.cached(principal),
+            (TokenSource::Exchanged(tokens), Some(principal)) => tokens.held(principal),
+            (_, None) => None,
+        }
+    }
+
     /// Returns the header for the next request.
     pub fn header(&self) -> BoxFuture<'_, Result<TokenHeader, OauthError>> {
+        let principal = self.principal.as_ref();
         match &self.source {
             TokenSource::Machine(tokens) => tokens.header().boxed(),
-            TokenSource::User(tokens) => tokens.header(self.principal.as_ref()).boxed(),
+            TokenSource::User(tokens) => tokens.header(principal).boxed(),
+            TokenSource::Exchanged(tokens) => tokens.header(principal).boxed(),
         }
     }
 
@@ -78,10 +218,12 @@ impl LinkTokens {
         refused: &'t TokenHeader,
         challenge: Option<Challenge>,
     ) -> BoxFuture<'t, Result<Option<TokenHeader>, OauthError>> {
+        let principal = self.principal.as_ref();
         match &self.source {
             TokenSource::Machine(tokens) => tokens.renewed(refused, challenge).map_ok(Some).boxed(),
-            TokenSource::User(tokens) => {
-                tokens.renewed(self.principal.as_ref(), refused, challenge).boxed()
+            TokenSource::User(tokens) => tokens.renewed(principal, refused, challenge).boxed(),
+            TokenSource::Exchanged(tokens) => {
+                tokens.renewed(principal, refused, challenge).map_ok(Some).boxed()
             }
         }
     }

@@ -6,7 +6,7 @@
 //! - A rotated refresh token is on disk before its access token is used.
 //! - A refresh token is used under a lease of its row. A result is written over the version that
 //!   was leased only, so a process that is late changes nothing.
-//! - A grant is for one URL of the backend.
+//! - A grant is for one URL of the backend, or for one identity provider.
 
 use std::{
     collections::HashMap,
@@ -27,17 +27,18 @@ use rules::limits::oauth::{
 
 use super::{
     challenge::Challenge,
+    client_keys::{TenantKeys, signed},
     discovery::{DiscoveredServer, ProtectedBackend},
     fetch::{ConnectReason, OauthError, OauthFetcher},
-    machine::{TokenHeader, configured_headers},
+    machine::{MachineTokens, TokenHeader},
     public_address::PublicAddress,
-    registration::ClientSettings,
+    registration::{CALLBACK_PATH, ClientSettings},
     token_request::{AccessToken, request_token},
-    token_source::OauthResources,
     vault::{Grant, OpenGrant, Vault, now_us},
 };
 use crate::{
-    config::spec::{BackendAuth, BackendAuthKind, BackendSpec, TransportSpec},
+    auth::ClientAuthentication,
+    config::spec::{BackendAuth, IssuerComparison},
     metrics::Metrics,
     persistence::fault_point,
 };
@@ -47,12 +48,44 @@ use crate::{
 pub struct UserTokens {
     pub(super) tenant: TenantId,
     pub(super) backend_id: BackendId,
-    pub(super) backend: ProtectedBackend,
+    pub(super) place: AuthorizationPlace,
     pub(super) auth: BackendAuth,
     pub(super) fetcher: OauthFetcher,
     pub(super) vault: Vault,
     pub(super) address: Arc<PublicAddress>,
-    metrics: Arc<Metrics>,
+    pub(super) keys: TenantKeys,
+    /// Source of the tokens with which lists are fetched, if it is not a principal.
+    pub(super) service: Option<Arc<MachineTokens>>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) state: UserTokenState,
+}
+
+/// Where principals have their accounts.
+#[derive(Debug)]
+pub(super) enum AuthorizationPlace {
+    /// At the server that the backend names.
+    Backend(ProtectedBackend),
+    /// At an identity provider, for the backend with this URL.
+    Provider { issuer: String, comparison: IssuerComparison, backend_url: String },
+}
+
+impl AuthorizationPlace {
+    /// Returns the URL that a grant is for.
+    pub(super) fn url(&self) -> &str {
+        match self {
+            Self::Backend(backend) => &backend.url,
+            Self::Provider { backend_url, .. } => backend_url,
+        }
+    }
+
+    pub(super) fn is_provider(&self) -> bool {
+        matches!(self, Self::Provider { .. })
+    }
+}
+
+/// What a process remembers of the tokens of a backend's principals.
+#[derive(Debug, Default)]
+pub(super) struct UserTokenState {
     server: Mutex<Option<(Arc<DiscoveredServer>, Instant)>>,
     cache: Mutex<HashMap<PrincipalId, CachedToken>>,
     /// Puts the renewals of a principal in order. The locks hold no data.
@@ -76,37 +109,6 @@ struct CachedToken {
 }
 
 impl UserTokens {
-    pub(super) fn of(
-        tenant: &TenantId,
-        backend: &BackendId,
-        spec: &BackendSpec,
-        resources: OauthResources,
-    ) -> Option<Arc<Self>> {
-        let (BackendAuthKind::OauthUser, TransportSpec::Http { url }) =
-            (spec.auth.kind, &spec.transport)
-        else {
-            return None;
-        };
-        Some(Arc::new(Self {
-            tenant: tenant.clone(),
-            backend_id: backend.clone(),
-            backend: ProtectedBackend {
-                url: url.clone(),
-                headers: configured_headers(spec),
-                issuer: spec.auth.issuer.clone(),
-                resource: spec.auth.resource.clone(),
-            },
-            auth: spec.auth.clone(),
-            fetcher: OauthFetcher::new(resources.http, url),
-            vault: Vault(resources.durable),
-            address: resources.address,
-            metrics: resources.metrics,
-            server: Mutex::default(),
-            cache: Mutex::default(),
-            turns: Mutex::default(),
-        }))
-    }
-
     /// Returns the address at which a person connects an account.
     pub fn connect_url(&self) -> Option<String> {
         self.address.base().map(|base| format!("{base}/connect/{}", self.backend_id))
@@ -125,6 +127,9 @@ impl UserTokens {
         &self,
         principal: Option<&PrincipalId>,
     ) -> Result<TokenHeader, OauthError> {
+        if let (None, Some(service)) = (principal, &self.service) {
+            return service.header().await;
+        }
         let principal = self.resolved(principal).await?;
         if let Some(cached) = self.cached(&principal) {
             return Ok(cached);
@@ -144,6 +149,9 @@ impl UserTokens {
         refused: &TokenHeader,
         challenge: Option<Challenge>,
     ) -> Result<Option<TokenHeader>, OauthError> {
+        if let (None, Some(service)) = (principal, &self.service) {
+            return service.renewed(refused, challenge).await.map(Some);
+        }
         let principal = self.resolved(principal).await?;
         let turn = self.turn(&principal);
         let _turn = turn.lock().await;
@@ -166,22 +174,25 @@ impl UserTokens {
 
     /// Drops what this process remembers of a principal.
     pub(super) fn forget(&self, principal: &PrincipalId) {
-        self.cache.lock().remove(principal);
+        self.state.cache.lock().remove(principal);
     }
 
     async fn resolved(&self, principal: Option<&PrincipalId>) -> Result<PrincipalId, OauthError> {
         match principal {
             Some(principal) => Ok(principal.clone()),
-            None => {
-                let first = self.vault.first(&self.key(&PrincipalId::new(""))).await?;
-                let first = first.map(|open| open.stored.record.key.principal);
-                first.ok_or(OauthError::Unconnected(ConnectReason::New))
-            }
+            None => self.first_principal().await,
         }
     }
 
-    fn cached(&self, principal: &PrincipalId) -> Option<TokenHeader> {
-        let cache = self.cache.lock();
+    /// Returns the principal that connected first.
+    pub(super) async fn first_principal(&self) -> Result<PrincipalId, OauthError> {
+        let first = self.vault.first(&self.key(&PrincipalId::new(""))).await?;
+        let first = first.map(|open| open.stored.record.key.principal);
+        first.ok_or(OauthError::Unconnected(ConnectReason::New))
+    }
+
+    pub(super) fn cached(&self, principal: &PrincipalId) -> Option<TokenHeader> {
+        let cache = self.state.cache.lock();
         let cached = cache.get(principal)?;
         let is_fresh = cached.read_at.elapsed() < GRANT_LOOK_INTERVAL;
         let is_due = cached.renew_at_us.is_some_and(|at| at <= now_us());
@@ -189,7 +200,7 @@ impl UserTokens {
     }
 
     fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock();
+        let mut turns = self.state.turns.lock();
         if turns.len() >= GRANT_CACHED_MAX {
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         }
@@ -204,7 +215,7 @@ impl UserTokens {
             read_at: Instant::now(),
             renew_at_us: grant.renew_at_us,
         };
-        let mut cache = self.cache.lock();
+        let mut cache = self.state.cache.lock();
         if cache.len() >= GRANT_CACHED_MAX {
             cache.clear();
         }
@@ -226,7 +237,7 @@ impl UserTokens {
             let new = OauthError::Unconnected(ConnectReason::New);
             let open = self.vault.grant(&key).await?.ok_or(new)?;
             if open.stored.record.state != GrantState::Connected
-                || open.grant.url != self.backend.url
+                || open.grant.url != self.place.url()
             {
                 return Err(OauthError::Unconnected(ConnectReason::Ended));
             }
@@ -254,7 +265,7 @@ impl UserTokens {
             if !must_wait {
                 let header = self.remember(principal, &open.grant)?;
                 // Looks again before the interval is over, because another process renews it.
-                if let Some(cached) = self.cache.lock().get_mut(principal) {
+                if let Some(cached) = self.state.cache.lock().get_mut(principal) {
                     cached.renew_at_us = Some(now_us() + 1_000_000);
                 }
                 return Ok(header);
@@ -327,31 +338,46 @@ impl UserTokens {
             let text = format!("the backend names another server than {}", record.issuer);
             return Err(OauthError::InvalidGrant(text));
         }
-        let client = self.settings(&record.key)?.client(&server).await?;
-        let form = vec![
+        let settings = self.settings(&record.key, Some(&grant.redirect_uri))?;
+        let client = settings.client(&server).await?;
+        let mut form = vec![
             ("grant_type", "refresh_token".to_owned()),
             ("refresh_token", grant.refresh_token.clone().unwrap_or_default()),
-            ("resource", grant.resource.clone()),
         ];
-        let request = client.post(&server.token_endpoint, &server.issuer, form);
-        request
-            .ok_or_else(|| OauthError::Unavailable("no client assertion can be signed".to_owned()))
+        form.extend(for_resource(&grant.resource));
+        signed(&client, &server.token_endpoint, &server.issuer, form)
     }
 
+    /// Returns the broker as the client at the server, for a request in the name of a principal.
+    pub(super) async fn client(
+        &self,
+        principal: &PrincipalId,
+    ) -> Result<(ClientAuthentication, Arc<DiscoveredServer>), OauthError> {
+        let server = self.discovered(None).await?;
+        let client = self.settings(&self.key(principal), None)?.client(&server).await?;
+        Ok((client, server))
+    }
+
+    /// Returns what decides about the client. `redirect_uri`: that of an earlier request.
     pub(super) fn settings<'a>(
         &'a self,
         key: &'a GrantKey,
+        redirect_uri: Option<&str>,
     ) -> Result<ClientSettings<'a>, OauthError> {
         let unknown = || {
             OauthError::Refused(
                 "browsers cannot reach the broker: set auth.resource to its address".to_owned(),
             )
         };
+        let base = self.address.base().ok_or_else(unknown)?;
+        let own = || format!("{base}{CALLBACK_PATH}");
         Ok(ClientSettings {
+            redirect_uri: redirect_uri.map_or_else(own, str::to_owned),
             auth: &self.auth,
             vault: &self.vault,
             fetcher: &self.fetcher,
-            base: self.address.base().ok_or_else(unknown)?,
+            keys: &self.keys,
+            base,
             key,
         })
     }
@@ -362,27 +388,40 @@ impl UserTokens {
         challenge: Option<Challenge>,
     ) -> Result<Arc<DiscoveredServer>, OauthError> {
         if challenge.is_none()
-            && let Some((server, found)) = &*self.server.lock()
+            && let Some((server, found)) = &*self.state.server.lock()
             && found.elapsed() < OAUTH_METADATA_AGE_MAX
         {
             return Ok(server.clone());
         }
-        let found = Arc::new(self.backend.discover(&self.fetcher, challenge).await?);
-        *self.server.lock() = Some((found.clone(), Instant::now()));
+        let found = match &self.place {
+            AuthorizationPlace::Backend(backend) => {
+                backend.discover(&self.fetcher, challenge).await
+            }
+            AuthorizationPlace::Provider { issuer, comparison, .. } => {
+                DiscoveredServer::of_issuer(&self.fetcher, issuer, *comparison).await
+            }
+        };
+        let found = Arc::new(found?);
+        *self.state.server.lock() = Some((found.clone(), Instant::now()));
         Ok(found)
     }
 
     /// Finds the server of the backend again, and remembers it.
     pub(super) async fn discovered_now(&self) -> Result<Arc<DiscoveredServer>, OauthError> {
-        *self.server.lock() = None;
+        *self.state.server.lock() = None;
         self.discovered(None).await
     }
 
     /// Marks a grant that cannot be used any more, unless it has changed.
-    async fn ended(&self, key: &GrantKey, open: &OpenGrant) -> OauthError {
+    pub(super) async fn ended(&self, key: &GrantKey, open: &OpenGrant) -> OauthError {
         self.forget(&key.principal);
         let record = &open.stored.record;
-        let lost = Grant { access_token: String::new(), refresh_token: None, ..open.grant.clone() };
+        let lost = Grant {
+            access_token: String::new(),
+            refresh_token: None,
+            id_token: None,
+            ..open.grant.clone()
+        };
         let ends = (GrantState::Reconnect, None);
         let put = self.vault.put(key, &record.issuer, &lost, ends, Some(open.stored.version));
         match put.await {
@@ -415,6 +454,12 @@ impl UserTokens {
     }
 }
 
+/// Returns the member that names the resource of a request. Tokens of an identity provider are for
+/// none.
+pub(super) fn for_resource(resource: &str) -> Option<(&'static str, String)> {
+    (!resource.is_empty()).then(|| ("resource", resource.to_owned()))
+}
+
 /// Returns the header of a token.
 fn bearer(token: &str) -> Option<TokenHeader> {
     let mut header = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
@@ -430,6 +475,7 @@ pub(super) fn with_token(grant: Grant, token: &AccessToken) -> Grant {
     Grant {
         access_token: token.text.clone(),
         refresh_token: token.refresh_token.clone().or(grant.refresh_token.clone()),
+        id_token: token.id_token.clone().or(grant.id_token.clone()),
         renew_at_us,
         scopes: token.scopes.clone().unwrap_or_else(|| grant.scopes.clone()),
         ..grant

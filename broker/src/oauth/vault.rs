@@ -24,6 +24,9 @@ pub(super) struct Grant {
     pub(super) access_token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refresh_token: Option<String>,
+    /// What an identity provider says of the principal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) id_token: Option<String>,
     /// Time from which a new access token is sought, in microseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) renew_at_us: Option<i64>,
@@ -32,6 +35,9 @@ pub(super) struct Grant {
     /// Scopes to ask for when the principal connects again.
     pub(super) wanted: Vec<String>,
     pub(super) resource: String,
+    /// Redirect URI of the client that got the tokens. Another client cannot renew them.
+    #[serde(default)]
+    pub(super) redirect_uri: String,
     /// URL of the backend that the tokens are for.
     pub(super) url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,11 +145,31 @@ impl Vault {
         value: &impl Serialize,
         life: Duration,
     ) -> Result<(), OauthError> {
-        let text = serde_json::to_vec(value).unwrap_or_default();
-        let unsealed = |_| OauthError::Unavailable("a secret cannot be sealed".to_owned());
-        let sealed = self.0.seal.seal(&secret_place(key), &text).map_err(unsealed)?;
+        let sealed = self.sealed_secret(key, value)?;
         let put = self.0.store.put_secret(key, &sealed, life);
         self.0.ask("put_secret", put).await.map_err(away)
+    }
+
+    /// Writes a secret unless there is one.
+    pub(super) async fn add_secret(
+        &self,
+        key: &SecretKey,
+        value: &impl Serialize,
+        life: Duration,
+    ) -> Result<(), OauthError> {
+        let sealed = self.sealed_secret(key, value)?;
+        let add = self.0.store.add_secret(key, &sealed, life);
+        self.0.ask("add_secret", add).await.map_err(away)
+    }
+
+    fn sealed_secret(
+        &self,
+        key: &SecretKey,
+        value: &impl Serialize,
+    ) -> Result<Vec<u8>, OauthError> {
+        let text = serde_json::to_vec(value).unwrap_or_default();
+        let unsealed = |_| OauthError::Unavailable("a secret cannot be sealed".to_owned());
+        self.0.seal.seal(&secret_place(key), &text).map_err(unsealed)
     }
 
     pub(super) async fn secret<T: DeserializeOwned>(

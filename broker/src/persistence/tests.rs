@@ -274,6 +274,14 @@ impl GrantStore for Meddled {
     ) -> Result<(), StoreError> {
         self.inner.put_secret(key, sealed, life).await
     }
+    async fn add_secret(
+        &self,
+        key: &SecretKey,
+        sealed: &[u8],
+        life: Duration,
+    ) -> Result<(), StoreError> {
+        self.inner.add_secret(key, sealed, life).await
+    }
     async fn secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.secret(key).await
     }

@@ -1,169 +1,15 @@
 //! Accounts that people connect at backends: the pages, the grants, and what clients get before and
 //! after.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
+use std::sync::Arc;
+
+use serde_json::json;
+use testkit::{Collector, eventually};
+
+use crate::{
+    accounts::{Browser, World, between, call, member, outputs, parameter, places_of},
+    builder, text_of,
 };
-
-use bytes::Bytes;
-use http::Request;
-use http_body_util::Full;
-use parking_lot::Mutex;
-use serde_json::{Value, json};
-use testkit::{
-    AuthorizationServer, FakeBackend, GateAnswer, TestBroker, TestClient, TokenRequest, eventually,
-    http::{RawResponse, send_http1},
-    within,
-};
-
-use crate::{builder, text_of};
-
-/// A browser: cookies, and requests to the broker.
-struct Browser<'b> {
-    broker: &'b TestBroker,
-    cookies: Mutex<HashMap<String, String>>,
-}
-
-impl<'b> Browser<'b> {
-    fn new(broker: &'b TestBroker) -> Self {
-        Self { broker, cookies: Mutex::default() }
-    }
-
-    async fn send(&self, method: &str, path: &str, form: &str) -> RawResponse {
-        let cookies: Vec<String> =
-            self.cookies.lock().iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let address = self.broker.http_address();
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", address.to_string())
-            .header("cookie", cookies.join("; "))
-            .header("content-type", "application/x-www-form-urlencoded")
-            .body(Full::new(Bytes::from(form.to_owned())))
-            .unwrap();
-        let answer = within("a page", send_http1(address, request)).await.unwrap();
-        for value in answer.headers.get_all("set-cookie") {
-            let (name, value) = value.to_str().unwrap().split_once('=').unwrap();
-            let value = value.split(';').next().unwrap();
-            self.cookies.lock().insert(name.to_owned(), value.to_owned());
-        }
-        answer
-    }
-
-    /// Opens the page of the backend and sends its form. Returns the address of the authorization
-    /// request.
-    async fn begin(&self) -> String {
-        let page = self.send("GET", "/connect/b", "").await;
-        assert_eq!(page.status, 200);
-        assert_eq!(page.header("x-frame-options"), Some("DENY"));
-        let page = page.text().await;
-        let proof = between(&page, "name=\"proof\" value=\"", "\"").expect(&page);
-        let sent = self.send("POST", "/connect/b", &format!("proof={proof}")).await;
-        let status = sent.status;
-        let location = sent.header("location").map(str::to_owned);
-        location.unwrap_or_else(|| panic!("no redirect, but {status}"))
-    }
-
-    /// Plays the authorization server's redirect back.
-    async fn answer(&self, request: &str, more: &str) -> u16 {
-        let state = parameter(request, "state").expect(request);
-        self.send("GET", &format!("/oauth/callback?state={state}{more}"), "").await.status
-    }
-
-    async fn connect(&self) -> u16 {
-        let request = self.begin().await;
-        self.answer(&request, "&code=code-1").await
-    }
-}
-
-fn between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'t str> {
-    text.split_once(before)?.1.split_once(after).map(|(found, _)| found)
-}
-
-fn parameter(url: &str, name: &str) -> Option<String> {
-    let mut pairs = url.split_once('?')?.1.split('&').filter_map(|pair| pair.split_once('='));
-    let (_, value) = pairs.find(|(found, _)| *found == name)?;
-    Some(value.to_owned())
-}
-
-fn member(request: &TokenRequest, name: &str) -> Option<String> {
-    parameter(&format!("?{}", request.form), name)
-}
-
-/// A backend that demands a token of each user, and its authorization server.
-struct World {
-    backend: FakeBackend,
-    server: AuthorizationServer,
-    accepted: Arc<Mutex<HashSet<String>>>,
-}
-
-impl World {
-    async fn start(life: u64) -> Self {
-        let (backend, server) = (FakeBackend::echo().await, AuthorizationServer::start().await);
-        let accepted = Arc::<Mutex<HashSet<String>>>::default();
-        let issued = accepted.clone();
-        let used = Mutex::new(HashSet::new());
-        server.set_metadata(json!({"code_challenge_methods_supported": ["S256"]}));
-        // Rotation with detection of reuse: a refresh token that comes twice ends everything.
-        server.answer_tokens(Arc::new(move |request, number| {
-            if let Some(refresh) = member(request, "refresh_token")
-                && !used.lock().insert(refresh)
-            {
-                issued.lock().clear();
-                return (400, json!({"error": "invalid_grant"}));
-            }
-            let token = format!("token-{number}");
-            issued.lock().insert(format!("Bearer {token}"));
-            (200, json!({"access_token": token, "token_type": "Bearer", "expires_in": life, "refresh_token": format!("refresh-{number}")}))
-        }));
-        let world = Self { backend, server, accepted };
-        world.gate(false);
-        world
-    }
-
-    fn gate(&self, needs_scope: bool) {
-        let document = json!({"resource": self.backend.url(), "authorization_servers": [self.server.issuer()]});
-        let accepted = self.accepted.clone();
-        self.backend.gate(move |path, headers| {
-            let answer = |status, challenge: Option<&str>, body: Value| {
-                let challenge =
-                    challenge.map(|text| ("www-authenticate".to_owned(), text.to_owned()));
-                Some(GateAnswer { status, headers: challenge.into_iter().collect(), body })
-            };
-            if path.starts_with("/.well-known/") {
-                return answer(200, None, document.clone());
-            }
-            let header = headers.get("authorization").and_then(|value| value.to_str().ok());
-            match header.is_some_and(|header| accepted.lock().contains(header)) {
-                false => answer(401, Some("Bearer"), json!({})),
-                true if needs_scope => answer(
-                    403,
-                    Some("Bearer error=\"insufficient_scope\", scope=\"more\""),
-                    json!({}),
-                ),
-                true => None,
-            }
-        });
-    }
-
-    fn spec(&self) -> Value {
-        let mut spec = self.backend.spec();
-        spec["auth"] = json!({"type": "oauth_user", "client_id": "broker", "scopes": ["base"]});
-        spec
-    }
-
-    async fn broker(&self) -> TestBroker {
-        let broker = builder().single_process().start().await;
-        let (status, view) = broker.admin().put_backend("default", "b", &self.spec()).await;
-        assert_eq!(status, 201, "{view}");
-        broker
-    }
-}
-
-async fn call(client: &TestClient, tool: &str) -> Value {
-    client.result("tools/call", json!({"name": tool, "arguments": {}})).await
-}
 
 #[tokio::test]
 async fn a_user_connects_an_account_and_the_backend_gets_its_token() {
@@ -339,4 +185,49 @@ async fn a_shared_link_cannot_carry_tokens_of_users() {
     let (status, problem) = broker.admin().put_backend("default", "b", &spec).await;
     assert_eq!(status, 400, "{problem}");
     assert_eq!(problem["field"], "auth.type");
+}
+
+/// Returns a text that occurs nowhere by chance.
+fn canary(of: &str, number: usize) -> String {
+    format!("{of}-canary-7f3a9c51-{number:08}-0123456789")
+}
+
+#[tokio::test]
+async fn tokens_of_users_are_in_no_output_and_in_no_file() {
+    let world = World::start(3600).await;
+    let accepted = world.accepted.clone();
+    world.server.answer_tokens(Arc::new(move |_, number| {
+        let (access, refresh) = (canary("access", number), canary("refresh", number));
+        accepted.lock().insert(format!("Bearer {access}"));
+        (200, json!({"access_token": access, "token_type": "Bearer", "expires_in": 3600, "refresh_token": refresh}))
+    }));
+    let collector = Collector::start().await;
+    let traces = json!({"telemetry": {"traces": {"endpoint": collector.endpoint()}}});
+    let broker = builder().single_process().config(traces).start().await;
+    let mut spec = world.spec();
+    spec["auth"]["client_secret"] = json!(canary("secret", 0));
+    assert_eq!(broker.admin().put_backend("default", "b", &spec).await.0, 201);
+    let browser = Browser::new(&broker);
+    let request = browser.begin().await;
+    let (code, state) = (canary("code", 0), parameter(&request, "state").unwrap());
+    assert_eq!(browser.answer(&request, &format!("&code={code}")).await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let client = broker.client("/mcp").header("traceparent", trace).connected(json!({})).await;
+    assert_ne!(call(&client, "b__echo").await["isError"], true);
+    // A refused token is not shown either.
+    world.accepted.lock().clear();
+    assert_ne!(call(&client, "b__echo").await["isError"], true);
+    eventually("spans", || async {
+        if collector.spans().is_empty() { Err("none") } else { Ok(()) }
+    })
+    .await;
+    let seen = format!("{:?}", world.backend.recorded()).into_bytes();
+    assert_eq!(places_of(&[&canary("access", 1)], &[("it".to_owned(), seen)]), ["it"]);
+    let mut secrets = vec![code, state, canary("secret", 0)];
+    for number in 1..=2 {
+        secrets.extend([canary("access", number), canary("refresh", number)]);
+    }
+    let secrets: Vec<&str> = secrets.iter().map(String::as_str).collect();
+    assert_eq!(places_of(&secrets, &outputs(&broker, &collector.spans()).await), [""; 0]);
 }

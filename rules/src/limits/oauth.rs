@@ -24,6 +24,12 @@ pub const GRANT_LEASE: Duration = Duration::from_secs(15);
 pub const GRANT_WAIT_MAX: Duration = Duration::from_secs(20);
 /// Interval at which a replica looks whether another one has renewed a token.
 pub const GRANT_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest wait for the token of a caller that another replica saw.
+pub const SUBJECT_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Time for which the broker signs with one key that it made.
+pub const CLIENT_KEY_PERIOD: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// Time for which a replica publishes a set of its keys without a look at the database.
+pub const CLIENT_KEY_SET_AGE_MAX: Duration = Duration::from_secs(60);
 /// Life of an authorization request that a browser began.
 pub const CONNECT_REQUEST_LIFE: Duration = Duration::from_secs(600);
 /// Life of a one-time link to the connect page.

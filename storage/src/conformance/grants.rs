@@ -121,6 +121,23 @@ pub async fn a_secret_is_taken_once_and_expires(store: &dyn DurableStore) -> Out
     Ok(())
 }
 
+pub async fn the_first_added_secret_stays_until_it_expires(store: &dyn DurableStore) -> Outcome {
+    let texts: Vec<Vec<u8>> = (0..8).map(|number| vec![number, 255]).collect();
+    let key = secret("k");
+    join_all(texts.iter().map(|text| store.add_secret(&key, text, LONG)))
+        .await
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
+    let first = store.secret(&key).await?.expect("a secret");
+    assert!(texts.contains(&first));
+    store.add_secret(&key, b"later", LONG).await?;
+    assert_eq!(store.secret(&key).await?, Some(first));
+    store.put_secret(&key, b"over", Duration::ZERO).await?;
+    store.add_secret(&key, b"later", LONG).await?;
+    assert_eq!(store.secret(&key).await?.as_deref(), Some(&b"later"[..]));
+    Ok(())
+}
+
 fn secret(name: &str) -> SecretKey {
     SecretKey { kind: SecretKind::Login, tenant: tenant("acme"), name: name.to_owned() }
 }

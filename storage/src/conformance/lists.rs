@@ -84,6 +84,7 @@ macro_rules! durable_conformance {
                 the_first_connected_grant_is_found_and_grants_are_counted
                 grants_end_with_their_backend_and_their_tenant
                 a_secret_is_taken_once_and_expires
+                the_first_added_secret_stays_until_it_expires
             }
             nodes {
                 a_lease_runs_from_joining

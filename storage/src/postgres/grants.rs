@@ -166,6 +166,29 @@ impl GrantStore for PostgresStore {
         Ok(())
     }
 
+    async fn add_secret(
+        &self,
+        key: &SecretKey,
+        sealed: &[u8],
+        life: Duration,
+    ) -> Result<(), StoreError> {
+        let add = |_| {
+            sqlx::query(
+                "INSERT INTO upstream_secrets (kind, tenant, name, sealed, expires_at_us)
+                 VALUES ($1, $2, $3, $4, now_us() + $5)
+                 ON CONFLICT (kind, tenant, name) DO UPDATE SET sealed = excluded.sealed, expires_at_us = excluded.expires_at_us
+                 WHERE upstream_secrets.expires_at_us <= now_us()",
+            )
+            .bind(key.kind.name())
+            .bind(key.tenant.as_str())
+            .bind(key.name.as_str())
+            .bind(sealed)
+            .bind(micros(life))
+        };
+        self.rows_of(&self.write_pool, add).await?;
+        Ok(())
+    }
+
     async fn secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError> {
         let select = |_| {
             sqlx::query(

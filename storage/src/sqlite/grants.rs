@@ -173,6 +173,32 @@ impl GrantStore for SqliteStore {
         .await
     }
 
+    async fn add_secret(
+        &self,
+        key: &SecretKey,
+        sealed: &[u8],
+        life: Duration,
+    ) -> Result<(), StoreError> {
+        with_deadline("adding a secret", async {
+            let now = now_us();
+            let mut writing = self.begin().await?;
+            let added = sqlx::query(
+                "INSERT INTO upstream_secrets (kind, tenant, name, sealed, expires_at_us) VALUES (?, ?, ?, ?, ?)
+                 ON CONFLICT (kind, tenant, name) DO UPDATE SET sealed = excluded.sealed, expires_at_us = excluded.expires_at_us
+                 WHERE upstream_secrets.expires_at_us <= ?",
+            )
+            .bind(key.kind.name())
+            .bind(key.tenant.as_str())
+            .bind(key.name.as_str())
+            .bind(sealed)
+            .bind(now.saturating_add(micros(life)))
+            .bind(now);
+            added.execute(writing.connection()).await.map_err(map_error)?;
+            writing.commit().await
+        })
+        .await
+    }
+
     async fn secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError> {
         with_deadline("reading a secret", async {
             sqlx::query_scalar(

@@ -210,6 +210,7 @@ mod tests {
             scopes: Vec::new(),
             front: None,
             operators: None,
+            exchange: false,
             is_stored: false,
         };
         let found = |issuer: &IssuerConfig, document: Value| {

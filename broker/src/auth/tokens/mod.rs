@@ -5,7 +5,8 @@
 //! change. A request with a remembered token costs about as much as one with an API key.
 //!
 //! Invariants:
-//! - The broker keeps a keyed hash of a token, never the token.
+//! - The broker keeps a keyed hash of a token, never the token, unless its issuer lets the broker
+//!   exchange it.
 //! - Neither an answer nor the log shows a token.
 //! - The log names a reason only as far as an operator can act on it, and holds no text from
 //!   strangers.
@@ -233,6 +234,7 @@ impl TokenVerifier {
                 let opaque = issuers.values().find(|issuer| issuer.introspector.is_some());
                 let issuer = opaque.ok_or((TokenError::Form, None))?;
                 let proven = issuer.authenticate_opaque(digest, &self.keyring);
+                let proven = proven.map(|proven| kept(proven, bearer, issuer));
                 return proven.map_err(|flaw| (flaw, Some(issuer.clone())));
             }
             Err(flaw) => return Err((flaw, None)),
@@ -245,6 +247,7 @@ impl TokenVerifier {
         let proven = issuer
             .verify(&header, &jwt)
             .and_then(|()| issuer.authenticate_jwt(&header, &claims, digest, &self.keyring));
+        let proven = proven.map(|proven| kept(proven, bearer, issuer));
         proven.map_err(|flaw| (flaw, Some(issuer.clone())))
     }
 
@@ -291,6 +294,11 @@ impl TokenVerifier {
         }
         self.remembered.insert(digest, (edition, proven.clone()));
     }
+}
+
+/// Returns the caller with its token, if the issuer permits that the token is exchanged.
+fn kept(proven: AuthenticatedCaller, bearer: &str, issuer: &TokenIssuer) -> AuthenticatedCaller {
+    if issuer.config().exchange { proven.with_token(bearer) } else { proven }
 }
 
 /// Returns the denial of a token whose issuer has to be asked first.

@@ -125,6 +125,7 @@ impl TokenIssuer {
             caller: Caller { token: Some(token.clone()), ..caller },
             until: Some(CredentialExpiry::of_token(until, token)),
             recheck_at,
+            exchangeable: None,
         })
     }
 

@@ -42,10 +42,13 @@ macro_rules! on_every_ground {
     )*};
 }
 
+mod accounts;
 mod admin_api;
 mod clients;
 mod conformance;
+mod conformance_accounts;
 mod conformance_tasks;
+mod console;
 mod eras;
 mod go_server;
 mod install;

@@ -3,30 +3,94 @@
 //! A backend refuses a token before it works on the request. So the same request goes out again
 //! with another token, a few times at most.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{Request, StatusCode, header::AUTHORIZATION};
 use http_body_util::Full;
+use parking_lot::Mutex;
 use rules::limits::oauth::OAUTH_TRIES_MAX;
-use transport::{HttpClient, HttpResponse, ResponseBody};
+use transport::{HttpClient, HttpResponse, ResponseBody, VectoredBody, http_client::PreparedPost};
 
 use crate::{
     backends::link::failure::Failure,
-    oauth::{Challenge, LinkTokens, OauthError},
+    oauth::{Challenge, LinkTokens, OauthError, TokenHeader},
 };
 
-/// Sends a request with a token. After a refusal of the token, sends it with another one.
+/// Head of a link's POST with its token, encoded once.
+#[derive(Debug, Clone)]
+pub(super) struct LinkPost {
+    header: TokenHeader,
+    prepared: Arc<PreparedPost>,
+}
+
+/// The head with the token that was used last.
+#[derive(Debug, Default)]
+pub(super) struct LinkPosts(Mutex<Option<LinkPost>>);
+
+impl LinkPosts {
+    /// Returns the head with this token. `bare` makes the POST without it.
+    pub(super) fn get(
+        &self,
+        client: &HttpClient,
+        header: TokenHeader,
+        bare: impl FnOnce() -> Request<()>,
+    ) -> Option<LinkPost> {
+        let mut last = self.0.lock();
+        if let Some(known) = last.as_ref().filter(|known| known.header == header) {
+            return Some(known.clone());
+        }
+        let mut post = bare();
+        post.headers_mut().insert(AUTHORIZATION, header.clone());
+        let made = LinkPost { header, prepared: Arc::new(client.prepare(post)?) };
+        *last = Some(made.clone());
+        Some(made)
+    }
+}
+
+/// Sends a prepared POST. After a refusal of the token, sends it with another one. `post` makes the
+/// POST without a token.
+pub(super) async fn send_prepared(
+    client: &HttpClient,
+    tokens: &LinkTokens,
+    LinkPost { header, prepared }: LinkPost,
+    frame: VectoredBody,
+    post: impl FnOnce(Bytes) -> Request<Full<Bytes>>,
+) -> Result<HttpResponse<ResponseBody>, Failure> {
+    let response = client.send_prepared(&prepared, frame.clone()).await;
+    let response = response.map_err(Failure::of_send)?;
+    if ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&response.status()) {
+        return Ok(response);
+    }
+    send(client, tokens, post(frame.into_bytes()), Some((header, response))).await
+}
+
+/// A request that was sent with a token already, and its response.
+type FirstTry = (TokenHeader, HttpResponse<ResponseBody>);
+
+/// Sends a request with a token, unless that is done. After a refusal of the token, sends it with
+/// another one.
 pub(super) async fn send(
     client: &HttpClient,
     tokens: &LinkTokens,
     request: Request<Full<Bytes>>,
+    first: Option<FirstTry>,
 ) -> Result<HttpResponse<ResponseBody>, Failure> {
-    let mut header = tokens.header().await.map_err(|error| no_token(tokens, error))?;
-    let mut tries = 0;
-    loop {
+    let with = |header: &TokenHeader| {
         let mut request = request.clone();
         request.headers_mut().insert(AUTHORIZATION, header.clone());
-        let response = client.send(request).await.map_err(Failure::of_send)?;
-        tries += 1;
+        client.send(request)
+    };
+    let (mut header, mut response) = match first {
+        Some(first) => first,
+        None => {
+            let header = tokens.header().await.map_err(|error| no_token(tokens, error))?;
+            let response = with(&header).await.map_err(Failure::of_send)?;
+            (header, response)
+        }
+    };
+    let mut tries = 1;
+    loop {
         let challenge = Challenge::of(response.headers());
         let may_change = match response.status() {
             // A second token that is refused shows that another one would not help.
@@ -44,6 +108,8 @@ pub(super) async fn send(
             Some(other) => header = other,
             None => return Ok(response),
         }
+        response = with(&header).await.map_err(Failure::of_send)?;
+        tries += 1;
     }
 }
 

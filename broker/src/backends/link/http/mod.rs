@@ -23,6 +23,7 @@ use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, StatusCode, Uri,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
+    uri::Scheme,
 };
 use http_body_util::Full;
 use protocol::{envelope::Message, ids::PrincipalId, json, version::Version};
@@ -36,6 +37,7 @@ use transport::{
 
 pub(super) use self::resumption::end_unused;
 use self::{
+    authorization::{LinkPost, LinkPosts},
     content_kind::{ContentKind, EVENT_STREAM, JSON},
     event_stream::EventStreamReader,
     http_sse::PostEndpoint,
@@ -75,6 +77,8 @@ pub struct HttpWire {
     /// The prepared head of a session's POSTs. They differ only in their bodies once the session is
     /// negotiated. `None` if the library cannot prepare heads.
     prepared: OnceLock<Option<PreparedPost>>,
+    /// The same with the access token that was used last.
+    prepared_with: LinkPosts,
     limits: json::Limits,
     /// Notifications and answers that wait for their POST.
     one_way: FrameQueue,
@@ -248,6 +252,7 @@ impl HttpWire {
             session: OnceLock::new(),
             version: OnceLock::new(),
             prepared: OnceLock::new(),
+            prepared_with: LinkPosts::default(),
             limits: json::Limits { bytes_max: backend.message_bytes(), ..json::Limits::default() },
             one_way,
             endpoint: None,
@@ -365,7 +370,9 @@ impl HttpWire {
         match &self.tokens {
             None => self.client.send(request).await.map_err(Failure::of_send),
             // Boxed, because it would enlarge the future of every call.
-            Some(tokens) => Box::pin(authorization::send(&self.client, tokens, request)).await,
+            Some(tokens) => {
+                Box::pin(authorization::send(&self.client, tokens, request, None)).await
+            }
         }
     }
 
@@ -374,20 +381,42 @@ impl HttpWire {
         frame: VectoredBody,
         more: Option<HeaderMap>,
     ) -> Result<HttpResponse<ResponseBody>, Failure> {
-        // Trace headers differ from request to request, and tokens change.
+        // Trace headers differ from request to request.
         let is_usual = more.is_none()
-            && self.tokens.is_none()
             && self.version.get().is_some()
             && !telemetry::request::has_outgoing_headers();
         if is_usual
+            && self.tokens.is_none()
             && let Some(prepared) = self
                 .prepared
                 .get_or_init(|| self.client.prepare(self.post(Bytes::new(), None).map(drop)))
         {
             return self.client.send_prepared(prepared, frame).await.map_err(Failure::of_send);
         }
+        if is_usual
+            && let Some(tokens) = &self.tokens
+            && let Some(prepared) = self.prepared_with_token(tokens)
+        {
+            // Boxed, because it would enlarge the future of every call.
+            return Box::pin(authorization::send_prepared(
+                &self.client,
+                tokens,
+                prepared,
+                frame,
+                |body| self.post(body, None),
+            ))
+            .await;
+        }
         // Boxed, because it is rare and would enlarge the future of every call.
         Box::pin(self.send(self.post(frame.into_bytes(), more))).await
+    }
+
+    /// Returns the prepared head of a POST with the token of now, if that needs no request.
+    fn prepared_with_token(&self, tokens: &LinkTokens) -> Option<LinkPost> {
+        let is_plain = self.uri.scheme() == Some(&Scheme::HTTP);
+        let header = tokens.held().filter(|_| is_plain)?;
+        let bare = || self.post(Bytes::new(), None).map(drop);
+        self.prepared_with.get(&self.client, header, bare)
     }
 
     async fn body(

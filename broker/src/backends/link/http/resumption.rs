@@ -12,9 +12,12 @@ use protocol::handshake::InitializeResult;
 use rules::limits::FIRST_CATALOG_WAIT;
 
 use super::HttpWire;
-use crate::backends::{
-    backend::Backend,
-    link::{BackendSession, Era, Link, connection::Connection},
+use crate::{
+    backends::{
+        backend::Backend,
+        link::{BackendSession, Era, Link, connection::Connection},
+    },
+    oauth::TokenSource,
 };
 
 /// Resumes the session. Returns `true` if the connection counts as initialised.
@@ -47,7 +50,7 @@ async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<In
 /// Ends a session that no connection of this process has used.
 pub(crate) async fn end_unused(backend: &Arc<Backend>, session: &BackendSession) {
     // Whose session it was is unknown here, so no token may go with its end.
-    let is_of_user = backend.tokens.as_ref().is_some_and(|tokens| tokens.user().is_some());
+    let is_of_user = backend.tokens.as_ref().is_some_and(TokenSource::is_per_principal);
     let wire = HttpWire::to(backend, None, &session.url);
     let Ok((wire, _nothing_to_send)) = wire.await else { return };
     if is_of_user {

@@ -18,7 +18,7 @@ use http::{
     header::{LOCATION, ORIGIN, SET_COOKIE},
     request::Parts as HeadParts,
 };
-use protocol::ids::BackendId;
+use protocol::ids::{BackendId, TenantId};
 use rules::limits::oauth::CONNECT_FORM_BYTES_MAX;
 
 use self::{
@@ -31,12 +31,13 @@ use super::{
     response::{self, Body},
 };
 use crate::{
-    auth::{RemotePeer, adapted::form_decoded},
+    auth::{DEFAULT_TENANT, RemotePeer, adapted::form_decoded},
     broker::Broker,
     oauth::{
-        AuthorizationAnswer, CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, UserTokens,
-        backend_of, client_metadata, digest_of, random_text,
+        AuthorizationAnswer, CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, KEY_SET_PATH,
+        UserTokens, backend_of, client_metadata, digest_of, random_text,
     },
+    sessions::tenant::Tenant,
 };
 
 const CONNECT: &str = "/connect";
@@ -78,8 +79,9 @@ pub(super) async fn handle<B: RequestBody>(
         (HttpMethod::GET, CLIENT_METADATA_PATH) => {
             response::json(StatusCode::OK, client_metadata(&base).to_string().into())
         }
+        (HttpMethod::GET, KEY_SET_PATH) => visit.key_set().await,
         (HttpMethod::GET, CALLBACK_PATH) => visit.callback().await,
-        (_, CALLBACK_PATH | CLIENT_METADATA_PATH) => not_allowed(),
+        (_, CALLBACK_PATH | CLIENT_METADATA_PATH | KEY_SET_PATH) => not_allowed(),
         (HttpMethod::GET, path) => visit.show(path).await,
         (HttpMethod::POST, path) => {
             let time = broker.shared.config.timeouts.request_read;
@@ -127,6 +129,24 @@ impl Visit<'_> {
         let backend = BackendId::parse(backend).ok()?;
         let backend = self.broker.tenant(&person.tenant)?.backend(&backend)?;
         backend.tokens.as_ref()?.user().cloned()
+    }
+
+    /// Serves the public keys of a tenant. One whose backends use none looks like an unknown one.
+    async fn key_set(&self) -> Response<Body> {
+        let query = self.head.uri.query().unwrap_or_default();
+        let name = parameter(query, "tenant").unwrap_or_else(|| DEFAULT_TENANT.to_owned());
+        let tenant = TenantId::parse(&name).ok().and_then(|name| self.broker.tenant(&name));
+        let uses_keys = |tenant: &Arc<Tenant>| {
+            tenant.enabled() && tenant.backends().iter().any(|one| one.spec.auth.has_own_key())
+        };
+        let Some(tenant) = tenant.filter(uses_keys) else { return unknown() };
+        match self.broker.shared.client_keys.key_set(&tenant.id).await {
+            Ok(keys) => response::json(StatusCode::OK, keys.to_string().into()),
+            Err(error) => {
+                tracing::warn!(%error, "the keys of the broker cannot be read");
+                response::empty(StatusCode::SERVICE_UNAVAILABLE)
+            }
+        }
     }
 
     async fn show(&self, path: &str) -> Response<Body> {

@@ -1,0 +1,344 @@
+//! Tokens for a backend that are made of another token of the principal: of the caller's access
+//! token (RFC 8693, or Entra's on-behalf-of), or of what an identity provider says of the principal
+//! (ID-JAG, as the extension `io.modelcontextprotocol/enterprise-managed-authorization` has it).
+//!
+//! The tokens are not stored. They can be made again as long as the other token lives.
+//!
+//! Invariants:
+//! - Every look-up takes a principal. Only the link of the catalog uses the token of any of them.
+//! - A token is used no longer than the token that it was made of.
+//! - Of the tokens of one principal, one is requested at a time.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use protocol::ids::{PrincipalId, TenantId};
+use rules::limits::oauth::{GRANT_CACHED_MAX, OAUTH_FAILURE_PAUSE};
+
+use super::{
+    challenge::Challenge,
+    client_keys::RegisteredClient,
+    discovery::DiscoveredServer,
+    fetch::{ConnectReason, OauthError, OauthFetcher},
+    known_server::{KnownServer, chosen_scopes},
+    machine::TokenHeader,
+    subject_tokens::SubjectTokens,
+    token_request::{AccessToken, request_assertion, request_token},
+    user_tokens::UserTokens,
+    vault::now_us,
+};
+use crate::{config::spec::ExchangeGrant, metrics::Metrics};
+
+const TOKEN_EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
+const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
+const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
+const ID_JAG: &str = "urn:ietf:params:oauth:token-type:id-jag";
+
+/// Source of the tokens of one backend.
+#[derive(Debug)]
+pub struct ExchangedTokens {
+    pub(super) fetcher: OauthFetcher,
+    pub(super) server: KnownServer,
+    /// The broker at the authorization server of the backend.
+    pub(super) client: RegisteredClient,
+    /// Scopes that the operator configured.
+    pub(super) scopes: Vec<String>,
+    pub(super) origin: SubjectOrigin,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) state: Mutex<HashMap<PrincipalId, PrincipalState>>,
+}
+
+/// Where the tokens come from that are exchanged.
+#[derive(Debug)]
+pub(super) enum SubjectOrigin {
+    /// Callers bring them.
+    Callers {
+        tokens: Arc<SubjectTokens>,
+        tenant: TenantId,
+        grant: ExchangeGrant,
+        audience: Option<String>,
+    },
+    /// The principal signs in at an identity provider.
+    Provider(Arc<UserTokens>),
+}
+
+/// A token that stands for the principal.
+pub(super) struct Subject {
+    pub(super) text: String,
+    /// `urn:ietf:params:oauth:token-type:…`
+    pub(super) kind: &'static str,
+    pub(super) expires_at_us: Option<i64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PrincipalState {
+    token: Option<HeldToken>,
+    /// Scopes of the last token and of the challenges since.
+    scopes: Vec<String>,
+    failed: Option<(OauthError, Instant)>,
+    /// Puts the requests of the principal in order. It holds no data.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Debug, Clone)]
+struct HeldToken {
+    token: AccessToken,
+    /// End of the token that it was made of.
+    subject_ends: Option<Instant>,
+}
+
+impl HeldToken {
+    fn is_due(&self) -> bool {
+        let now = Instant::now();
+        self.token.ends.is_some_and(|ends| now >= ends.renew_at)
+            || self.subject_ends.is_some_and(|at| now >= at)
+    }
+}
+
+impl ExchangedTokens {
+    /// Returns the header for a request of the principal, or of the link of the catalog.
+    pub(super) async fn header(
+        &self,
+        principal: Option<&PrincipalId>,
+    ) -> Result<TokenHeader, OauthError> {
+        let principal = self.resolved(principal).await?;
+        if let Some(header) = self.held(&principal) {
+            return Ok(header);
+        }
+        let turn = self.turn(&principal);
+        let _turn = turn.lock().await;
+        match self.held(&principal) {
+            Some(header) => Ok(header),
+            None => self.request(&principal, None).await,
+        }
+    }
+
+    /// Returns another header after a refusal.
+    pub(super) async fn renewed(
+        &self,
+        principal: Option<&PrincipalId>,
+        refused: &TokenHeader,
+        challenge: Option<Challenge>,
+    ) -> Result<TokenHeader, OauthError> {
+        let principal = self.resolved(principal).await?;
+        let turn = self.turn(&principal);
+        let _turn = turn.lock().await;
+        match self.held(&principal).filter(|held| held != refused) {
+            Some(header) => Ok(header),
+            None => self.request(&principal, Some(challenge.unwrap_or_default())).await,
+        }
+    }
+
+    /// Returns what manages the sign-ins at the identity provider, if there is one.
+    pub(super) fn provider(&self) -> Option<&Arc<UserTokens>> {
+        match &self.origin {
+            SubjectOrigin::Provider(tokens) => Some(tokens),
+            SubjectOrigin::Callers { .. } => None,
+        }
+    }
+
+    async fn resolved(&self, principal: Option<&PrincipalId>) -> Result<PrincipalId, OauthError> {
+        match (principal, &self.origin) {
+            (Some(principal), _) => Ok(principal.clone()),
+            (None, SubjectOrigin::Callers { tokens, tenant, .. }) => {
+                tokens.any_principal(tenant).ok_or_else(no_subject)
+            }
+            (None, SubjectOrigin::Provider(tokens)) => tokens.first_principal().await,
+        }
+    }
+
+    pub(super) fn held(&self, principal: &PrincipalId) -> Option<TokenHeader> {
+        let state = self.state.lock();
+        let held = state.get(principal)?.token.as_ref()?;
+        (!held.is_due()).then(|| held.token.header.clone())
+    }
+
+    fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
+        let mut state = self.state.lock();
+        if state.len() >= GRANT_CACHED_MAX {
+            state.retain(|_, known| Arc::strong_count(&known.turn) > 1);
+        }
+        state.entry(principal.clone()).or_default().turn.clone()
+    }
+
+    /// Gets a token. The caller has the turn of the principal.
+    async fn request(
+        &self,
+        principal: &PrincipalId,
+        challenge: Option<Challenge>,
+    ) -> Result<TokenHeader, OauthError> {
+        let failed = self.state.lock().get(principal).and_then(|known| known.failed.clone());
+        if let Some((error, at)) = failed
+            && at.elapsed() < OAUTH_FAILURE_PAUSE
+        {
+            return Err(error);
+        }
+        let requested = self.requested(principal, challenge).await;
+        let outcome = match &requested {
+            Ok(_) => "granted",
+            Err(OauthError::Unavailable(_)) => "unavailable",
+            Err(_) => "refused",
+        };
+        // A principal that has to sign in first has asked no server.
+        if !matches!(requested, Err(OauthError::Unconnected(ConnectReason::New))) {
+            self.metrics.oauth.requested(outcome);
+        }
+        let mut state = self.state.lock();
+        let known = state.entry(principal.clone()).or_default();
+        match requested {
+            Ok((held, scopes)) => {
+                let header = held.token.header.clone();
+                (known.token, known.scopes, known.failed) = (Some(held), scopes, None);
+                Ok(header)
+            }
+            Err(error) => {
+                known.token = None;
+                // A sign-in can come at any time.
+                let is_usual = matches!(error, OauthError::Unconnected(_));
+                known.failed = (!is_usual).then(|| (error.clone(), Instant::now()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn requested(
+        &self,
+        principal: &PrincipalId,
+        challenge: Option<Challenge>,
+    ) -> Result<(HeldToken, Vec<String>), OauthError> {
+        let subject = match &self.origin {
+            SubjectOrigin::Callers { tokens, tenant, .. } => {
+                let subject = tokens.of(tenant, principal).await?.ok_or_else(no_subject)?;
+                Subject {
+                    text: subject.text.expose().to_owned(),
+                    kind: ACCESS_TOKEN,
+                    expires_at_us: Some(subject.expires_at_us),
+                }
+            }
+            SubjectOrigin::Provider(tokens) => tokens.subject(principal).await?,
+        };
+        let server = self.server.get(&self.fetcher, challenge.clone()).await?;
+        let before = {
+            let state = self.state.lock();
+            state.get(principal).map(|known| known.scopes.clone()).unwrap_or_default()
+        };
+        let scopes = chosen_scopes(&self.scopes, &server, before, challenge.as_ref());
+        let form = match &self.origin {
+            SubjectOrigin::Callers { grant: ExchangeGrant::TokenExchange, audience, .. } => {
+                exchange_form(&subject, &server, audience.as_deref(), &scopes)
+            }
+            SubjectOrigin::Callers { grant: ExchangeGrant::OnBehalfOf, .. } => {
+                on_behalf_of_form(&subject, &scopes)
+            }
+            SubjectOrigin::Provider(tokens) => {
+                let asked = assertion_form(&subject, &server, &scopes);
+                let assertion = match self.assertion(tokens, principal, asked).await {
+                    Err(OauthError::InvalidGrant(_)) => {
+                        return Err(tokens.end_of_subject(principal, &subject.text).await);
+                    }
+                    assertion => assertion?,
+                };
+                bearer_form(assertion, &server, &scopes)
+            }
+        };
+        let request = self.client.post(&server.token_endpoint, &server.issuer, form).await?;
+        let token = request_token(&self.fetcher, request).await;
+        let token = token.map_err(|error| self.refused(principal, &subject, error))?;
+        let ends = |at_us: i64| {
+            let left = u64::try_from(at_us.saturating_sub(now_us())).unwrap_or(0);
+            Instant::now().checked_add(Duration::from_micros(left))
+        };
+        Ok((HeldToken { token, subject_ends: subject.expires_at_us.and_then(ends) }, scopes))
+    }
+
+    /// Returns the error of a token that the server of the backend does not accept. The principal
+    /// cannot change that at the connect page.
+    fn refused(&self, principal: &PrincipalId, subject: &Subject, error: OauthError) -> OauthError {
+        match error {
+            OauthError::InvalidGrant(text) => {
+                if let SubjectOrigin::Callers { tokens, tenant, .. } = &self.origin {
+                    tokens.forget(tenant, principal, &subject.text);
+                }
+                OauthError::Refused(text)
+            }
+            error => error,
+        }
+    }
+
+    /// Gets an assertion for the principal from the identity provider.
+    async fn assertion(
+        &self,
+        provider: &UserTokens,
+        principal: &PrincipalId,
+        form: Form,
+    ) -> Result<String, OauthError> {
+        let request = provider.signed_request(principal, form).await?;
+        request_assertion(&self.fetcher, request, ID_JAG).await
+    }
+}
+
+fn no_subject() -> OauthError {
+    let text = "no caller of the principal brought an access token that its issuer lets the broker exchange";
+    OauthError::Refused(text.to_owned())
+}
+
+type Form = Vec<(&'static str, String)>;
+
+fn with_scopes(mut form: Form, scopes: &[String]) -> Form {
+    if !scopes.is_empty() {
+        form.push(("scope", scopes.join(" ")));
+    }
+    form
+}
+
+fn exchange_form(
+    subject: &Subject,
+    server: &DiscoveredServer,
+    audience: Option<&str>,
+    scopes: &[String],
+) -> Form {
+    let mut form = vec![
+        ("grant_type", TOKEN_EXCHANGE.to_owned()),
+        ("subject_token", subject.text.clone()),
+        ("subject_token_type", subject.kind.to_owned()),
+        ("requested_token_type", ACCESS_TOKEN.to_owned()),
+        ("resource", server.resource.clone()),
+    ];
+    form.extend(audience.map(|audience| ("audience", audience.to_owned())));
+    with_scopes(form, scopes)
+}
+
+/// Entra knows no `resource`: the scopes name the backend.
+fn on_behalf_of_form(subject: &Subject, scopes: &[String]) -> Form {
+    let form = vec![
+        ("grant_type", JWT_BEARER.to_owned()),
+        ("assertion", subject.text.clone()),
+        ("requested_token_use", "on_behalf_of".to_owned()),
+    ];
+    with_scopes(form, scopes)
+}
+
+fn assertion_form(subject: &Subject, server: &DiscoveredServer, scopes: &[String]) -> Form {
+    let form = vec![
+        ("grant_type", TOKEN_EXCHANGE.to_owned()),
+        ("requested_token_type", ID_JAG.to_owned()),
+        ("audience", server.issuer.clone()),
+        ("resource", server.resource.clone()),
+        ("subject_token", subject.text.clone()),
+        ("subject_token_type", subject.kind.to_owned()),
+    ];
+    with_scopes(form, scopes)
+}
+
+fn bearer_form(assertion: String, server: &DiscoveredServer, scopes: &[String]) -> Form {
+    let form = vec![
+        ("grant_type", JWT_BEARER.to_owned()),
+        ("assertion", assertion),
+        ("resource", server.resource.clone()),
+    ];
+    with_scopes(form, scopes)
+}

@@ -1,0 +1,81 @@
+//! ID tokens of an identity provider (OpenID Connect Core 1.0, 3.1.3.7).
+//!
+//! An ID token comes from the token endpoint itself, over TLS or on this machine. So its signature is
+//! not checked, as that section permits.
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde_json::Value;
+
+use super::{fetch::object, vault::now_us};
+
+/// What the broker needs of an ID token.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct IdToken {
+    pub(super) subject: String,
+    pub(super) expires_at_us: i64,
+}
+
+impl IdToken {
+    /// Reads a token of this issuer for this client that has not expired.
+    pub(super) fn of(text: &str, issuer: &str, client_id: &str) -> Option<Self> {
+        let payload = text.split('.').nth(1).filter(|_| text.split('.').count() == 3)?;
+        let claims = object(&URL_SAFE_NO_PAD.decode(payload).ok()?)?;
+        let claim = |name| claims.get(name).and_then(Value::as_str);
+        let is_audience = match claims.get("aud")? {
+            Value::String(audience) => audience == client_id,
+            Value::Array(all) => {
+                let names_client = all.iter().any(|one| one.as_str() == Some(client_id));
+                names_client && (all.len() == 1 || claim("azp") == Some(client_id))
+            }
+            _ => false,
+        };
+        let expires_at_us = claims.get("exp")?.as_i64()?.checked_mul(1_000_000)?;
+        let is_valid = claim("iss") == Some(issuer) && is_audience && expires_at_us > now_us();
+        let subject = claim("sub").filter(|subject| !subject.is_empty() && is_valid)?.to_owned();
+        Some(Self { subject, expires_at_us })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(claims: &Value) -> Option<IdToken> {
+        let text = format!("e30.{}.x", URL_SAFE_NO_PAD.encode(claims.to_string()));
+        IdToken::of(&text, "https://idp.example", "broker")
+    }
+
+    #[test]
+    fn only_a_live_token_of_the_provider_for_the_broker_counts() {
+        let end = now_us() / 1_000_000 + 60;
+        let good = json!({"iss": "https://idp.example", "aud": "broker", "sub": "ann", "exp": end});
+        let wanted = IdToken { subject: "ann".to_owned(), expires_at_us: end * 1_000_000 };
+        assert_eq!(read(&good), Some(wanted));
+        let changed = |name: &str, value: Value| {
+            let mut claims = good.clone();
+            claims[name] = value;
+            claims
+        };
+        assert!(read(&changed("aud", json!(["broker"]))).is_some());
+        let mut two = changed("aud", json!(["broker", "other"]));
+        assert_eq!(read(&two), None);
+        two["azp"] = json!("broker");
+        assert!(read(&two).is_some());
+        for (name, value) in [
+            ("iss", json!("https://idp.example/")),
+            ("aud", json!("other")),
+            ("aud", json!(["other"])),
+            ("sub", json!("")),
+            ("sub", json!(7)),
+            ("exp", json!(end - 3_600)),
+            ("exp", json!("never")),
+        ] {
+            assert_eq!(read(&changed(name, value.clone())), None, "{name}: {value}");
+        }
+        for text in ["", "a", "a.b", "a.b.c", "a.e30.c.d"] {
+            assert_eq!(IdToken::of(text, "https://idp.example", "broker"), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Principals that sign in at an identity provider, which vouches for them at other authorization
+//! servers (ID-JAG).
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use protocol::ids::PrincipalId;
+use records::GrantState;
+
+use super::{
+    client_keys::signed,
+    exchanged::Subject,
+    fetch::{ConnectReason, OauthError},
+    id_token::IdToken,
+    token_request::AccessToken,
+    user_tokens::UserTokens,
+};
+
+const ID_TOKEN: &str = "urn:ietf:params:oauth:token-type:id_token";
+const REFRESH_TOKEN: &str = "urn:ietf:params:oauth:token-type:refresh_token";
+
+impl UserTokens {
+    /// Checks that a sign-in at an identity provider is that of the principal.
+    pub(super) fn check_identity(
+        &self,
+        token: &AccessToken,
+        (issuer, client_id): (&str, &str),
+        principal: &PrincipalId,
+    ) -> Result<(), OauthError> {
+        let refused = |text: String| Err(OauthError::Refused(text));
+        let read = token.id_token.as_ref().and_then(|text| IdToken::of(text, issuer, client_id));
+        let Some(identity) = read else {
+            return refused(format!("{issuer} gives no ID token that can be used"));
+        };
+        // A principal of this issuer can only sign in as itself.
+        let own = principal.as_str().strip_prefix(issuer).and_then(|name| name.strip_prefix(' '));
+        match own {
+            Some(own) if own != identity.subject => {
+                refused(format!("another user of {issuer} has signed in"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what stands for the principal at the provider: its ID token, or the refresh token
+    /// when that has expired.
+    pub(super) async fn subject(&self, principal: &PrincipalId) -> Result<Subject, OauthError> {
+        // Renews what is due.
+        self.header(Some(principal)).await?;
+        let new = OauthError::Unconnected(ConnectReason::New);
+        let open = self.vault.grant(&self.key(principal)).await?.ok_or(new)?;
+        if open.stored.record.state != GrantState::Connected {
+            return Err(OauthError::Unconnected(ConnectReason::Ended));
+        }
+        let (client, server) = self.client(principal).await?;
+        let id_token = open.grant.id_token.clone().and_then(|text| {
+            let read = IdToken::of(&text, &server.issuer, client.client_id())?;
+            Some(Subject { text, kind: ID_TOKEN, expires_at_us: Some(read.expires_at_us) })
+        });
+        let refresh_token = || {
+            let text = open.grant.refresh_token.clone()?;
+            Some(Subject { text, kind: REFRESH_TOKEN, expires_at_us: None })
+        };
+        match id_token.or_else(refresh_token) {
+            Some(subject) => Ok(subject),
+            None => Err(self.ended(&self.key(principal), &open).await),
+        }
+    }
+
+    /// Ends a sign-in that the provider does not accept any more, unless it has changed.
+    pub(super) async fn end_of_subject(&self, principal: &PrincipalId, used: &str) -> OauthError {
+        let key = self.key(principal);
+        match self.vault.grant(&key).await {
+            Ok(Some(open)) => {
+                let held = [&open.grant.id_token, &open.grant.refresh_token];
+                if held.into_iter().flatten().any(|text| text == used) {
+                    return self.ended(&key, &open).await;
+                }
+                OauthError::Unavailable("the sign-in has changed meanwhile".to_owned())
+            }
+            Ok(None) => OauthError::Unconnected(ConnectReason::New),
+            Err(error) => error,
+        }
+    }
+
+    /// Prepares a request to the token endpoint of the provider.
+    pub(super) async fn signed_request(
+        &self,
+        principal: &PrincipalId,
+        form: Vec<(&'static str, String)>,
+    ) -> Result<Request<Full<Bytes>>, OauthError> {
+        let (client, server) = self.client(principal).await?;
+        signed(&client, &server.token_endpoint, &server.issuer, form)
+    }
+}

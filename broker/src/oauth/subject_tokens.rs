@@ -1,0 +1,151 @@
+//! Access tokens with which callers came, for exchanges at authorization servers of backends. Only
+//! tokens of issuers with `exchange: true` are noted.
+//!
+//! A token is sealed into the database too: another replica may carry out the call, and a task may
+//! outlive the request. Tasks and sessions hold none.
+//!
+//! Invariants:
+//! - Every look-up takes a principal. Only the link of the catalog uses the token of any caller.
+//! - A token goes to a token endpoint only, never to a backend.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use protocol::ids::{PrincipalId, TenantId};
+use records::{SecretKey, SecretKind};
+use rules::limits::oauth::{GRANT_CACHED_MAX, GRANT_POLL_INTERVAL, SUBJECT_WAIT_MAX};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    connect::digest_of,
+    fetch::OauthError,
+    vault::{Vault, now_us},
+};
+use crate::{auth::ExchangeableToken, config::Secret, persistence::Persistence};
+
+/// Tokens of the callers of all tenants.
+#[derive(Debug)]
+pub struct SubjectTokens {
+    vault: Vault,
+    seen: Mutex<HashMap<(TenantId, PrincipalId), SubjectToken>>,
+}
+
+/// A token that can be exchanged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SubjectToken {
+    pub(super) text: Secret,
+    pub(super) expires_at_us: i64,
+}
+
+/// A token as it is stored.
+#[derive(Serialize, Deserialize)]
+struct StoredSubject {
+    text: String,
+    expires_at_us: i64,
+}
+
+impl SubjectToken {
+    fn is_live(&self) -> bool {
+        self.expires_at_us > now_us()
+    }
+}
+
+impl SubjectTokens {
+    pub fn new(durable: Arc<Persistence>) -> Self {
+        Self { vault: Vault(durable), seen: Mutex::default() }
+    }
+
+    /// Notes the token of a caller, unless a known one of the principal lives longer. Returns true if
+    /// it is the first one of the principal here. Must be called inside the runtime.
+    pub fn note(
+        self: &Arc<Self>,
+        (tenant, principal): (&TenantId, &PrincipalId),
+        token: &ExchangeableToken,
+    ) -> bool {
+        let of = (tenant.clone(), principal.clone());
+        let subject = SubjectToken { text: token.text.clone(), expires_at_us: token.expires_at_us };
+        let before = {
+            let mut seen = self.seen.lock();
+            if seen.get(&of).is_some_and(|known| known.expires_at_us >= subject.expires_at_us) {
+                return false;
+            }
+            if seen.len() >= GRANT_CACHED_MAX {
+                seen.retain(|_, known| known.is_live());
+            }
+            if seen.len() >= GRANT_CACHED_MAX {
+                seen.clear(); // they are in the database too
+            }
+            seen.insert(of, subject.clone())
+        };
+        let (all, place) = (self.clone(), place(tenant, principal));
+        tokio::spawn(async move {
+            if let Err(error) = all.keep(&place, subject).await {
+                tracing::warn!(%error, "a token for exchanges cannot be stored");
+            }
+        });
+        before.is_none_or(|before| !before.is_live())
+    }
+
+    async fn keep(&self, place: &SecretKey, subject: SubjectToken) -> Result<(), OauthError> {
+        let left = u64::try_from(subject.expires_at_us.saturating_sub(now_us())).unwrap_or(0);
+        let stored = StoredSubject {
+            text: subject.text.expose().to_owned(),
+            expires_at_us: subject.expires_at_us,
+        };
+        self.vault.put_secret(place, &stored, Duration::from_micros(left)).await
+    }
+
+    /// Returns the live token of a principal. One that another replica saw a moment ago may still be
+    /// on its way to the database.
+    pub(super) async fn of(
+        &self,
+        tenant: &TenantId,
+        principal: &PrincipalId,
+    ) -> Result<Option<SubjectToken>, OauthError> {
+        let of = (tenant.clone(), principal.clone());
+        let until = Instant::now() + SUBJECT_WAIT_MAX;
+        loop {
+            let here = self.seen.lock().get(&of).filter(|known| known.is_live()).cloned();
+            if here.is_some() {
+                return Ok(here);
+            }
+            let place = place(tenant, principal);
+            if let Some(stored) = self.vault.secret::<StoredSubject>(&place).await? {
+                let StoredSubject { text, expires_at_us } = stored;
+                let subject = SubjectToken { text: Secret::new(text.as_str()), expires_at_us };
+                if subject.is_live() {
+                    return Ok(Some(subject));
+                }
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            tokio::time::sleep(GRANT_POLL_INTERVAL).await;
+        }
+    }
+
+    /// Forgets a token that an authorization server does not accept.
+    pub(super) fn forget(&self, tenant: &TenantId, principal: &PrincipalId, text: &str) {
+        let of = (tenant.clone(), principal.clone());
+        let mut seen = self.seen.lock();
+        if seen.get(&of).is_some_and(|known| known.text.expose() == text) {
+            seen.remove(&of);
+        }
+    }
+
+    /// Returns a principal of the tenant with a live token.
+    pub(super) fn any_principal(&self, tenant: &TenantId) -> Option<PrincipalId> {
+        let seen = self.seen.lock();
+        let mut live = seen.iter().filter(|((of, _), known)| of == tenant && known.is_live());
+        live.next().map(|((_, principal), _)| principal.clone())
+    }
+}
+
+fn place(tenant: &TenantId, principal: &PrincipalId) -> SecretKey {
+    let name = digest_of(principal.as_str());
+    SecretKey { kind: SecretKind::Subject, tenant: tenant.clone(), name }
+}

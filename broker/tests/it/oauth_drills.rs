@@ -1,0 +1,193 @@
+//! Grants under faults: a process that ends in the middle of a refresh, an authorization server that
+//! is away, and replicas whose clocks differ.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use testkit::{FakeClock, IssuerBehavior, TestBroker, TestClient, eventually};
+
+use crate::{
+    accounts::{Browser, World, call},
+    builder, kind,
+};
+
+const CONNECTIONS: &str = "/admin/v1/tenants/default/connections";
+
+async fn state(broker: &TestBroker) -> Value {
+    broker.admin().get(CONNECTIONS).await.1["connections"][0]["state"].clone()
+}
+
+/// Connects an account, and waits until the lists of the backend are known.
+async fn connected(broker: &TestBroker, world: &World) -> TestClient {
+    let (status, view) = broker.admin().put_backend("default", "b", &world.spec()).await;
+    assert_eq!(status, 201, "{view}");
+    assert_eq!(Browser::new(broker).connect().await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    broker.connected(json!({})).await
+}
+
+/// The new refresh token is lost, and the server takes the old one for stolen. The user is asked to
+/// connect again.
+#[tokio::test]
+async fn a_process_that_dies_with_a_new_refresh_token_asks_the_user_to_connect_again() {
+    let world = World::start(2).await;
+    let mut broker =
+        builder().single_process().env("MCP_BROKER_FAULT", "grant.refreshed").start().await;
+    connected(&broker, &world).await;
+    // The catalog's link or a call renews the token, and the process ends there.
+    let client = broker.client("/mcp").connected(json!({})).await;
+    let attempt = async {
+        loop {
+            let arguments = json!({"name": "b__echo", "arguments": {}});
+            client.attempt("tools/call", arguments, Duration::from_secs(5)).await;
+        }
+    };
+    tokio::select! {
+        status = broker.wait_for_exit() => assert!(!status.success()),
+        () = attempt => {}
+    }
+    let refreshes = || {
+        let asked = world.server.take_token_requests();
+        asked.iter().filter(|request| request.form.contains("refresh_token")).count()
+    };
+    assert_eq!(refreshes(), 1, "the server has answered");
+    broker.restart().await;
+    // The old access token is used until its end. Then the lease of the dead process has to lapse.
+    let client = broker.connected(json!({})).await;
+    let address = format!("{}/connect/b", broker.url(""));
+    loop {
+        let arguments = json!({"name": "b__echo", "arguments": {}});
+        let told = client.attempt("tools/call", arguments, Duration::from_secs(40)).await;
+        if format!("{told:?}").contains(&address) {
+            break;
+        }
+        assert_eq!(told.kind(), "result", "{told:?}");
+    }
+    assert_eq!(state(&broker).await, "reconnect");
+    world.lifetime.store(3600, Ordering::Relaxed);
+    assert_eq!(Browser::new(&broker).connect().await, 200);
+    eventually("a call", || async {
+        let told = call(&client, "b__echo").await;
+        if told["isError"] == true { Err(told) } else { Ok(()) }
+    })
+    .await;
+    assert_eq!(state(&broker).await, "connected");
+}
+
+/// A token is used until its end. Then calls fail with a reason that names the server to operators,
+/// and the grant stays.
+#[tokio::test]
+async fn a_server_that_is_away_ends_no_grant() {
+    let world = World::start(3).await;
+    let broker = builder().single_process().start().await;
+    let client = connected(&broker, &world).await;
+    world.server.answer_tokens(Arc::new(|_, _| (503, json!({}))));
+    world.server.set_behavior(IssuerBehavior::Refuses);
+    let attempt = || {
+        client.attempt(
+            "tools/call",
+            json!({"name": "b__echo", "arguments": {}}),
+            Duration::from_secs(30),
+        )
+    };
+    eventually("calls to fail", || async {
+        let outcome = attempt().await;
+        if outcome.kind() == "backend_unavailable" { Ok(()) } else { Err(outcome) }
+    })
+    .await;
+    assert_eq!(state(&broker).await, "connected");
+    let labels = [("outcome", "unavailable")];
+    assert!(broker.admin().metric("mcp_upstream_refresh_total", &labels).await >= Some(1.0));
+    let accepted = world.accepted.clone();
+    world.server.set_behavior(IssuerBehavior::Serves);
+    world.server.answer_tokens(Arc::new(move |_, _| {
+        accepted.lock().insert("Bearer later".to_owned());
+        (200, json!({"access_token": "later", "token_type": "Bearer", "expires_in": 3600}))
+    }));
+    eventually("a call", || async {
+        let told = client
+            .attempt(
+                "tools/call",
+                json!({"name": "b__echo", "arguments": {}}),
+                Duration::from_secs(30),
+            )
+            .await;
+        if told.kind() == "result" { Ok(()) } else { Err(told) }
+    })
+    .await;
+}
+
+/// One of two replicas lives five minutes in the future. The life of a token is shorter than that,
+/// so each replica has another opinion of its end. No call fails, and no refresh token comes twice.
+#[tokio::test]
+async fn replicas_five_minutes_apart_share_a_grant() {
+    let world = World::start(120).await;
+    let clock = FakeClock::set_to("+0");
+    let address = json!({"auth": {"resource": "http://127.0.0.1:9"}});
+    let env = clock.env();
+    let cluster = env
+        .iter()
+        .fold(builder().config(address).cluster(2), |cluster, (name, value)| {
+            cluster.env_of(1, name, value)
+        })
+        .start()
+        .await;
+    clock.set("+5m");
+    let (status, view) = cluster.operator().put_backend("default", "b", &world.spec()).await;
+    assert_eq!(status, 201, "{view}");
+    assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);
+    let clients = [
+        cluster.client_of(0, "/mcp/b").connected(json!({})).await,
+        cluster.client_of(1, "/mcp/b").connected(json!({})).await,
+    ];
+    for _ in 0..10 {
+        for client in &clients {
+            let told = call(client, "echo").await;
+            assert_ne!(told["isError"], true, "{told}");
+        }
+    }
+    // What the fast replica got outlives its end for the slow one. The backend tells.
+    world.lifetime.store(60, Ordering::Relaxed);
+    world.accepted.lock().clear();
+    for client in &clients {
+        let told = call(client, "echo").await;
+        assert_ne!(told["isError"], true, "{told}");
+    }
+    let asked = world.server.take_token_requests();
+    let refreshes = asked.iter().filter(|request| request.form.contains("refresh_token")).count();
+    assert!((1..=4).contains(&refreshes), "{refreshes}");
+    let (_, list) = cluster.operator().get(CONNECTIONS).await;
+    assert_eq!(list["connections"][0]["state"], "connected", "{list}");
+}
+
+/// A backend whose metadata leads elsewhere gets neither a registration nor a browser.
+#[tokio::test]
+async fn a_server_for_browsers_with_another_scheme_or_inside_is_refused() {
+    let world = World::start(3600).await;
+    let broker = world.broker().await;
+    let browser = Browser::new(&broker);
+    for endpoint in [
+        "javascript:alert(1)",
+        "data:text/html,x",
+        "file:///etc/passwd",
+        "http://as.example/authorize",
+        "https://user@169.254.169.254/",
+        "//as.example/authorize",
+        "",
+    ] {
+        world.server.set_metadata(json!({"code_challenge_methods_supported": ["S256"], "authorization_endpoint": endpoint}));
+        let page = browser.send("GET", "/connect/b", "").await.text().await;
+        let proof = crate::accounts::between(&page, "name=\"proof\" value=\"", "\"");
+        let form = format!("proof={}", proof.unwrap_or_default());
+        let sent = browser.send("POST", "/connect/b", &form).await;
+        let place = sent.header("location").map(str::to_owned);
+        assert_eq!((sent.status, place), (502, None), "{endpoint}");
+    }
+    assert_eq!(world.server.take_token_requests(), []);
+    let client = broker.connected(json!({})).await;
+    let error = client.error("tools/call", json!({"name": "b__nothing", "arguments": {}})).await;
+    assert_eq!(kind(&error), "tool_not_found");
+}
