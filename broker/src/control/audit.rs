@@ -97,6 +97,7 @@ impl Author {
             action: asked.action.clone(),
             target: asked.target.clone(),
             backend: None,
+            tool: None,
             definition: None,
             arguments_digest: (length > 0)
                 .then(|| format!("sha256:{}", URL_SAFE_NO_PAD.encode(body.finish()))),

@@ -171,7 +171,8 @@ fn dispatch(
             Ok(())
         }
         Decision::CreateTask(plan, target) => {
-            observation::note_backend(session, &plan.backend, Some(&target.tool));
+            let tool = plan.names.tool().map(|tool| tool.name.as_str());
+            observation::note_backend(session, &plan.backend, tool);
             let (host, task) = (session.shared.task_host()?, NewTask { message, id, plan, target });
             spawn_local_request(session, request, CancelScope::Nothing, |session| async move {
                 if let Some(check) = check {

@@ -56,6 +56,8 @@ pub struct AuditDraft {
     pub target: Option<String>,
     pub arguments: Option<Bytes>,
     pub backend: Option<BackendId>,
+    /// The tool under its backend's name, for calls at a toolset.
+    pub tool: Option<String>,
     pub definition: Option<DefinitionDigest>,
     pub begun: Instant,
     pub at: jiff::Timestamp,
@@ -100,6 +102,9 @@ impl AuditDraft {
                 .target
                 .map(|target| masked(&target).chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
             backend: self.backend.map(|backend| backend.to_string()),
+            tool: self
+                .tool
+                .map(|tool| masked(&tool).chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
             definition: self.definition.map(|definition| format!("sha256:{}", hex(&definition))),
             arguments_digest: arguments.map(digest_of),
             arguments: arguments
@@ -138,6 +143,7 @@ pub fn sign_in_failures(report: &FailureReport, node: &str) -> AuditRecord {
         action: "sign_in".to_owned(),
         target: Some(series.plane.name().to_owned()),
         backend: None,
+        tool: None,
         definition: None,
         arguments_digest: None,
         arguments: None,

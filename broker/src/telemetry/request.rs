@@ -96,6 +96,13 @@ impl RequestTelemetry {
         let _first = self.backend.set(backend.clone());
     }
 
+    /// Stores the backend's name of the called tool, where the client's says little about it.
+    pub fn note_tool(&self, tool: &str) {
+        if let Some(draft) = &mut *self.draft() {
+            draft.tool = Some(tool.to_owned());
+        }
+    }
+
     /// Returns whether the audit log will record the request.
     pub fn is_audited(&self) -> bool {
         self.draft().is_some()

@@ -5,6 +5,7 @@ use testkit::{
     Authority, DuplexClient, FakeBackend, QuicPeer, Reply, TestBroker, TestClient, duplex::Wire,
     eventually,
 };
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{builder, kind, stateless::Modern, text_of};
 
@@ -119,6 +120,35 @@ async fn a_toolset_is_stored_changed_and_removed() {
     })
     .await;
     assert_eq!(admin.delete(&path).await.0, 404);
+}
+
+#[tokio::test]
+async fn the_audit_log_has_the_backends_name_of_a_tool() {
+    let backend = backend(&["read"]).await;
+    let broker = builder()
+        .config(json!({"audit": {"calls": "metadata"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    put_toolset(&broker, "set", reading()).await;
+    let client = broker.client("/mcp/t/set").connected(json!({})).await;
+    client.call("look", json!({})).await;
+    eventually("the record", || async {
+        let (_, page) = broker.admin().get("/admin/v1/audit?kind=call").await;
+        let entries = page["records"].as_array().cloned().unwrap_or_default();
+        let is_call = |entry: &&Value| entry["action"] == "tools/call";
+        match entries.iter().find(is_call) {
+            Some(entry)
+                if entry["target"] == "look"
+                    && entry["tool"] == "read"
+                    && entry["backend"] == "b" =>
+            {
+                Ok(())
+            }
+            _ => Err(page),
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -423,4 +453,141 @@ async fn declared_toolsets_and_prompts_are_in_force_and_read_only() {
     assert!(listed.stdout.contains("/mcp/t/set") && listed.stdout.contains("config"), "{listed:?}");
     let cost = broker.cli(&["catalog", "cost", "--toolset", "set"]).await;
     assert!(cost.stdout.contains("b/read"), "{cost:?}");
+}
+
+#[tokio::test]
+async fn a_searched_toolset_calls_what_it_finds_in_both_eras() {
+    let backend = backend(&["read", "write"]).await;
+    let broker = started(&backend).await;
+    put_toolset(
+        &broker,
+        "set",
+        json!({
+            "published": true, "search": true, "include": {"tools": ["b/*"]},
+            "overrides": {"b/write": {"args": {"path": {"const": "/", "hidden": true}}}}
+        }),
+    )
+    .await;
+    let client = broker.client("/mcp/t/set").connected(json!({})).await;
+    for seat in [Seat::Http(client), Seat::Stateless(Modern::of(&broker, "/mcp/t/set"))] {
+        let listed = seat.answer("tools/list", json!({})).await;
+        assert_eq!(listed["result"]["tools"].as_array().unwrap().len(), 5, "{listed}");
+        let call = |name: &str, arguments: Value| {
+            seat.answer("tools/call", json!({"name": name, "arguments": arguments}))
+        };
+        let found = call("search_tools", json!({"query": "tool write"})).await;
+        let found = &found["result"]["structuredContent"]["tools"][0]["name"];
+        assert_eq!(found, "b__write");
+        let described = call("describe_tool", json!({"name": found})).await;
+        let described = &described["result"]["structuredContent"];
+        assert_eq!(described["call_with"], "call_tool_destructive", "{described}");
+        assert!(described["tool"]["inputSchema"]["properties"].get("path").is_none());
+        let inner = json!({"name": found, "arguments": {"repo": "r", "path": "/evil"}});
+        let refused = call("call_tool_read", inner.clone()).await;
+        assert_eq!(refused["error"]["data"]["call_with"], "call_tool_destructive", "{refused}");
+        let called = call("call_tool_destructive", inner).await;
+        let text = called["result"]["content"][0]["text"].as_str().unwrap_or_default();
+        let got: Value = serde_json::from_str(text).unwrap_or_default();
+        assert_eq!(got, json!({"repo": "r", "path": "/"}), "{called}");
+        let direct = call("b__write", json!({"repo": "r"})).await;
+        assert_eq!(kind(&direct["error"]), "tool_not_found");
+    }
+    assert_eq!(backend.recorded_of("tools/call").len(), 2);
+}
+
+/// Answers each request with the document of its path, as a registry does.
+async fn registry(documents: Vec<(&'static str, Value)>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let head = String::from_utf8(head).unwrap();
+            let path = head.split(' ').nth(1).unwrap_or_default();
+            let found = documents.iter().find(|(known, _)| *known == path);
+            let (status, body) = found.map_or(("404 Not Found", json!({})), |(_, document)| {
+                ("200 OK", json!({"server": document, "_meta": {}}))
+            });
+            let body = body.to_string();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    format!("http://{address}")
+}
+
+#[tokio::test]
+async fn a_server_of_a_registry_becomes_a_backend() {
+    let schema = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json";
+    let package = json!({
+        "registryType": "npm", "identifier": "@example/search", "version": "1.2.0",
+        "transport": {"type": "stdio"},
+        "environmentVariables": [{"name": "API_KEY", "isRequired": true, "isSecret": true}]
+    });
+    let document = |name: &str, packages: Value| json!({"$schema": schema, "name": name, "description": "d", "version": "1.2.0", "packages": packages});
+    let image = json!([{"registryType": "oci", "identifier": "docker.io/a/b:1", "transport": {"type": "stdio"}}]);
+    let url = registry(vec![
+        (
+            "/v0.1/servers/io.example%2Fsearch/versions/1.2.0",
+            document("io.example/search", json!([package])),
+        ),
+        ("/v0.1/servers/io.example%2Fimage/versions/latest", document("io.example/image", image)),
+        (
+            "/v0.1/servers/io.example%2Fother/versions/latest",
+            document("io.evil/other", json!([package])),
+        ),
+    ])
+    .await;
+    let broker = builder().single_process().start().await;
+    let add = async |arguments: &[&str]| {
+        let mut all = vec!["backend", "add", "search", "--no-wait", "--registry-url", &url];
+        all.extend(arguments);
+        broker.cli(&all).await
+    };
+    let missing = add(&["--registry", "io.example/search@1.2.0"]).await;
+    assert!(missing.code == Some(64) && missing.stderr.contains("API_KEY (secret)"), "{missing:?}");
+    for (name, told) in [
+        ("io.example/image", "not runnable here"),
+        ("io.example/other", "answered with io.evil/other@1.2.0"),
+        ("io.example/gone", "has no server"),
+    ] {
+        let refused = add(&["--registry", name]).await;
+        assert!(refused.code == Some(64) && refused.stderr.contains(told), "{name}: {refused:?}");
+    }
+    let added = add(&["--registry", "io.example/search@1.2.0", "--input", "API_KEY=k-e-y"]).await;
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let view = broker.admin().backend("default", "search").await;
+    let transport = &view["settings"]["transport"];
+    assert_eq!(transport["command"], "npx", "{view}");
+    assert_eq!(transport["args"], json!(["-y", "@example/search@1.2.0"]));
+    assert!(
+        !view.to_string().contains("k-e-y") && !added.stdout.contains("k-e-y"),
+        "sealed: {view}"
+    );
+    let file = broker.folder().join("server.json");
+    let remote = json!({"$schema": schema, "name": "io.example/r", "description": "d", "version": "1",
+        "remotes": [{"type": "streamable-http", "url": "http://{host}/mcp", "variables": {"host": {"isRequired": true}}}]});
+    std::fs::write(&file, remote.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let added = broker
+        .cli(&[
+            "backend",
+            "add",
+            "far",
+            "--no-wait",
+            "--server-json",
+            file,
+            "--input",
+            "host=127.0.0.1:9",
+        ])
+        .await;
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let view = broker.admin().backend("default", "far").await;
+    assert_eq!(view["settings"]["transport"]["url"], "http://127.0.0.1:9/mcp");
 }
