@@ -253,7 +253,7 @@ impl Package {
 
 impl RemoteServer {
     fn body(&self, kind: &str, inputs: &mut Inputs<'_>) -> Value {
-        let url = inputs.filled(&self.url, &self.variables, |value| super::client::escape(value));
+        let url = inputs.filled(&self.url, &self.variables, super::client::escape);
         let mut body = json!({"transport": {"type": kind, "url": url.unwrap_or_default()}});
         let headers = inputs.named(&self.headers);
         if !headers.is_empty() {

@@ -408,7 +408,8 @@ fn a_searched_toolset_lists_five_tools_and_calls_the_others_by_their_class() {
         .iter()
         .map(|tool| tool["name"].as_str().unwrap())
         .collect();
-    assert_eq!(found, ["files__a__b", "files__read", "files__write"]);
+    // Shorter texts of equal words come first.
+    assert_eq!(found, ["files__write", "files__read", "files__a__b"]);
     assert_eq!(call("describe_tool", json!({"name": odd})), Err("tool_not_found"));
 }
 
