@@ -279,7 +279,10 @@ impl Tenant {
             .collect();
         let (id, key) = (self.id.clone(), self.shared.cursor_key.clone());
         let catalog = Catalog::with_hosted(id, key, lists, self.hosted_prompts.load_full());
-        self.publish(Arc::new(catalog));
+        self.publish(Arc::new(match self.shared.config.compat.app_names {
+            true => catalog,
+            false => catalog.without_app_names(),
+        }));
     }
 
     fn announce_changes(&self, before: &Arc<TenantCatalog>, next: &Arc<TenantCatalog>) {
@@ -295,9 +298,9 @@ impl Tenant {
                 continue;
             }
             let subject = session.subject();
-            let seen =
-                |catalog: &Arc<TenantCatalog>| catalog.at(&session.endpoint).visible(&subject);
-            let (old, new) = (seen(before), seen(next));
+            let kinds = session.question_kinds;
+            let [old, new] = [before, next]
+                .map(|catalog| catalog.at(&session.endpoint).visible(&subject).offered_to(kinds));
             let key = (session.endpoint.clone(), [Arc::as_ptr(&old), Arc::as_ptr(&new)]);
             let lists =
                 changed.entry(key).or_insert_with(|| new.changed_lists(&old, &session.endpoint));

@@ -62,7 +62,7 @@ async fn started(backend: &FakeBackend) -> TestBroker {
 }
 
 async fn sent(client: &TestClient, tool: &str, arguments: Value) -> Value {
-    serde_json::from_str(&text_of(&client.call(tool, arguments).await)).unwrap()
+    serde_json::from_str(text_of(&client.call(tool, arguments).await)).unwrap()
 }
 
 #[tokio::test]
