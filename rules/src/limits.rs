@@ -94,8 +94,7 @@ pub const CHILD_IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 // Stateless requests (2026-07-28).
 
-/// Rendered list pages that are cached for stateless clients. The broker empties the cache when a
-/// further page does not fit.
+/// Rendered list pages that are cached for stateless clients. A further page empties the cache.
 pub const STATELESS_LISTS_CACHED_MAX: usize = 1_024;
 /// Pooled sessions for one principal at one endpoint with one set of capabilities. Each serves
 /// one request at a time to a backend that cannot say which request a question belongs to.
@@ -122,8 +121,7 @@ pub const PREFLIGHT_PARAMS_MAX: usize = 64;
 pub const INPUT_ROUNDS_MAX: u32 = 32;
 /// Wait after a question for further ones, so that one answer carries them all.
 pub const INPUT_GATHER_WAIT: Duration = Duration::from_millis(10);
-/// Resources in one stream of notifications. The broker subscribes to each before the stream
-/// begins.
+/// Resources in one stream of notifications, each subscribed to before the stream begins.
 pub const LISTEN_URIS_MAX: usize = 100;
 /// Nesting of the parameters of a completion whose values the broker checks against roots.
 pub const COMPLETION_DEPTH_MAX: usize = 16;

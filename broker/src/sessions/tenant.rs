@@ -222,15 +222,13 @@ impl Tenant {
         self.publish(self.full_catalog());
     }
 
-    /// Puts the prompts that the broker hosts into force, and notifies every session whose lists
-    /// differ now.
+    /// Puts hosted prompts into force, and notifies every session whose lists differ now.
     pub fn set_hosted_prompts(&self, prompts: Arc<HostedPrompts>) {
         self.hosted_prompts.store(prompts);
         self.publish_catalog();
     }
 
-    /// Publishes a catalog under the policy and the toolsets in force. The caller holds
-    /// `publishing`.
+    /// Publishes a catalog under the policy and toolsets in force. The caller holds `publishing`.
     fn publish(&self, catalog: Arc<Catalog>) {
         let (policy, toolsets) = (self.policy.load_full(), self.toolsets.load_full());
         let next = Arc::new(TenantCatalog::new(catalog, policy, toolsets));
@@ -268,8 +266,7 @@ impl Tenant {
         self.backends.lock().remove(id)
     }
 
-    /// Rebuilds the catalog from the backends' lists, and notifies every session whose lists differ
-    /// now.
+    /// Rebuilds the catalog, and notifies every session whose lists differ now.
     pub fn publish_catalog(&self) {
         let _order = self.publishing.lock();
         let lists = self
