@@ -4,9 +4,9 @@
 use protocol::ids::{BackendId, KeyId, TenantId};
 
 use crate::{
-    AuditRetentionTerms, BackendRecord, CatalogDocumentKind, CatalogDocumentRecord, KeyRecord,
-    OperatorRecord, PolicyRecord, RevocationRecord, RevokedSubject, SessionKey, TenantRecord,
-    TokenIssuerRecord,
+    ApprovalDecision, AuditRetentionTerms, BackendRecord, CatalogDocumentKind,
+    CatalogDocumentRecord, KeyRecord, OperatorRecord, PolicyRecord, RevocationRecord,
+    RevokedSubject, SessionKey, TenantRecord, TokenIssuerRecord,
 };
 
 /// One change. `ConfigStore::apply` of a store makes it.
@@ -54,6 +54,9 @@ pub enum AdminChange<'a> {
     /// Sets the retention of the audit log. Takes effect only if the stored version is the one
     /// before, or if none is stored.
     PutAuditTerms(&'a AuditRetentionTerms),
+    /// Decides about a call that waits. Changes nothing unless the approval is pending and has not
+    /// expired.
+    DecideApproval(&'a ApprovalDecision),
 }
 
 impl AdminChange<'_> {
@@ -81,6 +84,7 @@ impl AdminChange<'_> {
             Self::ReleaseBreaker(..) => "release_breaker",
             Self::EndSession(_) => "ask_session_end",
             Self::PutAuditTerms(_) => "put_audit_terms",
+            Self::DecideApproval(_) => "decide_approval",
         }
     }
 

@@ -6,14 +6,17 @@
 //! have equal bytes.
 
 mod alike;
+mod app_tools;
 mod backend_lists;
 mod fixed_arguments;
 mod hosted_prompt;
 mod list_difference;
+mod offers;
 mod tool_search;
 mod tool_traits;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashSet},
     sync::{Arc, OnceLock},
 };
@@ -29,6 +32,7 @@ use protocol::{
     stateless::tool_headers::{self, ParamHeader},
 };
 
+use self::{app_tools::AppTools, offers::LimitedCatalogs};
 pub use self::{
     backend_lists::{
         BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry, read_page,
@@ -39,12 +43,14 @@ pub use self::{
         PromptMessage, PromptRole, is_prompt_name,
     },
     list_difference::ListDifference,
+    offers::{Offer, OfferTable, QuestionKinds},
     tool_search::{FoundCall, SearchTool, ToolSearch},
     tool_traits::{TaskHost, TaskSupport, ToolTraits},
 };
 use super::{
     cursor::{self, CursorScope},
     endpoint::Endpoint,
+    exposed_names,
 };
 use crate::{
     limits::{LIST_ENTRIES_MAX, PAGE_ENTRIES},
@@ -89,6 +95,8 @@ pub struct Catalog {
     traits: FastMap<BackendId, FastMap<String, (ToolTraits, DefinitionDigest)>>,
     /// Tools that want arguments repeated in headers, by backend and the tool's own name.
     mirrored: FastMap<BackendId, FastMap<String, Vec<ParamHeader>>>,
+    apps: AppTools,
+    limited: LimitedCatalogs,
     lists: FastMap<(Endpoint, ListKind), Pages>,
     /// The tools by their words, made at the first search.
     search: OnceLock<ToolSearch>,
@@ -138,6 +146,13 @@ impl Catalog {
             prompts: FastMap::default(),
             traits: FastMap::default(),
             mirrored: FastMap::default(),
+            apps: AppTools::of(&backends),
+            limited: LimitedCatalogs::of(
+                backends
+                    .values()
+                    .flat_map(|lists| ListKind::ALL.map(|kind| lists.entries(kind)))
+                    .flatten(),
+            ),
             lists: FastMap::default(),
             backends: BTreeMap::new(),
             search: OnceLock::new(),
@@ -207,7 +222,8 @@ impl Catalog {
 
     /// Builds the snapshot of the same tenant and endpoint with other lists.
     pub fn rebuilt(&self, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
-        Self::build_at(self.origin.clone(), backends)
+        let other = Self::build_at(self.origin.clone(), backends);
+        if self.apps.is_off() { other.without_app_names() } else { other }
     }
 
     /// Builds the snapshot of a toolset of the same tenant, whose lists are given as it shows them.
@@ -232,6 +248,12 @@ impl Catalog {
         self.origin.hosted.get(name)
     }
 
+    /// Returns the snapshot in which no app finds a tool by its own name.
+    pub fn without_app_names(mut self) -> Self {
+        self.apps = AppTools::off();
+        self
+    }
+
     /// Returns the bytes of all pages, which are most of what the snapshot holds alone.
     pub fn bytes(&self) -> usize {
         self.lists.values().flat_map(|pages| &pages.pages).map(Bytes::len).sum()
@@ -248,8 +270,19 @@ impl Catalog {
         }
     }
 
-    pub fn tool(&self, exposed: &str) -> Option<&Target> {
-        self.tools.get(exposed)
+    /// Returns the tool of this name on the aggregated endpoint: an exposed name, or the own name of
+    /// a tool that an app calls.
+    pub fn tool(&self, name: &str) -> Option<Cow<'_, Target>> {
+        match self.tools.get(name) {
+            Some(target) => Some(Cow::Borrowed(target)),
+            None => self.apps.only_tool(name).map(Cow::Owned),
+        }
+    }
+
+    /// Returns the exposed names that the own name of an app's tool can mean.
+    pub fn app_tools(&self, name: &str) -> Vec<String> {
+        let backends = self.apps.backends_with(name);
+        backends.iter().map(|backend| exposed_names::exposed_name(backend, name)).collect()
     }
 
     pub fn prompt(&self, exposed: &str) -> Option<&Target> {
@@ -276,7 +309,10 @@ impl Catalog {
             Endpoint::Single(backend) => (backend, tool),
             Endpoint::Aggregated | Endpoint::Toolset(_) => match self.tools.get(tool) {
                 Some(target) => (&target.backend, target.name.as_str()),
-                None => return &[],
+                None => match self.apps.backends_with(tool) {
+                    [only] => (only, tool),
+                    _ => return &[],
+                },
             },
         };
         self.mirrored.get(backend).and_then(|tools| tools.get(tool)).map_or(&[], Vec::as_slice)
@@ -527,7 +563,7 @@ mod tests {
     fn names_lead_to_their_backend() {
         let catalog = catalog([lists("a", 1), lists("b", 1)]);
         assert_eq!(
-            catalog.tool("b__t0"),
+            catalog.tool("b__t0").as_deref(),
             Some(&Target { backend: backend("b"), name: "t0".into(), fixed: None })
         );
         assert_eq!(catalog.tool("t0"), None);

@@ -1,9 +1,11 @@
-//! Limits that are not settings. Each has a name, a unit, and the neighbour that it must agree
-//! with. The configuration holds those that an operator can set, `protocol` those of the wire.
+//! Limits that are not settings. Each has a name, a unit, and the neighbour that it must agree with.
+//! The configuration holds limits that operators can set, and `protocol` those of the wire format.
 //!
 //! Invariant: the compiler checks the relations between limits, in [`relations`].
 
 pub mod access;
+pub mod approvals;
+pub mod apps;
 pub mod arguments;
 mod audit;
 pub mod console;
@@ -27,7 +29,7 @@ pub use self::audit::{
 
 /// Entries on one page of a list that the broker answers.
 pub const PAGE_ENTRIES: usize = 100;
-/// Pages that the broker fetches of one list of one backend, in case its cursors never end.
+/// Pages that the broker fetches of one list of one backend, whose cursors may never end.
 pub const LIST_PAGES_MAX: usize = 1_000;
 /// Entries that the broker keeps of one list of one backend.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
@@ -92,8 +94,7 @@ pub const CHILD_IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 // Stateless requests (2026-07-28).
 
-/// Rendered list pages that are cached for stateless clients. The broker empties the cache when a
-/// further page does not fit.
+/// Rendered list pages that are cached for stateless clients. A further page empties the cache.
 pub const STATELESS_LISTS_CACHED_MAX: usize = 1_024;
 /// Pooled sessions for one principal at one endpoint with one set of capabilities. Each serves
 /// one request at a time to a backend that cannot say which request a question belongs to.
@@ -120,8 +121,7 @@ pub const PREFLIGHT_PARAMS_MAX: usize = 64;
 pub const INPUT_ROUNDS_MAX: u32 = 32;
 /// Wait after a question for further ones, so that one answer carries them all.
 pub const INPUT_GATHER_WAIT: Duration = Duration::from_millis(10);
-/// Resources in one stream of notifications. The broker subscribes to each before the stream
-/// begins.
+/// Resources in one stream of notifications, each subscribed to before the stream begins.
 pub const LISTEN_URIS_MAX: usize = 100;
 /// Nesting of the parameters of a completion whose values the broker checks against roots.
 pub const COMPLETION_DEPTH_MAX: usize = 16;

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -40,17 +41,31 @@ use super::{
     prober,
 };
 
-/// Runs until the backend is removed. `publish` puts the lists into the catalog of the tenant.
-pub async fn run(backend: Arc<Backend>, publish: impl Fn() + Send + Sync) {
+/// Adds to new lists of a backend what a connection alone does not show.
+type CompleteLists = for<'a> fn(
+    &'a Arc<Backend>,
+    &'a Connection,
+    &'a mut BackendLists,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// Runs until the backend is removed. `complete` completes new lists, and `publish` puts them into
+/// the catalog of the tenant.
+pub async fn run(backend: Arc<Backend>, complete: CompleteLists, publish: impl Fn() + Send + Sync) {
     let link = backend.catalog_link();
     let work = async {
         let mut failures = 0;
         loop {
-            let reason = run_connection(&publish, &backend, &link).await;
+            let reason = run_connection(&publish, complete, &backend, &link).await;
             match reason {
                 Ok(()) => failures = 0,
                 Err(refusal) => {
                     failures += 1;
+                    // What the attempt lacked came meanwhile. Clients that wait for the first lists
+                    // wait for the next attempt.
+                    if backend.is_never_reached() && take_refresh_request(&backend).await {
+                        link.shorten_backoff().await;
+                        continue;
+                    }
                     if refusal.kind == ErrorKind::ConnectionRequired && backend.is_never_reached() {
                         backend.lists.store(placeholder(&backend).map(Arc::new));
                         publish();
@@ -76,6 +91,7 @@ pub async fn run(backend: Arc<Backend>, publish: impl Fn() + Send + Sync) {
 /// Fetches and publishes the lists over one connection, until the connection ends.
 async fn run_connection(
     publish: &(impl Fn() + Sync),
+    complete: CompleteLists,
     backend: &Arc<Backend>,
     link: &Arc<Link>,
 ) -> Result<(), Refusal> {
@@ -83,7 +99,8 @@ async fn run_connection(
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
-        let FetchedLists { lists, ttl: kept_for } = fetch(link, &connection).await?;
+        let FetchedLists { mut lists, ttl: kept_for } = fetch(link, &connection).await?;
+        complete(backend, &connection, &mut lists).await;
         let may_know_sessions = !was_asked
             && connection.modern().is_some()
             && backend.era.may_know_sessions(backend.spec.protocol);
@@ -108,8 +125,13 @@ async fn run_connection(
         // Changes come in bursts. Wait for the end of one, and never fetch faster than the limit.
         let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
         tokio::time::sleep(pause).await;
-        let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await;
+        let _coalesced = take_refresh_request(backend).await;
     }
+}
+
+/// Takes a request for a refresh. Returns whether there was one.
+async fn take_refresh_request(backend: &Backend) -> bool {
+    tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await.is_ok()
 }
 
 /// Waits until the lists are older than the time to live that the backend gave (MCP 2026-07-28,
@@ -186,7 +208,14 @@ struct FetchedLists {
     ttl: Option<Duration>,
 }
 
-/// Fetches all lists that the backend offers.
+/// Fetches all lists that the backend offers on a connection.
+pub(super) async fn fetch_lists(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+) -> Result<BackendLists, Refusal> {
+    fetch(link, connection).await.map(|fetched| fetched.lists)
+}
+
 async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<FetchedLists, Refusal> {
     let unavailable = || {
         Refusal::new(

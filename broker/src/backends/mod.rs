@@ -10,6 +10,7 @@
 pub mod asker;
 pub mod backend;
 pub mod backend_admission;
+pub mod capability_probe;
 pub mod catalog_refresh;
 pub mod children;
 pub mod inbound;
@@ -19,6 +20,7 @@ pub mod link_lists;
 pub mod policy;
 pub mod prober;
 pub mod resources;
+pub mod roots;
 pub mod schema_cache;
 pub mod subscriptions;
 pub mod validation_pool;

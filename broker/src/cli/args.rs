@@ -5,10 +5,14 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
-pub(super) use super::catalog_args::{CatalogCommand, PromptCommand, ToolsetCommand};
 use super::import::ServerImport;
-pub(super) use super::key_args::{
-    ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand, TokenCommand,
+pub(super) use super::{
+    catalog_args::{CatalogCommand, PromptCommand, ToolsetCommand},
+    key_args::{
+        ApprovalCommand, ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand,
+        PolicyCommand, TokenCommand,
+    },
+    root::RootCommand,
 };
 
 const ENVIRONMENT: &str = "Environment:
@@ -88,6 +92,9 @@ pub(super) enum AdminCommand {
     /// List and end the accounts that users connected at backends
     #[command(subcommand)]
     Connection(ConnectionCommand),
+    /// List calls that wait for a person, and approve or deny them
+    #[command(subcommand)]
+    Approval(ApprovalCommand),
     /// List, show and end client sessions
     #[command(subcommand)]
     Session(SessionCommand),
@@ -169,6 +176,9 @@ pub(super) enum BackendCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
+    /// Add and remove the roots that operators give a backend
+    #[command(subcommand)]
+    Root(RootCommand),
     /// Remove a backend
     Remove {
         #[arg(value_parser = BackendId::parse)]

@@ -5,6 +5,7 @@
 //! internal error.
 
 mod admin;
+mod approval;
 mod args;
 mod audit;
 mod audit_verify;
@@ -21,6 +22,7 @@ mod key_args;
 mod operator;
 mod output;
 mod policy;
+mod root;
 mod server_json;
 mod table;
 #[cfg(test)]

@@ -99,6 +99,7 @@ impl Author {
             backend: None,
             tool: None,
             definition: None,
+            approval: None,
             arguments_digest: (length > 0)
                 .then(|| format!("sha256:{}", URL_SAFE_NO_PAD.encode(body.finish()))),
             arguments: None,

@@ -72,6 +72,7 @@ impl RequestObserver<'_> {
             backend: None,
             tool: None,
             definition: None,
+            approval: None,
             begun: Instant::now(),
             at: jiff::Timestamp::now(),
             client: request::inbound_client(),

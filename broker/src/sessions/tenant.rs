@@ -222,15 +222,13 @@ impl Tenant {
         self.publish(self.full_catalog());
     }
 
-    /// Puts the prompts that the broker hosts into force, and notifies every session whose lists
-    /// differ now.
+    /// Puts hosted prompts into force, and notifies every session whose lists differ now.
     pub fn set_hosted_prompts(&self, prompts: Arc<HostedPrompts>) {
         self.hosted_prompts.store(prompts);
         self.publish_catalog();
     }
 
-    /// Publishes a catalog under the policy and the toolsets in force. The caller holds
-    /// `publishing`.
+    /// Publishes a catalog under the policy and toolsets in force. The caller holds `publishing`.
     fn publish(&self, catalog: Arc<Catalog>) {
         let (policy, toolsets) = (self.policy.load_full(), self.toolsets.load_full());
         let next = Arc::new(TenantCatalog::new(catalog, policy, toolsets));
@@ -268,8 +266,7 @@ impl Tenant {
         self.backends.lock().remove(id)
     }
 
-    /// Rebuilds the catalog from the backends' lists, and notifies every session whose lists differ
-    /// now.
+    /// Rebuilds the catalog, and notifies every session whose lists differ now.
     pub fn publish_catalog(&self) {
         let _order = self.publishing.lock();
         let lists = self
@@ -279,7 +276,10 @@ impl Tenant {
             .collect();
         let (id, key) = (self.id.clone(), self.shared.cursor_key.clone());
         let catalog = Catalog::with_hosted(id, key, lists, self.hosted_prompts.load_full());
-        self.publish(Arc::new(catalog));
+        self.publish(Arc::new(match self.shared.config.compat.app_names {
+            true => catalog,
+            false => catalog.without_app_names(),
+        }));
     }
 
     fn announce_changes(&self, before: &Arc<TenantCatalog>, next: &Arc<TenantCatalog>) {
@@ -295,9 +295,9 @@ impl Tenant {
                 continue;
             }
             let subject = session.subject();
-            let seen =
-                |catalog: &Arc<TenantCatalog>| catalog.at(&session.endpoint).visible(&subject);
-            let (old, new) = (seen(before), seen(next));
+            let kinds = session.question_kinds;
+            let [old, new] = [before, next]
+                .map(|catalog| catalog.at(&session.endpoint).visible(&subject).offered_to(kinds));
             let key = (session.endpoint.clone(), [Arc::as_ptr(&old), Arc::as_ptr(&new)]);
             let lists =
                 changed.entry(key).or_insert_with(|| new.changed_lists(&old, &session.endpoint));

@@ -12,7 +12,10 @@ use std::{
 use http::HeaderMap;
 use opentelemetry::TraceId;
 use parking_lot::{Mutex, MutexGuard};
-use protocol::{error::ErrorKind, ids::BackendId};
+use protocol::{
+    error::ErrorKind,
+    ids::{ApprovalId, BackendId},
+};
 use rules::catalog::DefinitionDigest;
 
 pub use super::inbound_context::{
@@ -100,6 +103,13 @@ impl RequestTelemetry {
     pub fn note_tool(&self, tool: &str) {
         if let Some(draft) = &mut *self.draft() {
             draft.tool = Some(tool.to_owned());
+        }
+    }
+
+    /// Stores the approval by which the request passes, or that it waits for.
+    pub fn note_approval(&self, approval: &ApprovalId) {
+        if let Some(draft) = &mut *self.draft() {
+            draft.approval = Some(approval.clone());
         }
     }
 

@@ -9,6 +9,7 @@
 //! - A slow or silent peer holds only one of a bounded number of connections, for a bounded time.
 
 mod access;
+mod approvals;
 mod audit;
 mod audit_verify;
 mod backends;
@@ -32,6 +33,7 @@ mod policies;
 mod preconditions;
 pub mod problem;
 mod revocations;
+mod roots;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -269,6 +271,10 @@ fn api_routes() -> Router<Arc<Control>> {
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/probe", post(backends::probe))
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/breaker", post(backends::breaker))
         .route(
+            "/admin/v1/tenants/{tenant}/backends/{backend}/roots",
+            post(roots::add).delete(roots::remove),
+        )
+        .route(
             "/admin/v1/tenants/{tenant}/policy",
             get(policies::show).put(policies::put).delete(policies::remove),
         )
@@ -285,6 +291,11 @@ fn api_routes() -> Router<Arc<Control>> {
             get(catalog::show_prompt).put(catalog::put_prompt).delete(catalog::remove_prompt),
         )
         .route("/admin/v1/tenants/{tenant}/catalog/cost", get(catalog::cost))
+        .route("/admin/v1/tenants/{tenant}/approvals", get(approvals::list))
+        .route(
+            "/admin/v1/tenants/{tenant}/approvals/{id}",
+            get(approvals::show).post(approvals::decide),
+        )
         .route(
             "/admin/v1/tenants/{tenant}/connections",
             get(connections::list).post(connections::link),

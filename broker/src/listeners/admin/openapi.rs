@@ -12,8 +12,8 @@ use utoipa::{
 };
 
 use super::{
-    audit, audit_verify, backends, catalog, configuration, connections, health, issuers, live,
-    operators, overview, permissions, policies, revocations, tenants, trial,
+    approvals, audit, audit_verify, backends, catalog, configuration, connections, health, issuers,
+    live, operators, overview, permissions, policies, revocations, roots, tenants, trial,
 };
 
 #[derive(OpenApi)]
@@ -26,10 +26,12 @@ use super::{
         tenants::list, tenants::show, tenants::put, tenants::remove,
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
+        roots::add, roots::remove,
         operators::list, operators::create, operators::revoke,
         policies::show, policies::put, policies::remove, policies::check, policies::report,
         catalog::list_toolsets, catalog::show_toolset, catalog::put_toolset, catalog::remove_toolset,
         catalog::list_prompts, catalog::show_prompt, catalog::put_prompt, catalog::remove_prompt, catalog::cost,
+        approvals::list, approvals::show, approvals::decide,
         connections::list, connections::link, connections::remove,
         issuers::list, issuers::show, issuers::put, issuers::remove,
         revocations::list, revocations::create, revocations::remove,

@@ -3,7 +3,7 @@
 //!
 //! Invariant: the policy in force and the latest credential decide, not those of the first request.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use protocol::{envelope::Message, error::Refusal, method::Method};
 use rules::{
@@ -63,14 +63,14 @@ impl Session {
         let view = self.tenant.access(&self.endpoint, &subject).filter(|_| !is_open);
         let Some(view) = view else { return true };
         let (backend, uri) = match &self.endpoint {
-            Endpoint::Single(backend) => (backend.clone(), exposed.as_str()),
+            Endpoint::Single(backend) => (backend.clone(), Cow::Borrowed(exposed.as_str())),
             Endpoint::Aggregated | Endpoint::Toolset(_) => match exposed_names::native_uri(exposed)
             {
                 Some(named) => named,
                 None => return true,
             },
         };
-        let object = Object::Resource { backend: &backend, uri };
+        let object = Object::Resource { backend: &backend, uri: &uri };
         view.policy().decide(&subject, Method::ResourcesRead, &object).verdict == Verdict::Allow
     }
 }

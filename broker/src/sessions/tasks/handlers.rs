@@ -95,8 +95,8 @@ fn with_tool(
     if !tenant.has_policy(endpoint) {
         return Ok(());
     }
-    let call = tasks::decoded(Bytes::copy_from_slice(&record.request)).ok_or_else(not_found)?;
-    let name = call.text(call.fields.name).ok_or_else(not_found)?;
+    let details = TaskDetails::decode(&record.details);
+    let name = details.and_then(|details| details.native).ok_or_else(not_found)?;
     let traits = tenant.full_catalog().traits(&record.backend, &name).unwrap_or_default();
     check(&Object::Tool { backend: &record.backend, name: &name, traits })
 }

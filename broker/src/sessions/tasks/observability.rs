@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use opentelemetry::KeyValue;
-use protocol::method::Method;
+use protocol::{ids::ApprovalId, method::Method};
 use records::TaskStatus;
 use rules::tasks;
 
@@ -69,6 +69,7 @@ fn draft(run: &TaskRun, how: AuditLevel) -> AuditDraft {
         backend: None,
         tool: None,
         definition: None,
+        approval: run.details.approval.as_deref().map(ApprovalId::new),
         begun: Instant::now(),
         at: jiff::Timestamp::now(),
         client: None,
