@@ -11,7 +11,7 @@ help:
 	@echo "make test-deploy  run the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
 	@echo "make test-containers  build the image and start docker-compose.yml on a container engine of the distribution, and use it (part of make test; needs root)"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N repeats the choices of a run, WHAT=tasks|points|rolling|expiry|limits selects a part"
-	@echo "make bench  measure what stores, event logs, wires, readers of JSON and idle connections cost, in a release build; takes some minutes (WHAT=persister|events|access|pins|wires|envelope|documents|websocket|logs|rates|eras|idle|protection|placement selects one)"
+	@echo "make bench  measure what stores, event logs, wires, readers of JSON and idle connections cost, in a release build; takes some minutes (WHAT=persister|events|access|pins|toolsets|wires|envelope|documents|websocket|logs|rates|eras|idle|protection|placement selects one)"
 	@echo "make bench-report  compare the broker with nginx and with a direct connection, and measure idle connections; writes the tables of docs/performance.md"
 	@echo "make bench-check  compare the instructions of decoding, of a call's request and of its answer with the committed figures; fails beyond +5 % (ACCEPT=yes writes new figures)"
 	@echo "make loadtest  build the load tester, and print its usage"
@@ -53,12 +53,12 @@ chaos:
 
 bench:
 	@scripts/need-toolchain.sh
-	@for bench in $(or $(WHAT),persister events access pins wires envelope documents websocket logs rates eras idle protection placement); do \
+	@for bench in $(or $(WHAT),persister events access pins toolsets wires envelope documents websocket logs rates eras idle protection placement); do \
 		case $$bench in \
-			access|pins|envelope|documents|websocket|logs|rates) ;; \
+			access|pins|toolsets|envelope|documents|websocket|logs|rates) ;; \
 			*) scripts/install-servers.sh && cargo build --release --locked -p mcp-broker || exit 1 ;; \
 		esac; \
-		case $$bench in persister|events|access) features= ;; *) features=--no-default-features ;; esac; \
+		case $$bench in persister|events|access|toolsets) features= ;; *) features=--no-default-features ;; esac; \
 		case $$bench in eras) part="--bench report -- --only=eras" ;; *) part="--bench $$bench" ;; esac; \
 		cargo bench --locked -p benches $$features $$part || exit 1; \
 	done

@@ -40,8 +40,8 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     let catalog = Arc::new(catalog()?);
     let policy = Arc::new(policy()?);
     let (open, ruled) = (
-        TenantCatalog::new(catalog.clone(), None),
-        TenantCatalog::new(catalog.clone(), Some(policy.clone())),
+        TenantCatalog::new(catalog.clone(), None, Arc::default()),
+        TenantCatalog::new(catalog.clone(), Some(policy.clone()), Arc::default()),
     );
     let (ann, backend) = (subject("ann"), BackendId::parse("files")?);
     let call = |tenant: &TenantCatalog| {
@@ -90,8 +90,11 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
         median((0..rounds).map(time).collect())
     };
     let first = once(&|number| ruled.view(&subject(&format!("p{number}"))).is_some());
-    let change =
-        once(&|_| TenantCatalog::new(catalog.clone(), Some(policy.clone())).view(&ann).is_some());
+    let change = once(&|_| {
+        TenantCatalog::new(catalog.clone(), Some(policy.clone()), Arc::default())
+            .view(&ann)
+            .is_some()
+    });
     for (name, time) in
         [("the first request of a subject", first), ("a change of policy or lists", change)]
     {

@@ -16,6 +16,7 @@ mod sign_in_failure_log;
 mod sign_in_failures;
 mod startup;
 mod stateless;
+mod toolsets;
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,17 +24,19 @@ use dashmap::DashSet;
 use protocol::{
     error::{ErrorKind, Refusal},
     handshake,
-    ids::{BackendId, SessionId, TenantId},
+    ids::{BackendId, SessionId, TenantId, ToolsetId},
     method::Method,
 };
 use records::SessionKey;
 use rules::{
     access::Policy,
-    catalog::BackendLists,
+    catalog::{BackendLists, HostedPrompts},
     endpoint::Endpoint,
     sign_in_failures::{Plane, SignInFailureReason},
+    toolsets::Toolsets,
 };
 
+pub use self::toolsets::catalog_version;
 use self::{
     adoption_locks::AdoptionLocks, auth::SignInWaits, sign_in_failure_log::SignInFailureLog,
 };
@@ -91,6 +94,10 @@ pub struct Broker {
     tenants: SharedMap<TenantId, Arc<Tenant>>,
     /// Access policies of tenants, also of those that are not running.
     policies: SharedMap<TenantId, Arc<Policy>>,
+    /// Toolsets of tenants, also of those that are not running.
+    toolsets: SharedMap<TenantId, Arc<Toolsets>>,
+    /// Prompts that the broker hosts, by tenant.
+    hosted_prompts: SharedMap<TenantId, Arc<HostedPrompts>>,
     sessions: SharedMap<SessionId, Arc<Session>>,
     /// Sessions that are over while the store may still have them. They are not adopted again.
     ending_sessions: DashSet<SessionKey>,
@@ -120,6 +127,8 @@ impl Broker {
             dashmap::Entry::Vacant(free) => {
                 let tenant = Tenant::new(id.clone(), spec, self.shared.clone());
                 tenant.set_policy(self.policy(id));
+                tenant.set_toolsets(self.toolsets(id));
+                tenant.set_hosted_prompts(self.hosted_prompts(id));
                 free.insert(tenant);
             }
         }
@@ -138,6 +147,9 @@ impl Broker {
 
     /// Ends the tenant's sessions and closes its backends.
     pub fn remove_tenant(self: &Arc<Self>, id: &TenantId) {
+        // A later tenant of the name starts without them.
+        self.toolsets.remove(id);
+        self.hosted_prompts.remove(id);
         let Some((_, tenant)) = self.tenants.remove(id) else { return };
         tenant.close();
         self.stateless.end_of_tenant(id);
@@ -246,9 +258,17 @@ impl Broker {
         self.tenants.get(id).map(|tenant| tenant.clone())
     }
 
-    /// Refuses an endpoint whose backend is not one of the caller's tenant.
+    /// Refuses an endpoint whose backend or toolset is not one of the caller's tenant.
     pub fn check_endpoint(&self, caller: &Caller, endpoint: &Endpoint) -> Result<(), Refusal> {
-        let Endpoint::Single(id) = endpoint else { return Ok(()) };
+        let id = match endpoint {
+            Endpoint::Aggregated => return Ok(()),
+            Endpoint::Single(id) => id,
+            Endpoint::Toolset(id) => {
+                let tenant = self.tenant(&caller.tenant);
+                let known = tenant.is_some_and(|tenant| tenant.toolsets().get(id).is_some());
+                return if known { Ok(()) } else { Err(unknown_toolset(id)) };
+            }
+        };
         let known = self.tenant(&caller.tenant).is_some_and(|tenant| {
             tenant.backend(id).is_some() && tenant.may_use_backend(&caller.subject, id)
         });
@@ -438,6 +458,10 @@ fn announce_roots(backend: &Backend) {
 
 pub fn unknown_backend(id: &BackendId) -> Refusal {
     Refusal::new(ErrorKind::NotFound, format!("no endpoint for a backend named {id}"))
+}
+
+fn unknown_toolset(id: &ToolsetId) -> Refusal {
+    Refusal::new(ErrorKind::NotFound, format!("no endpoint for a toolset named {id}"))
 }
 
 fn key_required() -> Refusal {

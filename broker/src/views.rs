@@ -103,6 +103,9 @@ pub struct AuditEntry {
     pub target: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
+    /// The tool under its backend's name, for calls at a toolset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
     /// Hash of the tool's definition, as the backend listed it at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,

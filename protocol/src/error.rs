@@ -77,7 +77,7 @@ error_kinds! {
     UnsupportedVersion "unsupported_version" -32602, 400, None, FINAL, "The named protocol version is unknown";
     SessionRequired "session_required" -32600, 400, None, FINAL, "The request needs the `Mcp-Session-Id` header";
     SessionNotFound "session_not_found" -32600, 404, None, FINAL, "The session does not exist, has ended or belongs to another principal";
-    NotFound "not_found" -32600, 404, None, FINAL, "Nothing exists at this path, or no backend has this name";
+    NotFound "not_found" -32600, 404, None, FINAL, "Nothing exists at this path, or no backend or published toolset has this name";
     MethodNotFound "method_not_found" -32601, 200, None, FINAL, "The method does not exist";
     CapabilityMissing "capability_missing" -32601, 200, Some(1007), FINAL, "The method needs a capability that was not declared";
     InvalidParams "invalid_params" -32602, 200, None, FINAL, "A parameter is missing or wrong";

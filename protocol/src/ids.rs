@@ -116,6 +116,9 @@ ids! {
         TenantId;
         /// An MCP server the broker connects to, unique within its tenant.
         BackendId;
+        /// A bundle of tools, prompts and resources with an endpoint of its own, unique within its
+        /// tenant.
+        ToolsetId;
     }
     opaque {
         /// The identity that a credential represents, within a tenant.
@@ -130,6 +133,59 @@ ids! {
         ApprovalId;
     }
 }
+
+impl BackendId {
+    /// Returns the id under which the broker lists what it hosts itself. No backend can have it.
+    pub fn hosted() -> Self {
+        Self("_broker".into())
+    }
+
+    /// Parses the name of a backend, or that of what the broker hosts itself.
+    pub fn parse_or_hosted(text: &str) -> Result<Self, InvalidName> {
+        let hosted = Self::hosted();
+        if text == hosted.as_str() { Ok(hosted) } else { Self::parse(text) }
+    }
+}
+
+/// The name of an endpoint for one backend or one toolset: the backend's name, or `t/` and the
+/// toolset's name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointName(Arc<str>);
+
+impl EndpointName {
+    const TOOLSET: &str = "t/";
+
+    pub fn of_backend(backend: &BackendId) -> Self {
+        Self(backend.0.clone())
+    }
+
+    pub fn of_toolset(toolset: &ToolsetId) -> Self {
+        Self(format!("{}{toolset}", Self::TOOLSET).into())
+    }
+
+    pub fn parse(text: &str) -> Result<Self, InvalidName> {
+        check_name(text.strip_prefix(Self::TOOLSET).unwrap_or(text)).map(|()| Self(text.into()))
+    }
+
+    /// Returns the toolset, or `None` for the endpoint of a backend.
+    pub fn toolset(&self) -> Option<ToolsetId> {
+        self.0.strip_prefix(Self::TOOLSET).map(|name| ToolsetId(name.into()))
+    }
+
+    /// Returns the backend, or `None` for the endpoint of a toolset.
+    pub fn backend(&self) -> Option<BackendId> {
+        (!self.0.starts_with(Self::TOOLSET)).then(|| BackendId(self.0.clone()))
+    }
+}
+
+impl<'de> Deserialize<'de> for EndpointName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+id_basics!(EndpointName);
 
 fn check_name(text: &str) -> Result<(), InvalidName> {
     let bytes = text.as_bytes();

@@ -4,9 +4,9 @@
 use protocol::ids::{BackendId, KeyId, TenantId};
 
 use crate::{
-    ApprovalDecision, AuditRetentionTerms, BackendRecord, KeyRecord, OperatorRecord, PinApproval,
-    PinBlock, PolicyRecord, RevocationRecord, RevokedSubject, SessionKey, TenantRecord,
-    TokenIssuerRecord,
+    ApprovalDecision, AuditRetentionTerms, BackendRecord, CatalogDocumentKind,
+    CatalogDocumentRecord, KeyRecord, OperatorRecord, PinApproval, PinBlock, PolicyRecord,
+    RevocationRecord, RevokedSubject, SessionKey, TenantRecord, TokenIssuerRecord,
 };
 
 /// One change. `ConfigStore::apply` of a store makes it.
@@ -30,6 +30,10 @@ pub enum AdminChange<'a> {
     /// Creates or replaces the policy of a tenant. An existing policy keeps its `created_at_us`.
     PutPolicy(&'a PolicyRecord),
     DeletePolicy(&'a TenantId),
+    /// Creates or replaces a document of a tenant's catalog. An existing one keeps its
+    /// `created_at_us`.
+    PutCatalogDocument(&'a CatalogDocumentRecord),
+    DeleteCatalogDocument(&'a TenantId, CatalogDocumentKind, &'a str),
     /// Creates an operator. Returns `StoreError::Exists` for a name or an id that another operator
     /// has.
     PutOperator(&'a OperatorRecord),
@@ -72,6 +76,8 @@ impl AdminChange<'_> {
             Self::DeleteBackend(..) => "delete_backend",
             Self::PutPolicy(_) => "put_policy",
             Self::DeletePolicy(_) => "delete_policy",
+            Self::PutCatalogDocument(_) => "put_catalog_document",
+            Self::DeleteCatalogDocument(..) => "delete_catalog_document",
             Self::PutOperator(_) => "put_operator",
             Self::DeleteOperator(_) => "delete_operator",
             Self::PutRevocation(_) => "put_revocation",
@@ -94,6 +100,7 @@ impl AdminChange<'_> {
             Self::PutKey(record) => Some(&record.tenant),
             Self::PutBackend(record) => Some(&record.tenant),
             Self::PutPolicy(record) => Some(&record.tenant),
+            Self::PutCatalogDocument(record) => Some(&record.tenant),
             Self::PutRevocation(record) => Some(&record.tenant),
             Self::PutTokenIssuer(record) => Some(&record.tenant),
             _ => None,

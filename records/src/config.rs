@@ -43,6 +43,42 @@ pub struct PolicyRecord {
     pub updated_at_us: i64,
 }
 
+/// What an operator put into the catalog of a tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatalogDocumentRecord {
+    pub tenant: TenantId,
+    pub kind: CatalogDocumentKind,
+    /// Unique among the documents of the kind.
+    pub name: String,
+    /// JSON text.
+    pub document: String,
+    /// Time of the first write. A later `put` keeps it.
+    pub created_at_us: i64,
+    pub updated_at_us: i64,
+}
+
+/// The kinds of documents in a catalog.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CatalogDocumentKind {
+    Toolset,
+    Prompt,
+}
+
+impl CatalogDocumentKind {
+    /// Returns the name under which a store keeps the kind.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Toolset => "toolset",
+            Self::Prompt => "prompt",
+        }
+    }
+
+    /// Returns the kind with this name. `None`: a later build wrote it.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Toolset, Self::Prompt].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
 /// An operator of the admin plane. Only the hash of the token is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorRecord {

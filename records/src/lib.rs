@@ -25,8 +25,9 @@ pub use audit_chain::{
     AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, UnchainedAudit,
 };
 pub use config::{
-    BackendRecord, HASH_BYTES, KeyRecord, OperatorRecord, PolicyRecord, RevocationRecord,
-    RevokedSubject, TenantRecord, TokenIssuerRecord,
+    BackendRecord, CatalogDocumentKind, CatalogDocumentRecord, HASH_BYTES, KeyRecord,
+    OperatorRecord, PolicyRecord, RevocationRecord, RevokedSubject, TenantRecord,
+    TokenIssuerRecord,
 };
 pub use event::{LogEntry, LoggedEvent, StoredStream, StreamRecord};
 pub use grant::{GrantKey, GrantRecord, GrantState, SecretKey, SecretKind, StoredGrant};

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
+use protocol::ids::{BackendId, EndpointName, KeyId, PrincipalId, TenantId};
 
 use crate::NodeRecord;
 
@@ -65,7 +65,7 @@ pub struct SessionIdentity {
     pub tenant: TenantId,
     pub principal: PrincipalId,
     /// `None` is the aggregated endpoint.
-    pub endpoint: Option<BackendId>,
+    pub endpoint: Option<EndpointName>,
 }
 
 /// A session as operators see it.

@@ -8,9 +8,12 @@
 mod alike;
 mod app_tools;
 mod backend_lists;
+mod fixed_arguments;
 mod held;
+mod hosted_prompt;
 mod list_difference;
 mod offers;
+mod tool_search;
 mod tool_traits;
 
 use std::{
@@ -25,7 +28,7 @@ use memchr::memmem;
 use protocol::{
     capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
-    ids::{BackendId, TenantId},
+    ids::{BackendId, TenantId, ToolsetId},
     json::{self, Document},
     stateless::tool_headers::{self, ParamHeader},
 };
@@ -36,9 +39,15 @@ pub use self::{
         BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry, read_page,
         read_page_pinned,
     },
+    fixed_arguments::FixedArguments,
     held::{HeldParts, mark_held},
+    hosted_prompt::{
+        HostedPrompt, HostedPromptDocument, HostedPrompts, PromptArgument, PromptFault,
+        PromptMessage, PromptRole, is_prompt_name,
+    },
     list_difference::ListDifference,
     offers::{Offer, OfferTable, QuestionKinds},
+    tool_search::{FoundCall, SearchTool, ToolSearch},
     tool_traits::{TaskHost, TaskSupport, ToolTraits},
 };
 use super::{
@@ -73,6 +82,8 @@ pub struct Target {
     pub backend: BackendId,
     /// The name at the backend.
     pub name: String,
+    /// Arguments that every call of the tool has.
+    pub fixed: Option<Arc<FixedArguments>>,
 }
 
 /// The merged snapshot of a tenant.
@@ -91,8 +102,21 @@ pub struct Catalog {
     limited: LimitedCatalogs,
     lists: FastMap<(Endpoint, ListKind), Pages>,
     held: HeldEntries,
+    /// The tools by their words, made at the first search.
+    search: OnceLock<ToolSearch>,
+    origin: CatalogOrigin,
+}
+
+/// What a snapshot is of, in addition to the lists.
+#[derive(Debug, Clone)]
+struct CatalogOrigin {
+    /// The endpoint that shows all of the backends: that of the tenant, or of a toolset.
+    merged: Endpoint,
     tenant: TenantId,
     key: hmac::Key,
+    hosted: Arc<HostedPrompts>,
+    /// Whether clients search the tools and do not list them.
+    is_searched: bool,
 }
 
 impl Catalog {
@@ -101,6 +125,23 @@ impl Catalog {
         key: hmac::Key,
         backends: BTreeMap<BackendId, Arc<BackendLists>>,
     ) -> Self {
+        Self::with_hosted(tenant, key, backends, Arc::default())
+    }
+
+    /// Builds the snapshot of a tenant for which the broker hosts prompts.
+    pub fn with_hosted(
+        tenant: TenantId,
+        key: hmac::Key,
+        mut backends: BTreeMap<BackendId, Arc<BackendLists>>,
+        hosted: Arc<HostedPrompts>,
+    ) -> Self {
+        backends.extend(hosted.lists().map(|lists| (BackendId::hosted(), Arc::new(lists))));
+        let origin =
+            CatalogOrigin { merged: Endpoint::Aggregated, tenant, key, hosted, is_searched: false };
+        Self::build_at(origin, backends)
+    }
+
+    fn build_at(origin: CatalogOrigin, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
         let capabilities =
             ServerCapabilities::merge(backends.values().map(|lists| &lists.server.capabilities));
         let mut catalog = Self {
@@ -119,8 +160,8 @@ impl Catalog {
             lists: FastMap::default(),
             held: HeldEntries::of(&backends),
             backends: BTreeMap::new(),
-            tenant,
-            key,
+            search: OnceLock::new(),
+            origin,
         };
         for (backend, lists) in &backends {
             let traits = lists
@@ -139,8 +180,12 @@ impl Catalog {
                     map.entry(entry.exposed_key.clone()).or_insert_with(|| Target {
                         backend: backend.clone(),
                         name: entry.key.clone(),
+                        fixed: entry.fixed.clone(),
                     });
                 }
+            }
+            if catalog.origin.merged != Endpoint::Aggregated {
+                continue; // the endpoint of a backend shows the tenant's snapshot
             }
             for kind in ListKind::ALL {
                 let endpoint = Endpoint::Single(backend.clone());
@@ -154,24 +199,56 @@ impl Catalog {
                 catalog.lists.insert((endpoint, kind), pages);
             }
         }
+        let merged = catalog.origin.merged.clone();
         for kind in ListKind::ALL {
-            let entries = backends
-                .values()
-                .flat_map(|lists| lists.listed(kind))
-                .map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
+            let mut entries: Vec<&CatalogEntry> =
+                backends.values().flat_map(|lists| lists.listed(kind)).collect();
+            if merged != Endpoint::Aggregated {
+                entries.sort_by_key(|entry| entry.rank); // stable: then by backend and name
+            }
+            let entries =
+                entries.into_iter().map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
             let stale =
                 backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
-            let pages = catalog.paginate(&Endpoint::Aggregated, kind, entries, stale);
-            catalog.lists.insert((Endpoint::Aggregated, kind), pages);
+            let pages = if kind == ListKind::Tools && catalog.origin.is_searched {
+                let entries = SearchTool::entries();
+                let entries = entries.iter().map(|(name, entry)| (*name, entry));
+                catalog.paginate(&merged, kind, entries, stale)
+            } else {
+                catalog.paginate(&merged, kind, entries, stale)
+            };
+            catalog.lists.insert((merged.clone(), kind), pages);
         }
         catalog.backends = backends;
         catalog
     }
 
-    /// Builds the snapshot of the same tenant with other lists.
+    /// Builds the snapshot of the same tenant and endpoint with other lists.
     pub fn rebuilt(&self, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
-        let other = Self::build(self.tenant.clone(), self.key.clone(), backends);
+        let other = Self::build_at(self.origin.clone(), backends);
         if self.apps.is_off() { other.without_app_names() } else { other }
+    }
+
+    /// Builds the snapshot of a toolset of the same tenant, whose lists are given as it shows them.
+    /// `is_searched`: clients search the tools and do not list them.
+    pub fn of_toolset(
+        &self,
+        toolset: ToolsetId,
+        is_searched: bool,
+        backends: BTreeMap<BackendId, Arc<BackendLists>>,
+    ) -> Self {
+        let merged = Endpoint::Toolset(toolset);
+        Self::build_at(CatalogOrigin { merged, is_searched, ..self.origin.clone() }, backends)
+    }
+
+    /// Returns the search over the tools. `None`: clients list them.
+    pub fn search(&self) -> Option<&ToolSearch> {
+        self.origin.is_searched.then(|| self.search.get_or_init(|| ToolSearch::of(&self.backends)))
+    }
+
+    /// Returns the prompt that the broker hosts under this name.
+    pub fn hosted_prompt(&self, name: &str) -> Option<&HostedPrompt> {
+        self.origin.hosted.get(name)
     }
 
     /// Returns the snapshot in which no app finds a tool by its own name.
@@ -259,7 +336,7 @@ impl Catalog {
         }
         let (backend, tool) = match endpoint {
             Endpoint::Single(backend) => (backend, tool),
-            Endpoint::Aggregated => match self.tools.get(tool) {
+            Endpoint::Aggregated | Endpoint::Toolset(_) => match self.tools.get(tool) {
                 Some(target) => (&target.backend, target.name.as_str()),
                 None => match self.apps.backends_with(tool) {
                     [only] => (only, tool),
@@ -287,8 +364,8 @@ impl Catalog {
             return Ok(Bytes::from(format!("{{\"{}\":[]}}", kind.member())));
         };
         let Some(cursor) = cursor else { return Ok(pages.pages[0].clone()) };
-        let last =
-            cursor::open(&self.key, self.scope(endpoint, kind), cursor).ok_or_else(bad_cursor)?;
+        let last = cursor::open(&self.origin.key, self.scope(&endpoint.name(), kind), cursor)
+            .ok_or_else(bad_cursor)?;
         let start = pages.keys.iter().position(|key| *key == last).ok_or_else(bad_cursor)? + 1;
         if start % PAGE_ENTRIES == 0 && start / PAGE_ENTRIES < pages.pages.len() {
             return Ok(pages.pages[start / PAGE_ENTRIES].clone());
@@ -320,8 +397,8 @@ impl Catalog {
         self.lists.get(slot).map_or(&[], |pages| &pages.entries)
     }
 
-    fn scope<'a>(&'a self, endpoint: &'a Endpoint, kind: ListKind) -> CursorScope<'a> {
-        CursorScope { tenant: self.tenant.as_str(), endpoint: endpoint.name(), list: kind.member() }
+    fn scope<'a>(&'a self, endpoint: &'a str, kind: ListKind) -> CursorScope<'a> {
+        CursorScope { tenant: self.origin.tenant.as_str(), endpoint, list: kind.member() }
     }
 
     fn paginate<'a>(
@@ -360,7 +437,11 @@ impl Catalog {
         }
         body.push(b']');
         if end < pages.entries.len() {
-            let cursor = cursor::seal(&self.key, self.scope(endpoint, kind), &pages.keys[end - 1]);
+            let cursor = cursor::seal(
+                &self.origin.key,
+                self.scope(&endpoint.name(), kind),
+                &pages.keys[end - 1],
+            );
             body.extend_from_slice(format!(",\"nextCursor\":\"{cursor}\"").as_bytes());
         }
         body.extend_from_slice(pages.suffix.as_bytes());
@@ -374,11 +455,11 @@ impl Catalog {
 fn mirrored<'a>(
     tools: impl Iterator<Item = &'a CatalogEntry>,
 ) -> FastMap<String, Vec<ParamHeader>> {
-    let asks = |tool: &&CatalogEntry| memmem::find(&tool.native, b"x-mcp-header").is_some();
+    let asks = |tool: &&CatalogEntry| memmem::find(&tool.exposed, b"x-mcp-header").is_some();
     let headers = |tool: &CatalogEntry| {
         let document = Document::parse(
-            &tool.native,
-            &json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() },
+            &tool.exposed,
+            &json::Limits { bytes_max: tool.exposed.len(), ..json::Limits::default() },
         )
         .ok()?;
         tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
@@ -515,7 +596,7 @@ mod tests {
         let catalog = catalog([lists("a", 1), lists("b", 1)]);
         assert_eq!(
             catalog.tool("b__t0").as_deref(),
-            Some(&Target { backend: backend("b"), name: "t0".into() })
+            Some(&Target { backend: backend("b"), name: "t0".into(), fixed: None })
         );
         assert_eq!(catalog.tool("t0"), None);
     }

@@ -14,7 +14,7 @@ const TAG_BYTES: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub struct CursorScope<'a> {
     pub tenant: &'a str,
-    /// Name of the backend, or empty on the aggregated endpoint.
+    /// Name of the backend or toolset, or empty on the aggregated endpoint.
     pub endpoint: &'a str,
     pub list: &'a str,
 }

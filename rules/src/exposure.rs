@@ -73,7 +73,7 @@ impl ResourceUris {
     /// Finds the URIs. Fails if two readers of the answer would find different ones.
     pub fn find(answer: &Message, endpoint: &Endpoint) -> Result<Self, AmbiguousMember> {
         let mut found = Vec::new();
-        if *endpoint != Endpoint::Aggregated {
+        if !endpoint.is_merged() {
             return Ok(Self(found));
         }
         // Most answers hold no URI, as decoding has shown. They are not parsed a second time.

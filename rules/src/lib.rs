@@ -38,3 +38,4 @@ pub mod sign_in_failures;
 pub mod stateless;
 pub mod stateless_tasks;
 pub mod tasks;
+pub mod toolsets;

@@ -16,6 +16,7 @@ pub mod pins;
 mod relations;
 pub mod sign_ins;
 pub mod tokens;
+pub mod toolsets;
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub const LIST_PAGES_MAX: usize = 1_000;
 pub const LIST_ENTRIES_MAX: usize = 10_000;
 /// Bytes that the broker keeps of one list of one backend.
 pub const LIST_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Dropped list entries that the log names; the broker only counts the rest.
+/// Dropped list entries that the log names.
 pub const LEFT_OUT_LOGGED_MAX: usize = 5;
 /// The URI of a resource.
 pub const URI_BYTES_MAX: usize = 8 * 1024;
@@ -94,8 +95,7 @@ pub const CHILD_IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 // Stateless requests (2026-07-28).
 
-/// Rendered list pages that are cached for stateless clients. The broker empties the cache when a
-/// further page does not fit.
+/// Rendered list pages that are cached for stateless clients. A further page empties the cache.
 pub const STATELESS_LISTS_CACHED_MAX: usize = 1_024;
 /// Pooled sessions for one principal at one endpoint with one set of capabilities. Each serves
 /// one request at a time to a backend that cannot say which request a question belongs to.
@@ -122,8 +122,7 @@ pub const PREFLIGHT_PARAMS_MAX: usize = 64;
 pub const INPUT_ROUNDS_MAX: u32 = 32;
 /// Wait after a question for further ones, so that one answer carries them all.
 pub const INPUT_GATHER_WAIT: Duration = Duration::from_millis(10);
-/// Resources in one stream of notifications. The broker subscribes to each before the stream
-/// begins.
+/// Resources in one stream of notifications, each subscribed to before the stream begins.
 pub const LISTEN_URIS_MAX: usize = 100;
 /// Nesting of the parameters of a completion whose values the broker checks against roots.
 pub const COMPLETION_DEPTH_MAX: usize = 16;

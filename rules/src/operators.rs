@@ -73,6 +73,7 @@ impl Role {
                 | P::RevocationsRead
                 | P::BackendsRead
                 | P::PoliciesRead
+                | P::CatalogRead
                 | P::ApprovalsRead
                 | P::IssuersRead
                 | P::SessionsRead
@@ -100,6 +101,7 @@ impl Role {
                             | P::RevocationsWrite
                             | P::BackendsWrite
                             | P::PoliciesWrite
+                            | P::CatalogWrite
                             | P::IssuersWrite
                             | P::ToolsTry
                             | P::AuditRead
@@ -147,6 +149,9 @@ pub enum Permission {
     BackendsOperate,
     PoliciesRead,
     PoliciesWrite,
+    /// Reads toolsets, hosted prompts and what lists cost.
+    CatalogRead,
+    CatalogWrite,
     /// Lists calls that wait for an approval. Their arguments need [`Self::ApprovalsDecide`].
     ApprovalsRead,
     ApprovalsDecide,
@@ -186,6 +191,8 @@ impl Permission {
             Self::BackendsOperate => "backends:operate",
             Self::PoliciesRead => "policies:read",
             Self::PoliciesWrite => "policies:write",
+            Self::CatalogRead => "catalog:read",
+            Self::CatalogWrite => "catalog:write",
             Self::ApprovalsRead => "approvals:read",
             Self::ApprovalsDecide => "approvals:decide",
             Self::IssuersRead => "issuers:read",

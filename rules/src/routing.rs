@@ -5,6 +5,7 @@
 //! the catalog resolves names.
 
 mod resources;
+mod search;
 
 use std::borrow::Cow;
 
@@ -21,13 +22,16 @@ use protocol::{
 
 use super::{
     access::{AccessCheck, ApprovalTerms, Object},
-    catalog::{Catalog, ListKind, Target, TaskSupport, ToolTraits},
+    catalog::{Catalog, FixedArguments, ListKind, Target, TaskSupport, ToolTraits},
     endpoint::Endpoint,
     log_level::LogLevel,
 };
 
 pub use self::resources::subscription;
-use self::resources::{by_reference, by_uri};
+use self::{
+    resources::{by_reference, by_uri},
+    search::{Searched, searched},
+};
 
 /// The decision about a request.
 #[derive(Debug)]
@@ -110,6 +114,8 @@ pub struct Plan {
     pub drop_task: bool,
     /// The target at the backend, by the backend's name.
     pub names: Named,
+    /// The arguments that the backend gets, if they differ from those that the client sent.
+    pub arguments: Option<Bytes>,
     /// Terms on which a person must approve the request before it leaves.
     pub approval: Option<Box<ApprovalTerms>>,
 }
@@ -141,7 +147,50 @@ pub struct ToolCalled {
 
 impl Plan {
     fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
-        Self { backend, edits, drop_task: false, names: Named::Other, approval: None }
+        Self {
+            backend,
+            edits,
+            drop_task: false,
+            names: Named::Other,
+            arguments: None,
+            approval: None,
+        }
+    }
+}
+
+/// Text before the value of `arguments`, where a call without them gets some.
+const ARGUMENTS_MEMBER: &[u8] = b"\"arguments\":";
+
+impl Plan {
+    /// Sets the arguments that an operator fixed.
+    fn fix_arguments(&mut self, message: &Message, fixed: &FixedArguments) -> Result<(), Refusal> {
+        let sent = message.fields.arguments;
+        let text = fixed.apply(sent.map(|span| span.of(&message.frame)))?;
+        match (sent, message.params) {
+            (Some(span), _) => self.edits.push((span, text.to_vec())),
+            // A call has a name, so another member follows.
+            (None, Some(params)) => {
+                let first = Span { start: params.start + 1, end: params.start + 1 };
+                self.edits.push((first, [ARGUMENTS_MEMBER, &text, b","].concat()));
+            }
+            (None, None) => {}
+        }
+        self.arguments = Some(text);
+        Ok(())
+    }
+}
+
+/// Returns the arguments of a call as the backend gets them with these edits.
+pub fn sent_arguments<'a>(message: &'a Message, edits: &'a [(Span, Vec<u8>)]) -> Option<&'a [u8]> {
+    match message.fields.arguments {
+        Some(span) => {
+            let edited = edits.iter().find(|(edited, _)| *edited == span);
+            Some(edited.map_or_else(|| span.of(&message.frame), |(_, text)| text))
+        }
+        None => edits
+            .iter()
+            .filter(|(span, _)| span.is_empty())
+            .find_map(|(_, text)| text.strip_prefix(ARGUMENTS_MEMBER)?.strip_suffix(b",")),
     }
 }
 
@@ -178,6 +227,12 @@ pub fn decide(
                 let object = Object::Prompt { backend: &plan.backend, name: &prompt };
                 access
                     .check(method, &object, || unknown_name(message, ErrorKind::PromptNotFound))?;
+            }
+            if plan.backend == BackendId::hosted() {
+                let hosted = catalog.hosted_prompt(&prompt);
+                let absent = || unknown_name(message, ErrorKind::PromptNotFound);
+                let arguments = message.bytes(message.fields.arguments);
+                return hosted.ok_or_else(absent)?.fill(arguments).map(Decision::Answer);
             }
             Ok(Decision::Forward(plan))
         }
@@ -286,7 +341,7 @@ fn by_name(
             check_held(catalog, backend, kind, &name, || unknown_name(message, missing))?;
             (Plan::new(backend.clone(), Vec::new()), name.into_owned())
         }
-        Endpoint::Aggregated => {
+        Endpoint::Aggregated | Endpoint::Toolset(_) => {
             let target = lookup(catalog, kind, &name).ok_or_else(|| {
                 if catalog.is_exposed_held(kind, &name) {
                     return held();
@@ -298,8 +353,12 @@ fn by_name(
                 }
                 unknown_name(message, missing)
             })?;
-            let edit = (span, json::quote(&target.name).into_bytes());
-            (Plan::new(target.backend.clone(), vec![edit]), target.name.clone())
+            let named = vec![(span, json::quote(&target.name).into_bytes())];
+            let mut plan = Plan::new(target.backend.clone(), named);
+            if let Some(fixed) = &target.fixed {
+                plan.fix_arguments(message, fixed)?;
+            }
+            (plan, target.name.clone())
         }
     };
     supported(catalog, &plan.backend, message.method)?;
@@ -314,11 +373,19 @@ fn tool_call(
     access: Option<&AccessCheck<'_>>,
 ) -> Result<Decision, Refusal> {
     let seen = (catalog, access);
-    let found = by_name(message, endpoint, seen, ListKind::Tools);
-    let (mut plan, tool) = found.map_err(|refusal| match refusal.kind {
-        ErrorKind::ToolNotFound => ambiguous_tool(message, catalog).unwrap_or(refusal),
-        _ => refusal,
-    })?;
+    let (mut plan, tool) = match catalog.search().filter(|_| endpoint.is_merged()) {
+        None => {
+            let found = by_name(message, endpoint, seen, ListKind::Tools);
+            found.map_err(|refusal| match refusal.kind {
+                ErrorKind::ToolNotFound => ambiguous_tool(message, catalog).unwrap_or(refusal),
+                _ => refusal,
+            })?
+        }
+        Some(search) => match searched(message, seen, search, advertised.tasks_tools_call)? {
+            Searched::Answered(answer) => return Ok(answer),
+            Searched::Called(plan, tool) => (plan, tool),
+        },
+    };
     let backend_has_tasks = catalog
         .backends
         .get(&plan.backend)
@@ -392,7 +459,7 @@ pub fn called_tool(
     let name = call.text(call.fields.name)?;
     match endpoint {
         Endpoint::Single(backend) => Some((backend.clone(), name.into_owned())),
-        Endpoint::Aggregated => {
+        Endpoint::Aggregated | Endpoint::Toolset(_) => {
             catalog.tool(&name).map(|target| (target.backend.clone(), target.name.clone()))
         }
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
-    ids::{ApprovalId, BackendId, RequestId, TaskId},
+    ids::{ApprovalId, EndpointName, RequestId, TaskId},
     json::{self, Document, Value, ValueKind},
     splice::Splice,
 };
@@ -95,7 +95,7 @@ pub struct TaskDetails {
     /// Protocol revision of the client.
     pub version: String,
     /// `None`: the aggregated endpoint.
-    pub endpoint: Option<BackendId>,
+    pub endpoint: Option<EndpointName>,
     /// The client's capabilities, as sent.
     pub capabilities: String,
     /// The client's progress token, as JSON.
@@ -140,10 +140,7 @@ impl TaskDetails {
         Self {
             format: Self::FORMAT,
             version: version.to_owned(),
-            endpoint: match endpoint {
-                Endpoint::Aggregated => None,
-                Endpoint::Single(backend) => Some(backend.clone()),
-            },
+            endpoint: endpoint.stored_name(),
             capabilities: String::from_utf8_lossy(capabilities).into_owned(),
             progress_token: None,
             log_level: None,
@@ -189,7 +186,7 @@ impl TaskDetails {
     }
 
     pub fn endpoint(&self) -> Endpoint {
-        self.endpoint.clone().map_or(Endpoint::Aggregated, Endpoint::Single)
+        Endpoint::named(self.endpoint.as_ref())
     }
 
     /// Returns whether the tool declares that a second call has no further effect.
@@ -456,7 +453,7 @@ mod tests {
             principal: PrincipalId::new("p"),
             session: SessionKey::new([1; 32]),
             private: false,
-            backend: BackendId::parse("b").unwrap(),
+            backend: protocol::ids::BackendId::parse("b").unwrap(),
             request: vec![],
             details: vec![],
             idempotency: None,

@@ -4,13 +4,13 @@
 use async_trait::async_trait;
 use protocol::ids::{BackendId, TenantId};
 use records::{
-    AdminChange, AuditRecord, BackendRecord, KeyRecord, OperatorRecord, PolicyRecord,
-    RevocationRecord, TenantRecord, TokenIssuerRecord,
+    AdminChange, AuditRecord, BackendRecord, CatalogDocumentRecord, KeyRecord, OperatorRecord,
+    PolicyRecord, RevocationRecord, TenantRecord, TokenIssuerRecord,
 };
 
 use crate::StoreError;
 
-/// Tenants, API keys, backends, policies, operators, revocations and issuers. Lists are ordered by
+/// Tenants, API keys, backends, policies, documents of catalogs, operators, revocations and issuers. Lists are ordered by
 /// name. All but tenants and operators can exist only under their tenant. Every change of them increases [`ConfigStore::config_version`] in the same
 /// transaction.
 #[async_trait]
@@ -35,6 +35,9 @@ pub trait ConfigStore: Send + Sync {
 
     /// Returns the access policies of all tenants.
     async fn policies(&self) -> Result<Vec<PolicyRecord>, StoreError>;
+
+    /// Returns the documents of the catalogs of all tenants, without those of unknown kinds.
+    async fn catalog_documents(&self) -> Result<Vec<CatalogDocumentRecord>, StoreError>;
 
     /// Returns the operators.
     async fn operators(&self) -> Result<Vec<OperatorRecord>, StoreError>;

@@ -92,7 +92,7 @@ fn access() -> Box<dyn FnMut()> {
         .collect();
     let document = serde_json::from_value(serde_json::json!({"rules": rules})).expect("a policy");
     let policy = Policy::compile(&document, None).expect("a good policy");
-    let tenant = TenantCatalog::new(catalog, Some(Arc::new(policy)));
+    let tenant = TenantCatalog::new(catalog, Some(Arc::new(policy)), Arc::default());
     let backend = backend_id();
     Box::new(move || {
         let view = tenant.view(black_box(&subject)).expect("the tenant has a policy");

@@ -147,10 +147,12 @@ impl Policy {
     }
 
     /// Checks a request inline. Returns the rest of the check, if it needs a validation thread.
+    /// `arguments`: those that the backend gets in place of the client's.
     pub fn admits(
         self: &Arc<Self>,
         names: &Named,
         message: &Message,
+        arguments: Option<Bytes>,
         lists: impl FnOnce() -> Option<Arc<BackendLists>>,
     ) -> Result<Option<ArgumentsCheck>, Refusal> {
         if let Named::Resource(uri) = names {
@@ -159,7 +161,8 @@ impl Policy {
                 self.admits_completion(message)?;
             }
         }
-        let arguments = || message.fields.arguments.map(|span| span.slice(&message.frame));
+        let sent = || message.fields.arguments.map(|span| span.slice(&message.frame));
+        let arguments = || arguments.or_else(sent);
         match names.tool().filter(|_| self.validate_arguments) {
             Some(tool) => self.admits_call(&tool.name, arguments(), lists()),
             None if self.audits_arguments => self.check_duplicates(arguments()),

@@ -6,6 +6,7 @@ use protocol::ids::{BackendId, TenantId};
 use rules::{
     access::{DecisionRow, Policy, PolicyWarning, Subject},
     catalog::ToolTraits,
+    endpoint::Endpoint,
 };
 
 use super::Broker;
@@ -35,7 +36,8 @@ impl Broker {
     /// Returns the number of listed objects that the policy hides from a subject.
     pub fn hidden_objects(&self, tenant: &TenantId, subject: &Subject) -> usize {
         let tenant = self.tenant(tenant);
-        tenant.and_then(|tenant| tenant.access(subject)).map_or(0, |view| view.hidden)
+        let view = tenant.and_then(|tenant| tenant.access(&Endpoint::Aggregated, subject));
+        view.map_or(0, |view| view.hidden)
     }
 
     /// Returns the decisions of a tenant's policy since a time.

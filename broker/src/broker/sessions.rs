@@ -25,7 +25,7 @@ use rules::{
     },
 };
 
-use super::{Broker, unknown_backend};
+use super::{Broker, unknown_backend, unknown_toolset};
 use crate::{
     auth::Caller,
     backends::{backend::BackendState, link::Era},
@@ -164,16 +164,26 @@ impl Broker {
         subject: &Subject,
     ) -> Result<EndpointInfo, Refusal> {
         match endpoint {
-            Endpoint::Aggregated => {
-                let backends = tenant.backends();
+            Endpoint::Aggregated | Endpoint::Toolset(_) => {
+                let backends = tenant.backends_at(endpoint);
                 join_all(
                     backends
                         .iter()
                         .map(|backend| backend.wait_first_attempt_for(era, FIRST_CATALOG_WAIT)),
                 )
                 .await;
-                let catalog = tenant.visible_catalog(subject);
-                Ok(EndpointInfo::aggregated(&catalog, self.shared.task_settings().enabled))
+                let toolset = match endpoint {
+                    Endpoint::Toolset(id) => {
+                        let toolsets = tenant.toolsets();
+                        Some(toolsets.get(id).cloned().ok_or_else(|| unknown_toolset(id))?)
+                    }
+                    _ => None,
+                };
+                let catalog = tenant.visible_catalog(endpoint, subject);
+                let description =
+                    toolset.as_ref().and_then(|toolset| toolset.description.as_deref());
+                let has_tasks = self.shared.task_settings().enabled;
+                Ok(EndpointInfo::aggregated(&catalog, description, has_tasks))
             }
             Endpoint::Single(id) => {
                 let backend = tenant
@@ -199,10 +209,7 @@ impl Broker {
 
     /// Waits until the endpoint's lists are those of its backends, for a limited time.
     pub(super) async fn wait_for_lists(&self, tenant: &Tenant, endpoint: &Endpoint) {
-        let backends = match endpoint {
-            Endpoint::Aggregated => tenant.backends(),
-            Endpoint::Single(id) => tenant.backend(id).into_iter().collect(),
-        };
+        let backends = tenant.backends_at(endpoint);
         join_all(
             backends
                 .iter()

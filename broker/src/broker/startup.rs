@@ -85,6 +85,8 @@ impl Broker {
             failed_sign_ins: SignInFailureLog::default(),
             tenants: SharedMap::default(),
             policies: SharedMap::default(),
+            toolsets: SharedMap::default(),
+            hosted_prompts: SharedMap::default(),
             sessions: SharedMap::default(),
             ending_sessions: DashSet::new(),
             adoption_locks: AdoptionLocks::default(),

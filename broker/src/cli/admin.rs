@@ -14,6 +14,7 @@ use super::{
     },
     audit,
     bodies::{backend_body, tenant_body},
+    catalog,
     client::{AdminClient, ClientError, escape, with_query},
     connection, issuer, operator,
     output::{CommandOutput, render, render_list},
@@ -164,6 +165,9 @@ pub(super) async fn run(
         AdminCommand::Operator(command) => operator::operator(client, command).await,
         AdminCommand::Policy(command) => policy::policy(client, command).await,
         AdminCommand::Pins(command) => pins::pins(client, command).await,
+        AdminCommand::Toolset(command) => catalog::toolset(client, command).await,
+        AdminCommand::Prompt(command) => catalog::prompt(client, command).await,
+        AdminCommand::Catalog(command) => catalog::catalog(client, command).await,
         AdminCommand::Issuer(command) => issuer::issuer(client, command).await,
         AdminCommand::Connection(command) => connection::connection(client, command).await,
         AdminCommand::Approval(command) => approval::approval(client, command).await,
@@ -198,7 +202,8 @@ async fn backend(
 ) -> Result<CommandOutput, ClientError> {
     match command {
         BackendCommand::Add(add) => {
-            let body = backend_body(&add, |name| env::var(name).ok())?;
+            let own = |name: &str| env::var(name).ok();
+            let body = backend_body(&add, add.import.body(client, own).await?, own)?;
             let wait = if add.no_wait { "?wait=false" } else { "" };
             let path = format!("tenants/{}/backends/{}{wait}", add.of.tenant, add.name);
             let answer = client.request(Method::PUT, &path, Some(&body)).await?;
@@ -396,7 +401,7 @@ mod tests {
     fn body_of(line: &str) -> Result<Value, ClientError> {
         match parsed(line).unwrap() {
             AdminCommand::Backend(BackendCommand::Add(add)) => {
-                backend_body(&add, |name| (name == "HOME").then(|| "/home/ann".to_owned()))
+                backend_body(&add, None, |name| (name == "HOME").then(|| "/home/ann".to_owned()))
             }
             other => panic!("{other:?}"),
         }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
+use super::import::ServerImport;
 pub(super) use super::{
+    catalog_args::{CatalogCommand, PromptCommand, ToolsetCommand},
     key_args::{
         ApprovalCommand, ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PinCommand,
         PolicyCommand, TokenCommand,
@@ -83,6 +85,15 @@ pub(super) enum AdminCommand {
     /// Show, approve and block the definitions that backends show
     #[command(subcommand)]
     Pins(PinCommand),
+    /// Store, show, list and remove toolsets: bundles of tools with an endpoint of their own
+    #[command(subcommand)]
+    Toolset(ToolsetCommand),
+    /// Store, show, list and remove prompts that the broker hosts
+    #[command(subcommand)]
+    Prompt(PromptCommand),
+    /// Show what the lists of a tenant cost
+    #[command(subcommand)]
+    Catalog(CatalogCommand),
     /// Store, list and remove the issuers of a tenant: authorization servers of its clients
     #[command(subcommand)]
     Issuer(IssuerCommand),
@@ -188,7 +199,7 @@ pub(super) enum BackendCommand {
 }
 
 #[derive(Debug, Args)]
-#[group(id = "kind", required = true, multiple = false, args = ["url", "spec", "command"])]
+#[group(id = "kind", required = true, multiple = false, args = ["url", "spec", "command", "server_json", "registry"])]
 pub(super) struct BackendAdd {
     #[arg(value_parser = BackendId::parse)]
     pub(super) name: BackendId,
@@ -206,11 +217,13 @@ pub(super) struct BackendAdd {
     /// A program that speaks MCP on its standard streams, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<String>,
+    #[command(flatten)]
+    pub(super) import: ServerImport,
     /// An environment variable of the program: NAME=VALUE, or NAME to pass on this shell's own
-    #[arg(long, value_name = "NAME[=VALUE]", conflicts_with_all = ["url", "spec"])]
+    #[arg(long, value_name = "NAME[=VALUE]", conflicts_with_all = ["url", "spec", "server_json", "registry"])]
     pub(super) env: Vec<String>,
     /// The program's working directory
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["url", "spec"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["url", "spec", "server_json", "registry"])]
     pub(super) cwd: Option<String>,
     /// A file or folder that the program may read and execute, in addition to those of its sandbox
     #[arg(long, value_name = "PATH", conflicts_with_all = ["url", "spec"])]
@@ -222,10 +235,10 @@ pub(super) struct BackendAdd {
     #[arg(long, conflicts_with_all = ["url", "spec"])]
     pub(super) no_network: bool,
     /// A file with the bearer token for the server
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "spec"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "spec", "server_json", "registry"])]
     pub(super) bearer_file: Option<PathBuf>,
     /// A further request header for the server: NAME:VALUE
-    #[arg(long, value_name = "NAME:VALUE", conflicts_with_all = ["command", "spec"])]
+    #[arg(long, value_name = "NAME:VALUE", conflicts_with_all = ["command", "spec", "server_json", "registry"])]
     pub(super) header: Vec<String>,
     /// Which sessions share a link to the server
     #[arg(long, value_enum)]

@@ -29,9 +29,11 @@ pub(super) fn tenant_body(add: &TenantAdd) -> Value {
     body
 }
 
-/// Returns the body of the request. `own` reads a variable of this shell's environment.
+/// Returns the body of the request. `imported`: the body that a `server.json` gave. `own` reads a
+/// variable of this shell's environment.
 pub(super) fn backend_body(
     add: &BackendAdd,
+    imported: Option<Value>,
     own: impl Fn(&str) -> Option<String>,
 ) -> Result<Value, ClientError> {
     if let Some(file) = &add.spec {
@@ -40,15 +42,16 @@ pub(super) fn backend_body(
             ClientError::Usage(format!("{} is not JSON: {error}", file.display()))
         });
     }
-    let mut body = match &add.url {
-        Some(url) if as_http_url(url).is_some() => {
+    let mut body = match (imported, &add.url) {
+        (Some(body), _) => body,
+        (None, Some(url)) if as_http_url(url).is_some() => {
             json!({ "transport": { "type": "websocket", "url": url } })
         }
-        Some(url) => {
+        (None, Some(url)) => {
             let kind = if add.sse { "sse" } else { "http" };
             json!({ "transport": { "type": kind, "url": url } })
         }
-        None => json!({ "transport": stdio(add, own)? }),
+        (None, None) => json!({ "transport": stdio(add, own)? }),
     };
     let credentials = credentials(add)?;
     if !credentials.is_empty() {

@@ -4,7 +4,7 @@
 use std::{env, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Request, header};
+use http::{Method, Request, StatusCode, header};
 use http_body_util::Full;
 use serde_json::Value;
 use transport::{EgressPolicy, HttpClient, HttpClientConfig, read_body};
@@ -15,6 +15,9 @@ const URL_DEFAULT: &str = "http://127.0.0.1:9090";
 /// Registration of a backend waits for its handshake, which may itself take half a minute.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Time limit and size limit of a document of a registry.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
+const DOCUMENT_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
@@ -73,6 +76,31 @@ impl AdminClient {
             authorization: authorization.transpose()?,
             http,
         })
+    }
+
+    /// Fetches a document from another server than the broker. The operator's token is not sent.
+    pub(super) async fn fetch(
+        &self,
+        method: Method,
+        url: &str,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        transport::parse_http_url(url)
+            .map_err(|error| ClientError::Usage(format!("{url}: {error}")))?;
+        let request = Request::builder().method(method).uri(url);
+        let request = request
+            .header(header::ACCEPT, "application/json")
+            .body(Full::new(Bytes::new()))
+            .map_err(|error| ClientError::Usage(format!("{url}: {error}")))?;
+        let failed = |reason: String| ClientError::Usage(format!("{url}: {reason}"));
+        let exchange = async {
+            let response =
+                self.http.send(request).await.map_err(|error| failed(error.to_string()))?;
+            let status = response.status();
+            let body = read_body(response.into_body(), DOCUMENT_BYTES_MAX).await;
+            Ok((status, body.map_err(|error| failed(error.to_string()))?))
+        };
+        let timeout = |_| failed(format!("no answer within {} seconds", FETCH_TIMEOUT.as_secs()));
+        tokio::time::timeout(FETCH_TIMEOUT, exchange).await.map_err(timeout)?
     }
 
     /// Sends a request. `path` begins after `/admin/v1/`. Returns `null` for an answer without a

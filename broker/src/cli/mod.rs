@@ -10,10 +10,13 @@ mod args;
 mod audit;
 mod audit_verify;
 mod bodies;
+mod catalog;
+mod catalog_args;
 mod client;
 mod connection;
 #[cfg(test)]
 mod doc_commands;
+mod import;
 mod issuer;
 mod key_args;
 mod operator;
@@ -21,6 +24,7 @@ mod output;
 mod pins;
 mod policy;
 mod root;
+mod server_json;
 mod table;
 #[cfg(test)]
 mod tests;

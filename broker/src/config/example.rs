@@ -29,6 +29,10 @@ tenants: {}
 #    limits: {requests_per_second: 50, burst: 100, sessions_per_tenant: 100, calls_in_flight_per_tenant: 200,
 #      requests_per_second_per_principal: 10, burst_per_principal: 20, connections_per_tenant: 50, message_profile: 1MB}
 #    timeouts: {call: 20s, control: 5s, call_max: 10m, methods: {resources/read: 10s}}
+#    toolsets:
+#      reading: {published: true, include: {tools: [files/read_*]}, aliases: {files/read_file: read}}
+#    prompts:
+#      review: {arguments: [{name: language, required: true}], messages: [{text: \"Review this {{language}} code.\"}]}
 
 # Backends, by name; same bodies as PUT /admin/v1/tenants/{tenant}/backends/{backend}. They are read-only in the admin API.
 # A plain NAME belongs to tenant `default`, and TENANT/NAME to that tenant.
@@ -155,7 +159,7 @@ pub fn markdown() -> String {
         out,
         "\n## `tenants` and `backends`\n\n\
          These entries exist together with those of the admin API, which cannot change them. They have the same bodies, and a tenant \
-         can have a `policy` ([access](access.md)). A file can \
+         can have a `policy` ([access](access.md)), `toolsets` and `prompts` ([catalog](catalog.md)). A file can \
          hold the token of a backend (`credentials.bearer_file`). `MCP_BROKER__TENANTS` and `MCP_BROKER__BACKENDS` each hold a \
          whole map, as YAML or JSON, which replaces the map of the file.\n\n```yaml\n{bodies}\n```\n\n\
          ## Listeners that others can reach\n\n\

@@ -11,6 +11,7 @@
 mod backend_auth;
 mod backend_tls;
 mod body_schema;
+mod catalog_documents;
 mod client_key;
 mod commands;
 pub mod compat;
@@ -62,7 +63,7 @@ pub use backend_auth::is_resource;
 pub use body_schema::BodySchema;
 pub use compat::{CompatConfig, Eras};
 use protocol::ids::{BackendId, TenantId};
-use rules::access::PolicyDocument;
+use rules::{access::PolicyDocument, catalog::HostedPromptDocument, toolsets::ToolsetDocument};
 use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
 
@@ -190,6 +191,9 @@ pub struct Config {
     pub tenants: Vec<(TenantId, TenantSpec)>,
     /// Access policies of declared tenants.
     pub policies: Vec<(TenantId, PolicyDocument)>,
+    /// Toolsets and hosted prompts of declared tenants.
+    pub toolsets: Vec<(TenantId, String, ToolsetDocument)>,
+    pub prompts: Vec<(TenantId, String, HostedPromptDocument)>,
     pub backends: Vec<DeclaredBackend>,
     /// Files that hold secrets or may hold them: the configuration file, and the secret files that
     /// it names.

@@ -11,7 +11,7 @@ use transport::egress::EgressPolicy;
 use super::{
     AuthConfig, BodySchema, Certificate, ClientAuth, ClientKey, Config, DeclaredBackend,
     EventConfig, EventLogStorage, IncludeConfig, ListenConfig, SessionConfig, ShutdownConfig,
-    StdioConfig, Timeouts, TlsConfig,
+    StdioConfig, Timeouts, TlsConfig, catalog_documents,
     config_key::KeyKind,
     config_reader::{
         ConfigReader, address, duration, host, invalid_value, path, read_secret_file, text,
@@ -70,6 +70,8 @@ pub(super) fn validate(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Confi
             readiness_delay: reading.duration("shutdown.readiness_delay"),
         },
         policies: reading.policies(),
+        toolsets: catalog_documents::toolsets(&mut reading),
+        prompts: catalog_documents::prompts(&mut reading),
         tenants: reading.tenants(),
         backends: reading.backends(&egress, &stdio),
         private_files: private_files(raw),
@@ -306,8 +308,12 @@ impl ConfigReader<'_> {
                 self.report(&path, "is not a name for a tenant", NAME_ALLOWED);
             }
             let mut body = body.clone();
-            // `policies` reads this member.
-            body.as_object_mut().map(|body| body.remove("policy"));
+            // Other readers read these members.
+            if let Some(body) = body.as_object_mut() {
+                body.retain(|member, _| {
+                    member != "policy" && !catalog_documents::MEMBERS.contains(&member.as_str())
+                });
+            }
             let parsed =
                 if body.is_null() { Ok(TenantSpec::default()) } else { parse_tenant_spec(&body) };
             match (id, parsed) {

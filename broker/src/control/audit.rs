@@ -102,6 +102,7 @@ impl Author {
             action: asked.action.clone(),
             target: asked.target.clone(),
             backend: None,
+            tool: None,
             definition: None,
             approval: None,
             arguments_digest: (length > 0)

@@ -36,6 +36,8 @@ pub enum ControlError {
     Reserved(FieldError),
     #[error("{} {}", .0.first().map_or("", |fault| &fault.path), .0.first().map_or("", |fault| &fault.problem))]
     Policy(Vec<PolicyFault>),
+    #[error("{} {}", .0.first().map_or("", |fault| &fault.path), .0.first().map_or("", |fault| &fault.problem))]
+    Toolset(Vec<PolicyFault>),
     #[error("{}", .0.first().map_or_else(String::new, ToString::to_string))]
     Faults(Vec<FieldError>),
     #[error("the URL of this issuer is that of {holder}; an issuer is accepted once")]

@@ -94,6 +94,10 @@ impl Control {
         let tenants = self.load_tenants(tenants).await?;
         let backends = self.load_backends(&tenants, backends)?;
         let policies = self.load_policies(&tenants, self.store().policies().await?)?;
+        let documents = self.store().catalog_documents().await?;
+        let is_tenant = |tenant: &TenantId| tenants.contains_key(tenant);
+        let toolsets = self.load_documents(&documents, &self.config.toolsets, is_tenant)?;
+        let prompts = self.load_documents(&documents, &self.config.prompts, is_tenant)?;
         let issuers = self.load_issuers(&tenants, self.store().token_issuers().await?)?;
         let revocations = self.store().revocations().await?;
         check_client_files(&self.config).await?;
@@ -102,7 +106,10 @@ impl Control {
             LoadSummary { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
         self.apply_revocations(revocations);
         let auth = Arc::new(self.config.auth.clone());
-        self.apply(Registry { tenants, backends, policies, issuers, auth }, keys);
+        self.apply(
+            Registry { tenants, backends, policies, toolsets, prompts, issuers, auth },
+            keys,
+        );
         self.apply_operators(operators);
         self.apply_breakers(held);
         self.applied.store(version, Ordering::Release);
@@ -253,6 +260,7 @@ impl Control {
 
     fn apply(&self, registry: Registry, keys: Vec<KeyRecord>) {
         self.apply_policies(&Registry::default(), &registry);
+        self.apply_catalogs(&Registry::default(), &registry);
         for (tenant, entry) in &registry.tenants {
             self.broker.put_tenant(tenant, entry.spec.clone());
         }

@@ -19,6 +19,8 @@ mod audit_seal;
 mod audit_verify;
 mod backends;
 mod breakers;
+mod catalog_documents;
+mod catalog_views;
 mod config_generation;
 mod connections;
 mod error;
@@ -62,6 +64,7 @@ pub use self::{
     audit::{AuditedAction, Author},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
+    catalog_views::{CatalogCostView, HostedPromptView, ToolsetView},
     config_generation::{
         ConfigGeneration, ConfigurationView, IncludedFileState, IncludedFileView, now_text,
     },

@@ -303,7 +303,8 @@ fn policy_text(document: &PolicyDocument) -> String {
 }
 
 fn backends_of(registry: &Registry, tenant: &TenantId) -> Vec<BackendId> {
-    registry.backends_of(tenant).map(|(backend, _)| backend.clone()).collect()
+    let backends = registry.backends_of(tenant).map(|(backend, _)| backend.clone());
+    backends.chain([BackendId::hosted()]).collect()
 }
 
 fn no_policy(tenant: &TenantId) -> ControlError {

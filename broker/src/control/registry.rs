@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use protocol::ids::{BackendId, TenantId};
 
-use rules::access::PolicyDocument;
+use rules::{access::PolicyDocument, catalog::HostedPromptDocument, toolsets::ToolsetDocument};
 
 use super::issuers::StoredIssuer;
 use crate::{
@@ -71,6 +71,10 @@ pub(super) type Tenants = BTreeMap<TenantId, Arc<RegistryEntry<TenantSpec>>>;
 pub(super) type Policies = BTreeMap<TenantId, Arc<RegistryEntry<PolicyDocument>>>;
 pub(super) type Backends = BTreeMap<(TenantId, BackendId), Arc<RegistryEntry<BackendSpec>>>;
 
+/// Documents of catalogs, by tenant and name.
+pub(super) type CatalogDocuments<Document> =
+    BTreeMap<(TenantId, String), Arc<RegistryEntry<Document>>>;
+
 pub(super) type Issuers = BTreeMap<(TenantId, BackendId), Arc<RegistryEntry<StoredIssuer>>>;
 
 /// Cheap to clone. A change publishes a new one.
@@ -79,6 +83,8 @@ pub(super) struct Registry {
     pub(super) tenants: Tenants,
     pub(super) backends: Backends,
     pub(super) policies: Policies,
+    pub(super) toolsets: CatalogDocuments<ToolsetDocument>,
+    pub(super) prompts: CatalogDocuments<HostedPromptDocument>,
     /// Stored issuers of tenants.
     pub(super) issuers: Issuers,
     /// Settings of sign-in of the configuration file.
@@ -97,6 +103,8 @@ impl Registry {
     pub(super) fn remove_tenant(&mut self, tenant: &TenantId) {
         self.tenants.remove(tenant);
         self.policies.remove(tenant);
+        self.toolsets.retain(|(owner, _), _| owner != tenant);
+        self.prompts.retain(|(owner, _), _| owner != tenant);
         self.issuers.retain(|(owner, _), _| owner != tenant);
         self.backends.retain(|(owner, _), _| owner != tenant);
     }

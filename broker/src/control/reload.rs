@@ -13,6 +13,7 @@ use storage::Wakeup;
 
 use super::{
     Control, LoadError,
+    catalog_documents::reloaded_documents,
     issuers::refuse_twice,
     load::check_client_files,
     now_us,
@@ -100,6 +101,7 @@ impl Control {
         let issuers = changed_issuers(&old.auth, &next.auth);
         let mut reloaded = ReloadSummary { issuers, ..ReloadSummary::default() };
         self.apply_policies(old, &next);
+        self.apply_catalogs(old, &next);
         for tenant in old.tenants.keys().filter(|tenant| !next.tenants.contains_key(*tenant)) {
             self.keyring.remove_tenant(tenant);
             self.broker.remove_tenant(tenant);
@@ -214,6 +216,8 @@ fn next_registry(
             return Err(LoadError::Twice { what: format!("policy of tenant {tenant}") });
         }
     }
+    next.toolsets = reloaded_documents(old, &config.toolsets)?;
+    next.prompts = reloaded_documents(old, &config.prompts)?;
     Ok(next)
 }
 

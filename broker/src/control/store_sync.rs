@@ -16,7 +16,8 @@ use std::{
 
 use protocol::ids::{BackendId, TenantId};
 use records::{
-    AdminChange, BackendRecord, PolicyRecord, SessionKey, TenantRecord, TokenIssuerRecord,
+    AdminChange, BackendRecord, CatalogDocumentRecord, PolicyRecord, SessionKey, TenantRecord,
+    TokenIssuerRecord,
 };
 use rules::limits::CONFIG_READ_INTERVAL_MIN;
 use storage::{StoreError, Wakeup};
@@ -24,6 +25,7 @@ use tokio::{sync::broadcast::error::RecvError, time::sleep};
 
 use super::{
     Control, LoadError,
+    catalog_documents::synced_documents,
     load::{stored_tenant, tenant_record},
     now_us,
     policies::stored_policy,
@@ -59,13 +61,16 @@ impl Control {
         let keys = self.query_store("keys", self.store().keys()).await?;
         let backends = self.query_store("backends", self.store().backends()).await?;
         let policies = self.query_store("policies", self.store().policies()).await?;
+        let documents =
+            self.query_store("catalog_documents", self.store().catalog_documents()).await?;
         let issuers = self.query_store("token_issuers", self.store().token_issuers()).await?;
         let revocations = self.query_store("revocations", self.store().revocations()).await?;
         let operators = self.query_store("operators", self.store().operators()).await?;
         let held = self.read_breakers().await?;
         let old = self.registry.load_full();
         self.restore_declared(&old, &tenants).await?;
-        let next = self.as_stored(&old, StoredRecords { tenants, backends, policies, issuers });
+        let records = StoredRecords { tenants, backends, policies, documents, issuers };
+        let next = self.as_stored(&old, records);
         let changed = self.apply_difference(&old, next);
         self.apply_operators(operators);
         self.apply_breakers(held);
@@ -114,7 +119,7 @@ impl Control {
     fn as_stored(
         &self,
         old: &Registry,
-        StoredRecords { tenants, backends, policies, issuers }: StoredRecords,
+        StoredRecords { tenants, backends, policies, documents, issuers }: StoredRecords,
     ) -> Registry {
         let mut next = old.clone();
         next.tenants.retain(|_, entry| entry.origin == EntryOrigin::Declared);
@@ -154,6 +159,10 @@ impl Control {
             let entry = entry_or_previous(stored_policy(&record), old.policies.get(&record.tenant));
             next.policies.extend(entry.map(|entry| (record.tenant, entry)));
         }
+        let known = next.tenants.clone();
+        let is_tenant = |tenant: &TenantId| known.contains_key(tenant);
+        next.toolsets = synced_documents(&documents, old, is_tenant);
+        next.prompts = synced_documents(&documents, old, is_tenant);
         next.issuers.clear();
         for record in issuers {
             let Ok(name) = BackendId::parse(&record.issuer) else { continue };
@@ -173,12 +182,13 @@ struct StoredRecords {
     tenants: Vec<TenantRecord>,
     backends: Vec<BackendRecord>,
     policies: Vec<PolicyRecord>,
+    documents: Vec<CatalogDocumentRecord>,
     issuers: Vec<TokenIssuerRecord>,
 }
 
 /// Returns the entry that was read, or the entry in force if it is equal or if the row is
 /// unreadable.
-fn entry_or_previous<Spec: PartialEq>(
+pub(super) fn entry_or_previous<Spec: PartialEq>(
     read: Result<RegistryEntry<Spec>, LoadError>,
     before: Option<&Arc<RegistryEntry<Spec>>>,
 ) -> Option<Arc<RegistryEntry<Spec>>> {

@@ -8,7 +8,7 @@ use std::{fmt::Write as _, time::Duration};
 use protocol::error::ErrorKind;
 use rules::limits::{
     approvals::*, apps::*, arguments::*, included::*, oauth::*, own_lists::*, pins::*, sign_ins::*,
-    tokens::*, *,
+    tokens::*, toolsets::*, *,
 };
 
 use super::assert_current;
@@ -189,6 +189,7 @@ const KEYS: &[(&str, Effect)] = &[
 const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits.rs"),
     include_str!("../../../rules/src/limits/access.rs"),
+    include_str!("../../../rules/src/limits/toolsets.rs"),
     include_str!("../../../rules/src/limits/approvals.rs"),
     include_str!("../../../rules/src/limits/apps.rs"),
     include_str!("../../../rules/src/limits/arguments.rs"),
@@ -255,6 +256,8 @@ fn met() -> Vec<Fixed> {
         PINS_PER_BACKEND_MAX Other("the broker does not pin new objects, and modes that hold objects hold them; the log shows it", "");
         SCANNED_BYTES_MAX Other("the broker does not scan the rest, which is a finding", "`mcp_catalog_findings`");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
+        HOSTED_PROMPT_RESULT_BYTES_MAX Refused(ErrorKind::InvalidParams);
+        SEARCH_QUERY_BYTES_MAX Refused(ErrorKind::InvalidParams);
         EXTENSION_POOLS_MAX Refused(ErrorKind::TooManyCalls);
         CAPABILITY_PROBE_WAIT Other("its clients may see tools that they cannot use, until the probe is over", "");
         CAPABILITY_PROBE_INTERVAL_MIN Other("clients may see new tools that they cannot use, until the next probe", "");
@@ -389,7 +392,8 @@ fn met() -> Vec<Fixed> {
 }
 
 /// Internal paces, batch sizes and caches, which no peer meets as a limit.
-const INNER: &str = "APPROVAL_TTL_MIN APPROVAL_TTL_DEFAULT APPROVAL_TTL_MAX APPROVAL_WINDOW_MAX APPROVAL_REASON_BYTES_MAX APPROVAL_ID_BYTES APPROVAL_POLL_INTERVAL APPROVAL_POLL_BATCH APPROVAL_ANSWER_MARGIN APPROVAL_KEPT APPROVAL_EXPIRED_KEPT POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLICY_PATTERN_BYTES_MAX ACCESS_VIEWS_MAX ACCESS_SUBJECTS_MAX POLICY_REPORT_ROWS_MAX POLICY_REPORT_SAMPLES_MAX POLICY_REPORT_AGE_MAX REVOCATIONS_MAX REVOKED_SUBJECT_BYTES_MAX \
+const INNER: &str = "TOOLSETS_PER_TENANT_MAX TOOLSET_ENTRIES_MAX TOOLSET_ALIAS_BYTES_MAX TOOLSET_TEXT_BYTES_MAX FIXED_ARGUMENTS_MAX FIXED_ARGUMENT_BYTES_MAX CATALOG_TOKENS_WARNED SEARCH_RESULTS SEARCH_RESULTS_MAX HOSTED_PROMPTS_PER_TENANT_MAX HOSTED_PROMPT_ARGUMENTS_MAX HOSTED_PROMPT_VALUES_MAX HOSTED_PROMPT_MESSAGES_MAX HOSTED_PROMPT_TEXT_BYTES_MAX HOSTED_PROMPT_NAME_BYTES_MAX \
+    APPROVAL_TTL_MIN APPROVAL_TTL_DEFAULT APPROVAL_TTL_MAX APPROVAL_WINDOW_MAX APPROVAL_REASON_BYTES_MAX APPROVAL_ID_BYTES APPROVAL_POLL_INTERVAL APPROVAL_POLL_BATCH APPROVAL_ANSWER_MARGIN APPROVAL_KEPT APPROVAL_EXPIRED_KEPT POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLICY_PATTERN_BYTES_MAX ACCESS_VIEWS_MAX ACCESS_SUBJECTS_MAX POLICY_REPORT_ROWS_MAX POLICY_REPORT_SAMPLES_MAX POLICY_REPORT_AGE_MAX REVOCATIONS_MAX REVOKED_SUBJECT_BYTES_MAX \
     LEFT_OUT_LOGGED_MAX PINS_STORED_AT_ONCE FINDINGS_MAX DESCRIPTION_BYTES_USUAL DEFAULT_BYTES_USUAL SESSION_CATALOGS_BYTES_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
     TASK_POLLER_INTERVAL TASK_POLLER_INTERVAL_ALONE TASK_POLLER_BATCH STATUS_MESSAGE_CHARS_MAX STORE_RETRY_FIRST STORE_RETRY_MAX END_RETRY_FIRST \
     TASK_OUTCOME_TRIES TASK_RELEASE_TRIES TASK_OUTCOME_SUSPECT_BYTES COMMIT_SETTLES_WITHIN COMMIT_LOOK_MAX TASK_ORPHAN_SWEEP_INTERVAL \

@@ -8,13 +8,13 @@ use protocol::ids::{ApprovalId, BackendId, TaskId, TenantId};
 use records::{
     AdminChange, ApprovalLimits, ApprovalListPosition, ApprovalOpening, ApprovalRecord,
     ApprovalState, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
-    AuditRetentionTerms, AuditTruncation, BackendRecord, FullTask, GrantKey, GrantRecord,
-    GrantState, KeyRecord, LeaseRenewal, NodeName, NodeRecord, OperatorRecord, PinDefinitions,
-    PinKey, PinSighting, PolicyRecord, RevocationRecord, SecretKey, SessionClaimOutcome,
-    SessionIdentity, SessionKey, StoredApproval, StoredAuditRecord, StoredGrant, StoredPin,
-    StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput,
-    TaskListPosition, TaskStatus, TaskTransition, TenantRecord, TokenIssuerRecord, UnchainedAudit,
-    WriteOp, WriteOutcome,
+    AuditRetentionTerms, AuditTruncation, BackendRecord, CatalogDocumentRecord, FullTask, GrantKey,
+    GrantRecord, GrantState, KeyRecord, LeaseRenewal, NodeName, NodeRecord, OperatorRecord,
+    PinDefinitions, PinKey, PinSighting, PolicyRecord, RevocationRecord, SecretKey,
+    SessionClaimOutcome, SessionIdentity, SessionKey, StoredApproval, StoredAuditRecord,
+    StoredGrant, StoredPin, StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount,
+    TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition, TenantRecord,
+    TokenIssuerRecord, UnchainedAudit, WriteOp, WriteOutcome,
 };
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
@@ -99,6 +99,12 @@ impl ConfigStore for Meddled {
         self.note("policies");
         self.inner.policies().await
     }
+
+    async fn catalog_documents(&self) -> Result<Vec<CatalogDocumentRecord>, StoreError> {
+        self.note("catalog_documents");
+        self.inner.catalog_documents().await
+    }
+
     async fn operators(&self) -> Result<Vec<OperatorRecord>, StoreError> {
         self.note("operators");
         self.inner.operators().await

@@ -23,13 +23,10 @@ use crate::auth::Caller;
 pub(crate) type AbsenceKey = [u8; 32];
 
 pub(crate) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> AbsenceKey {
-    let endpoint = match endpoint {
-        Endpoint::Aggregated => "",
-        Endpoint::Single(backend) => backend.as_str(),
-    };
+    let endpoint = endpoint.name();
     let mut hash = digest::Context::new(&digest::SHA256);
     // Only the last part may hold a zero byte.
-    for part in [id.as_str(), caller.tenant.as_str(), endpoint, caller.principal.as_str()] {
+    for part in [id.as_str(), caller.tenant.as_str(), &endpoint, caller.principal.as_str()] {
         hash.update(part.as_bytes());
         hash.update(&[0]);
     }

@@ -3,7 +3,10 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use protocol::{error::Refusal, method::Method};
-use rules::access::{AccessCheck, Object, Subject, Verdict};
+use rules::{
+    access::{AccessCheck, Object, Subject, Verdict},
+    endpoint::Endpoint,
+};
 
 use super::tenant::Tenant;
 use crate::{metrics::Metrics, telemetry::request};
@@ -50,12 +53,12 @@ pub(super) fn note(metrics: &Metrics, tenant: &Tenant, subject: &Subject, check:
 /// Refuses the use of an object that no list has to show. `absent` is the answer for a hidden one.
 pub(super) fn check(
     metrics: &Metrics,
-    tenant: &Tenant,
+    (tenant, endpoint): (&Tenant, &Endpoint),
     subject: &Subject,
     (method, object): (Method, &Object<'_>),
     absent: impl FnOnce() -> Refusal,
 ) -> Result<(), Refusal> {
-    let Some(view) = tenant.access(subject) else { return Ok(()) };
+    let Some(view) = tenant.access(endpoint, subject) else { return Ok(()) };
     let check = AccessCheck::new(&view, subject);
     let result = check.check_unlisted(method, object, absent);
     note(metrics, tenant, subject, check);

@@ -159,7 +159,10 @@ impl Call {
                 method,
                 tool.map(|tool| tool.name.as_str()),
             ),
-            admitted: session.tenant.has_policy().then(|| Box::new(message.clone())),
+            admitted: session
+                .tenant
+                .has_policy(&session.endpoint)
+                .then(|| Box::new(message.clone())),
             is_repeatable: tool.map_or(method.is_idempotent(), |tool| {
                 tool.traits.read_only || tool.traits.idempotent
             }),

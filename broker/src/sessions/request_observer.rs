@@ -70,6 +70,7 @@ impl RequestObserver<'_> {
                 .arguments
                 .map(|span| Bytes::copy_from_slice(span.of(&message.frame))),
             backend: None,
+            tool: None,
             definition: None,
             approval: None,
             begun: Instant::now(),

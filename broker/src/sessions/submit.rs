@@ -27,7 +27,6 @@ use protocol::{
 use rules::{
     access::{AccessCheck, ObjectKind},
     catalog::ListKind,
-    endpoint::Endpoint,
     event_log::EventKind,
     routing::{self, Decision, Plan, TaskQuestion},
     tasks::IDEMPOTENCY_KEY,
@@ -181,7 +180,8 @@ fn dispatch(
             Ok(())
         }
         Decision::CreateTask(plan, target) => {
-            observation::note_backend(session, &plan.backend, Some(&target.tool));
+            let tool = plan.names.tool().map(|tool| tool.name.as_str());
+            observation::note_backend(session, &plan.backend, tool);
             let (host, task) = (session.shared.task_host()?, NewTask { message, id, plan, target });
             spawn_local_request(session, request, CancelScope::Nothing, |session| async move {
                 if let Some(check) = check {
@@ -314,15 +314,14 @@ fn unavailable_if_unlisted(session: &Session, refusal: Refusal) -> Refusal {
         ErrorKind::ResourceNotFound,
         ErrorKind::ReferenceNotFound,
     ];
-    let aggregated = session.endpoint == Endpoint::Aggregated;
     let subject = session.subject();
     // A hidden backend must not show by its state.
     let may_list_it = |backend: &Arc<Backend>| {
         backend.is_never_reached() && session.tenant.may_use_backend(&subject, &backend.id)
     };
-    if aggregated
+    if session.endpoint.is_merged()
         && missing.contains(&refusal.kind)
-        && session.tenant.backends().iter().any(may_list_it)
+        && session.tenant.backends_at(&session.endpoint).iter().any(may_list_it)
     {
         let text = "this is known of no backend, and not every backend could be reached so far";
         return Refusal::new(ErrorKind::BackendUnavailable, text);
@@ -342,14 +341,15 @@ fn check_policy(
     decision: &Decision,
 ) -> Result<Option<ArgumentsCheck>, Refusal> {
     backend.pins.admits(backend.is_never_reached())?;
-    let names = match decision {
-        Decision::Forward(plan) | Decision::CreateTask(plan, _) => &plan.names,
+    let plan = match decision {
+        Decision::Forward(plan) | Decision::CreateTask(plan, _) => plan,
         Decision::Subscribe(target) => {
             return backend.policy.admits_resource(&target.uri).map(|()| None);
         }
         _ => return Ok(None),
     };
-    backend.policy.admits(names, message, || backend.lists.load_full())
+    let arguments = plan.arguments.clone();
+    backend.policy.admits(&plan.names, message, arguments, || backend.lists.load_full())
 }
 
 /// Removes `task`, which was not offered to the client, from a request (MCP 2025-11-25, Tasks: such

@@ -20,12 +20,13 @@ use protocol::{
 use records::SessionKey;
 use rules::{
     access::{AccessView, DecisionReport, DecisionRow, NotedDecision, Policy, Subject},
-    catalog::{BackendLists, Catalog, ListKind},
+    catalog::{BackendLists, Catalog, HostedPrompts, ListKind},
     deadlines::{self, CallDeadline, TimeoutSource},
     endpoint::Endpoint,
     gcra::Rate,
     limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
+    toolsets::Toolsets,
 };
 
 use super::{access_doors, session::Session, shared::Shared, tenant_access::TenantCatalog};
@@ -46,6 +47,8 @@ pub struct Tenant {
     principals: Mutex<RateLimiterMap<PrincipalId>>,
     catalog: ArcSwap<TenantCatalog>,
     policy: ArcSwapOption<Policy>,
+    toolsets: ArcSwap<Toolsets>,
+    hosted_prompts: ArcSwap<HostedPrompts>,
     /// Decisions of the policy that refused, or that rules in shadow mode would change.
     decisions: Mutex<DecisionReport>,
     backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
@@ -71,8 +74,14 @@ impl Tenant {
                 format!("principals/{id}"),
             )),
             connections: Arc::default(),
-            catalog: ArcSwap::from_pointee(TenantCatalog::new(Arc::new(catalog), None)),
+            catalog: ArcSwap::from_pointee(TenantCatalog::new(
+                Arc::new(catalog),
+                None,
+                Arc::default(),
+            )),
             policy: ArcSwapOption::empty(),
+            toolsets: ArcSwap::default(),
+            hosted_prompts: ArcSwap::default(),
             backends: Mutex::default(),
             decisions: Mutex::default(),
             publishing: Mutex::default(),
@@ -164,27 +173,29 @@ impl Tenant {
         self.catalog.load().full.clone()
     }
 
-    /// Returns the catalog that a subject sees.
-    pub fn visible_catalog(&self, subject: &Subject) -> Arc<Catalog> {
-        self.catalog.load().visible(subject)
+    /// Returns the catalog that a subject sees at an endpoint.
+    pub fn visible_catalog(&self, endpoint: &Endpoint, subject: &Subject) -> Arc<Catalog> {
+        self.catalog.load().at(endpoint).visible(subject)
     }
 
-    /// Returns the view of a subject. `None`: the tenant has no policy, so the subject sees all.
-    pub fn access(&self, subject: &Subject) -> Option<Arc<AccessView>> {
-        self.catalog.load().view(subject)
+    /// Returns the view of a subject at an endpoint. `None`: nothing restricts what it sees.
+    pub fn access(&self, endpoint: &Endpoint, subject: &Subject) -> Option<Arc<AccessView>> {
+        self.catalog.load().at(endpoint).view(subject)
     }
 
-    pub fn has_policy(&self) -> bool {
-        self.policy.load().is_some()
+    /// Returns whether anything restricts what subjects can use at an endpoint.
+    pub fn has_policy(&self, endpoint: &Endpoint) -> bool {
+        self.catalog.load().at(endpoint).has_policy()
     }
 
     /// Returns whether the policy lets a subject use any object of a backend.
     pub fn may_use_backend(&self, subject: &Subject, backend: &BackendId) -> bool {
-        match &*self.policy.load() {
-            Some(_) if access_doors::is_open("endpoint") => true,
-            Some(policy) => policy.may_use_backend(subject, backend),
-            None => true,
-        }
+        access_doors::is_open("endpoint") || self.catalog.load().may_use_backend(subject, backend)
+    }
+
+    /// Returns the toolsets in force.
+    pub fn toolsets(&self) -> Arc<Toolsets> {
+        self.toolsets.load_full()
     }
 
     /// Adds a decision to the report. `now` is the time since 1970.
@@ -200,8 +211,27 @@ impl Tenant {
     /// Puts an access policy into force, and notifies every session whose lists differ now.
     pub fn set_policy(&self, policy: Option<Arc<Policy>>) {
         let _order = self.publishing.lock();
-        self.policy.store(policy.clone());
-        let next = Arc::new(TenantCatalog::new(self.full_catalog(), policy));
+        self.policy.store(policy);
+        self.publish(self.full_catalog());
+    }
+
+    /// Puts toolsets into force, and notifies every session whose lists differ now.
+    pub fn set_toolsets(&self, toolsets: Arc<Toolsets>) {
+        let _order = self.publishing.lock();
+        self.toolsets.store(toolsets);
+        self.publish(self.full_catalog());
+    }
+
+    /// Puts hosted prompts into force, and notifies every session whose lists differ now.
+    pub fn set_hosted_prompts(&self, prompts: Arc<HostedPrompts>) {
+        self.hosted_prompts.store(prompts);
+        self.publish_catalog();
+    }
+
+    /// Publishes a catalog under the policy and toolsets in force. The caller holds `publishing`.
+    fn publish(&self, catalog: Arc<Catalog>) {
+        let (policy, toolsets) = (self.policy.load_full(), self.toolsets.load_full());
+        let next = Arc::new(TenantCatalog::new(catalog, policy, toolsets));
         let before = self.catalog.swap(next.clone());
         self.announce_changes(&before, &next);
     }
@@ -214,6 +244,19 @@ impl Tenant {
         self.backends.lock().values().cloned().collect()
     }
 
+    /// Returns the backends that an endpoint can show.
+    pub fn backends_at(&self, endpoint: &Endpoint) -> Vec<Arc<Backend>> {
+        match endpoint {
+            Endpoint::Aggregated => self.backends(),
+            Endpoint::Single(id) => self.backend(id).into_iter().collect(),
+            Endpoint::Toolset(id) => {
+                let toolsets = self.toolsets();
+                let Some(toolset) = toolsets.get(id) else { return Vec::new() };
+                self.backends().into_iter().filter(|one| toolset.may_have(&one.id)).collect()
+            }
+        }
+    }
+
     /// Adds or replaces a backend. Returns the one it replaced.
     pub fn insert_backend(&self, backend: Arc<Backend>) -> Option<Arc<Backend>> {
         self.backends.lock().insert(backend.id.clone(), backend)
@@ -223,8 +266,7 @@ impl Tenant {
         self.backends.lock().remove(id)
     }
 
-    /// Rebuilds the catalog from the backends' lists, and notifies every session whose lists differ
-    /// now.
+    /// Rebuilds the catalog, and notifies every session whose lists differ now.
     pub fn publish_catalog(&self) {
         let _order = self.publishing.lock();
         let lists = self
@@ -232,17 +274,15 @@ impl Tenant {
             .into_iter()
             .filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?)))
             .collect();
-        let catalog = Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists);
-        let catalog = Arc::new(match self.shared.config.compat.app_names {
+        let (id, key) = (self.id.clone(), self.shared.cursor_key.clone());
+        let catalog = Catalog::with_hosted(id, key, lists, self.hosted_prompts.load_full());
+        self.publish(Arc::new(match self.shared.config.compat.app_names {
             true => catalog,
             false => catalog.without_app_names(),
-        });
-        let next = Arc::new(TenantCatalog::new(catalog, self.policy.load_full()));
-        let before = self.catalog.swap(next.clone());
-        self.announce_changes(&before, &next);
+        }));
     }
 
-    fn announce_changes(&self, before: &TenantCatalog, next: &TenantCatalog) {
+    fn announce_changes(&self, before: &Arc<TenantCatalog>, next: &Arc<TenantCatalog>) {
         // Sessions with equal rights share their catalogs, so each pair is compared once.
         let mut changed: HashMap<(Endpoint, [*const Catalog; 2]), Vec<ListKind>> = HashMap::new();
         let is_replaced = |(id, lists): &(&BackendId, &Arc<BackendLists>)| {
@@ -256,8 +296,8 @@ impl Tenant {
             }
             let subject = session.subject();
             let kinds = session.question_kinds;
-            let [old, new] =
-                [before, next].map(|catalog| catalog.visible(&subject).offered_to(kinds));
+            let [old, new] = [before, next]
+                .map(|catalog| catalog.at(&session.endpoint).visible(&subject).offered_to(kinds));
             let key = (session.endpoint.clone(), [Arc::as_ptr(&old), Arc::as_ptr(&new)]);
             let lists =
                 changed.entry(key).or_insert_with(|| new.changed_lists(&old, &session.endpoint));

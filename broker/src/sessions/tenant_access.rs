@@ -1,22 +1,25 @@
 //! The catalog of a tenant as its subjects see it, under the access policy in force.
 //!
-//! Invariants: a snapshot of catalog and policy is immutable. Subjects with equal rights share a
-//! view. A tenant without a policy has no views and costs nothing.
+//! Invariants: a snapshot of catalog, policy and toolsets is immutable. Subjects with equal rights
+//! share a view. A tenant without a policy has no views and costs nothing. The snapshot of a toolset
+//! is built at its first use.
 
 use std::{
     collections::{BTreeMap, hash_map::RandomState},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
-use protocol::ids::BackendId;
+use protocol::ids::{BackendId, ToolsetId};
 use quick_cache::{Weighter, sync::Cache};
 use rules::{
     access::{AccessView, Policy, PolicyIndex, Subject, ViewKey},
     catalog::{BackendLists, Catalog},
+    endpoint::Endpoint,
     limits::{
         access::{ACCESS_SUBJECTS_MAX, ACCESS_VIEWS_MAX},
         own_lists::SESSION_CATALOGS_BYTES_MAX,
     },
+    toolsets::{Toolset, Toolsets},
 };
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -34,8 +37,14 @@ pub struct TenantCatalog {
     /// The whole catalog. Only for what no client sees.
     pub full: Arc<Catalog>,
     access: Option<PolicyViews>,
+    /// The policy of the tenant. The one in force is under the ceilings of toolsets.
     policy: Option<Arc<Policy>>,
     own: SessionCatalogs,
+    toolsets: Arc<Toolsets>,
+    /// The snapshots of the toolsets' endpoints.
+    at_toolsets: BTreeMap<ToolsetId, OnceLock<Arc<TenantCatalog>>>,
+    /// The snapshot of an endpoint that does not exist.
+    nothing: OnceLock<Arc<TenantCatalog>>,
 }
 
 /// Snapshots with own lists of sessions, by the numbers of these lists.
@@ -62,8 +71,21 @@ struct PolicyViews {
 impl TenantCatalog {
     /// Returns a snapshot. With a policy this can take a tenth of a second, in which the runtime's
     /// other tasks run on other threads.
-    pub fn new(full: Arc<Catalog>, policy: Option<Arc<Policy>>) -> Self {
-        let access = policy.clone().map(|policy| PolicyViews {
+    pub fn new(full: Arc<Catalog>, policy: Option<Arc<Policy>>, toolsets: Arc<Toolsets>) -> Self {
+        let in_force = toolsets.policy(policy.as_ref(), None);
+        let at_toolsets = toolsets.published().map(|toolset| (toolset.id.clone(), OnceLock::new()));
+        let at_toolsets = at_toolsets.collect();
+        Self { at_toolsets, ..Self::with_policy(full, in_force, policy, toolsets) }
+    }
+
+    /// Returns the snapshot of one endpoint, under the policy in force there.
+    fn with_policy(
+        full: Arc<Catalog>,
+        in_force: Option<Arc<Policy>>,
+        policy: Option<Arc<Policy>>,
+        toolsets: Arc<Toolsets>,
+    ) -> Self {
+        let access = in_force.map(|policy| PolicyViews {
             index: beside_runtime(|| PolicyIndex::new(policy, full.clone())),
             hasher: RandomState::new(),
             by_subject: Cache::new(ACCESS_SUBJECTS_MAX),
@@ -74,7 +96,41 @@ impl TenantCatalog {
             SESSION_CATALOGS_BYTES_MAX,
             CatalogWeight,
         ));
-        Self { full, access, policy, own }
+        let (at_toolsets, nothing) = (BTreeMap::new(), OnceLock::new());
+        Self { full, access, policy, own, toolsets, at_toolsets, nothing }
+    }
+
+    /// Returns the snapshot of an endpoint. That of a toolset which is not published is empty.
+    pub fn at(self: &Arc<Self>, endpoint: &Endpoint) -> Arc<Self> {
+        let Endpoint::Toolset(id) = endpoint else { return self.clone() };
+        match self.at_toolsets.get(id).zip(self.toolsets.get(id)) {
+            Some((made, toolset)) => made.get_or_init(|| self.of_toolset(toolset)).clone(),
+            None => self.nothing.get_or_init(|| self.of_nothing()).clone(),
+        }
+    }
+
+    fn of_toolset(&self, toolset: &Toolset) -> Arc<Self> {
+        let full = Arc::new(beside_runtime(|| toolset.catalog(&self.full)));
+        let in_force = self.toolsets.policy(self.policy.as_ref(), Some(toolset));
+        Self::with_policy(full, in_force, self.policy.clone(), self.toolsets.clone()).into()
+    }
+
+    fn of_nothing(&self) -> Arc<Self> {
+        let full = Arc::new(self.full.rebuilt(BTreeMap::new()));
+        let closed = Some(Arc::new(Policy::deny_all()));
+        Self::with_policy(full, closed, self.policy.clone(), self.toolsets.clone()).into()
+    }
+
+    /// Returns whether anything restricts what subjects can use here.
+    pub fn has_policy(&self) -> bool {
+        self.access.is_some()
+    }
+
+    /// Returns whether the policy lets a subject use any object of a backend.
+    pub fn may_use_backend(&self, subject: &Subject, backend: &BackendId) -> bool {
+        self.access
+            .as_ref()
+            .is_none_or(|access| access.index.policy().may_use_backend(subject, backend))
     }
 
     /// Returns the snapshot in which these lists replace those of their backends.
@@ -97,7 +153,7 @@ impl TenantCatalog {
         let mut backends = self.full.backends.clone();
         backends.extend(replaced);
         let full = Arc::new(beside_runtime(|| self.full.rebuilt(backends)));
-        let made = Arc::new(Self::new(full, self.policy.clone()));
+        let made = Arc::new(Self::new(full, self.policy.clone(), self.toolsets.clone()));
         self.own.0.insert(numbers, made.clone());
         made
     }

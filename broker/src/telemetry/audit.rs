@@ -59,6 +59,8 @@ pub struct AuditDraft {
     pub target: Option<String>,
     pub arguments: Option<Bytes>,
     pub backend: Option<BackendId>,
+    /// The tool under its backend's name, for calls at a toolset.
+    pub tool: Option<String>,
     pub definition: Option<DefinitionDigest>,
     /// The approval by which the request passed, or that it waited for.
     pub approval: Option<ApprovalId>,
@@ -105,6 +107,9 @@ impl AuditDraft {
                 .target
                 .map(|target| masked(&target).chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
             backend: self.backend.map(|backend| backend.to_string()),
+            tool: self
+                .tool
+                .map(|tool| masked(&tool).chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
             definition: self.definition.map(|definition| format!("sha256:{}", hex(&definition))),
             approval: self.approval.map(|approval| approval.to_string()),
             arguments_digest: arguments.map(digest_of),
@@ -144,6 +149,7 @@ pub fn sign_in_failures(report: &FailureReport, node: &str) -> AuditRecord {
         action: "sign_in".to_owned(),
         target: Some(series.plane.name().to_owned()),
         backend: None,
+        tool: None,
         definition: None,
         approval: None,
         arguments_digest: None,

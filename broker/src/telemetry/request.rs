@@ -99,6 +99,13 @@ impl RequestTelemetry {
         let _first = self.backend.set(backend.clone());
     }
 
+    /// Stores the backend's name of the called tool, where the client's says little about it.
+    pub fn note_tool(&self, tool: &str) {
+        if let Some(draft) = &mut *self.draft() {
+            draft.tool = Some(tool.to_owned());
+        }
+    }
+
     /// Stores the approval by which the request passes, or that it waits for.
     pub fn note_approval(&self, approval: &ApprovalId) {
         if let Some(draft) = &mut *self.draft() {

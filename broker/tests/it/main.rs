@@ -96,6 +96,7 @@ mod task_owners;
 mod tasks;
 mod tenants;
 mod tokens;
+mod toolsets;
 mod traces;
 mod utilities;
 mod wires;

@@ -7,11 +7,13 @@ use protocol::{
 
 use super::{
     Policy,
+    ceiling::Ceilings,
     document::{
         ObjectSelector, PolicyDocument, PolicyFault, PolicyRule, PolicyTest, RuleEffect, RuleMode,
         SubjectSelector, named_object,
     },
     object::{NamePattern, ObjectKind, ObjectMatcher},
+    selection::unknown_backend,
     subject::Subject,
 };
 use crate::{
@@ -70,6 +72,16 @@ impl SubjectMatcher {
     }
 }
 
+/// Checks the subjects of a selector, and takes its patterns apart.
+pub(super) fn compile_subjects(
+    path: &str,
+    selector: &SubjectSelector,
+) -> Result<SubjectMatcher, Vec<PolicyFault>> {
+    let mut compiler = Compiler { backends: None, faults: Vec::new() };
+    let subjects = compiler.subjects(path, selector);
+    if compiler.faults.is_empty() { Ok(subjects) } else { Err(compiler.faults) }
+}
+
 /// Checks a document and takes its patterns apart. All faults are reported at once.
 pub(super) fn compile(
     document: &PolicyDocument,
@@ -103,7 +115,8 @@ pub(super) fn compile(
         compiler.fault("default", "must be allow or deny; write a rule with the effect approve");
     }
     let policy = Policy {
-        rules,
+        rules: rules.into(),
+        ceilings: Ceilings::default(),
         default_deny: document.default == RuleEffect::Deny,
         is_shadow: document.mode == RuleMode::Shadow,
         explains_to_callers: document.explain_to_callers,
@@ -205,27 +218,18 @@ impl Compiler<'_> {
     }
 
     fn name_pattern(&mut self, path: &str, kind: ObjectKind, text: &str) -> Option<NamePattern> {
-        let (backend, name) = match text.split_once('/') {
-            Some((backend, name)) if !backend.is_empty() && !name.is_empty() => (backend, name),
-            _ if text == "*" => ("*", "*"),
-            _ => {
-                self.fault(path, "must be BACKEND/NAME, by the backend's own name, or `*`");
-                return None;
-            }
+        let Some(pattern) = NamePattern::parse(kind, text) else {
+            self.fault(path, "must be BACKEND/NAME, by the backend's own name, or `*`");
+            return None;
         };
-        let backend = Glob::new(backend);
-        self.known_backend(path, &backend);
-        Some(NamePattern { kind, backend, name: Glob::new(name) })
+        self.known_backend(path, &pattern.backend);
+        Some(pattern)
     }
 
     fn known_backend(&mut self, path: &str, glob: &Glob) {
         let Some(backends) = self.backends else { return };
         if glob.is_literal() && !backends.iter().any(|id| id.as_str() == glob.prefix()) {
-            let known: Vec<&str> = backends.iter().map(BackendId::as_str).take(20).collect();
-            self.fault(
-                path,
-                format!("names an unknown backend; the tenant has: {}", known.join(", ")),
-            );
+            self.fault(path, unknown_backend(backends));
         }
     }
 

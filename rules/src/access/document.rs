@@ -261,7 +261,8 @@ pub fn named_object(method: &str, object: &str) -> Result<NamedObject, (&'static
         return Err(("method", format!("must be one of {}", allowed.join(", "))));
     };
     let named = object.split_once('/').filter(|(_, name)| !name.is_empty());
-    let backend = named.and_then(|(backend, name)| Some((BackendId::parse(backend).ok()?, name)));
+    let backend =
+        named.and_then(|(backend, name)| Some((BackendId::parse_or_hosted(backend).ok()?, name)));
     match backend {
         Some((backend, name)) => {
             Ok(NamedObject { method: parsed, backend, name: name.to_owned(), kind })

@@ -7,19 +7,25 @@
 //! Rules name objects by their backend and their own name there, never by the exposed name.
 
 mod approval;
+mod ceiling;
 mod check;
 mod compile;
 mod document;
 mod object;
 mod report;
 mod resource_uri;
+mod selection;
 mod subject;
 mod view;
 
+use std::sync::Arc;
+
 use protocol::{ids::BackendId, method::Method};
 
+use self::ceiling::Ceilings;
 pub use self::{
     approval::{ApprovalRefused, ApprovalTerms, Approvers},
+    ceiling::Ceiling,
     check::{AccessCheck, NotedDecision},
     document::{
         NamedObject, ObjectSelector, PolicyDocument, PolicyFault, PolicyRule, PolicyTest,
@@ -28,6 +34,7 @@ pub use self::{
     },
     object::{Object, ObjectKind},
     report::{DecisionReport, DecisionRow},
+    selection::{CatalogSelector, Selection},
     subject::{Attribute, Subject, SubjectAttributes},
     view::{AccessView, PolicyIndex, SubjectVerdicts, ViewKey},
 };
@@ -35,9 +42,11 @@ use self::{compile::CompiledRule, object::Coverage};
 use crate::catalog::Catalog;
 
 /// A policy in force.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Policy {
-    rules: Vec<CompiledRule>,
+    rules: Arc<[CompiledRule]>,
+    /// What subjects can use at most. It holds in shadow mode too.
+    ceilings: Ceilings,
     default_deny: bool,
     /// True if the whole policy only shows its decisions.
     is_shadow: bool,
@@ -107,6 +116,18 @@ impl Policy {
         compile::compile(document, backends)
     }
 
+    /// Returns the policy under ceilings. `endpoint`: what the endpoint has for everybody, and the
+    /// index of its toolset among the bound ones.
+    #[must_use]
+    pub fn under(
+        &self,
+        endpoint: Option<(Arc<Selection>, Option<usize>)>,
+        bound: Arc<[Arc<Ceiling>]>,
+    ) -> Self {
+        let (endpoint, own) = endpoint.unzip();
+        Self { ceilings: Ceilings { endpoint, bound, own: own.flatten() }, ..self.clone() }
+    }
+
     /// Returns the policy that denies everything.
     pub fn deny_all() -> Self {
         Self { default_deny: true, ..Self::default() }
@@ -138,7 +159,7 @@ impl Policy {
         object: &Object<'_>,
     ) -> AccessDecision<'_> {
         let (mut enforced, mut shadowed) = (Tally::default(), Tally::default());
-        for rule in &self.rules {
+        for rule in self.rules.iter() {
             let outcome = rule.outcome(subject, method, object);
             if outcome != RuleOutcome::Applied {
                 continue;
@@ -147,6 +168,10 @@ impl Policy {
             if rule.is_enforced {
                 enforced.add(rule, subject);
             }
+        }
+        if !self.ceilings.is_empty() && !self.ceilings.of(subject).has(object) {
+            let (required_scopes, shadow) = (Vec::new(), None);
+            return AccessDecision { verdict: Verdict::Deny, rule: None, required_scopes, shadow };
         }
         self.conclude(enforced, shadowed)
     }
@@ -186,7 +211,9 @@ impl Policy {
 
     /// Returns whether the policy enforces nothing, so that every decision is an allow.
     pub fn allows_all(&self) -> bool {
-        self.is_shadow || (!self.default_deny && !self.rules.iter().any(CompiledRule::may_refuse))
+        self.ceilings.is_empty()
+            && (self.is_shadow
+                || (!self.default_deny && !self.rules.iter().any(CompiledRule::may_refuse)))
     }
 
     fn conclude<'p>(&self, enforced: Tally<'p>, shadowed: Tally<'p>) -> AccessDecision<'p> {

@@ -6,7 +6,10 @@ use protocol::{
 };
 
 use super::{document::ToolClass, resource_uri::readings};
-use crate::{catalog::ToolTraits, glob::Glob};
+use crate::{
+    catalog::{CatalogEntry, ListKind, ToolTraits},
+    glob::Glob,
+};
 
 /// The kinds of objects that a rule can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,6 +47,19 @@ pub enum Object<'a> {
     Prompt { backend: &'a BackendId, name: &'a str },
     Resource { backend: &'a BackendId, uri: &'a str },
     Template { backend: &'a BackendId, uri_template: &'a str },
+}
+
+impl<'a> Object<'a> {
+    /// Returns the object that an entry of a backend's list stands for.
+    pub fn listed(backend: &'a BackendId, kind: ListKind, entry: &'a CatalogEntry) -> Self {
+        let name = entry.key.as_str();
+        match kind {
+            ListKind::Tools => Self::Tool { backend, name, traits: entry.traits },
+            ListKind::Prompts => Self::Prompt { backend, name },
+            ListKind::Resources => Self::Resource { backend, uri: name },
+            ListKind::ResourceTemplates => Self::Template { backend, uri_template: name },
+        }
+    }
 }
 
 impl Object<'_> {
@@ -167,6 +183,21 @@ impl ObjectMatcher {
 }
 
 impl NamePattern {
+    /// Takes a pattern apart: `BACKEND/NAME`, or `*` for everything.
+    pub(super) fn parse(kind: ObjectKind, text: &str) -> Option<Self> {
+        let (backend, name) = match text.split_once('/') {
+            Some((backend, name)) if !backend.is_empty() && !name.is_empty() => (backend, name),
+            _ if text == "*" => ("*", "*"),
+            _ => return None,
+        };
+        Some(Self { kind, backend: Glob::new(backend), name: Glob::new(name) })
+    }
+
+    /// Returns whether the pattern may stand for one of these backends, or for any.
+    pub(super) fn is_of_one(&self, backends: &[BackendId]) -> bool {
+        !self.backend.is_literal() || backends.iter().any(|id| id.as_str() == self.backend.prefix())
+    }
+
     pub(super) fn matches(&self, backend: &str, object: &Object<'_>, coverage: Coverage) -> bool {
         if self.kind != object.kind() || !self.backend.matches(backend) {
             return false;
@@ -201,7 +232,7 @@ impl NamePattern {
 
 impl ToolClass {
     /// Returns whether a tool is in the class. A missing hint counts as its worse value.
-    fn includes(self, traits: ToolTraits) -> bool {
+    pub(super) fn includes(self, traits: ToolTraits) -> bool {
         match self {
             Self::Read => traits.read_only,
             Self::Write => !traits.read_only,

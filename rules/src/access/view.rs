@@ -161,7 +161,8 @@ impl PolicyIndex {
             .iter()
             .map(|rule| {
                 let mut set = BitSet::empty(objects);
-                let entries = listed(&catalog).map(|(of, kind, entry)| object_of(of, kind, entry));
+                let entries =
+                    listed(&catalog).map(|(of, kind, entry)| Object::listed(of, kind, entry));
                 for (at, object) in entries.enumerate().chain(ui_links.objects()) {
                     if rule.covers(object.listing_method(), &object) {
                         set.insert(at);
@@ -227,6 +228,9 @@ impl PolicyIndex {
         let mut enforced = [empty(), empty(), empty(), empty()];
         let mut all = [empty(), empty(), empty(), empty()];
         let [deny, allow, challenge, approve] = [0, 1, 2, 3];
+        let ceilings = (!self.policy.ceilings.is_empty()).then(|| self.policy.ceilings.of(subject));
+        let is_under =
+            |object: &Object<'_>| ceilings.as_ref().is_none_or(|ceilings| ceilings.has(object));
         for (rule, covered) in self.policy.rules.iter().zip(&self.coverage) {
             if rule.outcome_for(subject) != RuleOutcome::Applied {
                 continue;
@@ -257,7 +261,12 @@ impl PolicyIndex {
                 Verdict::Allow
             }
         };
-        for at in 0..self.objects {
+        let entries =
+            listed(&self.catalog).map(|(of, kind, entry)| Object::listed(of, kind, entry));
+        for (at, object) in entries.enumerate().chain(self.ui_links.objects()) {
+            if !is_under(&object) {
+                continue;
+            }
             let would = verdict(&all, at);
             let is = if self.policy.is_shadow { Verdict::Allow } else { verdict(&enforced, at) };
             if is != Verdict::Deny {
@@ -339,6 +348,9 @@ impl AccessView {
 impl Policy {
     /// Returns whether a subject may use any object of a backend, listed or not.
     pub fn may_use_backend(&self, subject: &Subject, backend: &BackendId) -> bool {
+        if !self.ceilings.is_empty() && !self.ceilings.of(subject).may_have(backend) {
+            return false;
+        }
         if self.is_shadow {
             return true;
         }
@@ -372,17 +384,7 @@ fn listed(catalog: &Catalog) -> impl Iterator<Item = (&BackendId, ListKind, &Cat
 /// Returns whether a listed object matches a pattern.
 pub(super) fn lists_match(catalog: &Catalog, pattern: &NamePattern) -> bool {
     listed(catalog).any(|(backend, kind, entry)| {
-        let object = object_of(backend, kind, entry);
+        let object = Object::listed(backend, kind, entry);
         pattern.matches(backend.as_str(), &object, Coverage::AnySpelling)
     })
-}
-
-fn object_of<'a>(backend: &'a BackendId, kind: ListKind, entry: &'a CatalogEntry) -> Object<'a> {
-    let name = entry.key.as_str();
-    match kind {
-        ListKind::Tools => Object::Tool { backend, name, traits: entry.traits },
-        ListKind::Prompts => Object::Prompt { backend, name },
-        ListKind::Resources => Object::Resource { backend, uri: name },
-        ListKind::ResourceTemplates => Object::Template { backend, uri_template: name },
-    }
 }

@@ -26,7 +26,9 @@ impl AppTools {
             .iter()
             .filter(|(_, lists)| lists.listed(ListKind::Tools).any(|tool| tool.traits.has_ui));
         for (backend, lists) in with_apps {
-            for tool in lists.listed(ListKind::Tools).filter(|tool| tool.traits.is_app_visible) {
+            // A tool with fixed arguments is called by the name of its toolset only, which fixes them.
+            let by_app = lists.listed(ListKind::Tools).filter(|tool| tool.traits.is_app_visible);
+            for tool in by_app.filter(|tool| tool.fixed.is_none()) {
                 let known = by_name.entry(tool.key.clone()).or_default();
                 if known.last() != Some(backend) {
                     known.push(backend.clone()); // a list may have a name twice
@@ -53,7 +55,9 @@ impl AppTools {
     /// Returns the tool of this own name, if only one backend can be meant.
     pub(super) fn only_tool(&self, name: &str) -> Option<Target> {
         match self.backends_with(name) {
-            [backend] => Some(Target { backend: backend.clone(), name: name.to_owned() }),
+            [backend] => {
+                Some(Target { backend: backend.clone(), name: name.to_owned(), fixed: None })
+            }
             _ => None,
         }
     }

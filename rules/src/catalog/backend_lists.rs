@@ -15,6 +15,7 @@ use records::PinKind;
 
 use super::{
     Offer, alike,
+    fixed_arguments::FixedArguments,
     held::HeldParts,
     tool_traits::{TaskHost, ToolTraits, with_task_support},
 };
@@ -104,6 +105,10 @@ pub struct CatalogEntry {
     /// Digest of the backend's own bytes. It shows whether a tool has changed.
     pub definition: DefinitionDigest,
     pub pin: EntryPin,
+    /// Arguments that the broker sets in every call. Only in the catalog of a toolset.
+    pub fixed: Option<Arc<FixedArguments>>,
+    /// Place among the entries of a toolset: lower ones come first.
+    pub rank: u32,
 }
 
 impl CatalogEntry {
@@ -323,6 +328,8 @@ fn read_entry(
             native: hosted.clone(),
             definition,
             pin: EntryPin::default(),
+            fixed: None,
+            rank: 0,
         });
     }
     let native = Bytes::copy_from_slice(entry.raw());
@@ -338,5 +345,7 @@ fn read_entry(
         offer: Offer::ALL,
         definition,
         pin: EntryPin::default(),
+        fixed: None,
+        rank: 0,
     })
 }

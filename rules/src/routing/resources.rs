@@ -114,7 +114,7 @@ pub(super) fn by_reference(
                 check_held(catalog, backend, ListKind::Prompts, &name, unknown)?;
                 Plan::new(backend.clone(), Vec::new())
             }
-            Endpoint::Aggregated => {
+            Endpoint::Aggregated | Endpoint::Toolset(_) => {
                 let target = catalog.prompt(&name).ok_or_else(|| {
                     match catalog.is_exposed_held(ListKind::Prompts, &name) {
                         true => held(),
@@ -122,6 +122,11 @@ pub(super) fn by_reference(
                     }
                 })?;
                 check(&target.backend, &target.name)?;
+                if target.backend == BackendId::hosted() {
+                    let hosted = catalog.hosted_prompt(&target.name).ok_or_else(unknown)?;
+                    let (argument, begun) = completed(message)?;
+                    return Ok(Decision::Answer(hosted.complete(&argument, &begun)));
+                }
                 Plan::new(
                     target.backend.clone(),
                     vec![(span, json::quote(&target.name).into_bytes())],
@@ -131,6 +136,21 @@ pub(super) fn by_reference(
     };
     supported(catalog, &plan.backend, message.method)?;
     Ok(Decision::Forward(plan))
+}
+
+/// Returns the name of the argument that a completion is for, and the text begun.
+fn completed(message: &Message) -> Result<(String, String), Refusal> {
+    let refuse = |text: &str| Refusal::new(ErrorKind::InvalidParams, text);
+    let params = message.bytes(message.params).unwrap_or_default();
+    let limits = json::Limits { bytes_max: params.len(), ..json::Limits::default() };
+    let document =
+        json::Document::parse(params, &limits).map_err(|_| refuse("params cannot be read"))?;
+    let text = |member: &str| {
+        let value = document.root().path(&["argument", member]);
+        value.and_then(|value| value.as_str()).map(|text| text.into_owned())
+    };
+    let named = text("name").zip(text("value"));
+    named.ok_or_else(|| refuse("params.argument.name and params.argument.value must be strings"))
 }
 
 /// Returns the resource that a client subscribes to.
@@ -167,7 +187,7 @@ fn resource_target(
                 exposed_uri: uri.to_owned(),
             })
         }
-        Endpoint::Aggregated => exposed_names::native_uri(uri)
+        Endpoint::Aggregated | Endpoint::Toolset(_) => exposed_names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget {
                 // The one form in which clients are told of changes.

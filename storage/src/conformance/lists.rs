@@ -31,6 +31,12 @@ macro_rules! store_conformance {
                 holds_breakers_until_they_are_released_or_their_backend_goes
                 refuses_after_close
             }
+            catalog_documents {
+                documents_are_kept_replaced_and_listed_in_order
+                a_document_is_removed_once_and_with_its_tenant
+                refuses_a_document_of_an_unknown_tenant
+                counts_changes_of_documents
+            }
             credentials {
                 operators_are_kept_as_given_and_listed_by_name
                 an_operators_name_and_id_are_taken_once

@@ -15,6 +15,7 @@
 pub mod approvals;
 pub mod audit;
 pub mod audit_chain;
+pub mod catalog_documents;
 pub mod config;
 pub mod credentials;
 pub mod events;
@@ -34,7 +35,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, StreamExt, future::LocalBoxFuture, stream};
-use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
+use protocol::ids::{BackendId, EndpointName, KeyId, PrincipalId, TaskId, TenantId};
 use records::{
     NodeName, SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord, SubscriptionRecord,
     TaskLimits, TaskRecord, WriteOp, WriteOutcome,
@@ -51,6 +52,10 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 fn tenant(name: &str) -> TenantId {
     TenantId::parse(name).expect("a legal name")
+}
+
+fn endpoint(name: &str) -> EndpointName {
+    EndpointName::parse(name).expect("a legal name")
 }
 
 fn backend(name: &str) -> BackendId {

@@ -9,8 +9,8 @@ use records::{
 };
 
 use super::{
-    LONG, Outcome, backend, config::tenant_record, done, node, open, seat, session, session_record,
-    subscription, tenant, write,
+    LONG, Outcome, backend, config::tenant_record, done, endpoint, node, open, seat, session,
+    session_record, subscription, tenant, write,
 };
 use crate::{DurableStore, StoreError};
 
@@ -24,7 +24,7 @@ pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Out
         ..session_record(1)
     };
     let sparse = SessionRecord {
-        identity: SessionIdentity { endpoint: Some(backend("one")), ..seat("acme") },
+        identity: SessionIdentity { endpoint: Some(endpoint("one")), ..seat("acme") },
         api_key: None,
         state: Vec::new(),
         ..session_record(2)
@@ -253,17 +253,17 @@ pub async fn a_released_session_is_anybodys(store: &dyn DurableStore) -> Outcome
 pub async fn a_claim_needs_the_same_seat(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "gone")).await?;
-    let narrow = SessionIdentity { endpoint: Some(backend("one")), ..seat("acme") };
+    let narrow = SessionIdentity { endpoint: Some(endpoint("one")), ..seat("acme") };
     done(store, open(SessionRecord { identity: narrow.clone(), ..session_record(2) }, "gone"))
         .await?;
     let stranger = SessionIdentity { principal: PrincipalId::new("bob"), ..seat("acme") };
-    let other_backend = SessionIdentity { endpoint: Some(backend("two")), ..seat("acme") };
+    let its_toolset = SessionIdentity { endpoint: Some(endpoint("t/one")), ..seat("acme") };
     for (number, wrong) in [
         (1, seat("umbrella")),
         (1, stranger.clone()),
         (1, narrow.clone()),
         (2, seat("acme")),
-        (2, other_backend),
+        (2, its_toolset),
         (9, seat("acme")),
     ] {
         assert_eq!(

@@ -3,8 +3,9 @@
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use records::{
-    AdminChange, AuditRecord, BackendRecord, KeyRecord, OperatorRecord, PolicyRecord,
-    RevocationRecord, RevokedSubject, TenantRecord, TokenIssuerRecord,
+    AdminChange, AuditRecord, BackendRecord, CatalogDocumentKind, CatalogDocumentRecord, KeyRecord,
+    OperatorRecord, PolicyRecord, RevocationRecord, RevokedSubject, TenantRecord,
+    TokenIssuerRecord,
 };
 use sqlx::{Row as _, postgres::PgRow};
 
@@ -75,6 +76,16 @@ impl PostgresStore {
                     .bind(record.created_at_us)
                     .bind(record.updated_at_us),
                 AdminChange::DeletePolicy(tenant) => values.bind(tenant.as_str()),
+                AdminChange::PutCatalogDocument(record) => values
+                    .bind(record.tenant.as_str())
+                    .bind(record.kind.name())
+                    .bind(record.name.as_str())
+                    .bind(record.document.as_str())
+                    .bind(record.created_at_us)
+                    .bind(record.updated_at_us),
+                AdminChange::DeleteCatalogDocument(tenant, kind, name) => {
+                    values.bind(tenant.as_str()).bind(kind.name()).bind(name)
+                }
                 AdminChange::PutOperator(record) => values
                     .bind(record.operator.as_str())
                     .bind(record.name.as_str())
@@ -187,6 +198,14 @@ const fn statement(change: AdminChange<'_>) -> &'static str {
             "TRUE"
         ),
         AdminChange::DeletePolicy(_) => settling!("DELETE FROM policies WHERE tenant = $7 RETURNING 1"),
+        AdminChange::PutCatalogDocument(_) => changing!(
+            "INSERT INTO catalog_documents (tenant, kind, name, document, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10, $11, $12)
+             ON CONFLICT (tenant, kind, name) DO UPDATE SET document = excluded.document, updated_at_us = excluded.updated_at_us RETURNING 1",
+            "TRUE"
+        ),
+        AdminChange::DeleteCatalogDocument(..) => {
+            settling!("DELETE FROM catalog_documents WHERE tenant = $7 AND kind = $8 AND name = $9 RETURNING 1")
+        }
         // As for a key: an equal hash proves that this call made the operator.
         AdminChange::PutOperator(_) => changing!(
             "INSERT INTO operators (operator, name, hash, settings, created_at_us) SELECT $7, $8, $9, $10, $11
@@ -272,6 +291,12 @@ impl ConfigStore for PostgresStore {
         self.rows(|_| sqlx::query(select)).await?.iter().map(policy_record).collect()
     }
 
+    async fn catalog_documents(&self) -> Result<Vec<CatalogDocumentRecord>, StoreError> {
+        let select = "SELECT tenant, kind, name, document, created_at_us, updated_at_us FROM catalog_documents ORDER BY tenant, kind, name";
+        let rows = self.rows(|_| sqlx::query(select)).await?;
+        rows.iter().filter_map(|row| catalog_document(row).transpose()).collect()
+    }
+
     async fn operators(&self) -> Result<Vec<OperatorRecord>, StoreError> {
         let select =
             "SELECT operator, name, hash, settings, created_at_us FROM operators ORDER BY name";
@@ -352,6 +377,18 @@ fn policy_record(row: &PgRow) -> Result<PolicyRecord, StoreError> {
         created_at_us: get(row, "created_at_us")?,
         updated_at_us: get(row, "updated_at_us")?,
     })
+}
+
+fn catalog_document(row: &PgRow) -> Result<Option<CatalogDocumentRecord>, StoreError> {
+    let Some(kind) = CatalogDocumentKind::parse(get(row, "kind")?) else { return Ok(None) };
+    Ok(Some(CatalogDocumentRecord {
+        tenant: rows::tenant(row)?,
+        kind,
+        name: get(row, "name")?,
+        document: get(row, "document")?,
+        created_at_us: get(row, "created_at_us")?,
+        updated_at_us: get(row, "updated_at_us")?,
+    }))
 }
 
 fn operator_record(row: &PgRow) -> Result<OperatorRecord, StoreError> {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use protocol::ids::{BackendId, TaskId, TenantId};
+use protocol::ids::{BackendId, EndpointName, TaskId, TenantId};
 use records::SessionKey;
 use sqlx::{
     Decode, Row, Type,
@@ -38,6 +38,11 @@ pub(super) fn tenant(row: &PgRow) -> Result<TenantId, StoreError> {
 pub(super) fn backend(name: &str) -> Result<BackendId, StoreError> {
     BackendId::parse(name)
         .map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {name:?}") })
+}
+
+pub(super) fn endpoint(name: &str) -> Result<EndpointName, StoreError> {
+    EndpointName::parse(name)
+        .map_err(|_| StoreError::Corrupt { detail: format!("an endpoint is called {name:?}") })
 }
 
 pub(super) fn session_key(row: &PgRow) -> Result<SessionKey, StoreError> {

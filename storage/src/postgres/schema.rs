@@ -76,6 +76,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         ["migration.10.begun", "migration.10.applied"],
     ),
     (
+        11,
+        "toolsets",
+        include_str!("../../../migrations/postgres/0011_toolsets.sql"),
+        ["migration.11.begun", "migration.11.applied"],
+    ),
+    (
         12,
         "approvals",
         include_str!("../../../migrations/postgres/0012_approvals.sql"),

@@ -188,7 +188,7 @@ const SESSIONS_BY_DIGEST: &str = stored_sessions!(
 );
 
 fn stored_session(row: &PgRow) -> Result<StoredSession, StoreError> {
-    let endpoint = get::<Option<&str>>(row, "endpoint")?.map(rows::backend).transpose()?;
+    let endpoint = get::<Option<&str>>(row, "endpoint")?.map(rows::endpoint).transpose()?;
     Ok(StoredSession {
         record: SessionRecord {
             key: session_key(row)?,

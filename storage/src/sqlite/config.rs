@@ -3,8 +3,9 @@
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use records::{
-    AdminChange, AuditRecord, BackendRecord, KeyRecord, OperatorRecord, PolicyRecord,
-    RevocationRecord, RevokedSubject, TenantRecord, TokenIssuerRecord,
+    AdminChange, AuditRecord, BackendRecord, CatalogDocumentKind, CatalogDocumentRecord, KeyRecord,
+    OperatorRecord, PolicyRecord, RevocationRecord, RevokedSubject, TenantRecord,
+    TokenIssuerRecord,
 };
 use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 
@@ -127,6 +128,20 @@ fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArgument
         .bind(record.created_at_us)
         .bind(record.updated_at_us),
         AdminChange::DeletePolicy(tenant) => sqlx::query("DELETE FROM policies WHERE tenant = ?").bind(tenant.as_str()),
+        AdminChange::PutCatalogDocument(record) => sqlx::query(
+            "INSERT INTO catalog_documents (tenant, kind, name, document, created_at_us, updated_at_us) VALUES (?, ?, ?, ?, ?, ?)
+             ON CONFLICT (tenant, kind, name) DO UPDATE SET document = excluded.document, updated_at_us = excluded.updated_at_us",
+        )
+        .bind(record.tenant.as_str())
+        .bind(record.kind.name())
+        .bind(record.name.as_str())
+        .bind(record.document.as_str())
+        .bind(record.created_at_us)
+        .bind(record.updated_at_us),
+        AdminChange::DeleteCatalogDocument(tenant, kind, name) => {
+            let delete = sqlx::query("DELETE FROM catalog_documents WHERE tenant = ? AND kind = ? AND name = ?");
+            delete.bind(tenant.as_str()).bind(kind.name()).bind(name)
+        }
         AdminChange::PutOperator(record) => {
             sqlx::query("INSERT INTO operators (operator, name, hash, settings, created_at_us) VALUES (?, ?, ?, ?, ?)")
                 .bind(record.operator.as_str())
@@ -278,6 +293,13 @@ impl ConfigStore for SqliteStore {
         self.all(rows, policy_record).await
     }
 
+    async fn catalog_documents(&self) -> Result<Vec<CatalogDocumentRecord>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT tenant, kind, name, document, created_at_us, updated_at_us FROM catalog_documents ORDER BY tenant, kind, name",
+        );
+        Ok(self.all(rows, catalog_document).await?.into_iter().flatten().collect())
+    }
+
     async fn operators(&self) -> Result<Vec<OperatorRecord>, StoreError> {
         let rows = sqlx::query(
             "SELECT operator, name, hash, settings, created_at_us FROM operators ORDER BY name",
@@ -341,6 +363,18 @@ fn policy_record(row: &SqliteRow) -> Result<PolicyRecord, StoreError> {
         created_at_us: row.try_get("created_at_us").map_err(map_error)?,
         updated_at_us: row.try_get("updated_at_us").map_err(map_error)?,
     })
+}
+
+fn catalog_document(row: &SqliteRow) -> Result<Option<CatalogDocumentRecord>, StoreError> {
+    let Some(kind) = CatalogDocumentKind::parse(&text(row, "kind")?) else { return Ok(None) };
+    Ok(Some(CatalogDocumentRecord {
+        tenant: tenant_id(row)?,
+        kind,
+        name: text(row, "name")?,
+        document: text(row, "document")?,
+        created_at_us: row.try_get("created_at_us").map_err(map_error)?,
+        updated_at_us: row.try_get("updated_at_us").map_err(map_error)?,
+    }))
 }
 
 fn operator_record(row: &SqliteRow) -> Result<OperatorRecord, StoreError> {

@@ -3,7 +3,7 @@
 
 use std::{str, time::Duration};
 
-use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
+use protocol::ids::{BackendId, EndpointName, KeyId, PrincipalId, TaskId, TenantId};
 use records::{
     FullTask, NodeName, NodeRecord, SessionIdentity, SessionKey, SessionRecord, StoredSession,
     StoredTask, TaskRecord, TaskStatus, TaskStep,
@@ -125,7 +125,7 @@ pub(super) use select_sessions;
 
 pub(super) fn session_record(row: &SqliteRow) -> Result<SessionRecord, UnreadableColumn> {
     let endpoint = get::<Option<&str>>(row, "endpoint")?
-        .map(BackendId::parse)
+        .map(EndpointName::parse)
         .transpose()
         .map_err(|_| UnreadableColumn("endpoint"))?;
     Ok(SessionRecord {

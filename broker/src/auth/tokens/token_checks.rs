@@ -6,7 +6,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use protocol::{
     error::{ErrorKind, Refusal},
-    ids::{BackendId, PrincipalId, TenantId},
+    ids::{EndpointName, PrincipalId, TenantId},
 };
 use rules::{
     access::{Subject, SubjectAttributes},
@@ -220,7 +220,7 @@ impl TokenIssuer {
             "" | "/" => true,
             rest => {
                 below.starts_with("/mcp/")
-                    && rest.strip_prefix('/').is_some_and(|name| BackendId::parse(name).is_ok())
+                    && rest.strip_prefix('/').is_some_and(|name| EndpointName::parse(name).is_ok())
             }
         }
     }

@@ -9,7 +9,8 @@ use axum::{
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use protocol::ids::{BackendId, TenantId};
+use protocol::ids::{BackendId, TenantId, ToolsetId};
+use rules::{catalog::is_prompt_name, limits::toolsets::HOSTED_PROMPT_NAME_BYTES_MAX};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use transport::framing::ChunksTooLong;
@@ -29,6 +30,10 @@ pub(super) struct TenantName(pub(super) TenantId);
 pub(super) struct BackendName(pub(super) BackendId);
 /// `{issuer}` of the path: the name of a stored issuer.
 pub(super) struct IssuerName(pub(super) BackendId);
+/// `{toolset}` of the path.
+pub(super) struct ToolsetName(pub(super) ToolsetId);
+/// `{prompt}` of the path: the name of a hosted prompt.
+pub(super) struct PromptName(pub(super) String);
 /// `{principal}` of the path.
 pub(super) struct PrincipalName(pub(super) String);
 /// `{id}` of the path: of a key, a session or a task.
@@ -68,6 +73,32 @@ impl<S: Send + Sync> FromRequestParts<S> for IssuerName {
         BackendId::parse(&name)
             .map(Self)
             .map_err(|error| Problem::invalid("issuer", error.to_string()))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for ToolsetName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let name = path_parameter(parts, state, "toolset").await?;
+        ToolsetId::parse(&name)
+            .map(Self)
+            .map_err(|error| Problem::invalid("toolset", error.to_string()))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for PromptName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let name = path_parameter(parts, state, "prompt").await?;
+        if is_prompt_name(&name) {
+            return Ok(Self(name));
+        }
+        let text = format!(
+            "a prompt's name has 1 to {HOSTED_PROMPT_NAME_BYTES_MAX} letters, digits, `-` and `_`, without `__`"
+        );
+        Err(Problem::invalid("prompt", text))
     }
 }
 

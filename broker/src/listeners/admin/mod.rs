@@ -13,6 +13,7 @@ mod approvals;
 mod audit;
 mod audit_verify;
 mod backends;
+mod catalog;
 mod configuration;
 mod connections;
 mod console;
@@ -287,6 +288,17 @@ fn api_routes() -> Router<Arc<Control>> {
         )
         .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
         .route("/admin/v1/tenants/{tenant}/policy/report", get(policies::report))
+        .route("/admin/v1/tenants/{tenant}/toolsets", get(catalog::list_toolsets))
+        .route(
+            "/admin/v1/tenants/{tenant}/toolsets/{toolset}",
+            get(catalog::show_toolset).put(catalog::put_toolset).delete(catalog::remove_toolset),
+        )
+        .route("/admin/v1/tenants/{tenant}/prompts", get(catalog::list_prompts))
+        .route(
+            "/admin/v1/tenants/{tenant}/prompts/{prompt}",
+            get(catalog::show_prompt).put(catalog::put_prompt).delete(catalog::remove_prompt),
+        )
+        .route("/admin/v1/tenants/{tenant}/catalog/cost", get(catalog::cost))
         .route("/admin/v1/tenants/{tenant}/approvals", get(approvals::list))
         .route(
             "/admin/v1/tenants/{tenant}/approvals/{id}",

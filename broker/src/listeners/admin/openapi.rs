@@ -12,8 +12,8 @@ use utoipa::{
 };
 
 use super::{
-    approvals, audit, audit_verify, backends, configuration, connections, health, issuers, live,
-    operators, overview, permissions, pins, policies, revocations, roots, tenants, trial,
+    approvals, audit, audit_verify, backends, catalog, configuration, connections, health, issuers,
+    live, operators, overview, permissions, pins, policies, revocations, roots, tenants, trial,
 };
 
 #[derive(OpenApi)]
@@ -30,6 +30,8 @@ use super::{
         pins::list, pins::diff, pins::approve, pins::block,
         operators::list, operators::create, operators::revoke,
         policies::show, policies::put, policies::remove, policies::check, policies::report,
+        catalog::list_toolsets, catalog::show_toolset, catalog::put_toolset, catalog::remove_toolset,
+        catalog::list_prompts, catalog::show_prompt, catalog::put_prompt, catalog::remove_prompt, catalog::cost,
         approvals::list, approvals::show, approvals::decide,
         connections::list, connections::link, connections::remove,
         issuers::list, issuers::show, issuers::put, issuers::remove,

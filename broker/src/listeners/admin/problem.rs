@@ -81,15 +81,16 @@ impl Problem {
 }
 
 impl Problem {
-    /// Returns the problem of a policy: 409 if only its own tests fail, else 422.
-    fn policy(faults: &[PolicyFault]) -> Self {
+    /// Returns the problem of a document: 409 if it only conflicts with what is there, or fails its
+    /// own tests, else 422.
+    fn document(faults: &[PolicyFault], conflict: &'static str, invalid: &'static str) -> Self {
         let fields: Vec<FieldError> =
             faults.iter().map(|fault| FieldError::new(&fault.path, &fault.problem, "")).collect();
         let problem = Self::faults(&fields);
         let (status, kind) = if faults.iter().all(|fault| fault.is_failed_test) {
-            (StatusCode::CONFLICT, "policy-test-failed")
+            (StatusCode::CONFLICT, conflict)
         } else {
-            (StatusCode::UNPROCESSABLE_ENTITY, "invalid-policy")
+            (StatusCode::UNPROCESSABLE_ENTITY, invalid)
         };
         let named = Self::new(status, kind, problem.detail);
         Self { field: problem.field, faults: problem.faults, ..named }
@@ -118,7 +119,12 @@ impl From<ControlError> for Problem {
                 return Self::new(StatusCode::UNPROCESSABLE_ENTITY, "reserved", detail)
                     .field(fault.path.clone());
             }
-            ControlError::Policy(faults) => return Self::policy(faults),
+            ControlError::Policy(faults) => {
+                return Self::document(faults, "policy-test-failed", "invalid-policy");
+            }
+            ControlError::Toolset(faults) => {
+                return Self::document(faults, "ambiguous-names", "invalid-document");
+            }
             ControlError::Faults(faults) => return Self::faults(faults),
             ControlError::IssuerTaken { .. } => {
                 return Self::new(StatusCode::CONFLICT, "issuer-taken", detail).field("issuer");

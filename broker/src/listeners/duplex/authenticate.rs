@@ -6,7 +6,7 @@ use std::sync::Arc;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
-    ids::BackendId,
+    ids::EndpointName,
     json,
 };
 use rules::{endpoint::Endpoint, limits::CLIENT_TEXT_BYTES_MAX};
@@ -42,15 +42,15 @@ async fn authenticate_caller(
     }
 }
 
-/// Returns the endpoint of a backend's name. A missing backend and a backend of another tenant get
-/// the same refusal.
-fn endpoint(broker: &Broker, caller: &Caller, backend: Option<&str>) -> Result<Endpoint, Refusal> {
-    let Some(name) = backend else { return Ok(Endpoint::Aggregated) };
-    let Ok(id) = BackendId::parse(name) else {
-        let text = format!("{BACKEND} is not the name of a backend");
+/// Returns the endpoint of a backend's name, or of `t/` and a toolset's name. A missing one and one
+/// of another tenant get the same refusal.
+fn endpoint(broker: &Broker, caller: &Caller, named: Option<&str>) -> Result<Endpoint, Refusal> {
+    let Some(name) = named else { return Ok(Endpoint::Aggregated) };
+    let Ok(name) = EndpointName::parse(name) else {
+        let text = format!("{BACKEND} is not the name of a backend, or t/ and that of a toolset");
         return Err(Refusal::new(ErrorKind::InvalidParams, text));
     };
-    let endpoint = Endpoint::Single(id);
+    let endpoint = Endpoint::named(Some(&name));
     broker.check_endpoint(caller, &endpoint)?;
     Ok(endpoint)
 }

@@ -17,7 +17,6 @@ use http::{
 use hyper::body::{Frame, Incoming};
 use protocol::{
     error::{ErrorKind, Refusal},
-    ids::BackendId,
     sse,
 };
 use rules::{
@@ -160,20 +159,14 @@ fn stream_not_found() -> Refusal {
     Refusal::new(ErrorKind::SessionNotFound, "no such stream: open one with GET /sse")
 }
 
-/// Returns the endpoint of `/sse` and `/sse/{backend}`.
+/// Returns the endpoint of `/sse`, `/sse/{backend}` and `/sse/t/{toolset}`. A message is for the
+/// endpoint of its stream, whatever is returned here.
 fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
-    match path.strip_prefix(STREAM) {
-        None | Some("" | "/") => Ok(Endpoint::Aggregated),
-        Some(rest) => {
-            let backend = BackendId::parse(rest.trim_matches('/')).ok().map(Endpoint::Single);
-            backend.ok_or_else(|| {
-                Refusal::new(
-                    ErrorKind::NotFound,
-                    "there is nothing here: streams are at /sse and /sse/{backend}",
-                )
-            })
-        }
+    if path == MESSAGES {
+        return Ok(Endpoint::Aggregated);
     }
+    let nowhere = "there is nothing here: streams are at /sse, /sse/{backend} and /sse/t/{toolset}";
+    Endpoint::at(STREAM, path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))
 }
 
 /// Opens a stream, and the session on it.

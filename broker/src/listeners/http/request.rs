@@ -183,8 +183,8 @@ fn is_sessionless(request: &InboundRequest<'_>) -> bool {
             && request.cache.validated_head.names_stateless(&request.head.headers))
 }
 
-/// Returns the endpoint of a path: `/mcp` or `/mcp/{backend}`, nothing else.
+/// Returns the endpoint of a path: `/mcp`, `/mcp/{backend}` or `/mcp/t/{toolset}`, nothing else.
 fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
-    let nowhere = "there is nothing here: MCP is at /mcp and /mcp/{backend}";
+    let nowhere = "there is nothing here: MCP is at /mcp, /mcp/{backend} and /mcp/t/{toolset}";
     Endpoint::at("/mcp", path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))
 }

@@ -163,9 +163,9 @@ async fn prepare_upgrade(
     Ok(UpgradeResponse { response, plan: Some(plan) })
 }
 
-/// Returns the endpoint of `/ws` and `/ws/{backend}`, nothing else.
+/// Returns the endpoint of `/ws`, `/ws/{backend}` and `/ws/t/{toolset}`, nothing else.
 pub(in crate::listeners) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
-    let nowhere = "there is nothing here: WebSockets are at /ws and /ws/{backend}";
+    let nowhere = "there is nothing here: WebSockets are at /ws, /ws/{backend} and /ws/t/{toolset}";
     Endpoint::at("/ws", path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))
 }
 

@@ -54,18 +54,20 @@ impl HeldCall {
         if access_doors::is_open("approvals") {
             return Ok(None);
         }
-        Self::new(session, message, &plan.backend, &tool.name, terms).map(Some)
+        // What the backend gets, where an operator fixed arguments.
+        let fixed = plan.arguments.as_deref();
+        let arguments = fixed.or_else(|| message.bytes(message.fields.arguments));
+        Self::new(session, arguments, &plan.backend, &tool.name, terms).map(Some)
     }
 
     /// Reads what the approval is bound to from the call and from the catalog of its session.
     fn new(
         session: &Session,
-        message: &Message,
+        arguments: Option<&[u8]>,
         backend: &BackendId,
         tool: &str,
         terms: &ApprovalTerms,
     ) -> Result<Self, Refusal> {
-        let arguments = message.bytes(message.fields.arguments);
         let size = arguments.map_or(0, <[u8]>::len);
         if size > APPROVAL_ARGUMENTS_BYTES_MAX {
             let text = format!(

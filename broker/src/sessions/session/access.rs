@@ -48,7 +48,7 @@ impl Session {
         stream: &Arc<EventStream>,
         position: u64,
     ) -> Result<StreamCursor, PositionGone> {
-        if self.tenant.has_policy() && !access_doors::is_open("resumed streams") {
+        if self.tenant.has_policy(&self.endpoint) && !access_doors::is_open("resumed streams") {
             let withdrawn = stream.withdraw_after(position, |topic| !self.sees(topic));
             (0..withdrawn).for_each(|_| self.shared.metrics.dropped_notification("policy"));
         }
@@ -60,7 +60,8 @@ impl Session {
         let Topic::Resource(exposed) = topic else { return true };
         let (backend, uri) = match &self.endpoint {
             Endpoint::Single(backend) => (backend.clone(), Cow::Borrowed(exposed.as_str())),
-            Endpoint::Aggregated => match exposed_names::native_uri(exposed) {
+            Endpoint::Aggregated | Endpoint::Toolset(_) => match exposed_names::native_uri(exposed)
+            {
                 Some(named) => named,
                 None => return true,
             },
@@ -70,7 +71,8 @@ impl Session {
         }
         let subject = self.subject();
         let is_open = access_doors::is_open("notifications/resources/updated");
-        let Some(view) = self.tenant.access(&subject).filter(|_| !is_open) else { return true };
+        let view = self.tenant.access(&self.endpoint, &subject).filter(|_| !is_open);
+        let Some(view) = view else { return true };
         let object = Object::Resource { backend: &backend, uri: &uri };
         view.policy().decide(&subject, Method::ResourcesRead, &object).verdict == Verdict::Allow
     }

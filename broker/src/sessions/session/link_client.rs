@@ -64,8 +64,10 @@ impl LinkClient for Session {
 
     fn exposed_uri<'u>(&self, backend: &BackendId, uri: &'u str) -> Cow<'u, str> {
         match &self.endpoint {
-            Endpoint::Aggregated => Cow::Owned(exposed_names::exposed_uri(backend, uri)),
             Endpoint::Single(_) => Cow::Borrowed(uri),
+            Endpoint::Aggregated | Endpoint::Toolset(_) => {
+                Cow::Owned(exposed_names::exposed_uri(backend, uri))
+            }
         }
     }
 

@@ -109,11 +109,12 @@ pub async fn restore_own_lists(session: &Arc<Session>) {
 /// the backends have had time to answer.
 pub fn compare_lists(session: &Session) {
     let methods = loop {
-        let shared = session.tenant.visible_catalog(&session.subject());
+        let visible = || session.tenant.visible_catalog(&session.endpoint, &session.subject());
+        let shared = visible();
         // Computed without the lock, it may take a while.
         let now = listed_catalog(session).digests(&session.endpoint);
         let mut state = session.lock();
-        if !Arc::ptr_eq(&shared, &session.tenant.visible_catalog(&session.subject())) {
+        if !Arc::ptr_eq(&shared, &visible()) {
             continue;
         }
         let Some(changed) = state.lists.compare(now) else { return };

@@ -156,8 +156,8 @@ impl Session {
     pub fn open(seat: SessionParams, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let kinds = QuestionKinds::of(&agreement.client);
-        let told = seat.tenant.visible_catalog(&seat.caller.subject).offered_to(kinds);
-        let told = told.digests(&seat.endpoint);
+        let told = seat.tenant.visible_catalog(&seat.endpoint, &seat.caller.subject);
+        let told = told.offered_to(kinds).digests(&seat.endpoint);
         let state = Self::new_state(
             &shared,
             &record::session_key(&id),
@@ -183,7 +183,10 @@ impl Session {
         shared: Arc<Shared>,
     ) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let told = seat.tenant.visible_catalog(&seat.caller.subject).digests(&seat.endpoint);
+        let told = seat
+            .tenant
+            .visible_catalog(&seat.endpoint, &seat.caller.subject)
+            .digests(&seat.endpoint);
         let mut state = Self::new_state(
             &shared,
             &record::session_key(&id),
@@ -287,15 +290,15 @@ impl Session {
         }
     }
 
-    /// Returns the catalog of the tenant with the lists that backends show to this session alone, and
-    /// the policy that restricts it, as one snapshot.
+    /// Returns the catalog of the endpoint with the lists that backends show to this session alone,
+    /// and the policy that restricts it, as one snapshot.
     pub fn catalog(&self) -> Arc<TenantCatalog> {
         let shared = self.tenant.catalog();
         if !self.has_own_lists.load(Ordering::Acquire) {
-            return shared;
+            return shared.at(&self.endpoint);
         }
         let own = self.lock().links.own_lists();
-        shared.with_own_lists(&own)
+        shared.with_own_lists(&own).at(&self.endpoint)
     }
 
     /// Returns the catalog that the caller sees.
@@ -390,7 +393,7 @@ impl Session {
             transport: self.transport.name().to_owned(),
             endpoint: match &self.endpoint {
                 Endpoint::Aggregated => "aggregated".to_owned(),
-                Endpoint::Single(backend) => backend.to_string(),
+                named => named.name().into_owned(),
             },
             protocol_version: self.version.as_str().to_owned(),
             client_name: self.client_name.clone(),

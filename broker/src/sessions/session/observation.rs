@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use protocol::{envelope::Message, ids::BackendId};
+use rules::endpoint::Endpoint;
 
 use super::Session;
 use crate::{
@@ -41,7 +42,13 @@ pub(in crate::sessions) fn note_backend(
             .definition(backend, tool)
             .or_else(|| catalog.definition(backend, &catalog.tool(tool)?.name))
     });
-    let _outside = request::with_current(|request| request.note_backend(backend, definition));
+    let own = tool.filter(|_| matches!(session.endpoint, Endpoint::Toolset(_)));
+    let _outside = request::with_current(|request| {
+        request.note_backend(backend, definition);
+        if let Some(own) = own {
+            request.note_tool(own);
+        }
+    });
 }
 
 /// Ends the telemetry of the current request.

@@ -104,10 +104,7 @@ pub fn session_scope(
     principal: &protocol::ids::PrincipalId,
     endpoint: &Endpoint,
 ) -> SessionIdentity {
-    let endpoint = match endpoint {
-        Endpoint::Aggregated => None,
-        Endpoint::Single(backend) => Some(backend.clone()),
-    };
+    let endpoint = endpoint.stored_name();
     SessionIdentity { tenant: tenant.clone(), principal: principal.clone(), endpoint }
 }
 

@@ -23,7 +23,7 @@ impl StatelessClient {
     /// Returns whether the policy asks for the approval of a call.
     pub(super) fn needs_approval(&self, call: &Message) -> bool {
         let subject = &self.caller.subject;
-        let Some(view) = self.tenant.access(subject) else { return false };
+        let Some(view) = self.tenant.access(&self.endpoint, subject) else { return false };
         let Some((backend, tool)) = routing::called_tool(call, &self.endpoint, &view.catalog)
         else {
             return false;

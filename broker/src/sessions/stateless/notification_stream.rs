@@ -136,7 +136,8 @@ impl NotificationStream {
         let (catalog, capabilities) = (self.session.visible_catalog(), &offer.capabilities);
         let subject = self.session.subject();
         let is_open = access_doors::is_open("subscriptions/listen");
-        let access = self.session.tenant.access(&subject).filter(|_| !is_open);
+        let tenant = &self.session.tenant;
+        let access = tenant.access(&self.session.endpoint, &subject).filter(|_| !is_open);
         let mut uris = wish.uris;
         uris.sort_unstable();
         uris.dedup();

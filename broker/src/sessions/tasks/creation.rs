@@ -367,6 +367,7 @@ mod tests {
         let plan = routing::Plan {
             backend: protocol::ids::BackendId::parse("b").unwrap(),
             edits: vec![],
+            arguments: None,
             drop_task: false,
             names: routing::Named::Other,
             approval: None,

@@ -21,6 +21,7 @@ use records::{StoredTask, TaskAudience, TaskListPosition, TaskRecord, TaskStatus
 use rules::{
     access::{AccessCheck, Object, Subject},
     cursor::{self, CursorScope},
+    endpoint::Endpoint,
     limits::{PAGE_ENTRIES, TASK_POLLER_INTERVAL, TASK_RESULT_WAIT_MAX},
     tasks::{self, TaskDetails, TaskOutcome},
 };
@@ -61,29 +62,37 @@ fn check_tool(
     if access_doors::is_open("tasks/get") {
         return Ok(());
     }
-    with_tool(tenant, record, |object| {
-        access_log::check(&shared.metrics, tenant, subject, (Method::ToolsCall, object), not_found)
+    let endpoint = created_at(record);
+    with_tool((tenant, &endpoint), record, |object| {
+        let place = (tenant, &endpoint);
+        access_log::check(&shared.metrics, place, subject, (Method::ToolsCall, object), not_found)
     })
 }
 
 /// Returns whether a list may show a task to the subject.
 fn is_listed(tenant: &Tenant, subject: &Subject, record: &TaskRecord) -> bool {
-    let Some(view) = tenant.access(subject).filter(|_| !access_doors::is_open("tasks/list")) else {
-        return true;
-    };
+    let endpoint = created_at(record);
+    let view = tenant.access(&endpoint, subject);
+    let Some(view) = view.filter(|_| !access_doors::is_open("tasks/list")) else { return true };
     let decide = |object: &Object<'_>| {
         AccessCheck::new(&view, subject).check_unlisted(Method::ToolsCall, object, not_found)
     };
-    with_tool(tenant, record, decide).is_ok()
+    with_tool((tenant, &endpoint), record, decide).is_ok()
+}
+
+/// Returns the endpoint at which a task was made. Its toolset decides what the task may use.
+fn created_at(record: &TaskRecord) -> Endpoint {
+    let details = TaskDetails::decode(&record.details);
+    details.map_or(Endpoint::Aggregated, |details| details.endpoint())
 }
 
 /// Checks the tool of a task. Without a policy there is nothing to check.
 fn with_tool(
-    tenant: &Tenant,
+    (tenant, endpoint): (&Tenant, &Endpoint),
     record: &TaskRecord,
     check: impl FnOnce(&Object<'_>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    if !tenant.has_policy() {
+    if !tenant.has_policy(endpoint) {
         return Ok(());
     }
     let details = TaskDetails::decode(&record.details);

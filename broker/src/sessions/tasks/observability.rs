@@ -67,6 +67,7 @@ fn draft(run: &TaskRun, how: AuditLevel) -> AuditDraft {
         target: Some(run.details.tool.clone()),
         arguments: call.and_then(|call| call.fields.arguments.map(|span| span.slice(&call.frame))),
         backend: None,
+        tool: None,
         definition: None,
         approval: run.details.approval.as_deref().map(ApprovalId::new),
         begun: Instant::now(),

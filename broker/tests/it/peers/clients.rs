@@ -37,8 +37,12 @@ async fn passes_checks(topology: Topology, client: Command, transport: Value, ch
         .on(topology)
         .start()
         .await;
-    let mut client = client;
-    client.args([&broker.url("/mcp"), BACKEND]);
+    passes_at(&broker.url("/mcp"), client, checks).await;
+}
+
+/// Runs the checks of a client against an endpoint.
+async fn passes_at(url: &str, mut client: Command, checks: usize) {
+    client.args([url, BACKEND]);
     let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
     let passed = stdout.lines().filter(|line| line.starts_with("ok ")).count();
     let failed: Vec<&str> = stdout.lines().filter(|line| !line.starts_with("ok ")).collect();
@@ -77,6 +81,37 @@ async fn passes_over_http(topology: Topology, client: impl Fn(&Peers) -> Command
 async fn passes_over_stdio(topology: Topology, client: impl Fn(&Peers) -> Command) {
     let peers = Peers::installed();
     client_passes(topology, client(&peers), peers.everything_over_stdio()).await;
+}
+
+/// Runs the checks at the endpoint of a toolset that holds all of `server-everything`, and fixes no
+/// argument. What clients see there is what they see at `/mcp`.
+async fn passes_at_a_toolset(client: impl Fn(&Peers) -> Command, checks: usize) {
+    let peers = Peers::installed();
+    let all = json!([format!("{BACKEND}/*")]);
+    let toolset = json!({
+        "published": true, "include": {"tools": all, "prompts": all, "resources": all}
+    });
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
+        .backend("default", BACKEND, json!({"transport": peers.everything_over_stdio()}))
+        .config(json!({"tenants": {"default": {"toolsets": {"all": toolset}}}}))
+        .start()
+        .await;
+    passes_at(&broker.url("/mcp/t/all"), client(&peers), checks).await;
+}
+
+#[tokio::test]
+async fn typescript_sdk_at_a_toolset() {
+    passes_at_a_toolset(typescript, CHECKS_MIN).await;
+}
+
+#[tokio::test]
+async fn python_2_sdk_at_a_toolset() {
+    passes_at_a_toolset(|peers| python(peers, 2), CHECKS_MIN).await;
+}
+
+#[tokio::test]
+async fn python_2_sdk_of_2026_at_a_toolset() {
+    passes_at_a_toolset(modern, MODERN_CHECKS).await;
 }
 
 /// Runs the checks in front of an HTTP+SSE server, whose kind the broker knows or finds out.

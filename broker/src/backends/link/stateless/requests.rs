@@ -183,7 +183,7 @@ pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> Header
         link,
         message.method,
         name.as_deref(),
-        message.bytes(message.fields.arguments),
+        rules::routing::sent_arguments(message, outgoing.edits),
         passed,
     )
 }

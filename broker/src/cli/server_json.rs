@@ -1,0 +1,520 @@
+//! Bodies of backends from a `server.json`, the description of a server by its publisher (schema
+//! 2025-12-11): packages of npm and PyPI, and remote servers.
+//!
+//! A package runs in its exact version. What the document leaves open is an input, which the
+//! operator gives. Nothing of the document reaches a shell: a command is a program and arguments.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// Revisions of the schema that this module reads.
+const SCHEMAS: [&str; 4] = ["2025-12-11", "2025-10-17", "2025-09-29", "2025-09-16"];
+
+/// A server as its publisher describes it. Unknown members have no meaning here.
+#[derive(Debug, Deserialize)]
+pub(super) struct ServerJson {
+    #[serde(rename = "$schema", default)]
+    schema: Option<String>,
+    pub(super) name: String,
+    pub(super) version: String,
+    #[serde(default)]
+    packages: Vec<Package>,
+    #[serde(default)]
+    remotes: Vec<RemoteServer>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Package {
+    registry_type: String,
+    #[serde(default)]
+    registry_base_url: Option<String>,
+    identifier: String,
+    #[serde(default)]
+    version: Option<String>,
+    #[serde(default)]
+    file_sha256: Option<String>,
+    #[serde(default)]
+    runtime_hint: Option<String>,
+    transport: PackageTransport,
+    #[serde(default)]
+    runtime_arguments: Vec<Argument>,
+    #[serde(default)]
+    package_arguments: Vec<Argument>,
+    #[serde(default)]
+    environment_variables: Vec<NamedInput>,
+}
+
+#[derive(Debug, Deserialize)]
+struct PackageTransport {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct RemoteServer {
+    #[serde(rename = "type")]
+    kind: String,
+    url: String,
+    #[serde(default)]
+    headers: Vec<NamedInput>,
+    #[serde(default)]
+    variables: BTreeMap<String, Input>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Input {
+    description: Option<String>,
+    is_required: bool,
+    is_secret: bool,
+    format: Option<String>,
+    value: Option<String>,
+    #[serde(rename = "default")]
+    preset: Option<String>,
+    choices: Vec<String>,
+    variables: BTreeMap<String, Input>,
+}
+
+#[derive(Debug, Deserialize)]
+struct NamedInput {
+    name: String,
+    #[serde(flatten)]
+    input: Input,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Argument {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    value_hint: Option<String>,
+    #[serde(flatten)]
+    input: Input,
+}
+
+/// An input that the document leaves open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MissingInput {
+    pub(super) name: String,
+    pub(super) description: String,
+    pub(super) is_secret: bool,
+}
+
+/// Why a document gives no backend.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ImportError {
+    /// Required inputs without a value.
+    Missing(Vec<MissingInput>),
+    Faults(Vec<String>),
+}
+
+/// The values that the operator gives, and what was found out with them.
+struct Inputs<'i> {
+    given: &'i BTreeMap<String, String>,
+    used: BTreeSet<&'i str>,
+    missing: Vec<MissingInput>,
+    faults: Vec<String>,
+}
+
+impl ServerJson {
+    /// Reads a document, or an answer of a registry that holds one.
+    pub(super) fn read(document: &Value) -> Result<Self, String> {
+        let document = document.get("server").unwrap_or(document);
+        let read: Self = serde_json::from_value(document.clone())
+            .map_err(|error| format!("this is not a server.json: {error}"))?;
+        if let Some(schema) = &read.schema
+            && !SCHEMAS.iter().any(|known| schema.contains(known))
+        {
+            let known = SCHEMAS.join(", ");
+            return Err(format!("$schema is {schema}; readable are the schemas of {known}"));
+        }
+        Ok(read)
+    }
+
+    /// Returns the body of the backend. `wants_remote`: the remote server, not the package.
+    pub(super) fn body(
+        &self,
+        given: &BTreeMap<String, String>,
+        wants_remote: bool,
+    ) -> Result<Value, ImportError> {
+        let mut inputs =
+            Inputs { given, used: BTreeSet::new(), missing: Vec::new(), faults: Vec::new() };
+        let body = self.chosen(&mut inputs, wants_remote);
+        for name in given.keys().filter(|name| !inputs.used.contains(name.as_str())) {
+            inputs.faults.push(format!("--input {name}: the document has no such input"));
+        }
+        match body {
+            Err(faults) => Err(ImportError::Faults(faults)),
+            Ok(_) if !inputs.faults.is_empty() => Err(ImportError::Faults(inputs.faults)),
+            Ok(_) if !inputs.missing.is_empty() => Err(ImportError::Missing(inputs.missing)),
+            Ok(body) => Ok(body),
+        }
+    }
+
+    fn chosen(&self, inputs: &mut Inputs<'_>, wants_remote: bool) -> Result<Value, Vec<String>> {
+        let mut reasons = Vec::new();
+        if !wants_remote {
+            for (index, package) in self.packages.iter().enumerate() {
+                match package.runner() {
+                    Ok(runner) => return Ok(package.body(runner, inputs)),
+                    Err(reason) => reasons.push(format!("packages[{index}] {reason}")),
+                }
+            }
+        }
+        for (index, remote) in self.remotes.iter().enumerate() {
+            match remote.kind.as_str() {
+                "streamable-http" => return Ok(remote.body("http", inputs)),
+                "sse" => return Ok(remote.body("sse", inputs)),
+                other => reasons.push(format!("remotes[{index}] has the unknown type {other:?}")),
+            }
+        }
+        if reasons.is_empty() {
+            reasons.push("the document has no package and no remote server to run".to_owned());
+        }
+        Err(reasons)
+    }
+}
+
+/// What starts packages of one registry.
+#[derive(Debug, Clone, Copy)]
+struct Runner {
+    command: &'static str,
+    /// Arguments before those of the document.
+    first: &'static [&'static str],
+    registries: &'static [&'static str],
+}
+
+const NPX: Runner = Runner {
+    command: "npx",
+    first: &["-y"],
+    registries: &["https://registry.npmjs.org", "https://registry.npmjs.org/"],
+};
+const UVX: Runner =
+    Runner { command: "uvx", first: &[], registries: &["https://pypi.org", "https://pypi.org/"] };
+
+impl Package {
+    /// Returns what runs the package here, or why nothing does.
+    fn runner(&self) -> Result<Runner, String> {
+        let runner = match self.registry_type.as_str() {
+            "npm" => NPX,
+            "pypi" => UVX,
+            "oci" => return Err("is of the registryType oci: an image is not runnable here, because backends are child processes of the broker".to_owned()),
+            other => return Err(format!("is of the registryType {other:?}; runnable are npm and pypi")),
+        };
+        if self.transport.kind != "stdio" {
+            let kind = &self.transport.kind;
+            return Err(format!("speaks {kind} and not stdio; start it yourself, and add its URL"));
+        }
+        if let Some(hint) = self.runtime_hint.as_deref().filter(|hint| *hint != runner.command) {
+            return Err(format!("asks for the runtime {hint:?}; allowed: {}", runner.command));
+        }
+        if let Some(url) = self.registry_base_url.as_deref()
+            && !runner.registries.contains(&url)
+        {
+            return Err(format!("is of the registry {url}; allowed: {}", runner.registries[0]));
+        }
+        if self.file_sha256.is_some() {
+            let command = runner.command;
+            return Err(format!("has a fileSha256, which {command} cannot check"));
+        }
+        if !is_identifier(&self.identifier) {
+            return Err(format!("has the unusable identifier {:?}", self.identifier));
+        }
+        match self.version.as_deref() {
+            Some(version) if is_exact(version) => Ok(runner),
+            Some(version) => Err(format!("has the version {version:?}, which is not an exact one")),
+            None => Err("has no version; an exact one is needed".to_owned()),
+        }
+    }
+
+    fn body(&self, runner: Runner, inputs: &mut Inputs<'_>) -> Value {
+        let mut args: Vec<String> = runner.first.iter().map(|&first| first.to_owned()).collect();
+        for argument in inputs.arguments(&self.runtime_arguments) {
+            if !args.contains(&argument) {
+                args.push(argument);
+            }
+        }
+        args.push(format!("{}@{}", self.identifier, self.version.as_deref().unwrap_or_default()));
+        args.extend(inputs.arguments(&self.package_arguments));
+        let mut transport = json!({"type": "stdio", "command": runner.command, "args": args});
+        let env = inputs.named(&self.environment_variables);
+        if !env.is_empty() {
+            transport["env"] = env.into();
+        }
+        json!({"transport": transport})
+    }
+}
+
+impl RemoteServer {
+    fn body(&self, kind: &str, inputs: &mut Inputs<'_>) -> Value {
+        let url = inputs.filled(&self.url, &self.variables, super::client::escape);
+        let mut body = json!({"transport": {"type": kind, "url": url.unwrap_or_default()}});
+        let headers = inputs.named(&self.headers);
+        if !headers.is_empty() {
+            body["credentials"] = json!({"headers": headers});
+        }
+        body
+    }
+}
+
+/// Returns whether a version is one version, and not a range or a tag.
+fn is_exact(version: &str) -> bool {
+    let is_part = |part: &str| !part.is_empty() && !matches!(part, "x" | "X");
+    version.len() <= 255
+        && version.starts_with(|first: char| first.is_ascii_digit())
+        && version.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".+-_!".contains(&byte))
+        && version.split('.').all(is_part)
+}
+
+/// Returns whether a package name is one word that no program reads as an option.
+fn is_identifier(name: &str) -> bool {
+    name.len() <= 255
+        && name.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '@')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"@/._-".contains(&byte))
+        && !name[1..].contains('@')
+}
+
+impl<'i> Inputs<'i> {
+    /// Returns the value of an input. `None`: it has none, and the caller leaves it out.
+    fn value(&mut self, name: &str, input: &Input) -> Option<String> {
+        if let Some(value) = &input.value {
+            return self.filled(value, &input.variables, str::to_owned);
+        }
+        let value = match self.given.get_key_value(name) {
+            Some((name, value)) => {
+                self.used.insert(name.as_str());
+                Some(value.clone())
+            }
+            None => input.preset.clone(),
+        };
+        let Some(value) = value else {
+            if input.is_required && !self.missing.iter().any(|other| other.name == name) {
+                self.missing.push(MissingInput {
+                    name: name.to_owned(),
+                    description: input.description.clone().unwrap_or_default(),
+                    is_secret: input.is_secret,
+                });
+            }
+            return None;
+        };
+        let fits = match input.format.as_deref() {
+            Some("number") => value.parse::<f64>().is_ok(),
+            Some("boolean") => matches!(value.as_str(), "true" | "false"),
+            _ => true,
+        };
+        if !fits {
+            let format = input.format.as_deref().unwrap_or_default();
+            self.faults.push(format!("--input {name}: must be a {format}"));
+        }
+        if !input.choices.is_empty() && !input.choices.contains(&value) {
+            self.faults
+                .push(format!("--input {name}: must be one of {}", input.choices.join(", ")));
+        }
+        Some(value)
+    }
+
+    /// Replaces `{variable}` in a template. `None`: a variable has no value.
+    fn filled(
+        &mut self,
+        template: &str,
+        variables: &BTreeMap<String, Input>,
+        form: impl Fn(&str) -> String,
+    ) -> Option<String> {
+        let (mut out, mut rest) = (String::new(), template);
+        while let Some(begin) = rest.find('{') {
+            let (before, place) = rest.split_at(begin);
+            out.push_str(before);
+            let named = place.find('}').map(|end| (&place[1..end], &place[end + 1..]));
+            match named.and_then(|(name, after)| Some((name, variables.get(name)?, after))) {
+                Some((name, variable, after)) => {
+                    out.push_str(&form(&self.value(name, variable)?));
+                    rest = after;
+                }
+                // Braces that name no variable stay as they are.
+                None => {
+                    out.push('{');
+                    rest = &place[1..];
+                }
+            }
+        }
+        out.push_str(rest);
+        Some(out)
+    }
+
+    fn named(&mut self, named: &[NamedInput]) -> Map<String, Value> {
+        let mut values = Map::new();
+        for NamedInput { name, input } in named {
+            if let Some(value) = self.value(name, input) {
+                values.insert(name.clone(), value.into());
+            }
+        }
+        values
+    }
+
+    fn arguments(&mut self, arguments: &[Argument]) -> Vec<String> {
+        let mut words = Vec::new();
+        for argument in arguments {
+            let label = argument.name.as_ref().or(argument.value_hint.as_ref());
+            let label = label.cloned().unwrap_or_default();
+            match (argument.kind.as_str(), &argument.name) {
+                ("positional", _) => words.extend(self.value(&label, &argument.input)),
+                ("named", Some(flag)) => {
+                    let is_plain = argument.input.value.is_none()
+                        && argument.input.preset.is_none()
+                        && argument.value_hint.is_none()
+                        && argument.input.is_required
+                        && !self.given.contains_key(flag);
+                    if is_plain {
+                        words.push(flag.clone()); // a flag without a value
+                        continue;
+                    }
+                    let Some(value) = self.value(&label, &argument.input) else { continue };
+                    if flag.starts_with("--") {
+                        words.push(format!("{flag}={value}"));
+                    } else {
+                        words.extend([flag.clone(), value]);
+                    }
+                }
+                (kind, _) => {
+                    self.faults.push(format!("an argument has the unusable type {kind:?}"))
+                }
+            }
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(document: Value, given: &[(&str, &str)]) -> Result<Value, ImportError> {
+        let given = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let mut server = json!({
+            "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
+            "name": "io.example/one", "description": "d", "version": "1.0.0"
+        });
+        server.as_object_mut().unwrap().extend(document.as_object().unwrap().clone());
+        ServerJson::read(&server).unwrap().body(&given.collect(), false)
+    }
+
+    fn package(members: Value) -> Value {
+        let mut package = json!({
+            "registryType": "npm", "identifier": "@scope/server", "version": "1.2.3",
+            "transport": {"type": "stdio"}
+        });
+        package.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        json!({"packages": [package]})
+    }
+
+    fn faults(document: Value) -> String {
+        match body(document, &[]) {
+            Err(ImportError::Faults(faults)) => faults.join("; "),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn packages_run_in_their_exact_version() {
+        let npm = body(
+            package(
+                json!({"runtimeHint": "npx", "runtimeArguments": [{"type": "positional", "value": "-y"}]}),
+            ),
+            &[],
+        );
+        let transport =
+            json!({"type": "stdio", "command": "npx", "args": ["-y", "@scope/server@1.2.3"]});
+        assert_eq!(npm, Ok(json!({"transport": transport})));
+        let pypi = body(
+            package(
+                json!({"registryType": "pypi", "identifier": "mcp-server-time", "version": "2025.9.25"}),
+            ),
+            &[],
+        );
+        assert_eq!(pypi.unwrap()["transport"]["args"], json!(["mcp-server-time@2025.9.25"]));
+        for version in ["^1.2.3", "~1.2", ">=1", "1.x", "1.*", "latest", "", "1.2.3 || 2", "v1;rm"]
+        {
+            assert!(
+                faults(package(json!({"version": version}))).contains("not an exact one"),
+                "{version}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_run_here_is_refused_with_the_reason() {
+        for (members, reason) in [
+            (
+                json!({"registryType": "oci", "identifier": "docker.io/a/b:1"}),
+                "oci: an image is not runnable here",
+            ),
+            (json!({"registryType": "mcpb"}), "runnable are npm and pypi"),
+            (json!({"transport": {"type": "streamable-http", "url": "http://x"}}), "not stdio"),
+            (json!({"runtimeHint": "bash"}), "runtime \"bash\""),
+            (json!({"registryBaseUrl": "https://evil.example"}), "registry https://evil.example"),
+            (json!({"fileSha256": "00"}), "cannot check"),
+            (json!({"identifier": "--call=evil"}), "unusable identifier"),
+        ] {
+            let told = faults(package(members));
+            assert!(told.contains(reason), "{told}");
+        }
+        assert!(faults(json!({})).contains("no package and no remote"));
+        let old =
+            json!({"$schema": "https://x/2025-07-09/server.json", "name": "a", "version": "1"});
+        assert!(ServerJson::read(&old).is_err());
+    }
+
+    #[test]
+    fn inputs_are_asked_for_checked_and_used() {
+        let document = || {
+            package(json!({
+                "environmentVariables": [
+                    {"name": "KEY", "isRequired": true, "isSecret": true, "description": "The key."},
+                    {"name": "MODE", "default": "ro", "choices": ["ro", "rw"]}, {"name": "REST"}
+                ],
+                "packageArguments": [
+                    {"type": "named", "name": "--port", "format": "number", "isRequired": true, "valueHint": "port"},
+                    {"type": "positional", "valueHint": "folder", "value": "/srv/{name}", "variables": {"name": {"isRequired": true}}}
+                ]
+            }))
+        };
+        let Err(ImportError::Missing(missing)) = body(document(), &[]) else { panic!() };
+        let names: Vec<(&str, bool)> =
+            missing.iter().map(|one| (one.name.as_str(), one.is_secret)).collect();
+        assert_eq!(names, [("--port", false), ("name", false), ("KEY", true)]);
+        let given = [("KEY", "k"), ("--port", "80"), ("name", "a b")];
+        let transport = json!({
+            "type": "stdio", "command": "npx",
+            "args": ["-y", "@scope/server@1.2.3", "--port=80", "/srv/a b"],
+            "env": {"KEY": "k", "MODE": "ro"}
+        });
+        assert_eq!(body(document(), &given), Ok(json!({"transport": transport})));
+        let wrong = [("KEY", "k"), ("--port", "x"), ("name", "n"), ("MODE", "all"), ("OTHER", "")];
+        let Err(ImportError::Faults(faults)) = body(document(), &wrong) else { panic!() };
+        assert_eq!(faults.len(), 3, "{faults:?}");
+    }
+
+    #[test]
+    fn a_remote_server_gets_its_url_and_headers() {
+        let remotes = json!({"remotes": [{
+            "type": "streamable-http", "url": "https://{region}.example.com/mcp/{x}",
+            "variables": {"region": {"default": "eu", "choices": ["eu", "us"]}},
+            "headers": [{"name": "Authorization", "value": "Bearer {token}", "variables": {"token": {"isRequired": true, "isSecret": true}}}]
+        }]});
+        let made = body(remotes.clone(), &[("token", "t")]).unwrap();
+        let expected = json!({
+            "transport": {"type": "http", "url": "https://eu.example.com/mcp/{x}"},
+            "credentials": {"headers": {"Authorization": "Bearer t"}}
+        });
+        assert_eq!(made, expected);
+        assert!(matches!(body(remotes, &[]), Err(ImportError::Missing(_))));
+        let sse = json!({"remotes": [{"type": "sse", "url": "https://a/sse"}]});
+        assert_eq!(body(sse, &[]).unwrap()["transport"]["type"], "sse");
+    }
+}

@@ -1,0 +1,81 @@
+//! Toolsets and hosted prompts of declared tenants: `tenants.{tenant}.toolsets` and
+//! `tenants.{tenant}.prompts`. Backends may be stored, so their names are not checked here.
+
+use protocol::ids::{TenantId, ToolsetId};
+use rules::{
+    catalog::{HostedPrompt, HostedPromptDocument, is_prompt_name},
+    toolsets::{Toolset, ToolsetDocument},
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{
+    BodySchema,
+    config_reader::ConfigReader,
+    field_error::{FieldError, join},
+};
+
+/// Documents by tenant and name.
+pub(super) type Declared<Document> = Vec<(TenantId, String, Document)>;
+
+/// Members of a tenant's body that other readers than that of the tenant read.
+pub(super) const MEMBERS: [&str; 2] = ["toolsets", "prompts"];
+
+pub(super) fn toolsets(reading: &mut ConfigReader<'_>) -> Declared<ToolsetDocument> {
+    documents(reading, "toolsets", |name, document: &ToolsetDocument| {
+        let id = ToolsetId::parse(name)
+            .map_err(|_| vec![("".to_owned(), "is not a name for a toolset".to_owned())])?;
+        Toolset::compile(id, document, None)
+            .map(drop)
+            .map_err(|faults| faults.into_iter().map(|fault| (fault.path, fault.problem)).collect())
+    })
+}
+
+pub(super) fn prompts(reading: &mut ConfigReader<'_>) -> Declared<HostedPromptDocument> {
+    documents(reading, "prompts", |name, document: &HostedPromptDocument| {
+        if !is_prompt_name(name) {
+            return Err(vec![("".to_owned(), "is not a name for a prompt".to_owned())]);
+        }
+        HostedPrompt::compile(document).map(drop)
+    })
+}
+
+fn documents<D: DeserializeOwned + ToSchema>(
+    reading: &mut ConfigReader<'_>,
+    member: &str,
+    check: impl Fn(&str, &D) -> Result<(), Vec<(String, String)>>,
+) -> Declared<D> {
+    let schema = BodySchema::<D>::new();
+    let mut read = Vec::new();
+    for (tenant, body) in reading.raw.map("tenants").into_iter().flatten() {
+        let path = join(&join("tenants", tenant), member);
+        let entries = match body.get(member) {
+            None | Some(Value::Null) => continue,
+            Some(Value::Object(entries)) => entries,
+            Some(_) => {
+                reading.faults.push(FieldError::new(path, "is not a map", "a map by name"));
+                continue;
+            }
+        };
+        for (name, body) in entries {
+            let path = join(&path, name);
+            let document = schema.read(body).and_then(|document| match check(name, &document) {
+                Ok(()) => Ok(document),
+                Err(faults) => {
+                    let field = |(path, problem)| FieldError::new(path, problem, "");
+                    Err(faults.into_iter().map(field).collect())
+                }
+            });
+            match (TenantId::parse(tenant), document) {
+                (Ok(tenant), Ok(document)) => read.push((tenant, name.clone(), document)),
+                (_, Err(faults)) => {
+                    let faults = faults.into_iter().map(|fault| fault.nested_in(&path));
+                    reading.faults.extend(faults);
+                }
+                (Err(_), Ok(_)) => {} // the reader of tenants reports the name
+            }
+        }
+    }
+    read
+}

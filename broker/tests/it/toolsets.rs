@@ -1,0 +1,593 @@
+//! Toolsets: bundles of tools with an endpoint of their own, and prompts that the broker hosts.
+
+use serde_json::{Value, json};
+use testkit::{
+    Authority, DuplexClient, FakeBackend, QuicPeer, Reply, TestBroker, TestClient, duplex::Wire,
+    eventually,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::{builder, kind, stateless::Modern, text_of};
+
+const TOOLSETS: &str = "/admin/v1/tenants/default/toolsets";
+const PROMPTS: &str = "/admin/v1/tenants/default/prompts";
+
+fn described(name: &str, reads: bool) -> Value {
+    let schema = json!({
+        "type": "object", "required": ["repo"], "additionalProperties": false,
+        "properties": {"repo": {"type": "string"}, "path": {"type": "string"}}
+    });
+    json!({"name": name, "description": format!("Tool {name}. Long."), "inputSchema": schema,
+        "annotations": {"readOnlyHint": reads}})
+}
+
+/// A backend whose tools answer with the arguments that they got.
+async fn backend(tools: &[&str]) -> FakeBackend {
+    let backend = FakeBackend::start().await;
+    for name in tools {
+        backend.tool(name, |call| async move { Reply::text(&call.arguments().to_string()) });
+    }
+    backend.list("tools", tools.iter().map(|name| described(name, *name == "read")).collect());
+    backend.list("prompts", vec![json!({"name": "review"})]);
+    let uris = ["file:///a/1", "file:///b/1"].map(|uri| json!({"uri": uri, "name": uri}));
+    backend.list("resources", uris.into());
+    backend.on("resources/read", |_| async { Reply::Result(json!({"contents": []})) });
+    backend.on("prompts/get", |_| async { Reply::Result(json!({"messages": []})) });
+    backend
+}
+
+async fn put(broker: &TestBroker, path: &str, document: Value) -> Value {
+    let (status, answer) = broker.admin().put(path, &document).await;
+    assert!([200, 201].contains(&status), "{status} {answer}");
+    answer
+}
+
+async fn put_toolset(broker: &TestBroker, name: &str, document: Value) -> Value {
+    put(broker, &format!("{TOOLSETS}/{name}"), document).await
+}
+
+/// A toolset of one tool with an alias, fixed arguments, some resources and one prompt.
+fn reading() -> Value {
+    json!({
+        "description": "For reading.", "published": true,
+        "include": {"tools": ["b/read"], "prompts": ["b/*"], "resources": ["b/file:///a/*"]},
+        "aliases": {"b/read": "look"},
+        "overrides": {"b/read": {"args": {"repo": {"const": "x", "hidden": true}}}},
+        "descriptions": "first_sentence"
+    })
+}
+
+async fn started(backend: &FakeBackend) -> TestBroker {
+    builder().backend("default", "b", backend.spec()).start().await
+}
+
+async fn sent(client: &TestClient, tool: &str, arguments: Value) -> Value {
+    serde_json::from_str(text_of(&client.call(tool, arguments).await)).unwrap()
+}
+
+#[tokio::test]
+async fn a_toolset_is_stored_changed_and_removed() {
+    let backend = backend(&["read", "write"]).await;
+    let broker = started(&backend).await;
+    let (admin, path) = (broker.admin(), format!("{TOOLSETS}/set"));
+    let (status, view) = admin.put(&path, &json!({})).await;
+    assert_eq!(status, 201, "{view}");
+    assert_eq!((&view["name"], view.get("endpoint")), (&json!("set"), None), "closed at first");
+    let refused = broker.client("/mcp/t/set").error("ping", json!({})).await;
+    assert_eq!(kind(&refused), "not_found", "{refused}");
+    let (status, _) = admin.put(&path, &reading()).await;
+    assert_eq!(status, 200);
+    let shown = admin.send("GET", &path, None).await;
+    let tag = shown.header("etag").unwrap().to_owned();
+    let view = shown.json().await;
+    assert_eq!((&view["endpoint"], &view["lists"]["tools"]), (&json!("/mcp/t/set"), &json!(1)));
+    for (tag, expected) in [("\"other\"", 412), (tag.as_str(), 200)] {
+        let answer = admin.send_with("PUT", &path, &[("if-match", tag)], Some(&reading())).await;
+        assert_eq!(answer.status, expected);
+    }
+    let faults =
+        json!({"include": {"tools": ["gone/x"]}, "aliases": {"b/read": "a__b"}, "enforce": true});
+    let (status, problem) = admin.put(&path, &faults).await;
+    let fields: Vec<&str> = problem["faults"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["field"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (status, fields),
+        (422, vec!["include.tools[0]", "aliases.b/read", "enforce"]),
+        "{problem}"
+    );
+    let (status, problem) = admin.put(&path, &json!({"includes": {}, "names": "maybe"})).await;
+    assert_eq!((status, problem["faults"].as_array().unwrap().len()), (400, 2), "{problem}");
+    assert_eq!(
+        admin.get("/admin/v1/tenants/default/toolsets").await.1["toolsets"][0]["name"],
+        "set"
+    );
+    let (_, cost) = admin.get("/admin/v1/tenants/default/catalog/cost?toolset=set").await;
+    assert_eq!(
+        (&cost["tools"], &cost["most"][0]["object"]),
+        (&json!(1), &json!("b/read")),
+        "{cost}"
+    );
+    let client = broker.client("/mcp/t/set").connected(json!({})).await;
+    assert_eq!(client.tool_names().await, ["look"]);
+    assert_eq!(admin.delete(&path).await.0, 204);
+    eventually("the end of its sessions", || async {
+        let answer = client.request("ping", json!({})).await;
+        if answer["error"]["data"]["kind"] == "not_found" { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    assert_eq!(admin.delete(&path).await.0, 404);
+}
+
+#[tokio::test]
+async fn the_audit_log_has_the_backends_name_of_a_tool() {
+    let backend = backend(&["read"]).await;
+    let broker = builder()
+        .config(json!({"audit": {"calls": "metadata"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    put_toolset(&broker, "set", reading()).await;
+    let client = broker.client("/mcp/t/set").connected(json!({})).await;
+    client.call("look", json!({})).await;
+    eventually("the record", || async {
+        let (_, page) = broker.admin().get("/admin/v1/audit?kind=call").await;
+        let entries = page["records"].as_array().cloned().unwrap_or_default();
+        let is_call = |entry: &&Value| entry["action"] == "tools/call";
+        match entries.iter().find(is_call) {
+            Some(entry)
+                if entry["target"] == "look"
+                    && entry["tool"] == "read"
+                    && entry["backend"] == "b" =>
+            {
+                Ok(())
+            }
+            _ => Err(page),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn ambiguous_names_are_not_published() {
+    let (one, other) = (backend(&["read", "write"]).await, backend(&["read"]).await);
+    let broker = builder()
+        .backend("default", "one", one.spec())
+        .backend("default", "other", other.spec())
+        .start()
+        .await;
+    broker.connected(json!({})).await; // the lists are there
+    let document = |names: &str, published: bool| json!({"include": {"tools": ["*"]}, "names": names, "published": published});
+    let path = format!("{TOOLSETS}/set");
+    let (status, problem) = broker.admin().put(&path, &document("never", true)).await;
+    assert_eq!(status, 409, "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("one/read and other/read"), "{problem}");
+    put_toolset(&broker, "set", document("never", false)).await;
+    put_toolset(&broker, "set", document("unique", true)).await;
+    let client = broker.client("/mcp/t/set").connected(json!({})).await;
+    assert_eq!(client.tool_names().await, ["one__read", "write", "other__read"]);
+    let mut named = document("never", true);
+    named["aliases"] = json!({"other/read": "fetch"});
+    put_toolset(&broker, "set", named).await;
+    assert_eq!(client.tool_names().await, ["read", "write", "fetch"]);
+    assert_eq!(sent(&client, "fetch", json!({"repo": "r"})).await, json!({"repo": "r"}));
+    assert_eq!(other.recorded_of("tools/call").len(), 1);
+}
+
+enum Seat {
+    Http(TestClient),
+    Duplex(DuplexClient),
+    Stateless(Modern),
+}
+
+impl Seat {
+    async fn answer(&self, method: &str, params: Value) -> Value {
+        match self {
+            Self::Http(client) => client.request(method, params).await,
+            Self::Duplex(client) => client.request(method, params).await,
+            Self::Stateless(client) => client.answer(method, params).await,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_wire_leads_to_the_same_toolset() {
+    let (backend, authority) = (backend(&["read", "write"]).await, Authority::new());
+    let mut spec = backend.spec();
+    spec["tools"] = json!({"validate_arguments": true});
+    let signed = authority.server("server");
+    let broker = builder()
+        .single_process()
+        .config(json!({
+            "listen": {"tcp": "127.0.0.1:0", "quic": "127.0.0.1:0"},
+            "tls": {"cert_file": signed.cert, "key_file": signed.key},
+        }))
+        .backend("default", "b", spec)
+        .start()
+        .await;
+    put_toolset(&broker, "set", reading()).await;
+    let address = broker.http_address();
+    let meta = json!({"dev.mcp-broker/backend": "t/set"});
+    let opened = broker.duplex().websocket(address, "/ws/t/set", &[]).await;
+    let sse = Wire::http_sse(address, "/sse/t/set", &[]).await.unwrap();
+    let lines = broker.duplex().tcp(broker.tcp_address()).await;
+    let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
+    let control = broker.duplex().over(peer.control().await);
+    for (wire, seat) in [
+        ("http", Seat::Http(broker.client("/mcp/t/set").connected(json!({})).await)),
+        ("stateless", Seat::Stateless(Modern::of(&broker, "/mcp/t/set"))),
+        ("websocket", Seat::Duplex(opened.unwrap().0.connected(json!({})).await)),
+        ("sse", Seat::Duplex(broker.duplex().over(sse).connected(json!({})).await)),
+        ("tcp", Seat::Duplex(lines.connected_with(json!({}), meta.clone()).await)),
+        ("quic", Seat::Duplex(control.connected_with(json!({}), meta).await)),
+    ] {
+        let tools = seat.answer("tools/list", json!({})).await;
+        let tools =
+            tools["result"]["tools"].as_array().unwrap_or_else(|| panic!("{wire}: {tools}"));
+        assert_eq!(tools.len(), 1, "{wire}");
+        assert_eq!(
+            (&tools[0]["name"], &tools[0]["description"]),
+            (&json!("look"), &json!("Tool read."))
+        );
+        assert!(tools[0]["inputSchema"]["properties"].get("repo").is_none(), "{wire}: {tools:?}");
+        for arguments in [json!({}), json!({"path": "/"}), json!({"repo": "evil"})] {
+            let called =
+                seat.answer("tools/call", json!({"name": "look", "arguments": arguments})).await;
+            let text = called["result"]["content"][0]["text"]
+                .as_str()
+                .unwrap_or_else(|| panic!("{wire}: {called}"));
+            let got: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(got["repo"], "x", "{wire} {arguments}: {called}");
+        }
+        for name in ["read", "b__read", "b__write", "write"] {
+            let called =
+                seat.answer("tools/call", json!({"name": name, "arguments": {"repo": ""}})).await;
+            assert_eq!(kind(&called["error"]), "tool_not_found", "{wire} {name}: {called}");
+        }
+        let read = |uri: &str| seat.answer("resources/read", json!({"uri": uri}));
+        assert!(read("b+file:///a/1").await.get("result").is_some(), "{wire}");
+        for uri in ["b+file:///b/1", "b+file:///%61/../b/1", "b+FILE:///b/1"] {
+            assert!(read(uri).await.get("result").is_none(), "{wire} {uri}");
+        }
+        let got = seat.answer("prompts/get", json!({"name": "b__review"})).await;
+        assert!(got.get("result").is_some(), "{wire}: {got}");
+    }
+    let wrong = broker.duplex().tcp(broker.tcp_address()).await;
+    let refused = wrong.initialize(json!({}), json!({"dev.mcp-broker/backend": "t/gone"})).await;
+    assert_eq!(kind(&refused["error"]), "not_found", "{refused}");
+}
+
+#[tokio::test]
+async fn a_session_stays_at_its_toolset_and_hears_of_its_changes_alone() {
+    let backend = backend(&["read", "write"]).await;
+    let mut broker = started(&backend).await;
+    for (name, tools) in [("a", "b/r*"), ("b", "b/w*")] {
+        put_toolset(&broker, name, json!({"published": true, "include": {"tools": [tools]}})).await;
+    }
+    let client = |name: &str| broker.client(&format!("/mcp/t/{name}"));
+    let (one, other) =
+        (client("a").connected(json!({})).await, client("b").connected(json!({})).await);
+    for path in ["/mcp/t/b", "/mcp", "/mcp/b"] {
+        let stranger = broker.client(path);
+        stranger.set_session(one.session().as_deref());
+        stranger.set_version(Some("2025-11-25"));
+        let answer = stranger.request("ping", json!({})).await;
+        assert_eq!(kind(&answer["error"]), "session_not_found", "{path}: {answer}");
+    }
+    let (mut stream, mut silent) = (one.open_get_stream().await, other.open_get_stream().await);
+    let tools = ["read", "write", "rename"].map(|name| described(name, false));
+    backend.list("tools", tools.into());
+    backend.notify("notifications/tools/list_changed", json!({})).await;
+    let (_, told) = stream.next_message().await.unwrap();
+    assert_eq!(told["method"], "notifications/tools/list_changed");
+    assert_eq!(one.tool_names().await, ["b__read", "b__rename"]);
+    // The other hears nothing of it: its first message is about its own toolset.
+    put_toolset(&broker, "b", json!({"published": true, "include": {"prompts": ["*"]}})).await;
+    let mut heard = Vec::new();
+    while heard.len() < 2 {
+        heard.push(silent.next_message().await.unwrap().1["method"].as_str().unwrap().to_owned());
+    }
+    heard.sort();
+    assert_eq!(heard, ["notifications/prompts/list_changed", "notifications/tools/list_changed"]);
+    broker.kill().await;
+    broker.restart().await;
+    assert_eq!(one.to(broker.http_address()).tool_names().await, ["b__read", "b__rename"]);
+}
+
+#[tokio::test]
+async fn lists_have_the_same_bytes_on_every_replica_and_after_a_restart() {
+    let backend = backend(&["read", "write", "delete"]).await;
+    let mut cluster = builder().backend("default", "b", backend.spec()).cluster(2).start().await;
+    let document = json!({
+        "published": true, "include": {"tools": ["*"], "resources": ["*"]}, "names": "unique",
+        "overrides": {"b/write": {"rank": 9, "title": "W"}}
+    });
+    let (status, view) = cluster.admin(0).put(&format!("{TOOLSETS}/set"), &document).await;
+    assert_eq!(status, 201, "{view}");
+    let mut seen = Vec::new();
+    for replica in [0, 1] {
+        let view = eventually("the toolset", || async {
+            let (_, view) = cluster.admin(replica).get(&format!("{TOOLSETS}/set")).await;
+            if view["lists"]["tools"] == 3 { Ok(view) } else { Err(view) }
+        })
+        .await;
+        seen.push((page(&cluster.client_of(replica, "/mcp/t/set")).await, view["lists"].clone()));
+    }
+    cluster.terminate(0).await;
+    cluster.restart(0).await;
+    let client = cluster.client_of(0, "/mcp/t/set");
+    let after = page(&client).await;
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[0].0, after);
+    let names: Value = serde_json::from_str(&after).unwrap();
+    let names: Vec<&str> = names["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["delete", "read", "write"]);
+}
+
+/// Returns the text of the first page of the list of tools.
+async fn page(client: &TestClient) -> String {
+    let client = client.fresh().connected(json!({})).await;
+    let list = json!({"jsonrpc": "2.0", "id": "list", "method": "tools/list", "params": {}});
+    client.post(list.to_string()).await.text().await
+}
+
+#[tokio::test]
+async fn an_enforced_toolset_holds_its_callers_everywhere() {
+    let backend = backend(&["read", "write"]).await;
+    let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let key = async |groups: &[&str]| {
+        let keys = "/admin/v1/tenants/default/keys";
+        let (_, key) = broker.admin().post(keys, &json!({"groups": groups})).await;
+        key["key"].as_str().unwrap().to_owned()
+    };
+    let (dev, ops) = (key(&["dev"]).await, key(&["ops"]).await);
+    put_toolset(
+        &broker,
+        "set",
+        json!({"include": {"tools": ["b/read"]}, "enforce": true, "bind": {"groups": ["dev"]}}),
+    )
+    .await;
+    for (path, prefix) in [("/mcp", "b__"), ("/mcp/b", "")] {
+        let client = broker.client(path).bearer(&dev).connected(json!({})).await;
+        assert_eq!(client.tool_names().await, [format!("{prefix}read")]);
+        let name = format!("{prefix}write");
+        let refused = client.error("tools/call", json!({"name": name, "arguments": {}})).await;
+        assert_eq!(kind(&refused), "tool_not_found", "{path}");
+        let client = broker.client(path).bearer(&ops).connected(json!({})).await;
+        assert_eq!(client.tool_names().await.len(), 2, "{path}");
+    }
+}
+
+/// A prompt with a required argument of listed values, and an optional one.
+fn review() -> Value {
+    json!({
+        "description": "Reviews code.",
+        "arguments": [
+            {"name": "language", "required": true, "values": ["rust", "ruby"]}, {"name": "note"}
+        ],
+        "messages": [{"text": "Review this {{language}} code. {{note}}"}, {"role": "assistant", "text": "Gladly."}]
+    })
+}
+
+#[tokio::test]
+async fn a_hosted_prompt_is_listed_filled_and_completed() {
+    let backend = backend(&["read"]).await;
+    let broker = started(&backend).await;
+    let (status, problem) = broker
+        .admin()
+        .put(&format!("{PROMPTS}/review"), &json!({"messages": [{"text": "{{x}}"}]}))
+        .await;
+    assert_eq!((status, &problem["field"]), (422, &json!("messages[0].text")), "{problem}");
+    assert_eq!(broker.admin().put(&format!("{PROMPTS}/a__b"), &review()).await.0, 400);
+    put(&broker, &format!("{PROMPTS}/review"), review()).await;
+    let arguments = json!({"language": "rust", "note": "{{language}}"});
+    let complete = json!({
+        "ref": {"type": "ref/prompt", "name": "review"}, "argument": {"name": "language", "value": "ru"}
+    });
+    let client = broker.connected(json!({})).await;
+    for seat in [Seat::Http(client), Seat::Stateless(Modern::of(&broker, "/mcp"))] {
+        let listed = seat.answer("prompts/list", json!({})).await;
+        let names: Vec<&str> = listed["result"]["prompts"]
+            .as_array()
+            .unwrap_or_else(|| panic!("{listed}"))
+            .iter()
+            .map(|prompt| prompt["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, ["review", "b__review"]);
+        let got =
+            seat.answer("prompts/get", json!({"name": "review", "arguments": arguments})).await;
+        let messages = &got["result"]["messages"];
+        assert_eq!(messages[0]["content"]["text"], "Review this rust code. {{language}}", "{got}");
+        assert_eq!(messages[1]["role"], "assistant");
+        for arguments in
+            [json!({}), json!({"language": "go"}), json!({"language": "rust", "x": ""})]
+        {
+            let params = json!({"name": "review", "arguments": arguments});
+            let refused = seat.answer("prompts/get", params).await;
+            assert_eq!(kind(&refused["error"]), "invalid_params", "{refused}");
+        }
+        let completed = seat.answer("completion/complete", complete.clone()).await;
+        assert_eq!(
+            completed["result"]["completion"]["values"],
+            json!(["rust", "ruby"]),
+            "{completed}"
+        );
+    }
+    let rule = json!({"id": "no", "effect": "deny", "objects": {"prompts": ["_broker/review"]}});
+    put(&broker, "/admin/v1/tenants/default/policy", json!({"rules": [rule]})).await;
+    let client = broker.connected(json!({})).await;
+    let refused =
+        client.error("prompts/get", json!({"name": "review", "arguments": arguments})).await;
+    assert_eq!(kind(&refused), "prompt_not_found");
+    let refused = client.error("completion/complete", complete).await;
+    assert_eq!(kind(&refused), "reference_not_found");
+    assert_eq!(broker.admin().delete(&format!("{PROMPTS}/review")).await.0, 204);
+}
+
+#[tokio::test]
+async fn declared_toolsets_and_prompts_are_in_force_and_read_only() {
+    let backend = backend(&["read"]).await;
+    let broker = builder()
+        .config(json!({"tenants": {"default": {
+            "toolsets": {"set": {"published": true, "include": {"tools": ["b/*"], "prompts": ["_broker/*"]}}},
+            "prompts": {"review": review()}
+        }}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let client = broker.client("/mcp/t/set").connected(json!({})).await;
+    assert_eq!(client.tool_names().await, ["b__read"]);
+    let prompts = client.list_all("prompts/list", "prompts").await;
+    assert_eq!((prompts.len(), &prompts[0]["name"]), (1, &json!("review")));
+    let (status, problem) = broker.admin().put(&format!("{TOOLSETS}/set"), &json!({})).await;
+    assert_eq!(status, 409, "{problem}");
+    let listed = broker.cli(&["toolset", "list"]).await;
+    assert!(listed.stdout.contains("/mcp/t/set") && listed.stdout.contains("config"), "{listed:?}");
+    let cost = broker.cli(&["catalog", "cost", "--toolset", "set"]).await;
+    assert!(cost.stdout.contains("b/read"), "{cost:?}");
+}
+
+#[tokio::test]
+async fn a_searched_toolset_calls_what_it_finds_in_both_eras() {
+    let backend = backend(&["read", "write"]).await;
+    let broker = started(&backend).await;
+    put_toolset(
+        &broker,
+        "set",
+        json!({
+            "published": true, "search": true, "include": {"tools": ["b/*"]},
+            "overrides": {"b/write": {"args": {"path": {"const": "/", "hidden": true}}}}
+        }),
+    )
+    .await;
+    let client = broker.client("/mcp/t/set").connected(json!({})).await;
+    for seat in [Seat::Http(client), Seat::Stateless(Modern::of(&broker, "/mcp/t/set"))] {
+        let listed = seat.answer("tools/list", json!({})).await;
+        assert_eq!(listed["result"]["tools"].as_array().unwrap().len(), 5, "{listed}");
+        let call = |name: &str, arguments: Value| {
+            seat.answer("tools/call", json!({"name": name, "arguments": arguments}))
+        };
+        let found = call("search_tools", json!({"query": "tool write"})).await;
+        let found = &found["result"]["structuredContent"]["tools"][0]["name"];
+        assert_eq!(found, "b__write");
+        let described = call("describe_tool", json!({"name": found})).await;
+        let described = &described["result"]["structuredContent"];
+        assert_eq!(described["call_with"], "call_tool_destructive", "{described}");
+        assert!(described["tool"]["inputSchema"]["properties"].get("path").is_none());
+        let inner = json!({"name": found, "arguments": {"repo": "r", "path": "/evil"}});
+        let refused = call("call_tool_read", inner.clone()).await;
+        assert_eq!(refused["error"]["data"]["call_with"], "call_tool_destructive", "{refused}");
+        let called = call("call_tool_destructive", inner).await;
+        let text = called["result"]["content"][0]["text"].as_str().unwrap_or_default();
+        let got: Value = serde_json::from_str(text).unwrap_or_default();
+        assert_eq!(got, json!({"repo": "r", "path": "/"}), "{called}");
+        let direct = call("b__write", json!({"repo": "r"})).await;
+        assert_eq!(kind(&direct["error"]), "tool_not_found");
+    }
+    assert_eq!(backend.recorded_of("tools/call").len(), 2);
+}
+
+/// Answers each request with the document of its path, as a registry does.
+async fn registry(documents: Vec<(&'static str, Value)>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let head = String::from_utf8(head).unwrap();
+            let path = head.split(' ').nth(1).unwrap_or_default();
+            let found = documents.iter().find(|(known, _)| *known == path);
+            let (status, body) = found.map_or(("404 Not Found", json!({})), |(_, document)| {
+                ("200 OK", json!({"server": document, "_meta": {}}))
+            });
+            let body = body.to_string();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    format!("http://{address}")
+}
+
+#[tokio::test]
+async fn a_server_of_a_registry_becomes_a_backend() {
+    let schema = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json";
+    let package = json!({
+        "registryType": "npm", "identifier": "@example/search", "version": "1.2.0",
+        "transport": {"type": "stdio"},
+        "environmentVariables": [{"name": "API_KEY", "isRequired": true, "isSecret": true}]
+    });
+    let document = |name: &str, packages: Value| json!({"$schema": schema, "name": name, "description": "d", "version": "1.2.0", "packages": packages});
+    let image = json!([{"registryType": "oci", "identifier": "docker.io/a/b:1", "transport": {"type": "stdio"}}]);
+    let url = registry(vec![
+        (
+            "/v0.1/servers/io.example%2Fsearch/versions/1.2.0",
+            document("io.example/search", json!([package])),
+        ),
+        ("/v0.1/servers/io.example%2Fimage/versions/latest", document("io.example/image", image)),
+        (
+            "/v0.1/servers/io.example%2Fother/versions/latest",
+            document("io.evil/other", json!([package])),
+        ),
+    ])
+    .await;
+    let broker = builder().single_process().start().await;
+    let add = async |arguments: &[&str]| {
+        let mut all = vec!["backend", "add", "search", "--no-wait", "--registry-url", &url];
+        all.extend(arguments);
+        broker.cli(&all).await
+    };
+    let missing = add(&["--registry", "io.example/search@1.2.0"]).await;
+    assert!(missing.code == Some(64) && missing.stderr.contains("API_KEY (secret)"), "{missing:?}");
+    for (name, told) in [
+        ("io.example/image", "not runnable here"),
+        ("io.example/other", "answered with io.evil/other@1.2.0"),
+        ("io.example/gone", "has no server"),
+    ] {
+        let refused = add(&["--registry", name]).await;
+        assert!(refused.code == Some(64) && refused.stderr.contains(told), "{name}: {refused:?}");
+    }
+    let added = add(&["--registry", "io.example/search@1.2.0", "--input", "API_KEY=k-e-y"]).await;
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let view = broker.admin().backend("default", "search").await;
+    let transport = &view["settings"]["transport"];
+    assert_eq!(transport["command"], "npx", "{view}");
+    assert_eq!(transport["args"], json!(["-y", "@example/search@1.2.0"]));
+    assert!(
+        !view.to_string().contains("k-e-y") && !added.stdout.contains("k-e-y"),
+        "sealed: {view}"
+    );
+    let file = broker.folder().join("server.json");
+    let remote = json!({"$schema": schema, "name": "io.example/r", "description": "d", "version": "1",
+        "remotes": [{"type": "streamable-http", "url": "http://{host}/mcp", "variables": {"host": {"isRequired": true}}}]});
+    std::fs::write(&file, remote.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let added = broker
+        .cli(&[
+            "backend",
+            "add",
+            "far",
+            "--no-wait",
+            "--server-json",
+            file,
+            "--input",
+            "host=127.0.0.1:9",
+        ])
+        .await;
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let view = broker.admin().backend("default", "far").await;
+    assert_eq!(view["settings"]["transport"]["url"], "http://127.0.0.1:9/mcp");
+}

@@ -1,0 +1,85 @@
+//! Calls at the endpoint of a toolset whose tools are searched and not listed.
+//!
+//! A call of `call_tool_…` becomes the call that it stands for, before the access policy is asked.
+//! Everything that follows sees only that call: schemas, rates, tasks, progress and the audit log.
+
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    json::{self, Span},
+};
+
+use super::{Decision, Plan, quoted, required_text, supported};
+use crate::{
+    access::AccessCheck,
+    catalog::{Catalog, FoundCall, SearchTool, Target, ToolSearch},
+};
+
+/// What a call of one of the five tools leads to.
+pub(super) enum Searched {
+    Answered(Decision),
+    /// The call of the found tool, and its name at the backend.
+    Called(Plan, String),
+}
+
+pub(super) fn searched(
+    message: &Message,
+    (catalog, access): (&Catalog, Option<&AccessCheck<'_>>),
+    search: &ToolSearch,
+    offers_tasks: bool,
+) -> Result<Searched, Refusal> {
+    let (span, name) = required_text(message, message.fields.name, "params.name")?;
+    let unknown = |name: &str| {
+        Refusal::new(ErrorKind::ToolNotFound, format!("unknown name {}", quoted(name)))
+    };
+    let tool = SearchTool::parse(&name).ok_or_else(|| unknown(&name))?;
+    let arguments = message.bytes(message.fields.arguments);
+    if matches!(tool, SearchTool::Search | SearchTool::Describe) {
+        if offers_tasks && message.fields.task.is_some() {
+            let text = "this tool does not run as a task, leave out params.task";
+            return Err(Refusal::new(ErrorKind::CapabilityMissing, text));
+        }
+        let answer = match tool {
+            SearchTool::Search => search.search(arguments)?,
+            _ => search.describe(arguments)?,
+        };
+        return Ok(Searched::Answered(Decision::Answer(answer)));
+    }
+    let call = FoundCall::read(arguments)?;
+    let Some((target, traits)) = search.target(&call.name) else {
+        if let Some(access) = access
+            && let Some(hidden) = access.full_catalog().tool(&call.name)
+        {
+            access.note_hidden(message.method, &hidden);
+        }
+        return Err(unknown(&call.name));
+    };
+    let wanted = SearchTool::caller_of(traits);
+    if wanted != tool {
+        let text = format!("this tool is called with {}", wanted.name());
+        return Err(Refusal::new(ErrorKind::InvalidParams, text).with("call_with", wanted.name()));
+    }
+    supported(catalog, &target.backend, message.method)?;
+    let plan = found_plan(message, span, target, &call)?;
+    Ok(Searched::Called(plan, target.name.clone()))
+}
+
+fn found_plan(
+    message: &Message,
+    span: Span,
+    target: &Target,
+    call: &FoundCall,
+) -> Result<Plan, Refusal> {
+    let named = vec![(span, json::quote(&target.name).into_bytes())];
+    let mut plan = Plan::new(target.backend.clone(), named);
+    let arguments = match &target.fixed {
+        Some(fixed) => fixed.apply(call.arguments.as_deref())?,
+        None => call.arguments.clone().unwrap_or_else(|| "{}".into()),
+    };
+    // The calling tool has arguments, in which the name was.
+    if let Some(place) = message.fields.arguments {
+        plan.edits.push((place, arguments.to_vec()));
+    }
+    plan.arguments = Some(arguments);
+    Ok(plan)
+}
