@@ -150,6 +150,7 @@ fn backend(number: usize) -> anyhow::Result<(BackendId, Arc<BackendLists>)> {
         resources: Vec::new(),
         resource_templates: Vec::new(),
         stale: false,
+        held: Default::default(),
     };
     Ok((id, Arc::new(lists)))
 }

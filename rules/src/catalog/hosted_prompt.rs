@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::{BackendLists, ListKind, TaskHost, read_page};
+use super::{BackendLists, HeldParts, ListKind, TaskHost, read_page};
 use crate::limits::{
     COMPLETION_VALUES_MAX,
     toolsets::{
@@ -347,6 +347,7 @@ impl HostedPrompts {
             resources: Vec::new(),
             resource_templates: Vec::new(),
             stale: false,
+            held: HeldParts::default(),
         })
     }
 }

@@ -51,6 +51,7 @@ fn lists(name: &str, tools: &[Value], resources: &[&str]) -> (BackendId, Arc<Bac
         resources: entries(ListKind::Resources, resources),
         resource_templates: Vec::new(),
         stale: false,
+        held: Default::default(),
     };
     (id, Arc::new(lists))
 }
