@@ -7,6 +7,7 @@ mod auth;
 mod drain;
 mod housekeeping;
 mod ownership;
+mod pins;
 mod policies;
 mod revocations;
 pub mod session_lookup;
@@ -166,27 +167,18 @@ impl Broker {
         if let Some(replaced) = tenant.insert_backend(backend.clone()) {
             replaced.close();
             // The old lists serve, marked stale, until the new ones are read.
+            backend.pins.inherit(&replaced.pins);
             if let Some(lists) = replaced.lists.load_full() {
-                backend
-                    .lists
-                    .store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
+                let stale = BackendLists { stale: true, ..(*lists).clone() };
+                backend.pins.publish(&backend.lists, stale);
             }
             tenant.publish_catalog();
             for session in tenant.sessions() {
                 self.shared.running.spawn(subscriptions::resubscribe(session, id.clone()));
             }
         }
-        let catalog = Arc::downgrade(&tenant);
-        let publish = move || {
-            if let Some(tenant) = catalog.upgrade() {
-                tenant.publish_catalog();
-            }
-        };
-        self.shared.running.spawn(catalog_refresh::run(
-            backend,
-            capability_probe::complete,
-            publish,
-        ));
+        let owner = Arc::downgrade(&tenant);
+        self.shared.running.spawn(catalog_refresh::run(backend, capability_probe::complete, owner));
     }
 
     pub fn remove_backend(self: &Arc<Self>, tenant: &TenantId, id: &BackendId) -> bool {

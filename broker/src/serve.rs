@@ -6,6 +6,7 @@
 //!   `ready` line after that.
 //! - Every error at start ends the process before `ready`, with an exit code and a message.
 
+mod check_config;
 mod config_files;
 mod config_folder;
 mod demo;
@@ -29,10 +30,9 @@ use std::{
 use rules::limits::{CLOSE_WAIT, HANDSHAKES_END_WITHIN};
 use tokio::{net::TcpListener, time::timeout};
 
-pub use self::error::ServeError;
+pub use self::{check_config::check_config, error::ServeError};
 use self::{
     config_files::ConfigFiles,
-    error::EXIT_USAGE,
     exposure::{report_certificates, warn_of_open_listeners},
     inherited_sockets::InheritedSockets,
     listener_task::{BoundSocket, ListenerTask, bind, bind_or_inherit, bind_quic, ended},
@@ -42,7 +42,7 @@ use self::{
 use crate::{
     auth::{Keyring, Keys},
     broker::{Broker, BrokerParts},
-    config::{self, Config, ConfigSource, sandbox::SandboxMode},
+    config::{self, Config, sandbox::SandboxMode},
     control::{Control, ControlParts},
     listeners::{
         self,
@@ -81,25 +81,6 @@ pub fn migrate(file: Option<&Path>) -> ExitCode {
         })
     };
     exit(migrated())
-}
-
-/// Prints every fault of a configuration file and of the files that it includes, one per line.
-pub fn check_config(file: &Path) -> ExitCode {
-    match ConfigSource::read(Some(file)).and_then(|source| source.check()) {
-        Ok(included) => {
-            let more = match included {
-                0 => String::new(),
-                1 => ", with 1 included file".to_owned(),
-                count => format!(", with {count} included files"),
-            };
-            say(&format!("{} is a good configuration{more}", file.display()));
-            ExitCode::SUCCESS
-        }
-        Err(faults) => {
-            say(&faults.to_string());
-            EXIT_USAGE.into()
-        }
-    }
 }
 
 /// Prints the outcome of a command. A closed pipe is not an error.

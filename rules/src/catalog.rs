@@ -8,6 +8,7 @@
 mod alike;
 mod app_tools;
 mod backend_lists;
+mod held;
 mod list_difference;
 mod offers;
 mod tool_traits;
@@ -29,11 +30,13 @@ use protocol::{
     stateless::tool_headers::{self, ParamHeader},
 };
 
-use self::{app_tools::AppTools, offers::LimitedCatalogs};
+use self::{app_tools::AppTools, held::HeldEntries, offers::LimitedCatalogs};
 pub use self::{
     backend_lists::{
         BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry, read_page,
+        read_page_pinned,
     },
+    held::{HeldParts, mark_held},
     list_difference::ListDifference,
     offers::{Offer, OfferTable, QuestionKinds},
     tool_traits::{TaskHost, TaskSupport, ToolTraits},
@@ -87,6 +90,7 @@ pub struct Catalog {
     apps: AppTools,
     limited: LimitedCatalogs,
     lists: FastMap<(Endpoint, ListKind), Pages>,
+    held: HeldEntries,
     tenant: TenantId,
     key: hmac::Key,
 }
@@ -113,25 +117,25 @@ impl Catalog {
                     .flatten(),
             ),
             lists: FastMap::default(),
+            held: HeldEntries::of(&backends),
             backends: BTreeMap::new(),
             tenant,
             key,
         };
         for (backend, lists) in &backends {
             let traits = lists
-                .tools
-                .iter()
+                .listed(ListKind::Tools)
                 .map(|tool| (tool.key.clone(), (tool.traits, tool.definition)))
                 .collect();
             catalog.traits.insert(backend.clone(), traits);
-            let mirrored = mirrored(&lists.tools);
+            let mirrored = mirrored(lists.listed(ListKind::Tools));
             if !mirrored.is_empty() {
                 catalog.mirrored.insert(backend.clone(), mirrored);
             }
             for (kind, map) in
                 [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)]
             {
-                for entry in lists.entries(kind) {
+                for entry in lists.listed(kind) {
                     map.entry(entry.exposed_key.clone()).or_insert_with(|| Target {
                         backend: backend.clone(),
                         name: entry.key.clone(),
@@ -140,8 +144,7 @@ impl Catalog {
             }
             for kind in ListKind::ALL {
                 let endpoint = Endpoint::Single(backend.clone());
-                let entries =
-                    lists.entries(kind).iter().map(|entry| (entry.key.as_str(), &entry.native));
+                let entries = lists.listed(kind).map(|entry| (entry.key.as_str(), &entry.native));
                 let pages = catalog.paginate(
                     &endpoint,
                     kind,
@@ -154,7 +157,7 @@ impl Catalog {
         for kind in ListKind::ALL {
             let entries = backends
                 .values()
-                .flat_map(|lists| lists.entries(kind))
+                .flat_map(|lists| lists.listed(kind))
                 .map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
             let stale =
                 backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
@@ -189,8 +192,34 @@ impl Catalog {
             _ => self
                 .backends
                 .get(backend)
-                .is_some_and(|lists| lists.entries(kind).iter().any(|entry| entry.key == name)),
+                .is_some_and(|lists| lists.listed(kind).any(|entry| entry.key == name)),
         }
+    }
+
+    /// Returns whether pins keep a tool, prompt or template of a backend from clients, by its own
+    /// name.
+    pub fn is_held(&self, backend: &BackendId, kind: ListKind, name: &str) -> bool {
+        self.held.has(backend, kind, name)
+    }
+
+    /// Returns whether pins keep a tool or prompt with this exposed name from clients.
+    pub fn is_exposed_held(&self, kind: ListKind, exposed: &str) -> bool {
+        self.held.has_exposed(kind, exposed)
+    }
+
+    /// Returns whether pins keep a resource from clients. A resource that no list shows is held if
+    /// only held templates can have made its URI.
+    pub fn is_resource_held(&self, backend: &BackendId, uri: &str) -> bool {
+        if self.held.has(backend, ListKind::Resources, uri) {
+            return true;
+        }
+        self.held.may_cover(backend, uri)
+            && !self.backends.get(backend).is_some_and(|lists| lists.shows_resource(uri))
+    }
+
+    /// Returns whether pins keep tools and prompts from clients that no list of a backend shows.
+    pub fn holds_unlisted(&self, backend: &BackendId) -> bool {
+        self.backends.get(backend).is_some_and(|lists| lists.held.unlisted)
     }
 
     /// Returns the tool of this name on the aggregated endpoint: an exposed name, or the own name of
@@ -342,7 +371,9 @@ impl Catalog {
 
 /// Returns the arguments that tools want repeated in headers. A tool with an invalid annotation is
 /// left out of the map.
-fn mirrored(tools: &[CatalogEntry]) -> FastMap<String, Vec<ParamHeader>> {
+fn mirrored<'a>(
+    tools: impl Iterator<Item = &'a CatalogEntry>,
+) -> FastMap<String, Vec<ParamHeader>> {
     let asks = |tool: &&CatalogEntry| memmem::find(&tool.native, b"x-mcp-header").is_some();
     let headers = |tool: &CatalogEntry| {
         let document = Document::parse(
@@ -352,7 +383,7 @@ fn mirrored(tools: &[CatalogEntry]) -> FastMap<String, Vec<ParamHeader>> {
         .ok()?;
         tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
     };
-    tools.iter().filter(asks).filter_map(|tool| Some((tool.key.clone(), headers(tool)?))).collect()
+    tools.filter(asks).filter_map(|tool| Some((tool.key.clone(), headers(tool)?))).collect()
 }
 
 /// Returns the `_meta` member that names the backends whose lists are stale.
@@ -413,6 +444,7 @@ mod tests {
             resources: vec![],
             resource_templates: vec![],
             stale: false,
+            held: HeldParts::default(),
         };
         (id, Arc::new(lists))
     }

@@ -57,7 +57,7 @@ impl EndpointInfo {
         Self {
             capabilities: advertised(&server.capabilities, false, tasks),
             server_info: server.server_info.clone(),
-            instructions: server.instructions.as_deref().map(cut),
+            instructions: lists.instructions().map(cut),
         }
     }
 
@@ -67,7 +67,7 @@ impl EndpointInfo {
             .backends
             .iter()
             .filter_map(|(backend, lists)| {
-                Some(format!("# {backend}\n{}", cut(lists.server.instructions.as_deref()?)))
+                Some(format!("# {backend}\n{}", cut(lists.instructions()?)))
             })
             .collect();
         let instructions = (!told.is_empty()).then(|| told.join("\n\n"));

@@ -1,9 +1,10 @@
 //! Limits that are not settings. Each has a name, a unit, and the neighbour that it must agree with.
-//! The configuration holds the limits that an operator can set, `protocol` those of the wire format.
+//! The configuration holds limits that operators can set, and `protocol` those of the wire format.
 //!
 //! Invariant: the compiler checks the relations between limits, in [`relations`].
 
 pub mod access;
+pub mod approvals;
 pub mod apps;
 pub mod arguments;
 mod audit;
@@ -11,6 +12,7 @@ pub mod console;
 pub mod included;
 pub mod oauth;
 pub mod own_lists;
+pub mod pins;
 mod relations;
 pub mod sign_ins;
 pub mod tokens;

@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     backend_admission::BackendAdmission,
     link::{Era, EraCache, Link, connection::Failure},
+    pins::PinKeeper,
     policy::Policy,
     resources::BackendResources,
     roots::BackendRoots,
@@ -101,6 +102,8 @@ pub struct Backend {
     pub(super) offers: Mutex<ListProbe>,
     /// The link that fetches the lists.
     pub reader: Mutex<Weak<Link>>,
+    /// Pins of its definitions.
+    pub pins: PinKeeper,
     /// Removes the secrets of the settings from messages for operators.
     pub redactor: Redactor,
     /// Source of its access tokens, if it wants any.
@@ -169,6 +172,7 @@ impl Backend {
             meter,
             tools,
             admission: guard,
+            pins: PinKeeper::new(tenant.clone(), id.clone(), &spec.pins, shared.clone()),
             policy: Policy::of(&tenant, &id, &spec, &shared, &resources),
             tenant,
             id,

@@ -58,10 +58,11 @@ impl ConfigSource {
         Ok(config)
     }
 
-    /// Checks the file, the environment and the files of `include.folder`. Returns the number of these
-    /// files, or every fault with the name of its file.
-    pub fn check(&self) -> Result<usize, FieldErrors> {
-        let Some(folder) = self.load([])?.include.folder else { return Ok(0) };
+    /// Checks the file, the environment and the files of `include.folder`. Returns the configuration
+    /// with the number of these files, or every fault with the name of its file.
+    pub fn check(&self) -> Result<(Config, usize), FieldErrors> {
+        let alone = self.load([])?;
+        let Some(folder) = alone.include.folder.clone() else { return Ok((alone, 0)) };
         let found = included::read_folder(&folder).map_err(|fault| FieldErrors(vec![fault]))?;
         let (mut good, mut faults) = (Vec::new(), Vec::new());
         for FoundFile { name, text } in found {
@@ -80,7 +81,10 @@ impl ConfigSource {
                 }
             }
         }
-        if faults.is_empty() { Ok(good.len()) } else { Err(FieldErrors(faults)) }
+        match faults.is_empty() {
+            true => Ok((self.load(&good)?, good.len())),
+            false => Err(FieldErrors(faults)),
+        }
     }
 }
 
@@ -120,7 +124,7 @@ mod tests {
             "a.yaml",
             &format!("tenants: {{acme: {{}}}}\nbackends: {{acme/x: {BODY}}}"),
         );
-        assert_eq!(source.check(), Ok(1));
+        assert_eq!(source.check().map(|(_, count)| count), Ok(1));
         write(folder.path(), "b.yaml", &format!("limits: {{}}\nbackends: {{y: {BODY}}}"));
         write(folder.path(), "c.yaml", "backends: {z: {transport: {type: quic}}}");
         write(

@@ -13,6 +13,7 @@ pub use super::{
         BackendAuth, BackendAuthKind, CatalogAuth, ClientAuthMethod, ExchangeGrant,
         IdentityProvider, IssuerComparison,
     },
+    pins::{PinRules, PinSettings},
     policy::{ResourceRules, ToolRules},
     roots::{ConfiguredRoot, RootMode, RootRules},
     sandbox::SandboxRules,
@@ -108,6 +109,8 @@ pub struct BackendSpec {
     pub tools: ToolRules,
     #[serde(default, skip_serializing_if = "SandboxRules::is_empty")]
     pub sandbox: SandboxRules,
+    #[serde(default, skip_serializing_if = "PinSettings::is_default")]
+    pub pins: PinSettings,
 }
 
 /// Certificate that the broker presents to a backend that requests one, on every transport with

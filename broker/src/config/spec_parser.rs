@@ -14,7 +14,7 @@ use super::{
     body_schema::BodySchema,
     config_key::{KeyKind, is_secret},
     field_error::{FieldError, join},
-    policy,
+    pins, policy,
     range::check_count,
     resilience, roots, sandbox,
     spec::{
@@ -83,6 +83,7 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<FieldError>> 
     roots::check(spec, &mut faults);
     sandbox::check(&spec.sandbox, &spec.transport, &mut faults);
     policy::check_tools(&spec.tools, &mut faults);
+    pins::check(&spec.pins, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 

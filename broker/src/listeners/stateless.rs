@@ -23,8 +23,8 @@ use crate::{
     sessions::{
         request_observer,
         stateless::{
-            RequestStateError, StatelessClient, StatelessRequest, SuspensionId, exchange::Exchange,
-            is_about_tasks, notification_stream::NotificationStream,
+            RequestStateError, ReturnedState, StatelessClient, StatelessRequest, SuspensionId,
+            exchange::Exchange, is_about_tasks, notification_stream::NotificationStream,
         },
     },
     telemetry::request,
@@ -154,12 +154,19 @@ async fn begin(
                 .filter(|_| may_require_input(method));
             let Some(state) = state else {
                 return Ok(StatelessOutcome::Exchange(Box::new(
-                    visitor.begin(request, &offer).await?,
+                    visitor.begin(request, &offer, false).await?,
                 )));
             };
             visitor.tenant.take_budget(&visitor.caller.principal)?;
-            let place =
-                visitor.place_of(&state, &request.message).map_err(RequestStateError::refusal)?;
+            let returned = visitor.returned_state(&state, &request.message);
+            let place = match returned.map_err(RequestStateError::refusal)? {
+                ReturnedState::Suspension(place) => place,
+                ReturnedState::Approval => {
+                    drop(state);
+                    let exchange = visitor.begin(request, &offer, true).await?;
+                    return Ok(StatelessOutcome::Exchange(Box::new(exchange)));
+                }
+            };
             if !visitor.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
                 return Ok(StatelessOutcome::OtherReplica(place));
             }

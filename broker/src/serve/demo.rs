@@ -35,6 +35,7 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
             roots: Default::default(),
             tools: Default::default(),
             sandbox: Default::default(),
+            pins: Default::default(),
         },
     }
 }

@@ -115,7 +115,7 @@ pub struct AccessView {
     full: Arc<Catalog>,
     /// The part that the subject sees.
     pub catalog: Arc<Catalog>,
-    /// Listed tools and prompts that a challenge or a rule in shadow mode is about.
+    /// Listed tools and prompts that a challenge, an approval or a rule in shadow mode is about.
     special: FastMap<BackendId, SpecialNames>,
     /// Number of listed objects that the policy hides.
     pub hidden: usize,
@@ -143,7 +143,7 @@ impl SpecialNames {
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Verdicts {
     visible: BitSet,
-    /// A challenge, or a rule in shadow mode, makes these differ from a plain allow.
+    /// A challenge, an approval or a rule in shadow mode makes these differ from a plain allow.
     special: BitSet,
     backends: Vec<bool>,
 }
@@ -160,11 +160,10 @@ impl PolicyIndex {
             .rules
             .iter()
             .map(|rule| {
-                let coverage = Coverage::of(rule.source.effect == RuleEffect::Deny);
                 let mut set = BitSet::empty(objects);
                 let entries = listed(&catalog).map(|(of, kind, entry)| object_of(of, kind, entry));
                 for (at, object) in entries.enumerate().chain(ui_links.objects()) {
-                    if rule.objects.covers(object.listing_method(), &object, coverage) {
+                    if rule.covers(object.listing_method(), &object) {
                         set.insert(at);
                     }
                 }
@@ -225,9 +224,9 @@ impl PolicyIndex {
 
     fn judge(&self, subject: &Subject) -> Verdicts {
         let empty = || BitSet::empty(self.objects);
-        let mut enforced = [empty(), empty(), empty()];
-        let mut all = [empty(), empty(), empty()];
-        let [deny, allow, challenge] = [0, 1, 2];
+        let mut enforced = [empty(), empty(), empty(), empty()];
+        let mut all = [empty(), empty(), empty(), empty()];
+        let [deny, allow, challenge, approve] = [0, 1, 2, 3];
         for (rule, covered) in self.policy.rules.iter().zip(&self.coverage) {
             if rule.outcome_for(subject) != RuleOutcome::Applied {
                 continue;
@@ -236,18 +235,24 @@ impl PolicyIndex {
                 RuleEffect::Allow => allow,
                 RuleEffect::Deny if rule.source.required_scopes.is_empty() => deny,
                 RuleEffect::Deny => challenge,
+                RuleEffect::Approve => approve,
             };
-            all[set].add(covered);
-            if rule.is_enforced {
-                enforced[set].add(covered);
+            let grants = rule.source.effect == RuleEffect::Approve && rule.grants(subject);
+            for set in [Some(set), grants.then_some(allow)].into_iter().flatten() {
+                all[set].add(covered);
+                if rule.is_enforced {
+                    enforced[set].add(covered);
+                }
             }
         }
         let (mut visible, mut special) = (empty(), empty());
-        let verdict = |sets: &[BitSet; 3], at: usize| {
+        let verdict = |sets: &[BitSet; 4], at: usize| {
             if sets[deny].has(at) || (self.policy.default_deny && !sets[allow].has(at)) {
                 Verdict::Deny
             } else if sets[challenge].has(at) {
                 Verdict::Challenge
+            } else if sets[approve].has(at) {
+                Verdict::Approve
             } else {
                 Verdict::Allow
             }
@@ -258,7 +263,7 @@ impl PolicyIndex {
             if is != Verdict::Deny {
                 visible.insert(at);
             }
-            if is == Verdict::Challenge || is != would {
+            if matches!(is, Verdict::Challenge | Verdict::Approve) || is != would {
                 special.insert(at);
             }
         }
@@ -349,7 +354,8 @@ impl Policy {
                 && rule.source.required_scopes.is_empty()
                 && rule.objects.covers_all()
         });
-        let is_allowed = || applied().any(|rule| rule.source.effect == RuleEffect::Allow);
+        let is_allowed =
+            || applied().any(|rule| rule.source.effect != RuleEffect::Deny && rule.grants(subject));
         !is_denied && (!self.default_deny || is_allowed())
     }
 }

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use protocol::ids::BackendId;
 
-use super::{BackendLists, Target};
+use super::{BackendLists, ListKind, Target};
 use crate::maps::FastMap;
 
 /// Tools that apps may call, of the backends with apps, by the tool's own name.
@@ -22,10 +22,11 @@ pub(super) struct AppTools {
 impl AppTools {
     pub(super) fn of(backends: &BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
         let mut by_name: FastMap<String, Vec<BackendId>> = FastMap::default();
-        let with_apps =
-            backends.iter().filter(|(_, lists)| lists.tools.iter().any(|tool| tool.traits.has_ui));
+        let with_apps = backends
+            .iter()
+            .filter(|(_, lists)| lists.listed(ListKind::Tools).any(|tool| tool.traits.has_ui));
         for (backend, lists) in with_apps {
-            for tool in lists.tools.iter().filter(|tool| tool.traits.is_app_visible) {
+            for tool in lists.listed(ListKind::Tools).filter(|tool| tool.traits.is_app_visible) {
                 let known = by_name.entry(tool.key.clone()).or_default();
                 if known.last() != Some(backend) {
                     known.push(backend.clone()); // a list may have a name twice
@@ -94,6 +95,7 @@ mod tests {
             resources: vec![],
             resource_templates: vec![],
             stale: false,
+            held: Default::default(),
         };
         (id, Arc::new(lists))
     }

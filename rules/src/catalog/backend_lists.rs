@@ -11,11 +11,17 @@ use protocol::{
     method::Method,
 };
 
+use records::PinKind;
+
 use super::{
     Offer, alike,
+    held::HeldParts,
     tool_traits::{TaskHost, ToolTraits, with_task_support},
 };
-use crate::{exposed_names, exposure};
+use crate::{
+    exposed_names, exposure,
+    pins::{EntryPin, IgnoredMembers, PinDefinition},
+};
 
 /// The four lists of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,6 +66,16 @@ impl ListKind {
         }
     }
 
+    /// Returns the kind of the pins of its entries.
+    pub fn pin_kind(self) -> PinKind {
+        match self {
+            ListKind::Tools => PinKind::Tool,
+            ListKind::Prompts => PinKind::Prompt,
+            ListKind::Resources => PinKind::Resource,
+            ListKind::ResourceTemplates => PinKind::Template,
+        }
+    }
+
     fn exposed_key(self, backend: &BackendId, original: &str) -> String {
         match self {
             ListKind::Tools | ListKind::Prompts => exposed_names::exposed_name(backend, original),
@@ -87,6 +103,7 @@ pub struct CatalogEntry {
     pub offer: Offer,
     /// Digest of the backend's own bytes. It shows whether a tool has changed.
     pub definition: DefinitionDigest,
+    pub pin: EntryPin,
 }
 
 impl CatalogEntry {
@@ -143,6 +160,8 @@ pub struct BackendLists {
     pub resource_templates: Vec<CatalogEntry>,
     /// True if the backend is unreachable and the lists may be outdated.
     pub stale: bool,
+    /// What else is kept from clients.
+    pub held: HeldParts,
 }
 
 impl BackendLists {
@@ -155,6 +174,7 @@ impl BackendLists {
             resources: Vec::new(),
             resource_templates: Vec::new(),
             stale: self.stale,
+            held: self.held,
         }
     }
 
@@ -182,6 +202,8 @@ impl BackendLists {
 pub struct ListPage {
     pub entries: Vec<CatalogEntry>,
     pub skipped: Vec<SkippedEntry>,
+    /// Definitions of the entries, if they are pinned.
+    pub definitions: Vec<PinDefinition>,
     pub next_cursor: Option<String>,
 }
 
@@ -192,6 +214,18 @@ pub fn read_page(
     backend: &BackendId,
     host: TaskHost,
     result: &[u8],
+) -> Result<ListPage, &'static str> {
+    read_page_pinned(kind, backend, host, result, None)
+}
+
+/// Parses a page as [`read_page`] does, and reads the definitions of its entries. `pinned` holds
+/// the members that are no part of them.
+pub fn read_page_pinned(
+    kind: ListKind,
+    backend: &BackendId,
+    host: TaskHost,
+    result: &[u8],
+    pinned: Option<&IgnoredMembers>,
 ) -> Result<ListPage, &'static str> {
     let tape =
         Tape::parse(result, &json::Limits::default()).map_err(|_| "the list is not valid JSON")?;
@@ -206,7 +240,15 @@ pub fn read_page(
     };
     for entry in entries.elements() {
         match read_entry(kind, backend, host, entry) {
-            Ok(entry) => page.entries.push(entry),
+            Ok(mut read) => {
+                if let Some(ignored) = pinned {
+                    let (kind, raw) = (kind.pin_kind(), entry.raw());
+                    let definition = PinDefinition::of_entry(kind, &read.key, raw, ignored);
+                    read.pin = definition.entry_pin();
+                    page.definitions.push(definition);
+                }
+                page.entries.push(read);
+            }
             Err(left_out) => page.skipped.push(left_out),
         }
     }
@@ -280,6 +322,7 @@ fn read_entry(
             offer: Offer::ALL,
             native: hosted.clone(),
             definition,
+            pin: EntryPin::default(),
         });
     }
     let native = Bytes::copy_from_slice(entry.raw());
@@ -294,5 +337,6 @@ fn read_entry(
         traits: ToolTraits::of(entry),
         offer: Offer::ALL,
         definition,
+        pin: EntryPin::default(),
     })
 }

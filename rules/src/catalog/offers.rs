@@ -193,6 +193,7 @@ mod tests {
             resources: vec![],
             resource_templates: vec![],
             stale: false,
+            held: Default::default(),
         }
     }
 

@@ -174,6 +174,7 @@ impl Backend {
     /// Closes the backend, which is removed or replaced.
     pub fn close(&self) {
         self.stop.cancel();
+        self.pins.end();
         let links: Vec<_> = self.links.lock().values().cloned().collect();
         links.iter().for_each(|link| self.close_link(link));
     }

@@ -7,6 +7,7 @@
 //! the question is the answer to the request. The exchange is then *suspended* ([`suspended`])
 //! until the client sends the request again with its input.
 
+mod approval;
 pub mod exchange;
 pub mod notification_stream;
 mod pending_exchange;
@@ -45,7 +46,7 @@ use rules::{
 
 pub use self::{
     pending_exchange::PendingExchange,
-    suspended::{RequestStateError, SuspensionId},
+    suspended::{RequestStateError, ReturnedState, SuspensionId},
     tasks::is_about_tasks,
 };
 use self::{session_pool::SessionPools, suspended::SuspensionTable};
