@@ -152,10 +152,14 @@ async fn a_failed_probe_changes_nothing() {
 /// A child process is started for the probe and ends with it.
 #[tokio::test]
 async fn the_process_of_a_probe_ends() {
-    let script = stdio().marker("capability-probe");
+    let folder = tempfile::tempdir().unwrap();
+    let starts = folder.path().join("starts");
+    let script = stdio().marker("capability-probe").record_starts(&starts);
     let broker = probing().backend("default", "s", script.spec()).start().await;
     let client = broker.connected(json!({})).await;
     assert!(names(&client).await.contains(&"s__echo".to_owned()));
+    let started = std::fs::read_to_string(&starts).unwrap().lines().count();
+    assert_eq!(started, 2, "one reads the lists, and one is the probe");
     eventually("the end of the probe's process", || async {
         let running = testkit::stdio::processes_with("capability-probe");
         if running.len() == 1 { Ok(()) } else { Err(running) }
