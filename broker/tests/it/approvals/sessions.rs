@@ -43,9 +43,7 @@ async fn past_its_deadline_a_call_is_told_the_id_and_the_same_call_uses_the_appr
     assert_eq!(again, id, "the same call joins the pending approval");
     desk.decide("approve").await;
     // Another order of members and other white space are the same arguments.
-    let body = format!(
-        r#"{{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{{"name":"b__send","arguments":{{ "amount" : 9007199254740993, "to":"ann"}}}}}}"#
-    );
+    let body = r#"{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"b__send","arguments":{ "amount" : 9007199254740993, "to":"ann"}}}"#;
     assert_eq!(text_of(&client.begin_raw(json!(77), body).result().await), "sent ann");
     assert_eq!(desk.sent(), 1);
 }
