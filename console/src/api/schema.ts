@@ -920,12 +920,21 @@ export interface components {
             resource?: string | null;
             /** @description Address of the client ID metadata document. Absent: that of the broker. */
             client_metadata_url?: string | null;
+            /** @description How issuers are compared. */
+            issuer_compare?: components["schemas"]["IssuerComparison"];
+            /** @description Whose tokens fetch the lists of the backend. For `oauth_user` only. */
+            catalog_auth?: components["schemas"]["CatalogAuth"];
+            /** @description How the caller's token is exchanged. For `token_exchange` only. */
+            grant?: components["schemas"]["ExchangeGrant"];
+            /** @description Value of `audience` in exchanges. For `token_exchange` only. */
+            audience?: string | null;
+            provider?: components["schemas"]["IdentityProvider"] | null;
         };
         /**
          * @description Kind of proof.
          * @enum {string}
          */
-        BackendAuthKind: "none" | "bearer" | "headers" | "oauth_client" | "oauth_user";
+        BackendAuthKind: "none" | "bearer" | "headers" | "oauth_client" | "oauth_user" | "token_exchange" | "enterprise";
         /** @description Circuit breaker of one backend. An absent setting has the configuration's default. */
         BackendBreaker: {
             /** @default null */
@@ -1182,6 +1191,11 @@ export interface components {
              */
             state: components["schemas"]["TargetState"];
         };
+        /**
+         * @description Tokens with which the lists of a backend are fetched.
+         * @enum {string}
+         */
+        CatalogAuth: "first_user" | "service";
         /** @description A tool, prompt, resource or resource template of a backend. */
         CatalogItemView: {
             /** @description `tool`, `prompt`, `resource` or `template`. */
@@ -1326,6 +1340,11 @@ export interface components {
          * @example 30s
          */
         DurationText: string | null;
+        /**
+         * @description Grant by which the token of a caller becomes one for the backend.
+         * @enum {string}
+         */
+        ExchangeGrant: "token_exchange" | "on_behalf_of";
         /** @description One field at fault. */
         FieldFault: {
             field: string;
@@ -1340,6 +1359,15 @@ export interface components {
         Health: {
             /** @description `ok`, `ready`, `starting`, `drain` or `store_unavailable`. */
             status: string;
+        };
+        /** @description Identity provider whose users the authorization server of a backend trusts. */
+        IdentityProvider: {
+            issuer: string;
+            /** @description Id of the broker at the provider. */
+            client_id: string;
+            client_secret?: string | null;
+            /** @description Scopes of the sign-in. `openid` is always one of them. */
+            scopes?: string[];
         };
         /** @description `introspection` as written. */
         IntrospectionEntry: {
@@ -1357,6 +1385,11 @@ export interface components {
             /** @default null */
             groups: string | null;
         };
+        /**
+         * @description Comparison of issuers.
+         * @enum {string}
+         */
+        IssuerComparison: "exact" | "pathless_slash";
         /** @description An authorization server whose tokens are accepted. */
         IssuerEntry: {
             /** @description Issuer exactly as in `iss`. */
@@ -1376,6 +1409,11 @@ export interface components {
             principal_claim?: string | null;
             scopes?: string[] | null;
             claims?: components["schemas"]["IssuerClaims"] | null;
+            /**
+             * @description True if the broker may exchange the tokens for tokens of backends (RFC 8693). It then stores
+             *     them, sealed.
+             */
+            exchange?: boolean;
             /** @description Only in the configuration file. */
             check?: string | null;
             introspection?: components["schemas"]["IntrospectionEntry"] | null;
@@ -1552,6 +1590,14 @@ export interface components {
         OperatorList: {
             operators: components["schemas"]["OperatorView"][];
         };
+        OperatorLoginEntry: {
+            client_id: string;
+            /** @description Absent, with `client_secret_file`: a public client. */
+            client_secret?: string | null;
+            client_secret_file?: string | null;
+            /** @description Scopes that the console asks for. */
+            scopes?: string[] | null;
+        };
         /** @description Operators among the principals of an issuer, as written. */
         OperatorMappingEntry: {
             /** @description Claim whose values `map` names, such as `groups`. */
@@ -1560,6 +1606,7 @@ export interface components {
             map: components["schemas"]["OperatorGrantEntry"][];
             /** @description Audiences of tokens for the admin API. Absent: `auth.resource` with `/admin/v1`. */
             audiences?: string[] | null;
+            login?: components["schemas"]["OperatorLoginEntry"] | null;
         };
         /** @description An operator that was just created. */
         OperatorShown: components["schemas"]["OperatorView"] & {
