@@ -12,11 +12,13 @@
 //!   hundreds of series, and the metrics by operation of a store.
 
 mod access;
+mod approvals;
 mod capped_labels;
 pub(crate) mod labels;
 mod limits;
 mod oauth;
 mod observability;
+mod pins;
 pub(crate) mod process;
 mod registrar;
 mod reloads;
@@ -47,12 +49,14 @@ use protocol::{
 use rules::client_transport::Transport;
 
 use self::{
-    access::AccessMetrics, capped_labels::CappedLabels, limits::LimitMetrics, oauth::OauthMetrics,
-    registrar::MetricRegistrar, tasks::TaskMetrics, tokens::TokenMetrics,
+    access::AccessMetrics, approvals::ApprovalMetrics, capped_labels::CappedLabels,
+    limits::LimitMetrics, oauth::OauthMetrics, pins::PinMetrics, registrar::MetricRegistrar,
+    tasks::TaskMetrics, tokens::TokenMetrics,
 };
 pub use self::{
     labels::{Direction, ForwardOutcome, RequestOutcome, Side},
     observability::BACKEND_STATES,
+    pins::PinCounts,
     resilience::{ResilienceMetrics, RetryOutcome},
     tasks::PromotionOutcome,
 };
@@ -96,6 +100,7 @@ pub struct Metrics {
     dropped_answers: IntCounterVec,
     rate_limited: IntCounterVec,
     pub access: AccessMetrics,
+    pub approvals: ApprovalMetrics,
     pub limits: LimitMetrics,
     queue_depth: IntGaugeVec,
     subscriptions: IntGauge,
@@ -107,6 +112,7 @@ pub struct Metrics {
     sessions_unreadable: IntCounter,
     tasks: TaskMetrics,
     pub oauth: OauthMetrics,
+    pub pins: PinMetrics,
     pub tokens: TokenMetrics,
     forwarded: IntCounterVec,
     store_seconds: HistogramVec,
@@ -198,6 +204,7 @@ impl Metrics {
             dropped_answers: declare.closed_counters("mcp_dropped_answers_total", "Answers that no request waited for any more.", [("reason", labels::DROPPED_ANSWERS)]),
             rate_limited: declare.closed_counters("mcp_rate_limited_total", "Requests refused because a limit was reached.", [("scope", labels::LIMITS_REACHED)]),
             access: AccessMetrics::new(&declare),
+            approvals: ApprovalMetrics::new(&declare),
             limits: LimitMetrics::new(&declare),
             queue_depth: declare.closed_gauges(
                 "mcp_queue_depth",
@@ -213,6 +220,7 @@ impl Metrics {
             sessions_unreadable: declare.counter("mcp_sessions_unreadable_total", "Stored sessions this build cannot read."),
             tasks: TaskMetrics::new(&declare),
             oauth: OauthMetrics::new(&declare),
+            pins: PinMetrics::new(&declare),
             tokens: TokenMetrics::new(&declare),
             forwarded: declare.closed_counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", [("outcome", &ForwardOutcome::ALL.map(ForwardOutcome::label))]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),

@@ -4,8 +4,9 @@
 use protocol::ids::{BackendId, KeyId, TenantId};
 
 use crate::{
-    AuditRetentionTerms, BackendRecord, KeyRecord, OperatorRecord, PolicyRecord, RevocationRecord,
-    RevokedSubject, SessionKey, TenantRecord, TokenIssuerRecord,
+    ApprovalDecision, AuditRetentionTerms, BackendRecord, KeyRecord, OperatorRecord, PinApproval,
+    PinBlock, PolicyRecord, RevocationRecord, RevokedSubject, SessionKey, TenantRecord,
+    TokenIssuerRecord,
 };
 
 /// One change. `ConfigStore::apply` of a store makes it.
@@ -49,6 +50,13 @@ pub enum AdminChange<'a> {
     /// Sets the retention of the audit log. Takes effect only if the stored version is the one
     /// before, or if none is stored.
     PutAuditTerms(&'a AuditRetentionTerms),
+    /// Decides about a call that waits. Changes nothing unless the approval is pending and has not
+    /// expired.
+    DecideApproval(&'a ApprovalDecision),
+    /// Approves definitions. Changes nothing if the hash of one is not the one that was seen last.
+    ApprovePins(&'a PinApproval),
+    /// Blocks objects. Changes nothing if one of them was never seen.
+    BlockPins(&'a PinBlock),
 }
 
 impl AdminChange<'_> {
@@ -74,6 +82,9 @@ impl AdminChange<'_> {
             Self::ReleaseBreaker(..) => "release_breaker",
             Self::EndSession(_) => "ask_session_end",
             Self::PutAuditTerms(_) => "put_audit_terms",
+            Self::DecideApproval(_) => "decide_approval",
+            Self::ApprovePins(_) => "approve_pins",
+            Self::BlockPins(_) => "block_pins",
         }
     }
 

@@ -2,17 +2,23 @@
 //! the audit log. No database and no runtime: `storage` reads and writes these values, the rest of the broker only names them.
 
 mod admin_change;
+mod approval;
 mod audit;
 mod audit_chain;
 mod config;
 mod event;
 mod grant;
 mod node;
+mod pin;
 mod session;
 mod task;
 mod write;
 
 pub use admin_change::AdminChange;
+pub use approval::{
+    ApprovalBinding, ApprovalDecision, ApprovalLimit, ApprovalLimits, ApprovalListPosition,
+    ApprovalOpening, ApprovalRecord, ApprovalState, StoredApproval,
+};
 pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, StoredAuditRecord};
 pub use audit_chain::{
     AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainPage, AuditCheckpoint,
@@ -25,6 +31,10 @@ pub use config::{
 pub use event::{LogEntry, LoggedEvent, StoredStream, StreamRecord};
 pub use grant::{GrantKey, GrantRecord, GrantState, SecretKey, SecretKind, StoredGrant};
 pub use node::{LeaseRenewal, NodeName, NodeRecord};
+pub use pin::{
+    PIN_APPROVED_MAX, PIN_HASH_CHARS, PinApproval, PinBlock, PinDefinitions, PinKey, PinKind,
+    PinSighting, StoredPin, approved_hashes,
+};
 pub use session::{
     SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
     StoredSession, SubscriptionCount, SubscriptionRecord,

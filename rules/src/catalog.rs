@@ -6,11 +6,15 @@
 //! have equal bytes.
 
 mod alike;
+mod app_tools;
 mod backend_lists;
+mod held;
 mod list_difference;
+mod offers;
 mod tool_traits;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashSet},
     sync::{Arc, OnceLock},
 };
@@ -26,16 +30,21 @@ use protocol::{
     stateless::tool_headers::{self, ParamHeader},
 };
 
+use self::{app_tools::AppTools, held::HeldEntries, offers::LimitedCatalogs};
 pub use self::{
     backend_lists::{
         BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry, read_page,
+        read_page_pinned,
     },
+    held::{HeldParts, mark_held},
     list_difference::ListDifference,
+    offers::{Offer, OfferTable, QuestionKinds},
     tool_traits::{TaskHost, TaskSupport, ToolTraits},
 };
 use super::{
     cursor::{self, CursorScope},
     endpoint::Endpoint,
+    exposed_names,
 };
 use crate::{
     limits::{LIST_ENTRIES_MAX, PAGE_ENTRIES},
@@ -78,7 +87,10 @@ pub struct Catalog {
     traits: FastMap<BackendId, FastMap<String, (ToolTraits, DefinitionDigest)>>,
     /// Tools that want arguments repeated in headers, by backend and the tool's own name.
     mirrored: FastMap<BackendId, FastMap<String, Vec<ParamHeader>>>,
+    apps: AppTools,
+    limited: LimitedCatalogs,
     lists: FastMap<(Endpoint, ListKind), Pages>,
+    held: HeldEntries,
     tenant: TenantId,
     key: hmac::Key,
 }
@@ -97,26 +109,33 @@ impl Catalog {
             prompts: FastMap::default(),
             traits: FastMap::default(),
             mirrored: FastMap::default(),
+            apps: AppTools::of(&backends),
+            limited: LimitedCatalogs::of(
+                backends
+                    .values()
+                    .flat_map(|lists| ListKind::ALL.map(|kind| lists.entries(kind)))
+                    .flatten(),
+            ),
             lists: FastMap::default(),
+            held: HeldEntries::of(&backends),
             backends: BTreeMap::new(),
             tenant,
             key,
         };
         for (backend, lists) in &backends {
             let traits = lists
-                .tools
-                .iter()
+                .listed(ListKind::Tools)
                 .map(|tool| (tool.key.clone(), (tool.traits, tool.definition)))
                 .collect();
             catalog.traits.insert(backend.clone(), traits);
-            let mirrored = mirrored(&lists.tools);
+            let mirrored = mirrored(lists.listed(ListKind::Tools));
             if !mirrored.is_empty() {
                 catalog.mirrored.insert(backend.clone(), mirrored);
             }
             for (kind, map) in
                 [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)]
             {
-                for entry in lists.entries(kind) {
+                for entry in lists.listed(kind) {
                     map.entry(entry.exposed_key.clone()).or_insert_with(|| Target {
                         backend: backend.clone(),
                         name: entry.key.clone(),
@@ -125,8 +144,7 @@ impl Catalog {
             }
             for kind in ListKind::ALL {
                 let endpoint = Endpoint::Single(backend.clone());
-                let entries =
-                    lists.entries(kind).iter().map(|entry| (entry.key.as_str(), &entry.native));
+                let entries = lists.listed(kind).map(|entry| (entry.key.as_str(), &entry.native));
                 let pages = catalog.paginate(
                     &endpoint,
                     kind,
@@ -139,7 +157,7 @@ impl Catalog {
         for kind in ListKind::ALL {
             let entries = backends
                 .values()
-                .flat_map(|lists| lists.entries(kind))
+                .flat_map(|lists| lists.listed(kind))
                 .map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
             let stale =
                 backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
@@ -152,7 +170,14 @@ impl Catalog {
 
     /// Builds the snapshot of the same tenant with other lists.
     pub fn rebuilt(&self, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
-        Self::build(self.tenant.clone(), self.key.clone(), backends)
+        let other = Self::build(self.tenant.clone(), self.key.clone(), backends);
+        if self.apps.is_off() { other.without_app_names() } else { other }
+    }
+
+    /// Returns the snapshot in which no app finds a tool by its own name.
+    pub fn without_app_names(mut self) -> Self {
+        self.apps = AppTools::off();
+        self
     }
 
     /// Returns the bytes of all pages, which are most of what the snapshot holds alone.
@@ -167,12 +192,49 @@ impl Catalog {
             _ => self
                 .backends
                 .get(backend)
-                .is_some_and(|lists| lists.entries(kind).iter().any(|entry| entry.key == name)),
+                .is_some_and(|lists| lists.listed(kind).any(|entry| entry.key == name)),
         }
     }
 
-    pub fn tool(&self, exposed: &str) -> Option<&Target> {
-        self.tools.get(exposed)
+    /// Returns whether pins keep a tool, prompt or template of a backend from clients, by its own
+    /// name.
+    pub fn is_held(&self, backend: &BackendId, kind: ListKind, name: &str) -> bool {
+        self.held.has(backend, kind, name)
+    }
+
+    /// Returns whether pins keep a tool or prompt with this exposed name from clients.
+    pub fn is_exposed_held(&self, kind: ListKind, exposed: &str) -> bool {
+        self.held.has_exposed(kind, exposed)
+    }
+
+    /// Returns whether pins keep a resource from clients. A resource that no list shows is held if
+    /// only held templates can have made its URI.
+    pub fn is_resource_held(&self, backend: &BackendId, uri: &str) -> bool {
+        if self.held.has(backend, ListKind::Resources, uri) {
+            return true;
+        }
+        self.held.may_cover(backend, uri)
+            && !self.backends.get(backend).is_some_and(|lists| lists.shows_resource(uri))
+    }
+
+    /// Returns whether pins keep tools and prompts from clients that no list of a backend shows.
+    pub fn holds_unlisted(&self, backend: &BackendId) -> bool {
+        self.backends.get(backend).is_some_and(|lists| lists.held.unlisted)
+    }
+
+    /// Returns the tool of this name on the aggregated endpoint: an exposed name, or the own name of
+    /// a tool that an app calls.
+    pub fn tool(&self, name: &str) -> Option<Cow<'_, Target>> {
+        match self.tools.get(name) {
+            Some(target) => Some(Cow::Borrowed(target)),
+            None => self.apps.only_tool(name).map(Cow::Owned),
+        }
+    }
+
+    /// Returns the exposed names that the own name of an app's tool can mean.
+    pub fn app_tools(&self, name: &str) -> Vec<String> {
+        let backends = self.apps.backends_with(name);
+        backends.iter().map(|backend| exposed_names::exposed_name(backend, name)).collect()
     }
 
     pub fn prompt(&self, exposed: &str) -> Option<&Target> {
@@ -199,7 +261,10 @@ impl Catalog {
             Endpoint::Single(backend) => (backend, tool),
             Endpoint::Aggregated => match self.tools.get(tool) {
                 Some(target) => (&target.backend, target.name.as_str()),
-                None => return &[],
+                None => match self.apps.backends_with(tool) {
+                    [only] => (only, tool),
+                    _ => return &[],
+                },
             },
         };
         self.mirrored.get(backend).and_then(|tools| tools.get(tool)).map_or(&[], Vec::as_slice)
@@ -306,7 +371,9 @@ impl Catalog {
 
 /// Returns the arguments that tools want repeated in headers. A tool with an invalid annotation is
 /// left out of the map.
-fn mirrored(tools: &[CatalogEntry]) -> FastMap<String, Vec<ParamHeader>> {
+fn mirrored<'a>(
+    tools: impl Iterator<Item = &'a CatalogEntry>,
+) -> FastMap<String, Vec<ParamHeader>> {
     let asks = |tool: &&CatalogEntry| memmem::find(&tool.native, b"x-mcp-header").is_some();
     let headers = |tool: &CatalogEntry| {
         let document = Document::parse(
@@ -316,7 +383,7 @@ fn mirrored(tools: &[CatalogEntry]) -> FastMap<String, Vec<ParamHeader>> {
         .ok()?;
         tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
     };
-    tools.iter().filter(asks).filter_map(|tool| Some((tool.key.clone(), headers(tool)?))).collect()
+    tools.filter(asks).filter_map(|tool| Some((tool.key.clone(), headers(tool)?))).collect()
 }
 
 /// Returns the `_meta` member that names the backends whose lists are stale.
@@ -377,6 +444,7 @@ mod tests {
             resources: vec![],
             resource_templates: vec![],
             stale: false,
+            held: HeldParts::default(),
         };
         (id, Arc::new(lists))
     }
@@ -446,7 +514,7 @@ mod tests {
     fn names_lead_to_their_backend() {
         let catalog = catalog([lists("a", 1), lists("b", 1)]);
         assert_eq!(
-            catalog.tool("b__t0"),
+            catalog.tool("b__t0").as_deref(),
             Some(&Target { backend: backend("b"), name: "t0".into() })
         );
         assert_eq!(catalog.tool("t0"), None);

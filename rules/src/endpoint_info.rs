@@ -5,6 +5,7 @@ use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
+    stateless::EXTENSION_TASKS,
     version::Version,
 };
 
@@ -56,7 +57,7 @@ impl EndpointInfo {
         Self {
             capabilities: advertised(&server.capabilities, false, tasks),
             server_info: server.server_info.clone(),
-            instructions: server.instructions.as_deref().map(cut),
+            instructions: lists.instructions().map(cut),
         }
     }
 
@@ -66,7 +67,7 @@ impl EndpointInfo {
             .backends
             .iter()
             .filter_map(|(backend, lists)| {
-                Some(format!("# {backend}\n{}", cut(lists.server.instructions.as_deref()?)))
+                Some(format!("# {backend}\n{}", cut(lists.instructions()?)))
             })
             .collect();
         let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
@@ -97,6 +98,9 @@ fn advertised(
         }
     }
     raw.remove("tasks");
+    if let Some(serde_json::Value::Object(extensions)) = raw.get_mut("extensions") {
+        extensions.remove(EXTENSION_TASKS); // an extension of stateless revisions
+    }
     if tasks && raw.contains_key("tools") {
         raw.insert(
             "tasks".to_owned(),

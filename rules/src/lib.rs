@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod adaptive_concurrency;
+pub mod approvals;
 pub mod arguments;
 pub mod audit_retention;
 pub mod breaker;
@@ -22,12 +23,14 @@ pub mod exposed_names;
 pub mod exposure;
 pub mod fair_queue;
 pub mod gcra;
+mod glob;
 pub mod limits;
 pub mod link_sharing;
 pub mod local_rate_limit;
 pub mod log_level;
 pub mod maps;
 pub mod operators;
+pub mod pins;
 pub mod retries;
 pub mod routing;
 pub mod shared_rate_limit;

@@ -4,14 +4,24 @@
 use async_trait::async_trait;
 use records::{WriteOp, WriteOutcome};
 
-use crate::{AuditStore, ConfigStore, GrantStore, NodeStore, SessionStore, StoreError, TaskStore};
+use crate::{
+    ApprovalStore, AuditStore, ConfigStore, GrantStore, NodeStore, PinStore, SessionStore,
+    StoreError, TaskStore,
+};
 
 /// All subjects of the database, and the writes that change several of them at once. The store
 /// skips a row that it cannot read, counts it, and logs its key, so that it can still serve the
 /// other rows.
 #[async_trait]
 pub trait DurableStore:
-    ConfigStore + AuditStore + NodeStore + SessionStore + TaskStore + GrantStore
+    ConfigStore
+    + AuditStore
+    + NodeStore
+    + SessionStore
+    + TaskStore
+    + GrantStore
+    + ApprovalStore
+    + PinStore
 {
     /// Returns `sqlite` or `postgres`, which is a metric label.
     fn engine(&self) -> &'static str;

@@ -1,11 +1,12 @@
 //! Records that outlive the process: tenants, API keys, backends, sessions, subscriptions, tasks,
-//! grants and event streams.
+//! grants, approvals, pins and event streams.
 //!
 //! The broker holds trait objects ([`DurableStore`], [`EventStore`], [`HotStore`]) and does not
 //! depend on the engine behind them. `conformance` defines the behaviours of an engine once. An
 //! implementation is valid if it passes them. A write to a [`DurableStore`] that returned `Ok` is
 //! on disk. The content of a [`HotStore`] may be lost at any time.
 
+mod approval_store;
 mod audit_chain_store;
 mod audit_rows;
 mod audit_store;
@@ -19,11 +20,13 @@ pub mod fault_point;
 mod grant_store;
 pub mod hot;
 mod node_store;
+mod pin_store;
 mod postgres;
 mod session_store;
 mod sqlite;
 mod task_store;
 
+pub use approval_store::ApprovalStore;
 pub use audit_chain_store::AuditChainStore;
 pub use audit_store::AuditStore;
 pub use config_store::ConfigStore;
@@ -33,6 +36,7 @@ pub use event_store::EventStore;
 pub use grant_store::GrantStore;
 pub use hot::{HotStore, MemoryHotStore, OwnerHint, RedisOptions, RedisStore, Wakeup};
 pub use node_store::NodeStore;
+pub use pin_store::PinStore;
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use session_store::SessionStore;
 pub use sqlite::{MigrationOutcome, SqliteOptions, SqliteStore};

@@ -1,11 +1,11 @@
 //! One registered backend: its links, its lists, its state as operators see it.
 
-mod links;
+pub(in crate::backends) mod links;
 
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -19,7 +19,7 @@ use protocol::{
     stateless::tool_headers::ParamHeader,
 };
 use rules::{
-    catalog::BackendLists,
+    catalog::{BackendLists, OfferTable},
     gcra::Rate,
     limits::{LATENCY_WEIGHT, TOOLS_METERED_MAX},
     link_sharing::{LinkScope, WireKind},
@@ -31,8 +31,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     backend_admission::BackendAdmission,
     link::{Era, EraCache, Link, connection::Failure},
+    pins::PinKeeper,
     policy::Policy,
     resources::BackendResources,
+    roots::BackendRoots,
 };
 use crate::{
     admission::rate_limiter::RateScope,
@@ -94,6 +96,14 @@ pub struct Backend {
     param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
     /// Rules for requests, checked before they are sent.
     pub policy: Arc<Policy>,
+    /// Roots of its operator.
+    pub roots: Arc<BackendRoots>,
+    /// What it offers only to clients with some capability.
+    pub(super) offers: Mutex<ListProbe>,
+    /// The link that fetches the lists.
+    pub reader: Mutex<Weak<Link>>,
+    /// Pins of its definitions.
+    pub pins: PinKeeper,
     /// Removes the secrets of the settings from messages for operators.
     pub redactor: Redactor,
     /// Source of its access tokens, if it wants any.
@@ -108,6 +118,13 @@ pub struct Backend {
     tools: Mutex<RateLimiterMap<String>>,
     /// Admission of calls: breaker, concurrency limit and budget of retries.
     pub(super) admission: BackendAdmission,
+}
+
+/// What the probes of a backend found, and when the last one began.
+#[derive(Debug, Default)]
+pub(super) struct ListProbe {
+    pub(super) table: Option<Arc<OfferTable>>,
+    pub(super) began: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -155,9 +172,13 @@ impl Backend {
             meter,
             tools,
             admission: guard,
+            pins: PinKeeper::new(tenant.clone(), id.clone(), &spec.pins, shared.clone()),
             policy: Policy::of(&tenant, &id, &spec, &shared, &resources),
             tenant,
             id,
+            roots: BackendRoots::new(&spec.roots),
+            offers: Mutex::default(),
+            reader: Mutex::default(),
             redactor: Redactor::of(&spec),
             tokens: sources,
             spec,

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,6 +16,7 @@ use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
     handshake::InitializeResult,
+    ids::BackendId,
     json,
     method::Method,
     stateless::{
@@ -24,11 +26,12 @@ use protocol::{
     },
 };
 use rules::{
-    catalog::{self, BackendLists, CatalogEntry, ListKind, SkippedEntry, TaskHost},
+    catalog::{self, BackendLists, CatalogEntry, HeldParts, ListKind, SkippedEntry, TaskHost},
     limits::{
         BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX,
         LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN,
     },
+    pins::PinDefinition,
 };
 
 use super::{
@@ -40,22 +43,44 @@ use super::{
     prober,
 };
 
-/// Runs until the backend is removed. `publish` puts the lists into the catalog of the tenant.
-pub async fn run(backend: Arc<Backend>, publish: impl Fn() + Send + Sync) {
+/// Adds to new lists of a backend what a connection alone does not show.
+type CompleteLists = for<'a> fn(
+    &'a Arc<Backend>,
+    &'a Connection,
+    &'a mut BackendLists,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// The tenant of a backend, as the refresh of its lists needs it.
+pub trait CatalogOwner: Send + Sync {
+    /// Puts the lists of the tenant's backends into its catalog.
+    fn publish(&self);
+
+    /// Returns the lists of the other backends.
+    fn others(&self, than: &BackendId) -> Vec<(BackendId, Arc<BackendLists>)>;
+}
+
+/// Runs until the backend is removed. `complete` completes new lists, which `owner` publishes.
+pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl CatalogOwner) {
     let link = backend.catalog_link();
     let work = async {
         let mut failures = 0;
         loop {
-            let reason = run_connection(&publish, &backend, &link).await;
+            let reason = run_connection(&owner, complete, &backend, &link).await;
             match reason {
                 Ok(()) => failures = 0,
                 Err(refusal) => {
                     failures += 1;
+                    // What the attempt lacked came meanwhile. Clients that wait for the first lists
+                    // wait for the next attempt.
+                    if backend.is_never_reached() && take_refresh_request(&backend).await {
+                        link.shorten_backoff().await;
+                        continue;
+                    }
                     if refusal.kind == ErrorKind::ConnectionRequired && backend.is_never_reached() {
                         backend.lists.store(placeholder(&backend).map(Arc::new));
-                        publish();
+                        owner.publish();
                     }
-                    mark_unreachable(&publish, &backend, &refusal);
+                    mark_unreachable(&owner, &backend, &refusal);
                     let ceiling =
                         BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
                     let pause = ceiling
@@ -75,7 +100,8 @@ pub async fn run(backend: Arc<Backend>, publish: impl Fn() + Send + Sync) {
 
 /// Fetches and publishes the lists over one connection, until the connection ends.
 async fn run_connection(
-    publish: &(impl Fn() + Sync),
+    owner: &impl CatalogOwner,
+    complete: CompleteLists,
     backend: &Arc<Backend>,
     link: &Arc<Link>,
 ) -> Result<(), Refusal> {
@@ -83,12 +109,16 @@ async fn run_connection(
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
-        let FetchedLists { lists, ttl: kept_for } = fetch(link, &connection).await?;
+        let fetched = fetch(link, &connection).await?;
+        let FetchedLists { mut lists, definitions, ttl: kept_for } = fetched;
+        complete(backend, &connection, &mut lists).await;
+        let others = || owner.others(&backend.id);
+        let (lists, is_pinned) = backend.pins.admit(lists, definitions, others).await;
         let may_know_sessions = !was_asked
             && connection.modern().is_some()
             && backend.era.may_know_sessions(backend.spec.protocol);
         backend.era.set_settled(!may_know_sessions);
-        store_lists(publish, backend, lists);
+        publish_lists(owner, backend, lists);
         tokio::select! {
             () = backend.era.asked_for_sessions(), if may_know_sessions => {
                 connection.close_forgotten(); // and is opened again
@@ -96,6 +126,7 @@ async fn run_connection(
             }
             () = backend.refresh_requested() => {}
             () = lists_expired(kept_for) => {}
+            () = tokio::time::sleep(BACKOFF_MAX), if !is_pinned => {}
             () = connection.closed() => {
                 let text = format!("the connection to backend {} ended", backend.id);
                 return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
@@ -108,8 +139,13 @@ async fn run_connection(
         // Changes come in bursts. Wait for the end of one, and never fetch faster than the limit.
         let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
         tokio::time::sleep(pause).await;
-        let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await;
+        let _coalesced = take_refresh_request(backend).await;
     }
+}
+
+/// Takes a request for a refresh. Returns whether there was one.
+async fn take_refresh_request(backend: &Backend) -> bool {
+    tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await.is_ok()
 }
 
 /// Waits until the lists are older than the time to live that the backend gave (MCP 2026-07-28,
@@ -137,10 +173,10 @@ async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>)
     }
 }
 
-fn store_lists(publish: impl Fn(), backend: &Arc<Backend>, lists: BackendLists) {
-    backend.lists.store(Some(Arc::new(lists)));
+fn publish_lists(owner: &impl CatalogOwner, backend: &Arc<Backend>, lists: BackendLists) {
+    backend.pins.publish(&backend.lists, lists);
     let first = backend.state() != BackendState::Ready;
-    publish();
+    owner.publish();
     backend.set_state(BackendState::Ready);
     if first {
         tracing::info!(tenant = %backend.tenant, backend = %backend.id, "backend ready");
@@ -153,25 +189,27 @@ fn placeholder(backend: &Backend) -> Option<BackendLists> {
     const SERVER: &[u8] = br#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"unknown","version":"0"}}}"#;
     const TOOLS: &[u8] = br#"{"jsonrpc":"2.0","id":0,"result":{"tools":[{"name":"connect","description":"Returns the address at which you connect your account. The tools of this server appear after that.","inputSchema":{"type":"object"}}]}}"#;
     let decoded = |text| Message::decode(Bytes::from_static(text), &json::Limits::default()).ok();
-    let tools = read_answer(ListKind::Tools, backend, TaskHost::Backend, &decoded(TOOLS)?);
+    let read = read_answer(ListKind::Tools, backend, TaskHost::Backend, &decoded(TOOLS)?);
+    let mut tools = read.ok()??.entries;
+    tools.iter_mut().for_each(|tool| tool.pin.is_own = true);
     Some(BackendLists {
         server: Arc::new(InitializeResult::parse(&decoded(SERVER)?).ok()?),
-        tools: tools.ok()??.entries,
+        tools,
         prompts: Vec::new(),
         resources: Vec::new(),
         resource_templates: Vec::new(),
         stale: true,
+        held: HeldParts::default(),
     })
 }
 
-fn mark_unreachable(publish: impl Fn(), backend: &Arc<Backend>, refusal: &Refusal) {
+fn mark_unreachable(owner: &impl CatalogOwner, backend: &Arc<Backend>, refusal: &Refusal) {
     let state = match backend.lists.load_full() {
         Some(lists) => {
             if !lists.stale {
-                backend
-                    .lists
-                    .store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
-                publish();
+                let stale = BackendLists { stale: true, ..(*lists).clone() };
+                backend.pins.publish(&backend.lists, stale);
+                owner.publish();
             }
             BackendState::Degraded
         }
@@ -183,10 +221,18 @@ fn mark_unreachable(publish: impl Fn(), backend: &Arc<Backend>, refusal: &Refusa
 /// The lists of a backend, with their time to live. `None`: until the backend announces a change.
 struct FetchedLists {
     lists: BackendLists,
+    definitions: Vec<PinDefinition>,
     ttl: Option<Duration>,
 }
 
-/// Fetches all lists that the backend offers.
+/// Fetches all lists that the backend offers on a connection.
+pub(super) async fn fetch_lists(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+) -> Result<BackendLists, Refusal> {
+    fetch(link, connection).await.map(|fetched| fetched.lists)
+}
+
 async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<FetchedLists, Refusal> {
     let unavailable = || {
         Refusal::new(
@@ -202,19 +248,21 @@ async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Fetched
         resources: Vec::new(),
         resource_templates: Vec::new(),
         stale: false,
+        held: HeldParts::default(),
     };
-    let mut kept_for = None;
+    let (mut definitions, mut kept_for) = (Vec::new(), None);
     for kind in ListKind::ALL {
         if offered(kind, &agreed.capabilities) {
-            let (entries, kept) = fetch_list(link, connection, kind).await?;
-            *lists.entries_mut(kind) = entries;
-            kept_for = [kept_for, kept].into_iter().flatten().min();
+            let fetched = fetch_list(link, connection, kind).await?;
+            *lists.entries_mut(kind) = fetched.entries;
+            definitions.extend(fetched.definitions);
+            kept_for = [kept_for, fetched.ttl].into_iter().flatten().min();
         }
     }
     if link.backend.era.to(link.backend.spec.protocol, Era::Stateless) == Some(Era::Stateless) {
         note_headers(link, connection, &mut lists.tools);
     }
-    Ok(FetchedLists { lists, ttl: kept_for })
+    Ok(FetchedLists { lists, definitions, ttl: kept_for })
 }
 
 impl Link {
@@ -257,9 +305,9 @@ async fn read_own(link: &Arc<Link>, connection: &Arc<Connection>, kinds: &[ListK
     let mut has_changed = false;
     for kind in kinds.iter().copied().filter(|kind| offered(*kind, &agreed.capabilities)) {
         let read = fetch_list(link, connection, kind).await;
-        let (Ok((entries, _)), Some(shared)) = (read, link.backend.lists.load_full()) else {
-            continue;
-        };
+        let Ok(FetchedList { entries, definitions, .. }) = read else { continue };
+        let entries = link.backend.pins.admit_own(kind, entries, definitions).await;
+        let Some(shared) = link.backend.lists.load_full() else { continue };
         let total = &link.backend.shared.own_lists_bytes;
         has_changed |= link.lists.store(kind, entries, &shared, total).unwrap_or_else(|| {
             tracing::warn!(backend = %link.backend.id, list = kind.member(), "a list of one session finds no room, the shared one applies");
@@ -280,10 +328,10 @@ pub(super) async fn refresh_tools(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
 ) -> Result<(), Failure> {
-    let (mut tools, _) = fetch_list(link, connection, ListKind::Tools)
+    let mut fetched = fetch_list(link, connection, ListKind::Tools)
         .await
         .map_err(|refusal| Failure::Protocol(refusal.message))?;
-    note_headers(link, connection, &mut tools);
+    note_headers(link, connection, &mut fetched.entries);
     link.backend.refresh();
     Ok(())
 }
@@ -348,17 +396,25 @@ fn method(kind: ListKind) -> Method {
     }
 }
 
+/// One list as it was read.
+#[derive(Default)]
+struct FetchedList {
+    entries: Vec<CatalogEntry>,
+    /// Definitions of the entries, if they are pinned.
+    definitions: Vec<PinDefinition>,
+    ttl: Option<Duration>,
+}
+
 /// Fetches every page of one list. Cursors of the backend are returned unchanged (MCP 2025-11-25,
 /// Pagination). The limits end an endless or circular list.
 async fn fetch_list(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     kind: ListKind,
-) -> Result<(Vec<CatalogEntry>, Option<Duration>), Refusal> {
+) -> Result<FetchedList, Refusal> {
     let backend = &link.backend;
     let host = task_host(link, connection);
-    let mut kept_for = None;
-    let mut entries = Vec::new();
+    let mut fetched = FetchedList::default();
     let mut cursor: Option<String> = None;
     let mut seen = HashSet::new();
     for _page in 0..LIST_PAGES_MAX {
@@ -372,41 +428,47 @@ async fn fetch_list(
             let ttl = Duration::from_millis(
                 CacheHint::read(answer.bytes(answer.result).unwrap_or_default()).ttl_ms,
             );
-            kept_for = Some(kept_for.map_or(ttl, |kept: Duration| kept.min(ttl)));
+            fetched.ttl = Some(fetched.ttl.map_or(ttl, |kept| kept.min(ttl)));
         }
         let Some(page) = read_answer(kind, backend, host, &answer)? else {
-            return Ok((entries, kept_for));
+            return Ok(fetched);
         };
         warn_of_left_out(backend, kind, &page.skipped);
-        entries.extend(page.entries);
-        let bytes: usize = entries.iter().map(|entry: &CatalogEntry| entry.native.len()).sum();
-        if entries.len() > LIST_ENTRIES_MAX || bytes > LIST_BYTES_MAX {
-            tracing::warn!(backend = %backend.id, list = kind.member(), entries = entries.len(), bytes, "the list is too long and was cut");
-            cut(&mut entries);
-            return Ok((entries, kept_for));
+        fetched.entries.extend(page.entries);
+        fetched.definitions.extend(page.definitions);
+        let (entries, bytes) = (fetched.entries.len(), size(&fetched.entries));
+        if entries > LIST_ENTRIES_MAX || bytes > LIST_BYTES_MAX {
+            tracing::warn!(backend = %backend.id, list = kind.member(), entries, bytes, "the list is too long and was cut");
+            cut(&mut fetched);
+            return Ok(fetched);
         }
         match page.next_cursor {
-            None => return Ok((entries, kept_for)),
+            None => return Ok(fetched),
             Some(next) if !seen.insert(next.clone()) => {
                 tracing::warn!(backend = %backend.id, list = kind.member(), "the list repeats a cursor and was cut");
-                return Ok((entries, kept_for));
+                return Ok(fetched);
             }
             next => cursor = next,
         }
     }
     tracing::warn!(backend = %backend.id, list = kind.member(), max = LIST_PAGES_MAX, "the list has too many pages and was cut");
-    Ok((entries, kept_for))
+    Ok(fetched)
+}
+
+fn size(entries: &[CatalogEntry]) -> usize {
+    entries.iter().map(|entry| entry.native.len()).sum()
 }
 
 /// Keeps the entries that fit the limits.
-fn cut(entries: &mut Vec<CatalogEntry>) {
+fn cut(fetched: &mut FetchedList) {
     let mut bytes = 0;
-    let fitting = entries.iter().take(LIST_ENTRIES_MAX).take_while(|entry| {
+    let fitting = fetched.entries.iter().take(LIST_ENTRIES_MAX).take_while(|entry| {
         bytes += entry.native.len();
         bytes <= LIST_BYTES_MAX
     });
     let fitting = fitting.count();
-    entries.truncate(fitting);
+    fetched.entries.truncate(fitting);
+    fetched.definitions.truncate(fitting);
 }
 
 fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]) {
@@ -435,7 +497,9 @@ fn read_answer(
         kind == ListKind::Tools
             && backend.era.known().is_some_and(|known| known != EraSupport::Sessions)
     });
-    catalog::read_page(kind, &backend.id, host, told.as_deref().unwrap_or(result))
+    // The definitions are read from the words that the rest of the broker uses.
+    let result = told.as_deref().unwrap_or(result);
+    catalog::read_page_pinned(kind, &backend.id, host, result, backend.pins.ignored())
         .map(Some)
         .map_err(|why| {
             backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name())))

@@ -5,8 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
-pub(super) use super::key_args::{
-    ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PolicyCommand, TokenCommand,
+pub(super) use super::{
+    key_args::{
+        ApprovalCommand, ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PinCommand,
+        PolicyCommand, TokenCommand,
+    },
+    root::RootCommand,
 };
 
 const ENVIRONMENT: &str = "Environment:
@@ -32,7 +36,12 @@ pub(super) enum Command {
     /// Run the broker on the embedded defaults, with the bundled demo backend
     Demo,
     /// Check a configuration file: exit code 0, or 64 and one line per fault
-    CheckConfig { file: PathBuf },
+    CheckConfig {
+        file: PathBuf,
+        /// Also compare the backends of the file with a lock file of `pins export`
+        #[arg(long, value_name = "FILE")]
+        locked: Option<PathBuf>,
+    },
     /// Bring the database schema up to date and exit
     Migrate {
         /// The configuration file; without one, the embedded defaults
@@ -71,12 +80,18 @@ pub(super) enum AdminCommand {
     /// Show, store and check the access policy of a tenant
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Show, approve and block the definitions that backends show
+    #[command(subcommand)]
+    Pins(PinCommand),
     /// Store, list and remove the issuers of a tenant: authorization servers of its clients
     #[command(subcommand)]
     Issuer(IssuerCommand),
     /// List and end the accounts that users connected at backends
     #[command(subcommand)]
     Connection(ConnectionCommand),
+    /// List calls that wait for a person, and approve or deny them
+    #[command(subcommand)]
+    Approval(ApprovalCommand),
     /// List, show and end client sessions
     #[command(subcommand)]
     Session(SessionCommand),
@@ -158,6 +173,9 @@ pub(super) enum BackendCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
+    /// Add and remove the roots that operators give a backend
+    #[command(subcommand)]
+    Root(RootCommand),
     /// Remove a backend
     Remove {
         #[arg(value_parser = BackendId::parse)]

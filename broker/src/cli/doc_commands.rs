@@ -7,8 +7,9 @@ use clap::Parser;
 
 use super::args::Cli;
 
-const PAGES: [&str; 6] = [
+const PAGES: [&str; 7] = [
     "README.md",
+    "docs/catalog.md",
     "docs/clients.md",
     "docs/getting-started.md",
     "docs/migration.md",

@@ -1,5 +1,5 @@
-//! Arguments of the commands about API keys, operators, issuers, revocations of tokens, and access
-//! policies.
+//! Arguments of the commands about API keys, operators, issuers, revocations of tokens, access
+//! policies, and pins.
 
 use std::path::PathBuf;
 
@@ -7,6 +7,78 @@ use clap::{Args, Subcommand};
 use protocol::ids::BackendId;
 
 use super::args::{OutputOptions, TenantArg};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PinCommand {
+    /// List the pins of a backend, or of all backends
+    List {
+        #[arg(value_parser = BackendId::parse)]
+        backend: Option<BackendId>,
+        /// Only pins in this state: trusted, pending, changed, blocked or gone
+        #[arg(long)]
+        state: Option<String>,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Show what is new in an object since an operator accepted it, and what the scanner found
+    Diff {
+        /// BACKEND/KIND/NAME, or BACKEND/NAME of a tool
+        object: String,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Approve definitions; one that changed after it was looked at is refused
+    Approve {
+        /// BACKEND/KIND/NAME, or BACKEND/NAME of a tool
+        object: Option<String>,
+        /// The hash that was looked at; without it, the one that is shown now
+        #[arg(long, requires = "object")]
+        hash: Option<String>,
+        /// Approve everything that the backend lists, except what is blocked
+        #[arg(long, requires = "backend", conflicts_with_all = ["object", "locked"])]
+        all: bool,
+        #[arg(long, value_name = "NAME", value_parser = BackendId::parse, conflicts_with = "object")]
+        backend: Option<BackendId>,
+        /// Approve what a lock file holds
+        #[arg(long, value_name = "FILE", conflicts_with = "object")]
+        locked: Option<PathBuf>,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Keep an object from clients, whatever its definition, until it is approved
+    Block {
+        /// BACKEND/KIND/NAME, or BACKEND/NAME of a tool
+        object: String,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Print the accepted definitions as a lock file
+    Export {
+        /// Only this backend
+        #[arg(long, value_name = "NAME", value_parser = BackendId::parse)]
+        backend: Option<BackendId>,
+        #[command(flatten)]
+        of: TenantArg,
+    },
+    /// Compare what backends show now with a lock file; exit code 1 names what differs
+    Verify {
+        #[arg(default_value = super::pins::LOCK_FILE)]
+        file: PathBuf,
+        /// Only this backend
+        #[arg(long, value_name = "NAME", value_parser = BackendId::parse)]
+        backend: Option<BackendId>,
+        #[command(flatten)]
+        of: TenantArg,
+    },
+}
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PolicyCommand {
@@ -113,6 +185,53 @@ pub(super) enum ConnectionCommand {
         principal: String,
         #[arg(value_parser = BackendId::parse)]
         backend: BackendId,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ApprovalCommand {
+    /// List calls that wait, or waited, for a person
+    List {
+        /// pending, approved, denied, expired or used
+        #[arg(long)]
+        state: Option<String>,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Show one of them, with its arguments
+    Show {
+        id: String,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Let a call be executed once
+    Approve {
+        id: String,
+        /// Text for other operators
+        #[arg(long)]
+        reason: Option<String>,
+        /// Time for which calls of this tool by this principal need no other approval, such as 10m
+        #[arg(long = "for", value_name = "DURATION")]
+        window: Option<String>,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Deny a call
+    Deny {
+        id: String,
+        /// Text that the caller sees
+        #[arg(long)]
+        reason: Option<String>,
         #[command(flatten)]
         of: TenantArg,
         #[command(flatten)]

@@ -5,6 +5,7 @@
 //! internal error.
 
 mod admin;
+mod approval;
 mod args;
 mod audit;
 mod audit_verify;
@@ -17,7 +18,9 @@ mod issuer;
 mod key_args;
 mod operator;
 mod output;
+mod pins;
 mod policy;
+mod root;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -64,7 +67,7 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Serve { config } => serve::run(serve::ServeOptions { config, demo: false }),
         Command::Demo => serve::run(serve::ServeOptions { config: None, demo: true }),
-        Command::CheckConfig { file } => serve::check_config(&file),
+        Command::CheckConfig { file, locked } => serve::check_config(&file, locked.as_deref()),
         Command::Migrate { config } => serve::migrate(config.as_deref()),
         Command::ConfigExample => {
             print(&config::example::yaml());

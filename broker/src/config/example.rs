@@ -40,6 +40,7 @@ backends: {}
 #    transport: {type: http, url: \"https://weather.example.com/mcp\"}
 #    links: auto
 #    protocol: auto
+#    pins: {mode: hold_changed, ignore: {tool/forecast: [/description]}}
 #    timeouts: {call: 30s, control: 5s, initialize: 30s, call_max: 1h, methods: {prompts/get: 5s}, tools: {report: 2m}}
 #    breaker: {enabled: true, failures: 5, error_ratio: 0.5, requests: 20, window: 10s, probe_after: 1s, probe_max: 3s}
 #    limits: {calls_in_flight: 20, calls_queued: 200, adaptive_concurrency: true, requests_per_second: 20, burst: 40,
@@ -66,6 +67,7 @@ const ISSUERS: &str = "  #  - issuer: https://login.example.com
   #    principal_claim: sub
   #    scopes: [\"mcp:tools\"]
   #    exchange: false
+  #    sign_in: {client_id: mcp-broker-connect, client_secret: a-secret}
   #    check: signature
   #    introspection: {endpoint: \"https://login.example.com/introspect\", client_id: mcp-broker, client_secret: a-secret,
   #      auth: basic, ttl: 60s}

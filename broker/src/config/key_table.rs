@@ -14,6 +14,7 @@ use super::{
         CALL_MAX, COUNT, ConfigKey, DAY, DEADLINE, HOUR, KIB, KeyKind, KeySection, KeyTable, MIB,
         MS, SECOND, key, optional_key,
     },
+    included,
     limits::{LIMITS, OVERLOAD},
     observability,
     replica::TASKS,
@@ -84,7 +85,7 @@ const SECTIONS: &[KeySection] = &[
         doc: "Event streams (SSE), and the log that clients resume them from.",
         keys: EVENTS,
     },
-    KeySection { name: "compat", doc: "Revisions of MCP that clients can use.", keys: COMPAT },
+    KeySection { name: "compat", doc: "Revisions and extensions of MCP.", keys: COMPAT },
     KeySection {
         name: "telemetry",
         doc: "Logs, metrics and traces.",
@@ -104,6 +105,11 @@ const SECTIONS: &[KeySection] = &[
         name: "stdio",
         doc: "Backends that are child processes. `transport.limits` of a backend overrides these keys.",
         keys: stdio::KEYS,
+    },
+    KeySection {
+        name: "include",
+        doc: "A folder of further files, each with `tenants` and `backends` as in this file. The broker follows changes of the folder without a signal.",
+        keys: included::KEYS,
     },
     KeySection {
         name: "shutdown",
@@ -315,7 +321,7 @@ const AUTH: &[ConfigKey] = &[
         "issuers",
         KeyKind::Issuers,
         "[]",
-        "Authorization servers whose access tokens the broker accepts in addition to API keys. `issuer` must equal the claim `iss` exactly. `jwks_url` is the address of its keys; absent: the address in its metadata. `keys_max_age` is how long the broker uses keys that it cannot fetch again (`24h`, from `10s` to `720h`). `audiences` are the accepted audiences; absent: `auth.resource` and every endpoint below it. `algorithms` are the accepted signature algorithms; absent: all except those with a shared secret. `require_typ: at+jwt` refuses tokens that are not marked as access tokens. `tenant` names the tenant, or `tenant_claim` names the claim that holds it. `tenants` lists the tenants that the claim can name; absent: every tenant. `principal_claim` is the claim that names the principal (`sub`). `scopes` are the scopes that each token needs. `claims.groups` is the claim with the groups that access rules look at; dots lead into objects, such as `realm_access.roles`. `exchange: true` lets the broker exchange the tokens for tokens of backends (`auth.type: token_exchange`); it then stores them, sealed. `introspection` accepts opaque tokens, about which the broker asks the issuer (RFC 7662): `endpoint`, `client_id`, `auth` (`basic`, `post` or `private_key_jwt`), `client_secret`, `client_secret_file` or `client_key_file` with `client_key_id`, and `ttl` (`60s`, from `1s` to `1h`), the time for which an answer is used. One issuer can have it. `check: introspect` asks about JWTs too; `signature` is the default. `preset` and `front` are for providers that do not support MCP. SIGHUP applies a new value.",
+        "Authorization servers whose access tokens the broker accepts in addition to API keys. `issuer` must equal the claim `iss` exactly. `jwks_url` is the address of its keys; absent: the address in its metadata. `keys_max_age` is how long the broker uses keys that it cannot fetch again (`24h`, from `10s` to `720h`). `audiences` are the accepted audiences; absent: `auth.resource` and every endpoint below it. `algorithms` are the accepted signature algorithms; absent: all except those with a shared secret. `require_typ: at+jwt` refuses tokens that are not marked as access tokens. `tenant` names the tenant, or `tenant_claim` names the claim that holds it. `tenants` lists the tenants that the claim can name; absent: every tenant. `principal_claim` is the claim that names the principal (`sub`). `scopes` are the scopes that each token needs. `claims.groups` is the claim with the groups that access rules look at; dots lead into objects, such as `realm_access.roles`. `exchange: true` lets the broker exchange the tokens for tokens of backends (`auth.type: token_exchange`); it then stores them, sealed. `sign_in` lets people sign in at the connect page: `client_id` of the broker there, and `client_secret` or `client_secret_file`. `introspection` accepts opaque tokens, about which the broker asks the issuer (RFC 7662): `endpoint`, `client_id`, `auth` (`basic`, `post` or `private_key_jwt`), `client_secret`, `client_secret_file` or `client_key_file` with `client_key_id`, and `ttl` (`60s`, from `1s` to `1h`), the time for which an answer is used. One issuer can have it. `check: introspect` asks about JWTs too; `signature` is the default. `preset` and `front` are for providers that do not support MCP. SIGHUP applies a new value.",
     ),
 ];
 

@@ -13,7 +13,9 @@ pub use super::{
         BackendAuth, BackendAuthKind, CatalogAuth, ClientAuthMethod, ExchangeGrant,
         IdentityProvider, IssuerComparison,
     },
+    pins::{PinRules, PinSettings},
     policy::{ResourceRules, ToolRules},
+    roots::{ConfiguredRoot, RootMode, RootRules},
     sandbox::SandboxRules,
     stdio::StdioLimits,
     transport_spec::{
@@ -101,10 +103,14 @@ pub struct BackendSpec {
     pub auth: BackendAuth,
     #[serde(default, skip_serializing_if = "ResourceRules::is_empty")]
     pub resources: ResourceRules,
+    #[serde(default, skip_serializing_if = "RootRules::is_empty")]
+    pub roots: RootRules,
     #[serde(default, skip_serializing_if = "ToolRules::is_empty")]
     pub tools: ToolRules,
     #[serde(default, skip_serializing_if = "SandboxRules::is_empty")]
     pub sandbox: SandboxRules,
+    #[serde(default, skip_serializing_if = "PinSettings::is_default")]
+    pub pins: PinSettings,
 }
 
 /// Certificate that the broker presents to a backend that requests one, on every transport with

@@ -63,6 +63,11 @@ impl Author {
         })))
     }
 
+    /// Returns the name of the operator.
+    pub(super) fn name(&self) -> &str {
+        self.0.as_ref().map_or("", |deed| &deed.asked.who)
+    }
+
     /// Adds further bytes of the request's body.
     pub fn read(&self, bytes: &[u8]) {
         if let Some(deed) = &self.0 {
@@ -98,6 +103,7 @@ impl Author {
             target: asked.target.clone(),
             backend: None,
             definition: None,
+            approval: None,
             arguments_digest: (length > 0)
                 .then(|| format!("sha256:{}", URL_SAFE_NO_PAD.encode(body.finish()))),
             arguments: None,

@@ -10,6 +10,7 @@
 //! Entries of the configuration file exist alongside the stored ones. They can only be changed in
 //! the file.
 
+mod approvals;
 mod audit;
 mod audit_chain;
 mod audit_maintenance;
@@ -27,6 +28,7 @@ mod live;
 mod load;
 mod operators;
 mod overview;
+mod pins;
 mod policies;
 mod preconditions;
 mod registry;
@@ -56,10 +58,13 @@ use tokio::sync::Notify;
 
 pub(crate) use self::overview::kind_name;
 pub use self::{
+    approvals::{ApprovalView, NewDecision},
     audit::{AuditedAction, Author},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
-    config_generation::{ConfigGeneration, ConfigurationView},
+    config_generation::{
+        ConfigGeneration, ConfigurationView, IncludedFileState, IncludedFileView, now_text,
+    },
     connections::{ConnectLinkView, ConnectionView},
     error::ControlError,
     issuers::IssuerView,
@@ -67,6 +72,9 @@ pub use self::{
     load::{LoadError, LoadSummary},
     operators::{NewOperator, OperatorShown, OperatorView},
     overview::CatalogFilter,
+    pins::{
+        PinApprovalItem, PinApprovalRequest, PinBlockItem, PinBlockRequest, PinDiffView, PinView,
+    },
     policies::{PolicyCheck, PolicyCheckView, PolicyReportView, PolicyView},
     preconditions::Preconditions,
     reload::ReloadSummary,

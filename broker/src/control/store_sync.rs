@@ -74,6 +74,7 @@ impl Control {
             self.broker.end_sessions_of_key(key);
         }
         let revocations = self.apply_revocations(revocations);
+        self.apply_pin_decisions().await?;
         self.applied.store(version, Ordering::Release);
         let (tenants, backends, revoked) = (changed.tenants, changed.backends, revoked.len());
         tracing::info!(

@@ -4,19 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use protocol::ids::{BackendId, TaskId, TenantId};
+use protocol::ids::{ApprovalId, BackendId, TaskId, TenantId};
 use records::{
-    AdminChange, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
+    AdminChange, ApprovalLimits, ApprovalListPosition, ApprovalOpening, ApprovalRecord,
+    ApprovalState, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
     AuditRetentionTerms, AuditTruncation, BackendRecord, FullTask, GrantKey, GrantRecord,
-    GrantState, KeyRecord, LeaseRenewal, NodeName, NodeRecord, OperatorRecord, PolicyRecord,
-    RevocationRecord, SecretKey, SessionClaimOutcome, SessionIdentity, SessionKey,
-    StoredAuditRecord, StoredGrant, StoredSession, StoredTask, StoredTaskSnapshot,
-    SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
-    TenantRecord, TokenIssuerRecord, UnchainedAudit, WriteOp, WriteOutcome,
+    GrantState, KeyRecord, LeaseRenewal, NodeName, NodeRecord, OperatorRecord, PinDefinitions,
+    PinKey, PinSighting, PolicyRecord, RevocationRecord, SecretKey, SessionClaimOutcome,
+    SessionIdentity, SessionKey, StoredApproval, StoredAuditRecord, StoredGrant, StoredPin,
+    StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput,
+    TaskListPosition, TaskStatus, TaskTransition, TenantRecord, TokenIssuerRecord, UnchainedAudit,
+    WriteOp, WriteOutcome,
 };
 use storage::{
-    AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore, SessionStore,
-    SqliteStore, StoreError, TaskStore,
+    ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
+    PinStore, SessionStore, SqliteStore, StoreError, TaskStore,
 };
 
 /// Fate of a call.
@@ -225,6 +227,38 @@ impl DurableStore for Meddled {
 }
 
 #[async_trait]
+impl PinStore for Meddled {
+    async fn record_sightings(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+        seen: &[PinSighting],
+        gone: &[PinKey],
+        pins_max: u32,
+    ) -> Result<Vec<StoredPin>, StoreError> {
+        self.inner.record_sightings(tenant, backend, seen, gone, pins_max).await
+    }
+    async fn pins_of(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+    ) -> Result<Vec<StoredPin>, StoreError> {
+        self.inner.pins_of(tenant, backend).await
+    }
+    async fn pin_definitions(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+        key: &PinKey,
+    ) -> Result<Option<PinDefinitions>, StoreError> {
+        self.inner.pin_definitions(tenant, backend, key).await
+    }
+    async fn pin_decisions(&self) -> Result<Vec<(TenantId, BackendId, i64)>, StoreError> {
+        self.inner.pin_decisions().await
+    }
+}
+
+#[async_trait]
 impl GrantStore for Meddled {
     async fn grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, StoreError> {
         self.inner.grant(key).await
@@ -281,6 +315,49 @@ impl GrantStore for Meddled {
     }
     async fn take_secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.take_secret(key).await
+    }
+}
+
+#[async_trait]
+impl ApprovalStore for Meddled {
+    async fn open_approval(
+        &self,
+        record: &ApprovalRecord,
+        limits: ApprovalLimits,
+    ) -> Result<ApprovalOpening, StoreError> {
+        self.inner.open_approval(record, limits).await
+    }
+    async fn approval(&self, id: &ApprovalId) -> Result<Option<StoredApproval>, StoreError> {
+        self.inner.approval(id).await
+    }
+    async fn use_approval(&self, id: &ApprovalId, user: &str) -> Result<bool, StoreError> {
+        self.inner.use_approval(id, user).await
+    }
+    async fn settled_approvals(&self, ids: &[ApprovalId]) -> Result<Vec<ApprovalId>, StoreError> {
+        self.inner.settled_approvals(ids).await
+    }
+    async fn approvals_of(
+        &self,
+        tenant: &TenantId,
+        state: Option<ApprovalState>,
+        after: Option<&ApprovalListPosition>,
+        limit: u32,
+    ) -> Result<Vec<StoredApproval>, StoreError> {
+        self.inner.approvals_of(tenant, state, after, limit).await
+    }
+    async fn approval_counts(&self) -> Result<Vec<(ApprovalState, u64)>, StoreError> {
+        self.inner.approval_counts().await
+    }
+    async fn expire_approvals(&self, limit: u32) -> Result<u64, StoreError> {
+        self.inner.expire_approvals(limit).await
+    }
+    async fn remove_approvals(
+        &self,
+        age: Duration,
+        expired_age: Duration,
+        limit: u32,
+    ) -> Result<u64, StoreError> {
+        self.inner.remove_approvals(age, expired_age, limit).await
     }
 }
 

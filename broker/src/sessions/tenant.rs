@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -31,7 +31,7 @@ use rules::{
 use super::{access_doors, session::Session, shared::Shared, tenant_access::TenantCatalog};
 use crate::{
     admission::{concurrency_limit::TenantShare, rate_limiter::RateScope},
-    backends::{backend::Backend, backend_admission::CallOwner},
+    backends::{backend::Backend, backend_admission::CallOwner, catalog_refresh::CatalogOwner},
     config::{MessageWire, spec::TenantSpec},
 };
 
@@ -51,7 +51,7 @@ pub struct Tenant {
     backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
     /// Locked while a new catalog is built, so that an older one never replaces a newer one.
     publishing: Mutex<()>,
-    sessions: Mutex<HashMap<PrincipalId, Vec<std::sync::Weak<Session>>>>,
+    sessions: Mutex<HashMap<PrincipalId, Vec<Weak<Session>>>>,
     session_count: AtomicUsize,
     calls: AtomicUsize,
     /// Number of connections that are sessions, and of open GET streams.
@@ -232,8 +232,11 @@ impl Tenant {
             .into_iter()
             .filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?)))
             .collect();
-        let catalog =
-            Arc::new(Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists));
+        let catalog = Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists);
+        let catalog = Arc::new(match self.shared.config.compat.app_names {
+            true => catalog,
+            false => catalog.without_app_names(),
+        });
         let next = Arc::new(TenantCatalog::new(catalog, self.policy.load_full()));
         let before = self.catalog.swap(next.clone());
         self.announce_changes(&before, &next);
@@ -252,7 +255,9 @@ impl Tenant {
                 continue;
             }
             let subject = session.subject();
-            let (old, new) = (before.visible(&subject), next.visible(&subject));
+            let kinds = session.question_kinds;
+            let [old, new] =
+                [before, next].map(|catalog| catalog.visible(&subject).offered_to(kinds));
             let key = (session.endpoint.clone(), [Arc::as_ptr(&old), Arc::as_ptr(&new)]);
             let lists =
                 changed.entry(key).or_insert_with(|| new.changed_lists(&old, &session.endpoint));
@@ -319,7 +324,7 @@ impl Tenant {
     }
 
     pub fn sessions(&self) -> Vec<Arc<Session>> {
-        self.sessions.lock().values().flatten().filter_map(std::sync::Weak::upgrade).collect()
+        self.sessions.lock().values().flatten().filter_map(Weak::upgrade).collect()
     }
 
     /// Returns the number of sessions that live here.
@@ -442,6 +447,20 @@ fn too_many_sessions(whose: &str, max: usize) -> Refusal {
         format!("the {whose} has {max} sessions, which is its limit"),
     )
     .retry_after(ROOM_RETRY)
+}
+
+impl CatalogOwner for Weak<Tenant> {
+    fn publish(&self) {
+        if let Some(tenant) = self.upgrade() {
+            tenant.publish_catalog();
+        }
+    }
+
+    fn others(&self, than: &BackendId) -> Vec<(BackendId, Arc<BackendLists>)> {
+        let backends = self.upgrade().map(|tenant| tenant.backends()).unwrap_or_default();
+        let others = backends.into_iter().filter(|backend| backend.id != *than);
+        others.filter_map(|other| Some((other.id.clone(), other.lists.load_full()?))).collect()
+    }
 }
 
 /// One connection's place among its tenant's. Dropping it frees the place.

@@ -8,13 +8,20 @@ use protocol::{
     handshake::InitializeResult,
     ids::BackendId,
     json::{self, Document, Tape, TapeValue, ValueKind},
+    method::Method,
 };
 
+use records::PinKind;
+
 use super::{
-    alike,
+    Offer, alike,
+    held::HeldParts,
     tool_traits::{TaskHost, ToolTraits, with_task_support},
 };
-use crate::{exposed_names, exposure};
+use crate::{
+    exposed_names, exposure,
+    pins::{EntryPin, IgnoredMembers, PinDefinition},
+};
 
 /// The four lists of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,6 +35,17 @@ pub enum ListKind {
 impl ListKind {
     pub const ALL: [ListKind; 4] =
         [ListKind::Tools, ListKind::Prompts, ListKind::Resources, ListKind::ResourceTemplates];
+
+    /// Returns the list that a method asks for.
+    pub fn of_method(method: Method) -> Option<Self> {
+        match method {
+            Method::ToolsList => Some(Self::Tools),
+            Method::PromptsList => Some(Self::Prompts),
+            Method::ResourcesList => Some(Self::Resources),
+            Method::ResourcesTemplatesList => Some(Self::ResourceTemplates),
+            _ => None,
+        }
+    }
 
     /// Returns the member of the list result that holds the entries.
     pub fn member(self) -> &'static str {
@@ -45,6 +63,16 @@ impl ListKind {
             ListKind::Tools | ListKind::Prompts => "name",
             ListKind::Resources => "uri",
             ListKind::ResourceTemplates => "uriTemplate",
+        }
+    }
+
+    /// Returns the kind of the pins of its entries.
+    pub fn pin_kind(self) -> PinKind {
+        match self {
+            ListKind::Tools => PinKind::Tool,
+            ListKind::Prompts => PinKind::Prompt,
+            ListKind::Resources => PinKind::Resource,
+            ListKind::ResourceTemplates => PinKind::Template,
         }
     }
 
@@ -71,8 +99,11 @@ pub struct CatalogEntry {
     /// The entry with the exposed name.
     pub exposed: Bytes,
     pub traits: ToolTraits,
+    /// The clients that its backend offers it to.
+    pub offer: Offer,
     /// Digest of the backend's own bytes. It shows whether a tool has changed.
     pub definition: DefinitionDigest,
+    pub pin: EntryPin,
 }
 
 impl CatalogEntry {
@@ -84,6 +115,27 @@ impl CatalogEntry {
         )
         .ok()?;
         document.root().get("inputSchema").map(|schema| Bytes::copy_from_slice(schema.raw()))
+    }
+
+    /// Returns the URIs of the user interfaces that a tool links, as its backend names them.
+    pub fn ui_links(&self) -> Vec<String> {
+        if !self.traits.has_ui {
+            return Vec::new(); // most tools, told without a look at their text
+        }
+        let limits = json::Limits { bytes_max: self.native.len(), ..json::Limits::default() };
+        let Ok(tape) = Tape::parse(&self.native, &limits) else { return Vec::new() };
+        let links = tape.root().get("_meta").and_then(|meta| exposure::ui_links(meta).ok());
+        links.into_iter().flatten().map(|(_, uri)| uri.into_owned()).collect()
+    }
+
+    /// Returns the tool without its links to a user interface. Its text results remain.
+    pub fn without_ui_links(&self) -> Self {
+        Self {
+            native: exposure::without_ui_links(&self.native),
+            exposed: exposure::without_ui_links(&self.exposed),
+            traits: ToolTraits { has_ui: false, ..self.traits },
+            ..self.clone()
+        }
     }
 }
 
@@ -108,6 +160,8 @@ pub struct BackendLists {
     pub resource_templates: Vec<CatalogEntry>,
     /// True if the backend is unreachable and the lists may be outdated.
     pub stale: bool,
+    /// What else is kept from clients.
+    pub held: HeldParts,
 }
 
 impl BackendLists {
@@ -120,6 +174,7 @@ impl BackendLists {
             resources: Vec::new(),
             resource_templates: Vec::new(),
             stale: self.stale,
+            held: self.held,
         }
     }
 
@@ -147,6 +202,8 @@ impl BackendLists {
 pub struct ListPage {
     pub entries: Vec<CatalogEntry>,
     pub skipped: Vec<SkippedEntry>,
+    /// Definitions of the entries, if they are pinned.
+    pub definitions: Vec<PinDefinition>,
     pub next_cursor: Option<String>,
 }
 
@@ -157,6 +214,18 @@ pub fn read_page(
     backend: &BackendId,
     host: TaskHost,
     result: &[u8],
+) -> Result<ListPage, &'static str> {
+    read_page_pinned(kind, backend, host, result, None)
+}
+
+/// Parses a page as [`read_page`] does, and reads the definitions of its entries. `pinned` holds
+/// the members that are no part of them.
+pub fn read_page_pinned(
+    kind: ListKind,
+    backend: &BackendId,
+    host: TaskHost,
+    result: &[u8],
+    pinned: Option<&IgnoredMembers>,
 ) -> Result<ListPage, &'static str> {
     let tape =
         Tape::parse(result, &json::Limits::default()).map_err(|_| "the list is not valid JSON")?;
@@ -171,7 +240,15 @@ pub fn read_page(
     };
     for entry in entries.elements() {
         match read_entry(kind, backend, host, entry) {
-            Ok(entry) => page.entries.push(entry),
+            Ok(mut read) => {
+                if let Some(ignored) = pinned {
+                    let (kind, raw) = (kind.pin_kind(), entry.raw());
+                    let definition = PinDefinition::of_entry(kind, &read.key, raw, ignored);
+                    read.pin = definition.entry_pin();
+                    page.definitions.push(definition);
+                }
+                page.entries.push(read);
+            }
             Err(left_out) => page.skipped.push(left_out),
         }
     }
@@ -242,8 +319,10 @@ fn read_entry(
             exposed_key,
             exposed,
             traits,
+            offer: Offer::ALL,
             native: hosted.clone(),
             definition,
+            pin: EntryPin::default(),
         });
     }
     let native = Bytes::copy_from_slice(entry.raw());
@@ -256,6 +335,8 @@ fn read_entry(
         native,
         exposed,
         traits: ToolTraits::of(entry),
+        offer: Offer::ALL,
         definition,
+        pin: EntryPin::default(),
     })
 }

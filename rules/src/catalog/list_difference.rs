@@ -63,7 +63,10 @@ impl ListDifference {
 }
 
 fn is_same(one: &CatalogEntry, other: &CatalogEntry) -> bool {
-    one.key == other.key && one.definition == other.definition && one.traits == other.traits
+    one.key == other.key
+        && one.definition == other.definition
+        && one.traits == other.traits
+        && one.pin == other.pin
 }
 
 fn are_same(one: &[CatalogEntry], other: &[CatalogEntry]) -> bool {
@@ -79,7 +82,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::catalog::{TaskHost, read_page};
+    use crate::catalog::{HeldParts, TaskHost, read_page};
 
     fn tools(names: &[&str]) -> Vec<CatalogEntry> {
         let body: Vec<String> = names
@@ -107,6 +110,7 @@ mod tests {
             resources: vec![],
             resource_templates: vec![],
             stale: false,
+            held: HeldParts::default(),
         }
     }
 

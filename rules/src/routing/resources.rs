@@ -9,10 +9,12 @@ use protocol::{
     uri,
 };
 
-use super::{Decision, Named, Plan, ResourceTarget, quoted, required_text, supported};
+use super::{
+    Decision, Named, Plan, ResourceTarget, check_held, held, quoted, required_text, supported,
+};
 use crate::{
     access::{AccessCheck, Object},
-    catalog::Catalog,
+    catalog::{Catalog, ListKind},
     endpoint::Endpoint,
     exposed_names,
     limits::URI_BYTES_MAX,
@@ -28,7 +30,7 @@ pub(super) fn by_uri(
     let target = resource_target(&uri, endpoint, catalog)?;
     // A client may always end a subscription.
     if message.method != Method::ResourcesUnsubscribe {
-        check_resource(access, message.method, &target)?;
+        check_resource((catalog, access), message.method, &target)?;
     }
     supported(catalog, &target.backend, message.method)?;
     Ok(match message.method {
@@ -46,15 +48,21 @@ pub(super) fn by_uri(
     })
 }
 
-/// Refuses a resource that the caller may not use, like one that does not exist.
+/// Refuses a resource that the caller may not use, like one that does not exist, and one that pins
+/// keep from clients.
 fn check_resource(
-    access: Option<&AccessCheck<'_>>,
+    (catalog, access): (&Catalog, Option<&AccessCheck<'_>>),
     method: Method,
     target: &ResourceTarget,
 ) -> Result<(), Refusal> {
-    let Some(access) = access else { return Ok(()) };
-    let object = Object::Resource { backend: &target.backend, uri: &target.uri };
-    access.check(method, &object, || resource_not_found(&target.exposed_uri))
+    if let Some(access) = access {
+        let object = Object::Resource { backend: &target.backend, uri: &target.uri };
+        access.check(method, &object, || resource_not_found(&target.exposed_uri))?;
+    }
+    match catalog.is_resource_held(&target.backend, &target.uri) {
+        true => Err(held()),
+        false => Ok(()),
+    }
 }
 
 fn resource_not_found(uri: &str) -> Refusal {
@@ -77,6 +85,11 @@ pub(super) fn by_reference(
                 resource_not_found(&target.exposed_uri)
             })?;
         }
+        if catalog.is_held(&target.backend, ListKind::ResourceTemplates, &target.uri)
+            || catalog.is_held(&target.backend, ListKind::Resources, &target.uri)
+        {
+            return Err(held());
+        }
         let edits = if target.uri == uri {
             Vec::new()
         } else {
@@ -98,10 +111,16 @@ pub(super) fn by_reference(
         match endpoint {
             Endpoint::Single(backend) => {
                 check(backend, &name)?;
+                check_held(catalog, backend, ListKind::Prompts, &name, unknown)?;
                 Plan::new(backend.clone(), Vec::new())
             }
             Endpoint::Aggregated => {
-                let target = catalog.prompt(&name).ok_or_else(unknown)?;
+                let target = catalog.prompt(&name).ok_or_else(|| {
+                    match catalog.is_exposed_held(ListKind::Prompts, &name) {
+                        true => held(),
+                        false => unknown(),
+                    }
+                })?;
                 check(&target.backend, &target.name)?;
                 Plan::new(
                     target.backend.clone(),
@@ -122,7 +141,7 @@ pub fn subscription(
     access: Option<&AccessCheck<'_>>,
 ) -> Result<ResourceTarget, Refusal> {
     let target = resource_target(uri, endpoint, catalog)?;
-    check_resource(access, Method::ResourcesSubscribe, &target)?;
+    check_resource((catalog, access), Method::ResourcesSubscribe, &target)?;
     supported(catalog, &target.backend, Method::ResourcesSubscribe)?;
     Ok(target)
 }
@@ -151,9 +170,10 @@ fn resource_target(
         Endpoint::Aggregated => exposed_names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget {
+                // The one form in which clients are told of changes.
+                exposed_uri: exposed_names::exposed_uri(&backend, &native),
+                uri: native.into_owned(),
                 backend,
-                uri: native.to_owned(),
-                exposed_uri: uri.to_owned(),
             })
             .ok_or_else(|| resource_not_found(uri))
             .and_then(|target| uri::check(&target.uri).map(|()| target).map_err(climbs)),

@@ -12,6 +12,7 @@
 //! If a store needs a server with a long start, `on SERVER => OPEN` defines one test for each
 //! subject instead. `OPEN` creates an empty store on that server for each behaviour.
 
+pub mod approvals;
 pub mod audit;
 pub mod audit_chain;
 pub mod config;
@@ -21,6 +22,7 @@ pub mod grants;
 pub mod hot;
 mod lists;
 pub mod nodes;
+pub mod pins;
 pub mod sessions;
 pub mod task_inputs;
 pub mod task_limits;

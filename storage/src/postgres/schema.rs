@@ -69,6 +69,18 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0009_upstream.sql"),
         ["migration.9.begun", "migration.9.applied"],
     ),
+    (
+        10,
+        "pins",
+        include_str!("../../../migrations/postgres/0010_pins.sql"),
+        ["migration.10.begun", "migration.10.applied"],
+    ),
+    (
+        12,
+        "approvals",
+        include_str!("../../../migrations/postgres/0012_approvals.sql"),
+        ["migration.12.begun", "migration.12.applied"],
+    ),
 ];
 
 const TABLE: &str = "_sqlx_migrations";

@@ -9,9 +9,9 @@ use records::{
 use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore, WriteTransaction, audit,
+    SqliteStore, WriteTransaction, approvals, audit,
     error_mapping::{is_duplicate, is_orphan, map_error},
-    sessions, with_deadline,
+    pins, sessions, with_deadline,
 };
 use crate::{ConfigStore, StoreError, fault_point};
 
@@ -59,6 +59,8 @@ async fn carry_out(
 ) -> Result<bool, StoreError> {
     match change {
         AdminChange::EndSession(key) => return sessions::request_end(writing, key).await,
+        AdminChange::ApprovePins(approval) => return pins::approve(writing, approval).await,
+        AdminChange::BlockPins(block) => return pins::block(writing, block).await,
         AdminChange::DeleteTenant(tenant) => {
             for statement in
                 ["DELETE FROM sessions WHERE tenant = ?", "DELETE FROM tasks WHERE tenant = ?"]
@@ -178,7 +180,10 @@ fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArgument
         .bind(terms.version)
         .bind(terms.terms.as_str())
         .bind(terms.signature.as_slice()),
-        AdminChange::EndSession(_) => return None,
+        AdminChange::DecideApproval(decision) => approvals::decide(decision),
+        AdminChange::EndSession(_) | AdminChange::ApprovePins(_) | AdminChange::BlockPins(_) => {
+            return None;
+        }
     })
 }
 

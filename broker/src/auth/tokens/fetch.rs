@@ -219,6 +219,7 @@ mod tests {
             front: None,
             operators: None,
             exchange: false,
+            sign_in: None,
             is_stored: false,
         };
         let found = |issuer: &IssuerConfig, document: Value| {

@@ -23,7 +23,10 @@ use super::{
     stateless,
 };
 use crate::{
-    backends::children::{ChildPermit, PROGRAM},
+    backends::{
+        children::{ChildPermit, PROGRAM},
+        provenance,
+    },
     config::{spec::TransportSpec, stdio::EffectiveChildLimits},
     sandbox,
 };
@@ -60,6 +63,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     spec.resources = rules.resources.clone();
     spec.guardian = Some(link.backend.resources.children.guardian().clone());
     let spec = confined(link, spec).await?;
+    provenance::note_command(&link.backend.pins, &link.backend.spec.transport).await;
     let limits =
         ChildLimits { line_bytes_max: link.backend.message_bytes(), ..ChildLimits::default() };
     let Child { reader, writer, process } = child_process::spawn(&spec, &limits)
@@ -148,6 +152,9 @@ async fn watch(
 /// Reports the end of a child to operators: its exit status, and the last line of its standard
 /// error.
 fn note_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
+    if link.is_probe() {
+        return; // the backend works without it
+    }
     let stderr = process.stderr_tail();
     let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let last = shown_line(&link.backend.redactor.redact(&last));

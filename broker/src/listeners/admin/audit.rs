@@ -1,5 +1,5 @@
 //! Routes of the audit log (pages, and export as JSON lines), and the middleware that records
-//! operators' changes.
+//! operators' changes and their reads of the log.
 
 use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
@@ -28,6 +28,12 @@ use crate::{
 
 /// Number of records on a page without a `limit`.
 const LIMIT_USUAL: u32 = 100;
+
+/// Reads that are recorded: those of the records themselves.
+const READS_RECORDED: [(&Method, &str); 2] =
+    [(&Method::GET, "/admin/v1/audit"), (&Method::GET, "/admin/v1/audit/export")];
+/// Characters of a recorded read's path and query.
+const READ_TARGET_CHARS_MAX: usize = 300;
 
 /// Address from which a request to the admin plane came.
 #[derive(Debug, Clone, Copy)]
@@ -168,7 +174,8 @@ pub(super) async fn export(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(pages)).into_response())
 }
 
-/// Records every request that may change something, before its answer is sent.
+/// Records every request that may change something or reads the audit log, before its answer is
+/// sent.
 ///
 /// Runs inside [`super::access`]: a refused request changes nothing and fills no log. A change of
 /// stored data is recorded at its commit ([`Author`]), even if the client disconnects. This
@@ -183,8 +190,18 @@ pub(super) async fn record(
 ) -> Response {
     let changes =
         [Method::PUT, Method::POST, Method::DELETE, Method::PATCH].contains(request.method());
-    let Some(route) = path.filter(|_| changes) else { return next.run(request).await };
-    let target = request.uri().path().to_owned();
+    let reads = path
+        .as_ref()
+        .is_some_and(|path| READS_RECORDED.contains(&(request.method(), path.as_str())));
+    let Some(route) = path.filter(|_| changes || reads) else { return next.run(request).await };
+    let target = match changes {
+        true => request.uri().path().to_owned(),
+        // What was read is in the query.
+        false => {
+            let target = request.uri().path_and_query().map_or("", |target| target.as_str());
+            target.chars().take(READ_TARGET_CHARS_MAX).collect()
+        }
+    };
     let author = Author::of(AuditedAction {
         who: operator.name.clone(),
         tenant: tenant_of(route.as_str(), &target),

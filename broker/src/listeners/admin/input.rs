@@ -96,7 +96,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
     }
 }
 
-async fn path_parameter<S: Send + Sync>(
+pub(super) async fn path_parameter<S: Send + Sync>(
     parts: &mut Parts,
     state: &S,
     name: &str,

@@ -9,6 +9,7 @@
 //! - A slow or silent peer holds only one of a bounded number of connections, for a bounded time.
 
 mod access;
+mod approvals;
 mod audit;
 mod audit_verify;
 mod backends;
@@ -27,10 +28,12 @@ mod operators;
 mod overview;
 mod page;
 mod permissions;
+mod pins;
 mod policies;
 mod preconditions;
 pub mod problem;
 mod revocations;
+mod roots;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -267,12 +270,28 @@ fn api_routes() -> Router<Arc<Control>> {
         )
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/probe", post(backends::probe))
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/breaker", post(backends::breaker))
+        .route("/admin/v1/tenants/{tenant}/backends/{backend}/pins", get(pins::list))
+        .route(
+            "/admin/v1/tenants/{tenant}/backends/{backend}/pins/{kind}/{name}/diff",
+            get(pins::diff),
+        )
+        .route("/admin/v1/tenants/{tenant}/backends/{backend}/pins/approve", post(pins::approve))
+        .route("/admin/v1/tenants/{tenant}/backends/{backend}/pins/block", post(pins::block))
+        .route(
+            "/admin/v1/tenants/{tenant}/backends/{backend}/roots",
+            post(roots::add).delete(roots::remove),
+        )
         .route(
             "/admin/v1/tenants/{tenant}/policy",
             get(policies::show).put(policies::put).delete(policies::remove),
         )
         .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
         .route("/admin/v1/tenants/{tenant}/policy/report", get(policies::report))
+        .route("/admin/v1/tenants/{tenant}/approvals", get(approvals::list))
+        .route(
+            "/admin/v1/tenants/{tenant}/approvals/{id}",
+            get(approvals::show).post(approvals::decide),
+        )
         .route(
             "/admin/v1/tenants/{tenant}/connections",
             get(connections::list).post(connections::link),

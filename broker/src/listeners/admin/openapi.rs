@@ -12,8 +12,8 @@ use utoipa::{
 };
 
 use super::{
-    audit, audit_verify, backends, configuration, connections, health, issuers, live, operators,
-    overview, permissions, policies, revocations, tenants, trial,
+    approvals, audit, audit_verify, backends, configuration, connections, health, issuers, live,
+    operators, overview, permissions, pins, policies, revocations, roots, tenants, trial,
 };
 
 #[derive(OpenApi)]
@@ -26,8 +26,11 @@ use super::{
         tenants::list, tenants::show, tenants::put, tenants::remove,
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
+        roots::add, roots::remove,
+        pins::list, pins::diff, pins::approve, pins::block,
         operators::list, operators::create, operators::revoke,
         policies::show, policies::put, policies::remove, policies::check, policies::report,
+        approvals::list, approvals::show, approvals::decide,
         connections::list, connections::link, connections::remove,
         issuers::list, issuers::show, issuers::put, issuers::remove,
         revocations::list, revocations::create, revocations::remove,

@@ -44,6 +44,8 @@ macro_rules! on_every_ground {
 
 mod accounts;
 mod admin_api;
+mod approvals;
+mod apps;
 mod clients;
 mod conformance;
 mod conformance_accounts;
@@ -56,6 +58,7 @@ mod issuers;
 mod logins;
 pub(crate) mod moves;
 mod oidc;
+mod pinned;
 mod process;
 mod sandboxed;
 mod wires;

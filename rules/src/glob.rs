@@ -2,28 +2,28 @@
 
 /// A pattern, split at its stars.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Glob {
+pub(crate) struct Glob {
     parts: Vec<Box<str>>,
 }
 
 impl Glob {
-    pub(super) fn new(pattern: &str) -> Self {
+    pub(crate) fn new(pattern: &str) -> Self {
         Self { parts: pattern.split('*').map(Into::into).collect() }
     }
 
     /// Returns whether the pattern is a text without a star.
-    pub(super) fn is_literal(&self) -> bool {
+    pub(crate) fn is_literal(&self) -> bool {
         self.parts.len() == 1
     }
 
     /// Returns the text before the first star.
-    pub(super) fn prefix(&self) -> &str {
+    pub(crate) fn prefix(&self) -> &str {
         &self.parts[0]
     }
 
     /// Returns whether the whole text matches. Each part takes its first place, so the time grows
     /// with the product of text and pattern at most.
-    pub(super) fn matches(&self, text: &str) -> bool {
+    pub(crate) fn matches(&self, text: &str) -> bool {
         let Some(rest) = text.strip_prefix(self.prefix()) else { return false };
         let Some((last, middle)) = self.parts[1..].split_last() else { return rest.is_empty() };
         let Some(mut rest) = rest.strip_suffix(&**last) else { return false };

@@ -1,0 +1,127 @@
+//! Measures what pins cost when one of a hundred backends shows another list: reading its list with
+//! the definitions, comparing its tools with those of the others, and building the catalog again.
+//! Five thousand tools in all.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    hint::black_box,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use benches::{Scale, Table, median, shown};
+use bytes::Bytes;
+use protocol::{
+    capabilities::ServerCapabilities,
+    handshake::InitializeResult,
+    ids::{BackendId, TenantId},
+    version::Version,
+};
+use rules::{
+    catalog::{BackendLists, Catalog, HeldParts, ListKind, TaskHost, read_page_pinned},
+    pins::{EntryPin, IgnoredMembers, Neighbours, PinBook, PinMode},
+};
+use serde_json::json;
+
+const BACKENDS: usize = 100;
+const TOOLS: usize = 50;
+
+type Lists = BTreeMap<BackendId, Arc<BackendLists>>;
+
+fn main() -> ExitCode {
+    benches::main("pins", bench)
+}
+
+async fn bench(scale: Scale) -> anyhow::Result<()> {
+    let mut others = Lists::new();
+    for number in 1..BACKENDS {
+        let (id, lists) = read(number, &others, true)?;
+        others.insert(id, Arc::new(lists));
+    }
+    let tenant = TenantId::parse("acme")?;
+    let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
+    let rounds = scale.of(31, 1);
+    let mut times = [const { Vec::new() }; 2];
+    for _ in 0..rounds {
+        for (is_pinned, times) in [false, true].into_iter().zip(&mut times) {
+            let begun = Instant::now();
+            let (id, lists) = read(0, &others, is_pinned)?;
+            let mut all = others.clone();
+            all.insert(id, Arc::new(lists));
+            black_box(Catalog::build(tenant.clone(), key.clone(), all));
+            times.push(begun.elapsed().as_secs_f64());
+        }
+    }
+    let [without, with] = times.map(median);
+    let secs = |time: f64| shown(Duration::from_secs_f64(time));
+    let mut table = Table::new(["what", "without pins", "with pins", "ratio"]);
+    let ratio = format!("{:.2}", with / without);
+    table.row(["a change of one backend".to_owned(), secs(without), secs(with), ratio]);
+    table.print("Another list of one of 100 backends with 5,000 tools");
+    Ok(())
+}
+
+/// Reads the list of a backend as the broker does when it changes.
+fn read(
+    number: usize,
+    others: &Lists,
+    is_pinned: bool,
+) -> anyhow::Result<(BackendId, BackendLists)> {
+    let id = BackendId::parse(&format!("backend-{number}"))?;
+    let tools: Vec<serde_json::Value> = (0..TOOLS).map(|tool| described(number, tool)).collect();
+    let list = json!({"tools": tools}).to_string();
+    let ignored = IgnoredMembers::default();
+    let pinned = is_pinned.then_some(&ignored);
+    let host = TaskHost::Broker;
+    let mut page = read_page_pinned(ListKind::Tools, &id, host, list.as_bytes(), pinned)
+        .map_err(anyhow::Error::msg)?;
+    if is_pinned {
+        let mut neighbours = Neighbours::default();
+        for (other, lists) in others {
+            for tool in &lists.tools {
+                neighbours.add(other.as_str(), &tool.key, &tool.exposed_key);
+            }
+        }
+        let own: HashSet<&str> = page.entries.iter().map(|tool| tool.key.as_str()).collect();
+        for definition in &mut page.definitions {
+            definition.compare(&neighbours, &own);
+        }
+    }
+    let mut lists = BackendLists {
+        server: Arc::new(InitializeResult {
+            version: Version::LATEST_WITH_SESSIONS,
+            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).context("capabilities")?,
+            server_info: Bytes::from_static(b"{}"),
+            server_name: "files".to_owned(),
+            server_version: String::new(),
+            instructions: None,
+        }),
+        tools: page.entries,
+        prompts: Vec::new(),
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        stale: false,
+        held: HeldParts::default(),
+    };
+    if is_pinned {
+        lists.mark_held(&PinBook::default(), PinMode::Observe, EntryPin::default());
+    }
+    Ok((id, lists))
+}
+
+/// Returns a tool of about a kilobyte.
+fn described(backend: usize, tool: usize) -> serde_json::Value {
+    let text = "Reads the rows of a table that a filter selects, and returns them in pages. ";
+    let property = |number: usize| {
+        (format!("argument_{number}"), json!({"type": "string", "description": text}))
+    };
+    let properties: serde_json::Map<_, _> = (0..6).map(property).collect();
+    json!({
+        "name": format!("read_rows_{backend}_{tool}"),
+        "description": text.repeat(3),
+        "inputSchema": {"type": "object", "properties": properties},
+        "annotations": {"readOnlyHint": true},
+    })
+}

@@ -1,0 +1,412 @@
+//! Holds the lists of one backend to its pins, before a client sees them.
+//!
+//! The catalog refresh hands every list that it read to [`PinKeeper::admit`], and every own list of
+//! a link to [`PinKeeper::admit_own`]. Both store what they see first, so that a crash cannot make a
+//! changed definition a new one. Invariants:
+//!
+//! - [`PinKeeper::publish`] alone stores lists that a client sees, and marks what is held in them by
+//!   the pins as known at that moment.
+//! - Without the store, modes that hold objects hold what they have no pin for.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::{BackendId, TenantId},
+};
+use records::{PinKey, PinKind, PinSighting, StoredPin};
+use rules::{
+    catalog::{self, BackendLists, CatalogEntry, ListKind},
+    limits::{
+        LEFT_OUT_LOGGED_MAX,
+        pins::{PINS_PER_BACKEND_MAX, PINS_STORED_AT_ONCE},
+    },
+    pins::{
+        EntryPin, FindingSeverity, Fingerprint, IgnoredMembers, Neighbours, PinBook, PinDefinition,
+        PinMode, PinState,
+    },
+};
+
+use crate::{
+    config::spec::PinSettings,
+    context::Context,
+    metrics::PinCounts,
+    persistence::{StoreError, fault_point},
+};
+
+/// The pins of one backend, as this replica knows them.
+#[derive(Debug)]
+pub struct PinKeeper {
+    pub mode: PinMode,
+    tenant: TenantId,
+    backend: BackendId,
+    shared: Arc<Context>,
+    ignored: IgnoredMembers,
+    known: Mutex<KnownPins>,
+}
+
+/// What this replica knows of the stored pins, and what it told the store.
+#[derive(Debug, Default)]
+struct KnownPins {
+    book: PinBook,
+    is_loaded: bool,
+    /// Number of decisions at the last load.
+    decisions: i64,
+    /// What the store holds as seen last, as far as this replica knows.
+    told: HashMap<PinKey, Told>,
+    /// Objects that only the own lists of links show.
+    own: HashSet<PinKey>,
+    instructions: EntryPin,
+    /// What the metrics count of this backend.
+    counted: PinCounts,
+    /// The backend is removed or replaced.
+    is_ended: bool,
+}
+
+/// A sighting, as the store has it.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    fingerprint: Option<Fingerprint>,
+    findings: String,
+}
+
+/// Extent of the definitions that are pinned together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PinScope {
+    /// All lists: what is missing is not listed any more.
+    Lists,
+    /// A list that one link shows.
+    Link,
+    /// The program of the backend.
+    Command,
+}
+
+impl PinKeeper {
+    pub fn new(
+        tenant: TenantId,
+        backend: BackendId,
+        settings: &PinSettings,
+        shared: Arc<Context>,
+    ) -> Self {
+        let (mode, ignored) = settings.rules();
+        Self { mode, tenant, backend, shared, ignored, known: Mutex::default() }
+    }
+
+    /// Returns the members that are no part of definitions. `None`: nothing is pinned.
+    pub fn ignored(&self) -> Option<&IgnoredMembers> {
+        (self.mode != PinMode::Off).then_some(&self.ignored)
+    }
+
+    /// Takes over what the keeper of the replaced backend knows.
+    pub fn inherit(&self, replaced: &Self) {
+        if self.mode == PinMode::Off || replaced.mode == PinMode::Off {
+            return;
+        }
+        let mut known = self.known.lock();
+        let before = replaced.known.lock();
+        (known.book, known.instructions) = (before.book.clone(), before.instructions);
+    }
+
+    /// Returns the number of operators' decisions at the last load.
+    pub fn decisions(&self) -> i64 {
+        self.known.lock().decisions
+    }
+
+    /// Ends the part of a removed backend in the metrics.
+    pub fn end(&self) {
+        let mut known = self.known.lock();
+        known.is_ended = true;
+        self.count(&mut known, PinCounts::default());
+    }
+
+    /// Refuses requests to a backend whose definitions are unknown, if its pins hold what is
+    /// unknown.
+    pub fn admits(&self, is_never_reached: bool) -> Result<(), Refusal> {
+        if !self.mode.holds_unknown() || !is_never_reached {
+            return Ok(());
+        }
+        let text = "the definitions of the backend are not known yet, and it is held to its pins";
+        Err(Refusal::new(ErrorKind::BackendUnavailable, text))
+    }
+
+    /// Stores lists for clients in the place of the backend's lists. What the pins hold is marked in
+    /// them.
+    pub fn publish(&self, place: &ArcSwapOption<BackendLists>, lists: BackendLists) {
+        self.publish_as(&mut self.known.lock(), place, lists);
+    }
+
+    /// Marks what the pins hold by now in the backend's lists.
+    pub fn publish_again(&self, place: &ArcSwapOption<BackendLists>) {
+        let mut known = self.known.lock(); // lists that were just read are not replaced by older ones
+        if let Some(lists) = place.load_full() {
+            self.publish_as(&mut known, place, (*lists).clone());
+        }
+    }
+
+    fn publish_as(
+        &self,
+        known: &mut KnownPins,
+        place: &ArcSwapOption<BackendLists>,
+        mut lists: BackendLists,
+    ) {
+        lists.mark_held(&known.book, self.mode, known.instructions);
+        if self.mode != PinMode::Off && !known.is_ended {
+            let counts = counts(known, &lists);
+            self.count(known, counts);
+        }
+        place.store(Some(Arc::new(lists)));
+    }
+
+    /// Pins the lists of the backend as they were read. `others` are the lists of the tenant's other
+    /// backends. Returns the lists with what the scanner says about their entries, and whether the
+    /// store took what they show.
+    pub async fn admit(
+        &self,
+        mut lists: BackendLists,
+        mut definitions: Vec<PinDefinition>,
+        others: impl Fn() -> Vec<(BackendId, Arc<BackendLists>)>,
+    ) -> (BackendLists, bool) {
+        if self.mode == PinMode::Off {
+            return (lists, true);
+        }
+        find_look_alikes(&mut lists, &mut definitions, &others());
+        let instructions = lists.server.instructions.as_deref().map(PinDefinition::of_instructions);
+        let pin = instructions.as_ref().map(PinDefinition::entry_pin).unwrap_or_default();
+        self.known.lock().instructions = pin;
+        definitions.extend(instructions);
+        let is_stored = self.record(definitions, PinScope::Lists).await;
+        (lists, is_stored)
+    }
+
+    /// Pins a list that the backend shows to one link, and marks what is held in it. Resources of
+    /// single sessions are pinned only where they are held without a pin, because each session may
+    /// have others.
+    pub async fn admit_own(
+        &self,
+        kind: ListKind,
+        mut entries: Vec<CatalogEntry>,
+        definitions: Vec<PinDefinition>,
+    ) -> Vec<CatalogEntry> {
+        if self.mode == PinMode::Off {
+            return entries;
+        }
+        if kind != ListKind::Resources || self.mode.holds_unknown() {
+            self.record(definitions, PinScope::Link).await;
+        }
+        catalog::mark_held(&self.known.lock().book, self.mode, kind, &mut entries);
+        entries
+    }
+
+    /// Stores the definitions that the store does not have as they are now. Returns false if it did
+    /// not take them.
+    pub(super) async fn record(&self, definitions: Vec<PinDefinition>, scope: PinScope) -> bool {
+        let recorded = self.try_record(definitions, scope).await;
+        if let Err(error) = &recorded {
+            tracing::warn!(tenant = %self.tenant, backend = %self.backend, %error, "what a backend shows could not be pinned yet");
+        }
+        recorded.is_ok()
+    }
+
+    async fn try_record(
+        &self,
+        definitions: Vec<PinDefinition>,
+        scope: PinScope,
+    ) -> Result<(), StoreError> {
+        let is_first = !self.known.lock().is_loaded;
+        if is_first {
+            self.load().await?;
+        }
+        fault_point::hit("pins.sighted");
+        let (seen, gone) = news(&mut self.known.lock(), definitions, scope);
+        if seen.is_empty() && gone.is_empty() {
+            return Ok(());
+        }
+        self.log_news(&seen, is_first);
+        let seen: Vec<PinSighting> = seen.into_iter().map(|(sighting, _)| sighting).collect();
+        self.store(&[], &gone).await?;
+        for chunk in seen.chunks(PINS_STORED_AT_ONCE) {
+            self.store(chunk, &[]).await?;
+        }
+        Ok(())
+    }
+
+    async fn store(&self, seen: &[PinSighting], gone: &[PinKey]) -> Result<(), StoreError> {
+        if seen.is_empty() && gone.is_empty() {
+            return Ok(());
+        }
+        let (durable, max) = (&self.shared.durable, PINS_PER_BACKEND_MAX);
+        let work = durable.store.record_sightings(&self.tenant, &self.backend, seen, gone, max);
+        let stored = durable.ask("record_sightings", work).await?;
+        if stored.len() < seen.len() {
+            tracing::warn!(tenant = %self.tenant, backend = %self.backend, max, "a backend has too many pins, new objects are not pinned");
+        }
+        note_stored(&mut self.known.lock(), seen, &stored, gone);
+        Ok(())
+    }
+
+    /// Loads the pins with the decisions of operators from the store.
+    pub async fn load(&self) -> Result<(), StoreError> {
+        if self.mode == PinMode::Off {
+            return Ok(());
+        }
+        let durable = &self.shared.durable;
+        let pins = durable.store.pins_of(&self.tenant, &self.backend);
+        let pins = durable.ask("pins_of", pins).await?;
+        let mut known = self.known.lock();
+        known.book.merge(&pins);
+        known.decisions = pins.iter().map(|pin| pin.decisions).sum();
+        if !std::mem::replace(&mut known.is_loaded, true) {
+            known.told = pins.into_iter().filter(|pin| pin.is_listed).map(told).collect();
+        }
+        Ok(())
+    }
+
+    /// Logs what is new at a backend.
+    fn log_news(&self, seen: &[(PinSighting, PinState)], is_first: bool) {
+        let (tenant, backend) = (&self.tenant, &self.backend);
+        let changed = seen.iter().filter(|(_, state)| *state == PinState::Changed);
+        for (one, _) in changed.clone().take(LEFT_OUT_LOGGED_MAX) {
+            let (kind, name, hash) = (one.key.kind.name(), &one.key.name, &one.hash);
+            let is_held = self.mode.holds(PinState::Changed, false);
+            tracing::warn!(%tenant, %backend, kind, ?name, hash, is_held, "a definition is not the one that was pinned");
+        }
+        let serious = seen.iter().filter(|(one, _)| one.findings.contains("\"serious\""));
+        for (one, _) in serious.take(LEFT_OUT_LOGGED_MAX) {
+            let (kind, name, findings) = (one.key.kind.name(), &one.key.name, &one.findings);
+            tracing::warn!(%tenant, %backend, kind, ?name, ?findings, "the scanner found something in a definition");
+        }
+        let (all, changed) = (seen.len(), changed.count());
+        if is_first {
+            tracing::debug!(%tenant, %backend, all, changed, "the lists of a backend are pinned");
+        } else {
+            tracing::info!(%tenant, %backend, all, changed, "a backend shows other definitions");
+        }
+    }
+
+    /// Moves the metrics to these counts.
+    fn count(&self, known: &mut KnownPins, now: PinCounts) {
+        let before = std::mem::replace(&mut known.counted, now);
+        self.shared.metrics.pins.moved(before, now);
+    }
+}
+
+fn told(pin: StoredPin) -> (PinKey, Told) {
+    let fingerprint = Fingerprint::parse(&pin.seen_hash);
+    (pin.key, Told { fingerprint, findings: pin.findings })
+}
+
+type News = (Vec<(PinSighting, PinState)>, Vec<PinKey>);
+
+/// Returns what the store does not have yet, with the state that it has here, and what it has but
+/// the backend does not list any more.
+fn news(known: &mut KnownPins, definitions: Vec<PinDefinition>, scope: PinScope) -> News {
+    let mut listed = HashSet::new();
+    let mut seen = Vec::new();
+    for definition in definitions {
+        let key = PinKey { kind: definition.kind, name: definition.name };
+        if !listed.insert(key.clone()) {
+            continue; // clients see the first of several entries with one name
+        }
+        match scope {
+            PinScope::Link if !known.told.contains_key(&key) => drop(known.own.insert(key.clone())),
+            PinScope::Lists => drop(known.own.remove(&key)),
+            PinScope::Link | PinScope::Command => {}
+        }
+        let findings = serde_json::to_string(&definition.findings).unwrap_or_default();
+        let fingerprint = Some(definition.fingerprint);
+        let is_told = known
+            .told
+            .get(&key)
+            .is_some_and(|told| told.fingerprint == fingerprint && told.findings == findings);
+        if !is_told {
+            let state = known.book.state(key.kind, &key.name, definition.fingerprint);
+            let hash = definition.fingerprint.to_string();
+            let sighting = PinSighting { key, hash, definition: definition.text, findings };
+            seen.push((sighting, state.unwrap_or(PinState::Pending)));
+        }
+    }
+    let is_gone = |key: &&PinKey| {
+        key.kind != PinKind::Command && !listed.contains(*key) && !known.own.contains(*key)
+    };
+    let gone = match scope {
+        PinScope::Lists => known.told.keys().filter(is_gone).cloned().collect(),
+        PinScope::Link | PinScope::Command => Vec::new(),
+    };
+    (seen, gone)
+}
+
+fn note_stored(
+    known: &mut KnownPins,
+    sightings: &[PinSighting],
+    stored: &[StoredPin],
+    gone: &[PinKey],
+) {
+    known.book.merge(stored);
+    for key in gone {
+        known.told.remove(key);
+    }
+    for sighting in sightings {
+        let fingerprint = Fingerprint::parse(&sighting.hash);
+        let told = Told { fingerprint, findings: sighting.findings.clone() };
+        known.told.insert(sighting.key.clone(), told);
+    }
+}
+
+/// Adds the findings about tools that pass for those of other backends.
+fn find_look_alikes(
+    lists: &mut BackendLists,
+    definitions: &mut [PinDefinition],
+    others: &[(BackendId, Arc<BackendLists>)],
+) {
+    if lists.tools.is_empty() || others.is_empty() {
+        return;
+    }
+    let mut neighbours = Neighbours::default();
+    for (other, lists) in others {
+        for tool in &lists.tools {
+            neighbours.add(other.as_str(), &tool.key, &tool.exposed_key);
+        }
+    }
+    let names: Vec<String> = lists.tools.iter().map(|tool| tool.key.clone()).collect();
+    let own: HashSet<&str> = names.iter().map(String::as_str).collect();
+    let mut serious = HashSet::new();
+    let tools = definitions.iter_mut().filter(|definition| definition.kind == PinKind::Tool);
+    for definition in tools {
+        definition.compare(&neighbours, &own);
+        if definition.entry_pin().has_serious_finding {
+            serious.insert(definition.name.as_str());
+        }
+    }
+    for tool in &mut lists.tools {
+        tool.pin.has_serious_finding |= serious.contains(tool.key.as_str());
+    }
+}
+
+/// Counts the listed objects of a backend by the state of their pins.
+fn counts(known: &KnownPins, lists: &BackendLists) -> PinCounts {
+    let mut counts = PinCounts::default();
+    let mut add = |kind, name: &str, pin: EntryPin| {
+        if let Some(state) = pin.fingerprint.and_then(|seen| known.book.state(kind, name, seen)) {
+            counts.states[state as usize] += 1;
+        }
+    };
+    for kind in ListKind::ALL {
+        for entry in lists.entries(kind) {
+            add(kind.pin_kind(), &entry.key, entry.pin);
+        }
+    }
+    add(PinKind::Instructions, PinKind::Instructions.name(), known.instructions);
+    for told in known.told.values() {
+        for (count, severity) in counts.findings.iter_mut().zip(FindingSeverity::ALL) {
+            *count +=
+                i64::try_from(told.findings.matches(&format!("\"{}\"", severity.name())).count())
+                    .unwrap_or(i64::MAX);
+        }
+    }
+    counts
+}

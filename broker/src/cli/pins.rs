@@ -1,0 +1,331 @@
+//! Commands about pins: the definitions that backends show, and what operators approved of them.
+
+use std::{collections::BTreeMap, io::Write as _, path::Path};
+
+use http::Method;
+use protocol::ids::BackendId;
+use records::PinKind;
+use rules::pins::LockFile;
+use serde_json::{Value, json};
+
+use super::{
+    args::{OutputOptions, TenantArg},
+    bodies::read_file,
+    client::{AdminClient, ClientError, escape},
+    key_args::PinCommand,
+    output::{CommandOutput, render},
+    table::{self, Column},
+};
+
+const PINS: &[Column] = &[
+    ("backend", "backend"),
+    ("kind", "kind"),
+    ("name", "name"),
+    ("state", "state"),
+    ("held", "held"),
+    ("findings", "rules"),
+    ("decided by", "decided_by"),
+];
+const CHANGES: &[Column] =
+    &[("member", "pointer"), ("before", "before"), ("after", "after"), ("text", "text")];
+const FINDINGS: &[Column] =
+    &[("rule", "rule"), ("severity", "severity"), ("member", "pointer"), ("excerpt", "excerpt")];
+const DIFF: &[Column] = &[("kind", "kind"), ("name", "name"), ("state", "state"), ("hash", "hash")];
+
+/// Name of the lock file, if none is given.
+pub(super) const LOCK_FILE: &str = "mcp-broker.lock";
+
+pub(super) async fn pins(
+    client: &AdminClient,
+    command: PinCommand,
+) -> Result<CommandOutput, ClientError> {
+    match command {
+        PinCommand::List { backend, state, of, output } => {
+            let wanted = |pin: &Value| state.as_deref().is_none_or(|state| pin["state"] == state);
+            let pins: Vec<Value> =
+                all_pins(client, &of, backend.as_ref()).await?.into_iter().filter(wanted).collect();
+            let answer = json!({"pins": pins});
+            Ok(render(&answer, &output, |answer| table::rows(&with_rules(answer), PINS)))
+        }
+        PinCommand::Diff { object, of, output } => {
+            let (backend, kind, name) = named(&object)?;
+            let path = format!("{}/{}/{}/diff", path(&of, &backend), kind.name(), escape(&name));
+            let answer = client.request(Method::GET, &path, None).await?;
+            Ok(render(&answer, &output, explained))
+        }
+        PinCommand::Approve { object, hash, all, backend, locked, of, output } => {
+            let asked = match (object, backend) {
+                (Some(object), None) => {
+                    let (backend, kind, name) = named(&object)?;
+                    let hash = match hash {
+                        Some(hash) => hash,
+                        None => seen_hash(client, &of, &backend, kind, &name).await?,
+                    };
+                    let item = json!({"kind": kind.name(), "name": name, "hash": hash});
+                    vec![(backend, json!({"items": [item]}))]
+                }
+                (None, Some(backend)) if all => vec![(backend, json!({"all": true}))],
+                (None, backend) => match locked {
+                    Some(file) => locked_items(&read_lock(&file)?, backend.as_ref())?,
+                    None => return Err(ClientError::Usage(WHAT_TO_APPROVE.to_owned())),
+                },
+                (Some(_), Some(_)) => return Err(ClientError::Usage(WHAT_TO_APPROVE.to_owned())),
+            };
+            decide(client, &of, "approve", asked, &output).await
+        }
+        PinCommand::Block { object, of, output } => {
+            let (backend, kind, name) = named(&object)?;
+            let item = json!({"kind": kind.name(), "name": name});
+            decide(client, &of, "block", vec![(backend, json!({"items": [item]}))], &output).await
+        }
+        PinCommand::Export { backend, of } => {
+            let pins = all_pins(client, &of, backend.as_ref()).await?;
+            let text = lock_of(&of, &pins, accepted).to_text();
+            Ok(CommandOutput { out: text, note: String::new() })
+        }
+        PinCommand::Verify { file, backend, of } => {
+            let mut locked = read_lock(&file)?;
+            let pins = all_pins(client, &of, backend.as_ref()).await?;
+            if locked.tenant != of.tenant.as_str() {
+                let text = format!("{} is of the tenant {}", file.display(), locked.tenant);
+                return Err(ClientError::Refused { detail: text });
+            }
+            if let Some(backend) = &backend {
+                locked.backends.retain(|name, _| name == backend.as_str());
+            }
+            verified(&locked, &lock_of(&of, &pins, seen))
+        }
+    }
+}
+
+const WHAT_TO_APPROVE: &str =
+    "give BACKEND/KIND/NAME, or --all with --backend, or --locked with a lock file";
+
+/// Returns what the backends show now, compared with a lock file.
+fn verified(locked: &LockFile, now: &LockFile) -> Result<CommandOutput, ClientError> {
+    let differences = locked.differences(now);
+    if differences.is_empty() {
+        let count: usize =
+            locked.backends.values().flat_map(|kinds| kinds.values().map(BTreeMap::len)).sum();
+        return Ok(CommandOutput {
+            out: format!("ok: {count} definitions\n"),
+            note: String::new(),
+        });
+    }
+    let mut lines = String::new();
+    for difference in &differences {
+        lines += &format!("{}: {}\n", table::clean(&difference.object), difference.problem);
+    }
+    let _closed = std::io::stdout().lock().write_all(lines.as_bytes());
+    let detail = format!("{} definitions differ from the lock file", differences.len());
+    Err(ClientError::Refused { detail })
+}
+
+async fn decide(
+    client: &AdminClient,
+    of: &TenantArg,
+    verb: &str,
+    asked: Vec<(BackendId, Value)>,
+    output: &OutputOptions,
+) -> Result<CommandOutput, ClientError> {
+    let mut pins = Vec::new();
+    for (backend, body) in asked {
+        let path = format!("{}/{verb}", path(of, &backend));
+        let answer = client.request(Method::POST, &path, Some(&body)).await?;
+        pins.extend(of_backend(answer, &backend));
+    }
+    let answer = json!({"pins": pins});
+    Ok(render(&answer, output, |answer| table::rows(&with_rules(answer), PINS)))
+}
+
+/// Returns the pins of one backend, or of all backends of the tenant.
+async fn all_pins(
+    client: &AdminClient,
+    of: &TenantArg,
+    backend: Option<&BackendId>,
+) -> Result<Vec<Value>, ClientError> {
+    let backends = match backend {
+        Some(backend) => vec![backend.clone()],
+        None => {
+            let path = format!("tenants/{}/backends", of.tenant);
+            let answer = client.request(Method::GET, &path, None).await?;
+            let names = answer["backends"].as_array().into_iter().flatten();
+            names.filter_map(|one| BackendId::parse(one["backend"].as_str()?).ok()).collect()
+        }
+    };
+    let mut pins = Vec::new();
+    for backend in backends {
+        let answer = client.request(Method::GET, &path(of, &backend), None).await?;
+        pins.extend(of_backend(answer, &backend));
+    }
+    Ok(pins)
+}
+
+/// Returns the pins of an answer, each with its backend.
+fn of_backend(mut answer: Value, backend: &BackendId) -> Vec<Value> {
+    let Value::Array(mut pins) = answer["pins"].take() else { return Vec::new() };
+    pins.iter_mut().for_each(|pin| pin["backend"] = backend.as_str().into());
+    pins
+}
+
+/// Returns the pins of an answer, each with the rules of its findings.
+fn with_rules(answer: &Value) -> Value {
+    let mut pins = answer["pins"].clone();
+    for pin in pins.as_array_mut().into_iter().flatten() {
+        let findings = pin["findings"].as_array().into_iter().flatten();
+        pin["rules"] = findings.map(|finding| finding["rule"].clone()).collect();
+    }
+    pins
+}
+
+async fn seen_hash(
+    client: &AdminClient,
+    of: &TenantArg,
+    backend: &BackendId,
+    kind: PinKind,
+    name: &str,
+) -> Result<String, ClientError> {
+    let path = format!("{}/{}/{}/diff", path(of, backend), kind.name(), escape(name));
+    let answer = client.request(Method::GET, &path, None).await?;
+    Ok(answer["hash"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Returns a difference for people: the members, then the findings.
+fn explained(answer: &Value) -> String {
+    let mut text = table::facts(answer, DIFF);
+    for change in answer["changes"].as_array().into_iter().flatten() {
+        text += "\n";
+        text += &table::facts(change, CHANGES);
+    }
+    if answer["changes"].as_array().is_some_and(Vec::is_empty) {
+        text += "no difference from the accepted definition\n";
+    }
+    if answer["findings"].as_array().is_some_and(|findings| !findings.is_empty()) {
+        text += "\n";
+        text += &table::rows(&answer["findings"], FINDINGS);
+    }
+    text
+}
+
+fn path(of: &TenantArg, backend: &BackendId) -> String {
+    format!("tenants/{}/backends/{backend}/pins", of.tenant)
+}
+
+/// Splits `BACKEND/NAME` of a tool, or `BACKEND/KIND/NAME`.
+fn named(object: &str) -> Result<(BackendId, PinKind, String), ClientError> {
+    let usage = || {
+        let kinds = PinKind::ALL.map(PinKind::name).join(", ");
+        ClientError::Usage(format!(
+            "{object} is not BACKEND/KIND/NAME, or BACKEND/NAME of a tool; kinds: {kinds}"
+        ))
+    };
+    let (backend, rest) = object.split_once('/').ok_or_else(usage)?;
+    let backend = BackendId::parse(backend).map_err(|_| usage())?;
+    if let Some((kind, name)) = rest.split_once('/')
+        && let Some(kind) = PinKind::of_name(kind)
+    {
+        return Ok((backend, kind, name.to_owned()));
+    }
+    match PinKind::of_name(rest) {
+        Some(kind @ (PinKind::Instructions | PinKind::Command)) => {
+            Ok((backend, kind, kind.name().to_owned()))
+        }
+        _ => Ok((backend, PinKind::Tool, rest.to_owned())),
+    }
+}
+
+/// Returns the hash of a pin that a lock file holds: what an operator approved last, or else the
+/// first definition.
+fn accepted(pin: &Value) -> Option<&str> {
+    let approved = pin["approved"].as_array().and_then(|approved| approved.first());
+    let is_out = pin["state"] == "blocked" || pin["state"] == "gone";
+    approved.unwrap_or(&pin["first"]).as_str().filter(|_| !is_out)
+}
+
+/// Returns the hash that a backend shows now.
+fn seen(pin: &Value) -> Option<&str> {
+    pin["hash"].as_str().filter(|_| pin["state"] != "gone" && pin["state"] != "blocked")
+}
+
+fn lock_of(of: &TenantArg, pins: &[Value], hash: fn(&Value) -> Option<&str>) -> LockFile {
+    let mut lock = LockFile::new(of.tenant.as_str());
+    for pin in pins {
+        let text = |member: &str| pin[member].as_str().unwrap_or_default();
+        if let (Some(kind), Some(hash)) = (PinKind::of_name(text("kind")), hash(pin)) {
+            lock.add(text("backend"), kind, text("name"), hash);
+        }
+    }
+    lock
+}
+
+/// Returns one approval for each backend of a lock file.
+fn locked_items(
+    lock: &LockFile,
+    only: Option<&BackendId>,
+) -> Result<Vec<(BackendId, Value)>, ClientError> {
+    let mut asked = Vec::new();
+    for (backend, kinds) in &lock.backends {
+        let name = BackendId::parse(backend)
+            .map_err(|error| ClientError::Usage(format!("backends.{backend}: {error}")))?;
+        if only.is_some_and(|only| *only != name) {
+            continue;
+        }
+        let items = kinds.iter().flat_map(|(kind, names)| {
+            names.iter().map(move |(name, hash)| json!({"kind": kind, "name": name, "hash": hash}))
+        });
+        asked.push((name, json!({"items": items.collect::<Vec<_>>()})));
+    }
+    Ok(asked)
+}
+
+/// Reads a lock file. An error names every fault with its place.
+pub(super) fn read_lock(file: &Path) -> Result<LockFile, ClientError> {
+    LockFile::parse(&read_file(file)?).map_err(|faults| {
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        ClientError::Usage(format!("{}: {}", file.display(), faults.join("; ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_named_by_backend_kind_and_name() {
+        for (object, expected) in [
+            ("files/read_file", ("files", PinKind::Tool, "read_file")),
+            ("files/tool/a/b", ("files", PinKind::Tool, "a/b")),
+            ("files/resource/file:///a/b", ("files", PinKind::Resource, "file:///a/b")),
+            ("files/instructions", ("files", PinKind::Instructions, "instructions")),
+            ("files/command", ("files", PinKind::Command, "command")),
+            ("files/thing/x", ("files", PinKind::Tool, "thing/x")),
+        ] {
+            let (backend, kind, name) = named(object).unwrap();
+            assert_eq!((backend.as_str(), kind, name.as_str()), expected, "{object}");
+        }
+        assert!(named("files").is_err() && named("Not_A_Name/x").is_err());
+    }
+
+    #[test]
+    fn a_lock_file_holds_what_was_accepted() {
+        let of = TenantArg { tenant: protocol::ids::TenantId::parse("acme").unwrap() };
+        let hash = |number: u8| format!("v1:{number:064x}");
+        let pin = |name: &str, state: &str, approved: &[u8]| {
+            let approved: Vec<String> = approved.iter().copied().map(hash).collect();
+            json!({"backend": "b", "kind": "tool", "name": name, "state": state, "hash": hash(9), "first": hash(0), "approved": approved})
+        };
+        let pins = [
+            pin("new", "pending", &[]),
+            pin("old", "changed", &[2, 1]),
+            pin("out", "blocked", &[1]),
+            pin("gone", "gone", &[1]),
+        ];
+        let lock = lock_of(&of, &pins, accepted);
+        let tools = &lock.backends["b"]["tool"];
+        assert_eq!(
+            tools.iter().map(|(name, hash)| (name.as_str(), hash.clone())).collect::<Vec<_>>(),
+            [("new", hash(0)), ("old", hash(2)),]
+        );
+        assert_eq!(lock.differences(&lock_of(&of, &pins, seen)).len(), 2);
+    }
+}

@@ -1,0 +1,152 @@
+//! What pins keep from clients, in the lists of one backend and in the catalog.
+//!
+//! Held entries stay in the lists of their backend, marked. The catalog neither lists nor resolves
+//! them, and knows them only to refuse their use.
+
+use std::{collections::HashSet, sync::Arc};
+
+use protocol::ids::BackendId;
+use records::PinKind;
+
+use super::{BackendLists, CatalogEntry, ListKind};
+use crate::{
+    maps::FastMap,
+    pins::{EntryPin, PinBook, PinMode},
+};
+
+/// Parts of a backend besides its entries that are kept from clients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HeldParts {
+    /// Tools and prompts that no list shows.
+    pub unlisted: bool,
+    pub instructions: bool,
+}
+
+impl BackendLists {
+    /// Marks everything that is kept from clients. `instructions` is what the pins say about those
+    /// of the server.
+    pub fn mark_held(&mut self, book: &PinBook, mode: PinMode, instructions: EntryPin) {
+        for kind in ListKind::ALL {
+            mark_held(book, mode, kind, self.entries_mut(kind));
+        }
+        let kind = PinKind::Instructions;
+        self.held = HeldParts {
+            unlisted: mode.holds_unknown(),
+            instructions: self.server.instructions.is_some()
+                && book.holds(mode, kind, kind.name(), instructions),
+        };
+    }
+
+    /// Returns the entries of a list that clients may see.
+    pub fn listed(&self, kind: ListKind) -> impl Iterator<Item = &CatalogEntry> {
+        self.entries(kind).iter().filter(|entry| !entry.pin.is_held)
+    }
+
+    /// Returns whether a listed resource or template has this URI.
+    pub(super) fn shows_resource(&self, uri: &str) -> bool {
+        self.listed(ListKind::Resources).any(|entry| entry.key == uri)
+            || self.listed(ListKind::ResourceTemplates).any(|entry| fits(&entry.key, uri))
+    }
+
+    /// Returns the instructions of the server, unless they are held.
+    pub fn instructions(&self) -> Option<&str> {
+        self.server.instructions.as_deref().filter(|_| !self.held.instructions)
+    }
+}
+
+/// Marks the entries of one list that are kept from clients.
+pub fn mark_held(book: &PinBook, mode: PinMode, kind: ListKind, entries: &mut [CatalogEntry]) {
+    let mut held = HashSet::new();
+    for entry in &mut *entries {
+        entry.pin.is_held = book.holds(mode, kind.pin_kind(), &entry.key, entry.pin);
+        if entry.pin.is_held {
+            held.insert(entry.key.clone());
+        }
+    }
+    if !held.is_empty() {
+        // Of several entries with one name, none stands in for a held one.
+        entries.iter_mut().for_each(|entry| entry.pin.is_held |= held.contains(&entry.key));
+    }
+}
+
+/// Names of held entries, by list.
+type HeldNames = [HashSet<String>; ListKind::ALL.len()];
+
+/// The held entries of all backends.
+#[derive(Debug, Default)]
+pub(super) struct HeldEntries {
+    /// By the backend's own names.
+    own: FastMap<BackendId, HeldNames>,
+    /// By the names on the aggregated endpoint.
+    exposed: HeldNames,
+}
+
+impl HeldEntries {
+    pub(super) fn of<'a>(
+        backends: impl IntoIterator<Item = (&'a BackendId, &'a Arc<BackendLists>)>,
+    ) -> Self {
+        let mut held = Self::default();
+        for (backend, lists) in backends {
+            for kind in ListKind::ALL {
+                for entry in lists.entries(kind).iter().filter(|entry| entry.pin.is_held) {
+                    let own = held.own.entry(backend.clone()).or_default();
+                    own[kind as usize].insert(entry.key.clone());
+                    held.exposed[kind as usize].insert(entry.exposed_key.clone());
+                }
+            }
+        }
+        held
+    }
+
+    pub(super) fn has(&self, backend: &BackendId, kind: ListKind, name: &str) -> bool {
+        !self.own.is_empty()
+            && self.own.get(backend).is_some_and(|names| names[kind as usize].contains(name))
+    }
+
+    pub(super) fn has_exposed(&self, kind: ListKind, name: &str) -> bool {
+        self.exposed[kind as usize].contains(name)
+    }
+
+    /// Returns whether a URI that no list shows can be one of a held template.
+    pub(super) fn may_cover(&self, backend: &BackendId, uri: &str) -> bool {
+        let templates =
+            self.own.get(backend).map(|names| &names[ListKind::ResourceTemplates as usize]);
+        templates.is_some_and(|templates| templates.iter().any(|template| fits(template, uri)))
+    }
+}
+
+/// Returns whether a URI has the literal parts of a template (RFC 6570) in their order.
+fn fits(template: &str, uri: &str) -> bool {
+    let (first, rest) = template.split_once('{').unwrap_or((template, ""));
+    let Some(mut uri) = uri.strip_prefix(first) else { return false };
+    if first.len() == template.len() {
+        return uri.is_empty();
+    }
+    for expression in rest.split('{') {
+        let literal = expression.split_once('}').map_or("", |(_, literal)| literal);
+        match uri.find(literal) {
+            Some(at) => uri = &uri[at + literal.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_fits_the_literal_parts_of_a_template() {
+        for (template, yes, no) in [
+            ("file:///{path}", &["file:///", "file:///a/b"][..], &["file://a", "http:///a"][..]),
+            ("db://{table}/rows/{id}", &["db://a/rows/1"], &["db://a/columns/1"]),
+            ("a:{+x}z", &["a:z", "a:bz"], &["a:b"]),
+            ("a:b", &["a:b"], &["a:bc"]),
+            ("a:{unclosed", &["a:b"], &["b:"]),
+        ] {
+            yes.iter().for_each(|uri| assert!(fits(template, uri), "{template} {uri}"));
+            no.iter().for_each(|uri| assert!(!fits(template, uri), "{template} {uri}"));
+        }
+    }
+}

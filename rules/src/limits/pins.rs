@@ -1,0 +1,14 @@
+//! Limits of pins and of the scanner of definitions.
+
+/// Pins of one backend. Above it, new objects are not pinned, and modes that hold objects hold them.
+pub const PINS_PER_BACKEND_MAX: u32 = 50_000;
+/// Sightings that the broker stores in one transaction.
+pub const PINS_STORED_AT_ONCE: usize = 500;
+/// Findings that the scanner keeps of one definition.
+pub const FINDINGS_MAX: usize = 20;
+/// Text of one definition that the scanner reads. A longer one is a finding itself.
+pub const SCANNED_BYTES_MAX: usize = 256 * 1024;
+/// A description above it is a finding.
+pub const DESCRIPTION_BYTES_USUAL: usize = 4_096;
+/// A default value in a schema above it is a finding.
+pub const DEFAULT_BYTES_USUAL: usize = 256;

@@ -1,0 +1,48 @@
+//! Characters that a reader does not see.
+
+use super::{Finding, excerpt};
+use crate::pins::visible::{is_direction, is_invisible, is_tag, is_variation, is_zero_width};
+
+/// Begins a flag of emoji, whose country follows in tags.
+const FLAG: char = '\u{1f3f4}';
+
+/// Returns one finding for each kind of hidden characters in a text.
+pub(super) fn hidden(pointer: &str, text: &str) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = Vec::new();
+    let (mut before, mut in_flag) = (None, false);
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, char)) = chars.next() {
+        in_flag = char == FLAG || (in_flag && is_tag(char));
+        let after = chars.peek().map(|(_, char)| *char);
+        if is_invisible(char)
+            && !in_flag
+            && !joins_script(before, char, after)
+            && let Some(rule) = rule_of(char)
+            && findings.iter().all(|finding| finding.rule != rule)
+        {
+            let place = excerpt(text, at, at + char.len_utf8());
+            findings.push(Finding::serious(rule, pointer, &place));
+        }
+        before = Some(char);
+    }
+    findings
+}
+
+fn rule_of(char: char) -> Option<&'static str> {
+    Some(match char {
+        _ if is_direction(char) => "hidden-direction",
+        _ if is_tag(char) => "hidden-tag",
+        _ if is_variation(char) => "hidden-variation",
+        _ if is_zero_width(char) => "hidden-zero-width",
+        _ if char.is_control() => "control-character",
+        _ => return None,
+    })
+}
+
+/// Returns whether a joiner stands where scripts and emoji need it: next to characters that are not
+/// Latin.
+fn joins_script(before: Option<char>, char: char, after: Option<char>) -> bool {
+    matches!(char, '\u{200c}' | '\u{200d}')
+        && before.is_some_and(|char| !char.is_ascii())
+        && after.is_some_and(|char| !char.is_ascii())
+}

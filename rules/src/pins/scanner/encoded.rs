@@ -1,0 +1,79 @@
+//! Instructions that are written in base64, in hexadecimal or with percent signs.
+
+use base64::{
+    Engine,
+    alphabet::{STANDARD, URL_SAFE},
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+};
+
+use super::{Finding, excerpt, phrases};
+
+/// Shortest run of characters that is decoded. It is about the length of one instruction.
+const RUN_MIN: usize = 24;
+/// Smallest number of percent signs that are decoded.
+const PERCENTS_MIN: usize = 8;
+
+/// Returns the encoded texts that say something that is a finding itself.
+pub(super) fn find(pointer: &str, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut offset = 0;
+    for word in text.split(|char: char| !is_encoded(char)) {
+        let decoded = decode(word);
+        if let Some(decoded) = decoded.filter(|decoded| !phrases::find(pointer, decoded).is_empty())
+        {
+            let start = text[offset..].find(word).map_or(offset, |at| offset + at);
+            let place = format!("{} = {decoded}", excerpt(text, start, start));
+            findings.push(Finding::serious("encoded-instructions", pointer, &place));
+        }
+        offset += word.len();
+    }
+    findings
+}
+
+fn is_encoded(char: char) -> bool {
+    char.is_ascii_alphanumeric() || matches!(char, '+' | '/' | '-' | '_' | '=' | '%')
+}
+
+fn decode(word: &str) -> Option<String> {
+    if word.len() < RUN_MIN {
+        return None;
+    }
+    if word.bytes().filter(|byte| *byte == b'%').count() >= PERCENTS_MIN {
+        return readable(percent_decoded(word));
+    }
+    if word.len().is_multiple_of(2) && word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        let pairs = word.as_bytes().chunks_exact(2);
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        return readable(pairs.map(byte).collect::<Option<_>>()?);
+    }
+    let config = GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true);
+    let alphabets = [&STANDARD, &URL_SAFE].into_iter();
+    let decoded = |alphabet| GeneralPurpose::new(alphabet, config).decode(word).ok();
+    alphabets.filter_map(decoded).find_map(readable)
+}
+
+/// Returns bytes that are a text.
+fn readable(bytes: Vec<u8>) -> Option<String> {
+    String::from_utf8(bytes).ok().filter(|text| !text.chars().any(char::is_control))
+}
+
+fn percent_decoded(word: &str) -> Vec<u8> {
+    let bytes = word.as_bytes();
+    let (mut decoded, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while at < bytes.len() {
+        let pair = (bytes[at] == b'%').then(|| word.get(at + 1..at + 3)).flatten();
+        match pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
+            Some(byte) => {
+                decoded.push(byte);
+                at += 3;
+            }
+            None => {
+                decoded.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    decoded
+}
