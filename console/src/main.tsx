@@ -24,6 +24,7 @@ const VIEWS: Record<string, () => Promise<View>> = {
   connections: async () => (await import('./views/connections')).Connections,
   sessions: async () => (await import('./views/sessions')).Sessions,
   tasks: async () => (await import('./views/tasks')).Tasks,
+  approvals: async () => (await import('./views/approvals')).Approvals,
   activity: async () => (await import('./views/activity')).Activity,
   audit: async () => (await import('./views/audit')).Audit,
   keys: async () => (await import('./views/keys')).Keys,

@@ -400,6 +400,44 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/tenants/{tenant}/approvals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the calls of a tenant that wait, or waited, for the approval of a person. The newest comes first. */
+        get: operations["list_approvals"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/approvals/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows one approval. */
+        get: operations["show_approval"];
+        put?: never;
+        /**
+         * Approves or denies a call that waits.
+         *     The first decision counts; a second one is 409.
+         */
+        post: operations["decide_approval"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/tenants/{tenant}/backends": {
         parameters: {
             query?: never;
@@ -460,6 +498,77 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/tenants/{tenant}/backends/{backend}/pins": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the pins of a backend: its definitions and what operators decided about them. */
+        get: operations["list_pins"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/backends/{backend}/pins/approve": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Approves definitions on every replica: all of the named ones, or none.
+         *     A definition that is not the one seen last is refused with 409.
+         */
+        post: operations["approve_pins"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/backends/{backend}/pins/block": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Blocks objects on every replica, whatever their definitions: all of the named ones, or none. */
+        post: operations["block_pins"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/backends/{backend}/pins/{kind}/{name}/diff": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows what is new in one object since an operator accepted it. */
+        get: operations["diff_pin"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/tenants/{tenant}/backends/{backend}/probe": {
         parameters: {
             query?: never;
@@ -472,6 +581,30 @@ export interface paths {
         /** Reconnects or refreshes the lists now, and returns the result. */
         post: operations["probe_backend"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/backends/{backend}/roots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Adds a root, or gives a known one another name.
+         *     Open connections to the backend get `notifications/roots/list_changed`.
+         */
+        post: operations["add_root"];
+        /**
+         * Removes a root.
+         *     Open connections to the backend get `notifications/roots/list_changed`.
+         */
+        delete: operations["remove_root"];
         options?: never;
         head?: never;
         patch?: never;
@@ -822,6 +955,62 @@ export interface components {
             /** @description Oldest first. */
             entries: components["schemas"]["ActivityEntry"][];
         };
+        ApprovalList: {
+            approvals: components["schemas"]["ApprovalView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description A call that waits, or waited, for the approval of a person. */
+        ApprovalView: {
+            id: string;
+            /** @description Principal of the caller, as sessions show it. */
+            principal: string;
+            backend: string;
+            /** @description The backend's name of the tool. */
+            tool: string;
+            /**
+             * @description The arguments exactly as the client sent them. Only for operators who may decide; absent
+             *     once the approval has expired.
+             */
+            arguments?: unknown;
+            /** @description The same as a text, because many readers of JSON round large numbers. Absent in lists. */
+            arguments_text?: string | null;
+            /** @description Hash of the arguments with sorted members and without white space. */
+            arguments_hash: string;
+            /** @description Hash of the tool's definition. */
+            definition: string;
+            /** @description `pending`, `approved`, `denied`, `expired` or `used`. */
+            state: string;
+            /** @description Id of the policy's rule. */
+            rule: string;
+            /** @description Text of the rule. */
+            rule_reason?: string | null;
+            by?: components["schemas"]["Approvers"] | null;
+            /** @description Whether another person than the caller must decide. */
+            four_eyes: boolean;
+            created_at: string;
+            /** @description End of the time for the decision, or for the use of an approval. */
+            expires_at: string;
+            /** @description Operator who decided. */
+            decided_by?: string | null;
+            decided_at?: string | null;
+            reason?: string | null;
+            /** @description Until then, calls of the tool by the principal need no other approval. */
+            window_until?: string | null;
+        };
+        /** @description Operators who may approve: those with one of the roles, and those in one of the groups. */
+        Approvers: {
+            /**
+             * @description Roles of operators.
+             * @default []
+             */
+            roles: string[];
+            /**
+             * @description Groups of operators who signed in with a token of an issuer.
+             * @default []
+             */
+            groups: string[];
+        };
         /** @description One record of the audit log. */
         AuditEntry: {
             /**
@@ -876,6 +1065,8 @@ export interface components {
             count?: number | null;
             /** @description Replica that recorded it. */
             node: string;
+            /** @description Approval by which a call passed, or that it waited for. */
+            approval?: string | null;
         };
         AuditList: {
             records: components["schemas"]["AuditEntry"][];
@@ -920,12 +1111,21 @@ export interface components {
             resource?: string | null;
             /** @description Address of the client ID metadata document. Absent: that of the broker. */
             client_metadata_url?: string | null;
+            /** @description How issuers are compared. */
+            issuer_compare?: components["schemas"]["IssuerComparison"];
+            /** @description Whose tokens fetch the lists of the backend. For `oauth_user` only. */
+            catalog_auth?: components["schemas"]["CatalogAuth"];
+            /** @description How the caller's token is exchanged. For `token_exchange` only. */
+            grant?: components["schemas"]["ExchangeGrant"];
+            /** @description Value of `audience` in exchanges. For `token_exchange` only. */
+            audience?: string | null;
+            provider?: components["schemas"]["IdentityProvider"] | null;
         };
         /**
          * @description Kind of proof.
          * @enum {string}
          */
-        BackendAuthKind: "none" | "bearer" | "headers" | "oauth_client" | "oauth_user";
+        BackendAuthKind: "none" | "bearer" | "headers" | "oauth_client" | "oauth_user" | "token_exchange" | "enterprise";
         /** @description Circuit breaker of one backend. An absent setting has the configuration's default. */
         BackendBreaker: {
             /** @default null */
@@ -1034,6 +1234,7 @@ export interface components {
             auth?: components["schemas"]["BackendAuth"];
             resources?: components["schemas"]["ResourceRules"];
             tools?: components["schemas"]["ToolRules"];
+            roots?: components["schemas"]["RootRules"];
         };
         /** @description A backend: an MCP server that the broker connects to. */
         BackendSpec: {
@@ -1049,6 +1250,8 @@ export interface components {
             resources?: components["schemas"]["ResourceRules"];
             tools?: components["schemas"]["ToolRules"];
             sandbox?: components["schemas"]["SandboxRules"];
+            pins?: components["schemas"]["PinSettings"];
+            roots?: components["schemas"]["RootRules"];
         };
         /** @description State of one backend. */
         BackendStatus: {
@@ -1182,6 +1385,11 @@ export interface components {
              */
             state: components["schemas"]["TargetState"];
         };
+        /**
+         * @description Tokens with which the lists of a backend are fetched.
+         * @enum {string}
+         */
+        CatalogAuth: "first_user" | "service";
         /** @description A tool, prompt, resource or resource template of a backend. */
         CatalogItemView: {
             /** @description `tool`, `prompt`, `resource` or `template`. */
@@ -1258,6 +1466,15 @@ export interface components {
             /** @description Sections that changed in the file and require a restart. */
             needs_restart: string[];
             refused?: components["schemas"]["RefusedReload"] | null;
+            /** @description Files of `include.folder`. */
+            files?: components["schemas"]["IncludedFileView"][];
+        };
+        /** @description A root as MCP names it. */
+        ConfiguredRoot: {
+            /** @example file:///srv/projects */
+            uri: string;
+            /** @description Name for people. */
+            name?: string | null;
         };
         /** @description Person and backend of a one-time address. */
         ConnectLinkRequest: {
@@ -1322,15 +1539,62 @@ export interface components {
             headers: string[];
         };
         /**
+         * @description What an operator decides.
+         * @enum {string}
+         */
+        DecisionName: "approve" | "deny";
+        /** @description A decision about a call. */
+        DecisionRequest: {
+            decision: components["schemas"]["DecisionName"];
+            /** @description Text for other operators. The caller sees it if the call is denied. */
+            reason?: string | null;
+            /**
+             * @description Time for which calls of this tool by this principal need no other approval, such as `10m`.
+             *     Only for an approval.
+             */
+            for?: components["schemas"]["DurationText"];
+        };
+        /** @description A member that differs. Invisible characters have names, such as `<U+200B>`. */
+        DefinitionChange: {
+            /** @description JSON pointer to the member. */
+            pointer: string;
+            /** @description The member before. Absent: it was added. */
+            before?: string | null;
+            /** @description The member now. Absent: it was removed. */
+            after?: string | null;
+            /** @description For texts: one text in which `[-…-]` is removed and `{+…+}` is added. */
+            text?: string | null;
+        };
+        /**
          * @description A whole number with one unit. `null` is the same as leaving it out.
          * @example 30s
          */
         DurationText: string | null;
+        /**
+         * @description Grant by which the token of a caller becomes one for the backend.
+         * @enum {string}
+         */
+        ExchangeGrant: "token_exchange" | "on_behalf_of";
         /** @description One field at fault. */
         FieldFault: {
             field: string;
             detail: string;
         };
+        /** @description Something that the scanner found in a definition. */
+        Finding: {
+            /** @description Id of the rule. */
+            rule: string;
+            severity: components["schemas"]["FindingSeverity"];
+            /** @description JSON pointer to the text. */
+            pointer: string;
+            /** @description The place in the text. Invisible characters have names, such as `<U+200B>`. */
+            excerpt: string;
+        };
+        /**
+         * @description Weight of a finding.
+         * @enum {string}
+         */
+        FindingSeverity: "serious" | "notable";
         /**
          * @description Who the authorization server of clients is.
          * @enum {string}
@@ -1340,6 +1604,29 @@ export interface components {
         Health: {
             /** @description `ok`, `ready`, `starting`, `drain` or `store_unavailable`. */
             status: string;
+        };
+        /** @description Identity provider whose users the authorization server of a backend trusts. */
+        IdentityProvider: {
+            issuer: string;
+            /** @description Id of the broker at the provider. */
+            client_id: string;
+            client_secret?: string | null;
+            /** @description Scopes of the sign-in. `openid` is always one of them. */
+            scopes?: string[];
+        };
+        /**
+         * @description Which version of a file is in force.
+         * @enum {string}
+         */
+        IncludedFileState: "applied" | "outdated" | "refused";
+        /** @description A file of `include.folder`. */
+        IncludedFileView: {
+            name: string;
+            state: components["schemas"]["IncludedFileState"];
+            /** @description Time at which the broker read this text of the file. */
+            read_at: string;
+            /** @description Faults of the file, one per line. */
+            faults?: string[];
         };
         /** @description `introspection` as written. */
         IntrospectionEntry: {
@@ -1357,6 +1644,11 @@ export interface components {
             /** @default null */
             groups: string | null;
         };
+        /**
+         * @description Comparison of issuers.
+         * @enum {string}
+         */
+        IssuerComparison: "exact" | "pathless_slash";
         /** @description An authorization server whose tokens are accepted. */
         IssuerEntry: {
             /** @description Issuer exactly as in `iss`. */
@@ -1376,6 +1668,11 @@ export interface components {
             principal_claim?: string | null;
             scopes?: string[] | null;
             claims?: components["schemas"]["IssuerClaims"] | null;
+            /**
+             * @description True if the broker may exchange the tokens for tokens of backends (RFC 8693). It then stores
+             *     them, sealed.
+             */
+            exchange?: boolean;
             /** @description Only in the configuration file. */
             check?: string | null;
             introspection?: components["schemas"]["IntrospectionEntry"] | null;
@@ -1552,6 +1849,14 @@ export interface components {
         OperatorList: {
             operators: components["schemas"]["OperatorView"][];
         };
+        OperatorLoginEntry: {
+            client_id: string;
+            /** @description Absent, with `client_secret_file`: a public client. */
+            client_secret?: string | null;
+            client_secret_file?: string | null;
+            /** @description Scopes that the console asks for. */
+            scopes?: string[] | null;
+        };
         /** @description Operators among the principals of an issuer, as written. */
         OperatorMappingEntry: {
             /** @description Claim whose values `map` names, such as `groups`. */
@@ -1560,6 +1865,7 @@ export interface components {
             map: components["schemas"]["OperatorGrantEntry"][];
             /** @description Audiences of tokens for the admin API. Absent: `auth.resource` with `/admin/v1`. */
             audiences?: string[] | null;
+            login?: components["schemas"]["OperatorLoginEntry"] | null;
         };
         /** @description An operator that was just created. */
         OperatorShown: components["schemas"]["OperatorView"] & {
@@ -1610,6 +1916,89 @@ export interface components {
             calls_queued: number;
             /** @description Backends that are not ready, or whose breaker is not closed. At most 20. */
             troubled: components["schemas"]["TroubledBackend"][];
+        };
+        PinApprovalItem: {
+            kind: string;
+            name: string;
+            /** @description Hash of the definition that the operator looked at. */
+            hash: string;
+        };
+        /** @description Definitions to approve. */
+        PinApprovalRequest: {
+            items?: components["schemas"]["PinApprovalItem"][];
+            /**
+             * @description True for everything that is listed now and not blocked. Pins of objects that are gone, and
+             *     about which no operator decided, are removed.
+             */
+            all?: boolean;
+        };
+        PinBlockItem: {
+            kind: string;
+            name: string;
+        };
+        /** @description Objects to block. */
+        PinBlockRequest: {
+            items: components["schemas"]["PinBlockItem"][];
+        };
+        /** @description The difference between the accepted definition of an object and the one that was seen last. */
+        PinDiffView: {
+            kind: string;
+            name: string;
+            state: string;
+            hash: string;
+            changes: components["schemas"]["DefinitionChange"][];
+            findings: components["schemas"]["Finding"][];
+            /** @description The definition that was seen last, as JSON text with names for invisible characters. */
+            definition: string;
+        };
+        PinList: {
+            /** @description What the broker does with objects that no operator approved. */
+            mode: components["schemas"]["PinMode"];
+            pins: components["schemas"]["PinView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /**
+         * @description What the broker does with objects that no operator approved.
+         * @enum {string}
+         */
+        PinMode: "off" | "observe" | "hold_changed" | "hold_all";
+        /** @description Settings of pins. */
+        PinRules: {
+            mode?: components["schemas"]["PinMode"];
+            /**
+             * @description Members that change without a reason for a look, as JSON pointers, by the pattern of
+             *     `KIND/NAME`, such as `tool/now`.
+             */
+            ignore?: {
+                [key: string]: string[];
+            };
+        };
+        /** @description Pins of a backend: a mode, or settings. */
+        PinSettings: components["schemas"]["PinMode"] | components["schemas"]["PinRules"];
+        /** @description A pinned object of a backend. */
+        PinView: {
+            /** @description `tool`, `prompt`, `resource`, `template`, `instructions` or `command`. */
+            kind: string;
+            /** @description The backend's own name, URI or URI template. */
+            name: string;
+            /** @description `trusted`, `pending`, `changed`, `blocked` or `gone`. */
+            state: string;
+            /** @description Hash of the definition that was seen last. */
+            hash: string;
+            /** @description Hashes that operators approved, the newest first. */
+            approved: string[];
+            /** @description Hash of the first definition. */
+            first: string;
+            /** @description True if clients neither see nor use the object. */
+            held: boolean;
+            findings: components["schemas"]["Finding"][];
+            /** @description Operator of the last decision. */
+            decided_by?: string | null;
+            decided_at?: string | null;
+            first_seen_at: string;
+            /** @description Time of the last change that was seen. */
+            seen_at: string;
         };
         /** @description A use of an object that a check decides about. */
         PolicyCheck: {
@@ -1692,6 +2081,11 @@ export interface components {
             required_scopes?: string[];
             /** @description Text for operators. */
             reason?: string | null;
+            by?: components["schemas"]["Approvers"] | null;
+            /** @description Time for the decision, and again for the use of it: `30s`, `10m` or `2h`. Absent: `1h`. */
+            ttl?: string | null;
+            /** @description Whether another person than the caller must approve. Absent: yes. */
+            four_eyes?: boolean | null;
         };
         /** @description A decision that the policy must make. */
         PolicyTest: {
@@ -1800,10 +2194,25 @@ export interface components {
             created_at: string;
         };
         /**
+         * @description Whose roots a backend gets.
+         * @enum {string}
+         */
+        RootMode: "client" | "configured" | "merge";
+        /** @description The answer to a backend that asks for roots. */
+        RootRules: {
+            /**
+             * @description The operator's roots, in the order in which the backend gets them.
+             * @default []
+             */
+            list: components["schemas"]["ConfiguredRoot"][];
+            /** @default client */
+            mode: components["schemas"]["RootMode"];
+        };
+        /**
          * @description The effect of a rule.
          * @enum {string}
          */
-        RuleEffect: "allow" | "deny";
+        RuleEffect: "allow" | "deny" | "approve";
         /**
          * @description Whether a rule takes effect.
          * @enum {string}
@@ -2197,7 +2606,7 @@ export interface components {
          * @description The result of a decision.
          * @enum {string}
          */
-        Verdict: "allow" | "deny" | "challenge";
+        Verdict: string;
     };
     responses: never;
     parameters: never;
@@ -3072,6 +3481,115 @@ export interface operations {
             };
         };
     };
+    list_approvals: {
+        parameters: {
+            query?: {
+                /** @description Only approvals in this state: `pending`, `approved`, `denied`, `expired` or `used`. */
+                state?: string;
+                /** @description Maximum number of entries on a page; absent: 100. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApprovalList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_approval: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApprovalView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    decide_approval: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DecisionRequest"];
+            };
+        };
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApprovalView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_backends: {
         parameters: {
             query?: {
@@ -3260,6 +3778,155 @@ export interface operations {
             };
         };
     };
+    list_pins: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PinList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    approve_pins: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PinApprovalRequest"];
+            };
+        };
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PinList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    block_pins: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PinBlockRequest"];
+            };
+        };
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PinList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    diff_pin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                backend: string;
+                /** @example tool */
+                kind: string;
+                /** @description The backend's own name or URI, percent-encoded */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PinDiffView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     probe_backend: {
         parameters: {
             query?: never;
@@ -3281,6 +3948,89 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["BackendView"];
                 };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    add_root: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ConfiguredRoot"];
+            };
+        };
+        responses: {
+            /** @description Renamed */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RootRules"];
+                };
+            };
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RootRules"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_root: {
+        parameters: {
+            query: {
+                /**
+                 * @description URI of the root.
+                 * @example file:///srv/projects
+                 */
+                uri: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Refused: `type` names the reason, and `detail` explains it */
             default: {

@@ -30,6 +30,7 @@ export const GROUPS: readonly (readonly [string, readonly Entry[]])[] = [
   [
     'Traffic',
     [
+      { view: 'approvals', title: 'Approvals', icon: 'approvals', needs: 'GET /admin/v1/tenants/{tenant}/approvals' },
       { view: 'activity', title: 'Activity', icon: 'activity', needs: 'GET /admin/v1/activity' },
       { view: 'sessions', title: 'Sessions', icon: 'sessions', needs: 'GET /admin/v1/sessions' },
       { view: 'tasks', title: 'Tasks', icon: 'tasks', needs: 'GET /admin/v1/tasks' },

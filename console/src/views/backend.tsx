@@ -8,6 +8,7 @@ import { may } from '../session';
 import { Button, Confirm, Loading, Note, State, Tag, tell } from '../ui/controls';
 import { Card, Facts, Json, Page } from '../ui/page';
 import { Text, Time, milliseconds, number } from '../ui/text';
+import { Pins } from './pins';
 
 type View = Schemas['BackendView'];
 
@@ -149,6 +150,7 @@ export function BackendDetail({ owner, name }: { owner: string; name: string }) 
             </Note>
           )}
         </Card>
+        {may('GET /admin/v1/tenants/{tenant}/backends/{backend}/pins') && <Pins owner={owner} backend={name} />}
         <Card title="Settings" wide>
           <p class="soft">
             {view.updated_at ? (

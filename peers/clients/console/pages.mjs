@@ -8,7 +8,7 @@ import { Person, launch, ok } from './browser.mjs';
 const [origin, token, images] = process.argv.slice(2);
 const VIEWS = [
   'overview', 'backends', 'backends/default/everything', 'backends/acme/crm', 'backends/default/everything?edit=1', 'backends/+',
-  'catalog/default?item=everything%2Fget-structured-content', 'try/default/everything__echo', 'policy/default', 'connections', 'sessions', 'tasks',
+  'catalog/default?item=everything%2Fget-structured-content', 'try/default/everything__echo', 'policy/default', 'connections', 'approvals', 'sessions', 'tasks',
   'activity', 'audit', 'keys', 'operators', 'setup',
 ];
 /** Views of the documentation, with the name of the picture. */

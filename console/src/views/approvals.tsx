@@ -1,0 +1,134 @@
+// Calls that wait for the decision of a person.
+import { useState } from 'preact/hooks';
+
+import { call, callAll, type Problem, type Schemas } from '../api/client';
+import { asProblem, useLive } from '../live';
+import { route, setQuery } from '../router';
+import { chooseTenant, may, oneTenant, tenants } from '../session';
+import { Button, Dialog, Empty, Filter, Input, Loading, Note, Refused, Select, State, tell } from '../ui/controls';
+import { Facts, Page, Toolbar } from '../ui/page';
+import { Table } from '../ui/table';
+import { Text, Time, number } from '../ui/text';
+
+type Approval = Schemas['ApprovalView'];
+
+const STATES = ['pending', 'approved', 'denied', 'expired', 'used'];
+const WINDOWS = [['', 'this call only'], ['10m', 'the same tool for 10 minutes'], ['1h', 'the same tool for an hour']] as const;
+
+export function Approvals() {
+  const owner = oneTenant.value;
+  const state = route.value.query.has('state') ? (route.value.query.get('state') ?? '') : 'pending';
+  const [shown, setShown] = useState<string>();
+  const live = useLive<Approval[]>(
+    () => callAll<Approval>('GET /admin/v1/tenants/{tenant}/approvals', 'approvals', { params: { tenant: owner }, query: { state } }),
+    [owner, state],
+    2_500,
+  );
+  const rows = live.value ?? [];
+  return (
+    <Page title="Approvals" lead="Calls that a policy holds until a person decides. The decision counts for exactly these arguments, once." problem={live.problem}>
+      <Toolbar count={live.value && number(rows.length)}>
+        <Filter label="State" value={state} set={value => setQuery({ state: value })} options={[['', 'Every state'], ...STATES.map(name => [name, name] as const)]} />
+        {tenants.value.length > 1 && <Filter label="Tenant" value={owner} set={chooseTenant} options={tenants.value.map(name => [name, name] as const)} />}
+      </Toolbar>
+      {!live.value && !live.problem && <Loading />}
+      {live.value && !rows.length && (
+        <div class="card">
+          <Empty title={state === 'pending' ? 'No call waits for a decision.' : 'No approval is in this state.'}>
+            <p>Rules with the effect “approve” make calls wait.</p>
+          </Empty>
+        </div>
+      )}
+      {rows.length > 0 && (
+        <Table
+          label="Calls that wait"
+          tall
+          rows={rows}
+          id={row => row.id}
+          columns={[
+            { title: 'Tool', cell: row => <Button kind="quiet" run={() => setShown(row.id)}><Text>{`${row.backend}/${row.tool}`}</Text></Button> },
+            { title: 'Principal', width: '22%', by: row => row.principal, cell: row => <Text>{row.principal}</Text> },
+            { title: 'State', width: '120px', by: row => row.state, cell: row => <State>{row.state}</State> },
+            { title: 'Rule', width: '16%', wide: true, cell: row => <Text>{row.rule}</Text> },
+            { title: 'Asked', width: '120px', wide: true, by: row => row.created_at, cell: row => <Time at={row.created_at} /> },
+            { title: 'Until', width: '120px', wide: true, by: row => row.expires_at, cell: row => <Time at={row.expires_at} /> },
+          ]}
+        />
+      )}
+      {shown && (
+        <Decision
+          owner={owner}
+          id={shown}
+          close={() => setShown(undefined)}
+          decided={() => {
+            setShown(undefined);
+            void live.again();
+          }}
+        />
+      )}
+    </Page>
+  );
+}
+
+function Decision({ owner, id, close, decided }: { owner: string; id: string; close: () => void; decided: () => void }) {
+  const params = { tenant: owner, id };
+  const live = useLive<Approval>(() => call('GET /admin/v1/tenants/{tenant}/approvals/{id}', { params }), [id], 3_000);
+  const [reason, setReason] = useState('');
+  const [span, setSpan] = useState('');
+  const [problem, setProblem] = useState<Problem>();
+  const approval = live.value;
+  const decide = async (decision: 'approve' | 'deny') => {
+    setProblem(undefined);
+    try {
+      const body = { decision, reason: reason || undefined, for: decision === 'approve' && span ? span : undefined };
+      await call('POST /admin/v1/tenants/{tenant}/approvals/{id}', { params, body });
+      tell(decision === 'approve' ? 'The call is approved.' : 'The call is denied.');
+      decided();
+    } catch (error) {
+      setProblem(asProblem(error));
+      await live.again();
+    }
+  };
+  return (
+    <Dialog title="A call that waits" close={close} wide>
+      {!approval && !live.problem && <Loading />}
+      {live.problem && <Note tone="bad">{live.problem.message}</Note>}
+      {approval && (
+        <>
+          <Facts>
+            {[
+              ['Tool', <strong><Text>{`${approval.backend}/${approval.tool}`}</Text></strong>],
+              ['Principal', <Text>{approval.principal}</Text>],
+              ['State', <State>{approval.state}</State>],
+              ['Rule', <Text>{approval.rule}</Text>],
+              approval.rule_reason != null && ['Why the rule asks', <Text>{approval.rule_reason}</Text>],
+              ['Until', <Time at={approval.expires_at} />],
+              ['Arguments', <code>{approval.arguments_hash.slice(0, 23)}…</code>],
+              approval.decided_by != null && ['Decided by', <Text>{approval.decided_by}</Text>],
+              approval.reason != null && ['Reason', <Text>{approval.reason}</Text>],
+            ]}
+          </Facts>
+          {approval.four_eyes && <Note>Another person than the caller must decide.</Note>}
+          <pre class="json" tabIndex={0} role="region" aria-label="Arguments">
+            <Text multiline>{approval.arguments_text ?? (approval.arguments === undefined ? 'The arguments are not shown to this role.' : JSON.stringify(approval.arguments, null, 2))}</Text>
+          </pre>
+          {approval.state === 'pending' && may('POST /admin/v1/tenants/{tenant}/approvals/{id}') && (
+            <form onSubmit={event => event.preventDefault()}>
+              <Input label="Reason" value={reason} set={setReason} fault={problem?.of('reason')} hint="For other operators. The caller sees it if the call is denied." />
+              <Select label="An approval counts for" value={span} set={setSpan} options={WINDOWS} fault={problem?.of('for')} />
+              <Refused problem={problem} except={['reason', 'for']} />
+              <div class="actions">
+                <Button kind="danger" run={() => decide('deny')}>
+                  Deny
+                </Button>
+                <Button kind="primary" run={() => decide('approve')}>
+                  Approve
+                </Button>
+              </div>
+            </form>
+          )}
+        </>
+      )}
+    </Dialog>
+  );
+}
