@@ -49,6 +49,7 @@ BROKEN = [
     ("templates/deployment.yaml", "mountPath: /run/secrets/mcp-broker", "mountPath: /run/secrets/broker", "secret"),
     ("templates/services.yaml", "clusterIP: None", "clusterIP: none", "headless"),
     ("templates/services.yaml", "targetPort: admin", "targetPort: metrics", "metrics"),
+    ("templates/deployment.yaml", "mountPath: /etc/mcp-broker.d", "mountPath: /etc/mcp-broker.e", "further configuration files"),
     ("templates/_helpers.tpl", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "read-only"),
     ("templates/_helpers.tpl", "add: [SETUID, SETGID, CHOWN, KILL]", "add: [SETUID, SETGID]", "users of their own"),
     ("templates/_helpers.tpl", '"grace" (printf "%ds"', '"grace" (printf "%d"', "shutdown.grace"),
@@ -149,6 +150,8 @@ def check_fit(documents: list[dict], values: dict) -> None:
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     need(set(mounts.values()) <= volumes.keys(), "a volume that is mounted is not there")
+    folder = config.get("include", {}).get("folder")
+    need(not folder or folder in mounts, "the folder of further configuration files is not mounted")
     secrets = {item["path"] for source in volumes["secrets"]["projected"]["sources"] for item in source["secret"]["items"]}
     for path in [config["node"]["secret_file"], config["auth"]["admin_token_file"], *(operator["token_file"] for operator in config["auth"].get("operators", []) if operator["name"] == "prometheus"), *(value for key, value in config["storage"].items() if key.endswith("_file"))]:
         folder, _, file = path.rpartition("/")

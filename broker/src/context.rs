@@ -32,7 +32,7 @@ use crate::{
     oauth::{ClientKeys, OauthResources, PublicAddress, SubjectTokens},
     persistence::Persistence,
     sandbox::Confinement,
-    telemetry::{request, traces::Tracer},
+    telemetry::{activity::ActivityLog, request, traces::Tracer},
 };
 
 #[derive(Debug)]
@@ -45,6 +45,8 @@ pub struct Context {
     /// Permits for calls at backends. Tenants share them by their weight.
     pub call_limiter: Arc<ConcurrencyLimiter<TenantShare, PrincipalId>>,
     pub traces: Tracer,
+    /// Recent refusals and errors, for operators.
+    pub activity: ActivityLog,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
@@ -105,6 +107,7 @@ impl Context {
             cursor_key,
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
+            activity: ActivityLog::default(),
             own_lists_bytes: Arc::default(),
             unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             started,

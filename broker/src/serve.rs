@@ -6,12 +6,15 @@
 //!   `ready` line after that.
 //! - Every error at start ends the process before `ready`, with an exit code and a message.
 
+mod config_files;
+mod config_folder;
 mod demo;
 mod error;
 mod exposure;
 mod inherited_sockets;
 mod isolation;
 mod listener_task;
+mod reload;
 mod signals;
 mod stores;
 
@@ -28,8 +31,9 @@ use tokio::{net::TcpListener, time::timeout};
 
 pub use self::error::ServeError;
 use self::{
+    config_files::ConfigFiles,
     error::EXIT_USAGE,
-    exposure::{ACCEPTORS, report_certificates, warn_of_open_listeners},
+    exposure::{report_certificates, warn_of_open_listeners},
     inherited_sockets::InheritedSockets,
     listener_task::{BoundSocket, ListenerTask, bind, bind_or_inherit, bind_quic, ended},
     signals::{Signal, Signals},
@@ -38,8 +42,8 @@ use self::{
 use crate::{
     auth::{Keyring, Keys},
     broker::{Broker, BrokerParts},
-    config::{self, Config, sandbox::SandboxMode},
-    control::{Control, ControlParts, ReloadSummary},
+    config::{self, Config, ConfigSource, sandbox::SandboxMode},
+    control::{Control, ControlParts},
     listeners::{
         self,
         tls_acceptor::{self, TlsAcceptor},
@@ -79,11 +83,16 @@ pub fn migrate(file: Option<&Path>) -> ExitCode {
     exit(migrated())
 }
 
-/// Prints every fault of a configuration file, one per line.
+/// Prints every fault of a configuration file and of the files that it includes, one per line.
 pub fn check_config(file: &Path) -> ExitCode {
-    match config::load(Some(file)) {
-        Ok(_) => {
-            say(&format!("{} is a good configuration", file.display()));
+    match ConfigSource::read(Some(file)).and_then(|source| source.check()) {
+        Ok(included) => {
+            let more = match included {
+                0 => String::new(),
+                1 => ", with 1 included file".to_owned(),
+                count => format!(", with {count} included files"),
+            };
+            say(&format!("{} is a good configuration{more}", file.display()));
             ExitCode::SUCCESS
         }
         Err(faults) => {
@@ -113,7 +122,7 @@ fn exit(ended: Result<(), ServeError>) -> ExitCode {
 }
 
 fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
-    let config = read_config(&options)?;
+    let (files, config) = ConfigFiles::read(&options)?;
     let inherited = InheritedSockets::take()?;
     // Dropped at the end in any case.
     let (logging, _unwritten) = telemetry::init(&config.telemetry)?;
@@ -123,7 +132,7 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
         let mut signals = Signals::install()
             .map_err(|source| ServeError::System { what: "signal handlers", source })?;
         let mut running = tokio::select! {
-            started = RunningBroker::start(options, config, logging, inherited) => started?,
+            started = RunningBroker::start(files, config, logging, inherited) => started?,
             name = signals.stop() => {
                 tracing::info!(signal = name, "stopped before it was ready");
                 return Ok(());
@@ -139,16 +148,6 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     ended
 }
 
-fn read_config(options: &ServeOptions) -> Result<Config, ServeError> {
-    let mut config = config::load(options.config.as_deref())?;
-    if options.demo {
-        let program = std::env::current_exe()
-            .map_err(|source| ServeError::System { what: "the path of this program", source })?;
-        config.backends.push(demo::backend(program.to_string_lossy().into_owned()));
-    }
-    Ok(config)
-}
-
 fn runtime() -> Result<tokio::runtime::Runtime, ServeError> {
     let built =
         tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("broker").build();
@@ -157,7 +156,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, ServeError> {
 
 /// A started broker.
 struct RunningBroker {
-    options: ServeOptions,
+    files: ConfigFiles,
     /// Configuration at start. Changed sections of a reload that need a restart are compared with
     /// it.
     config: Arc<Config>,
@@ -175,7 +174,7 @@ struct RunningBroker {
 
 impl RunningBroker {
     async fn start(
-        options: ServeOptions,
+        mut files: ConfigFiles,
         config: Config,
         logging: LogFilterHandle,
         mut inherited: InheritedSockets,
@@ -225,6 +224,7 @@ impl RunningBroker {
         isolation::close_ports_to_children(&broker, &admin, internal.as_ref());
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
+        files.follow(&control).await;
         tracing::info!(
             tenants = loaded.tenants,
             keys = loaded.keys,
@@ -281,7 +281,7 @@ impl RunningBroker {
         ));
         broker.shared.address.note_listener(http.address, config.tls.certificate.is_some());
         Ok(Self {
-            options,
+            files,
             config,
             logging,
             broker,
@@ -314,7 +314,7 @@ impl RunningBroker {
             tracing::warn!(%error, "the ready line could not be written");
         }
         tracing::info!(http = %self.http.address, admin = %self.admin.address, "ready");
-        if self.options.demo {
+        if self.files.has_demo() {
             let _unread = io::stderr().write_all(demo::instructions(self.http.address).as_bytes());
         }
     }
@@ -331,6 +331,9 @@ impl RunningBroker {
                     }
                     Signal::Reload => self.reload().await,
                 },
+                () = self.files.due(self.config.include.interval) => {
+                    self.files.follow(&self.control).await;
+                }
                 () = self.broker.drain_requested() => {
                     tracing::info!("asked to drain by the admin API");
                     return Ok(());
@@ -397,69 +400,6 @@ impl RunningBroker {
                 .count();
         if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
-
-    /// Reloads a changed configuration file. After a fault everything stays as it is.
-    async fn reload(&self) {
-        match self.follow_file().await {
-            Ok(changed) => {
-                let generation = self
-                    .control
-                    .generation
-                    .record_reload(&changed.needs_restart, &self.control.metrics);
-                for section in changed.needs_restart {
-                    tracing::warn!(
-                        section,
-                        "the configuration changed here too, which a restart will apply"
-                    );
-                }
-                let ReloadSummary { tenants, backends, issuers } = changed.reloaded;
-                tracing::info!(tenants, backends, issuers, generation, "configuration reloaded");
-            }
-            Err(error) => {
-                let text = error.to_string();
-                for fault in text.lines() {
-                    tracing::error!(fault, "the configuration is not reloaded");
-                }
-                self.control.generation.record_refusal(&text, &self.control.metrics);
-            }
-        }
-    }
-
-    /// Applies the whole file or nothing: every check precedes the first change.
-    async fn follow_file(&self) -> Result<ReloadOutcome, ServeError> {
-        let next = read_config(&self.options)?;
-        let mut certificates = Vec::with_capacity(self.doors.len());
-        for (tls_acceptor, listener) in self.doors.iter().zip(ACCEPTORS) {
-            let read = tls_acceptor.load_certificates();
-            if tls_acceptor.tls().is_some() {
-                self.control.metrics.observability.certificate_reload(listener, read.is_ok());
-            }
-            certificates.push(read?);
-        }
-        let reloaded = self.control.reload(&next).await?;
-        // Everything is in force before the first wait.
-        self.doors
-            .iter()
-            .zip(certificates)
-            .for_each(|(door, read)| door.install_certificates(read));
-        self.control.broker.backend_resources.tls_clients.reload().await;
-        self.control.record_reload(reloaded).await;
-        report_certificates(&self.doors, &self.control.metrics);
-        // The filter was parsed with the file, so it is valid.
-        if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
-            tracing::error!(%error, "the log's filter stays as it is");
-        }
-        Ok(ReloadOutcome {
-            reloaded,
-            needs_restart: config::sections_needing_restart(&self.config, &next),
-        })
-    }
-}
-
-/// Result of a reload.
-struct ReloadOutcome {
-    reloaded: ReloadSummary,
-    needs_restart: Vec<&'static str>,
 }
 
 /// Joins the replicas. This process owns what it commits from now on, as long as it renews its

@@ -17,6 +17,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+pub mod activity;
 pub mod audit;
 pub mod child_span;
 pub mod context;

@@ -143,6 +143,106 @@ pub struct AuditEntry {
     pub node: String,
 }
 
+/// A recent request that failed, or that the access policy did not plainly allow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ActivityEntry {
+    /// Increases with every entry of this replica.
+    pub number: u64,
+    pub at: String,
+    pub tenant: String,
+    pub principal: String,
+    pub transport: String,
+    /// MCP method.
+    pub method: String,
+    /// Tool, prompt or resource under the client's name for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// Outcome as in `mcp_requests_total`.
+    pub outcome: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Verdict of the access policy, and the rule that decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    pub duration_ms: f64,
+    /// Request id, as in the log and in errors for clients.
+    pub request_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+}
+
+/// A tool, prompt, resource or resource template of a backend.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CatalogItemView {
+    /// `tool`, `prompt`, `resource` or `template`.
+    pub kind: String,
+    pub backend: String,
+    /// Name or URI at the backend.
+    pub name: String,
+    /// Name or URI on `/mcp`.
+    pub exposed_name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Size of the definition in bytes.
+    pub bytes: usize,
+    /// SHA-256 of the definition, as the audit log has it.
+    pub hash: String,
+    /// True if the backend is unreachable and the definition may be outdated.
+    pub stale: bool,
+    /// The definition as the backend lists it, with the task support that the broker adds. Only on
+    /// request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<serde_json::Value>,
+}
+
+/// State of the broker at one glance, for the tenants and backends that the operator sees.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OverviewView {
+    pub version: String,
+    /// Name of the replica that answers. All numbers are its own.
+    pub replica: String,
+    /// `ready`, `starting`, `draining` or `store_unavailable`.
+    pub readiness: String,
+    pub uptime_seconds: u64,
+    /// Address of the broker for clients, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    pub tenants: usize,
+    /// Backends by state.
+    pub backends: BTreeMap<String, usize>,
+    /// Circuit breakers by state.
+    pub breakers: BTreeMap<String, usize>,
+    pub tools: usize,
+    pub prompts: usize,
+    pub resources: usize,
+    /// Sessions that live in this replica.
+    pub sessions: usize,
+    pub calls_in_flight: usize,
+    /// Calls that wait for room at a backend.
+    pub calls_queued: usize,
+    /// Backends that are not ready, or whose breaker is not closed. At most 20.
+    pub troubled: Vec<TroubledBackend>,
+}
+
+/// A backend that needs attention.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TroubledBackend {
+    pub tenant: String,
+    pub backend: String,
+    pub state: String,
+    /// State of its breaker, if it is not closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+}
+
 /// A client session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SessionView {

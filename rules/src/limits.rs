@@ -7,6 +7,8 @@
 pub mod access;
 pub mod arguments;
 mod audit;
+pub mod console;
+pub mod included;
 pub mod oauth;
 pub mod own_lists;
 mod relations;

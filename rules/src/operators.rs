@@ -22,7 +22,7 @@ pub enum Role {
     Viewer,
     /// Reads like a viewer. Probes backends, holds breakers, ends sessions, cancels tasks, drains.
     Operator,
-    /// Manages the keys, backends and policies of tenants.
+    /// Manages the keys, backends and policies of tenants, and tries their tools.
     TenantAdmin,
     /// Reads like a viewer, and reads the audit log and operators.
     Auditor,
@@ -75,6 +75,7 @@ impl Role {
                 | P::SessionsRead
                 | P::TasksRead
                 | P::SubscriptionsRead
+                | P::ActivityRead
                 | P::NodesRead
                 | P::ConfigurationRead
                 | P::MetricsRead
@@ -96,6 +97,7 @@ impl Role {
                             | P::BackendsWrite
                             | P::PoliciesWrite
                             | P::IssuersWrite
+                            | P::ToolsTry
                             | P::AuditRead
                     )
             }
@@ -136,6 +138,10 @@ pub enum Permission {
     TasksRead,
     TasksCancel,
     SubscriptionsRead,
+    /// Reads recent refusals and errors of requests.
+    ActivityRead,
+    /// Sends requests to the data plane as a subject of the operator's choice.
+    ToolsTry,
     AuditRead,
     NodesRead,
     ConfigurationRead,
@@ -168,6 +174,8 @@ impl Permission {
             Self::TasksRead => "tasks:read",
             Self::TasksCancel => "tasks:cancel",
             Self::SubscriptionsRead => "subscriptions:read",
+            Self::ActivityRead => "activity:read",
+            Self::ToolsTry => "tools:try",
             Self::AuditRead => "audit:read",
             Self::NodesRead => "nodes:read",
             Self::ConfigurationRead => "configuration:read",

@@ -37,7 +37,7 @@ pub use self::{
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
     operator_tokens::{OperatorEntry, OperatorTokens},
-    principal_names::{is_printable, reserved_reason},
+    principal_names::{OPERATOR_PREFIX, is_printable, reserved_reason},
     secret_token::SecretToken,
     settings::AuthSettings,
     signing::SigningKey,

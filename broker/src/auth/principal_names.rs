@@ -7,6 +7,10 @@ use protocol::characters;
 
 use super::caller::ANONYMOUS;
 
+/// Begin of the principal of an operator who tries a tool. Neither a key nor a certificate nor a token
+/// has such a principal, so nothing of a user is within its reach.
+pub const OPERATOR_PREFIX: &str = "operator ";
+
 /// Returns whether a name looks the same to a reader and to the broker. Such a name has no control
 /// characters, no invisible characters, and no surrounding white space.
 pub fn is_printable(name: &str) -> bool {
@@ -21,6 +25,9 @@ pub fn reserved_reason(principal: &str) -> Option<&'static str> {
     let shown = principal.trim().to_lowercase();
     if shown == ANONYMOUS {
         return Some("is the principal of callers without a credential");
+    }
+    if shown.starts_with(OPERATOR_PREFIX) {
+        return Some("is named as operators are who try a tool");
     }
     is_of_token(&shown).then_some("is named as the principals of tokens are")
 }
@@ -82,10 +89,19 @@ mod tests {
             "anonymous ",
             "HTTPS://login.example.com ann",
             "https://a.example\u{a0}ann",
+            "operator ann as bob",
+            "Operator ann",
         ] {
             assert!(reserved_reason(name).is_some(), "{name:?}");
         }
-        for name in ["ann", "anonymous2", "https://a.example", "a https://b.example c"] {
+        for name in [
+            "ann",
+            "operator",
+            "operators",
+            "anonymous2",
+            "https://a.example",
+            "a https://b.example c",
+        ] {
             assert_eq!(reserved_reason(name), None, "{name}");
         }
     }

@@ -14,6 +14,7 @@ use super::{
         CALL_MAX, COUNT, ConfigKey, DAY, DEADLINE, HOUR, KIB, KeyKind, KeySection, KeyTable, MIB,
         MS, SECOND, key, optional_key,
     },
+    included,
     limits::{LIMITS, OVERLOAD},
     observability,
     replica::TASKS,
@@ -104,6 +105,11 @@ const SECTIONS: &[KeySection] = &[
         name: "stdio",
         doc: "Backends that are child processes. `transport.limits` of a backend overrides these keys.",
         keys: stdio::KEYS,
+    },
+    KeySection {
+        name: "include",
+        doc: "A folder of further files, each with `tenants` and `backends` as in this file. The broker follows changes of the folder without a signal.",
+        keys: included::KEYS,
     },
     KeySection {
         name: "shutdown",

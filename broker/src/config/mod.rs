@@ -18,6 +18,7 @@ mod config_key;
 mod config_reader;
 pub mod example;
 mod field_error;
+pub mod included;
 mod introspection;
 mod issuer_front;
 mod issuer_operators;
@@ -36,6 +37,7 @@ mod raw_config;
 mod replica;
 mod resilience;
 pub mod sandbox;
+mod source;
 pub mod spec;
 mod spec_limits;
 mod spec_parser;
@@ -64,6 +66,7 @@ use transport::egress::EgressPolicy;
 
 pub use client_key::ClientKey;
 pub use field_error::{FieldError, FieldErrors};
+pub use included::IncludedFile;
 pub use introspection::{IntrospectionConfig, IntrospectionCredential};
 pub use issuer_front::{AdaptedFront, ClientRegistration, ResourceParameter};
 pub use issuer_sign_in::SignInClient;
@@ -76,19 +79,14 @@ pub use observability::{AuditConfig, AuditLevel, RATIO_WHOLE, TraceConfig};
 pub use operator_scope::parse_operator_scope;
 pub use operators::{DeclaredOperator, TokenHash};
 pub use resilience::{BreakerConfig, RetryConfig};
+pub use source::ConfigSource;
 pub use stdio::{StdioConfig, StdioLimits};
 pub use trusted_proxies::{ForwardedHeader, TrustedProxyConfig};
 
 /// Loads the configuration from the file, if given, and from the environment of this process.
+/// Without the files of `include.folder`.
 pub fn load(file: Option<&Path>) -> Result<Config, FieldErrors> {
-    let text = file.map(read_file).transpose().map_err(|fault| FieldErrors(vec![fault]))?;
-    // A variable that is not Unicode cannot be one of the broker's.
-    let environment = std::env::vars_os().filter_map(|(name, value)| {
-        Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
-    });
-    let mut config = load_from(text.as_deref().unwrap_or_default(), environment)?;
-    config.private_files.extend(file.map(Path::to_owned));
-    Ok(config)
+    ConfigSource::read(file)?.load([])
 }
 
 /// Loads the configuration from YAML text and environment variables.
@@ -96,9 +94,7 @@ pub fn load_from(
     text: &str,
     environment: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Config, FieldErrors> {
-    let mut faults = Vec::new();
-    let raw = raw_config::RawConfig::read(&key_table::TABLE, text, environment, &mut faults);
-    validation::validate(&raw, faults)
+    ConfigSource::of(text, environment).load([])
 }
 
 /// Returns the changed sections that require a restart. A reload applies `tenants`, `backends`,
@@ -129,6 +125,7 @@ pub fn sections_needing_restart(running: &Config, next: &Config) -> Vec<&'static
         ("telemetry", running.telemetry != telemetry),
         ("audit", running.audit != next.audit),
         ("egress", running.egress != next.egress),
+        ("include", running.include != next.include),
         ("stdio", running.stdio != next.stdio),
         ("shutdown", running.shutdown != next.shutdown),
     ];
@@ -186,6 +183,7 @@ pub struct Config {
     pub shutdown: ShutdownConfig,
     pub egress: Arc<EgressPolicy>,
     pub stdio: StdioConfig,
+    pub include: IncludeConfig,
     pub tenants: Vec<(TenantId, TenantSpec)>,
     /// Access policies of declared tenants.
     pub policies: Vec<(TenantId, PolicyDocument)>,
@@ -193,6 +191,14 @@ pub struct Config {
     /// Files that hold secrets or may hold them: the configuration file, and the secret files that
     /// it names.
     pub private_files: Vec<PathBuf>,
+}
+
+/// The folder of further files with tenants and backends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IncludeConfig {
+    pub folder: Option<PathBuf>,
+    /// How often the broker looks for changes.
+    pub interval: Duration,
 }
 
 /// A backend entry of the configuration file.

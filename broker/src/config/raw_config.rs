@@ -12,13 +12,14 @@ use serde_json::{Map, Value};
 use super::{
     config_key::{ConfigKey, KeySection, KeyTable},
     field_error::{FieldError, describe, join, nearest, not_available, unknown},
+    included::{IncludedFile, full_name},
 };
 
 /// Largest configuration file. A larger one is a mistake.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
 const ENV_PREFIX: &str = "MCP_BROKER__";
 /// Maps of bodies: known sections without keys of their own.
-const MAPS: [&str; 2] = ["tenants", "backends"];
+pub(super) const MAPS: [&str; 2] = ["tenants", "backends"];
 
 /// Values by section. Every section is an object, and every key in it is known.
 pub(super) struct RawConfig {
@@ -51,6 +52,21 @@ impl RawConfig {
         }
         raw.overlay(environment, faults);
         raw
+    }
+
+    /// Adds the tenants and backends of a file of the folder. An entry that is there already is a
+    /// fault.
+    pub(super) fn include(&mut self, file: &IncludedFile, faults: &mut Vec<FieldError>) {
+        for (section, name, body) in file.entries() {
+            let map = self.sections.entry(section).or_insert_with(|| Value::Object(Map::new()));
+            let Some(map) = map.as_object_mut() else { continue };
+            if map.keys().any(|known| full_name(section, known) == name) {
+                let path = join(section, &name);
+                faults.push(FieldError::new(path, "is declared twice", "each entry in one file"));
+                continue;
+            }
+            map.insert(name, body.clone());
+        }
     }
 
     /// Returns the key at a dotted path.
@@ -264,7 +280,7 @@ fn refuse_unavailable_section(name: &str, value: &Value, faults: &mut Vec<FieldE
     }
 }
 
-fn parse_yaml(text: &str) -> Result<Value, String> {
+pub(super) fn parse_yaml(text: &str) -> Result<Value, String> {
     let options = serde_saphyr::options! {
         strict_booleans: true,
         with_snippet: false,

@@ -10,8 +10,8 @@ use transport::egress::EgressPolicy;
 
 use super::{
     AuthConfig, BodySchema, Certificate, ClientAuth, ClientKey, Config, DeclaredBackend,
-    EventConfig, EventLogStorage, ListenConfig, SessionConfig, ShutdownConfig, StdioConfig,
-    Timeouts, TlsConfig,
+    EventConfig, EventLogStorage, IncludeConfig, ListenConfig, SessionConfig, ShutdownConfig,
+    StdioConfig, Timeouts, TlsConfig,
     config_key::KeyKind,
     config_reader::{
         ConfigReader, address, duration, host, invalid_value, path, read_secret_file, text,
@@ -73,6 +73,10 @@ pub(super) fn validate(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Confi
         tenants: reading.tenants(),
         backends: reading.backends(&egress, &stdio),
         private_files: private_files(raw),
+        include: IncludeConfig {
+            folder: reading.optional("include.folder", path),
+            interval: reading.duration("include.interval"),
+        },
         stdio,
         egress: Arc::new(egress),
         listen,

@@ -37,6 +37,8 @@ pub struct ChainList {
 
 /// Result of the verification of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+// The decision of an access policy is a verdict too.
+#[schema(as = AuditVerdict)]
 pub struct Verdict {
     /// Number of valid records on this page.
     pub records: usize,

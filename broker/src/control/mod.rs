@@ -26,6 +26,7 @@ mod key_attributes;
 mod live;
 mod load;
 mod operators;
+mod overview;
 mod policies;
 mod preconditions;
 mod registry;
@@ -53,17 +54,21 @@ use rules::limits::LEASE_LOST_READY;
 use storage::{DurableStore, StoreError, Wakeup};
 use tokio::sync::Notify;
 
+pub(crate) use self::overview::kind_name;
 pub use self::{
     audit::{AuditedAction, Author},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
-    config_generation::{ConfigGeneration, ConfigurationView},
+    config_generation::{
+        ConfigGeneration, ConfigurationView, IncludedFileState, IncludedFileView, now_text,
+    },
     connections::{ConnectLinkView, ConnectionView},
     error::ControlError,
     issuers::IssuerView,
     key_attributes::KeyAttributes,
     load::{LoadError, LoadSummary},
     operators::{NewOperator, OperatorShown, OperatorView},
+    overview::CatalogFilter,
     policies::{PolicyCheck, PolicyCheckView, PolicyReportView, PolicyView},
     preconditions::Preconditions,
     reload::ReloadSummary,

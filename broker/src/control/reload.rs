@@ -5,7 +5,7 @@
 //! by the rules of start-up ([`super::load`]). An entry that is no longer declared ends as at a
 //! restart.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::AddAssign, sync::Arc};
 
 use protocol::ids::TenantId;
 use records::{AdminChange, TenantRecord};
@@ -30,6 +30,14 @@ pub struct ReloadSummary {
     pub tenants: usize,
     pub backends: usize,
     pub issuers: usize,
+}
+
+impl AddAssign for ReloadSummary {
+    fn add_assign(&mut self, other: Self) {
+        self.tenants += other.tenants;
+        self.backends += other.backends;
+        self.issuers += other.issuers;
+    }
 }
 
 impl Control {

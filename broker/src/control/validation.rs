@@ -56,7 +56,7 @@ pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlE
 pub(super) fn check_principal(principal: Option<&str>) -> Result<(), ControlError> {
     check_label("principal", principal)?;
     let Some(wrong) = principal.and_then(reserved_reason) else { return Ok(()) };
-    let allowed = "a name other than \"anonymous\", in any letter case, that does not begin with a URL and a space".into();
+    let allowed = "a name other than \"anonymous\", in any letter case, that begins neither with \"operator\" and a space nor with a URL and a space".into();
     Err(ControlError::Reserved(FieldError {
         path: "principal".into(),
         problem: wrong.into(),

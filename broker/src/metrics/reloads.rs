@@ -1,12 +1,13 @@
 //! Metrics of the configuration's generation and of the outcomes of reloads.
 
-use prometheus::{IntCounterVec, IntGauge};
+use prometheus::{IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::MetricRegistrar;
 
 pub struct ReloadMetrics {
     generation: IntGauge,
     attempts: IntCounterVec,
+    files: IntGaugeVec,
 }
 
 impl ReloadMetrics {
@@ -21,12 +22,24 @@ impl ReloadMetrics {
             "Attempts to follow a changed configuration file: taken, or refused, which changes nothing.",
             [("outcome", &["taken", "refused"])],
         );
-        Self { generation, attempts }
+        let files = declare.closed_gauges(
+            "mcp_config_files",
+            "Files of include.folder: applied, outdated (an earlier version is in force), or refused.",
+            [("state", &["applied", "outdated", "refused"])],
+        );
+        Self { generation, attempts, files }
     }
 
     pub fn reloaded(&self, generation: u64) {
         self.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
         self.attempts.with_label_values(&["taken"]).inc();
+    }
+
+    /// Sets the numbers of files of `include.folder` by state.
+    pub fn files(&self, applied: usize, outdated: usize, refused: usize) {
+        for (state, count) in [("applied", applied), ("outdated", outdated), ("refused", refused)] {
+            self.files.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
     }
 
     pub fn refused(&self) {

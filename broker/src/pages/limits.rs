@@ -6,7 +6,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
-use rules::limits::{arguments::*, oauth::*, own_lists::*, sign_ins::*, tokens::*, *};
+use rules::limits::{arguments::*, included::*, oauth::*, own_lists::*, sign_ins::*, tokens::*, *};
 
 use super::assert_current;
 use crate::config::{documented_keys, units};
@@ -188,7 +188,9 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits/access.rs"),
     include_str!("../../../rules/src/limits/arguments.rs"),
     include_str!("../../../rules/src/limits/audit.rs"),
+    include_str!("../../../rules/src/limits/included.rs"),
     include_str!("../../../rules/src/limits/own_lists.rs"),
+    include_str!("../../../rules/src/limits/console.rs"),
     include_str!("../../../rules/src/limits/oauth.rs"),
     include_str!("../../../rules/src/limits/sign_ins.rs"),
     include_str!("../../../rules/src/limits/tokens.rs")
@@ -310,6 +312,7 @@ fn met() -> Vec<Fixed> {
         UNFINISHED_REQUESTS_BYTES_MAX Other("a QUIC stream is reset (8), a POST waits", "`mcp_rate_limited_total{scope=\"quic_request_bytes\"}`");
         HTTP_SSE_QUEUE_FRAMES Other("further ones wait for `timeouts.request_read`, then `overloaded`", "");
         ADMIN_LIST_MAX Other("the list ends there", "");
+        INCLUDED_FILES_MAX Other("the broker applies no change of the folder", "`mcp_config_reloads_total`");
         PERSIST_QUEUE_MAX Refused(ErrorKind::StoreBusy);
         EVENT_QUEUE_MAX Other("the broker does not log events; the stream reports a gap", "`mcp_events_lost_total`");
         EVENT_QUEUE_BYTES_MAX Other("the broker does not log events; the stream reports a gap", "`mcp_events_lost_total`");
@@ -396,7 +399,8 @@ const INNER: &str = "POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLIC
     SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT AUDIT_CHECKPOINT_ROWS AUDIT_PAGE_ROWS AUDIT_CHAINS_AT_ONCE ROOM_KEPT_PART \
     ROOM_KEPT_FROM ROOM_KEPT_FROM_SHARE LOG_FLUSH_WAIT SILENCE_SUSPECTED SUSPICION_INTERVAL OUTBOX_BYTES_TOTAL_DEFAULT \
     SIGN_IN_CLOSE_INTERVAL TOKENS_REMEMBERED_MAX INTROSPECTIONS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX OAUTH_METADATA_AGE_MAX GRANT_CACHED_MAX GRANT_LOOK_INTERVAL GRANT_LEASE GRANT_WAIT_MAX GRANT_POLL_INTERVAL \
-    SUBJECT_WAIT_MAX CLIENT_KEY_PERIOD CLIENT_KEY_SET_AGE_MAX";
+    CONSOLE_LOGIN_LIFE CONSOLE_COOKIE_BYTES_MAX ACTIVITY_ENTRIES_MAX ACTIVITY_TEXT_CHARS_MAX OVERVIEW_TROUBLED_MAX TRIAL_SUBJECT_BYTES_MAX \
+     SUBJECT_WAIT_MAX CLIENT_KEY_PERIOD CLIENT_KEY_SET_AGE_MAX";
 
 /// Returns what a client sees, and the metric for operators.
 fn columns(effect: &Effect) -> [String; 2] {

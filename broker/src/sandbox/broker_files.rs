@@ -46,7 +46,8 @@ impl BrokerFiles {
         if let Some(Certificate::Files { key, .. }) = &config.tls.certificate {
             given.push(key.clone());
         }
-        Self { made, given, folders: config.tls.client_cert_folders.clone() }
+        let folders = config.tls.client_cert_folders.iter().chain(&config.include.folder);
+        Self { made, given, folders: folders.cloned().collect() }
     }
 
     /// Removes the access of other users to the files that the broker created.

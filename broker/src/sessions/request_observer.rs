@@ -14,6 +14,7 @@ use crate::{
     context::Context,
     metrics::RequestOutcome,
     telemetry::{
+        activity::AskedRequest,
         audit::AuditDraft,
         request::{self, RequestName, RequestTelemetry},
         secrets,
@@ -46,6 +47,13 @@ impl RequestObserver<'_> {
             request::inbound_request_name().unwrap_or_else(RequestName::random),
             tracing,
             draft,
+            Some(AskedRequest {
+                caller: self.caller.clone(),
+                transport: self.transport.name(),
+                method: message.method,
+                target: target(message),
+                begun: Instant::now(),
+            }),
         )
     }
 
@@ -111,6 +119,7 @@ pub fn end_request(shared: &Context, outcome: RequestOutcome) {
             }
             tracing.end(summary);
         }
+        shared.activity.note(request, outcome, error);
         if let Some(draft) = request.take_draft() {
             let node = shared.durable.node();
             let record = draft.into_record(

@@ -322,6 +322,11 @@ impl Tenant {
         self.sessions.lock().values().flatten().filter_map(std::sync::Weak::upgrade).collect()
     }
 
+    /// Returns the number of sessions that live here.
+    pub fn session_count(&self) -> usize {
+        self.session_count.load(Ordering::Relaxed)
+    }
+
     /// Takes one request from the principal's rate, then from the tenant's.
     pub fn take_budget(&self, principal: &PrincipalId) -> Result<(), Refusal> {
         let rates = &self.shared.rates;

@@ -187,7 +187,7 @@ fn masked_arguments(arguments: &[u8]) -> Option<Value> {
     Some(value)
 }
 
-fn masked(text: &str) -> String {
+pub(super) fn masked(text: &str) -> String {
     secrets::mask_secrets(text).unwrap_or_else(|| text.to_owned())
 }
 

@@ -18,7 +18,7 @@ use rules::catalog::DefinitionDigest;
 pub use super::inbound_context::{
     RequestName, header_context, inbound_client, inbound_request_name, with_inbound_context,
 };
-use super::{audit::AuditDraft, traces::RequestTrace};
+use super::{activity::AskedRequest, audit::AuditDraft, traces::RequestTrace};
 
 /// Telemetry of one request of a client, or of one running task.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub struct RequestTelemetry {
     pub tracing: Option<RequestTrace>,
     /// `None` if the request is not audited.
     draft: Mutex<Option<AuditDraft>>,
+    /// What a client asked for. `None` for the run of a task.
+    pub asked: Option<AskedRequest>,
     /// Backend that handles the request.
     backend: OnceLock<BackendId>,
     /// Reason of a refusal.
@@ -41,11 +43,13 @@ impl RequestTelemetry {
         name: RequestName,
         tracing: Option<RequestTrace>,
         draft: Option<AuditDraft>,
+        asked: Option<AskedRequest>,
     ) -> Arc<Self> {
         Arc::new(Self {
             name,
             tracing,
             draft: Mutex::new(draft),
+            asked,
             backend: OnceLock::new(),
             refused: OnceLock::new(),
             decision: OnceLock::new(),
@@ -175,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_is_begun_for_a_request_belongs_to_it() {
-        let request = RequestTelemetry::new(RequestName(7), None, None);
+        let request = RequestTelemetry::new(RequestName(7), None, None, None);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         assert_eq!(current_name(), None);
         let carried = enter(request, || in_current_request(async { current_name() }));
@@ -185,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_first_reason_of_a_refusal_counts() {
-        let request = RequestTelemetry::new(RequestName(7), None, None);
+        let request = RequestTelemetry::new(RequestName(7), None, None, None);
         request.refuse(ErrorKind::Timeout);
         request.refuse(ErrorKind::Internal);
         assert_eq!(request.refused(), Some(ErrorKind::Timeout));
@@ -197,7 +201,7 @@ mod tests {
         const ROUNDS: u32 = 100_000;
         let begun = Instant::now();
         for _ in 0..ROUNDS {
-            let request = RequestTelemetry::new(RequestName::random(), None, None);
+            let request = RequestTelemetry::new(RequestName::random(), None, None, None);
             std::hint::black_box(enter(request, || {
                 current().is_some() && current_name().is_some()
             }));

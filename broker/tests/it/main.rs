@@ -33,6 +33,8 @@ mod cluster;
 mod cluster_outages;
 mod cluster_streams;
 mod compatibility;
+mod config_folder;
+mod console;
 mod counts;
 mod crossings;
 mod drain;

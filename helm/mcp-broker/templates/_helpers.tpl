@@ -129,6 +129,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   "auth" $auth
   "shutdown" (dict "grace" (printf "%ds" (int .Values.shutdown.graceSeconds)))
 -}}
+{{- if .Values.configFolder.configMap -}}
+{{- $_ := set $own "include" (dict "folder" "/etc/mcp-broker.d") -}}
+{{- end -}}
 {{- mustMergeOverwrite (deepCopy .Values.config) $own | toYaml -}}
 {{- end -}}
 

@@ -1,7 +1,8 @@
 //! Sign-in of the admin plane, checked for every request before any route.
 //!
 //! With an admin token, its bearer is an operator with every permission. Bearers of other operators'
-//! tokens have the permissions of their roles ([`super::permissions`]). Without an admin token, a loopback listener is open to
+//! tokens have the permissions of their roles ([`super::permissions`]). A browser shows the token in
+//! the cookie of its login ([`super::console`]). Without an admin token, a loopback listener is open to
 //! local users, and any other listener refuses every request. A loopback listener also refuses
 //! requests that a web page could have caused. A page can make a browser send to 127.0.0.1, but it
 //! cannot choose the `Host` (DNS rebinding) or the `Origin`.
@@ -23,7 +24,12 @@ use rules::{
     sign_in_failures::{Plane, SignInFailureReason},
 };
 
-use super::{audit::ClientIp, health, problem::Problem};
+use super::{
+    audit::ClientIp,
+    health,
+    login_cookie::{self, is_origin_of},
+    problem::Problem,
+};
 use crate::{
     auth::{AuthError, AuthSettings, OperatorTokens},
     config::TokenHash,
@@ -41,7 +47,7 @@ pub(super) struct Access {
 }
 
 /// Refusal of a request.
-struct AccessDenied {
+pub(super) struct AccessDenied {
     problem: Box<Problem>,
     /// `None`: the refusal does not concern the credential.
     failure: Option<SignInFailureReason>,
@@ -94,25 +100,46 @@ impl Access {
         uri: &Uri,
         headers: &HeaderMap,
     ) -> Result<Option<Arc<Operator>>, AccessDenied> {
-        if self.loopback {
-            self.check_page(uri, headers)?;
-        }
+        self.check_foreign(uri, headers)?;
         if uri.path() == health::LIVE || uri.path() == health::READY {
             return Ok(None);
         }
         let shown = headers.get(header::AUTHORIZATION).map(bearer);
+        if shown.is_none()
+            && let Some(host) = requested_host(uri, headers)
+            && let Some(token) =
+                login_cookie::token(headers, &host, &control.broker.shared.durable.seal)?
+        {
+            let admitted = self.authenticate(control, Some(Some(&token))).await;
+            // The token was valid at the login, so its end is not a failed sign-in.
+            return admitted.map(Some).map_err(|denied| AccessDenied { failure: None, ..denied });
+        }
+        self.authenticate(control, shown).await.map(Some)
+    }
+
+    /// Returns the operator of a shown token.
+    pub(super) async fn authenticate(
+        &self,
+        control: &Control,
+        shown: Option<Option<&str>>,
+    ) -> Result<Arc<Operator>, AccessDenied> {
         if let Some(Some(shown)) = shown {
             if let Some(operator) = self.configured_operator(shown) {
-                return Ok(Some(operator));
+                return Ok(operator);
             }
             if control.broker.can_be_operator(shown) {
                 return match control.broker.authenticate_operator(shown).await {
-                    Ok(operator) => Ok(Some(Arc::new(operator))),
+                    Ok(operator) => Ok(Arc::new(operator)),
                     Err(denied) => Err(token_denied(denied)),
                 };
             }
         }
-        self.sign_in(&control.operators, shown).map(Some)
+        self.sign_in(&control.operators, shown)
+    }
+
+    /// Refuses requests that a web page of others could have caused, on a loopback listener.
+    pub(super) fn check_foreign(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+        if self.loopback { self.check_page(uri, headers) } else { Ok(()) }
     }
 
     /// Returns the operator of a token of the configuration file, the admin token included.
@@ -147,13 +174,7 @@ impl Access {
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
         // Only the listener's own pages. Another port serves other pages, and
         // `auth.allowed_origins` is for the client listeners.
-        let authority = origin
-            .as_bytes()
-            .strip_prefix(b"http://")
-            .or_else(|| origin.as_bytes().strip_prefix(b"https://"));
-        if authority
-            .is_some_and(|authority| authority.eq_ignore_ascii_case(host.as_str().as_bytes()))
-        {
+        if is_origin_of(origin, &host) {
             return Ok(());
         }
         refused(
@@ -241,7 +262,7 @@ pub(super) async fn check(
 
 /// Returns the answer to a refused request. The token was checked before, so the rate limit never
 /// delays a valid one.
-fn answer(
+pub(super) fn answer(
     control: &Control,
     AccessDenied { problem, failure }: AccessDenied,
     address: Option<IpAddr>,
@@ -264,7 +285,7 @@ fn bearer(value: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
 }
 
-fn requested_host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
+pub(super) fn requested_host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     if let Some(authority) = uri.authority() {
         return Some(authority.clone());
     }
@@ -277,7 +298,7 @@ fn requested_host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     }
 }
 
-fn is_loopback_name(host: &str) -> bool {
+pub(super) fn is_loopback_name(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost")
         || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())

@@ -2,7 +2,8 @@
 //! own.
 //!
 //! [`crate::serve`] starts it with the bound listener. Every change uses [`Control`]. Invariants:
-//! - Only the two health probes answer without the token check of [`access`].
+//! - Only the two health probes and the files of the [`console`] answer without the token check of
+//!   [`access`].
 //! - Every other operation requires a permission ([`permissions`]).
 //! - Every refusal is a [`problem::Problem`].
 //! - A slow or silent peer holds only one of a bounded number of connections, for a bounded time.
@@ -13,14 +14,17 @@ mod audit_verify;
 mod backends;
 mod configuration;
 mod connections;
+mod console;
 mod health;
 mod input;
 mod issuers;
 mod live;
+mod login_cookie;
 pub mod openapi;
 #[cfg(test)]
 mod operator_tests;
 mod operators;
+mod overview;
 mod page;
 mod permissions;
 mod policies;
@@ -30,6 +34,7 @@ mod revocations;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -224,7 +229,30 @@ async fn accept(
 /// Returns a router of all routes. [`openapi`] documents the same list, and a test compares the
 /// two.
 fn router(control: Arc<Control>, access: Access) -> Router {
+    let access = Arc::new(access);
+    let console = console::routes(Arc::clone(&control), Arc::clone(&access));
+    api_routes()
+        .fallback(problem::no_such_route)
+        .method_not_allowed_fallback(problem::method_not_allowed)
+        .layer(middleware::from_fn(permissions::authorize))
+        .layer(middleware::from_fn_with_state(Arc::clone(&control), audit::record))
+        // Outermost layer: the fallbacks are for operators only too.
+        .layer(middleware::from_fn_with_state((Arc::clone(&control), access), access::check))
+        .with_state(control)
+        .merge(console)
+}
+
+fn api_routes() -> Router<Arc<Control>> {
     Router::new()
+        .route("/admin/v1/overview", get(overview::overview))
+        .route("/admin/v1/operator", get(overview::signed_in))
+        .route("/admin/v1/backends", get(overview::backends))
+        .route("/admin/v1/activity", get(overview::activity))
+        .route("/admin/v1/tenants/{tenant}/catalog", get(overview::catalog))
+        .route(
+            "/admin/v1/tenants/{tenant}/try",
+            post(trial::send).get(trial::listen).delete(trial::end),
+        )
         .route("/admin/v1/tenants", get(tenants::list))
         .route(
             "/admin/v1/tenants/{tenant}",
@@ -285,14 +313,4 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         .route("/metrics", get(health::metrics))
         .route(health::LIVE, get(health::live))
         .route(health::READY, get(health::ready))
-        .fallback(problem::no_such_route)
-        .method_not_allowed_fallback(problem::method_not_allowed)
-        .layer(middleware::from_fn(permissions::authorize))
-        .layer(middleware::from_fn_with_state(Arc::clone(&control), audit::record))
-        // Outermost layer: the fallbacks are for operators only too.
-        .layer(middleware::from_fn_with_state(
-            (Arc::clone(&control), Arc::new(access)),
-            access::check,
-        ))
-        .with_state(control)
 }

@@ -13,7 +13,7 @@ use utoipa::{
 
 use super::{
     audit, audit_verify, backends, configuration, connections, health, issuers, live, operators,
-    permissions, policies, revocations, tenants,
+    overview, permissions, policies, revocations, tenants, trial,
 };
 
 #[derive(OpenApi)]
@@ -33,6 +33,8 @@ use super::{
         revocations::list, revocations::create, revocations::remove,
         live::sessions, live::session, live::end_session,
         live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
+        overview::overview, overview::signed_in, overview::backends, overview::activity, overview::catalog,
+        trial::send, trial::listen, trial::end,
         configuration::show,
         audit::list, audit::export, audit_verify::chains, audit_verify::verify,
         health::live, health::ready, health::metrics, serve,

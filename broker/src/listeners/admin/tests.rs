@@ -40,6 +40,10 @@ impl Admin {
         Self { router: router(Arc::clone(&control), access), control, _folder: folder }
     }
 
+    pub(super) fn is_draining(&self) -> bool {
+        self.control.broker.draining()
+    }
+
     pub(super) async fn send(&self, request: Request<Body>) -> Response<Body> {
         self.router.clone().oneshot(request).await.unwrap()
     }
@@ -336,7 +340,7 @@ async fn every_documented_route_exists_and_asks_for_the_token() {
             assert_ne!(answer["type"], "urn:mcp-broker:problem:no-such-route", "{method} {path}");
         }
     }
-    assert_eq!(operations, 49, "a new route needs its annotation in `openapi`, and a line here");
+    assert_eq!(operations, 57, "a new route needs its annotation in `openapi`, and a line here");
 }
 
 #[tokio::test]

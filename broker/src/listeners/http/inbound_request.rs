@@ -20,6 +20,9 @@ pub(in crate::listeners) enum RequestSource<'a> {
     /// A client with its address. It passes the guard, shows a credential, and may be served by
     /// another replica.
     Client(&'a RequestGuard, RemotePeer),
+    /// An operator who tries a tool, as a caller that the admin plane has made up. Everything after
+    /// sign-in is as for a client.
+    Operator(&'a Caller),
     /// Another replica, for a client that it names. That replica itself looks up a session that is
     /// not here.
     Replica,

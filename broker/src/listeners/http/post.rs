@@ -63,7 +63,7 @@ pub(super) async fn serve(
     let shared = &request.broker.shared;
     // The sending replica has already checked the size by the limit of its client's wire.
     let bytes_max = match request.source {
-        RequestSource::Client(..) => {
+        RequestSource::Client(..) | RequestSource::Operator(_) => {
             request.broker.message_bytes(&request.caller, MessageWire::Http)
         }
         RequestSource::Replica => shared.config.limits.message_bytes,
@@ -75,7 +75,7 @@ pub(super) async fn serve(
     let frame = read_body(body, limits.bytes_max, shared.config.timeouts.request_read)
         .await
         .map_err(reject_without_id)?;
-    if let RequestSource::Client(..) = request.source {
+    if let RequestSource::Client(..) | RequestSource::Operator(_) = request.source {
         shared.metrics.bytes(Direction::In, Side::Client, frame.len());
     }
     if shared.overload.is_over() {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use http::{
     HeaderValue, Method as HttpMethod, Response,
     header::{ALLOW, ORIGIN},
+    request::Parts as HeadParts,
 };
 use protocol::{
     envelope::Rejection,
@@ -20,6 +21,7 @@ use rules::{endpoint::Endpoint, sign_in_failures::Plane};
 use super::{
     authenticate::{authenticate_cached, retry_authentication},
     challenge,
+    connection_cache::ConnectionCache,
     cors::{preflight, with_cors_headers},
     get_delete,
     inbound_request::{CachedHead, InboundRequest, RequestBody, RequestSource, reject_without_id},
@@ -28,7 +30,7 @@ use super::{
     response::{self, Body, ServerResponse},
 };
 use crate::{
-    auth::{AuthenticatedCaller, RemotePeer},
+    auth::{AuthenticatedCaller, Caller, RemotePeer},
     boxed::box_pin_with,
     broker::Broker,
     listeners::replicas::replica_headers::forwarded_caller,
@@ -59,6 +61,19 @@ pub(super) async fn handle(
     }
 }
 
+/// Serves one request of an operator, as a caller that the admin plane has made up.
+pub(in crate::listeners) async fn serve_operator(
+    broker: &Arc<Broker>,
+    caller: &Caller,
+    head: &HeadParts,
+    body: impl RequestBody,
+) -> Response<Body> {
+    let cache = ConnectionCache::default();
+    serve_request(broker, RequestSource::Operator(caller), (head, &cache), body)
+        .await
+        .into_response()
+}
+
 pub(in crate::listeners) async fn serve_request(
     broker: &Arc<Broker>,
     source: RequestSource<'_>,
@@ -78,7 +93,7 @@ pub(in crate::listeners) async fn serve_request(
     };
     let client = match source {
         RequestSource::Client(_, remote) => remote.address,
-        RequestSource::Replica => None,
+        RequestSource::Operator(_) | RequestSource::Replica => None,
     };
     request::with_inbound_context(context, client, work).await
 }
@@ -109,6 +124,7 @@ async fn dispatch(
     }
     let proven = match source {
         RequestSource::Client(..) => authenticate_cached(broker, head, &cache.validated_head),
+        RequestSource::Operator(caller) => broker.admit_authenticated(caller.clone().into()),
         RequestSource::Replica => {
             forwarded_caller(broker, &head.headers).map(AuthenticatedCaller::from)
         }
@@ -121,7 +137,7 @@ async fn dispatch(
                     .await
                     .map_err(reject_without_id)?
             }
-            RequestSource::Replica => {
+            RequestSource::Operator(_) | RequestSource::Replica => {
                 return Err(reject_without_id(broker.refuse(
                     denied,
                     Plane::Internal,

@@ -94,7 +94,7 @@ pub(super) async fn serve(
 /// Returns whether the headers must be compared. A forwarding replica has already compared them, or
 /// its client's wire has none.
 fn compares_headers(inbound: &InboundRequest<'_>) -> bool {
-    matches!(inbound.source, RequestSource::Client(..))
+    !matches!(inbound.source, RequestSource::Replica)
 }
 
 async fn answer_stateless(
@@ -184,7 +184,9 @@ async fn forward_to_replica(
     frame: &Bytes,
 ) -> Result<Response<Body>, Refusal> {
     let gone = || RequestStateError::Expired.refusal();
-    let RequestSource::Client(..) = inbound.source else { return Err(gone()) };
+    if let RequestSource::Replica = inbound.source {
+        return Err(gone());
+    }
     let owner = session_lookup::find_replica(inbound.broker, &place.node).await.ok_or_else(gone)?;
     forward_to(inbound, &owner, frame).await.ok_or_else(gone)
 }

@@ -32,6 +32,10 @@ const CALLER_PRINCIPAL: HeaderName = HeaderName::from_static("x-mcp-broker-calle
 const CALLER_KEY: HeaderName = HeaderName::from_static("x-mcp-broker-caller-key");
 /// Attributes that access rules look at.
 const CALLER_ATTRIBUTES: HeaderName = HeaderName::from_static("x-mcp-broker-caller-attributes");
+/// Principal that access rules look at, where it is not the caller's: an operator tries a tool.
+const CALLER_SUBJECT: HeaderName = HeaderName::from_static("x-mcp-broker-caller-subject");
+/// Its API key, in the same case.
+const CALLER_SUBJECT_KEY: HeaderName = HeaderName::from_static("x-mcp-broker-caller-subject-key");
 const OWNER: HeaderName = HeaderName::from_static("x-mcp-broker-owner");
 const OWNER_NODE: HeaderName = HeaderName::from_static("x-mcp-broker-owner-node");
 /// `held` if the sending replica has a valid lease, and so reaches the database.
@@ -66,6 +70,12 @@ pub(in crate::listeners) fn request_headers(headers: &HeaderMap, caller: &Caller
     outgoing.insert(CALLER_ATTRIBUTES, encoded(&attributes));
     if let Some(key) = &caller.key {
         outgoing.insert(CALLER_KEY, encoded(key.as_str()));
+    }
+    if caller.subject.principal != caller.principal {
+        outgoing.insert(CALLER_SUBJECT, encoded(caller.subject.principal.as_str()));
+        if let Some(key) = &caller.subject.key {
+            outgoing.insert(CALLER_SUBJECT_KEY, encoded(key.as_str()));
+        }
     }
     outgoing
 }
@@ -111,7 +121,14 @@ fn read_caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
     let attributes: SubjectAttributes = decoded(headers, &CALLER_ATTRIBUTES)
         .and_then(|text| serde_json::from_str(&text).ok())
         .unwrap_or_default();
-    Ok(Caller::of_subject(tenant, attributes.subject(principal, key)))
+    match decoded(headers, &CALLER_SUBJECT).map(PrincipalId::new) {
+        None => Ok(Caller::of_subject(tenant, attributes.subject(principal, key))),
+        Some(subject) => {
+            let subject_key = decoded(headers, &CALLER_SUBJECT_KEY).map(KeyId::new);
+            let subject = attributes.subject(subject, subject_key);
+            Ok(Caller { principal, key, ..Caller::of_subject(tenant, subject) })
+        }
+    }
 }
 
 /// Returns the answer to a request whose session is not here.
@@ -198,6 +215,19 @@ mod tests {
                 caller_sent
             );
         }
+    }
+
+    #[test]
+    fn the_subject_of_a_trial_arrives_apart_from_its_caller() {
+        let subject = alice(Some("k1"));
+        let sent = Caller {
+            principal: PrincipalId::new("operator ann as alice"),
+            key: None,
+            ..subject.clone()
+        };
+        let read = read_caller(&request_headers(&HeaderMap::new(), &sent)).unwrap();
+        assert_eq!(read, sent);
+        assert_eq!(read.subject, subject.subject);
     }
 
     #[test]

@@ -75,8 +75,8 @@ impl<'a> SessionLookup<'a> {
         broker.wait_for_release(&session.key).await;
         match self.request.source {
             RequestSource::Replica => Ok(Some(replica_headers::not_here_response(None))),
-            RequestSource::Client(..) if self.lookup.may_retry() => Ok(None),
-            RequestSource::Client(..) => {
+            _ if self.lookup.may_retry() => Ok(None),
+            RequestSource::Client(..) | RequestSource::Operator(_) => {
                 Err(refusal.retry_after(broker.shared.config.session.lease))
             }
         }

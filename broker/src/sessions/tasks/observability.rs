@@ -42,7 +42,7 @@ pub(super) fn request_of(run: &TaskRun) -> Arc<RequestTelemetry> {
         });
     let how = run.shared.config.audit.calls;
     let draft = (how != AuditLevel::Off).then(|| draft(run, how));
-    let request = RequestTelemetry::new(name, tracing, draft);
+    let request = RequestTelemetry::new(name, tracing, draft, None);
     request.note_backend(
         &run.record.backend,
         run.tenant.full_catalog().definition(&run.record.backend, &native_name(run)),

@@ -26,6 +26,7 @@ impl Peers {
             "node",
             "typescript2",
             "browser",
+            "console",
             "python1",
             "python2",
             "fastmcp",
@@ -57,6 +58,11 @@ impl Peers {
 
     pub(super) fn node(&self) -> PathBuf {
         self.cache.join("node/node_modules/.bin/node")
+    }
+
+    /// Returns the packages that build the console.
+    pub(super) fn packages_of_console(&self) -> PathBuf {
+        self.cache.join("console/node_modules")
     }
 
     pub(super) fn python(&self, line: u8) -> PathBuf {

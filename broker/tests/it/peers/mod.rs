@@ -48,6 +48,7 @@ mod clients;
 mod conformance;
 mod conformance_accounts;
 mod conformance_tasks;
+mod console;
 mod eras;
 mod go_server;
 mod install;

@@ -1,0 +1,175 @@
+//! Files of the folder `include.folder`. Each declares tenants and backends in the form of the
+//! configuration file. `serve` follows the folder while the broker runs.
+//!
+//! Invariant: a file of the folder sets nothing but tenants and backends, so its author cannot
+//! change the broker itself.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rules::limits::included::INCLUDED_FILES_MAX;
+use serde_json::{Map, Value};
+
+use super::{
+    FieldError, FieldErrors,
+    config_key::{ConfigKey, HOUR, KeyKind, key, optional_key},
+    field_error::describe,
+    raw_config::{self, MAPS},
+    read_file,
+};
+
+pub(super) const KEYS: &[ConfigKey] = &[
+    optional_key(
+        "folder",
+        KeyKind::Path,
+        "config.d",
+        "Folder of `*.yaml` and `*.yml` files. A relative path begins at the folder of this file. An entry can stand in one file only. A file with a fault changes nothing: the broker keeps what it accepted of that file before, and reports the faults.",
+    ),
+    key(
+        "interval",
+        KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
+        "2s",
+        "How often the broker looks for changes in `include.folder`.",
+    ),
+];
+
+/// Endings of the files that count. A folder may hold others, such as a README.
+const ENDINGS: [&str; 2] = ["yaml", "yml"];
+
+/// The tenants and backends of one file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IncludedFile {
+    /// Name within the folder.
+    pub name: String,
+    entries: Map<String, Value>,
+}
+
+impl IncludedFile {
+    /// Reads the shape of a file. [`super::ConfigSource::load`] checks the bodies.
+    pub fn parse(name: &str, text: &str) -> Result<Self, FieldErrors> {
+        let allowed = "a map of `tenants` and `backends`";
+        let entries = match raw_config::parse_yaml(text) {
+            Ok(Value::Null) => Map::new(),
+            Ok(Value::Object(entries)) => entries,
+            Ok(other) => return Err(fault("", format!("is {}", describe(&other)), allowed)),
+            Err(reason) => return Err(fault("", format!("is not YAML: {reason}"), "")),
+        };
+        let mut faults = Vec::new();
+        for (section, value) in &entries {
+            if !MAPS.contains(&section.as_str()) {
+                let wrong = "cannot stand in a file of include.folder";
+                faults.push(FieldError::new(section, wrong, allowed));
+            } else if !value.is_object() && !value.is_null() {
+                faults.push(FieldError::new(section, format!("is {}", describe(value)), "a map"));
+            }
+        }
+        if faults.is_empty() {
+            Ok(Self { name: name.to_owned(), entries })
+        } else {
+            Err(FieldErrors(faults))
+        }
+    }
+
+    /// Returns the section and name of each entry. The tenant is part of the name of a backend.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, String, &Value)> {
+        self.entries.iter().flat_map(|(section, entries)| {
+            let entries = entries.as_object().into_iter().flatten();
+            entries.map(|(name, body)| (section.as_str(), full_name(section, name), body))
+        })
+    }
+}
+
+/// Returns the name under which two spellings of a backend meet.
+pub(super) fn full_name(section: &str, name: &str) -> String {
+    let is_short = section == "backends" && !name.contains('/');
+    if is_short { format!("{}/{name}", super::validation::DEFAULT_TENANT) } else { name.to_owned() }
+}
+
+/// A file of the folder as it is now.
+#[derive(Debug)]
+pub struct FoundFile {
+    pub name: String,
+    pub text: Result<String, FieldError>,
+}
+
+/// Reads the files of the folder, in the order of their names.
+pub fn read_folder(folder: &Path) -> Result<Vec<FoundFile>, FieldError> {
+    let unreadable = |error: std::io::Error| {
+        let wrong = format!("{} cannot be read: {error}", folder.display());
+        FieldError::new("include.folder", wrong, "a folder that the broker can read")
+    };
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if counts(&path) {
+            paths.push(path);
+        }
+    }
+    if paths.len() > INCLUDED_FILES_MAX {
+        let wrong = format!("{} holds {} files", folder.display(), paths.len());
+        return Err(FieldError::new(
+            "include.folder",
+            wrong,
+            format!("at most {INCLUDED_FILES_MAX}"),
+        ));
+    }
+    paths.sort();
+    let found = paths.into_iter().filter_map(|path| {
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        Some(FoundFile { name, text: read_file(&path) })
+    });
+    Ok(found.collect())
+}
+
+/// Returns whether the path is a file of the configuration. Names that begin with a dot are those of
+/// editors, and of the links behind a mounted ConfigMap.
+fn counts(path: &Path) -> bool {
+    let is_hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
+    let ending = path.extension().unwrap_or_default();
+    !is_hidden && ENDINGS.iter().any(|known| ending == *known) && path.is_file()
+}
+
+/// Returns the folder of the configuration. A relative path begins at the configuration file.
+pub(super) fn resolve_folder(file: Option<&Path>, folder: PathBuf) -> PathBuf {
+    file.and_then(Path::parent).map_or_else(|| folder.clone(), |parent| parent.join(&folder))
+}
+
+fn fault(path: &str, wrong: String, allowed: &str) -> FieldErrors {
+    FieldErrors(vec![FieldError::new(path, wrong, allowed)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(name: &str, text: &str) -> Result<IncludedFile, String> {
+        IncludedFile::parse(name, text).map_err(|faults| faults.to_string())
+    }
+
+    #[test]
+    fn only_tenants_and_backends_are_read_and_every_other_section_is_named() {
+        let file = parse("a.yaml", "tenants: {acme: {}}\nbackends:\n").unwrap();
+        assert_eq!(file.entries().map(|(_, name, _)| name).collect::<Vec<_>>(), ["acme"]);
+        assert!(parse("empty.yaml", "# nothing yet\n").is_ok());
+        let wrong = parse("a.yaml", "auth: {}\nlimits: {}\nbackends: [a]\n").unwrap_err();
+        for start in ["auth: cannot stand", "limits: cannot stand", "backends: is a list"] {
+            assert!(wrong.contains(start), "{wrong}");
+        }
+        assert!(parse("a.yaml", "a: [").unwrap_err().contains("is not YAML"));
+    }
+
+    #[test]
+    fn hidden_files_and_other_endings_do_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b.yml", "a.yaml", ".hidden.yaml", "notes.txt", "a.yaml~"] {
+            std::fs::write(folder.path().join(name), "backends: {}").unwrap();
+        }
+        std::fs::create_dir(folder.path().join("..data.yaml")).unwrap();
+        let found = read_folder(folder.path()).unwrap();
+        assert_eq!(found.iter().map(|file| &file.name).collect::<Vec<_>>(), ["a.yaml", "b.yml"]);
+        let gone = read_folder(&folder.path().join("none")).unwrap_err();
+        assert!(gone.to_string().starts_with("include.folder: "), "{gone}");
+    }
+}

@@ -1,0 +1,206 @@
+//! The broker at one glance, and the catalog of a tenant, as operators see them. Both read the state
+//! of this process only.
+
+use std::{collections::BTreeMap, env};
+
+use protocol::ids::{BackendId, TenantId};
+use rules::{
+    catalog::{CatalogEntry, ListKind},
+    limits::console::OVERVIEW_TROUBLED_MAX,
+    operators::Operator,
+};
+use serde_json::Value;
+
+use super::{Control, ControlError, Readiness};
+use crate::views::{ActivityEntry, BackendStatus, CatalogItemView, OverviewView, TroubledBackend};
+
+/// Entries of a catalog that a caller asks for.
+#[derive(Debug, Default)]
+pub struct CatalogFilter {
+    pub kind: Option<ListKind>,
+    pub backend: Option<BackendId>,
+    /// Name or URI at the backend.
+    pub name: Option<String>,
+    /// Whether the entries show their definitions.
+    pub with_definitions: bool,
+}
+
+impl Control {
+    /// Returns the state of what an operator sees.
+    pub fn overview(&self, operator: &Operator) -> OverviewView {
+        let mut view = OverviewView {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            replica: self.durable().node().to_string(),
+            readiness: readiness_name(self.readiness()).to_owned(),
+            uptime_seconds: self.broker.shared.uptime().as_secs(),
+            address: self.broker.shared.address.base().map(str::to_owned),
+            tenants: 0,
+            backends: BTreeMap::new(),
+            breakers: BTreeMap::new(),
+            tools: 0,
+            prompts: 0,
+            resources: 0,
+            sessions: 0,
+            calls_in_flight: 0,
+            calls_queued: 0,
+            troubled: Vec::new(),
+        };
+        for tenant in self.registry.load().tenants.keys() {
+            if !operator.covers_tenant(tenant.as_str()) {
+                continue;
+            }
+            view.tenants += 1;
+            let running = self.broker.tenant(tenant);
+            view.sessions += running.map_or(0, |tenant| tenant.session_count());
+            for status in self.backend_statuses(tenant, operator) {
+                add_backend(&mut view, status);
+            }
+        }
+        view
+    }
+
+    /// Returns the status of each backend that an operator sees, of one tenant or of all.
+    pub fn all_backends(
+        &self,
+        of: Option<&TenantId>,
+        operator: &Operator,
+    ) -> Result<Vec<BackendStatus>, ControlError> {
+        if let Some(tenant) = of {
+            self.check_tenant(tenant)?;
+        }
+        let registry = self.registry.load();
+        let tenants = registry.tenants.keys().filter(|tenant| {
+            of.is_none_or(|wanted| wanted == *tenant) && operator.covers_tenant(tenant.as_str())
+        });
+        Ok(tenants.flat_map(|tenant| self.backend_statuses(tenant, operator)).collect())
+    }
+
+    fn backend_statuses(&self, tenant: &TenantId, operator: &Operator) -> Vec<BackendStatus> {
+        let views = self.backends(tenant).unwrap_or_default();
+        let statuses = views.into_iter().map(|view| view.status);
+        statuses
+            .filter(|status| operator.covers_backend(tenant.as_str(), &status.backend))
+            .collect()
+    }
+
+    /// Returns the entries of a tenant's catalog that an operator sees, by backend, kind and name.
+    pub fn catalog(
+        &self,
+        tenant: &TenantId,
+        operator: &Operator,
+        filter: &CatalogFilter,
+    ) -> Result<Vec<CatalogItemView>, ControlError> {
+        self.check_tenant(tenant)?;
+        let Some(running) = self.broker.tenant(tenant) else { return Ok(Vec::new()) };
+        let mut backends = running.backends();
+        backends.retain(|backend| {
+            operator.covers_backend(tenant.as_str(), backend.id.as_str())
+                && filter.backend.as_ref().is_none_or(|wanted| *wanted == backend.id)
+        });
+        backends.sort_by(|one, other| one.id.cmp(&other.id));
+        let mut items = Vec::new();
+        for backend in backends {
+            let Some(lists) = backend.lists.load_full() else { continue };
+            let kinds = ListKind::ALL.into_iter();
+            for kind in kinds.filter(|kind| filter.kind.is_none_or(|wanted| wanted == *kind)) {
+                let wanted = lists
+                    .entries(kind)
+                    .iter()
+                    .filter(|entry| filter.name.as_ref().is_none_or(|wanted| *wanted == entry.key));
+                items.extend(wanted.map(|entry| {
+                    item(kind, &backend.id, entry, lists.stale, filter.with_definitions)
+                }));
+            }
+        }
+        Ok(items)
+    }
+
+    /// Returns the newest refusals and errors that an operator sees, after a number.
+    pub fn activity(
+        &self,
+        operator: &Operator,
+        tenant: Option<&TenantId>,
+        after: u64,
+        limit: usize,
+    ) -> Vec<ActivityEntry> {
+        let log = &self.broker.shared.activity;
+        let is_seen = |entry: &ActivityEntry| {
+            tenant.is_none_or(|wanted| wanted.as_str() == entry.tenant)
+                && operator.covers_tenant(&entry.tenant)
+        };
+        log.newest(after, limit, is_seen).iter().map(|entry| (**entry).clone()).collect()
+    }
+
+    /// Returns the name of this replica.
+    pub fn replica(&self) -> String {
+        self.durable().node().to_string()
+    }
+}
+
+const fn readiness_name(readiness: Readiness) -> &'static str {
+    match readiness {
+        Readiness::Ready => "ready",
+        Readiness::Starting => "starting",
+        Readiness::Draining => "draining",
+        Readiness::StoreUnavailable => "store_unavailable",
+    }
+}
+
+fn add_backend(view: &mut OverviewView, status: BackendStatus) {
+    let breaker = status.breaker.map(|breaker| breaker.state);
+    view.tools += status.tools;
+    view.prompts += status.prompts;
+    view.resources += status.resources;
+    view.calls_in_flight += status.calls_in_flight;
+    view.calls_queued += status.calls_queued;
+    *view.backends.entry(status.state.clone()).or_default() += 1;
+    if let Some(state) = &breaker {
+        *view.breakers.entry(state.clone()).or_default() += 1;
+    }
+    let breaker = breaker.filter(|state| state != "closed");
+    let is_well = status.state == "ready" && breaker.is_none();
+    if !is_well && view.troubled.len() < OVERVIEW_TROUBLED_MAX {
+        view.troubled.push(TroubledBackend {
+            tenant: status.tenant,
+            backend: status.backend,
+            state: status.state,
+            breaker,
+            last_error: status.last_error,
+        });
+    }
+}
+
+/// Returns the name of a kind of entries in the admin API.
+pub(crate) const fn kind_name(kind: ListKind) -> &'static str {
+    match kind {
+        ListKind::Tools => "tool",
+        ListKind::Prompts => "prompt",
+        ListKind::Resources => "resource",
+        ListKind::ResourceTemplates => "template",
+    }
+}
+
+fn item(
+    kind: ListKind,
+    backend: &BackendId,
+    entry: &CatalogEntry,
+    stale: bool,
+    with_definition: bool,
+) -> CatalogItemView {
+    let definition: Value = serde_json::from_slice(&entry.native).unwrap_or_default();
+    let text = |member: &str| definition[member].as_str().map(str::to_owned);
+    let digits = entry.definition.iter().map(|byte| format!("{byte:02x}"));
+    CatalogItemView {
+        kind: kind_name(kind).to_owned(),
+        backend: backend.to_string(),
+        name: entry.key.clone(),
+        exposed_name: entry.exposed_key.clone(),
+        title: text("title")
+            .or_else(|| definition["annotations"]["title"].as_str().map(str::to_owned)),
+        description: text("description"),
+        bytes: entry.native.len(),
+        hash: format!("sha256:{}", digits.collect::<String>()),
+        stale,
+        definition: with_definition.then_some(definition),
+    }
+}

@@ -1,0 +1,241 @@
+//! The login of a browser at the console: the operator's token in a cookie, sealed with the root secret.
+//!
+//! Every replica opens it and verifies the token as one that was sent in `Authorization`. A revoked
+//! operator's login ends with the token. Invariants:
+//! - A request with the cookie counts only if a page of this origin sent it.
+//! - The cookie is sent over TLS only, or to a loopback name.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, uri::Authority};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use rules::limits::console::{CONSOLE_COOKIE_BYTES_MAX, CONSOLE_LOGIN_LIFE};
+use serde::{Deserialize, Serialize};
+
+use super::{access::is_loopback_name, problem::Problem};
+use crate::auth::SealKey;
+
+/// Name over TLS. The prefix binds the cookie to this host and to TLS.
+const SECURE_NAME: &str = "__Host-mcp-broker";
+/// Name without TLS, to a loopback name only.
+const LOOPBACK_NAME: &str = "mcp-broker";
+/// The page sets it on every request. Another site's page cannot, without asking first (CORS).
+const CONSOLE: HeaderName = HeaderName::from_static("mcp-broker-console");
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// Place that the cipher authenticates.
+const PLACE: &str = "console login";
+
+/// A login as the cookie holds it, sealed.
+#[derive(Serialize, Deserialize)]
+struct ConsoleLogin {
+    token: String,
+    /// Seconds since 1970.
+    until: u64,
+}
+
+/// How a browser reaches the console.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BrowserChannel {
+    Tls,
+    Loopback,
+}
+
+impl BrowserChannel {
+    /// Returns the channel of a request by which a page signs in or out. Refuses pages of other
+    /// origins, and addresses at which others could read the token.
+    pub(super) fn of_page(headers: &HeaderMap, host: &Authority) -> Result<Self, Problem> {
+        check_page_of_this_origin(headers, host)?;
+        let origin = headers.get(header::ORIGIN).map(HeaderValue::as_bytes).unwrap_or_default();
+        if origin.starts_with(b"https://") {
+            Ok(Self::Tls)
+        } else if origin.is_empty() {
+            Err(refused("origin-refused", "a login comes from the console's own page")
+                .field("Origin"))
+        } else if is_loopback_name(host.host()) {
+            Ok(Self::Loopback)
+        } else {
+            let detail = "the console needs HTTPS, or a loopback address: set tls.cert_file, use a proxy with TLS, or forward the port to your machine";
+            Err(refused("https-needed", detail).field("Origin"))
+        }
+    }
+
+    /// Returns the cookie of a new login. Refuses a token that is too long for a cookie.
+    pub(super) fn login(self, seal: &SealKey, token: &str) -> Result<HeaderValue, Problem> {
+        let login =
+            ConsoleLogin { token: token.to_owned(), until: now() + CONSOLE_LOGIN_LIFE.as_secs() };
+        let text = serde_json::to_vec(&login).expect("a login is a text and a number");
+        let internal = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no login");
+        let sealed = URL_SAFE_NO_PAD.encode(seal.seal(PLACE, &text).map_err(|_| internal())?);
+        if sealed.len() > CONSOLE_COOKIE_BYTES_MAX {
+            return Err(Problem::invalid("token", "the token is too long for a cookie"));
+        }
+        self.cookie(&sealed, CONSOLE_LOGIN_LIFE.as_secs()).ok_or_else(internal)
+    }
+
+    /// Returns the cookie that removes a login.
+    pub(super) fn logout(self) -> Option<HeaderValue> {
+        self.cookie("", 0)
+    }
+
+    fn cookie(self, value: &str, seconds: u64) -> Option<HeaderValue> {
+        let (name, secure) = match self {
+            Self::Tls => (SECURE_NAME, "; Secure"),
+            Self::Loopback => (LOOPBACK_NAME, ""),
+        };
+        let attributes = format!("Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
+        HeaderValue::try_from(format!("{name}={value}; {attributes}")).ok()
+    }
+}
+
+/// Returns the token of a request's login. Returns `None` without a valid one.
+pub(super) fn token(
+    headers: &HeaderMap,
+    host: &Authority,
+    seal: &SealKey,
+) -> Result<Option<String>, Problem> {
+    let plain = || cookie(headers, LOOPBACK_NAME).filter(|_| is_loopback_name(host.host()));
+    let Some(sealed) = cookie(headers, SECURE_NAME).or_else(plain) else { return Ok(None) };
+    let opened = URL_SAFE_NO_PAD.decode(sealed).ok();
+    let opened = opened.and_then(|sealed| seal.open(PLACE, &sealed).ok());
+    let login = opened.and_then(|text| serde_json::from_slice::<ConsoleLogin>(&text).ok());
+    let Some(login) = login.filter(|login| login.until > now()) else { return Ok(None) };
+    check_page_of_this_origin(headers, host)?;
+    Ok(Some(login.token))
+}
+
+/// Refuses a request that a page of this origin did not send. Older browsers send no
+/// `Sec-Fetch-Site`, and none sends `Origin` with a GET of its own.
+fn check_page_of_this_origin(headers: &HeaderMap, host: &Authority) -> Result<(), Problem> {
+    let is_console = headers.get(&CONSOLE).is_some_and(|value| value.as_bytes() == b"1");
+    let site = headers.get(&SEC_FETCH_SITE).map(HeaderValue::as_bytes);
+    let is_same_site = site.is_none_or(|site| site == b"same-origin");
+    let is_same_origin =
+        headers.get(header::ORIGIN).is_none_or(|origin| is_origin_of(origin, host));
+    if is_console && is_same_site && is_same_origin {
+        return Ok(());
+    }
+    Err(refused("cross-site", "a login is for the console's own page: send its token instead"))
+}
+
+/// Returns whether an origin is the host of a request.
+pub(super) fn is_origin_of(origin: &HeaderValue, host: &Authority) -> bool {
+    let origin = origin.as_bytes();
+    let authority = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+    authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host.as_str().as_bytes()))
+}
+
+fn refused(kind: &str, detail: &str) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, kind, detail)
+}
+
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let texts = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs =
+        texts.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Keys;
+
+    const OURS: &str = "ops.example:9090";
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let pairs = pairs.iter();
+        pairs.map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect()
+    }
+
+    fn host(name: &'static str) -> Authority {
+        Authority::from_static(name)
+    }
+
+    /// Returns what a browser sends back of a cookie.
+    fn sent_back(set: &HeaderValue) -> String {
+        set.to_str().unwrap().split(';').next().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_login_opens_with_the_same_root_secret_only() {
+        let seal = Keys::from_root(b"root").seal;
+        let set = BrowserChannel::Tls.login(&seal, "mcpo_x").unwrap();
+        let sent = headers(&[("cookie", &sent_back(&set)), ("mcp-broker-console", "1")]);
+        assert_eq!(token(&sent, &host(OURS), &seal).unwrap().as_deref(), Some("mcpo_x"));
+        let other = Keys::from_root(b"toor").seal;
+        assert_eq!(token(&sent, &host(OURS), &other).unwrap(), None);
+        let attributes = set.to_str().unwrap();
+        assert!(attributes.starts_with("__Host-mcp-broker="), "{attributes}");
+        for attribute in ["; Path=/", "; HttpOnly", "; Secure", "; SameSite=Strict"] {
+            assert!(attributes.contains(attribute), "{attributes}");
+        }
+        assert!(!attributes.contains("mcpo_x"), "the token is not readable");
+    }
+
+    #[test]
+    fn a_login_without_tls_is_for_loopback_names() {
+        let seal = Keys::from_root(b"root").seal;
+        let sent = sent_back(&BrowserChannel::Loopback.login(&seal, "mcpo_x").unwrap());
+        let sent = headers(&[("cookie", &sent), ("mcp-broker-console", "1")]);
+        assert!(token(&sent, &host("127.0.0.1:9090"), &seal).unwrap().is_some());
+        assert!(token(&sent, &host("localhost"), &seal).unwrap().is_some());
+        assert!(token(&sent, &host(OURS), &seal).unwrap().is_none());
+    }
+
+    #[test]
+    fn an_expired_login_is_none() {
+        let seal = Keys::from_root(b"root").seal;
+        let sealed_until = |until| {
+            let text = serde_json::to_vec(&ConsoleLogin { token: "t".to_owned(), until }).unwrap();
+            let sealed = URL_SAFE_NO_PAD.encode(seal.seal(PLACE, &text).unwrap());
+            let cookie = format!("{SECURE_NAME}={sealed}");
+            token(&headers(&[("cookie", &cookie), ("mcp-broker-console", "1")]), &host(OURS), &seal)
+        };
+        assert!(sealed_until(now() + 60).unwrap().is_some());
+        assert!(sealed_until(now() - 1).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_login_counts_only_from_a_page_of_this_origin() {
+        let seal = Keys::from_root(b"root").seal;
+        let cookie = sent_back(&BrowserChannel::Tls.login(&seal, "t").unwrap());
+        let ask = |more: &[(&'static str, &str)]| {
+            let mut sent = headers(more);
+            sent.insert(header::COOKIE, cookie.parse().unwrap());
+            token(&sent, &host(OURS), &seal).is_ok()
+        };
+        let console = ("mcp-broker-console", "1");
+        assert!(ask(&[console, ("sec-fetch-site", "same-origin")]));
+        assert!(ask(&[console, ("origin", "https://ops.example:9090")]));
+        assert!(!ask(&[]), "a form or a link of another page cannot set the header");
+        assert!(!ask(&[console, ("sec-fetch-site", "cross-site")]));
+        assert!(!ask(&[console, ("sec-fetch-site", "same-site")]));
+        assert!(!ask(&[console, ("origin", "https://evil.example")]));
+        assert!(!ask(&[console, ("origin", "null")]));
+    }
+
+    #[test]
+    fn a_token_is_taken_over_tls_or_at_a_loopback_name() {
+        let from = |origin: &str, name: &'static str| {
+            let sent = headers(&[("origin", origin), ("mcp-broker-console", "1")]);
+            BrowserChannel::of_page(&sent, &host(name)).map_err(|problem| problem.kind)
+        };
+        assert_eq!(from("https://ops.example:9090", OURS), Ok(BrowserChannel::Tls));
+        assert_eq!(from("http://127.0.0.1:9090", "127.0.0.1:9090"), Ok(BrowserChannel::Loopback));
+        assert!(from("http://ops.example:9090", OURS).unwrap_err().ends_with("https-needed"));
+        assert!(from("https://evil.example", OURS).unwrap_err().ends_with("cross-site"));
+        let nameless = headers(&[("mcp-broker-console", "1")]);
+        assert!(BrowserChannel::of_page(&nameless, &host(OURS)).is_err());
+    }
+
+    #[test]
+    fn a_token_that_no_browser_would_keep_is_refused() {
+        let seal = Keys::from_root(b"root").seal;
+        let refused = BrowserChannel::Tls.login(&seal, &"x".repeat(CONSOLE_COOKIE_BYTES_MAX));
+        assert_eq!(refused.unwrap_err().field.as_deref(), Some("token"));
+    }
+}

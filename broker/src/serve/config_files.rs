@@ -1,0 +1,66 @@
+//! The files that configure this process: the configuration file, and those of `include.folder`.
+
+use std::{path::PathBuf, time::Duration};
+
+use super::{ServeError, ServeOptions, config_folder::ConfigFolder, demo};
+use crate::{
+    config::{Config, ConfigSource, DeclaredBackend},
+    control::Control,
+};
+
+pub(super) struct ConfigFiles {
+    file: Option<PathBuf>,
+    /// The configuration file as it is in force.
+    source: ConfigSource,
+    folder: Option<ConfigFolder>,
+    /// The bundled demo backend, if the command line asks for it.
+    demo: Option<DeclaredBackend>,
+}
+
+impl ConfigFiles {
+    /// Reads the configuration file. The folder is applied by [`Self::follow`].
+    pub(super) fn read(options: &ServeOptions) -> Result<(Self, Config), ServeError> {
+        let source = ConfigSource::read(options.config.as_deref())?;
+        let mut config = source.load([])?;
+        let program = std::env::current_exe()
+            .map_err(|source| ServeError::System { what: "the path of this program", source })?;
+        let demo = options.demo.then(|| demo::backend(program.to_string_lossy().into_owned()));
+        config.backends.extend(demo.clone());
+        let folder = config.include.folder.clone().map(ConfigFolder::new);
+        Ok((Self { file: options.config.clone(), source, folder, demo }, config))
+    }
+
+    /// Reads the configuration file again. [`Self::accept`] keeps it.
+    pub(super) fn read_again(&self) -> Result<(ConfigSource, Config), ServeError> {
+        let source = ConfigSource::read(self.file.as_deref())?;
+        let mut config = source.load(self.folder.iter().flat_map(ConfigFolder::accepted))?;
+        config.backends.extend(self.demo.clone());
+        Ok((source, config))
+    }
+
+    /// Keeps a configuration file that is in force now.
+    pub(super) fn accept(&mut self, source: ConfigSource) {
+        self.source = source;
+    }
+
+    /// Applies what changed in the folder since the last call.
+    pub(super) async fn follow(&mut self, control: &Control) {
+        let adjust = |config: &mut Config| config.backends.extend(self.demo.clone());
+        if let Some(folder) = &mut self.folder {
+            folder.follow(&self.source, control, adjust).await;
+        }
+    }
+
+    /// Waits until the folder is due. Without a folder, waits forever. Cancel-safe: a dropped wait
+    /// only delays the next look.
+    pub(super) async fn due(&self, interval: Duration) {
+        match self.folder {
+            Some(_) => tokio::time::sleep(interval).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn has_demo(&self) -> bool {
+        self.demo.is_some()
+    }
+}

@@ -1,0 +1,73 @@
+//! Reload of the configuration file after SIGHUP.
+
+use super::{
+    RunningBroker, ServeError,
+    exposure::{ACCEPTORS, report_certificates},
+};
+use crate::{config, control::ReloadSummary};
+
+impl RunningBroker {
+    /// Reloads a changed configuration file. After a fault everything stays as it is.
+    pub(super) async fn reload(&mut self) {
+        match self.follow_file().await {
+            Ok(changed) => {
+                let generation = self
+                    .control
+                    .generation
+                    .record_reload(&changed.needs_restart, &self.control.metrics);
+                for section in changed.needs_restart {
+                    tracing::warn!(
+                        section,
+                        "the configuration changed here too, which a restart will apply"
+                    );
+                }
+                let ReloadSummary { tenants, backends, issuers } = changed.reloaded;
+                tracing::info!(tenants, backends, issuers, generation, "configuration reloaded");
+            }
+            Err(error) => {
+                let text = error.to_string();
+                for fault in text.lines() {
+                    tracing::error!(fault, "the configuration is not reloaded");
+                }
+                self.control.generation.record_refusal(&text, &self.control.metrics);
+            }
+        }
+    }
+
+    /// Applies the whole file or nothing: every check precedes the first change.
+    async fn follow_file(&mut self) -> Result<ReloadOutcome, ServeError> {
+        let (source, next) = self.files.read_again()?;
+        let mut certificates = Vec::with_capacity(self.doors.len());
+        for (tls_acceptor, listener) in self.doors.iter().zip(ACCEPTORS) {
+            let read = tls_acceptor.load_certificates();
+            if tls_acceptor.tls().is_some() {
+                self.control.metrics.observability.certificate_reload(listener, read.is_ok());
+            }
+            certificates.push(read?);
+        }
+        let reloaded = self.control.reload(&next).await?;
+        // Everything is in force before the first wait.
+        self.doors
+            .iter()
+            .zip(certificates)
+            .for_each(|(door, read)| door.install_certificates(read));
+        self.control.broker.backend_resources.tls_clients.reload().await;
+        self.control.record_reload(reloaded).await;
+        report_certificates(&self.doors, &self.control.metrics);
+        // The filter was parsed with the file, so it is valid.
+        if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
+            tracing::error!(%error, "the log's filter stays as it is");
+        }
+        self.files.accept(source);
+        Ok(ReloadOutcome {
+            reloaded,
+            needs_restart: config::sections_needing_restart(&self.config, &next),
+        })
+    }
+}
+
+/// Result of a reload.
+struct ReloadOutcome {
+    reloaded: ReloadSummary,
+    needs_restart: Vec<&'static str>,
+}

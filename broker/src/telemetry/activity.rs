@@ -1,0 +1,153 @@
+//! Recent refusals and errors of clients' requests, for operators: the newest of this process, in
+//! memory. They hold no arguments and no results.
+//!
+//! Filled at the end of a request by [`crate::sessions::request_observer`], read by the admin API.
+//! A request that succeeds under a plain allow leaves nothing here.
+
+use std::{collections::VecDeque, sync::Arc, time::Instant};
+
+use parking_lot::Mutex;
+use protocol::method::Method;
+use rules::limits::console::{ACTIVITY_ENTRIES_MAX, ACTIVITY_TEXT_CHARS_MAX};
+
+use super::{audit::masked, request::RequestTelemetry};
+use crate::{auth::Caller, metrics::RequestOutcome, views::ActivityEntry};
+
+/// What a client asked for, until its request ends.
+#[derive(Debug)]
+pub struct AskedRequest {
+    pub caller: Caller,
+    pub transport: &'static str,
+    pub method: Method,
+    /// Tool, prompt or resource, under the client's name for it.
+    pub target: Option<String>,
+    pub begun: Instant,
+}
+
+/// The newest refusals and errors.
+#[derive(Debug, Default)]
+pub struct ActivityLog(Mutex<Recent>);
+
+#[derive(Debug, Default)]
+struct Recent {
+    /// Number of the newest entry.
+    last: u64,
+    /// Oldest first.
+    entries: VecDeque<Arc<ActivityEntry>>,
+}
+
+impl ActivityLog {
+    /// Notes the end of a request that failed, or that the access policy did not plainly allow.
+    pub fn note(&self, request: &RequestTelemetry, outcome: RequestOutcome, error: Option<&str>) {
+        let is_decided =
+            request.decision().is_some_and(|(verdict, rule)| *verdict != "allow" || rule.is_some());
+        let has_failed = !matches!(outcome, RequestOutcome::Ok | RequestOutcome::Cancelled);
+        let Some(asked) = request.asked.as_ref().filter(|_| has_failed || is_decided) else {
+            return;
+        };
+        let (verdict, rule) = request.decision().cloned().unzip();
+        self.add(ActivityEntry {
+            number: 0,
+            at: jiff::Timestamp::now().to_string(),
+            tenant: asked.caller.tenant.to_string(),
+            principal: asked.caller.principal.to_string(),
+            transport: asked.transport.to_owned(),
+            method: asked.method.name().to_owned(),
+            target: asked.target.as_deref().map(|target| shortened(&masked(target))),
+            backend: request.backend().map(ToString::to_string),
+            outcome: outcome.label().to_owned(),
+            error: error.map(str::to_owned),
+            verdict: verdict.map(str::to_owned),
+            rule: rule.flatten().as_deref().map(shortened),
+            duration_ms: asked.begun.elapsed().as_secs_f64() * 1_000.0,
+            request_id: request.name.to_string(),
+            trace_id: request.trace().map(|trace| trace.to_string()),
+        });
+    }
+
+    fn add(&self, entry: ActivityEntry) {
+        let mut recent = self.0.lock();
+        recent.last += 1;
+        let number = recent.last;
+        if recent.entries.len() == ACTIVITY_ENTRIES_MAX {
+            recent.entries.pop_front();
+        }
+        recent.entries.push_back(Arc::new(ActivityEntry { number, ..entry }));
+    }
+
+    /// Returns up to `limit` of the newest entries after a number that pass a filter, oldest first.
+    pub fn newest(
+        &self,
+        after: u64,
+        limit: usize,
+        passes: impl Fn(&ActivityEntry) -> bool,
+    ) -> Vec<Arc<ActivityEntry>> {
+        let recent = self.0.lock();
+        let newer = recent.entries.iter().rev().take_while(|entry| entry.number > after);
+        let mut found: Vec<_> =
+            newer.filter(|entry| passes(entry)).take(limit).map(Arc::clone).collect();
+        found.reverse();
+        found
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(ACTIVITY_TEXT_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::{PrincipalId, TenantId};
+
+    use super::*;
+    use crate::telemetry::request::RequestName;
+
+    fn request(target: &str) -> Arc<RequestTelemetry> {
+        let caller = Caller::new(TenantId::parse("acme").unwrap(), PrincipalId::new("ann"), None);
+        let asked = AskedRequest {
+            caller,
+            transport: "http",
+            method: Method::ToolsCall,
+            target: Some(target.to_owned()),
+            begun: Instant::now(),
+        };
+        RequestTelemetry::new(RequestName(7), None, None, Some(asked))
+    }
+
+    #[test]
+    fn failures_and_decisions_are_noted_and_plain_successes_are_not() {
+        let log = ActivityLog::default();
+        log.note(&request("fine"), RequestOutcome::Ok, None);
+        log.note(&request("slow"), RequestOutcome::Timeout, Some("timeout"));
+        let denied = request("secret");
+        denied.note_decision("deny", Some("no-secrets".to_owned()));
+        log.note(&denied, RequestOutcome::Refused, Some("unknown_tool"));
+        let found = log.newest(0, 10, |_| true);
+        let targets: Vec<_> = found.iter().map(|entry| entry.target.as_deref().unwrap()).collect();
+        assert_eq!(targets, ["slow", "secret"]);
+        assert_eq!(found[1].rule.as_deref(), Some("no-secrets"));
+        assert_eq!(found[1].verdict.as_deref(), Some("deny"));
+        assert_eq!(log.newest(found[0].number, 10, |_| true).len(), 1, "newer ones only");
+        assert_eq!(log.newest(0, 1, |_| true)[0].number, 2, "the newest ones");
+        assert!(log.newest(0, 10, |entry| entry.tenant == "zoo").is_empty());
+    }
+
+    #[test]
+    fn the_log_keeps_the_newest_entries_only() {
+        let log = ActivityLog::default();
+        for number in 0..=ACTIVITY_ENTRIES_MAX {
+            log.note(&request(&format!("t{number}")), RequestOutcome::Error, None);
+        }
+        let found = log.newest(0, usize::MAX, |_| true);
+        assert_eq!(found.len(), ACTIVITY_ENTRIES_MAX);
+        assert_eq!(found[0].target.as_deref(), Some("t1"));
+    }
+
+    #[test]
+    fn long_targets_are_cut() {
+        let log = ActivityLog::default();
+        log.note(&request(&"x".repeat(10_000)), RequestOutcome::Error, None);
+        let target = log.newest(0, 1, |_| true)[0].target.clone().unwrap();
+        assert_eq!(target.chars().count(), ACTIVITY_TEXT_CHARS_MAX);
+    }
+}

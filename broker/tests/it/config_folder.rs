@@ -1,0 +1,228 @@
+//! Files of `include.folder`, which the broker follows without a signal: a change is in force soon,
+//! a fault of one file leaves the others alone.
+
+use std::{os::unix::fs::symlink, path::Path};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::{FakeBackend, TestBroker, eventually};
+
+use crate::builder;
+
+/// Writes a file as an editor or a deployment does: complete under another name first.
+fn write(folder: &Path, name: &str, content: &Value) {
+    let unfinished = folder.join(format!(".{name}"));
+    std::fs::write(&unfinished, content.to_string()).unwrap(); // JSON is YAML
+    std::fs::rename(unfinished, folder.join(name)).unwrap();
+}
+
+async fn start(folder: &Path) -> TestBroker {
+    builder()
+        .single_process()
+        .config(json!({"include": {"folder": folder, "interval": "100ms"}}))
+        .start()
+        .await
+}
+
+async fn view(broker: &TestBroker) -> Value {
+    broker.admin().get("/admin/v1/configuration").await.1
+}
+
+/// Waits for the states of all files, `name=state` in the order of their names.
+async fn wait_for_states(broker: &TestBroker, wanted: &[&str]) -> Value {
+    eventually("the states of the files", || async {
+        let view = view(broker).await;
+        let none = Vec::new();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let files = view["files"].as_array().unwrap_or(&none).iter();
+        let states: Vec<String> =
+            files.map(|file| format!("{}={}", text(&file["name"]), text(&file["state"]))).collect();
+        if states == wanted { Ok(view) } else { Err(view) }
+    })
+    .await
+}
+
+fn faults(view: &Value, file: usize) -> String {
+    view["files"][file]["faults"].to_string()
+}
+
+async fn echoed(broker: &TestBroker, backend: &str) -> bool {
+    let client = broker.connected(json!({})).await;
+    let answer = client
+        .request(
+            "tools/call",
+            json!({"name": format!("{backend}__echo"), "arguments": {"text": "hi"}}),
+        )
+        .await;
+    answer.get("result").is_some()
+}
+
+async fn wait_ready(broker: &TestBroker, tenant: &str, backend: &str) {
+    broker.admin().wait_backend_state(tenant, backend, "ready").await;
+}
+
+#[tokio::test]
+async fn entries_of_files_come_change_and_go_without_a_signal() {
+    let (one, two) = (FakeBackend::echo().await, FakeBackend::echo().await);
+    let folder = TempDir::new().unwrap();
+    write(folder.path(), "a.yaml", &json!({"backends": {"first": one.spec()}}));
+    let broker = start(folder.path()).await;
+    wait_for_states(&broker, &["a.yaml=applied"]).await;
+    wait_ready(&broker, "default", "first").await;
+    assert!(echoed(&broker, "first").await);
+
+    write(
+        folder.path(),
+        "b.yaml",
+        &json!({"tenants": {"acme": {}}, "backends": {"acme/second": two.spec(), "second": two.spec()}}),
+    );
+    let after = wait_for_states(&broker, &["a.yaml=applied", "b.yaml=applied"]).await;
+    assert_eq!(after["generation"], 3, "the first reading and this one: {after}");
+    wait_ready(&broker, "acme", "second").await;
+    wait_ready(&broker, "default", "second").await;
+    assert!(echoed(&broker, "second").await && echoed(&broker, "first").await);
+    assert_eq!(broker.admin().metric("mcp_config_files", &[("state", "applied")]).await, Some(2.0));
+
+    std::fs::remove_file(folder.path().join("a.yaml")).unwrap();
+    wait_for_states(&broker, &["b.yaml=applied"]).await;
+    assert_eq!(broker.admin().get("/admin/v1/tenants/default/backends/first").await.0, 404);
+    assert!(!echoed(&broker, "first").await && echoed(&broker, "second").await);
+}
+
+#[tokio::test]
+async fn a_fault_keeps_what_was_accepted_and_leaves_other_files_alone() {
+    let backend = FakeBackend::echo().await;
+    let folder = TempDir::new().unwrap();
+    let good = |name: &str| json!({"backends": {name: backend.spec()}});
+    write(folder.path(), "a.yaml", &good("a"));
+    write(
+        folder.path(),
+        "b.yaml",
+        &json!({"backends": {"b": {"transport": {"type": "quic"}}}, "auth": {}}),
+    );
+    let broker = start(folder.path()).await;
+    let view = wait_for_states(&broker, &["a.yaml=applied", "b.yaml=refused"]).await;
+    assert!(faults(&view, 1).contains("auth: cannot stand in a file of include.folder"), "{view}");
+    wait_ready(&broker, "default", "a").await;
+
+    // Both change at once: one for the better, one for the worse.
+    write(folder.path(), "a.yaml", &json!({"backends": {"a": {"transport": {"type": "http"}}}}));
+    write(folder.path(), "b.yaml", &good("b"));
+    let view = wait_for_states(&broker, &["a.yaml=outdated", "b.yaml=applied"]).await;
+    assert!(faults(&view, 0).contains("backends.default/a.transport.url: is missing"), "{view}");
+    wait_ready(&broker, "default", "b").await;
+    assert!(echoed(&broker, "a").await && echoed(&broker, "b").await);
+    assert_eq!(
+        broker.admin().metric("mcp_config_files", &[("state", "outdated")]).await,
+        Some(1.0)
+    );
+    broker.wait_for_log("a file of include.folder is not applied").await;
+
+    write(folder.path(), "a.yaml", &good("a"));
+    wait_for_states(&broker, &["a.yaml=applied", "b.yaml=applied"]).await;
+    assert!(echoed(&broker, "a").await);
+}
+
+#[tokio::test]
+async fn an_entry_stands_in_one_file_and_a_tenant_may_stand_in_another() {
+    let backend = FakeBackend::echo().await;
+    let folder = TempDir::new().unwrap();
+    let broker = start(folder.path()).await;
+    broker.admin().put_ready_backend("default", "stored", &backend.spec()).await;
+    // The backend's file comes before the file of its tenant.
+    write(folder.path(), "a.yaml", &json!({"backends": {"acme/x": backend.spec()}}));
+    write(folder.path(), "z.yaml", &json!({"tenants": {"acme": {}}}));
+    wait_for_states(&broker, &["a.yaml=applied", "z.yaml=applied"]).await;
+    wait_ready(&broker, "acme", "x").await;
+
+    write(folder.path(), "b.yaml", &json!({"backends": {"stored": backend.spec()}}));
+    write(folder.path(), "c.yaml", &json!({"backends": {"acme/x": backend.spec()}}));
+    write(folder.path(), "d.yaml", &json!({"backends": {"ghost/x": backend.spec()}}));
+    write(folder.path(), "e.yaml", &json!({"backends": {"fine": backend.spec()}}));
+    let states = [
+        "a.yaml=applied",
+        "b.yaml=refused",
+        "c.yaml=refused",
+        "d.yaml=refused",
+        "e.yaml=applied",
+        "z.yaml=applied",
+    ];
+    let view = wait_for_states(&broker, &states).await;
+    assert!(faults(&view, 1).contains("both stored and declared"), "{view}");
+    assert!(faults(&view, 2).contains("backends.acme/x: is declared twice"), "{view}");
+    assert!(faults(&view, 3).contains("tenant ghost does not exist"), "{view}");
+    wait_ready(&broker, "default", "fine").await;
+
+    // The tenant cannot go before its backend.
+    std::fs::remove_file(folder.path().join("z.yaml")).unwrap();
+    broker.wait_for_log("include.folder is not applied").await;
+    wait_ready(&broker, "acme", "x").await;
+    for name in ["a.yaml", "b.yaml", "c.yaml", "d.yaml"] {
+        std::fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    wait_for_states(&broker, &["e.yaml=applied"]).await;
+    assert_eq!(broker.admin().get("/admin/v1/tenants/acme/backends/x").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_mounted_config_map_changes_by_its_link_and_a_lost_folder_changes_nothing() {
+    let backend = FakeBackend::echo().await;
+    let root = TempDir::new().unwrap();
+    let folder = root.path().join("config.d");
+    let version = |number: u32, name: &str| {
+        let data = folder.join(format!("..{number}"));
+        std::fs::create_dir_all(&data).unwrap();
+        write(&data, "team.yaml", &json!({"backends": {name: backend.spec()}}));
+        let link = folder.join("..new");
+        symlink(format!("..{number}"), &link).unwrap();
+        std::fs::rename(link, folder.join("..data")).unwrap();
+    };
+    version(1, "one");
+    symlink("..data/team.yaml", folder.join("team.yaml")).unwrap();
+    let broker = start(&folder).await;
+    wait_ready(&broker, "default", "one").await;
+    version(2, "two");
+    wait_ready(&broker, "default", "two").await;
+    assert_eq!(broker.admin().get("/admin/v1/tenants/default/backends/one").await.0, 404);
+
+    let away = root.path().join("away");
+    std::fs::rename(&folder, &away).unwrap();
+    broker.wait_for_log("include.folder is not applied").await;
+    assert!(view(&broker).await["refused"]["faults"].to_string().contains("cannot be read"));
+    assert!(echoed(&broker, "two").await);
+    std::fs::rename(&away, &folder).unwrap();
+    eventually("the folder is read again", || async {
+        let view = view(&broker).await;
+        if view.get("refused").is_none() { Ok(()) } else { Err(view) }
+    })
+    .await;
+    wait_for_states(&broker, &["team.yaml=applied"]).await;
+}
+
+#[tokio::test]
+async fn check_config_names_the_file_of_each_fault() {
+    let folder = TempDir::new().unwrap();
+    let broker = builder().single_process().start().await;
+    std::fs::create_dir(folder.path().join("config.d")).unwrap();
+    let file = folder.path().join("mcp-broker.yaml");
+    std::fs::write(&file, "include: {folder: config.d}\n").unwrap();
+    let check = async || broker.cli(&["check-config", file.to_str().unwrap()]).await;
+    write(&folder.path().join("config.d"), "a.yaml", &json!({"tenants": {"acme": {}}}));
+    let good = check().await;
+    assert!(good.code == Some(0) && good.stdout.contains("1 included file"), "{}", good.stdout);
+    write(
+        &folder.path().join("config.d"),
+        "b.yaml",
+        &json!({"limits": {}, "tenants": {"acme": {"weight": 0}}}),
+    );
+    write(&folder.path().join("config.d"), "c.yaml", &json!({"tenants": {"acme": {}, "Bad": {}}}));
+    let bad = check().await;
+    assert_eq!(bad.code, Some(64), "{}", bad.stdout);
+    for start in [
+        "b.yaml: limits: cannot stand",
+        "c.yaml: tenants.acme: is declared twice",
+        "c.yaml: tenants.Bad: is not a name",
+    ] {
+        assert!(bad.stdout.contains(start), "{start}: {}", bad.stdout);
+    }
+}

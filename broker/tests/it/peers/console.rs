@@ -1,0 +1,240 @@
+//! The operators' console in a real browser: Chromium of the distribution, driven by playwright-core,
+//! judged by axe-core. The scripts are in `peers/clients/console`. With `UPDATE_DOCS=1` they write
+//! the pictures of the documentation.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use testkit::{AdminClient, BrokerBuilder, FakeBackend, Reply, TestBroker};
+use tokio::process::Command;
+
+use super::{
+    install::Peers,
+    process::{Ended, run},
+};
+
+const ADMIN: &str = "operator-of-tests";
+const RUN_WITHIN: Duration = Duration::from_secs(150);
+
+fn builder() -> BrokerBuilder {
+    BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).single_process().admin_token(ADMIN)
+}
+
+fn origin(broker: &TestBroker) -> String {
+    format!("http://{}", broker.admin_address())
+}
+
+/// Runs a script that prints `ok` for each of its checks.
+async fn passes(script: &str, arguments: &[&str], checks: usize, log: impl Fn() -> String) {
+    let peers = Peers::installed();
+    let mut command = Command::new(peers.node());
+    command.arg(Peers::ours("peers/clients/console").join(script)).args(arguments);
+    let Ended { status, stdout, stderr } = run(command, RUN_WITHIN).await;
+    let lines: Vec<&str> = stdout.lines().collect();
+    let are_ok = lines.len() == checks && lines.iter().all(|line| line.starts_with("ok "));
+    assert!(status.success() && are_ok, "{status}\n{stdout}\n{stderr}\n{}", log());
+}
+
+/// Returns the folder of the documentation's pictures, if they are to be written.
+fn pictures() -> Option<String> {
+    std::env::var_os("UPDATE_DOCS")
+        .map(|_| Peers::ours("docs/images").to_string_lossy().into_owned())
+}
+
+async fn operator(admin: &AdminClient, name: &str, role: &str) -> String {
+    let (status, made) =
+        admin.post("/admin/v1/operators", &json!({"name": name, "role": role})).await;
+    assert_eq!(status, 201, "{made}");
+    made["token"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn every_view_is_for_everybody() {
+    let peers = Peers::installed();
+    let broker = builder().tenant("acme").start().await;
+    let admin = broker.admin();
+    let everything = json!({"transport": peers.everything_over_stdio()});
+    admin.put_ready_backend("default", "everything", &everything).await;
+    let down = json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}});
+    assert_eq!(admin.put_backend("acme", "crm", &down).await.0, 201);
+    let policy = json!({"rules": [
+        {"id": "no-environment-for-guests", "effect": "deny", "subjects": {"groups": ["guests"]}, "objects": {"tools": ["everything/get-env"]}, "reason": "it shows secrets"},
+        {"id": "watch-writes", "effect": "deny", "mode": "shadow", "objects": {"classes": ["write"]}},
+    ]});
+    assert_eq!(admin.put("/admin/v1/tenants/default/policy", &policy).await.0, 201);
+    let key = json!({"name": "build server", "principal": "ci", "groups": ["guests"]});
+    let (_, key) = admin.post("/admin/v1/tenants/default/keys", &key).await;
+    operator(&admin, "vera", "viewer").await;
+    let client = broker.client("/mcp").bearer(key["key"].as_str().unwrap());
+    let client = client.connected(json!({})).await;
+    for tool in ["everything__get-env", "everything__no-such-tool"] {
+        client.request("tools/call", json!({"name": tool, "arguments": {}})).await;
+    }
+    let origin = origin(&broker);
+    let images = pictures();
+    let arguments: Vec<&str> =
+        [origin.as_str(), ADMIN].into_iter().chain(images.as_deref()).collect();
+    passes("pages.mjs", &arguments, 5, || broker.log()).await;
+}
+
+#[tokio::test]
+async fn an_operators_day_begins_with_the_first_backend() {
+    let peers = Peers::installed();
+    let broker = builder().start().await;
+    let transport = peers.everything_over_stdio();
+    let program = transport["command"].as_str().unwrap();
+    let script = transport["args"][0].as_str().unwrap();
+    let (origin, images) = (origin(&broker), pictures());
+    let arguments: Vec<&str> =
+        [origin.as_str(), ADMIN, program, script].into_iter().chain(images.as_deref()).collect();
+    passes("day.mjs", &arguments, 10, || broker.log()).await;
+}
+
+#[tokio::test]
+async fn two_people_see_what_their_roles_permit() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    let admin = broker.admin();
+    admin.wait_backend_state("default", "b", "ready").await;
+    admin.create_key("default").await;
+    let _session = broker.connected(json!({})).await;
+    let viewer = operator(&admin, "vera", "viewer").await;
+    passes("roles.mjs", &[&origin(&broker), ADMIN, &viewer], 3, || broker.log()).await;
+}
+
+#[tokio::test]
+async fn names_and_descriptions_of_others_are_text() {
+    let backend = FakeBackend::start().await;
+    let attack = "<img src=x onerror=owned=1><script>owned=1</script>";
+    backend.server_info(json!({"name": attack, "version": "\u{202e}1"}), None);
+    backend.content_is_invalid_on_purpose("its answer has members that are not seen");
+    backend.tool("hidden", |_| async {
+        Reply::Result(
+            json!({"content": [{"type": "text", "text": "<script>owned=1</script>\u{200b}"}]}),
+        )
+    });
+    let schema = json!({"type": "object", "properties": {"<b>bold</b>": {"type": "string", "description": attack}}});
+    backend.list("tools", vec![
+        json!({"name": "hidden", "description": "safe\u{200b}\u{202e}text\u{e0041}", "inputSchema": schema}),
+        json!({"name": "loud", "description": attack, "inputSchema": {"type": "object"}}),
+    ]);
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = json!({"name": "<img src=x onerror=owned=1>", "version": "1"});
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
+    broker.client("/mcp").request("initialize", params).await;
+    passes("hostile.mjs", &[&origin(&broker), ADMIN], 4, || broker.log()).await;
+}
+
+#[tokio::test]
+async fn long_lists_scroll_without_a_pause() {
+    let backend = FakeBackend::start().await;
+    let tool = |number: usize| json!({"name": format!("tool-{number:05}"), "description": format!("does thing {number}"), "inputSchema": {"type": "object"}});
+    backend.list("tools", (0..5_000).map(tool).collect());
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    passes("scale.mjs", &[&origin(&broker), ADMIN], 3, || broker.log()).await;
+}
+
+#[tokio::test]
+async fn a_console_stays_open_while_a_replica_dies() {
+    let backend = FakeBackend::echo().await;
+    let cluster = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
+        .admin_token(ADMIN)
+        .backend("default", "b", backend.spec())
+        .cluster(2)
+        .start()
+        .await;
+    for replica in [0, 1] {
+        cluster.admin(replica).wait_backend_state("default", "b", "ready").await;
+    }
+    let pid = cluster.replicas()[0].pid().to_string();
+    let admins = [0, 1].map(|replica| cluster.admin(replica).address().to_string());
+    let arguments = [ADMIN, &pid, &admins[0], &admins[1]];
+    passes("failover.mjs", &arguments, 2, String::new).await;
+}
+
+/// Returns the files below a folder with their contents, by their paths.
+fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => {
+                    let name = path.strip_prefix(folder).unwrap().to_owned();
+                    found.push((name, fs::read(&path).unwrap()));
+                }
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+async fn node(peers: &Peers, folder: &Path, arguments: &[&str]) {
+    let mut command = Command::new(peers.node());
+    command.current_dir(folder).args(arguments);
+    let Ended { status, stdout, stderr } = run(command, RUN_WITHIN).await;
+    assert!(status.success(), "node {arguments:?}: {stdout}\n{stderr}");
+}
+
+/// `UPDATE_DOCS=1` builds the committed files.
+#[tokio::test]
+async fn the_committed_console_is_what_its_sources_build() {
+    let peers = Peers::installed();
+    let sources = Peers::ours("console");
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("console");
+    let is_source = |path: &Path| !path.starts_with("dist") && !path.starts_with("node_modules");
+    for (name, bytes) in contents(&sources).into_iter().filter(|(name, _)| is_source(name)) {
+        let path = copy.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    fs::create_dir_all(folder.path().join("docs")).unwrap();
+    fs::copy(Peers::ours("docs/openapi.json"), folder.path().join("docs/openapi.json")).unwrap();
+    std::os::unix::fs::symlink(peers.packages_of_console(), copy.join("node_modules")).unwrap();
+
+    node(&peers, &copy, &["scripts/generate.mjs", "--check"]).await;
+    node(&peers, &copy, &["node_modules/typescript/bin/tsc", "--noEmit"]).await;
+    node(&peers, &copy, &["node_modules/vite/bin/vite.js", "build", "--logLevel", "warn"]).await;
+    node(&peers, &copy, &["scripts/compress.mjs"]).await;
+    let (built, committed) = (contents(&copy.join("dist")), sources.join("dist"));
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::remove_dir_all(&committed).unwrap();
+        for (name, bytes) in &built {
+            let path = committed.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        }
+    }
+    let names = |files: &[(PathBuf, Vec<u8>)]| -> Vec<PathBuf> {
+        files.iter().map(|(name, _)| name.clone()).collect()
+    };
+    let committed = contents(&committed);
+    assert_eq!(names(&built), names(&committed), "console/dist is out of date: npm run build");
+    for ((name, one), (_, other)) in built.iter().zip(&committed) {
+        assert!(one == other, "{} is out of date: npm run build", name.display());
+    }
+}
+
+#[test]
+fn a_backends_settings_have_no_member_that_the_form_would_lose() {
+    // The form of the console sends what it knows, and the rest as it was read.
+    let form = fs::read_to_string(Peers::ours("console/src/views/backend-form.tsx")).unwrap();
+    let document: Value =
+        serde_json::from_str(&fs::read_to_string(Peers::ours("docs/openapi.json")).unwrap())
+            .unwrap();
+    let kinds = document["components"]["schemas"]["TransportSpec"]["oneOf"].as_array().unwrap();
+    for kind in kinds {
+        let name = kind["properties"]["type"]["enum"][0].as_str().unwrap();
+        assert!(form.contains(&format!("['{name}',")), "the form does not offer {name}");
+    }
+}

@@ -1,0 +1,121 @@
+// Requests to the admin API. Every address is relative to the page, so that the console works below a proxy's prefix.
+import { OPERATIONS } from './operations';
+import type { components } from './schema';
+
+export type Schemas = components['schemas'];
+export type Operation = keyof typeof OPERATIONS;
+
+/** A refusal of the admin API (RFC 9457). */
+export class Problem extends Error {
+  constructor(
+    readonly status: number,
+    readonly kind: string,
+    detail: string,
+    readonly faults: readonly { field: string; detail: string }[],
+    readonly requestId: string | null = null,
+  ) {
+    super(detail);
+  }
+
+  /** Returns the text for a field, or for one of its members. */
+  of(field: string): string | undefined {
+    const found = this.faults.filter(fault => fault.field === field || fault.field.startsWith(`${field}.`) || fault.field.startsWith(`${field}[`));
+    return found.length ? found.map(fault => fault.detail).join('; ') : undefined;
+  }
+}
+
+const root = new URL('../', document.baseURI);
+/** A page of this origin marks its requests. Pages of others cannot. */
+const MARK = { 'mcp-broker-console': '1' };
+
+export interface Options {
+  params?: Record<string, string>;
+  query?: Record<string, string | number | boolean | undefined>;
+  body?: unknown;
+  headers?: Record<string, string>;
+  signal?: AbortSignal;
+}
+
+function address(path: string, { params = {}, query = {} }: Options): URL {
+  const filled = path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(params[name] ?? ''));
+  const url = new URL(filled.replace(/^\//, ''), root);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== undefined && value !== '') url.searchParams.set(name, String(value));
+  }
+  return url;
+}
+
+/** Sends a request and returns the response, whatever its status. */
+export async function send(method: string, path: string, options: Options = {}): Promise<Response> {
+  const { body, headers = {}, signal } = options;
+  const init: RequestInit = { method, headers: { ...MARK, ...headers }, credentials: 'same-origin', cache: 'no-store', redirect: 'error' };
+  if (signal) init.signal = signal;
+  if (body !== undefined) {
+    init.body = typeof body === 'string' ? body : JSON.stringify(body);
+    init.headers = { 'content-type': 'application/json', ...init.headers };
+  }
+  try {
+    return await fetch(address(path, options), init);
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Problem(0, 'unreachable', 'The broker does not answer.', []);
+  }
+}
+
+/** Reads a refusal. */
+export async function problemOf(response: Response): Promise<Problem> {
+  const text = await response.text();
+  try {
+    const read = JSON.parse(text);
+    const kind = String(read.type ?? '').replace('urn:mcp-broker:problem:', '');
+    const faults = read.faults ?? (read.field ? [{ field: read.field, detail: read.detail }] : []);
+    return new Problem(response.status, kind, read.detail ?? read.error?.message ?? response.statusText, faults);
+  } catch {
+    return new Problem(response.status, 'other', text.slice(0, 300) || response.statusText, []);
+  }
+}
+
+type Listener = (problem: Problem) => void;
+let onSignedOut: Listener = () => {};
+
+/** Sets what happens when a request finds that the login has ended. */
+export function whenSignedOut(listener: Listener): void {
+  onSignedOut = listener;
+}
+
+/** Calls an operation. The key is the one of the OpenAPI document: `GET /admin/v1/tenants`. */
+export async function call<T>(operation: Operation, options: Options = {}): Promise<T> {
+  return (await callTagged<T>(operation, options)).value;
+}
+
+/** Calls an operation. Returns the value with its entity tag. */
+export async function callTagged<T>(operation: Operation, options: Options = {}): Promise<{ value: T; tag: string | null }> {
+  const [method, path] = operation.split(' ') as [string, string];
+  const response = await send(method, path, options);
+  if (!response.ok) {
+    const problem = await problemOf(response);
+    if (response.status === 401) onSignedOut(problem);
+    throw problem;
+  }
+  const tag = response.headers.get('etag');
+  if (response.status === 204) return { value: undefined as T, tag };
+  return { value: (await response.json()) as T, tag };
+}
+
+/** Returns a whole list, page by page. `show` gets what there is so far. */
+export async function callAll<T>(
+  operation: Operation,
+  member: string,
+  options: Options = {},
+  show?: (entries: T[]) => void,
+): Promise<T[]> {
+  const entries: T[] = [];
+  let after: string | undefined;
+  do {
+    const page = await call<Record<string, unknown>>(operation, { ...options, query: { ...options.query, limit: 1000, after } });
+    entries.push(...(page[member] as T[]));
+    after = page.next as string | undefined;
+    if (after) show?.([...entries]);
+  } while (after);
+  return entries;
+}

@@ -1,0 +1,4174 @@
+// Generated from docs/openapi.json by `npm run types`.
+export interface paths {
+    "/admin/v1/activity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Lists recent requests of the answering replica that failed, or that an access policy did not
+         *     plainly allow.
+         */
+        get: operations["list_activity"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists audit records, oldest first. */
+        get: operations["list_audit_records"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/audit/chains": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Lists the chains of the audit log.
+         *     Each tenant has one chain, and records without a tenant have one.
+         */
+        get: operations["list_audit_chains"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/audit/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Exports audit records as JSON lines, to the end of the log.
+         *     `limit` is the number of records per database read.
+         */
+        get: operations["export_audit_records"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/audit/verify": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Verifies records of one chain, from its beginning or from the end of the page before.
+         *     A record that does not match is not an error of the request. The answer names it.
+         */
+        get: operations["verify_audit_chain"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/backends": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the status of the backends of all tenants that the operator sees. */
+        get: operations["list_all_backends"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/configuration": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows the configuration's generation, and the reason of the last refused reload. */
+        get: operations["show_configuration"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Stops taking new work, finishes the work in progress, then ends the process. */
+        post: operations["drain"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/nodes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the replicas with a valid lease. */
+        get: operations["list_nodes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/openapi.json": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns this document. */
+        get: operations["show_openapi"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/operator": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns the operator who asks, with its permissions. */
+        get: operations["show_signed_in_operator"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/operators": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the operators by name, without their tokens. */
+        get: operations["list_operators"];
+        put?: never;
+        /**
+         * Creates an operator.
+         *     Only this answer contains the token.
+         */
+        post: operations["create_operator"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/operators/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Revokes an operator at once. */
+        delete: operations["revoke_operator"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/overview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Shows the state of the answering replica at one glance, for the tenants and backends that the
+         *     operator sees.
+         *     A request with `If-None-Match` gets 304 while nothing has changed.
+         */
+        get: operations["show_overview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Lists the client sessions of all replicas, oldest first.
+         *     Their ids are digests, because a session id is a secret of its client.
+         */
+        get: operations["list_sessions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/sessions/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows one session. */
+        get: operations["show_session"];
+        put?: never;
+        post?: never;
+        /** Ends a session on any replica. */
+        delete: operations["end_session"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/subscriptions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the resources with subscribers. */
+        get: operations["list_subscriptions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tasks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists tasks, oldest first. */
+        get: operations["list_tasks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tasks/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows one task with its history. */
+        get: operations["show_task"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tasks/{id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Cancels a task. */
+        post: operations["cancel_task"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists all tenants. */
+        get: operations["list_tenants"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows one tenant. */
+        get: operations["show_tenant"];
+        /** Creates or replaces a tenant. */
+        put: operations["put_tenant"];
+        post?: never;
+        /** Removes a tenant with its keys and backends, and ends its sessions. */
+        delete: operations["remove_tenant"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/backends": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the tenant's backends. */
+        get: operations["list_backends"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/backends/{backend}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows the status and settings of one backend. */
+        get: operations["show_backend"];
+        /**
+         * Registers or replaces a backend.
+         *     Answers after the first handshake. `state` and `last_error` show a failure.
+         */
+        put: operations["put_backend"];
+        post?: never;
+        /** Removes a backend and closes its links. */
+        delete: operations["remove_backend"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/backends/{backend}/breaker": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Holds the circuit breaker open on every replica, or releases it.
+         *     It stays open until a request releases it. A release also closes the breaker of the replica that
+         *     answers.
+         */
+        post: operations["set_breaker"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/backends/{backend}/probe": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Reconnects or refreshes the lists now, and returns the result. */
+        post: operations["probe_backend"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/catalog": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the tools, prompts, resources and templates of a tenant's backends. */
+        get: operations["list_catalog"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/connections": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the accounts that principals of the tenant connected at backends. */
+        get: operations["list_connections"];
+        put?: never;
+        /** Makes a one-time address at which a principal signs in and connects an account. */
+        post: operations["create_connect_link"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/connections/{principal}/{backend}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Ends a connection. The broker revokes its tokens at the authorization server if that is possible. */
+        delete: operations["end_connection"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/issuers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the issuers whose tokens are of this tenant alone. */
+        get: operations["list_issuers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/issuers/{issuer}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows one issuer. */
+        get: operations["show_issuer"];
+        /**
+         * Creates or replaces an issuer under a name.
+         *     It is in force on every replica within a second. `tenant`, `tenant_claim`, `tenants`, `check`,
+         *     `introspection` and `registration.secret_file` are refused: they are for the configuration file.
+         */
+        put: operations["put_issuer"];
+        post?: never;
+        /** Removes an issuer. Its tokens are refused at once. */
+        delete: operations["remove_issuer"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the tenant's API keys, without the keys themselves. */
+        get: operations["list_keys"];
+        put?: never;
+        /**
+         * Creates an API key.
+         *     Only this answer contains it.
+         */
+        post: operations["create_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/keys/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Revokes an API key at once. */
+        delete: operations["revoke_key"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows the access policy of a tenant. */
+        get: operations["show_policy"];
+        /**
+         * Creates or replaces the access policy of a tenant.
+         *     A policy whose own test fails is refused with 409.
+         */
+        put: operations["put_policy"];
+        post?: never;
+        /** Removes the access policy of a tenant. Everything is allowed then. */
+        delete: operations["remove_policy"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/policy/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Decides about one use of an object, and explains the decision. */
+        post: operations["check_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/policy/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Shows what the policy decided at this replica: refusals, and what rules in shadow mode would
+         *     change.
+         */
+        get: operations["report_policy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/revocations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the revocations of a tenant. */
+        get: operations["list_revocations"];
+        put?: never;
+        /**
+         * Revokes the tokens of a principal, or one token.
+         *     Their sessions, streams and links end at once.
+         */
+        post: operations["revoke_tokens"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/revocations/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Removes a revocation.
+         *     The tokens that it named are valid again.
+         */
+        delete: operations["remove_revocation"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/try": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Opens the event stream of a trial's session. */
+        get: operations["listen_to_trial"];
+        put?: never;
+        /**
+         * Sends a message to the data plane as a subject that the operator names.
+         *     `Mcp-Broker-Subject` is the subject as base64url of JSON, with the members of `as` of a policy
+         *     check. All else is as for a POST to `/mcp`.
+         */
+        post: operations["try_message"];
+        /** Ends the session of a trial. */
+        delete: operations["end_trial"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/healthz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Liveness: the process runs. */
+        get: operations["show_health"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Metrics as Prometheus text. */
+        get: operations["show_metrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/readyz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Readiness for new work.
+         *     Everything is loaded, no drain has begun, and the database is reachable.
+         */
+        get: operations["show_readiness"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+}
+export type webhooks = Record<string, never>;
+export interface components {
+    schemas: {
+        /** @description A recent request that failed, or that the access policy did not plainly allow. */
+        ActivityEntry: {
+            /**
+             * Format: int64
+             * @description Increases with every entry of this replica.
+             */
+            number: number;
+            at: string;
+            tenant: string;
+            principal: string;
+            transport: string;
+            /** @description MCP method. */
+            method: string;
+            /** @description Tool, prompt or resource under the client's name for it. */
+            target?: string | null;
+            backend?: string | null;
+            /** @description Outcome as in `mcp_requests_total`. */
+            outcome: string;
+            error?: string | null;
+            /** @description Verdict of the access policy, and the rule that decided. */
+            verdict?: string | null;
+            rule?: string | null;
+            /** Format: double */
+            duration_ms: number;
+            /** @description Request id, as in the log and in errors for clients. */
+            request_id: string;
+            trace_id?: string | null;
+        };
+        ActivityList: {
+            /** @description Name of the replica that answers. The entries are its own. */
+            replica: string;
+            /** @description Oldest first. */
+            entries: components["schemas"]["ActivityEntry"][];
+        };
+        /** @description One record of the audit log. */
+        AuditEntry: {
+            /**
+             * Format: int64
+             * @description Increases with every record. The number of the last record of a page is the start of the
+             *     next page.
+             */
+            number?: number;
+            at: string;
+            /** @description `admin`: a change by an operator, or an attempt; `call`: a request of a client. */
+            kind: string;
+            /** @description Tenant of the record; absent if it concerns none. */
+            tenant?: string | null;
+            /** @description Actor: a tenant's principal, `admin`, `configuration`, or `unknown` for a failed sign-in. */
+            principal: string;
+            /** @description API key of the request. */
+            api_key?: string | null;
+            /** @description MCP method, HTTP method and route of the admin API, or `sign_in`. */
+            action: string;
+            /** @description Tool, prompt or resource under the client's name for it, or the path of the admin API. */
+            target?: string | null;
+            backend?: string | null;
+            /** @description Hash of the tool's definition, as the backend listed it at that time. */
+            definition?: string | null;
+            /** @description Hash of the arguments, or of the body. */
+            arguments_digest?: string | null;
+            /** @description Redacted arguments, only if that is configured. */
+            arguments?: unknown;
+            /** @description The policy before a change of it, and after. A policy of more than 64 KiB is a digest. */
+            before?: unknown;
+            after?: unknown;
+            /** @description Outcome as in `mcp_requests_total`, status of a task, or status of an HTTP response. */
+            outcome: string;
+            error?: string | null;
+            /** Format: double */
+            duration_ms?: number | null;
+            /** @description Request id, as in the log and in errors for clients. */
+            request_id: string;
+            trace_id?: string | null;
+            /** @description Digest of the session id. */
+            session?: string | null;
+            transport?: string | null;
+            /**
+             * @description Address of the operator, of the client, or of the failed sign-in. For a failed sign-in over
+             *     IPv6 it is the /64.
+             */
+            address?: string | null;
+            /**
+             * Format: int64
+             * @description Number of such failed sign-ins within a minute; absent in other records.
+             */
+            count?: number | null;
+            /** @description Replica that recorded it. */
+            node: string;
+        };
+        AuditList: {
+            records: components["schemas"]["AuditEntry"][];
+            /**
+             * Format: int64
+             * @description Value of `after` for the next page; absent on the last page.
+             */
+            next?: number | null;
+        };
+        /** @description Result of the verification of a page. */
+        AuditVerdict: {
+            /** @description Number of valid records on this page. */
+            records: number;
+            /**
+             * Format: int64
+             * @description Number of the last valid record.
+             */
+            last?: number | null;
+            misfit?: components["schemas"]["MisfitView"] | null;
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description How the broker proves itself to a backend. */
+        BackendAuth: {
+            type: components["schemas"]["BackendAuthKind"];
+            /** @description Id of the broker at the authorization server. */
+            client_id?: string | null;
+            client_secret?: string | null;
+            /** @description Private key in PEM (PKCS #8) for `private_key_jwt`: RSA, P-256 or Ed25519. */
+            client_key?: string | null;
+            /** @description `kid` of the assertions that the key signs. */
+            client_key_id?: string | null;
+            token_endpoint_auth_method?: components["schemas"]["ClientAuthMethod"] | null;
+            /** @description Scopes of the tokens. Absent: those that the backend names. */
+            scopes?: string[];
+            /**
+             * @description The only authorization server that gets the credential. Absent: the first one that the
+             *     backend names.
+             */
+            issuer?: string | null;
+            /** @description Resource that the tokens are for. Absent: the one that the backend's metadata names. */
+            resource?: string | null;
+            /** @description Address of the client ID metadata document. Absent: that of the broker. */
+            client_metadata_url?: string | null;
+        };
+        /**
+         * @description Kind of proof.
+         * @enum {string}
+         */
+        BackendAuthKind: "none" | "bearer" | "headers" | "oauth_client" | "oauth_user";
+        /** @description Circuit breaker of one backend. An absent setting has the configuration's default. */
+        BackendBreaker: {
+            /** @default null */
+            enabled: boolean | null;
+            /**
+             * Format: int32
+             * @description Consecutive failures that open it.
+             * @default null
+             */
+            failures: number | null;
+            /**
+             * Format: double
+             * @description Share of failures in the window that opens it.
+             * @default null
+             * @example 0.5
+             */
+            error_ratio: number | null;
+            /**
+             * Format: int32
+             * @description Minimum number of calls in the window before the share counts.
+             * @default null
+             */
+            requests: number | null;
+            /** @default null */
+            window: components["schemas"]["DurationText"];
+            /**
+             * @description Maximum wait for the first probe.
+             * @default null
+             */
+            probe_after: components["schemas"]["DurationText"];
+            /**
+             * @description Longest wait between two probes.
+             * @default null
+             */
+            probe_max: components["schemas"]["DurationText"];
+        };
+        /** @description Limits of one backend. An absent one has the tenant's value, then the configuration's. */
+        BackendLimits: {
+            /**
+             * Format: int32
+             * @description Rate of requests to the backend. 0 is unlimited.
+             * @default null
+             */
+            requests_per_second: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            burst: number | null;
+            /**
+             * Format: int32
+             * @description Rate of calls of each of its tools.
+             * @default null
+             */
+            requests_per_second_per_tool: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            burst_per_tool: number | null;
+            /**
+             * @description Rates of some of its tools, by the backend's own names.
+             * @default {}
+             */
+            tools: {
+                [key: string]: components["schemas"]["RateSpec"];
+            };
+            /**
+             * @description Maximum number of concurrent calls. Further calls wait.
+             * @default null
+             */
+            calls_in_flight: number | null;
+            /**
+             * @description Maximum number of waiting calls. Further calls are refused.
+             * @default null
+             */
+            calls_queued: number | null;
+            /**
+             * @description True if the broker sends fewer concurrent calls while the backend is slower than it can be.
+             * @default null
+             */
+            adaptive_concurrency: boolean | null;
+            /**
+             * @description Name of the profile for the sizes of its messages.
+             * @default null
+             */
+            message_profile: string | null;
+        };
+        BackendList: {
+            backends: components["schemas"]["BackendView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description Settings of a backend. Values that may be secret are masked. */
+        BackendSettings: {
+            transport: components["schemas"]["TransportSpec"];
+            /** @description Paths of the certificate files. The contents of the files are never shown. */
+            tls?: components["schemas"]["BackendTls"];
+            links: components["schemas"]["LinkSharing"];
+            protocol: components["schemas"]["ProtocolChoice"];
+            timeouts: components["schemas"]["BackendTimeouts"];
+            breaker?: components["schemas"]["BackendBreaker"];
+            limits?: components["schemas"]["BackendLimits"];
+            credentials: components["schemas"]["CredentialsView"];
+            /** @description How the broker proves itself, without secrets. */
+            auth?: components["schemas"]["BackendAuth"];
+            resources?: components["schemas"]["ResourceRules"];
+            tools?: components["schemas"]["ToolRules"];
+        };
+        /** @description A backend: an MCP server that the broker connects to. */
+        BackendSpec: {
+            transport: components["schemas"]["TransportSpec"];
+            tls?: components["schemas"]["BackendTls"];
+            links?: components["schemas"]["LinkSharing"];
+            protocol?: components["schemas"]["ProtocolChoice"];
+            timeouts?: components["schemas"]["BackendTimeouts"];
+            breaker?: components["schemas"]["BackendBreaker"];
+            limits?: components["schemas"]["BackendLimits"];
+            credentials?: components["schemas"]["Credentials"];
+            auth?: components["schemas"]["BackendAuth"];
+            resources?: components["schemas"]["ResourceRules"];
+            tools?: components["schemas"]["ToolRules"];
+            sandbox?: components["schemas"]["SandboxRules"];
+        };
+        /** @description State of one backend. */
+        BackendStatus: {
+            tenant: string;
+            backend: string;
+            /** @description `connecting`, `ready`, `degraded` (serving the last valid lists), `failed` or `disabled`. */
+            state: string;
+            protocol_version?: string | null;
+            server_name?: string | null;
+            server_version?: string | null;
+            tools: number;
+            prompts: number;
+            resources: number;
+            resource_templates: number;
+            /** @description Open links to this backend. */
+            links: number;
+            last_error?: string | null;
+            /**
+             * @description Tools whose arguments are not checked despite `validate_arguments`, because their schemas
+             *     cannot be used, each with the reason. Checked at the first call of a tool. At most 16 are
+             *     shown.
+             */
+            unchecked_tools?: {
+                [key: string]: string;
+            };
+            /**
+             * Format: double
+             * @description Mean latency of the most recent answers, in milliseconds.
+             */
+            latency_ms?: number | null;
+            breaker?: components["schemas"]["BreakerStatus"] | null;
+            /** @description Calls of this replica that are at the backend now. */
+            calls_in_flight?: number;
+            /** @description Calls that wait for room at the backend. */
+            calls_queued?: number;
+            /** @description Maximum number of concurrent calls. */
+            calls_max?: number;
+            /**
+             * Format: int32
+             * @description Consecutive failed attempts to connect to the backend or to start it. Connections that ended
+             *     early count.
+             */
+            failed_attempts?: number;
+            /**
+             * Format: int64
+             * @description Time until the next attempt, in milliseconds. Absent if it may start at once.
+             */
+            next_attempt_in_ms?: number | null;
+            /**
+             * @description Confinement of its child processes: `uid+landlock`, `uid`, `landlock` or `off`. Absent
+             *     before the first child starts.
+             */
+            sandbox?: string | null;
+            /** @description Protections that this host lacks for a better confinement. */
+            sandbox_missing?: string[];
+        };
+        /** @description Deadlines of one backend. An absent one has the configuration's default. */
+        BackendTimeouts: {
+            /** @default null */
+            call: components["schemas"]["DurationText"];
+            /** @default null */
+            control: components["schemas"]["DurationText"];
+            /** @default null */
+            initialize: components["schemas"]["DurationText"];
+            /**
+             * @description Maximum total time of a call, which progress does not extend.
+             * @default null
+             */
+            call_max: components["schemas"]["DurationText"];
+            /**
+             * @description Deadlines by method. They have precedence over `call` and `control`.
+             * @default {}
+             */
+            methods: {
+                [key: string]: components["schemas"]["DurationText"];
+            };
+            /**
+             * @description Deadlines by tool, under the backend's own names. They have precedence over `methods`.
+             * @default {}
+             */
+            tools: {
+                [key: string]: components["schemas"]["DurationText"];
+            };
+        };
+        /**
+         * @description Certificate that the broker presents to a backend that requests one, on every transport with
+         *     TLS.
+         */
+        BackendTls: {
+            /**
+             * @description Path of a PEM file with the certificate and its chain up to the authority.
+             * @default null
+             */
+            client_cert: string | null;
+            /**
+             * @description Path of a PEM file with the private key.
+             * @default null
+             */
+            client_key: string | null;
+        };
+        /** @description Status and settings of a backend. */
+        BackendView: components["schemas"]["BackendStatus"] & {
+            /** @description Name of the replica that answers. State, breaker, links and calls are its own. */
+            replica?: string;
+            settings: components["schemas"]["BackendSettings"];
+            /** @description `api`, or `config` for a backend of the configuration file, which can only be changed there. */
+            source: string;
+            created_at?: string | null;
+            updated_at?: string | null;
+        };
+        /** @description State of a backend's circuit breaker. */
+        BreakerStatus: {
+            /** @description `closed`, `half_open` (a probe is running) or `open`. */
+            state: string;
+            /** @description Reason why it is not closed: `failures_in_a_row`, `error_ratio` or `operator`. */
+            reason?: string | null;
+            /** Format: int32 */
+            failures_in_a_row: number;
+            /**
+             * Format: int64
+             * @description Time until the next probe, in milliseconds. Absent while it is closed, and while an operator
+             *     holds it open.
+             */
+            next_probe_ms?: number | null;
+        };
+        /** @description Requested state of a breaker. */
+        BreakerWanted: {
+            /**
+             * @description `open`: no replica sends calls until it is closed again; `closed`: calls are sent, and the
+             *     breakers open by their rules.
+             */
+            state: components["schemas"]["TargetState"];
+        };
+        /** @description A tool, prompt, resource or resource template of a backend. */
+        CatalogItemView: {
+            /** @description `tool`, `prompt`, `resource` or `template`. */
+            kind: string;
+            backend: string;
+            /** @description Name or URI at the backend. */
+            name: string;
+            /** @description Name or URI on `/mcp`. */
+            exposed_name: string;
+            title?: string | null;
+            description?: string | null;
+            /** @description Size of the definition in bytes. */
+            bytes: number;
+            /** @description SHA-256 of the definition, as the audit log has it. */
+            hash: string;
+            /** @description True if the backend is unreachable and the definition may be outdated. */
+            stale: boolean;
+            /**
+             * @description The definition as the backend lists it, with the task support that the broker adds. Only on
+             *     request.
+             */
+            definition?: unknown;
+        };
+        CatalogList: {
+            items: components["schemas"]["CatalogItemView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description Chains of the audit log. */
+        ChainList: {
+            chains: components["schemas"]["ChainView"][];
+            /**
+             * Format: int64
+             * @description Records up to this number are older than the chains, and nothing protects them.
+             */
+            unchained_until: number;
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description A chain of the audit log: the records of a tenant, or those without a tenant. */
+        ChainView: {
+            /** @description Tenant of the records; `null`: records without a tenant. */
+            tenant?: string | null;
+            /**
+             * Format: int64
+             * @description Number of records that were ever added.
+             */
+            count: number;
+            /**
+             * Format: int64
+             * @description Number of records that the retention removed.
+             */
+            removed: number;
+            /**
+             * Format: int64
+             * @description Number of records that the newest checkpoint covers.
+             */
+            covered: number;
+        };
+        /**
+         * @description Authentication of the broker at the token endpoint.
+         * @enum {string}
+         */
+        ClientAuthMethod: "client_secret_basic" | "client_secret_post" | "private_key_jwt" | "none";
+        /** @description Configuration of this process. */
+        ConfigurationView: {
+            /**
+             * Format: int64
+             * @description 1 after the start, plus one for each applied reload.
+             */
+            generation: number;
+            /** @description Time at which the generation was applied. */
+            since: string;
+            /** @description Sections that changed in the file and require a restart. */
+            needs_restart: string[];
+            refused?: components["schemas"]["RefusedReload"] | null;
+        };
+        /** @description Person and backend of a one-time address. */
+        ConnectLinkRequest: {
+            /** @description Principal as sessions show it. */
+            principal: string;
+            /** @description Name of the backend. */
+            backend: string;
+        };
+        /** @description A one-time address at which a person signs in to the connect page. */
+        ConnectLinkView: {
+            url: string;
+            /**
+             * Format: int64
+             * @description Seconds for which it can be used.
+             */
+            expires_in: number;
+        };
+        ConnectionList: {
+            connections: components["schemas"]["ConnectionView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description An account that a principal connected at a backend. */
+        ConnectionView: {
+            principal: string;
+            backend: string;
+            /** @description Authorization server that gave the tokens. */
+            issuer: string;
+            /** @description `connected`, or `reconnect` if the principal must connect again. */
+            state: string;
+            /** @description End of the access token, which the broker renews. */
+            expires_at?: string | null;
+        };
+        /** @description A rule, and why it applied or not. */
+        ConsideredRule: {
+            rule: string;
+            /** @description `applied`, `scopes_held`, `other_subject` or `other_object`. */
+            outcome: string;
+        };
+        /**
+         * @description Credentials of the broker at a backend. Never a client's own token. No answer of the admin API
+         *     shows them.
+         */
+        Credentials: {
+            /**
+             * @description Sent as `Authorization: Bearer …` (HTTP).
+             * @default null
+             */
+            bearer: string | null;
+            /**
+             * @description Further request headers (HTTP).
+             * @default {}
+             */
+            headers: {
+                [key: string]: string;
+            };
+        };
+        /** @description Configured credentials, without their values. */
+        CredentialsView: {
+            bearer: boolean;
+            /** @description Names of the further headers. */
+            headers: string[];
+        };
+        /**
+         * @description A whole number with one unit. `null` is the same as leaving it out.
+         * @example 30s
+         */
+        DurationText: string | null;
+        /** @description One field at fault. */
+        FieldFault: {
+            field: string;
+            detail: string;
+        };
+        /**
+         * @description Who the authorization server of clients is.
+         * @enum {string}
+         */
+        FrontKind: "direct" | "adapted";
+        /** @description Answer of a probe. */
+        Health: {
+            /** @description `ok`, `ready`, `starting`, `drain` or `store_unavailable`. */
+            status: string;
+        };
+        /** @description `introspection` as written. */
+        IntrospectionEntry: {
+            endpoint: string;
+            client_id: string;
+            client_secret?: string | null;
+            client_secret_file?: string | null;
+            client_key_file?: string | null;
+            client_key_id?: string | null;
+            auth?: string | null;
+            ttl?: components["schemas"]["DurationText"];
+        };
+        /** @description Claims that access rules look at. */
+        IssuerClaims: {
+            /** @default null */
+            groups: string | null;
+        };
+        /** @description An authorization server whose tokens are accepted. */
+        IssuerEntry: {
+            /** @description Issuer exactly as in `iss`. */
+            issuer: string;
+            /** @description URL of the keys. Absent: the issuer's metadata names it. */
+            jwks_url?: string | null;
+            keys_max_age?: components["schemas"]["DurationText"];
+            audiences?: string[] | null;
+            algorithms?: string[] | null;
+            require_typ?: string | null;
+            /** @description Only in the configuration file. */
+            tenant?: string | null;
+            /** @description Only in the configuration file. */
+            tenant_claim?: string | null;
+            /** @description Only in the configuration file. */
+            tenants?: string[] | null;
+            principal_claim?: string | null;
+            scopes?: string[] | null;
+            claims?: components["schemas"]["IssuerClaims"] | null;
+            /** @description Only in the configuration file. */
+            check?: string | null;
+            introspection?: components["schemas"]["IntrospectionEntry"] | null;
+            preset?: components["schemas"]["Preset"] | null;
+            front?: components["schemas"]["FrontKind"] | null;
+            metadata_set?: {
+                [key: string]: unknown;
+            } | null;
+            resource?: components["schemas"]["ResourceParameter"] | null;
+            registration?: components["schemas"]["RegistrationEntry"] | null;
+            scopes_append?: string[] | null;
+            scope_prefix?: string | null;
+            prompt?: components["schemas"]["PromptRule"] | null;
+            admin?: components["schemas"]["OperatorMappingEntry"] | null;
+        };
+        IssuerList: {
+            issuers: components["schemas"]["IssuerView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description An issuer of a tenant. */
+        IssuerView: {
+            /** @description Absent for an issuer of the configuration file. */
+            name?: string | null;
+            /** @description Issuer exactly as in `iss`. */
+            issuer: string;
+            /** @description Authorization server that clients use: the issuer, or the broker in front of it. */
+            authorization_server: string;
+            /** @description Settings as stored, without secrets. Absent for an issuer of the configuration file. */
+            settings?: Record<string, never> | null;
+            /** @description True if the secret of a client is stored. A `PUT` without it removes it. */
+            secret: boolean;
+            /** @description Number of keys that this replica can verify tokens with. */
+            keys: number;
+            /** @description Why this replica cannot stand in front of the issuer. */
+            fault?: string | null;
+            /** @description `api`, or `config` for an issuer of the configuration file, which can only be changed there. */
+            source: string;
+            created_at?: string | null;
+            updated_at?: string | null;
+        };
+        KeyList: {
+            keys: components["schemas"]["KeyView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description Settings of a new key. */
+        KeyRequest: {
+            /** @description Name of the key, chosen by its owner. */
+            name?: string | null;
+            /** @description Principal of the key. Several keys may have the same principal. Absent: the key's own id. */
+            principal?: string | null;
+            /** @description Groups that access rules look at. */
+            groups?: string[] | null;
+            /** @description Scopes that access rules look at. */
+            scopes?: string[] | null;
+            /** @description Labels for operators. */
+            labels?: {
+                [key: string]: string;
+            } | null;
+            /** @description Time until the key expires, such as `720h`. Absent: never. */
+            expires_in?: components["schemas"]["DurationText"];
+        };
+        /** @description A key that was just created. */
+        KeyShown: components["schemas"]["KeyView"] & {
+            /** @description The key itself. Only this answer contains it. */
+            key: string;
+        };
+        /** @description An API key, without its secret text. */
+        KeyView: {
+            id: string;
+            /** @description Principal of the key. */
+            principal: string;
+            name: string;
+            groups?: string[];
+            scopes?: string[];
+            labels?: {
+                [key: string]: string;
+            };
+            /** @description Absent: the key does not expire. */
+            expires_at?: string | null;
+            created_at: string;
+        };
+        /**
+         * @description Sharing of links to a backend.
+         * @enum {string}
+         */
+        LinkSharing: "auto" | "shared" | "per-session";
+        MisfitView: {
+            /**
+             * Format: int64
+             * @description Number of the record. Absent if the chain has no such record.
+             */
+            number?: number | null;
+            detail: string;
+        };
+        /** @description Settings of a new operator. */
+        NewOperator: {
+            /** @description Name in the audit log. No two operators have the same name. */
+            name: string;
+            /** @description `viewer`, `operator`, `tenant_admin`, `auditor`, `admin`, `backend_owner` or `scraper`. */
+            role: string;
+            /** @description Tenants that the operator sees. Absent: all tenants, and the broker itself. */
+            tenants?: string[] | null;
+            /** @description Backends of a `backend_owner`, as `TENANT/BACKEND`. */
+            backends?: string[] | null;
+        };
+        /** @description Tokens to revoke: those of a principal, or one token. One of the two is given. */
+        NewRevocation: {
+            /** @description Principal as sessions show it: `ISSUER SUB` for tokens. */
+            principal?: string | null;
+            /** @description Id of the token, its claim `jti`. */
+            jti?: string | null;
+            /**
+             * @description Time until which revoked tokens of the principal were issued, such as
+             *     2026-01-31T12:00:00Z. Absent: now.
+             */
+            issued_before?: string | null;
+        };
+        NodeList: {
+            nodes: components["schemas"]["NodeView"][];
+        };
+        /** @description A replica. */
+        NodeView: {
+            /** @description `node.id`, with a part that changes at every start and at every lost lease. */
+            node: string;
+            /** @description Address for other replicas. */
+            address?: string | null;
+            /** @description True if the replica drains and accepts no new work. */
+            draining: boolean;
+            /**
+             * Format: int64
+             * @description Remaining time of its lease, in milliseconds. Absent for a broker without replicas.
+             */
+            lease_ms?: number | null;
+            /** @description True for the replica that answers. */
+            is_this: boolean;
+        };
+        /**
+         * @description Objects of a rule. `tools`, `prompts` and `resources` are alternatives; the other members
+         *     narrow them. An absent member matches every object.
+         */
+        ObjectSelector: {
+            /** @default null */
+            backends: string[] | null;
+            /**
+             * @description `BACKEND/NAME`, by the backend's own names; `*` stands for any text.
+             * @default null
+             */
+            tools: string[] | null;
+            /** @default null */
+            prompts: string[] | null;
+            /**
+             * @description `BACKEND/URI`, by the backend's own URIs.
+             * @default null
+             */
+            resources: string[] | null;
+            /** @default null */
+            methods: string[] | null;
+            /**
+             * @description Classes of tools.
+             * @default null
+             */
+            classes: components["schemas"]["ToolClass"][] | null;
+        };
+        OperatorGrantEntry: {
+            value: string;
+            role: string;
+            /** @description Absent: all tenants. */
+            tenants?: string[] | null;
+            /** @description Only for the role `backend_owner`, as `TENANT/BACKEND`. */
+            backends?: string[] | null;
+        };
+        OperatorList: {
+            operators: components["schemas"]["OperatorView"][];
+        };
+        /** @description Operators among the principals of an issuer, as written. */
+        OperatorMappingEntry: {
+            /** @description Claim whose values `map` names, such as `groups`. */
+            claim: string;
+            /** @description Values of the claim and their roles. The first one that the token has decides. */
+            map: components["schemas"]["OperatorGrantEntry"][];
+            /** @description Audiences of tokens for the admin API. Absent: `auth.resource` with `/admin/v1`. */
+            audiences?: string[] | null;
+        };
+        /** @description An operator that was just created. */
+        OperatorShown: components["schemas"]["OperatorView"] & {
+            /** @description The token. Only this answer contains it. */
+            token: string;
+        };
+        /** @description An operator, without its token. */
+        OperatorView: {
+            /** @description `config/NAME` for an operator of the configuration file. */
+            id: string;
+            name: string;
+            role: string;
+            /** @description Absent: all tenants. */
+            tenants?: string[] | null;
+            /** @description Only of a `backend_owner`, as `TENANT/BACKEND`. */
+            backends?: string[] | null;
+            /** @description `config` for an operator of the configuration file, else `api`. */
+            source: string;
+            created_at?: string | null;
+        };
+        /** @description State of the broker at one glance, for the tenants and backends that the operator sees. */
+        OverviewView: {
+            version: string;
+            /** @description Name of the replica that answers. All numbers are its own. */
+            replica: string;
+            /** @description `ready`, `starting`, `draining` or `store_unavailable`. */
+            readiness: string;
+            /** Format: int64 */
+            uptime_seconds: number;
+            /** @description Address of the broker for clients, if it is known. */
+            address?: string | null;
+            tenants: number;
+            /** @description Backends by state. */
+            backends: {
+                [key: string]: number;
+            };
+            /** @description Circuit breakers by state. */
+            breakers: {
+                [key: string]: number;
+            };
+            tools: number;
+            prompts: number;
+            resources: number;
+            /** @description Sessions that live in this replica. */
+            sessions: number;
+            calls_in_flight: number;
+            /** @description Calls that wait for room at a backend. */
+            calls_queued: number;
+            /** @description Backends that are not ready, or whose breaker is not closed. At most 20. */
+            troubled: components["schemas"]["TroubledBackend"][];
+        };
+        /** @description A use of an object that a check decides about. */
+        PolicyCheck: {
+            as?: components["schemas"]["TestSubject"];
+            /** @description A method that uses an object, such as `tools/call`. */
+            method: string;
+            /** @description `BACKEND/NAME` or `BACKEND/URI`, by the backend's own name. */
+            object: string;
+        };
+        /** @description The decision of a policy, and why. */
+        PolicyCheckView: {
+            verdict: components["schemas"]["Verdict"];
+            /** @description Id of the deciding rule; absent: the default decided. */
+            rule?: string | null;
+            /** @description Scopes that the subject needs. Only for a challenge. */
+            required_scopes?: string[];
+            shadow_verdict?: components["schemas"]["Verdict"] | null;
+            /** @description Number of listed objects that the policy hides from the subject. */
+            hidden: number;
+            /** @description Every rule, in order. */
+            considered: components["schemas"]["ConsideredRule"][];
+        };
+        /** @description The decisions of one rule. */
+        PolicyDecisionView: {
+            /** @description Id of the rule; absent: the default decided. */
+            rule?: string | null;
+            verdict: components["schemas"]["Verdict"];
+            /** @description `enforce`, or `shadow` for a verdict that would follow from rules in shadow mode. */
+            mode: string;
+            /** Format: int64 */
+            count: number;
+            last_at: string;
+            /** @description Up to five principals. */
+            principals: string[];
+            /** @description Up to five objects, as `BACKEND/NAME`. */
+            objects: string[];
+        };
+        /** @description Who may do what in a tenant. */
+        PolicyDocument: {
+            /**
+             * @description Decision about an object that no rule decides.
+             * @default allow
+             */
+            default: components["schemas"]["RuleEffect"];
+            /**
+             * @description `shadow`: the whole policy only counts and logs its decisions.
+             * @default enforce
+             */
+            mode: components["schemas"]["RuleMode"];
+            /**
+             * @description Name the deciding rule in the error of a challenge.
+             * @default false
+             */
+            explain_to_callers: boolean;
+            /** @default [] */
+            rules: components["schemas"]["PolicyRule"][];
+            /**
+             * @description Decisions that must hold. A document whose test fails is refused.
+             * @default []
+             */
+            tests: components["schemas"]["PolicyTest"][];
+        };
+        /** @description What a policy decided at one replica. */
+        PolicyReportView: {
+            /** @description Name of the replica that answers. The decisions are its own, since its start. */
+            replica: string;
+            since: string;
+            /** @description Decisions other than a plain allow, the most frequent first. */
+            decisions: components["schemas"]["PolicyDecisionView"][];
+        };
+        /** @description One rule. An enforced deny wins over every allow. */
+        PolicyRule: {
+            /** @description Name of the rule, unique in the policy: letters, digits, `-`, `_` and `.`, at most 64. */
+            id: string;
+            effect: components["schemas"]["RuleEffect"];
+            subjects?: components["schemas"]["SubjectSelector"];
+            objects?: components["schemas"]["ObjectSelector"];
+            mode?: components["schemas"]["RuleMode"];
+            /** @description Scopes that lift a deny. A subject without one of them gets a challenge that names them. */
+            required_scopes?: string[];
+            /** @description Text for operators. */
+            reason?: string | null;
+        };
+        /** @description A decision that the policy must make. */
+        PolicyTest: {
+            as: components["schemas"]["TestSubject"];
+            /** @description A method that uses an object, such as `tools/call`. */
+            method: string;
+            /** @description `BACKEND/NAME` or `BACKEND/URI`. */
+            object: string;
+            expect: components["schemas"]["Verdict"];
+        };
+        /** @description A stored policy. */
+        PolicyView: components["schemas"]["PolicyDocument"] & {
+            /** @description Members without effect at present. Only in the answer to a change. */
+            warnings?: components["schemas"]["PolicyWarningView"][];
+        };
+        /** @description A member of a policy that has no effect at present. */
+        PolicyWarningView: {
+            field: string;
+            detail: string;
+        };
+        /**
+         * @description The product behind an issuer.
+         * @enum {string}
+         */
+        Preset: "entra" | "okta" | "auth0" | "keycloak" | "authentik" | "google";
+        /** @description Reason why a request was refused. */
+        Problem: {
+            /** @description Stable name of a kind of problem: `urn:mcp-broker:problem:…`. */
+            type: string;
+            title: string;
+            /** Format: int32 */
+            status: number;
+            detail: string;
+            /** @description The first field at fault: a path into the body, a path parameter, a query parameter or a header. */
+            field?: string | null;
+            /** @description All fields at fault, if there are several. */
+            faults?: components["schemas"]["FieldFault"][];
+        };
+        /**
+         * @description The parameter `prompt` of an authorization request.
+         * @enum {string}
+         */
+        PromptRule: "pass" | "drop";
+        /**
+         * @description Protocol revisions that the broker uses with a backend.
+         * @enum {string}
+         */
+        ProtocolChoice: "auto" | "legacy" | "modern";
+        /** @description Rate of one tool. */
+        RateSpec: {
+            /**
+             * Format: int32
+             * @default null
+             */
+            requests_per_second: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            burst: number | null;
+        };
+        RefusedReload: {
+            at: string;
+            /** @description Faults of the file, one per line. */
+            faults: string[];
+        };
+        /** @description The client that is registered at the issuer by hand. */
+        RegistrationEntry: {
+            client_id: string;
+            redirect_uris: string[];
+            /** @description Secret of a confidential client. */
+            secret?: string | null;
+            /** @description File with the secret. Only in the configuration file. */
+            secret_file?: string | null;
+        };
+        /**
+         * @description What becomes of the parameter `resource` (RFC 8707) on its way to the issuer.
+         * @enum {string}
+         */
+        ResourceParameter: "pass" | "strip" | "audience";
+        /** @description Resources of the backend that clients may name. */
+        ResourceRules: {
+            /**
+             * @description URIs below which the resources are; requests for others are refused. A client's URI must
+             *     begin exactly like the root. Empty: any.
+             * @default []
+             * @example [
+             *       "file:///srv/files"
+             *     ]
+             */
+            roots: string[];
+        };
+        RevocationList: {
+            revocations: components["schemas"]["RevocationView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description A revocation in force. */
+        RevocationView: {
+            /** @description Name of the revocation in the admin API. */
+            id: string;
+            principal?: string | null;
+            jti?: string | null;
+            /** @description Tokens of the principal that were issued until then are refused. Absent for one token. */
+            issued_before?: string | null;
+            created_at: string;
+        };
+        /**
+         * @description The effect of a rule.
+         * @enum {string}
+         */
+        RuleEffect: "allow" | "deny";
+        /**
+         * @description Whether a rule takes effect.
+         * @enum {string}
+         */
+        RuleMode: "enforce" | "shadow";
+        /** @description Access of one backend's children, in addition to the default. */
+        SandboxRules: {
+            /**
+             * @description Files and folders that may be read and executed.
+             * @default []
+             * @example [
+             *       "/srv/reference"
+             *     ]
+             */
+            read: string[];
+            /**
+             * @description Files and folders that may be changed too.
+             * @default []
+             * @example [
+             *       "/srv/files"
+             *     ]
+             */
+            write: string[];
+            /**
+             * @description True if sockets of the internet protocols may be opened.
+             * @default true
+             */
+            network: boolean;
+        };
+        SessionList: {
+            sessions: components["schemas"]["SessionView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description A client session. */
+        SessionView: {
+            /** @description Digest of the session id, because the id itself is a secret of its client. */
+            id: string;
+            tenant: string;
+            principal: string;
+            transport: string;
+            /** @description `aggregated`, or the name of the only backend. */
+            endpoint: string;
+            protocol_version: string;
+            client_name: string;
+            client_version: string;
+            /**
+             * @description `handshake`, `ready` or `closing`; `suspended` while no replica owns the session, until its
+             *     client sends a request.
+             */
+            state: string;
+            /** @description Known only for sessions of the replica that answers. */
+            calls_in_flight?: number | null;
+            /** @description Known only for sessions of the replica that answers. */
+            streams?: number | null;
+            subscriptions: number;
+            /** Format: int64 */
+            idle_seconds: number;
+            created_at: string;
+            /** @description Replica that owns the session. */
+            node?: string | null;
+        };
+        /** @description The operator who asks, and what it may do. */
+        SignedInView: {
+            name: string;
+            role: string;
+            /** @description Absent: all tenants, and the broker itself. */
+            tenants?: string[] | null;
+            /** @description Only of a `backend_owner`, as `TENANT/BACKEND`. */
+            backends?: string[] | null;
+            /** @description Permissions, as `x-permission` names them. */
+            permissions: string[];
+        };
+        SizeText: number | string;
+        StatusList: {
+            backends: components["schemas"]["BackendStatus"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description Limits of one backend's child processes. An absent one has the configuration's default. */
+        StdioLimits: {
+            /** @default null */
+            memory: components["schemas"]["SizeText"] | null;
+            /**
+             * Format: int32
+             * @description Processes and threads of the children's user, all together. Does not apply to root.
+             * @default null
+             */
+            processes: number | null;
+            /**
+             * Format: int32
+             * @description Open descriptors of each process.
+             * @default null
+             */
+            open_files: number | null;
+            /**
+             * @description Processor time of each process.
+             * @default null
+             */
+            cpu: components["schemas"]["DurationText"];
+            /**
+             * @description Time without a request after which a child is ended. The next request starts another.
+             * @default null
+             */
+            idle: components["schemas"]["DurationText"];
+            /**
+             * @description Age at which a child is ended as soon as no request waits for it. The next request starts
+             *     another.
+             * @default null
+             */
+            lifetime: components["schemas"]["DurationText"];
+        };
+        /**
+         * @description Subjects of a rule. Every given member must match, by one of its values. An absent member
+         *     matches every subject.
+         */
+        SubjectSelector: {
+            /**
+             * @description Principals as sessions show them; `*` stands for any text.
+             * @default null
+             */
+            principals: string[] | null;
+            /** @default null */
+            groups: string[] | null;
+            /** @default null */
+            scopes: string[] | null;
+            /**
+             * @description Ids of API keys.
+             * @default null
+             */
+            keys: string[] | null;
+            /**
+             * @description OAuth clients, by `azp` or `client_id`.
+             * @default null
+             */
+            clients: string[] | null;
+        };
+        SubscriptionList: {
+            subscriptions: components["schemas"]["SubscriptionView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description A resource with subscribers. */
+        SubscriptionView: {
+            tenant: string;
+            backend: string;
+            uri: string;
+            /** @description Number of sessions that are subscribed to it. */
+            sessions: number;
+        };
+        /** @enum {string} */
+        TargetState: "open" | "closed";
+        /** @description A change of a task's status. */
+        TaskChange: {
+            to: string;
+            at: string;
+            /**
+             * Format: int64
+             * @description Number of replicas that had owned the task by then. Absent for a change without ownership,
+             *     such as a cancellation.
+             */
+            epoch?: number | null;
+        };
+        TaskList: {
+            tasks: components["schemas"]["TaskView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description A task with its history. */
+        TaskShown: components["schemas"]["TaskView"] & {
+            /** @description Status changes, oldest first. */
+            history: components["schemas"]["TaskChange"][];
+        };
+        /** @description A task. */
+        TaskView: {
+            id: string;
+            tenant: string;
+            principal: string;
+            backend: string;
+            status: string;
+            created_at: string;
+            /** @description Message about the status. */
+            message?: string | null;
+            /** @description Session that created the task. */
+            session?: string | null;
+            /** @description Time of the latest status change. */
+            updated_at?: string | null;
+            /** @description Time at which the task is deleted. */
+            expires_at?: string | null;
+        };
+        /** @description TLS of a TCP backend: false, true or settings. The certificate is always verified. */
+        TcpTls: boolean | components["schemas"]["TlsSettings"];
+        /** @description Limits of one tenant. An absent one has the configuration's default. */
+        TenantLimits: {
+            /**
+             * Format: int32
+             * @default null
+             */
+            requests_per_second: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            burst: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            requests_per_second_per_principal: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            burst_per_principal: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            requests_per_second_per_backend: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            burst_per_backend: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            requests_per_second_per_tool: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            burst_per_tool: number | null;
+            /** @default null */
+            connections_per_tenant: number | null;
+            /** @default null */
+            sessions_per_tenant: number | null;
+            /** @default null */
+            sessions_per_principal: number | null;
+            /** @default null */
+            calls_in_flight_per_tenant: number | null;
+            /**
+             * @description Name of the profile for the message sizes of its clients.
+             * @default null
+             */
+            message_profile: string | null;
+        };
+        TenantList: {
+            tenants: components["schemas"]["TenantView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description A tenant: its switch, its weight and its own limits. */
+        TenantSpec: {
+            /**
+             * @description If false, the tenant's requests are refused as if its keys did not exist.
+             * @default true
+             */
+            enabled: boolean;
+            /**
+             * Format: int32
+             * @description Share of a busy broker relative to other tenants, 1 to 1000.
+             * @default 1
+             */
+            weight: number;
+            /** @default {} */
+            limits: components["schemas"]["TenantLimits"];
+            /** @default {} */
+            timeouts: components["schemas"]["TenantTimeouts"];
+        };
+        /**
+         * @description Deadlines of one tenant's requests. An absent one has the configuration's default. Those of a
+         *     backend have precedence.
+         */
+        TenantTimeouts: {
+            /** @default null */
+            call: components["schemas"]["DurationText"];
+            /** @default null */
+            control: components["schemas"]["DurationText"];
+            /** @default null */
+            call_max: components["schemas"]["DurationText"];
+            /**
+             * @description Deadlines by method. They have precedence over `call` and `control`.
+             * @default {}
+             */
+            methods: {
+                [key: string]: components["schemas"]["DurationText"];
+            };
+        };
+        /** @description A tenant as it is in force. */
+        TenantView: {
+            tenant: string;
+            enabled: boolean;
+            /** Format: int32 */
+            weight: number;
+            limits: components["schemas"]["TenantLimits"];
+            timeouts?: components["schemas"]["TenantTimeouts"];
+            /** @description `api`, or `config` for a tenant of the configuration file, which can only be changed there. */
+            source: string;
+            created_at?: string | null;
+            updated_at?: string | null;
+        };
+        /** @description A subject that a test or a check makes up. */
+        TestSubject: {
+            /** @default null */
+            principal: string | null;
+            /** @default null */
+            key: string | null;
+            /** @default [] */
+            groups: string[];
+            /** @default [] */
+            scopes: string[];
+            /** @default null */
+            client: string | null;
+        };
+        TlsSettings: {
+            /** @description Name that the certificate must have. Absent: the host of the address. */
+            server_name?: string | null;
+        };
+        /**
+         * @description Classes of tools by their annotations. A missing hint counts as its worse value.
+         * @enum {string}
+         */
+        ToolClass: "read" | "write" | "destructive" | "open_world";
+        /** @description Checks of calls of the backend's tools. */
+        ToolRules: {
+            /**
+             * @description Refuse arguments that do not match the tool's inputSchema, without sending the call.
+             * @default false
+             */
+            validate_arguments: boolean;
+            /**
+             * @description Time limit of that check, including the wait for a thread, 1ms to 10s. Arguments that take
+             *     longer are refused. Absent: 100ms.
+             * @default null
+             */
+            validate_timeout: components["schemas"]["DurationText"];
+        };
+        /** @description Transport of a backend. */
+        TransportSpec: {
+            url: string;
+            /** @enum {string} */
+            type: "http";
+        } | {
+            /** @description URL of the event stream */
+            url: string;
+            /** @enum {string} */
+            type: "sse";
+        } | {
+            /** @description `HOST:PORT` */
+            address: string;
+            tls?: components["schemas"]["TcpTls"] | null;
+            /** @enum {string} */
+            type: "tcp";
+        } | {
+            /** @description `ws://` or `wss://` */
+            url: string;
+            /** @enum {string} */
+            type: "websocket";
+        } | {
+            /** @description `HOST:PORT` */
+            address: string;
+            /** @description Name that the certificate must have. Absent: the host of the address. */
+            server_name?: string | null;
+            /** @description True if each request has a stream of its own. Absent: the backend's handshake decides. */
+            streams?: boolean | null;
+            /** @enum {string} */
+            type: "quic";
+        } | {
+            command: string;
+            args?: string[];
+            env?: {
+                [key: string]: string;
+            };
+            cwd?: string | null;
+            limits?: components["schemas"]["StdioLimits"];
+            /** @enum {string} */
+            type: "stdio";
+        };
+        /** @description A backend that needs attention. */
+        TroubledBackend: {
+            tenant: string;
+            backend: string;
+            state: string;
+            /** @description State of its breaker, if it is not closed. */
+            breaker?: string | null;
+            last_error?: string | null;
+        };
+        /**
+         * @description The result of a decision.
+         * @enum {string}
+         */
+        Verdict: "allow" | "deny" | "challenge";
+    };
+    responses: never;
+    parameters: never;
+    requestBodies: never;
+    headers: never;
+    pathItems: never;
+}
+export type $defs = Record<string, never>;
+export interface operations {
+    list_activity: {
+        parameters: {
+            query?: {
+                /** @description Only this tenant. */
+                tenant?: string;
+                /** @description Number of the entry after which the list begins. */
+                after?: number;
+                /** @description Maximum number of entries; 200 by default. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActivityList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_audit_records: {
+        parameters: {
+            query?: {
+                /** @description Only this tenant, even if it no longer exists. */
+                tenant?: string;
+                /** @description `admin` or `call`. */
+                kind?: string;
+                /** @description Start time: a time such as 2026-01-31T12:00:00Z, or an age such as 24h. */
+                since?: string;
+                /** @description End time (exclusive), in the format of `since`. */
+                until?: string;
+                /** @description Number of the record after which the page begins. */
+                after?: number;
+                /** @description Maximum number of records on a page; 100 by default. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_audit_chains: {
+        parameters: {
+            query?: {
+                /** @description `next` of the page before. */
+                after?: string;
+                /** @description Maximum number of chains on a page; 500 by default. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChainList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    export_audit_records: {
+        parameters: {
+            query?: {
+                /** @description Only this tenant, even if it no longer exists. */
+                tenant?: string;
+                /** @description `admin` or `call`. */
+                kind?: string;
+                /** @description Start time: a time such as 2026-01-31T12:00:00Z, or an age such as 24h. */
+                since?: string;
+                /** @description End time (exclusive), in the format of `since`. */
+                until?: string;
+                /** @description Number of the record after which the page begins. */
+                after?: number;
+                /** @description Maximum number of records on a page; 100 by default. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A record per line */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": string;
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    verify_audit_chain: {
+        parameters: {
+            query?: {
+                /** @description Tenant of the chain; absent: the chain of records without a tenant. */
+                tenant?: string;
+                /** @description `next` of the page before. */
+                after?: string;
+                /** @description Maximum number of records on a page; 500 by default. */
+                limit?: number;
+                /**
+                 * @description A checkpoint of this chain from outside the database, as JSON. The chain must still match
+                 *     it.
+                 */
+                checkpoint?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditVerdict"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_all_backends: {
+        parameters: {
+            query?: {
+                /** @description Only this tenant. */
+                tenant?: string;
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StatusList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_configuration: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConfigurationView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    drain: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_nodes: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_openapi: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OpenAPI 3.1 */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    show_signed_in_operator: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignedInView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_operators: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OperatorList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_operator: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewOperator"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OperatorShown"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    revoke_operator: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_overview: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OverviewView"];
+                };
+            };
+            /** @description Nothing has changed */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_sessions: {
+        parameters: {
+            query?: {
+                /** @description Only this tenant. */
+                tenant?: string;
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    end_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_subscriptions: {
+        parameters: {
+            query?: {
+                /** @description Only this tenant. */
+                tenant?: string;
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SubscriptionList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_tasks: {
+        parameters: {
+            query?: {
+                /** @description Only this tenant. */
+                tenant?: string;
+                /** @description Only tasks with this status. */
+                status?: string;
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_task: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskShown"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_task: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_tenants: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_tenant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_tenant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TenantSpec"];
+            };
+        };
+        responses: {
+            /** @description Replaced */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantView"];
+                };
+            };
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_tenant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_backends: {
+        parameters: {
+            query?: {
+                /** @description Only backends in this state, such as `failed`. */
+                state?: string;
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BackendList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_backend: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BackendView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_backend: {
+        parameters: {
+            query?: {
+                /** @description If true, the answer waits until the backend is connected or has failed. Default true. */
+                wait?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BackendSpec"];
+            };
+        };
+        responses: {
+            /** @description Replaced */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BackendView"];
+                };
+            };
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BackendView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_backend: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    set_breaker: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BreakerWanted"];
+            };
+        };
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BackendView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    probe_backend: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BackendView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_catalog: {
+        parameters: {
+            query?: {
+                /** @description `tool`, `prompt`, `resource` or `template`. */
+                kind?: string;
+                /** @description Only entries of this backend. */
+                backend?: string;
+                /** @description Only entries with this name or URI at the backend. */
+                name?: string;
+                /** @description If true, entries show their definitions. Default false. */
+                definitions?: boolean;
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CatalogList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_connections: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConnectionList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_connect_link: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ConnectLinkRequest"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConnectLinkView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    end_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                principal: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_issuers: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_issuer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                issuer: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_issuer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                issuer: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["IssuerEntry"];
+            };
+        };
+        responses: {
+            /** @description Replaced */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerView"];
+                };
+            };
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_issuer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                issuer: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_keys: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["KeyRequest"] | null;
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyShown"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    revoke_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PolicyDocument"];
+            };
+        };
+        responses: {
+            /** @description Replaced */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyView"];
+                };
+            };
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    check_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PolicyCheck"];
+            };
+        };
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyCheckView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    report_policy: {
+        parameters: {
+            query?: {
+                /**
+                 * @description Start time: a time such as 2026-01-31T12:00:00Z, or an age such as 1h. Absent: 1h. The
+                 *     report goes back 24 hours at most, in steps of five minutes.
+                 */
+                since?: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyReportView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_revocations: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RevocationList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    revoke_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewRevocation"];
+            };
+        };
+        responses: {
+            /** @description Widened */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RevocationView"];
+                };
+            };
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RevocationView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_revocation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listen_to_trial: {
+        parameters: {
+            query?: {
+                /** @description Endpoint of one backend. Absent: that of all backends. */
+                backend?: string;
+            };
+            header?: {
+                "Mcp-Broker-Subject"?: string | null;
+            };
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description An event stream */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    try_message: {
+        parameters: {
+            query?: {
+                /** @description Endpoint of one backend. Absent: that of all backends. */
+                backend?: string;
+            };
+            header?: {
+                "Mcp-Broker-Subject"?: string | null;
+            };
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        /** @description A message of MCP */
+        requestBody: {
+            content: {
+                "application/json": Record<string, never>;
+            };
+        };
+        responses: {
+            /** @description The answer of the data plane: a message, or an event stream */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": Record<string, never>;
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    end_trial: {
+        parameters: {
+            query?: {
+                /** @description Endpoint of one backend. Absent: that of all backends. */
+                backend?: string;
+            };
+            header?: {
+                "Mcp-Broker-Subject"?: string | null;
+            };
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_health: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+        };
+    };
+    show_metrics: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": string;
+                };
+            };
+        };
+    };
+    show_readiness: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description Starting, draining or without its database */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+        };
+    };
+}

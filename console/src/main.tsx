@@ -1,0 +1,94 @@
+// The console's entry: login, then the view of the address.
+import './style.css';
+
+import { render, type ComponentType } from 'preact';
+import { useEffect, useState } from 'preact/hooks';
+
+import { href, route } from './router';
+import { may, operator, resume } from './session';
+import { Empty, Loading, Note } from './ui/controls';
+import { Page } from './ui/page';
+import { GROUPS, Shell } from './ui/shell';
+import { Login } from './views/login';
+import { Overview } from './views/overview';
+
+type View = ComponentType;
+
+/** Views beyond the first one are fetched when they are opened. */
+const VIEWS: Record<string, () => Promise<View>> = {
+  overview: async () => Overview,
+  backends: async () => (await import('./views/backends')).Backends,
+  catalog: async () => (await import('./views/catalog')).Catalog,
+  try: async () => (await import('./views/try')).Try,
+  policy: async () => (await import('./views/policy')).PolicyView,
+  connections: async () => (await import('./views/connections')).Connections,
+  sessions: async () => (await import('./views/sessions')).Sessions,
+  tasks: async () => (await import('./views/tasks')).Tasks,
+  activity: async () => (await import('./views/activity')).Activity,
+  audit: async () => (await import('./views/audit')).Audit,
+  keys: async () => (await import('./views/keys')).Keys,
+  operators: async () => (await import('./views/operators')).Operators,
+  setup: async () => (await import('./views/setup')).Setup,
+};
+
+const ENTRIES = GROUPS.flatMap(([, entries]) => entries);
+
+function Current() {
+  const { view } = route.value;
+  const [loaded, setLoaded] = useState<{ view: string; part: View | null; failed?: boolean }>();
+  const entry = ENTRIES.find(one => one.view === view);
+  useEffect(() => {
+    let over = false;
+    const show = (part: View | null, failed = false) => !over && setLoaded({ view, part, failed });
+    const load = VIEWS[view];
+    if (load) load().then(part => show(part), () => show(null, true));
+    else show(null);
+    return () => {
+      over = true;
+    };
+  }, [view]);
+  if (!entry) {
+    const first = ENTRIES.find(one => may(one.needs));
+    return (
+      <Page title="Nothing here">
+        <Empty title="This view does not exist.">{first && <a href={href(first.view)}>{first.title}</a>}</Empty>
+      </Page>
+    );
+  }
+  if (!may(entry.needs)) {
+    const first = ENTRIES.find(one => may(one.needs));
+    return (
+      <Page title={entry.title}>
+        <Empty title={`The role ${operator.value?.role} does not show this.`}>
+          {first && <a href={href(first.view)}>Go to {first.title}</a>}
+        </Empty>
+      </Page>
+    );
+  }
+  if (loaded?.view !== view) return <Loading />;
+  if (loaded.failed) {
+    return (
+      <Page title={entry.title}>
+        <Note tone="bad">
+          This part of the console could not be loaded. The broker may have been updated: <a href="">load the page again</a>.
+        </Note>
+      </Page>
+    );
+  }
+  const Part = loaded.part;
+  return Part ? <Part key={view} /> : <Loading />;
+}
+
+function App() {
+  const who = operator.value;
+  if (who === undefined) return <Loading />;
+  if (who === null) return <Login />;
+  return (
+    <Shell>
+      <Current />
+    </Shell>
+  );
+}
+
+void resume();
+render(<App />, document.getElementById('app') as HTMLElement);

@@ -1,0 +1,183 @@
+// An MCP client for one call, over the trial route of the admin API: Streamable HTTP of revision 2025-11-25.
+import { problemOf, send } from './api/client';
+
+export type Message = Record<string, unknown>;
+
+export interface Noted {
+  way: 'out' | 'in';
+  /** Milliseconds since the trial began. */
+  at: number;
+  message: Message;
+}
+
+export interface Subject {
+  principal?: string;
+  key?: string;
+  groups?: string[];
+  scopes?: string[];
+}
+
+export interface Hooks {
+  note: (noted: Noted) => void;
+  progress: (params: Message) => void;
+  /** Answers a question of the backend. */
+  ask: (params: Message) => Promise<Message>;
+}
+
+const PATH = '/admin/v1/tenants/{tenant}/try';
+const REVISION = '2025-11-25';
+const RESUMES_MAX = 5;
+
+function hex(bytes: number): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(bytes)), byte => byte.toString(16).padStart(2, '0')).join('');
+}
+
+function base64url(text: string): string {
+  const bytes = new TextEncoder().encode(text);
+  return btoa(String.fromCharCode(...bytes)).replaceAll('+', '-').replaceAll('/', '_').replace(/=+$/, '');
+}
+
+export class Trial {
+  readonly trace = hex(16);
+  private readonly begun = performance.now();
+  private readonly end = new AbortController();
+  private session: string | undefined;
+  private next = 1;
+
+  constructor(
+    private readonly tenant: string,
+    private readonly subject: Subject,
+    private readonly hooks: Hooks,
+  ) {}
+
+  /** Opens a session, calls the tool, ends the session. Returns the answer to the call. */
+  async run(tool: string, args: unknown): Promise<Message> {
+    try {
+      const opened = await this.request('initialize', {
+        protocolVersion: REVISION,
+        capabilities: { elicitation: { form: {}, url: {} } },
+        clientInfo: { name: 'mcp-broker console', version: '1' },
+      });
+      if (opened['error']) return opened;
+      await this.post({ jsonrpc: '2.0', method: 'notifications/initialized' });
+      return await this.request('tools/call', { name: tool, arguments: args, _meta: { progressToken: 'trial' } });
+    } finally {
+      await this.close();
+    }
+  }
+
+  /** Gives the trial up. The call is cancelled with its session. */
+  stop(): void {
+    this.end.abort();
+  }
+
+  private async close(): Promise<void> {
+    const session = this.session;
+    this.session = undefined;
+    if (session) await send('DELETE', PATH, { params: { tenant: this.tenant }, headers: this.headers(session) }).catch(() => undefined);
+  }
+
+  private headers(session = this.session): Record<string, string> {
+    return {
+      accept: 'application/json, text/event-stream',
+      'mcp-broker-subject': base64url(JSON.stringify(this.subject)),
+      traceparent: `00-${this.trace}-${hex(8)}-01`,
+      ...(session ? { 'mcp-session-id': session, 'mcp-protocol-version': REVISION } : {}),
+    };
+  }
+
+  private note(way: 'out' | 'in', message: Message): void {
+    this.hooks.note({ way, at: performance.now() - this.begun, message });
+  }
+
+  private async request(method: string, params: Message): Promise<Message> {
+    const id = this.next++;
+    const answer = await this.post({ jsonrpc: '2.0', id, method, params }, id);
+    return answer ?? { error: { message: 'The stream ended before the answer came.' } };
+  }
+
+  /** Sends a message. Returns the answer to the request `id`. */
+  private async post(message: Message, id?: number): Promise<Message | undefined> {
+    this.note('out', message);
+    const response = await send('POST', PATH, { params: { tenant: this.tenant }, body: message, headers: this.headers(), signal: this.end.signal });
+    this.session = response.headers.get('mcp-session-id') ?? this.session;
+    return this.read(response, id);
+  }
+
+  private async read(response: Response, id: number | undefined): Promise<Message | undefined> {
+    const kind = response.headers.get('content-type') ?? '';
+    if (kind.startsWith('text/event-stream') && response.body) return this.follow(response.body, id);
+    if (kind.startsWith('application/json')) {
+      const message = (await response.json()) as Message;
+      this.receive(message);
+      return message;
+    }
+    if (!response.ok) throw await problemOf(response);
+    return undefined;
+  }
+
+  /** Reads an event stream up to the answer. Opens it again where it broke off. */
+  private async follow(first: ReadableStream<Uint8Array>, id: number | undefined): Promise<Message | undefined> {
+    let stream: ReadableStream<Uint8Array> | null = first;
+    let last: string | undefined;
+    for (let resumes = 0; stream && resumes <= RESUMES_MAX; resumes++) {
+      for await (const event of events(stream)) {
+        last = event.id ?? last;
+        if (!event.data) continue;
+        const message = JSON.parse(event.data) as Message;
+        this.receive(message);
+        if (message['id'] === id && !message['method']) return message;
+      }
+      stream = null;
+      if (last) {
+        const again = await send('GET', PATH, { params: { tenant: this.tenant }, headers: { ...this.headers(), 'last-event-id': last }, signal: this.end.signal });
+        if (again.ok) stream = again.body;
+      }
+    }
+    return undefined;
+  }
+
+  private receive(message: Message): void {
+    this.note('in', message);
+    const { method, id } = message;
+    const params = (message['params'] ?? {}) as Message;
+    if (method === 'notifications/progress') this.hooks.progress(params);
+    if (typeof method !== 'string' || id === undefined) return;
+    void this.answer(method, id, params).catch(() => undefined);
+  }
+
+  private async answer(method: string, id: unknown, params: Message): Promise<void> {
+    const refused = { code: -32601, message: `the console does not answer ${method}` };
+    const reply: Message =
+      method === 'ping' ? { result: {} } : method === 'elicitation/create' ? { result: await this.hooks.ask(params) } : { error: refused };
+    await this.post({ jsonrpc: '2.0', id, ...reply });
+  }
+}
+
+interface ServerEvent {
+  id: string | undefined;
+  data: string;
+}
+
+/** Reads the events of a stream. */
+async function* events(stream: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent> {
+  const reader = stream.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
+  let text = '';
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      text = (text + value).replaceAll('\r\n', '\n');
+      let end: number;
+      while ((end = text.indexOf('\n\n')) >= 0) {
+        const lines = text.slice(0, end).split('\n');
+        text = text.slice(end + 2);
+        const of = (name: string) => lines.filter(line => line.startsWith(`${name}:`)).map(line => line.slice(name.length + 1).replace(/^ /, ''));
+        yield { id: of('id').at(-1), data: of('data').join('\n') };
+      }
+    }
+  } finally {
+    reader.releaseLock();
+    await stream.cancel().catch(() => undefined);
+  }
+}

@@ -1,0 +1,212 @@
+// The broker at one glance.
+import { useRef } from 'preact/hooks';
+
+import { call, problemOf, send, type Schemas } from '../api/client';
+import { useLive } from '../live';
+import { href } from '../router';
+import { may } from '../session';
+import { Empty, Loading, Note, State, Tag } from '../ui/controls';
+import { Icon, type IconName } from '../ui/icons';
+import { Card, Facts, Page } from '../ui/page';
+import { Table } from '../ui/table';
+import { Text, Time, duration, number } from '../ui/text';
+
+type View = Schemas['OverviewView'];
+
+const PAUSE = 3_000;
+const POINTS = 40;
+
+function Stat({ icon, name, value, of, about, to, bad, children }: { icon: IconName; name: string; value: number; of?: number; about: string; to?: string; bad?: boolean; children?: preact.ComponentChildren }) {
+  const content = (
+    <>
+      <span class="name">
+        <Icon name={icon} />
+        {name}
+      </span>
+      <span class="value">
+        {number(value)}
+        {of !== undefined && <small> / {number(of)}</small>}
+      </span>
+      <span class="about">{about}</span>
+      {children}
+    </>
+  );
+  const look = `stat ${bad ? 'bad' : ''}`;
+  return to ? (
+    <a class={look} href={to}>
+      {content}
+    </a>
+  ) : (
+    <div class={look}>{content}</div>
+  );
+}
+
+function Bar({ counts }: { counts: Record<string, number> }) {
+  const tones: Record<string, string> = { ready: 'good', degraded: 'warn', connecting: 'warn', failed: 'bad' };
+  const order = ['ready', 'connecting', 'degraded', 'failed', 'disabled'];
+  return (
+    <span class="bar" aria-hidden="true">
+      {order.map(state => counts[state] && <i key={state} class={tones[state] ?? ''} style={{ flexGrow: counts[state] }} />)}
+    </span>
+  );
+}
+
+/** The last minutes of a number, as far as this page has seen them. */
+function Spark({ points }: { points: readonly number[] }) {
+  if (points.length < 2) return <svg class="spark" aria-hidden="true" />;
+  const top = Math.max(...points, 1);
+  const line = points.map((value, at) => `${((at / (POINTS - 1)) * 100).toFixed(1)},${(28 - (value / top) * 26).toFixed(1)}`).join('L');
+  const end = ((points.length - 1) / (POINTS - 1)) * 100;
+  return (
+    <svg class="spark" viewBox="0 0 100 30" preserveAspectRatio="none" aria-hidden="true">
+      <path class="under" d={`M0,30L${line}L${end.toFixed(1)},30Z`} />
+      <path d={`M${line}`} />
+    </svg>
+  );
+}
+
+function summary(counts: Record<string, number>): string {
+  return Object.entries(counts).filter(([state]) => state !== 'ready').map(([state, count]) => `${count} ${state}`).join(', ') || 'all ready';
+}
+
+export function Overview() {
+  const tag = useRef<string | undefined>(undefined);
+  const history = useRef<{ calls: number[]; sessions: number[] }>({ calls: [], sessions: [] });
+  const live = useLive<View>(
+    async old => {
+      const headers: Record<string, string> = old && tag.current ? { 'if-none-match': tag.current } : {};
+      const response = await send('GET', '/admin/v1/overview', { headers });
+      let view: View;
+      if (response.status === 304 && old) view = { ...old, uptime_seconds: old.uptime_seconds + PAUSE / 1_000 };
+      else if (response.ok) {
+        view = await response.json();
+        tag.current = response.headers.get('etag') ?? undefined;
+      } else throw await problemOf(response);
+      const { calls, sessions } = history.current;
+      history.current = { calls: [...calls, view.calls_in_flight].slice(-POINTS), sessions: [...sessions, view.sessions].slice(-POINTS) };
+      return view;
+    },
+    [],
+    PAUSE,
+  );
+  const nodes = useLive(async () => (may('GET /admin/v1/nodes') ? call<Schemas['NodeList']>('GET /admin/v1/nodes') : undefined), [], 5_000);
+  const file = useLive(
+    async () => (may('GET /admin/v1/configuration') ? call<Schemas['ConfigurationView']>('GET /admin/v1/configuration') : undefined),
+    [],
+    10_000,
+  );
+  const recent = useLive(
+    async () => (may('GET /admin/v1/activity') ? call<Schemas['ActivityList']>('GET /admin/v1/activity', { query: { limit: 8 } }) : undefined),
+    [],
+    4_000,
+  );
+  const view = live.value;
+  if (!view) return <Page title="Overview" problem={live.problem}>{live.problem ? null : <Loading />}</Page>;
+
+  const backends = Object.values(view.backends).reduce((sum, count) => sum + count, 0);
+  const open = (view.breakers['open'] ?? 0) + (view.breakers['half_open'] ?? 0);
+  const refused = file.value?.refused;
+  return (
+    <Page
+      title="Overview"
+      problem={live.problem}
+      lead={
+        <>
+          Replica <span class="mono">{view.replica}</span>, version {view.version}, up for {duration(view.uptime_seconds)}
+        </>
+      }
+      actions={<State>{view.readiness}</State>}
+    >
+      {refused && (
+        <Note tone="bad">
+          <strong>The configuration file is not in force.</strong> The reload of <Time at={refused.at} /> was refused:
+          <ul>
+            {refused.faults.map(fault => (
+              <li key={fault}>{fault}</li>
+            ))}
+          </ul>
+        </Note>
+      )}
+      {Boolean(file.value?.needs_restart.length) && (
+        <Note tone="warn">Changed in the file, in force after a restart: {file.value?.needs_restart.join(', ')}</Note>
+      )}
+      <div class="stats">
+        <Stat icon="backends" name="Backends ready" value={view.backends['ready'] ?? 0} of={backends} about={backends ? summary(view.backends) : 'none registered'} to={href('backends')} bad={Boolean(view.backends['failed'])}>
+          <Bar counts={view.backends} />
+        </Stat>
+        <Stat icon="warning" name="Open breakers" value={open} about={`of ${number(backends)} backends`} to={href('backends', [], { state: open ? 'breaker' : undefined })} bad={open > 0} />
+        <Stat icon="activity" name="Calls in flight" value={view.calls_in_flight} about={`${number(view.calls_queued)} waiting for room`}>
+          <Spark points={history.current.calls} />
+        </Stat>
+        <Stat icon="sessions" name="Sessions" value={view.sessions} about="at this replica" {...(may('GET /admin/v1/sessions') ? { to: href('sessions') } : {})}>
+          <Spark points={history.current.sessions} />
+        </Stat>
+        <Stat icon="catalog" name="Tools" value={view.tools} about={`${number(view.prompts)} prompts, ${number(view.resources)} resources`} to={href('catalog')} />
+        <Stat icon="operators" name="Tenants" value={view.tenants} about="that you see" />
+      </div>
+      <div class="cards">
+        <Card title="Needs attention" wide>
+          {view.troubled.length ? (
+            <Table
+              label="Backends that need attention"
+              rows={view.troubled}
+              id={row => `${row.tenant}/${row.backend}`}
+              columns={[
+                { title: 'Backend', width: '24%', cell: row => <a href={href('backends', [row.tenant, row.backend])}>{row.backend}</a> },
+                { title: 'Tenant', width: '14%', wide: true, cell: row => row.tenant },
+                { title: 'State', width: '150px', cell: row => <State>{row.breaker && row.state === 'ready' ? `breaker ${row.breaker}` : row.state}</State> },
+                { title: 'Last error', wide: true, cell: row => <Text>{row.last_error ?? ''}</Text> },
+              ]}
+            />
+          ) : (
+            <Empty title={backends ? 'Every backend is ready, every breaker is closed.' : 'No backend is registered yet.'}>
+              {!backends && may('PUT /admin/v1/tenants/{tenant}/backends/{backend}') && (
+                <a class="button primary" href={href('backends', ['+'])}>
+                  Add a backend
+                </a>
+              )}
+            </Empty>
+          )}
+        </Card>
+        {recent.value && (
+          <Card title="Recent refusals and errors" actions={<a href={href('activity')}>All activity</a>} wide>
+            {recent.value.entries.length ? (
+              <Table
+                label="Recent refusals and errors"
+                rows={recent.value.entries.toReversed()}
+                id={row => String(row.number)}
+                columns={[
+                  { title: 'At', width: '110px', cell: row => <Time at={row.at} /> },
+                  { title: 'Principal', width: '20%', wide: true, cell: row => <Text>{row.principal}</Text> },
+                  { title: 'Request', cell: row => <><span class="soft">{row.method}</span> <Text>{row.target ?? ''}</Text></> },
+                  { title: 'Outcome', width: '150px', cell: row => <State>{row.error ?? row.outcome}</State> },
+                ]}
+              />
+            ) : (
+              <Empty title="Nothing was refused or failed since this replica started." />
+            )}
+          </Card>
+        )}
+        {nodes.value && (
+          <Card title="Replicas" wide>
+            <ul class="list">
+              {nodes.value.nodes.map(node => (
+                <li key={node.node}>
+                  <Facts>
+                    {[
+                      ['Name', <span class="mono">{node.node}</span>],
+                      ['State', <State>{node.draining ? 'draining' : 'ready'}</State>],
+                      node.address != null && ['Address', <span class="mono">{node.address}</span>],
+                      node.lease_ms != null && ['Lease left', `${node.lease_ms} ms`],
+                      node.is_this && ['', <Tag tone="info">answers this page</Tag>],
+                    ]}
+                  </Facts>
+                </li>
+              ))}
+            </ul>
+          </Card>
+        )}
+      </div>
+    </Page>
+  );
+}

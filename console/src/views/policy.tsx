@@ -1,0 +1,275 @@
+// The access policy of a tenant: its rules and tests, what it would decide, and what it has decided.
+import { useEffect, useState } from 'preact/hooks';
+
+import { call, callTagged, Problem, type Schemas } from '../api/client';
+import { asProblem, useLive } from '../live';
+import { go, href, route } from '../router';
+import { chooseTenant, may, oneTenant, tenants } from '../session';
+import { Button, Confirm, Empty, Filter, Input, Loading, Note, Refused, Select, State, Tag, tell } from '../ui/controls';
+import { Card, Page, Toolbar } from '../ui/page';
+import { Table } from '../ui/table';
+import { Text, Time, number } from '../ui/text';
+
+type Document = Schemas['PolicyDocument'];
+type Rule = Schemas['PolicyRule'];
+
+const FIRST: Document = {
+  default: 'allow',
+  rules: [{ id: 'no-writes-for-guests', effect: 'deny', subjects: { groups: ['guests'] }, objects: { classes: ['write'] }, mode: 'shadow' }],
+  tests: [],
+} as unknown as Document;
+
+const METHODS = ['tools/call', 'prompts/get', 'resources/read'].map(name => [name, name] as const);
+
+/** Returns a selector in words. */
+function words(selector: object | undefined): string {
+  const members = Object.entries(selector ?? {}).filter(([, values]) => Array.isArray(values));
+  return members.map(([member, values]) => `${member} ${(values as string[]).join(', ') || '(none)'}`).join('; ') || 'everything';
+}
+
+export function PolicyView() {
+  const owner = route.value.rest[0] ?? oneTenant.value;
+  const [stored, setStored] = useState<{ document: Document | null; tag: string | null }>();
+  const [problem, setProblem] = useState<Problem>();
+  const [editing, setEditing] = useState<string>();
+  const [removing, setRemoving] = useState(false);
+  const params = { tenant: owner };
+  const choose = (name: string) => {
+    chooseTenant(name);
+    go(href('policy', [name]));
+  };
+  const load = async () => {
+    setProblem(undefined);
+    try {
+      const { value, tag } = await callTagged<Document>('GET /admin/v1/tenants/{tenant}/policy', { params });
+      setStored({ document: value, tag });
+    } catch (error) {
+      const found = asProblem(error);
+      if (found.status === 404) setStored({ document: null, tag: null });
+      else setProblem(found);
+    }
+  };
+  useEffect(() => {
+    setStored(undefined);
+    setEditing(undefined);
+    void load();
+  }, [owner]);
+  const document = stored?.document;
+  const mayWrite = may('PUT /admin/v1/tenants/{tenant}/policy');
+  return (
+    <Page
+      title="Policy"
+      lead={`Who may use which tools, prompts and resources of tenant ${owner}.`}
+      problem={problem}
+      actions={
+        mayWrite &&
+        stored &&
+        editing === undefined && (
+          <>
+            {document && (
+              <Button kind="danger" run={() => setRemoving(true)}>
+                Remove
+              </Button>
+            )}
+            <Button kind={document ? undefined : 'primary'} run={() => setEditing(JSON.stringify(document ?? FIRST, null, 2))}>
+              {document ? 'Edit' : 'Write a policy'}
+            </Button>
+          </>
+        )
+      }
+    >
+      {tenants.value.length > 1 && (
+        <Toolbar>
+          <Filter label="Tenant" value={owner} set={choose} options={tenants.value.map(name => [name, name] as const)} />
+        </Toolbar>
+      )}
+      {!stored && !problem && <Loading />}
+      {editing !== undefined && stored && (
+        <Editor
+          owner={owner}
+          tag={stored.tag}
+          first={editing}
+          close={() => setEditing(undefined)}
+          saved={() => {
+            setEditing(undefined);
+            void load();
+          }}
+        />
+      )}
+      {stored && editing === undefined && (
+        <Card
+          title="Rules"
+          actions={
+            document && (
+              <span class="tags">
+                <Tag>default: {document.default ?? 'allow'}</Tag>
+                {document.mode === 'shadow' && <Tag tone="warn">whole policy in shadow</Tag>}
+                <Tag>{document.tests?.length === 1 ? '1 test' : `${number(document.tests?.length ?? 0)} tests`}</Tag>
+              </span>
+            )
+          }
+        >
+          {document && document.rules?.length ? (
+            <Table
+              label="Rules"
+              rows={document.rules}
+              id={(rule: Rule) => rule.id}
+              columns={[
+                { title: 'Rule', width: '20%', cell: rule => <strong><Text>{rule.id}</Text></strong> },
+                { title: 'Effect', width: '110px', cell: rule => <State>{rule.effect}</State> },
+                { title: 'Mode', width: '100px', wide: true, cell: rule => (rule.mode === 'shadow' ? <Tag tone="warn">shadow</Tag> : 'enforce') },
+                { title: 'Subjects', cell: rule => <Text>{words(rule.subjects)}</Text> },
+                { title: 'Objects', cell: rule => <Text>{words(rule.objects)}</Text> },
+                { title: 'Reason', wide: true, cell: rule => <Text>{rule.reason ?? ''}</Text> },
+              ]}
+            />
+          ) : (
+            <Empty title={document ? 'The policy has no rules.' : 'Without a policy, everything is allowed.'} />
+          )}
+        </Card>
+      )}
+      {document && may('POST /admin/v1/tenants/{tenant}/policy/check') && <Check owner={owner} />}
+      {document && may('GET /admin/v1/tenants/{tenant}/policy/report') && <Report owner={owner} />}
+      {removing && (
+        <Confirm
+          title="Remove the policy?"
+          act="Remove it"
+          close={() => setRemoving(false)}
+          run={async () => {
+            await call('DELETE /admin/v1/tenants/{tenant}/policy', { params, headers: stored?.tag ? { 'if-match': stored.tag } : {} });
+            tell('The policy is removed.');
+            await load();
+          }}
+        >
+          <p>Every client of {owner} may then use everything.</p>
+        </Confirm>
+      )}
+    </Page>
+  );
+}
+
+function Editor({ owner, tag, first, close, saved }: { owner: string; tag: string | null; first: string; close: () => void; saved: () => void }) {
+  const [text, setText] = useState(first);
+  const [problem, setProblem] = useState<Problem>();
+  const store = async (event: Event) => {
+    event.preventDefault();
+    try {
+      JSON.parse(text);
+    } catch (error) {
+      setProblem(new Problem(0, 'page', `The policy is not JSON: ${(error as Error).message}`, []));
+      return;
+    }
+    try {
+      const headers: Record<string, string> = tag ? { 'if-match': tag } : { 'if-none-match': '*' };
+      const answer = await call<Schemas['PolicyView']>('PUT /admin/v1/tenants/{tenant}/policy', { params: { tenant: owner }, body: text, headers });
+      const warnings = answer.warnings ?? [];
+      tell(warnings.length ? `Stored. ${warnings.length} patterns match nothing yet.` : 'The policy is in force.');
+      saved();
+    } catch (error) {
+      setProblem(asProblem(error));
+    }
+  };
+  return (
+    <Card title="Policy as JSON">
+      <form onSubmit={store}>
+        {problem?.kind === 'policy-test-failed' && <Note tone="warn">A test of the policy fails, so it is not in force.</Note>}
+        <Refused problem={problem} />
+        <Input label="Policy" value={text} set={setText} lines={22} code hint="Rules of effect deny win. A policy whose own test fails is refused." />
+        <div class="actions">
+          <Button run={close}>Cancel</Button>
+          <Button kind="primary" submit>
+            Put into force
+          </Button>
+        </div>
+      </form>
+    </Card>
+  );
+}
+
+function Check({ owner }: { owner: string }) {
+  const [asked, setAsked] = useState({ principal: '', groups: '', scopes: '', method: 'tools/call', object: '' });
+  const [problem, setProblem] = useState<Problem>();
+  const [found, setFound] = useState<Schemas['PolicyCheckView']>();
+  const set = (member: keyof typeof asked) => (value: string) => setAsked({ ...asked, [member]: value });
+  const list = (text: string) => text.split(/[\s,]+/).filter(Boolean);
+  const check = async (event: Event) => {
+    event.preventDefault();
+    setProblem(undefined);
+    setFound(undefined);
+    try {
+      const body = { as: { principal: asked.principal || undefined, groups: list(asked.groups), scopes: list(asked.scopes) }, method: asked.method, object: asked.object };
+      setFound(await call('POST /admin/v1/tenants/{tenant}/policy/check', { params: { tenant: owner }, body }));
+    } catch (error) {
+      setProblem(asProblem(error));
+    }
+  };
+  return (
+    <Card title="What would it decide?">
+      <form onSubmit={check}>
+        <div class="pair">
+          <Input label="Principal" value={asked.principal} set={set('principal')} fault={problem?.of('as.principal')} />
+          <Input label="Groups" value={asked.groups} set={set('groups')} fault={problem?.of('as.groups')} />
+          <Input label="Scopes" value={asked.scopes} set={set('scopes')} fault={problem?.of('as.scopes')} />
+        </div>
+        <div class="pair">
+          <Select label="Method" value={asked.method} set={set('method')} options={METHODS} fault={problem?.of('method')} />
+          <Input label="Object" value={asked.object} set={set('object')} required placeholder="files/read_file" code fault={problem?.of('object')} />
+        </div>
+        <Refused problem={problem} except={['as', 'method', 'object']} />
+        <div class="actions">
+          <Button kind="primary" submit>
+            Check
+          </Button>
+        </div>
+      </form>
+      {found && (
+        <div role="status" class="list">
+          <p>
+            <State>{found.verdict}</State> by {found.rule ? <code>{found.rule}</code> : 'the default'}
+            {Boolean(found.required_scopes?.length) && <> (needs {found.required_scopes?.join(', ')})</>}
+            {found.shadow_verdict && <>; rules in shadow would decide {found.shadow_verdict}</>}. {number(found.hidden)} listed objects are hidden from this subject.
+          </p>
+          <div class="tags">
+            {found.considered.map(rule => (
+              <Tag key={rule.rule} tone={rule.outcome === 'applied' ? 'info' : ''}>
+                {`${rule.rule}: ${rule.outcome.replace('_', ' ')}`}
+              </Tag>
+            ))}
+          </div>
+        </div>
+      )}
+    </Card>
+  );
+}
+
+function Report({ owner }: { owner: string }) {
+  const [since, setSince] = useState('1h');
+  const live = useLive<Schemas['PolicyReportView']>(() => call('GET /admin/v1/tenants/{tenant}/policy/report', { params: { tenant: owner }, query: { since } }), [owner, since], 5_000);
+  const rows = live.value?.decisions ?? [];
+  return (
+    <Card
+      title="What it decided"
+      actions={<Filter label="Time" value={since} set={setSince} options={[['15m', 'Last 15 minutes'], ['1h', 'Last hour'], ['24h', 'Last 24 hours']]} />}
+    >
+      {live.problem && <Note tone="bad">{live.problem.message}</Note>}
+      {rows.length ? (
+        <Table
+          label="Decisions"
+          rows={rows}
+          id={row => `${row.rule} ${row.verdict} ${row.mode}`}
+          columns={[
+            { title: 'Rule', width: '20%', cell: row => <Text>{row.rule ?? 'default'}</Text> },
+            { title: 'Verdict', width: '120px', cell: row => <State>{row.verdict}</State> },
+            { title: 'Mode', width: '90px', cell: row => (row.mode === 'shadow' ? <Tag tone="warn">shadow</Tag> : row.mode) },
+            { title: 'Count', width: '80px', end: true, by: row => row.count, cell: row => number(row.count) },
+            { title: 'Last', width: '130px', wide: true, cell: row => <Time at={row.last_at} /> },
+            { title: 'Principals', wide: true, cell: row => <Text>{row.principals.join(', ')}</Text> },
+            { title: 'Objects', wide: true, cell: row => <Text>{row.objects.join(', ')}</Text> },
+          ]}
+        />
+      ) : (
+        <Empty title="Nothing was refused, and no rule in shadow would have refused anything." />
+      )}
+    </Card>
+  );
+}

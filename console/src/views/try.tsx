@@ -1,0 +1,382 @@
+// Calls a tool as a chosen subject, on the way of every client: what the policy refuses to the subject is refused here.
+import { useEffect, useRef, useState } from 'preact/hooks';
+
+import { call, callAll, type Problem, type Schemas } from '../api/client';
+import { asProblem, useLive } from '../live';
+import { go, href, route } from '../router';
+import { chooseTenant, may, oneTenant, tenants } from '../session';
+import { Button, Copy, Empty, Filter, Input, Loading, Note, Refused, Select, State, Tag } from '../ui/controls';
+import { Card, Facts, Json, Page, Toolbar } from '../ui/page';
+import { SchemaForm, draftsOf, valueOf, type Drafts, type Schema } from '../ui/schema-form';
+import { Text, milliseconds } from '../ui/text';
+import { Trial, type Message, type Noted, type Subject } from '../trial';
+
+type Item = Schemas['CatalogItemView'];
+type Key = Schemas['KeyView'];
+
+interface Question {
+  params: Message;
+  answer: (result: Message) => void;
+}
+
+interface Run {
+  trial: Trial;
+  messages: Noted[];
+  progress?: Message;
+  question?: Question;
+  answer?: Message;
+  problem?: Problem;
+  took?: number;
+}
+
+const ANONYMOUS = '(anonymous)';
+const OTHER = '(other)';
+
+export function Try() {
+  const [owner = oneTenant.value, named = ''] = route.value.rest;
+  const tools = useLive<Item[]>(
+    () => callAll<Item>('GET /admin/v1/tenants/{tenant}/catalog', 'items', { params: { tenant: owner }, query: { kind: 'tool' } }),
+    [owner],
+  );
+  const all = tools.value ?? [];
+  const tool = all.find(one => one.exposed_name === named);
+  return (
+    <Page title="Try it" lead="Calls a tool as a subject of your choice, on the way of every client. The subject’s policy applies, and the audit log has your name." problem={tools.problem}>
+      <Toolbar>
+        {tenants.value.length > 1 && (
+          <Filter
+            label="Tenant"
+            value={owner}
+            set={name => {
+              chooseTenant(name);
+              go(href('try', [name]));
+            }}
+            options={tenants.value.map(name => [name, name] as const)}
+          />
+        )}
+        <Filter
+          label="Tool"
+          value={named}
+          set={name => go(href('try', [owner, name]))}
+          options={[['', 'Choose a tool…'], ...all.map(one => [one.exposed_name, one.exposed_name] as const)]}
+        />
+      </Toolbar>
+      {!tools.value && !tools.problem && <Loading />}
+      {tools.value && !tool && (
+        <div class="card">
+          <Empty title={named ? 'No backend offers this tool now.' : all.length ? 'Choose a tool.' : `No backend of ${owner} offers a tool.`} />
+        </div>
+      )}
+      {tool && <Caller key={`${owner} ${tool.exposed_name}`} owner={owner} tool={tool} />}
+    </Page>
+  );
+}
+
+function Caller({ owner, tool }: { owner: string; tool: Item }) {
+  const definition = useLive<Schema | undefined>(async () => {
+    const found = await call<Schemas['CatalogList']>('GET /admin/v1/tenants/{tenant}/catalog', {
+      params: { tenant: owner },
+      query: { kind: 'tool', backend: tool.backend, name: tool.name, definitions: true },
+    });
+    return found.items[0]?.definition as Schema | undefined;
+  }, [tool.hash]);
+  const schema = (definition.value?.['inputSchema'] ?? {}) as Schema;
+  const [drafts, setDrafts] = useState<Drafts>({});
+  const [json, setJson] = useState<string>();
+  const [faults, setFaults] = useState<Record<string, string>>({});
+  const [subject, setSubject] = useState<Subject>({});
+  const [run, setRun] = useState<Run>();
+  const current = useRef<Run | undefined>(undefined);
+
+  useEffect(() => setDrafts(draftsOf(schema)), [definition.value]);
+  useEffect(() => () => current.current?.trial.stop(), []);
+
+  const update = (changes: Partial<Run>) => {
+    if (!current.current) return;
+    current.current = { ...current.current, ...changes };
+    setRun(current.current);
+  };
+  const start = async (event: Event) => {
+    event.preventDefault();
+    let args: unknown;
+    if (json !== undefined) {
+      try {
+        args = JSON.parse(json || '{}');
+      } catch (error) {
+        setFaults({ json: `is not JSON: ${(error as Error).message}` });
+        return;
+      }
+    } else {
+      const read = valueOf(schema, drafts);
+      if (Object.keys(read.faults).length) {
+        setFaults(read.faults);
+        return;
+      }
+      args = read.value;
+    }
+    setFaults({});
+    current.current?.trial.stop();
+    const trial: Trial = new Trial(owner, subject, {
+      note: noted => update({ messages: [...(current.current?.messages ?? []), noted] }),
+      progress: progress => update({ progress }),
+      ask: params =>
+        new Promise(resolve =>
+          update({
+            question: {
+              params,
+              answer: result => {
+                const { question: _, ...rest } = current.current as Run;
+                current.current = rest;
+                setRun(rest);
+                resolve(result);
+              },
+            },
+          }),
+        ),
+    });
+    current.current = { trial, messages: [] };
+    setRun(current.current);
+    const begun = performance.now();
+    try {
+      const answer = await trial.run(tool.exposed_name, args);
+      if (current.current?.trial === trial) update({ answer, took: performance.now() - begun });
+    } catch (error) {
+      if (current.current?.trial === trial) update({ problem: asProblem(error), took: performance.now() - begun });
+    }
+  };
+  const isRunning = run && run.took === undefined;
+  return (
+    <div class="panes">
+      <Card title={tool.title ?? tool.name}>
+        {tool.description && (
+          <p class="described">
+            <Text multiline>{tool.description}</Text>
+          </p>
+        )}
+        <form onSubmit={start}>
+          <SubjectFields owner={owner} set={setSubject} />
+          <fieldset>
+            <legend>Arguments</legend>
+            <div class="actions">
+              <Button pressed={json === undefined} run={() => setJson(undefined)}>
+                Form
+              </Button>
+              <Button pressed={json !== undefined} run={() => setJson(JSON.stringify(valueOf(schema, drafts).value, null, 2))}>
+                JSON
+              </Button>
+            </div>
+            {!definition.value ? (
+              <Loading />
+            ) : json === undefined ? (
+              <SchemaForm schema={schema} drafts={drafts} set={setDrafts} faults={faults} />
+            ) : (
+              <Input label="Arguments as JSON" value={json} set={setJson} lines={8} code fault={faults['json']} />
+            )}
+          </fieldset>
+          <div class="actions">
+            {isRunning && (
+              <Button
+                run={() => {
+                  run.trial.stop();
+                  update({ took: 0 });
+                }}
+              >
+                Stop
+              </Button>
+            )}
+            <Button kind="primary" icon="try" submit disabled={isRunning}>
+              {isRunning ? 'Calling…' : 'Call the tool'}
+            </Button>
+          </div>
+        </form>
+      </Card>
+      <div class="pane list">
+        {run ? (
+          <>
+            {run.question && <Asked key={JSON.stringify(run.question.params)} question={run.question} />}
+            <Outcome run={run} />
+            <Wire messages={run.messages} />
+          </>
+        ) : (
+          <Card>
+            <Empty title="The answer will be here." />
+          </Card>
+        )}
+      </div>
+    </div>
+  );
+}
+
+function SubjectFields({ owner, set }: { owner: string; set: (subject: Subject) => void }) {
+  const keys = useLive<Key[]>(
+    async () => (may('GET /admin/v1/tenants/{tenant}/keys') ? callAll<Key>('GET /admin/v1/tenants/{tenant}/keys', 'keys', { params: { tenant: owner } }) : []),
+    [owner],
+  );
+  const [chosen, setChosen] = useState(ANONYMOUS);
+  const [draft, setDraft] = useState({ principal: '', groups: '', scopes: '' });
+  useEffect(() => {
+    const list = (text: string) => text.split(/[\s,]+/).filter(Boolean);
+    const key = keys.value?.find(one => one.id === chosen);
+    if (key) set({ principal: key.principal, key: key.id, groups: key.groups ?? [], scopes: key.scopes ?? [] });
+    else if (chosen === OTHER) set({ principal: draft.principal, groups: list(draft.groups), scopes: list(draft.scopes) });
+    else set({ principal: 'anonymous' });
+  }, [chosen, draft, keys.value]);
+  const change = (member: keyof typeof draft) => (value: string) => setDraft({ ...draft, [member]: value });
+  return (
+    <fieldset>
+      <legend>Subject</legend>
+      <Select
+        label="Call as"
+        value={chosen}
+        set={setChosen}
+        options={[[ANONYMOUS, 'a caller without a credential'], ...(keys.value ?? []).map(key => [key.id, `${key.name || key.id} (${key.principal})`] as const), [OTHER, 'another subject…']]}
+        hint="The subject’s permissions count. Its sessions, tasks and accounts stay out of reach."
+      />
+      {chosen === OTHER && (
+        <div class="pair">
+          <Input label="Principal" value={draft.principal} set={change('principal')} />
+          <Input label="Groups" value={draft.groups} set={change('groups')} />
+          <Input label="Scopes" value={draft.scopes} set={change('scopes')} />
+        </div>
+      )}
+    </fieldset>
+  );
+}
+
+/** A question of the backend in the middle of the call. */
+function Asked({ question }: { question: Question }) {
+  const { params } = question;
+  const schema = (params['requestedSchema'] ?? {}) as Schema;
+  const [drafts, setDrafts] = useState<Drafts>(draftsOf(schema));
+  const [faults, setFaults] = useState<Record<string, string>>({});
+  const title = useRef<HTMLHeadingElement>(null);
+  useEffect(() => title.current?.focus(), []);
+  const url = params['mode'] === 'url' ? String(params['url'] ?? '') : undefined;
+  const accept = (event: Event) => {
+    event.preventDefault();
+    if (url !== undefined) return question.answer({ action: 'accept' });
+    const read = valueOf(schema, drafts);
+    if (Object.keys(read.faults).length) setFaults(read.faults);
+    else question.answer({ action: 'accept', content: read.value });
+  };
+  return (
+    <section class="card question">
+      <h2 ref={title} tabIndex={-1}>
+        The backend asks
+      </h2>
+      <p>
+        <Text multiline>{String(params['message'] ?? '')}</Text>
+      </p>
+      <form onSubmit={accept}>
+        {url !== undefined ? (
+          <>
+            <p class="soft">It wants this address to be opened. Open it only if you trust the backend.</p>
+            <pre class="json" tabIndex={0}>
+              <Text>{url}</Text>
+            </pre>
+          </>
+        ) : (
+          <SchemaForm schema={schema} drafts={drafts} set={setDrafts} faults={faults} />
+        )}
+        <div class="actions">
+          <Button run={() => question.answer({ action: 'cancel' })}>Cancel</Button>
+          <Button run={() => question.answer({ action: 'decline' })}>Decline</Button>
+          <Button kind="primary" submit>
+            Answer
+          </Button>
+        </div>
+      </form>
+    </section>
+  );
+}
+
+function Outcome({ run }: { run: Run }) {
+  const { answer, progress } = run;
+  const error = answer?.['error'] as { code?: number; message?: string; data?: { kind?: string } } | undefined;
+  const result = answer?.['result'] as { content?: Message[]; structuredContent?: unknown; isError?: boolean } | undefined;
+  const total = typeof progress?.['total'] === 'number' ? progress['total'] : undefined;
+  return (
+    <Card title="Answer">
+      <div role="status" class="list">
+        {run.took === undefined && (
+          <div>
+            <progress aria-label="Progress" {...(total ? { max: total, value: Number(progress?.['progress']) } : {})} />
+            <p class="faint">
+              <Text>{progress ? `${String(progress['progress'])}${total ? ` of ${total}` : ''} ${String(progress['message'] ?? '')}` : 'Waiting for the answer'}</Text>
+            </p>
+          </div>
+        )}
+        {run.problem && <Refused problem={run.problem} />}
+        {error && (
+          <Note tone="bad">
+            <Text multiline>{error.message ?? 'an error'}</Text> {error.data?.kind && <Tag>{error.data.kind}</Tag>}
+          </Note>
+        )}
+        {result?.isError && <Note tone="warn">The tool reports an error.</Note>}
+        {result?.content?.map((part, at) => (
+          <Content key={at} part={part} />
+        ))}
+      </div>
+      {result?.structuredContent !== undefined && <Json value={result.structuredContent} label="Structured content" />}
+      {run.took !== undefined && (
+        <Facts>
+          {[
+            ['Outcome', <State>{run.problem ? 'failed' : error ? 'refused' : result?.isError ? 'tool_error' : answer ? 'ok' : 'cancelled'}</State>],
+            ['Took', milliseconds(run.took)],
+            ['Messages', String(run.messages.length)],
+            ['Trace', <span class="mono">{run.trial.trace}</span>],
+          ]}
+        </Facts>
+      )}
+    </Card>
+  );
+}
+
+/** A part of an answer. Nothing of it is loaded or run. */
+function Content({ part }: { part: Message }) {
+  if (part['type'] === 'text') {
+    return (
+      <div class="answer" tabIndex={0} role="region" aria-label="Text">
+        <Text multiline>{String(part['text'] ?? '')}</Text>
+      </div>
+    );
+  }
+  const size = typeof part['data'] === 'string' ? `${Math.round((part['data'].length * 3) / 4)} bytes` : '';
+  return (
+    <p>
+      <Tag>{String(part['type'])}</Tag> <Text>{`${String(part['mimeType'] ?? part['uri'] ?? part['name'] ?? '')} ${size}`}</Text>
+    </p>
+  );
+}
+
+function labelOf({ message }: Noted): string {
+  if (typeof message['method'] === 'string') return message['method'];
+  return message['error'] ? `error for ${String(message['id'])}` : `result for ${String(message['id'])}`;
+}
+
+function Wire({ messages }: { messages: readonly Noted[] }) {
+  if (!messages.length) return null;
+  const text = messages.map(({ way, at, message }) => JSON.stringify({ way, at_ms: Math.round(at), message })).join('\n');
+  return (
+    <Card title="Messages" actions={<Copy text={text} label="Copy all" />}>
+      <ol class="wire">
+        {messages.map((noted, at) => (
+          <li key={at} class={noted.way}>
+            <details>
+              <summary>
+                <span class="way">{noted.way === 'out' ? 'client →' : '← broker'}</span>
+                <span class="mono">
+                  <Text>{labelOf(noted)}</Text>
+                </span>
+                <span class="at">{milliseconds(noted.at)}</span>
+              </summary>
+              <pre class="json" tabIndex={0} role="region" aria-label={labelOf(noted)}>
+                <Text multiline>{JSON.stringify(noted.message, null, 2)}</Text>
+              </pre>
+            </details>
+          </li>
+        ))}
+      </ol>
+    </Card>
+  );
+}
