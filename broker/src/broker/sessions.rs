@@ -10,7 +10,7 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake::{self, InitializeParams},
-    ids::SessionId,
+    ids::{BackendId, PrincipalId, SessionId, TenantId},
     version::Version,
 };
 use records::{AdminChange, SessionKey, WriteOp, WriteOutcome};
@@ -32,12 +32,25 @@ use crate::{
     metrics::Side,
     session_location::no_session,
     sessions::{
-        session::{Agreement, Session, SessionParams, SessionPersister},
+        session::{Agreement, Session, SessionParams, SessionPersister, questions},
         tenant::Tenant,
     },
 };
 
 impl Broker {
+    /// Tells the sessions of a principal here that it has connected an account at a backend.
+    pub fn account_connected(
+        &self,
+        (tenant, principal): (&TenantId, &PrincipalId),
+        backend: &BackendId,
+    ) {
+        for session in self.all_sessions() {
+            if session.caller.tenant == *tenant && session.caller.principal == *principal {
+                questions::complete_connection(&session, backend);
+            }
+        }
+    }
+
     /// Returns a session of this process. Returns an error if it belongs to another caller or
     /// endpoint, as for a missing session.
     pub fn local_session(

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::Uri;
-use protocol::ids::{PrincipalId, TenantId};
+use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::{GrantState, SecretKey, SecretKind, StoredGrant};
 use rules::limits::oauth::CONNECT_REQUEST_LIFE;
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,11 @@ pub fn random_text() -> String {
 /// Returns a text under which a secret is stored.
 pub fn digest_of(text: &str) -> String {
     URL_SAFE_NO_PAD.encode(digest(&SHA256, text.as_bytes()))
+}
+
+/// Returns the beginning of the ids of elicitations that ask the user to connect an account there.
+pub fn connect_elicitation(backend: &BackendId) -> String {
+    format!("connect:{backend}:")
 }
 
 impl UserTokens {

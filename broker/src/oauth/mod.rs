@@ -35,7 +35,9 @@ mod vault;
 pub use self::{
     challenge::Challenge,
     client_keys::ClientKeys,
-    connect::{AuthorizationAnswer, PendingLogin, backend_of, digest_of, random_text},
+    connect::{
+        AuthorizationAnswer, PendingLogin, backend_of, connect_elicitation, digest_of, random_text,
+    },
     connections::{ConnectLink, Connections},
     fetch::{ConnectReason, OauthError},
     machine::{MachineTokens, TokenHeader},

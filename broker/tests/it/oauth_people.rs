@@ -26,6 +26,8 @@ async fn a_user_connects_an_account_and_the_backend_gets_its_token() {
     let error = opens.error("tools/call", json!({"name": "b__connect", "arguments": {}})).await;
     assert_eq!(error["code"], -32042, "{error}");
     assert_eq!(error["data"]["elicitations"][0]["url"], json!(url), "{error}");
+    let mut told = opens.open_get_stream().await;
+    told.next().await;
     let browser = Browser::new(&broker);
     let request = browser.begin().await;
     assert!(
@@ -41,6 +43,12 @@ async fn a_user_connects_an_account_and_the_backend_gets_its_token() {
             && parameter(&request, "state").unwrap().len() > 43
     );
     assert_eq!(browser.answer(&request, "&code=code-1").await, 200);
+    let id = &error["data"]["elicitations"][0]["elicitationId"];
+    let completes = |message: &Value| {
+        message["method"] == "notifications/elicitation/complete"
+            && message["params"]["elicitationId"] == *id
+    };
+    told.find(completes).await;
     assert_eq!(browser.answer(&request, "&code=code-1").await, 403, "an answer counts once");
     let asked = world.server.take_token_requests();
     assert_eq!(asked.len(), 1);

@@ -14,6 +14,8 @@ use protocol::{
 use rules::retries::AttemptOutcome;
 use transport::SendError;
 
+use crate::oauth;
+
 /// Reason for which a request has no answer. It tells whether the backend can have acted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
@@ -195,10 +197,11 @@ impl Failure {
 fn connection_required(backend: &BackendId, url: &str) -> Refusal {
     let message = format!("Connect your account for {backend} at this address, then try again.");
     let text = format!("backend {backend} needs an account of the user: open {url}");
+    let id = format!("{}{}", oauth::connect_elicitation(backend), oauth::random_text());
     Refusal::new(ErrorKind::ConnectionRequired, text).with(
         "elicitations",
         serde_json::json!([{
-            "mode": "url", "elicitationId": crate::oauth::random_text(), "url": url,
+            "mode": "url", "elicitationId": id, "url": url,
             "message": message,
         }]),
     )

@@ -29,8 +29,16 @@ impl Call {
             }
             CallOutcome::Refused(refusal) if refusal.kind == ErrorKind::ConnectionRequired => {
                 let frame = self.session.refusal_frame(&refusal, Some(&self.client_id));
-                let error = Message::decode(frame.clone(), &json::Limits::default()).ok();
-                Some(error.and_then(|error| self.urls_as_result(&error)).unwrap_or(frame))
+                let Ok(error) = Message::decode(frame.clone(), &json::Limits::default()) else {
+                    return Some(frame);
+                };
+                if let Some(told) = self.urls_as_result(&error) {
+                    return Some(told);
+                }
+                if self.session.has_client && self.opens_urls() {
+                    questions::note_elicitations_required(&self.session, &error);
+                }
+                Some(frame)
             }
             CallOutcome::Refused(refusal) => {
                 Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
@@ -94,13 +102,15 @@ impl Call {
         self.session.client_dialect().answer(self.method, told)
     }
 
+    fn opens_urls(&self) -> bool {
+        self.session.client.elicitation_url && self.session.version.elicitation_url()
+    }
+
     /// Returns an error that asks for URLs to be opened as a result, for a client that does not
     /// know this error. A client without a session declares its capabilities with each request, and
     /// the error reports the missing one.
     fn urls_as_result(&self, error: &Message) -> Option<Bytes> {
-        let opens_urls =
-            self.session.client.elicitation_url && self.session.version.elicitation_url();
-        if opens_urls || !self.session.has_client || self.method != Method::ToolsCall {
+        if self.opens_urls() || !self.session.has_client || self.method != Method::ToolsCall {
             return None;
         }
         downlevel::urls_as_result(error).map(|result| handshake::success(&self.client_id, &result))

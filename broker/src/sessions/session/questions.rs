@@ -16,7 +16,7 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
-    ids::{RequestId, TaskId},
+    ids::{BackendId, RequestId, TaskId},
     json,
     method::Method,
     splice::Splice,
@@ -37,6 +37,7 @@ use super::{
 };
 use crate::{
     backends::link::{connection::Connection, pending::QuestionOwner},
+    oauth,
     persistence::{Wakeup, fault_point},
     sessions::{session::OpenCall, stream::EventStream},
     telemetry::child_span::ChildSpan,
@@ -320,6 +321,17 @@ pub fn note_elicitations_required(session: &Session, answer: &Message) {
         if let Some(id) = id.as_str() {
             state.note_elicited(&id);
         }
+    }
+}
+
+/// Tells the client that the account is connected that it was asked to connect at this backend (MCP
+/// 2025-11-25, Elicitation).
+pub fn complete_connection(session: &Session, backend: &BackendId) {
+    let ids = session.lock().questions.take_elicited(&oauth::connect_elicitation(backend));
+    for id in ids {
+        let params = format!(r#"{{"elicitationId":{}}}"#, json::quote(&id));
+        let frame = handshake::notification(Method::ElicitationComplete, Some(params.as_bytes()));
+        session.deliver(EventKind::Message, frame);
     }
 }
 

@@ -21,7 +21,10 @@ use super::{
     install::Peers,
     process::{Ended, Server, run},
 };
-use crate::{accounts::Browser, builder};
+use crate::{
+    accounts::{Browser, between},
+    builder,
+};
 
 /// Address of the broker for browsers. The tests send its requests to one of the replicas.
 const ADDRESS: &str = "http://127.0.0.1:9";
@@ -217,4 +220,43 @@ async fn the_broker_gets_tokens_of_its_own_from_authlib() {
     let calls: Vec<_> = backend.recorded().into_iter().filter(|seen| seen.calls("echo")).collect();
     let claims = claims(calls[0].header("authorization").unwrap()).unwrap();
     assert_eq!((&claims["scope"], &claims["client_id"]), (&json!("read"), &json!("robot")));
+}
+
+#[tokio::test]
+async fn a_person_signs_in_and_connects_at_one_real_server() {
+    let callback = format!("{ADDRESS}/oauth/callback");
+    let server = started("oidc", &["--redirect-uri", &callback]).await;
+    let backend = protected(&server.url, is_live).await;
+    let issuer =
+        json!({"issuer": server.url, "tenant": "default", "sign_in": {"client_id": "login"}});
+    let broker = builder()
+        .single_process()
+        .auth_required()
+        .admin_token("operator-of-tests")
+        .config(json!({"auth": {"resource": ADDRESS, "issuers": [issuer]}}))
+        .start()
+        .await;
+    let mut spec = backend.spec();
+    spec["auth"] = json!({"type": "oauth_user"});
+    let (status, view) = broker.admin().put_backend("default", "b", &spec).await;
+    assert_eq!(status, 201, "{view}");
+    let browser = Browser::new(&broker);
+    let page = browser.send("GET", "/connect/b", "").await.text().await;
+    let value = |name: &str| {
+        between(&page, &format!("name=\"{name}\" value=\""), "\"").expect(&page).to_owned()
+    };
+    let form = format!("issuer={}&backend=b&proof={}", value("issuer"), value("proof"));
+    let sent = browser.send("POST", "/connect", &form).await;
+    let request = sent.header("location").expect("a redirect").to_owned();
+    // The server signs ann in, and redirects to the broker.
+    let back = |redirected: RawResponse| {
+        let location = redirected.header("location").expect("a redirect").to_owned();
+        location.strip_prefix(ADDRESS).unwrap_or_else(|| panic!("{location}")).to_owned()
+    };
+    let signed_in = browser.send("GET", &back(get(&request).await), "").await;
+    assert_eq!((signed_in.status, signed_in.header("location")), (303, Some("/connect/b")));
+    let connected = browser.send("GET", &back(get(&browser.begin().await).await), "").await;
+    assert_eq!(connected.status, 200);
+    let (_, list) = broker.admin().get("/admin/v1/tenants/default/connections").await;
+    assert_eq!(list["connections"][0]["principal"], json!(format!("{} ann", server.url)));
 }

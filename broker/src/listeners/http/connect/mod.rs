@@ -304,6 +304,7 @@ impl Visit<'_> {
         let tenant = self.broker.tenant(&person.tenant);
         if let Some(backend) = tenant.zip(backend).and_then(|(tenant, id)| tenant.backend(&id)) {
             backend.refresh(); // its lists may be unknown so far
+            self.broker.account_connected((&person.tenant, &person.principal), &backend.id);
         }
         HtmlPage::new("Connected").text(&format!("Your account for {name} is connected. You can close this page and try again in your client.")).respond(StatusCode::OK)
     }

@@ -173,6 +173,11 @@ impl Questions {
             && self.elicited.insert(id.to_owned())
     }
 
+    /// Takes the URL elicitations whose ids begin with this text.
+    pub(in crate::sessions) fn take_elicited(&mut self, begin: &str) -> Vec<String> {
+        self.elicited.extract_if(|id| id.starts_with(begin)).collect()
+    }
+
     /// Returns the connection of the backend that the client runs this task for.
     pub(in crate::sessions) fn client_task(&self, id: &str) -> Option<Arc<Connection>> {
         self.client_tasks.get(id).and_then(Weak::upgrade)
