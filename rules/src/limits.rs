@@ -1,6 +1,5 @@
-//! Limits that are not settings. Each has a name, a unit, and the neighbour that it must agree
-//! with. The configuration holds the limits that an operator can set. `protocol` holds the
-//! limits of the wire format.
+//! Limits that are not settings. Each has a name, a unit, and the neighbour that it must agree with.
+//! The configuration holds the settings, and `protocol` the limits of the wire format.
 //!
 //! Invariant: the compiler checks the relations between limits, in [`relations`].
 
@@ -28,8 +27,7 @@ pub use self::audit::{
 
 /// Entries on one page of a list that the broker answers.
 pub const PAGE_ENTRIES: usize = 100;
-/// Pages that the broker fetches of one list of one backend. It stops there when the cursors of
-/// a backend never end.
+/// Pages that the broker fetches of one list of one backend, whose cursors may never end.
 pub const LIST_PAGES_MAX: usize = 1_000;
 /// Entries that the broker keeps of one list of one backend.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
