@@ -1,6 +1,6 @@
 # The commands of this project. A newcomer needs only `make run` and `make test`; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds test-deploy test-containers chaos bench bench-report bench-check loadtest autobahn check check-advisories check-deploy
+.PHONY: help run test test-grounds test-deploy test-containers chaos bench bench-report bench-check loadtest autobahn check check-advisories check-deploy fuzz dist reproducible
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -16,6 +16,9 @@ help:
 	@echo "make bench-check  compare the instructions of decoding, of a call's request and of its answer with the committed figures; fails beyond +5 % (ACCEPT=yes writes new figures)"
 	@echo "make loadtest  build the load tester, and print its usage"
 	@echo "make autobahn  run the public WebSocket test suite against the broker's WebSocket layer; takes some minutes"
+	@echo "make fuzz   try new inputs on everything that reads hostile bytes; TIME=60s|10m|1h for each target, WHAT=target selects one, SEED=N repeats a run"
+	@echo "make dist   build the program, its bill of materials (CycloneDX) and their checksums into dist/"
+	@echo "make reproducible  build the program in two folders and compare the bytes (PROFILE=dist; takes twice the time of a build)"
 	@echo "make check  check formatting, lints, documentation, licences and versions of the dependencies, the syntax of the scripts, and the deployment files"
 	@echo "make check-advisories  compare the dependencies with the RustSec database; it fetches the database from GitHub, so it is not part of make check"
 	@echo "make check-deploy  the part of make check for the deployment files: image, compose file, chart, alerts and dashboards"
@@ -66,7 +69,19 @@ bench-report:
 	@cargo build --release --locked -p mcp-broker
 	@cargo bench --locked -p benches --no-default-features --bench report -- --write
 
-bench-check:
+bench-fuzz:
+	@scripts/need-toolchain.sh
+	@scripts/fuzz.sh --time $(or $(TIME),60s) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(WHAT)
+
+dist:
+	@scripts/need-toolchain.sh
+	@scripts/dist.sh
+
+reproducible:
+	@scripts/need-toolchain.sh
+	@scripts/reproducible.sh $(if $(PROFILE),--profile $(PROFILE))
+
+check:
 	@scripts/need-toolchain.sh
 	@scripts/install-servers.sh valgrind
 	@cargo run --release --locked --quiet -p instructions -- $(if $(ACCEPT),--accept,--check)

@@ -97,6 +97,7 @@ install_node_part node "$pins"
 install_node_part typescript2 "$pins/typescript2"
 install_node_part browser "$pins/browser"
 install_node_part console "$root/console"
+install_node_part apps "$pins/apps"
 install_python_part python1
 install_python_part python2
 install_python_part fastmcp

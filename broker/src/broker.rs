@@ -22,7 +22,9 @@ use std::{sync::Arc, time::Duration};
 use dashmap::DashSet;
 use protocol::{
     error::{ErrorKind, Refusal},
+    handshake,
     ids::{BackendId, SessionId, TenantId},
+    method::Method,
 };
 use records::SessionKey;
 use rules::{
@@ -40,7 +42,7 @@ use crate::{
         AuthError, AuthSettings, AuthenticatedCaller, Caller, CertificateThumbprint, Keyring,
         KeyringVersion, Keys, PresentedCertificate, RemotePeer, TokenVerifier,
     },
-    backends::{backend::Backend, catalog_refresh, resources::BackendResources},
+    backends::{backend::Backend, capability_probe, catalog_refresh, resources::BackendResources},
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
@@ -143,10 +145,16 @@ impl Broker {
         tenant.backends().iter().for_each(|backend| backend.close());
     }
 
-    /// Registers or replaces a backend. The same settings again change nothing.
+    /// Registers or replaces a backend. The same settings again change nothing, and another list of
+    /// roots changes the running backend.
     pub fn put_backend(&self, tenant: &TenantId, id: &BackendId, spec: BackendSpec) {
         let Some(tenant) = self.tenant(tenant) else { return };
-        if tenant.backend(id).is_some_and(|known| known.spec == spec) {
+        if let Some(known) = tenant.backend(id)
+            && known.spec.differs_in_roots_alone(&spec)
+        {
+            if known.roots.replace(&spec.roots.list) {
+                announce_roots(&known);
+            }
             return;
         }
         let backend = Backend::new(
@@ -170,7 +178,8 @@ impl Broker {
             }
         }
         let owner = Arc::downgrade(&tenant);
-        self.shared.running.spawn(catalog_refresh::run(backend, owner));
+        let refresh = catalog_refresh::run(backend, capability_probe::complete, owner);
+        self.shared.running.spawn(refresh);
     }
 
     pub fn remove_backend(self: &Arc<Self>, tenant: &TenantId, id: &BackendId) -> bool {
@@ -417,6 +426,14 @@ impl Broker {
     /// Resolves once a drain has started.
     pub async fn drain_requested(&self) {
         self.shared.draining.cancelled().await;
+    }
+}
+
+/// Notifies every open connection of a backend that can ask for the roots of its operator.
+fn announce_roots(backend: &Backend) {
+    let reader = backend.reader.lock().upgrade();
+    for connection in backend.links().iter().chain(&reader).filter_map(|link| link.live()) {
+        connection.roots_changed(handshake::notification(Method::RootsListChanged, None));
     }
 }
 

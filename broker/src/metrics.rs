@@ -12,6 +12,7 @@
 //!   hundreds of series, and the metrics by operation of a store.
 
 mod access;
+mod approvals;
 mod capped_labels;
 pub(crate) mod labels;
 mod limits;
@@ -48,8 +49,9 @@ use protocol::{
 use rules::client_transport::Transport;
 
 use self::{
-    access::AccessMetrics, capped_labels::CappedLabels, limits::LimitMetrics, oauth::OauthMetrics,
-    pins::PinMetrics, registrar::MetricRegistrar, tasks::TaskMetrics, tokens::TokenMetrics,
+    access::AccessMetrics, approvals::ApprovalMetrics, capped_labels::CappedLabels,
+    limits::LimitMetrics, oauth::OauthMetrics, pins::PinMetrics, registrar::MetricRegistrar,
+    tasks::TaskMetrics, tokens::TokenMetrics,
 };
 pub use self::{
     labels::{Direction, ForwardOutcome, RequestOutcome, Side},
@@ -98,6 +100,7 @@ pub struct Metrics {
     dropped_answers: IntCounterVec,
     rate_limited: IntCounterVec,
     pub access: AccessMetrics,
+    pub approvals: ApprovalMetrics,
     pub limits: LimitMetrics,
     queue_depth: IntGaugeVec,
     subscriptions: IntGauge,
@@ -201,6 +204,7 @@ impl Metrics {
             dropped_answers: declare.closed_counters("mcp_dropped_answers_total", "Answers that no request waited for any more.", [("reason", labels::DROPPED_ANSWERS)]),
             rate_limited: declare.closed_counters("mcp_rate_limited_total", "Requests refused because a limit was reached.", [("scope", labels::LIMITS_REACHED)]),
             access: AccessMetrics::new(&declare),
+            approvals: ApprovalMetrics::new(&declare),
             limits: LimitMetrics::new(&declare),
             queue_depth: declare.closed_gauges(
                 "mcp_queue_depth",

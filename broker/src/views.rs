@@ -106,6 +106,9 @@ pub struct AuditEntry {
     /// Hash of the tool's definition, as the backend listed it at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
+    /// Approval by which a call passed, or that it waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<String>,
     /// Hash of the arguments, or of the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments_digest: Option<String>,

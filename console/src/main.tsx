@@ -90,5 +90,8 @@ function App() {
   );
 }
 
-void resume();
+void resume().then(() => {
+  // The way back from an issuer ends here.
+  if (operator.value && route.value.view === 'login-failed') location.hash = href('overview');
+});
 render(<App />, document.getElementById('app') as HTMLElement);

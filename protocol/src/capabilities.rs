@@ -5,11 +5,13 @@
 //! sent, because unknown members belong to the peers.
 
 mod downgrade;
+mod extensions;
 mod questions;
 mod server;
 
 use bytes::Bytes;
 
+use self::extensions::Extensions;
 use self::questions::{ambiguous, asks_for_several, contents};
 pub use self::server::{ListKind, ServerCapabilities};
 use self::server::{declared, tape_of_object};
@@ -50,6 +52,8 @@ pub struct ClientCapabilities {
     pub tasks_elicitation: bool,
     /// `extensions["io.modelcontextprotocol/tasks"]`, of 2026-07-28
     pub extension_tasks: bool,
+    /// Further `extensions`.
+    extensions: Extensions,
 }
 
 impl ClientCapabilities {
@@ -80,6 +84,7 @@ impl ClientCapabilities {
             extension_tasks: root
                 .path(&["extensions", EXTENSION_TASKS])
                 .is_some_and(|value| value.kind() == ValueKind::Object),
+            extensions: Extensions::of(root),
         })
     }
 
@@ -100,6 +105,7 @@ impl ClientCapabilities {
             tasks_sampling: false,
             tasks_elicitation: false,
             extension_tasks: false,
+            extensions: Extensions::default(),
         }
     }
 
@@ -111,6 +117,16 @@ impl ClientCapabilities {
     /// Returns a hash of the declared object. It is the same in every process for equal texts.
     pub fn fingerprint(&self) -> u32 {
         fnv1a(&self.raw)
+    }
+
+    /// Returns the hash of the extensions that the broker passes on. 0: there are none.
+    pub fn extensions_fingerprint(&self) -> u32 {
+        self.extensions.to_json().map_or(0, |text| fnv1a(&text))
+    }
+
+    /// Returns whether the client declared extensions that the broker passes on.
+    pub fn has_extensions(&self) -> bool {
+        !self.extensions.is_empty()
     }
 
     /// Returns whether the client can be sent any server request except `ping`.

@@ -83,6 +83,7 @@ error_kinds! {
     InvalidParams "invalid_params" -32602, 200, None, FINAL, "A parameter is missing or wrong";
     ToolNotFound "tool_not_found" -32602, 200, None, FINAL, "No such tool";
     ToolHeld "tool_held" 1005, 200, Some(1005), FINAL, "No operator has approved the definition that the backend shows now, or one has blocked it; it is held until an operator approves it";
+    ToolAmbiguous "tool_ambiguous" -32602, 200, None, FINAL, "An app called a tool by its own name, and several backends with apps have a tool of that name; `data.tools` lists the names to choose from";
     PromptNotFound "prompt_not_found" -32602, 200, None, FINAL, "No such prompt";
     TaskNotFound "task_not_found" -32602, 200, None, FINAL, "The task does not exist, has expired or belongs to another caller";
     CursorInvalid "cursor_invalid" -32602, 200, None, FINAL, "The broker did not issue the cursor, or its list has changed";
@@ -121,6 +122,7 @@ error_kinds! {
     StoreFull "store_full" 1004, 503, Some(1004), FINAL, "The disk of the database is full; the request had no effect";
     EventsGone "events_gone" -32600, 400, None, FINAL, "The broker no longer holds the events after this `Last-Event-ID`";
     TaskLimit "task_limit" 1003, 200, Some(1003), RETRY, "The tenant has reached its limit of tasks";
+    ApprovalLimit "approval_limit" 1003, 200, Some(1003), RETRY, "Too many calls of the principal or of the tenant wait for the approval of a person";
     SessionElsewhere "session_elsewhere" 1008, 503, Some(1008), RETRY, "Another replica owns the session and cannot be reached now";
     ResultTooLarge "result_too_large" 1009, 200, Some(1009), FINAL, "The backend's answer exceeds the size limit";
 }
@@ -144,7 +146,7 @@ const fn number(number: u16, meaning: &'static str, used: &'static str) -> Refus
 pub const REFUSAL_NUMBERS: &[RefusalNumber] = &[
     number(1001, "content violates policy", ""),
     number(1002, "safety guideline", ""),
-    number(1003, "rate limit", "rate, session, connection, sign-in and task limits"),
+    number(1003, "rate limit", "rate, session, connection, sign-in, task and approval limits"),
     number(1004, "resource constraints", "load shedding, calls in flight, database busy or full"),
     number(1005, "permission denied", "authentication, authorisation, `Origin` and `Host`"),
     number(1006, "invalid input", ""),

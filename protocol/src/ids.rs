@@ -126,6 +126,8 @@ ids! {
         TaskId;
         /// An API key's public half.
         KeyId;
+        /// A request for the approval of a call by a person.
+        ApprovalId;
     }
 }
 

@@ -29,14 +29,23 @@ pub struct Splice<'a> {
     added: Vec<NewMembers>,
     /// Objects whose only member is removed.
     emptied: Vec<Span>,
-    /// Members of a `_meta` that does not exist yet, and the object it goes into.
+    /// Members of a `_meta` that does not exist yet, and its place.
     new_meta: Option<NewMeta>,
 }
 
 struct NewMeta {
-    /// The params or result object; `None` when the message has no params and they must be made too.
-    parent: Option<Span>,
+    place: MetaPlace,
     members: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum MetaPlace {
+    /// A `_meta` of another type, which has no meaning for any peer.
+    Instead(Span),
+    /// The params or result object.
+    Within(Span),
+    /// The message has no params, so they must be made too.
+    InNewParams,
 }
 
 /// Puts `text` where `span` is. If the buffer is not shared and `text` is no longer than `span`,
@@ -142,17 +151,15 @@ impl<'a> Splice<'a> {
                     member_value(meta.of(self.source), key).map(|span| span.shifted(meta.start));
                 self.set_member(meta, existing, key, value)
             }
-            // A `_meta` of another type has no meaning for any peer.
-            Some(meta) => {
-                let mut text = b"{".to_vec();
-                append_member(&mut text, key, value);
-                text.push(b'}');
-                self.replace(meta, text)
-            }
-            None => {
+            other => {
                 let parent = message.params.or(message.result);
+                let place = match (other, parent) {
+                    (Some(meta), _) => MetaPlace::Instead(meta),
+                    (None, Some(parent)) => MetaPlace::Within(parent),
+                    (None, None) => MetaPlace::InNewParams,
+                };
                 let new_meta =
-                    self.new_meta.get_or_insert_with(|| NewMeta { parent, members: Vec::new() });
+                    self.new_meta.get_or_insert_with(|| NewMeta { place, members: Vec::new() });
                 append_member(&mut new_meta.members, key, value);
                 self
             }
@@ -267,20 +274,17 @@ impl<'a> Splice<'a> {
     }
 
     fn settle_meta(&mut self) {
-        let Some(NewMeta { parent, members }) = self.new_meta.take() else {
+        let Some(NewMeta { place, members }) = self.new_meta.take() else {
             return;
         };
         let meta = [b"{", members.as_slice(), b"}"].concat();
-        match parent {
-            Some(parent) => self.set_member(parent, None, "_meta", &meta),
-            None => {
+        match place {
+            MetaPlace::Instead(span) => self.replace(span, meta),
+            MetaPlace::Within(parent) => self.set_member(parent, None, "_meta", &meta),
+            MetaPlace::InNewParams => {
                 let root = root_object(self.source);
-                self.set_member(
-                    root,
-                    None,
-                    "params",
-                    &[b"{\"_meta\":", meta.as_slice(), b"}"].concat(),
-                )
+                let params = [b"{\"_meta\":", meta.as_slice(), b"}"].concat();
+                self.set_member(root, None, "params", &params)
             }
         };
     }

@@ -7,6 +7,9 @@
 
 use bytes::Bytes;
 
+/// U+FEFF in UTF-8, which may stand before the first line.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// An SSE stream whose rest cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
@@ -123,10 +126,23 @@ impl SseParser {
                 return Ok(Some(event));
             }
         }
-        if self.event_bytes + self.buffer.len() - self.at > self.event_bytes_max {
+        if self.event_bytes + self.unread_line().len() > self.event_bytes_max {
             return Err(SseError::TooLarge { max: self.event_bytes_max });
         }
         Ok(None)
+    }
+
+    /// Returns the bytes of the line that has not ended. A byte order mark, or the start of one, is
+    /// not part of the first line.
+    fn unread_line(&self) -> &[u8] {
+        let unread = &self.buffer[self.at..];
+        if !self.first_line {
+            return unread;
+        }
+        unread.strip_prefix(BYTE_ORDER_MARK).unwrap_or(match unread {
+            begun if BYTE_ORDER_MARK.starts_with(begun) => &[],
+            line => line,
+        })
     }
 
     /// Returns the range of the next whole line, without its end.
@@ -154,9 +170,9 @@ impl SseParser {
         }
         self.searched = self.at;
         if std::mem::take(&mut self.first_line)
-            && self.buffer[start..end].starts_with(b"\xef\xbb\xbf")
+            && self.buffer[start..end].starts_with(BYTE_ORDER_MARK)
         {
-            start += 3;
+            start += BYTE_ORDER_MARK.len();
         }
         Some((start, end))
     }

@@ -45,7 +45,8 @@ pub fn check_relative(path: &str) -> Result<(), Traversal> {
     let has_controls =
         |reading: &[u8]| String::from_utf8_lossy(reading).chars().any(char::is_control);
     each_reading(path, |reading| !has_controls(reading), |_| true)?;
-    if path.starts_with(['/', '\\']) {
+    // Readers of URLs drop spaces at the start.
+    if path.trim_start_matches(' ').starts_with(['/', '\\']) {
         Err(Traversal)
     } else {
         stays_below(&format!("/{path}"), true)

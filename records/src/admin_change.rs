@@ -4,8 +4,9 @@
 use protocol::ids::{BackendId, KeyId, TenantId};
 
 use crate::{
-    AuditRetentionTerms, BackendRecord, KeyRecord, OperatorRecord, PinApproval, PinBlock,
-    PolicyRecord, RevocationRecord, RevokedSubject, SessionKey, TenantRecord, TokenIssuerRecord,
+    ApprovalDecision, AuditRetentionTerms, BackendRecord, KeyRecord, OperatorRecord, PinApproval,
+    PinBlock, PolicyRecord, RevocationRecord, RevokedSubject, SessionKey, TenantRecord,
+    TokenIssuerRecord,
 };
 
 /// One change. `ConfigStore::apply` of a store makes it.
@@ -53,6 +54,9 @@ pub enum AdminChange<'a> {
     ApprovePins(&'a PinApproval),
     /// Blocks objects. Changes nothing if one of them was never seen.
     BlockPins(&'a PinBlock),
+    /// Decides about a call that waits. Changes nothing unless the approval is pending and has not
+    /// expired.
+    DecideApproval(&'a ApprovalDecision),
 }
 
 impl AdminChange<'_> {
@@ -80,6 +84,7 @@ impl AdminChange<'_> {
             Self::PutAuditTerms(_) => "put_audit_terms",
             Self::ApprovePins(_) => "approve_pins",
             Self::BlockPins(_) => "block_pins",
+            Self::DecideApproval(_) => "decide_approval",
         }
     }
 

@@ -71,6 +71,8 @@ pub enum SecretKind {
     Key,
     /// The access token with which a caller came.
     Subject,
+    /// The sign-in of a person that a browser began.
+    SignIn,
 }
 
 impl SecretKind {
@@ -81,6 +83,7 @@ impl SecretKind {
             Self::Client => "client",
             Self::Key => "key",
             Self::Subject => "subject",
+            Self::SignIn => "sign_in",
         }
     }
 }

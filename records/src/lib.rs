@@ -2,6 +2,7 @@
 //! the audit log. No database and no runtime: `storage` reads and writes these values, the rest of the broker only names them.
 
 mod admin_change;
+mod approval;
 mod audit;
 mod audit_chain;
 mod config;
@@ -14,6 +15,10 @@ mod task;
 mod write;
 
 pub use admin_change::AdminChange;
+pub use approval::{
+    ApprovalBinding, ApprovalDecision, ApprovalLimit, ApprovalLimits, ApprovalListPosition,
+    ApprovalOpening, ApprovalRecord, ApprovalState, StoredApproval,
+};
 pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, StoredAuditRecord};
 pub use audit_chain::{
     AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainPage, AuditCheckpoint,

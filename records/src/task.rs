@@ -79,8 +79,8 @@ pub struct TaskRecord {
     pub ttl: Option<Duration>,
 }
 
-/// State of a task. A read of the state alone leaves long fields empty: `request` and `details` of
-/// the record, and the `link` of a delegated step.
+/// State of a task. A read of the state alone leaves long fields empty: `request` of the record, and
+/// the `link` of a delegated step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredTask {
     pub record: TaskRecord,

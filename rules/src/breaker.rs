@@ -221,8 +221,15 @@ impl Breaker {
         // meanwhile.
         let in_a_row = u32::from(began >= self.last_success_ms.load(Ordering::Relaxed));
         let streak = self.streak.fetch_add(in_a_row, Ordering::Relaxed).saturating_add(in_a_row);
-        if self.word.load(Ordering::Relaxed) != CLOSED {
+        if self.word.load(Ordering::Acquire) != CLOSED {
             return false; // of a call that began before
+        }
+        // A probe may have succeeded since the check above. It stored its time before it closed the
+        // breaker.
+        if began < self.closed_at_ms.load(Ordering::Relaxed) {
+            let without = |streak: u32| Some(streak.saturating_sub(in_a_row));
+            let _ = self.streak.fetch_update(Ordering::Relaxed, Ordering::Relaxed, without);
+            return false;
         }
         let reason = match () {
             () if streak >= self.settings.failures => OpenReason::Failures,

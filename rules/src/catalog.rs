@@ -6,12 +6,15 @@
 //! have equal bytes.
 
 mod alike;
+mod app_tools;
 mod backend_lists;
 mod held;
 mod list_difference;
+mod offers;
 mod tool_traits;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashSet},
     sync::{Arc, OnceLock},
 };
@@ -27,7 +30,7 @@ use protocol::{
     stateless::tool_headers::{self, ParamHeader},
 };
 
-use self::held::HeldEntries;
+use self::{app_tools::AppTools, held::HeldEntries, offers::LimitedCatalogs};
 pub use self::{
     backend_lists::{
         BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry, read_page,
@@ -35,11 +38,13 @@ pub use self::{
     },
     held::{HeldParts, mark_held},
     list_difference::ListDifference,
+    offers::{Offer, OfferTable, QuestionKinds},
     tool_traits::{TaskHost, TaskSupport, ToolTraits},
 };
 use super::{
     cursor::{self, CursorScope},
     endpoint::Endpoint,
+    exposed_names,
 };
 use crate::{
     limits::{LIST_ENTRIES_MAX, PAGE_ENTRIES},
@@ -82,6 +87,8 @@ pub struct Catalog {
     traits: FastMap<BackendId, FastMap<String, (ToolTraits, DefinitionDigest)>>,
     /// Tools that want arguments repeated in headers, by backend and the tool's own name.
     mirrored: FastMap<BackendId, FastMap<String, Vec<ParamHeader>>>,
+    apps: AppTools,
+    limited: LimitedCatalogs,
     lists: FastMap<(Endpoint, ListKind), Pages>,
     held: HeldEntries,
     tenant: TenantId,
@@ -102,6 +109,13 @@ impl Catalog {
             prompts: FastMap::default(),
             traits: FastMap::default(),
             mirrored: FastMap::default(),
+            apps: AppTools::of(&backends),
+            limited: LimitedCatalogs::of(
+                backends
+                    .values()
+                    .flat_map(|lists| ListKind::ALL.map(|kind| lists.entries(kind)))
+                    .flatten(),
+            ),
             lists: FastMap::default(),
             held: HeldEntries::of(&backends),
             backends: BTreeMap::new(),
@@ -156,7 +170,14 @@ impl Catalog {
 
     /// Builds the snapshot of the same tenant with other lists.
     pub fn rebuilt(&self, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
-        Self::build(self.tenant.clone(), self.key.clone(), backends)
+        let other = Self::build(self.tenant.clone(), self.key.clone(), backends);
+        if self.apps.is_off() { other.without_app_names() } else { other }
+    }
+
+    /// Returns the snapshot in which no app finds a tool by its own name.
+    pub fn without_app_names(mut self) -> Self {
+        self.apps = AppTools::off();
+        self
     }
 
     /// Returns the bytes of all pages, which are most of what the snapshot holds alone.
@@ -201,8 +222,19 @@ impl Catalog {
         self.backends.get(backend).is_some_and(|lists| lists.held.unlisted)
     }
 
-    pub fn tool(&self, exposed: &str) -> Option<&Target> {
-        self.tools.get(exposed)
+    /// Returns the tool of this name on the aggregated endpoint: an exposed name, or the own name of
+    /// a tool that an app calls.
+    pub fn tool(&self, name: &str) -> Option<Cow<'_, Target>> {
+        match self.tools.get(name) {
+            Some(target) => Some(Cow::Borrowed(target)),
+            None => self.apps.only_tool(name).map(Cow::Owned),
+        }
+    }
+
+    /// Returns the exposed names that the own name of an app's tool can mean.
+    pub fn app_tools(&self, name: &str) -> Vec<String> {
+        let backends = self.apps.backends_with(name);
+        backends.iter().map(|backend| exposed_names::exposed_name(backend, name)).collect()
     }
 
     pub fn prompt(&self, exposed: &str) -> Option<&Target> {
@@ -229,7 +261,10 @@ impl Catalog {
             Endpoint::Single(backend) => (backend, tool),
             Endpoint::Aggregated => match self.tools.get(tool) {
                 Some(target) => (&target.backend, target.name.as_str()),
-                None => return &[],
+                None => match self.apps.backends_with(tool) {
+                    [only] => (only, tool),
+                    _ => return &[],
+                },
             },
         };
         self.mirrored.get(backend).and_then(|tools| tools.get(tool)).map_or(&[], Vec::as_slice)
@@ -479,7 +514,7 @@ mod tests {
     fn names_lead_to_their_backend() {
         let catalog = catalog([lists("a", 1), lists("b", 1)]);
         assert_eq!(
-            catalog.tool("b__t0"),
+            catalog.tool("b__t0").as_deref(),
             Some(&Target { backend: backend("b"), name: "t0".into() })
         );
         assert_eq!(catalog.tool("t0"), None);

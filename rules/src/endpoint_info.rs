@@ -5,6 +5,7 @@ use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
+    stateless::EXTENSION_TASKS,
     version::Version,
 };
 
@@ -97,6 +98,9 @@ fn advertised(
         }
     }
     raw.remove("tasks");
+    if let Some(serde_json::Value::Object(extensions)) = raw.get_mut("extensions") {
+        extensions.remove(EXTENSION_TASKS); // an extension of stateless revisions
+    }
     if tasks && raw.contains_key("tools") {
         raw.insert(
             "tasks".to_owned(),

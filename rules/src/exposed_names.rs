@@ -1,8 +1,11 @@
-//! Names and URIs on the aggregated endpoint: `{backend}__{tool}` and `{backend}+{uri}`.
+//! Names and URIs on the aggregated endpoint: `{backend}__{tool}`, `{backend}+{uri}`, and
+//! `ui://{backend}+{rest}` for the user interfaces of apps.
 //!
 //! A name depends only on its backend and its own text, so a new backend never renames tools of
 //! others. The map of the catalog resolves names, which are never split. URIs are split at the
 //! first `+`, which no backend name contains.
+
+use std::borrow::Cow;
 
 use protocol::ids::BackendId;
 
@@ -11,6 +14,8 @@ pub const EXPOSED_NAME_BYTES_MAX: usize = 64;
 /// Digits of the stable hash at the end of a shortened name.
 const HASH_DIGITS: usize = 10;
 const SEPARATOR: &str = "__";
+/// Start of the URI of a user interface (MCP Apps). Hosts refuse a link in any other form.
+const UI_SCHEME: &str = "ui://";
 
 /// Returns the name of a backend's tool or prompt on the aggregated endpoint.
 pub fn exposed_name(backend: &BackendId, original: &str) -> String {
@@ -30,13 +35,23 @@ pub fn exposed_name(backend: &BackendId, original: &str) -> String {
 
 /// Returns the URI (or URI template) of a backend's resource on the aggregated endpoint.
 pub fn exposed_uri(backend: &BackendId, original: &str) -> String {
-    format!("{backend}+{original}")
+    match original.strip_prefix(UI_SCHEME) {
+        Some(rest) => format!("{UI_SCHEME}{backend}+{rest}"),
+        None => format!("{backend}+{original}"),
+    }
 }
 
 /// Splits an aggregated URI into the backend's name and the backend's URI.
-pub fn native_uri(exposed: &str) -> Option<(BackendId, &str)> {
-    let (backend, original) = exposed.split_once('+')?;
-    Some((BackendId::parse(backend).ok()?, original))
+///
+/// Also accepts `{backend}+ui://…`, which an expanded template can be. [`exposed_uri`] alone writes
+/// the form of the broker.
+pub fn native_uri(exposed: &str) -> Option<(BackendId, Cow<'_, str>)> {
+    let backend = |name: &str| BackendId::parse(name).ok();
+    if let Some((name, rest)) = exposed.strip_prefix(UI_SCHEME).and_then(|ui| ui.split_once('+')) {
+        return Some((backend(name)?, format!("{UI_SCHEME}{rest}").into()));
+    }
+    let (name, original) = exposed.split_once('+')?;
+    Some((backend(name)?, original.into()))
 }
 
 fn is_safe(byte: u8) -> bool {
@@ -104,9 +119,29 @@ mod tests {
     fn uris_round_trip_whatever_they_hold() {
         for uri in ["file:///a+b", "test://x/{id}", "urn:a+b+c"] {
             let exposed = exposed_uri(&backend("b-1"), uri);
-            assert_eq!(native_uri(&exposed), Some((backend("b-1"), uri)));
+            assert_eq!(native_uri(&exposed), Some((backend("b-1"), uri.into())));
         }
         assert_eq!(native_uri("file:///plain"), None);
         assert_eq!(native_uri("Bad Name+x"), None);
+    }
+
+    #[test]
+    fn user_interfaces_keep_their_scheme() {
+        for (uri, exposed) in [
+            ("ui://monitor/app.html", "ui://b-1+monitor/app.html"),
+            ("ui://other+monitor/app.html", "ui://b-1+other+monitor/app.html"),
+            ("ui://{app}/view", "ui://b-1+{app}/view"),
+            ("ui://", "ui://b-1+"),
+            ("UI://app", "b-1+UI://app"),
+            ("ui:app", "b-1+ui:app"),
+        ] {
+            assert_eq!(exposed_uri(&backend("b-1"), uri), exposed);
+            assert_eq!(native_uri(exposed), Some((backend("b-1"), uri.into())));
+        }
+        // A template that is all variable expands to this.
+        assert_eq!(native_uri("b-1+ui://app"), Some((backend("b-1"), "ui://app".into())));
+        for no_backend in ["ui://app", "ui://Bad Name+x", "ui://a/b+x", "ui://"] {
+            assert_eq!(native_uri(no_backend), None, "{no_backend}");
+        }
     }
 }

@@ -1,9 +1,11 @@
-//! Results and entries on the aggregated endpoint: every resource URI gets its backend as a prefix.
+//! Results and entries on the aggregated endpoint: every resource URI names its backend.
 //!
 //! Only URIs of a backend's resources change (MCP 2025-11-25: embedded resources, resource links,
-//! resource contents, `data.uri` of a not-found error, the `ui://` link of a tool). All other bytes
-//! stay the backend's. A client must read every URI where the broker rewrote it. Therefore an
-//! answer in which readers would find different URIs is an error.
+//! resource contents, `data.uri` of a not-found error; MCP Apps: the links of a tool and of a result
+//! to a user interface). All other bytes stay the backend's. A client must read every URI where the
+//! broker rewrote it. Therefore an answer in which readers would find different URIs is an error.
+
+use std::borrow::Cow;
 
 use bytes::Bytes;
 use protocol::{
@@ -14,6 +16,9 @@ use protocol::{
 };
 
 use super::{endpoint::Endpoint, exposed_names};
+
+/// Member of `_meta` that links a user interface for hosts of earlier revisions of MCP Apps.
+pub(crate) const FLAT_UI_LINK: &str = "ui/resourceUri";
 
 /// Returns a list entry with its exposed name.
 pub fn expose_entry(
@@ -26,17 +31,38 @@ pub fn expose_entry(
     let base = entry.span().start;
     let mut splice = Splice::new(native);
     splice.replace(shifted(key.span(), base), json::quote(exposed_key).into_bytes());
-    for path in [&["_meta", "ui", "resourceUri"][..], &["_meta", "ui/resourceUri"]] {
-        if let Some(link) = entry.unambiguous_path(path)?
-            && let Some(uri) = link.as_str()
-        {
-            splice.replace(
-                shifted(link.span(), base),
-                json::quote(&exposed_names::exposed_uri(backend, &uri)).into_bytes(),
-            );
+    if let Some(meta) = entry.unambiguous("_meta")? {
+        for (link, uri) in ui_links(meta)? {
+            splice.replace(shifted(link.span(), base), quoted_uri(backend, &uri));
         }
     }
     Ok(splice.finish())
+}
+
+/// Returns the links to a user interface in a `_meta` (MCP Apps): the member `ui.resourceUri`, and
+/// the flat one of earlier hosts.
+pub(crate) fn ui_links<'t>(
+    meta: TapeValue<'t>,
+) -> Result<impl Iterator<Item = (TapeValue<'t>, Cow<'t, str>)>, AmbiguousMember> {
+    let links = [meta.unambiguous_path(&["ui", "resourceUri"])?, meta.unambiguous(FLAT_UI_LINK)?];
+    Ok(links.into_iter().flatten().filter_map(|link| Some((link, link.as_str()?))))
+}
+
+/// Returns a list entry without its links to a user interface.
+pub(crate) fn without_ui_links(entry: &Bytes) -> Bytes {
+    let limits = json::Limits { bytes_max: entry.len(), ..json::Limits::default() };
+    let Ok(tape) = Tape::parse(entry, &limits) else { return entry.clone() };
+    let Some(meta) = tape.root().get("_meta") else { return entry.clone() };
+    let mut splice = Splice::new(entry);
+    if let Some(ui) = meta.get("ui") {
+        splice.remove_member(ui.span(), "resourceUri");
+    }
+    splice.remove_member(meta.span(), FLAT_UI_LINK);
+    splice.finish()
+}
+
+fn quoted_uri(backend: &BackendId, uri: &str) -> Vec<u8> {
+    json::quote(&exposed_names::exposed_uri(backend, uri)).into_bytes()
 }
 
 /// The URIs of a backend's own resources in its answer, if the endpoint shows them differently.
@@ -47,9 +73,11 @@ impl ResourceUris {
     /// Finds the URIs. Fails if two readers of the answer would find different ones.
     pub fn find(answer: &Message, endpoint: &Endpoint) -> Result<Self, AmbiguousMember> {
         let mut found = Vec::new();
+        if *endpoint != Endpoint::Aggregated {
+            return Ok(Self(found));
+        }
         // Most answers hold no URI, as decoding has shown. They are not parsed a second time.
-        if *endpoint == Endpoint::Aggregated
-            && answer.fields.has_uri_key
+        if answer.fields.has_uri_key
             && let Some(span) = answer.result.or(answer.error)
             && let Ok(tape) = Tape::parse(span.of(&answer.frame), &json::Limits::default())
         {
@@ -60,16 +88,21 @@ impl ResourceUris {
             };
             each_uri(tape.root(), &mut take)?;
         }
+        if let Some(span) = answer.fields.meta.filter(|_| answer.fields.meta_has_more)
+            && let Ok(tape) = Tape::parse(span.of(&answer.frame), &json::Limits::default())
+        {
+            found.extend(
+                ui_links(tape.root())?
+                    .map(|(link, uri)| (link.span().shifted(span.start), uri.into_owned())),
+            );
+        }
         Ok(Self(found))
     }
 
     /// Adds the backend to each URI.
     pub fn expose(&self, backend: &BackendId, splice: &mut Splice<'_>) {
         for (span, uri) in &self.0 {
-            splice.replace(
-                *span,
-                json::quote(&exposed_names::exposed_uri(backend, uri)).into_bytes(),
-            );
+            splice.replace(*span, quoted_uri(backend, uri));
         }
     }
 }
@@ -149,6 +182,32 @@ mod tests {
             ),
         ] {
             assert!(exposed(from).contains(to), "{}", exposed(from));
+        }
+    }
+
+    #[test]
+    fn links_of_a_result_to_a_user_interface_are_exposed_and_nothing_else_of_it() {
+        let answer = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"t"}], "_meta":{ "ui" : {"csp":{"connectDomains":["https://a.example"]},
+            "resourceUri":"ui://app/view.html","domain":"x"},"ui/resourceUri":"ui:\/\/app/view.html","other":"ui://app/view.html"}}}"#;
+        let expected = answer
+            .replacen("\"ui://app/view.html\"", "\"ui://b+app/view.html\"", 1)
+            .replacen("\"ui:\\/\\/app/view.html\"", "\"ui://b+app/view.html\"", 1);
+        assert_eq!(exposed(answer), expected);
+        assert!(expected.contains(r#""other":"ui://app/view.html""#));
+    }
+
+    #[test]
+    fn s01_a_result_whose_readers_find_two_user_interfaces_is_an_error() {
+        for meta in [
+            r#"{"ui":{"resourceUri":"ui://a","ResourceURI":"ui://c+a"}}"#,
+            r#"{"ui":{"resourceUri":"ui://a"},"UI":{"resourceUri":"ui://c+a"}}"#,
+            r#"{"ui":{"resource\u0055ri":"ui://a","resourceUri":"ui://c+a"}}"#,
+            r#"{"ui/resourceUri":"ui://a","UI/resourceUri":"ui://c+a"}"#,
+        ] {
+            let answer =
+                format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[],"_meta":{meta}}}}}"#);
+            let message = Message::decode(Bytes::from(answer), &json::Limits::default()).unwrap();
+            assert!(ResourceUris::find(&message, &Endpoint::Aggregated).is_err(), "{meta}");
         }
     }
 

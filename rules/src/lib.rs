@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod adaptive_concurrency;
+pub mod approvals;
 pub mod arguments;
 pub mod audit_retention;
 pub mod breaker;

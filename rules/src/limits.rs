@@ -1,9 +1,11 @@
 //! Limits that are not settings. Each has a name, a unit, and the neighbour that it must agree with.
-//! The configuration holds the settings, and `protocol` the limits of the wire format.
+//! The configuration holds limits that operators can set, and `protocol` those of the wire format.
 //!
 //! Invariant: the compiler checks the relations between limits, in [`relations`].
 
 pub mod access;
+pub mod approvals;
+pub mod apps;
 pub mod arguments;
 mod audit;
 pub mod console;
@@ -33,8 +35,6 @@ pub const LIST_PAGES_MAX: usize = 1_000;
 pub const LIST_ENTRIES_MAX: usize = 10_000;
 /// Bytes that the broker keeps of one list of one backend.
 pub const LIST_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Dropped list entries that the log names; the broker only counts the rest.
-pub const LEFT_OUT_LOGGED_MAX: usize = 5;
 /// The URI of a resource.
 pub const URI_BYTES_MAX: usize = 8 * 1024;
 /// Wait after a `list_changed` for the next one, so that a burst causes one refresh.

@@ -34,6 +34,8 @@ pub enum LinkSharing {
 pub enum LinkScope {
     /// No session: the link that fetches the lists.
     Catalog,
+    /// No session: a link that reads the lists once, with fewer capabilities.
+    Probe,
     /// All users of the tenant.
     Tenant,
     /// The sessions of one principal that declare the same capabilities.
@@ -80,7 +82,9 @@ pub fn scope(
             LinkScope::Principal(principal.clone(), client.fingerprint())
         }
         (LinkSharing::Auto, WireKind::Pipe) if client.can_answer() => own,
-        (LinkSharing::Auto, WireKind::Pipe) => LinkScope::Principal(principal.clone(), 0),
+        (LinkSharing::Auto, WireKind::Pipe) => {
+            LinkScope::Principal(principal.clone(), client.extensions_fingerprint())
+        }
     }
 }
 
@@ -94,6 +98,7 @@ pub fn declared(
     match (scope, wire) {
         (LinkScope::Session(_) | LinkScope::Task(_), _)
         | (LinkScope::Principal(..), WireKind::HttpWithoutSessions) => client.clone(),
+        (LinkScope::Principal(..), WireKind::Pipe) => client.extensions_only(),
         _ => ClientCapabilities::none(),
     }
 }
@@ -131,6 +136,17 @@ mod tests {
             scope_of(LinkSharing::Auto, WireKind::Pipe, r#"{"sampling":{}}"#),
             LinkScope::Session(_)
         ));
+    }
+
+    #[test]
+    fn a_pipe_declares_the_extensions_that_all_of_its_clients_declare() {
+        let ui = r#"{"extensions":{"io.modelcontextprotocol/ui":{}}}"#;
+        let shared = scope_of(LinkSharing::Auto, WireKind::Pipe, ui);
+        assert!(matches!(shared, LinkScope::Principal(_, extensions) if extensions != 0));
+        assert_eq!(shared, scope_of(LinkSharing::Auto, WireKind::Pipe, &ui.replace(':', " : ")));
+        let client = ClientCapabilities::parse(ui.as_bytes()).unwrap();
+        assert_eq!(declared(&shared, WireKind::Pipe, &client).raw(), ui.as_bytes());
+        assert_eq!(declared(&LinkScope::Tenant, WireKind::Pipe, &client).raw(), b"{}");
     }
 
     #[test]

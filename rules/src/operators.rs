@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 /// Name of operators that signed in with `auth.admin_token`, or on an open loopback listener.
 pub const ADMIN_NAME: &str = "admin";
+/// Beginning of the principal of a trial: `operator NAME as SUBJECT`. No user has such a principal.
+pub const TRIAL_PREFIX: &str = "operator ";
 /// Author of changes by a reloaded configuration file.
 pub const CONFIGURATION_NAME: &str = "configuration";
 
@@ -71,6 +73,7 @@ impl Role {
                 | P::RevocationsRead
                 | P::BackendsRead
                 | P::PoliciesRead
+                | P::ApprovalsRead
                 | P::IssuersRead
                 | P::SessionsRead
                 | P::TasksRead
@@ -82,7 +85,8 @@ impl Role {
                 | P::OpenapiRead
         );
         let is_operation =
-            matches!(permission, P::BackendsOperate | P::SessionsEnd | P::TasksCancel);
+            matches!(permission, P::BackendsOperate | P::SessionsEnd | P::TasksCancel)
+                || (matches!(permission, P::ApprovalsDecide) && self.decides_approvals());
         match self {
             Self::Admin => true,
             Self::Viewer => is_view,
@@ -103,10 +107,22 @@ impl Role {
             }
             Self::Auditor => is_view || matches!(permission, P::AuditRead | P::OperatorsRead),
             Self::BackendOwner => {
-                matches!(permission, P::BackendsRead | P::BackendsOperate | P::OpenapiRead)
+                matches!(
+                    permission,
+                    P::BackendsRead
+                        | P::BackendsOperate
+                        | P::ApprovalsRead
+                        | P::ApprovalsDecide
+                        | P::OpenapiRead
+                )
             }
             Self::Scraper => matches!(permission, P::MetricsRead),
         }
+    }
+
+    /// Returns whether the role decides about calls that wait for an approval.
+    pub const fn decides_approvals(self) -> bool {
+        matches!(self, Self::Operator | Self::TenantAdmin | Self::Admin | Self::BackendOwner)
     }
 }
 
@@ -131,6 +147,9 @@ pub enum Permission {
     BackendsOperate,
     PoliciesRead,
     PoliciesWrite,
+    /// Lists calls that wait for an approval. Their arguments need [`Self::ApprovalsDecide`].
+    ApprovalsRead,
+    ApprovalsDecide,
     IssuersRead,
     IssuersWrite,
     SessionsRead,
@@ -167,6 +186,8 @@ impl Permission {
             Self::BackendsOperate => "backends:operate",
             Self::PoliciesRead => "policies:read",
             Self::PoliciesWrite => "policies:write",
+            Self::ApprovalsRead => "approvals:read",
+            Self::ApprovalsDecide => "approvals:decide",
             Self::IssuersRead => "issuers:read",
             Self::IssuersWrite => "issuers:write",
             Self::SessionsRead => "sessions:read",
@@ -216,22 +237,35 @@ pub struct Operator {
     pub name: String,
     pub role: Role,
     pub scope: Scope,
+    /// Groups at the issuer of the operator's token. Empty for a token of the broker.
+    pub groups: Vec<String>,
 }
 
 impl Operator {
     /// Returns the operator with every permission.
     pub fn admin() -> Self {
-        Self { name: ADMIN_NAME.to_owned(), role: Role::Admin, scope: Scope::Broker }
+        let (name, scope) = (ADMIN_NAME.to_owned(), Scope::Broker);
+        Self { name, role: Role::Admin, scope, groups: Vec::new() }
     }
 
     /// Returns an operator without any permission, for a request without sign-in.
     pub fn powerless() -> Self {
-        Self { name: String::new(), role: Role::Scraper, scope: Scope::Backends(Vec::new()) }
+        let (name, scope) = (String::new(), Scope::Backends(Vec::new()));
+        Self { name, role: Role::Scraper, scope, groups: Vec::new() }
     }
 
     pub fn permits(&self, permission: Permission) -> bool {
         let is_in_scope = self.is_broker_wide() || !permission.is_broker_wide();
         is_in_scope && self.role.permits(permission)
+    }
+
+    /// Returns whether the operator has the name of a principal, or made a trial as it. An operator
+    /// who signed in with a token of an issuer has the name of the principal that the same person
+    /// is as an MCP client.
+    pub fn is_person(&self, principal: &str) -> bool {
+        let tries = principal.strip_prefix(TRIAL_PREFIX);
+        self.name == principal
+            || tries.is_some_and(|tries| tries.starts_with(&format!("{} as ", self.name)))
     }
 
     /// Returns whether every tenant exists for the operator.
@@ -265,7 +299,8 @@ mod tests {
 
     fn of(role: Role, tenants: &[&str]) -> Operator {
         let tenants = tenants.iter().map(|name| TenantId::parse(name).unwrap()).collect();
-        Operator { name: "ann".to_owned(), role, scope: Scope::Tenants(tenants) }
+        let scope = Scope::Tenants(tenants);
+        Operator { name: "ann".to_owned(), role, scope, groups: Vec::new() }
     }
 
     #[test]
@@ -300,7 +335,8 @@ mod tests {
     fn an_owner_of_a_backend_sees_that_one() {
         let backend = (TenantId::parse("acme").unwrap(), BackendId::parse("files").unwrap());
         let scope = Scope::Backends(vec![backend]);
-        let owner = Operator { name: "ann".to_owned(), role: Role::BackendOwner, scope };
+        let (name, groups) = ("ann".to_owned(), Vec::new());
+        let owner = Operator { name, role: Role::BackendOwner, scope, groups };
         assert!(owner.covers_backend("acme", "files") && owner.covers_tenant("acme"));
         assert!(!owner.covers_backend("acme", "mail") && !owner.covers_backend("zoo", "files"));
         assert!(owner.permits(Permission::BackendsOperate));
@@ -319,7 +355,7 @@ mod tests {
     #[test]
     fn a_scraper_reads_metrics_only() {
         let scraper =
-            Operator { name: "prom".to_owned(), role: Role::Scraper, scope: Scope::Broker };
+            Operator { name: "prom".to_owned(), role: Role::Scraper, ..Operator::admin() };
         assert!(scraper.permits(Permission::MetricsRead));
         assert!(!scraper.permits(Permission::OpenapiRead));
         assert!(!scraper.permits(Permission::TenantsRead));

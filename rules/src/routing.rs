@@ -6,6 +6,8 @@
 
 mod resources;
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
@@ -18,7 +20,7 @@ use protocol::{
 };
 
 use super::{
-    access::{AccessCheck, Object},
+    access::{AccessCheck, ApprovalTerms, Object},
     catalog::{Catalog, ListKind, Target, TaskSupport, ToolTraits},
     endpoint::Endpoint,
     log_level::LogLevel,
@@ -54,6 +56,13 @@ impl Decision {
         }
     }
 
+    /// Sets the terms of an approval. An earlier decision about the same request found them.
+    pub fn set_approval(&mut self, terms: Option<Box<ApprovalTerms>>) {
+        if let Self::Forward(plan) | Self::CreateTask(plan, _) = self {
+            plan.approval = terms;
+        }
+    }
+
     /// Returns the called tool, by the backend's name.
     pub fn tool(&self) -> Option<&str> {
         match self {
@@ -78,6 +87,8 @@ pub enum TaskQuestion {
 pub struct TaskTarget {
     /// The client's name of the tool.
     pub tool: String,
+    /// The backend's name of the tool.
+    pub native: String,
     pub traits: ToolTraits,
 }
 
@@ -99,6 +110,8 @@ pub struct Plan {
     pub drop_task: bool,
     /// The target at the backend, by the backend's name.
     pub names: Named,
+    /// Terms on which a person must approve the request before it leaves.
+    pub approval: Option<Box<ApprovalTerms>>,
 }
 
 /// The target of a request at a backend.
@@ -128,7 +141,7 @@ pub struct ToolCalled {
 
 impl Plan {
     fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
-        Self { backend, edits, drop_task: false, names: Named::Other }
+        Self { backend, edits, drop_task: false, names: Named::Other, approval: None }
     }
 }
 
@@ -209,10 +222,10 @@ fn locally(
     }
 }
 
-/// Returns the target of an exposed name of a tool or prompt.
-fn lookup<'a>(catalog: &'a Catalog, kind: ListKind, name: &str) -> Option<&'a Target> {
+/// Returns the target of a name of a tool or prompt on the aggregated endpoint.
+fn lookup<'a>(catalog: &'a Catalog, kind: ListKind, name: &str) -> Option<Cow<'a, Target>> {
     match kind {
-        ListKind::Prompts => catalog.prompt(name),
+        ListKind::Prompts => catalog.prompt(name).map(Cow::Borrowed),
         _ => catalog.tool(name),
     }
 }
@@ -237,6 +250,17 @@ fn check_held(
         true => Err(unknown()),
         false => Ok(()),
     }
+}
+
+/// Returns the refusal of a tool that an app calls by its own name, if tools of several backends have
+/// that name.
+fn ambiguous_tool(message: &Message, catalog: &Catalog) -> Option<Refusal> {
+    let name = message.text(message.fields.name)?;
+    let meant = catalog.app_tools(&name);
+    (meant.len() > 1).then(|| {
+        let text = format!("several servers with apps have a tool {}", quoted(&name));
+        Refusal::new(ErrorKind::ToolAmbiguous, text).with("tools", meant)
+    })
 }
 
 /// Returns the refusal of a name that does not exist, or that the caller may not see.
@@ -270,7 +294,7 @@ fn by_name(
                 if let Some(access) = access
                     && let Some(hidden) = lookup(access.full_catalog(), kind, &name)
                 {
-                    access.note_hidden(message.method, hidden);
+                    access.note_hidden(message.method, &hidden);
                 }
                 unknown_name(message, missing)
             })?;
@@ -290,7 +314,11 @@ fn tool_call(
     access: Option<&AccessCheck<'_>>,
 ) -> Result<Decision, Refusal> {
     let seen = (catalog, access);
-    let (mut plan, tool) = by_name(message, endpoint, seen, ListKind::Tools)?;
+    let found = by_name(message, endpoint, seen, ListKind::Tools);
+    let (mut plan, tool) = found.map_err(|refusal| match refusal.kind {
+        ErrorKind::ToolNotFound => ambiguous_tool(message, catalog).unwrap_or(refusal),
+        _ => refusal,
+    })?;
     let backend_has_tasks = catalog
         .backends
         .get(&plan.backend)
@@ -299,7 +327,9 @@ fn tool_call(
     if let Some(access) = access {
         let traits = traits.unwrap_or_default();
         let object = Object::Tool { backend: &plan.backend, name: &tool, traits };
-        access.check(message.method, &object, || unknown_name(message, ErrorKind::ToolNotFound))?;
+        let terms =
+            access.check_call(&object, || unknown_name(message, ErrorKind::ToolNotFound))?;
+        plan.approval = terms.map(Box::new);
     }
     let asked = message.fields.task.is_some();
     let used = task_use(
@@ -311,7 +341,8 @@ fn tool_call(
     let traits = traits.unwrap_or_default();
     let target = (used == TaskUse::Task).then(|| {
         let named = message.text(message.fields.name).map(|name| name.into_owned());
-        TaskTarget { tool: named.unwrap_or_else(|| tool.clone()), traits }
+        let native = tool.clone();
+        TaskTarget { tool: named.unwrap_or_else(|| tool.clone()), native, traits }
     });
     plan.names = Named::Tool(ToolCalled { name: tool, traits });
     plan.drop_task = used == TaskUse::Ignored;
@@ -352,18 +383,27 @@ fn task_use(
     }
 }
 
+/// Returns the backend of the called tool and the backend's name of it. `None` for an unknown tool.
+pub fn called_tool(
+    call: &Message,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+) -> Option<(BackendId, String)> {
+    let name = call.text(call.fields.name)?;
+    match endpoint {
+        Endpoint::Single(backend) => Some((backend.clone(), name.into_owned())),
+        Endpoint::Aggregated => {
+            catalog.tool(&name).map(|target| (target.backend.clone(), target.name.clone()))
+        }
+    }
+}
+
 /// Returns the task support of the called tool if its backend has tasks (MCP 2025-11-25, Tasks).
 /// `None` if the backend has none, or if the tool is unknown.
 pub fn task_support(call: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<TaskSupport> {
-    let name = call.text(call.fields.name)?;
-    let (backend, native) = match endpoint {
-        Endpoint::Single(backend) => (backend, &*name),
-        Endpoint::Aggregated => {
-            catalog.tool(&name).map(|target| (&target.backend, target.name.as_str()))?
-        }
-    };
-    let has_tasks = catalog.backends.get(backend)?.server.capabilities.tasks_tools_call;
-    has_tasks.then(|| catalog.traits(backend, native))?.map(|traits| traits.task_support)
+    let (backend, native) = called_tool(call, endpoint, catalog)?;
+    let has_tasks = catalog.backends.get(&backend)?.server.capabilities.tasks_tools_call;
+    has_tasks.then(|| catalog.traits(&backend, &native))?.map(|traits| traits.task_support)
 }
 
 fn about_task(message: &Message, version: Version) -> Result<Decision, Refusal> {
@@ -389,7 +429,7 @@ fn required_text<'a>(
     message: &'a Message,
     span: Option<Span>,
     path: &str,
-) -> Result<(Span, std::borrow::Cow<'a, str>), Refusal> {
+) -> Result<(Span, Cow<'a, str>), Refusal> {
     span.zip(message.text(span))
         .ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, format!("{path} must be a string")))
 }
@@ -526,6 +566,33 @@ mod tests {
         ] {
             assert_eq!(decided(request, &endpoint), format!("forward files {request}"));
         }
+    }
+
+    #[test]
+    fn a_call_of_an_app_goes_to_its_own_server_or_nowhere() {
+        let app = |name| {
+            let tools = r#"{"tools":[{"name":"show","inputSchema":{},"_meta":{"ui":{"resourceUri":"ui://a"}}},{"name":"poll","inputSchema":{}}]}"#;
+            backend(name, r#"{"tools":{}}"#, tools, r#"{"prompts":[]}"#)
+        };
+        let key = || hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+        let tenant = TenantId::parse("acme").unwrap();
+        let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"poll"}}"#;
+        let message = Message::decode(Bytes::from(call), &json::Limits::default()).unwrap();
+        let decided = |catalog: &Catalog| {
+            let (version, offered) = (Version::LATEST_WITH_SESSIONS, &catalog.capabilities);
+            decide(&message, &Endpoint::Aggregated, offered, version, catalog, None)
+        };
+        let one = Catalog::build(tenant.clone(), key(), BTreeMap::from([app("one")]));
+        let Ok(Decision::Forward(plan)) = decided(&one) else { panic!("{:?}", decided(&one)) };
+        assert_eq!(
+            (plan.backend.as_str(), plan.names.tool().unwrap().name.as_str()),
+            ("one", "poll")
+        );
+        assert_eq!(decided(&one.without_app_names()).unwrap_err().kind, ErrorKind::ToolNotFound);
+        let two = Catalog::build(tenant, key(), BTreeMap::from([app("one"), app("two")]));
+        let refusal = decided(&two).unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::ToolAmbiguous);
+        assert_eq!(refusal.data, [("tools", serde_json::json!(["one__poll", "two__poll"]))]);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use records::{SessionKey, StoredTask, TaskInput, TaskStatus};
 
 use super::{
     stateless,
-    tasks::{self, RELATED_TASK, iso},
+    tasks::{self, RELATED_TASK, iso, status_message},
 };
 
 /// Replaces the session of a task without one. No session has this key.
@@ -143,10 +143,8 @@ fn inlined_error(outcome: &Message) -> Option<Bytes> {
 
 fn members(task: &StoredTask, status: TaskStatus, poll_interval: Duration) -> String {
     let record = &task.record;
-    let message = task
-        .message
-        .as_ref()
-        .map(|text| format!(",\"statusMessage\":{}", json::quote(text)))
+    let message = status_message(task)
+        .map(|text| format!(",\"statusMessage\":{}", json::quote(&text)))
         .unwrap_or_default();
     let ttl = record.ttl.map_or_else(|| "null".to_owned(), |ttl| ttl.as_millis().to_string());
     format!(

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
-    ids::{BackendId, RequestId, TaskId},
+    ids::{ApprovalId, BackendId, RequestId, TaskId},
     json::{self, Document, Value, ValueKind},
     splice::Splice,
 };
@@ -109,18 +109,26 @@ pub struct TaskDetails {
     pub sent_before: bool,
     /// The client's name of the tool.
     pub tool: String,
+    /// The backend's name of the tool, by which access rules name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<String>,
     /// Id of the request that created the task, for the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
     /// The trace of that request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<CarriedTrace>,
+    /// Id of the approval without which the call must not be sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<String>,
 }
 
 impl TaskDetails {
     pub const FORMAT: u8 = 1;
     /// Format of a call that was in flight. A build that does not know this format must not run it.
     const FORMAT_SENT_BEFORE: u8 = 2;
+    /// Format of a call that needs an approval. A build that does not know it must not send it.
+    const FORMAT_APPROVAL: u8 = 3;
 
     pub fn new(
         version: &str,
@@ -143,8 +151,10 @@ impl TaskDetails {
             idempotent: traits.idempotent,
             sent_before: false,
             tool,
+            native: None,
             request: None,
             trace: None,
+            approval: None,
         }
     }
 
@@ -154,6 +164,13 @@ impl TaskDetails {
         Self { format: Self::FORMAT_SENT_BEFORE, sent_before: true, ..self }
     }
 
+    /// Marks a call that waits for an approval.
+    #[must_use]
+    pub fn with_approval(self, approval: &ApprovalId) -> Self {
+        let approval = Some(approval.as_str().to_owned());
+        Self { format: Self::FORMAT_APPROVAL, approval, ..self }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("strings and flags are always JSON")
     }
@@ -161,8 +178,13 @@ impl TaskDetails {
     /// Decodes the details. `None`: a later version wrote them, or they are damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok().filter(|details: &Self| {
-            details.format
-                == if details.sent_before { Self::FORMAT_SENT_BEFORE } else { Self::FORMAT }
+            let format = match (details.sent_before, &details.approval) {
+                (false, None) => Self::FORMAT,
+                (true, None) => Self::FORMAT_SENT_BEFORE,
+                (false, Some(_)) => Self::FORMAT_APPROVAL,
+                (true, Some(_)) => return false,
+            };
+            details.format == format
         })
     }
 
@@ -291,10 +313,8 @@ pub fn decoded(frame: Bytes) -> Option<Message> {
 /// Returns the task object for its client.
 pub fn task_object(task: &StoredTask, poll_interval: Duration) -> String {
     let record = &task.record;
-    let message = task
-        .message
-        .as_ref()
-        .map(|text| format!(",\"statusMessage\":{}", json::quote(text)))
+    let message = status_message(task)
+        .map(|text| format!(",\"statusMessage\":{}", json::quote(&text)))
         .unwrap_or_default();
     let ttl = record.ttl.map_or_else(|| "null".to_owned(), |ttl| ttl.as_millis().to_string());
     format!(
@@ -305,6 +325,17 @@ pub fn task_object(task: &StoredTask, poll_interval: Duration) -> String {
         iso(task.updated_at_us),
         poll_interval.as_millis(),
     )
+}
+
+/// Returns the text about the status of a task, if there is one.
+pub fn status_message(task: &StoredTask) -> Option<String> {
+    let waits = || {
+        let is_waiting = task.step == TaskStep::Queued && !task.status.is_finished();
+        let details = TaskDetails::decode(&task.record.details).filter(|_| is_waiting);
+        let approval = details?.approval?;
+        Some(format!("waits for the approval of a person: {approval}"))
+    };
+    task.message.clone().or_else(waits)
 }
 
 /// Returns the result of a call that became a task.

@@ -5,7 +5,8 @@ use async_trait::async_trait;
 use records::{WriteOp, WriteOutcome};
 
 use crate::{
-    AuditStore, ConfigStore, GrantStore, NodeStore, PinStore, SessionStore, StoreError, TaskStore,
+    ApprovalStore, AuditStore, ConfigStore, GrantStore, NodeStore, PinStore, SessionStore,
+    StoreError, TaskStore,
 };
 
 /// All subjects of the database, and the writes that change several of them at once. The store
@@ -13,7 +14,14 @@ use crate::{
 /// other rows.
 #[async_trait]
 pub trait DurableStore:
-    ConfigStore + AuditStore + NodeStore + SessionStore + TaskStore + GrantStore + PinStore
+    ConfigStore
+    + AuditStore
+    + NodeStore
+    + SessionStore
+    + TaskStore
+    + GrantStore
+    + ApprovalStore
+    + PinStore
 {
     /// Returns `sqlite` or `postgres`, which is a metric label.
     fn engine(&self) -> &'static str;

@@ -1,11 +1,12 @@
 //! Records that outlive the process: tenants, API keys, backends, sessions, subscriptions, tasks,
-//! grants, pins and event streams.
+//! grants, approvals, pins and event streams.
 //!
 //! The broker holds trait objects ([`DurableStore`], [`EventStore`], [`HotStore`]) and does not
 //! depend on the engine behind them. `conformance` defines the behaviours of an engine once. An
 //! implementation is valid if it passes them. A write to a [`DurableStore`] that returned `Ok` is
 //! on disk. The content of a [`HotStore`] may be lost at any time.
 
+mod approval_store;
 mod audit_chain_store;
 mod audit_rows;
 mod audit_store;
@@ -25,6 +26,7 @@ mod session_store;
 mod sqlite;
 mod task_store;
 
+pub use approval_store::ApprovalStore;
 pub use audit_chain_store::AuditChainStore;
 pub use audit_store::AuditStore;
 pub use config_store::ConfigStore;

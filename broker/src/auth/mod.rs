@@ -42,8 +42,10 @@ pub use self::{
     settings::AuthSettings,
     signing::SigningKey,
     tokens::{
-        IssuerState, KeyFetcher, TokenVerifier, has_one_reading, introspection::UncheckedToken,
+        IssuerState, KeyFetcher, TokenVerifier, has_one_reading,
+        introspection::UncheckedToken,
         metadata_urls,
+        operator_login::{LoginAnswer, LoginFault, StartedLogin, is_console_callback},
     },
     verified_token::CertificateThumbprint,
 };

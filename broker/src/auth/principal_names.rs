@@ -9,7 +9,7 @@ use super::caller::ANONYMOUS;
 
 /// Begin of the principal of an operator who tries a tool. Neither a key nor a certificate nor a token
 /// has such a principal, so nothing of a user is within its reach.
-pub const OPERATOR_PREFIX: &str = "operator ";
+pub use rules::operators::TRIAL_PREFIX as OPERATOR_PREFIX;
 
 /// Returns whether a name looks the same to a reader and to the broker. Such a name has no control
 /// characters, no invisible characters, and no surrounding white space.

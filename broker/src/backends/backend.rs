@@ -1,11 +1,11 @@
 //! One registered backend: its links, its lists, its state as operators see it.
 
-mod links;
+pub(in crate::backends) mod links;
 
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -19,7 +19,7 @@ use protocol::{
     stateless::tool_headers::ParamHeader,
 };
 use rules::{
-    catalog::BackendLists,
+    catalog::{BackendLists, OfferTable},
     gcra::Rate,
     limits::{LATENCY_WEIGHT, TOOLS_METERED_MAX},
     link_sharing::{LinkScope, WireKind},
@@ -34,6 +34,7 @@ use super::{
     pins::PinKeeper,
     policy::Policy,
     resources::BackendResources,
+    roots::BackendRoots,
 };
 use crate::{
     admission::rate_limiter::RateScope,
@@ -97,6 +98,12 @@ pub struct Backend {
     pub policy: Arc<Policy>,
     /// Pins of its definitions.
     pub pins: PinKeeper,
+    /// Roots of its operator.
+    pub roots: Arc<BackendRoots>,
+    /// What it offers only to clients with some capability.
+    pub(super) offers: Mutex<ListProbe>,
+    /// The link that fetches the lists.
+    pub reader: Mutex<Weak<Link>>,
     /// Removes the secrets of the settings from messages for operators.
     pub redactor: Redactor,
     /// Source of its access tokens, if it wants any.
@@ -111,6 +118,13 @@ pub struct Backend {
     tools: Mutex<RateLimiterMap<String>>,
     /// Admission of calls: breaker, concurrency limit and budget of retries.
     pub(super) admission: BackendAdmission,
+}
+
+/// What the probes of a backend found, and when the last one began.
+#[derive(Debug, Default)]
+pub(super) struct ListProbe {
+    pub(super) table: Option<Arc<OfferTable>>,
+    pub(super) began: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -162,6 +176,9 @@ impl Backend {
             policy: Policy::of(&tenant, &id, &spec, &shared, &resources),
             tenant,
             id,
+            roots: BackendRoots::new(&spec.roots),
+            offers: Mutex::default(),
+            reader: Mutex::default(),
             redactor: Redactor::of(&spec),
             tokens: sources,
             spec,

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,7 +16,6 @@ use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
     handshake::InitializeResult,
-    ids::BackendId,
     json,
     method::Method,
     stateless::{
@@ -27,14 +27,15 @@ use protocol::{
 use rules::{
     catalog::{self, BackendLists, CatalogEntry, HeldParts, ListKind, SkippedEntry, TaskHost},
     limits::{
-        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX,
-        LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN,
+        BACKOFF_FIRST, BACKOFF_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LIST_TTL_MIN,
+        REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN, pins::LEFT_OUT_LOGGED_MAX,
     },
     pins::PinDefinition,
 };
 
 use super::{
     backend::{Backend, BackendState},
+    catalog_owner::CatalogOwner,
     link::{
         Era, EraSupport, Link,
         connection::{Connection, Failure, WireSender},
@@ -42,26 +43,30 @@ use super::{
     prober,
 };
 
-/// The tenant of a backend, as the refresh of its lists needs it.
-pub trait CatalogOwner: Send + Sync {
-    /// Puts the lists of the tenant's backends into its catalog.
-    fn publish(&self);
+/// Adds to new lists of a backend what a connection alone does not show.
+type CompleteLists = for<'a> fn(
+    &'a Arc<Backend>,
+    &'a Connection,
+    &'a mut BackendLists,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-    /// Returns the lists of the other backends.
-    fn others(&self, than: &BackendId) -> Vec<(BackendId, Arc<BackendLists>)>;
-}
-
-/// Runs until the backend is removed.
-pub async fn run(backend: Arc<Backend>, owner: impl CatalogOwner) {
+/// Runs until the backend is removed. `complete` completes new lists.
+pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl CatalogOwner) {
     let link = backend.catalog_link();
     let work = async {
         let mut failures = 0;
         loop {
-            let reason = run_connection(&owner, &backend, &link).await;
+            let reason = run_connection(&owner, complete, &backend, &link).await;
             match reason {
                 Ok(()) => failures = 0,
                 Err(refusal) => {
                     failures += 1;
+                    // What the attempt lacked came meanwhile. Clients that wait for the first lists
+                    // wait for the next attempt.
+                    if backend.is_never_reached() && take_refresh_request(&backend).await {
+                        link.shorten_backoff().await;
+                        continue;
+                    }
                     if refusal.kind == ErrorKind::ConnectionRequired && backend.is_never_reached() {
                         backend.lists.store(placeholder(&backend).map(Arc::new));
                         owner.publish();
@@ -87,6 +92,7 @@ pub async fn run(backend: Arc<Backend>, owner: impl CatalogOwner) {
 /// Fetches and publishes the lists over one connection, until the connection ends.
 async fn run_connection(
     owner: &impl CatalogOwner,
+    complete: CompleteLists,
     backend: &Arc<Backend>,
     link: &Arc<Link>,
 ) -> Result<(), Refusal> {
@@ -94,7 +100,9 @@ async fn run_connection(
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
-        let FetchedLists { lists, definitions, ttl: kept_for } = fetch(link, &connection).await?;
+        let FetchedLists { mut lists, definitions, ttl: kept_for } =
+            fetch(link, &connection).await?;
+        complete(backend, &connection, &mut lists).await;
         let others = || owner.others(&backend.id);
         let (lists, is_pinned) = backend.pins.admit(lists, definitions, others).await;
         let may_know_sessions = !was_asked
@@ -122,8 +130,13 @@ async fn run_connection(
         // Changes come in bursts. Wait for the end of one, and never fetch faster than the limit.
         let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
         tokio::time::sleep(pause).await;
-        let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await;
+        let _coalesced = take_refresh_request(backend).await;
     }
+}
+
+/// Takes a request for a refresh. Returns whether there was one.
+async fn take_refresh_request(backend: &Backend) -> bool {
+    tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await.is_ok()
 }
 
 /// Waits until the lists are older than the time to live that the backend gave (MCP 2026-07-28,
@@ -203,7 +216,14 @@ struct FetchedLists {
     ttl: Option<Duration>,
 }
 
-/// Fetches all lists that the backend offers.
+/// Fetches all lists that the backend offers on a connection.
+pub(super) async fn fetch_lists(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+) -> Result<BackendLists, Refusal> {
+    fetch(link, connection).await.map(|fetched| fetched.lists)
+}
+
 async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<FetchedLists, Refusal> {
     let unavailable = || {
         Refusal::new(

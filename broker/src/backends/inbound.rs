@@ -122,7 +122,7 @@ fn recipient(
     }
     match &link.scope {
         // Nothing names the owner. A guess could show the message to another user of the tenant.
-        LinkScope::Catalog | LinkScope::Tenant => None,
+        LinkScope::Catalog | LinkScope::Probe | LinkScope::Tenant => None,
         // One client is behind the link, through calls and through tasks.
         LinkScope::Session(_) | LinkScope::Task(_) => {
             // Unrelated requests may share the link.
@@ -154,6 +154,9 @@ fn request(
         connection.send_later(handshake::success(&id, b"{}"));
         return;
     }
+    if message.method == Method::RootsList && link.backend.roots.are_configured() {
+        return roots_asked(link, connection, message, origin);
+    }
     if link.is_catalog() {
         connection.send_later(catalog_answer(message.method, &id));
         return;
@@ -181,6 +184,29 @@ fn request(
         link.backend.shared.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(Some(&id), &crate::request_id()));
     }
+}
+
+/// Answers `roots/list` of a backend with the roots of its operator. Asks a client too where the mode
+/// wants it and a client can be asked.
+fn roots_asked(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    message: &Message,
+    origin: Option<&Arc<dyn Asker>>,
+) {
+    let Some(id) = message.id.clone() else { return };
+    let roots = &link.backend.roots;
+    if roots.include_clients()
+        && !link.is_catalog()
+        && let Some(client) = recipient(link, connection, message, origin)
+    {
+        connection.pending().merge_roots(id.clone(), roots.clone());
+        if client.need_input(connection, message).is_ok() {
+            return;
+        }
+        connection.pending().take_merged_roots(&id);
+    }
+    connection.send_later(roots.answer(&id));
 }
 
 /// Sends a question to the client of `asker`, and to no other client. The backend needs the answer
@@ -230,6 +256,8 @@ fn notification(
     match message.method {
         Method::Progress => progress(link, connection, message),
         Method::Cancelled => cancelled(connection, message),
+        // It reads what is there and ends.
+        _ if link.is_probe() => {}
         Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => {
             link.backend.refresh();
             link.read_own_lists(changed_lists(message.method));

@@ -10,6 +10,8 @@
 pub mod asker;
 pub mod backend;
 pub mod backend_admission;
+pub mod capability_probe;
+pub mod catalog_owner;
 pub mod catalog_refresh;
 pub mod children;
 pub mod inbound;
@@ -21,6 +23,7 @@ pub mod policy;
 pub mod prober;
 pub mod provenance;
 pub mod resources;
+pub mod roots;
 pub mod schema_cache;
 pub mod subscriptions;
 pub mod validation_pool;

@@ -3,17 +3,21 @@
 use std::sync::Arc;
 
 use arc_swap::Guard;
-use protocol::error::Refusal;
+use protocol::{
+    error::Refusal,
+    ids::{PrincipalId, TenantId},
+};
 use rules::operators::Operator;
 
 use super::Broker;
 use crate::{
     auth::{
-        AuthError, AuthSettings, Caller, ExchangeableToken, IssuerState, adapted::AdaptedIssuer,
+        AuthError, AuthSettings, Caller, ExchangeableToken, IssuerState, LoginAnswer, LoginFault,
+        StartedLogin, adapted::AdaptedIssuer,
     },
     backends::backend::BackendState,
-    config::AuthConfig,
-    oauth::TokenSource,
+    config::{AuthConfig, IssuerConfig},
+    oauth::{ProvenSignIn, SignIns, TokenSource},
 };
 
 /// What a denied sign-in has waited for already. A token can need its key first, and then the word
@@ -67,17 +71,61 @@ impl Broker {
         }
     }
 
+    /// Returns the issuers at which operators can log in to the console.
+    pub fn operator_login_issuers(&self) -> Vec<String> {
+        self.tokens.login_issuers()
+    }
+
+    /// Begins the login of an operator at an issuer. Returns the address for the browser.
+    pub async fn begin_operator_login(
+        &self,
+        issuer: &str,
+        redirect_uri: &str,
+    ) -> Result<(String, StartedLogin), LoginFault> {
+        self.tokens.begin_login(issuer, redirect_uri).await
+    }
+
+    /// Ends the login of an operator. Returns a token, which is not verified yet.
+    pub async fn finish_operator_login(
+        &self,
+        started: &StartedLogin,
+        answer: &LoginAnswer,
+    ) -> Result<String, LoginFault> {
+        self.tokens.finish_login(started, answer).await
+    }
+
     /// Notes a token that can be exchanged for tokens of backends. With the first one of a principal,
     /// backends whose lists are unknown are tried again.
     pub(super) fn note_exchangeable(&self, caller: &Caller, token: &ExchangeableToken) {
+        let of = (&caller.tenant, &caller.principal);
+        if self.shared.subjects.knows(of, token) {
+            return;
+        }
         let Some(tenant) = self.tenant(&caller.tenant) else { return };
         let mut backends = tenant.backends();
         backends.retain(|backend| backend.tokens.as_ref().is_some_and(TokenSource::needs_callers));
-        let of = (&caller.tenant, &caller.principal);
         if !backends.is_empty() && self.shared.subjects.note(of, token) {
             backends.retain(|backend| backend.state() != BackendState::Ready);
             backends.iter().for_each(|backend| backend.reconnect());
         }
+    }
+
+    /// Returns what carries out sign-ins of people.
+    pub fn sign_ins(&self) -> SignIns {
+        let shared = &self.shared;
+        SignIns::new(shared.durable.clone(), self.tokens.http_client(), shared.address.clone())
+    }
+
+    /// Returns the issuers at which people can sign in.
+    pub fn sign_in_issuers(&self) -> Vec<Arc<IssuerConfig>> {
+        self.tokens.sign_in_issuers()
+    }
+
+    /// Returns the principal of a person who signed in, if the tenant is enabled.
+    pub fn signed_in(&self, person: &ProvenSignIn) -> Option<(TenantId, PrincipalId)> {
+        let ProvenSignIn { issuer, nonce, id_token, .. } = person;
+        let (tenant, principal) = self.tokens.signed_in(issuer, nonce, id_token)?;
+        self.tenant(&tenant).is_some_and(|tenant| tenant.enabled()).then_some((tenant, principal))
     }
 
     /// Returns the settings of sign-in in force.

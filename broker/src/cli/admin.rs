@@ -7,6 +7,7 @@ use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::{
+    approval,
     args::{
         AdminCommand, BackendCommand, KeyCommand, NodeCommand, OutputOptions, SessionCommand,
         SubscriptionCommand, TaskCommand, TenantCommand, TenantFilter,
@@ -16,7 +17,7 @@ use super::{
     client::{AdminClient, ClientError, escape, with_query},
     connection, issuer, operator,
     output::{CommandOutput, render, render_list},
-    pins, policy,
+    pins, policy, root,
     table::{self, Column},
     token,
 };
@@ -165,6 +166,7 @@ pub(super) async fn run(
         AdminCommand::Pins(command) => pins::pins(client, command).await,
         AdminCommand::Issuer(command) => issuer::issuer(client, command).await,
         AdminCommand::Connection(command) => connection::connection(client, command).await,
+        AdminCommand::Approval(command) => approval::approval(client, command).await,
         AdminCommand::Session(command) => session(client, command).await,
         AdminCommand::Task(command) => task(client, command).await,
         AdminCommand::Audit(command) => audit::audit(client, command).await,
@@ -236,6 +238,7 @@ async fn backend(
                 .await?;
             Ok(render(&answer, &output, |answer| table::facts(answer, BACKEND)))
         }
+        BackendCommand::Root(command) => root::root(client, command).await,
         BackendCommand::Remove { name, of, output } => {
             remove(
                 client,

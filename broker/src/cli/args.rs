@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
-pub(super) use super::key_args::{
-    ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PinCommand, PolicyCommand,
-    TokenCommand,
+pub(super) use super::{
+    key_args::{
+        ApprovalCommand, ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PinCommand,
+        PolicyCommand, TokenCommand,
+    },
+    root::RootCommand,
 };
 
 const ENVIRONMENT: &str = "Environment:
@@ -86,6 +89,9 @@ pub(super) enum AdminCommand {
     /// List and end the accounts that users connected at backends
     #[command(subcommand)]
     Connection(ConnectionCommand),
+    /// List calls that wait for a person, and approve or deny them
+    #[command(subcommand)]
+    Approval(ApprovalCommand),
     /// List, show and end client sessions
     #[command(subcommand)]
     Session(SessionCommand),
@@ -167,6 +173,9 @@ pub(super) enum BackendCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
+    /// Add and remove the roots that operators give a backend
+    #[command(subcommand)]
+    Root(RootCommand),
     /// Remove a backend
     Remove {
         #[arg(value_parser = BackendId::parse)]

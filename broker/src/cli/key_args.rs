@@ -193,6 +193,53 @@ pub(super) enum ConnectionCommand {
 }
 
 #[derive(Debug, Subcommand)]
+pub(super) enum ApprovalCommand {
+    /// List calls that wait, or waited, for a person
+    List {
+        /// pending, approved, denied, expired or used
+        #[arg(long)]
+        state: Option<String>,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Show one of them, with its arguments
+    Show {
+        id: String,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Let a call be executed once
+    Approve {
+        id: String,
+        /// Text for other operators
+        #[arg(long)]
+        reason: Option<String>,
+        /// Time for which calls of this tool by this principal need no other approval, such as 10m
+        #[arg(long = "for", value_name = "DURATION")]
+        window: Option<String>,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Deny a call
+    Deny {
+        id: String,
+        /// Text that the caller sees
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(super) enum OperatorCommand {
     /// Create an operator; its token is shown only once
     Create {

@@ -5,6 +5,7 @@
 //! internal error.
 
 mod admin;
+mod approval;
 mod args;
 mod audit;
 mod audit_verify;
@@ -19,6 +20,7 @@ mod operator;
 mod output;
 mod pins;
 mod policy;
+mod root;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,5 @@
-//! Protocol revisions that clients may use, and the cache hints for lists of 2026-07-28 clients.
+//! Protocol revisions that clients may use, the cache hints for lists of 2026-07-28 clients, and the
+//! names that apps use.
 //! Read with the rest by [`super::validation`].
 
 use std::time::Duration;
@@ -39,6 +40,18 @@ pub(super) const COMPAT: &[ConfigKey] = &[
         "false",
         "Removes the members that the client's revision does not have, such as `title`, `icons`, `outputSchema` and `structuredContent` (which the broker sends as text). Only clients that refuse unknown members need it; MCP does not require them to refuse.",
     ),
+    key(
+        "capability_probe",
+        KeyKind::Bool,
+        "true",
+        "Finds out what a backend offers only to clients that declare roots, sampling or elicitation, with a further connection that declares none. Sessions of clients without the capability do not list it.",
+    ),
+    key(
+        "app_names",
+        KeyKind::Bool,
+        "true",
+        "Resolves the own name of a tool on `/mcp`, if exactly one backend with apps that the caller sees has a tool of that name for apps. An app (MCP Apps) knows only the names of its own server. If several backends have the name, the broker refuses the call (`tool_ambiguous`).",
+    ),
 ];
 
 /// Supported revisions and their options.
@@ -51,6 +64,10 @@ pub struct CompatConfig {
     pub lists_are_public: bool,
     /// True if clients get no members that their revision does not define.
     pub strict: bool,
+    /// True if the broker finds out what backends offer only to clients with a capability.
+    pub capability_probe: bool,
+    /// True if apps find tools by their own names.
+    pub app_names: bool,
 }
 
 /// Supported revisions: those with `initialize`, and the stateless one.
@@ -108,6 +125,8 @@ impl ConfigReader<'_> {
             list_ttl: self.duration("compat.list_ttl"),
             lists_are_public,
             strict: self.bool("compat.strict"),
+            capability_probe: self.bool("compat.capability_probe"),
+            app_names: self.bool("compat.app_names"),
         }
     }
 }
@@ -123,6 +142,8 @@ mod tests {
             list_ttl: Duration::from_secs(1),
             lists_are_public: false,
             strict: false,
+            capability_probe: true,
+            app_names: true,
         };
         assert_eq!(of(Eras::Both).versions().len(), 5);
         assert_eq!(of(Eras::Sessions).versions().last(), Some(&Version::LATEST_WITH_SESSIONS));

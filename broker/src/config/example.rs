@@ -67,6 +67,7 @@ const ISSUERS: &str = "  #  - issuer: https://login.example.com
   #    principal_claim: sub
   #    scopes: [\"mcp:tools\"]
   #    exchange: false
+  #    sign_in: {client_id: mcp-broker-connect, client_secret: a-secret}
   #    check: signature
   #    introspection: {endpoint: \"https://login.example.com/introspect\", client_id: mcp-broker, client_secret: a-secret,
   #      auth: basic, ttl: 60s}

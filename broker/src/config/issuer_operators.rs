@@ -5,6 +5,8 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{
+    Secret,
+    config_reader::read_secret_file,
     field_error::join,
     issuers::{IssuerReader, WORD_BYTES_MAX},
     operator_scope::parse_operator_scope,
@@ -23,6 +25,17 @@ pub struct OperatorMapping {
     /// Claim whose values the grants name. Dots lead into objects.
     pub claim: String,
     grants: Vec<OperatorGrant>,
+    /// Client by which operators log in to the console. `None`: they paste a token.
+    pub login: Option<OperatorLoginClient>,
+}
+
+/// The console as a client of an issuer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperatorLoginClient {
+    pub client_id: String,
+    /// `None`: a public client.
+    pub client_secret: Option<Secret>,
+    pub scopes: Vec<String>,
 }
 
 /// The role of everyone with a value of the claim.
@@ -43,6 +56,12 @@ impl OperatorMapping {
         self.audiences.iter().any(|known| known == audience)
     }
 
+    /// Returns the audience that a login asks for.
+    pub fn audience(&self, resource: &str) -> String {
+        let usual = || format!("{resource}{AUDIENCE_PATH}");
+        self.audiences.first().cloned().unwrap_or_else(usual)
+    }
+
     /// Returns role and scope by the first grant that names one of the values.
     pub fn grant(&self, values: &[String]) -> Option<(Role, Scope)> {
         let grant = self.grants.iter().find(|grant| values.contains(&grant.value))?;
@@ -60,6 +79,19 @@ pub(super) struct OperatorMappingEntry {
     map: Vec<OperatorGrantEntry>,
     /// Audiences of tokens for the admin API. Absent: `auth.resource` with `/admin/v1`.
     audiences: Option<Vec<String>>,
+    /// Client by which operators log in to the console. Absent: they paste a token.
+    login: Option<OperatorLoginEntry>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct OperatorLoginEntry {
+    client_id: String,
+    /// Absent, with `client_secret_file`: a public client.
+    client_secret: Option<String>,
+    client_secret_file: Option<String>,
+    /// Scopes that the console asks for.
+    scopes: Option<Vec<String>>,
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -101,7 +133,34 @@ impl IssuerReader<'_> {
             .enumerate()
             .filter_map(|(at, grant)| self.grant(&join("admin.map", &at.to_string()), grant))
             .collect();
-        Some(OperatorMapping { audiences, claim, grants })
+        let login = entry.login.and_then(|login| self.login_client(login));
+        Some(OperatorMapping { audiences, claim, grants, login })
+    }
+
+    fn login_client(&mut self, entry: OperatorLoginEntry) -> Option<OperatorLoginClient> {
+        let scopes = self.words("admin.login.scopes", entry.scopes, |word| {
+            word.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte))
+        });
+        let is_id = (1..=WORD_BYTES_MAX).contains(&entry.client_id.len())
+            && !entry.client_id.chars().any(char::is_control);
+        if !is_id {
+            let allowed = format!("1 to {WORD_BYTES_MAX} bytes without control characters");
+            self.fault("admin.login.client_id", "is not the id of a client", &allowed);
+        }
+        let secret = match (entry.client_secret, &entry.client_secret_file) {
+            (Some(_), Some(_)) => Err("is set together with client_secret_file".to_owned()),
+            (Some(text), None) if text.is_empty() => Err("is empty".to_owned()),
+            (Some(text), None) => Ok(Some(Secret::new(text))),
+            (None, Some(file)) => read_secret_file(file, 1).map(Some),
+            (None, None) => Ok(None),
+        };
+        let wrong = "client_secret or client_secret_file, or none for a public client";
+        let secret = secret.map_err(|fault| self.fault("admin.login.client_secret", &fault, wrong));
+        Some(OperatorLoginClient {
+            client_id: entry.client_id,
+            client_secret: secret.ok()?,
+            scopes,
+        })
     }
 
     fn grant(&mut self, path: &str, entry: OperatorGrantEntry) -> Option<OperatorGrant> {
@@ -158,6 +217,18 @@ mod tests {
     fn faults_of_the_mapping_name_their_place() {
         for (admin, fault) in [
             ("{claim: groups, map: []}", "admin.map: is empty"),
+            (
+                "{claim: g, map: [{value: a, role: viewer}], login: {client_id: ''}}",
+                "admin.login.client_id: is not the id",
+            ),
+            (
+                "{claim: g, map: [{value: a, role: viewer}], login: {client_id: c, client_secret: s, client_secret_file: /f}}",
+                "admin.login.client_secret: is set together",
+            ),
+            (
+                "{claim: g, map: [{value: a, role: viewer}], login: {client_id: c, scopes: ['a b']}}",
+                "admin.login.scopes: has an entry",
+            ),
             ("{claim: '', map: [{value: a, role: viewer}]}", "admin.claim: is not"),
             ("{claim: g, map: [{value: a, role: root}]}", "admin.map.0.role: is not a role"),
             ("{claim: g, map: [{value: '', role: viewer}]}", "admin.map.0.value: is empty"),

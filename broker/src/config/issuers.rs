@@ -31,6 +31,7 @@ use super::{
         AdaptedFront, FrontKind, Preset, PromptRule, RegistrationEntry, ResourceParameter,
     },
     issuer_operators::{OperatorMapping, OperatorMappingEntry},
+    issuer_sign_in::{SignInClient, SignInEntry},
     range::check_duration,
     spec::optional_duration,
     units::DurationText,
@@ -105,6 +106,8 @@ pub struct IssuerConfig {
     pub front: Option<AdaptedFront>,
     /// True if the broker may exchange its tokens for tokens of backends.
     pub exchange: bool,
+    /// The broker's client for people who sign in at the connect page. `None`: they cannot.
+    pub sign_in: Option<SignInClient>,
     /// True if an operator stored it through the admin API. The broker then reaches it only at
     /// addresses that `egress` permits.
     pub is_stored: bool,
@@ -204,7 +207,8 @@ pub fn parse_stored_issuer(
 ) -> Result<IssuerConfig, Vec<FieldError>> {
     let mut body = body.clone();
     if let Some(members) = body.as_object_mut() {
-        let own = ["tenant", "tenant_claim", "tenants", "check", "introspection", "admin"];
+        let own =
+            ["tenant", "tenant_claim", "tenants", "check", "introspection", "admin", "sign_in"];
         if let Some(name) = own.into_iter().find(|name| members.contains_key(*name)) {
             let allowed = "only in the configuration file";
             return Err(vec![FieldError::new(name, "is set in a request", allowed)]);
@@ -246,6 +250,8 @@ pub struct IssuerEntry {
     /// them, sealed.
     #[serde(default)]
     exchange: bool,
+    /// Only in the configuration file.
+    sign_in: Option<SignInEntry>,
     /// Only in the configuration file.
     check: Option<String>,
     /// Only in the configuration file.
@@ -309,6 +315,7 @@ impl IssuerReader<'_> {
             .or(preset_groups);
         let operators = self.operators(entry.admin, &audiences);
         let introspection = self.introspection(entry.introspection, entry.check.as_deref());
+        let sign_in = self.sign_in(entry.sign_in);
         Some(IssuerConfig {
             groups_claim,
             issuer: Some(entry.issuer).filter(|_| is_issuer)?,
@@ -324,6 +331,7 @@ impl IssuerReader<'_> {
             operators,
             front,
             exchange: entry.exchange,
+            sign_in,
             is_stored: self.is_stored,
         })
     }
@@ -582,6 +590,28 @@ mod tests {
             (
                 &format!("{{{url}, tenant_claim: org, tenants: [acme, Acme]}}"),
                 "auth.issuers.0.tenants: is empty, too long, or has",
+            ),
+            (
+                &format!("{{{url}, tenant: acme, sign_in: {{client_id: \"\"}}}}"),
+                "auth.issuers.0.sign_in.client_id: is not the id",
+            ),
+            (
+                &format!(
+                    "{{{url}, tenant: acme, sign_in: {{client_id: c, client_secret: 'a b'}}}}"
+                ),
+                "auth.issuers.0.sign_in.client_secret: is not a secret",
+            ),
+            (
+                &format!(
+                    "{{{url}, tenant: acme, sign_in: {{client_id: c, client_secret: a, client_secret_file: /x}}}}"
+                ),
+                "auth.issuers.0.sign_in.client_secret: is set twice",
+            ),
+            (
+                &format!(
+                    "{{{url}, tenant: acme, sign_in: {{client_id: c, client_secret_file: /does/not/exist}}}}"
+                ),
+                "auth.issuers.0.sign_in.client_secret_file: ",
             ),
             (
                 &format!("{{{url}, tenant: acme, require_typ: JWT}}"),

@@ -121,7 +121,7 @@ fn read(entry: &Value) -> Result<DeclaredOperator, Vec<FieldError>> {
     let token = token(&entry);
     match (scope, token) {
         (Ok((role, scope)), Ok(token)) if faults.is_empty() => {
-            let operator = Arc::new(Operator { name: entry.name, role, scope });
+            let operator = Arc::new(Operator { name: entry.name, role, scope, groups: Vec::new() });
             Ok(DeclaredOperator { operator, token: TokenHash::new(token.expose()) })
         }
         (scope, token) => {

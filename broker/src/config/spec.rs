@@ -15,6 +15,7 @@ pub use super::{
     },
     pins::{PinRules, PinSettings},
     policy::{ResourceRules, ToolRules},
+    roots::{ConfiguredRoot, RootMode, RootRules},
     sandbox::SandboxRules,
     stdio::StdioLimits,
     transport_spec::{
@@ -102,6 +103,8 @@ pub struct BackendSpec {
     pub auth: BackendAuth,
     #[serde(default, skip_serializing_if = "ResourceRules::is_empty")]
     pub resources: ResourceRules,
+    #[serde(default, skip_serializing_if = "RootRules::is_empty")]
+    pub roots: RootRules,
     #[serde(default, skip_serializing_if = "ToolRules::is_empty")]
     pub tools: ToolRules,
     #[serde(default, skip_serializing_if = "SandboxRules::is_empty")]

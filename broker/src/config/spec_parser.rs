@@ -16,7 +16,7 @@ use super::{
     field_error::{FieldError, join},
     pins, policy,
     range::check_count,
-    resilience, sandbox,
+    resilience, roots, sandbox,
     spec::{
         BackendSpec, Credentials, ProtocolChoice, TcpTls, TenantSpec, TransportSpec, as_http_url,
         is_server_name, split_host_port,
@@ -80,6 +80,7 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<FieldError>> 
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
     backend_auth::check(spec, &mut faults);
     policy::check_resources(&spec.resources, &mut faults);
+    roots::check(spec, &mut faults);
     sandbox::check(&spec.sandbox, &spec.transport, &mut faults);
     policy::check_tools(&spec.tools, &mut faults);
     pins::check(&spec.pins, &mut faults);

@@ -115,6 +115,7 @@ fn private_files(raw: &RawConfig) -> Vec<PathBuf> {
         let introspection = &issuer["introspection"];
         [
             &issuer["registration"]["secret_file"],
+            &issuer["sign_in"]["client_secret_file"],
             &introspection["client_secret_file"],
             &introspection["client_key_file"],
         ]

@@ -103,6 +103,7 @@ impl Author {
             target: asked.target.clone(),
             backend: None,
             definition: None,
+            approval: None,
             arguments_digest: (length > 0)
                 .then(|| format!("sha256:{}", URL_SAFE_NO_PAD.encode(body.finish()))),
             arguments: None,

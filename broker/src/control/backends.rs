@@ -11,7 +11,10 @@ use super::{
     registry::{self, RegistryEntry},
     validation::{client_files, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
 };
-use crate::config::spec::BackendSpec;
+use crate::config::{
+    spec::{BackendSpec, ConfiguredRoot, RootRules},
+    validation::validate_backend_spec,
+};
 
 impl Control {
     pub fn backends(&self, tenant: &TenantId) -> Result<Vec<BackendView>, ControlError> {
@@ -121,6 +124,66 @@ impl Control {
             registry.backends.insert((tenant.clone(), backend.clone()), Arc::clone(&entry));
         });
         Ok((entry, created))
+    }
+
+    /// Adds a root to those that operators give a backend, or renames one. Returns the roots, and
+    /// whether it is new.
+    pub async fn add_root(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        backend: BackendId,
+        root: ConfiguredRoot,
+        author: Author,
+    ) -> Result<(RootRules, bool), ControlError> {
+        self.change(|control| async move {
+            let mut spec = control.backend_spec(&tenant, &backend)?;
+            let is_new = spec.roots.add(root);
+            validate_backend_spec(&spec).map_err(ControlError::Faults)?;
+            let roots = control.store_roots(tenant, backend, spec, &author).await?;
+            Ok((roots, is_new))
+        })
+        .await
+    }
+
+    /// Removes one of the roots that operators give a backend.
+    pub async fn remove_root(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        backend: BackendId,
+        uri: String,
+        author: Author,
+    ) -> Result<(), ControlError> {
+        self.change(|control| async move {
+            let mut spec = control.backend_spec(&tenant, &backend)?;
+            if !spec.roots.remove(&uri) {
+                return Err(ControlError::NotFound { what: "root", name: uri });
+            }
+            control.store_roots(tenant, backend, spec, &author).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    fn backend_spec(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+    ) -> Result<BackendSpec, ControlError> {
+        let registry = self.registry.load();
+        let entry = registry.backends.get(&(tenant.clone(), backend.clone()));
+        entry.map(|entry| entry.spec.clone()).ok_or_else(|| no_backend(backend))
+    }
+
+    async fn store_roots(
+        &self,
+        tenant: TenantId,
+        backend: BackendId,
+        spec: BackendSpec,
+        author: &Author,
+    ) -> Result<RootRules, ControlError> {
+        let any = Preconditions::default();
+        let (entry, _) = self.store_backend(tenant, backend, spec, any, author).await?;
+        Ok(entry.spec.roots.clone())
     }
 
     pub async fn delete_backend(

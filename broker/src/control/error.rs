@@ -1,6 +1,6 @@
 //! Errors of changes by operators. The admin API makes a problem document of each.
 
-use rules::access::PolicyFault;
+use rules::access::{ApprovalRefused, PolicyFault};
 use storage::StoreError;
 
 use crate::{auth::DEFAULT_TENANT, config::FieldError};
@@ -24,6 +24,10 @@ pub enum ControlError {
         "the definition of {object} is another one by now, with the hash {hash}; look at it first"
     )]
     PinMoved { object: String, hash: String },
+    #[error("approval {id} is {state} already{}", .by.as_ref().map(|by| format!(", decided by {by}")).unwrap_or_default())]
+    Decided { id: String, state: &'static str, by: Option<String> },
+    #[error(transparent)]
+    NotApprover(ApprovalRefused),
     #[error("there are {max} {what} already, and no more are allowed")]
     TooMany { what: &'static str, max: usize },
     #[error("{} {}{}{}", .0.path, .0.problem, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]

@@ -10,6 +10,7 @@
 //! Entries of the configuration file exist alongside the stored ones. They can only be changed in
 //! the file.
 
+mod approvals;
 mod audit;
 mod audit_chain;
 mod audit_maintenance;
@@ -57,6 +58,7 @@ use tokio::sync::Notify;
 
 pub(crate) use self::overview::kind_name;
 pub use self::{
+    approvals::{ApprovalView, NewDecision},
     audit::{AuditedAction, Author},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},

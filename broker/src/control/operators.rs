@@ -177,8 +177,8 @@ impl Control {
         let records = self.query_store("operators", self.store().operators()).await?;
         let names_tenant = |record: &&OperatorRecord| {
             let Ok(settings) = settings(record) else { return false };
-            let (name, role, scope) = (String::new(), settings.role, settings.scope());
-            let operator = Operator { name, role, scope };
+            let (role, scope) = (settings.role, settings.scope());
+            let operator = Operator { role, scope, ..Operator::powerless() };
             !operator.is_broker_wide() && operator.covers_tenant(tenant.as_str())
         };
         match records.iter().find(names_tenant) {
@@ -255,7 +255,8 @@ fn settings(record: &OperatorRecord) -> Result<OperatorSettings, serde_json::Err
 
 fn entry(record: OperatorRecord) -> Result<OperatorEntry, serde_json::Error> {
     let settings = settings(&record)?;
-    let operator = Operator { name: record.name, role: settings.role, scope: settings.scope() };
+    let (name, role, scope) = (record.name, settings.role, settings.scope());
+    let operator = Operator { name, role, scope, groups: Vec::new() };
     Ok(OperatorEntry { id: record.operator, hash: record.hash, operator: Arc::new(operator) })
 }
 
@@ -273,7 +274,7 @@ fn view(record: &OperatorRecord) -> Result<OperatorView, serde_json::Error> {
 }
 
 fn declared_view(declared: &DeclaredOperator) -> OperatorView {
-    let Operator { name, role, scope } = &*declared.operator;
+    let Operator { name, role, scope, .. } = &*declared.operator;
     let (tenants, backends) = match scope {
         Scope::Broker => (None, None),
         Scope::Tenants(tenants) => (Some(tenant_names(tenants)), None),

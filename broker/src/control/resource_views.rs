@@ -18,8 +18,8 @@ use super::{
 use crate::{
     config::spec::{
         BackendAuth, BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls,
-        ProtocolChoice, ResourceRules, TenantLimits, TenantSpec, TenantTimeouts, ToolRules,
-        TransportSpec,
+        ProtocolChoice, ResourceRules, RootRules, TenantLimits, TenantSpec, TenantTimeouts,
+        ToolRules, TransportSpec,
     },
     telemetry::redaction,
     views::BackendStatus,
@@ -107,6 +107,8 @@ pub struct BackendSettings {
     pub auth: BackendAuth,
     #[serde(default, skip_serializing_if = "ResourceRules::is_empty")]
     pub resources: ResourceRules,
+    #[serde(default, skip_serializing_if = "RootRules::is_empty")]
+    pub roots: RootRules,
     #[serde(default, skip_serializing_if = "ToolRules::is_empty")]
     pub tools: ToolRules,
 }
@@ -180,6 +182,7 @@ impl BackendView {
                 },
                 auth: spec.auth.without_secrets(),
                 resources: spec.resources.clone(),
+                roots: spec.roots.clone(),
                 tools: spec.tools.clone(),
             },
             source,

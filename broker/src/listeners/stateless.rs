@@ -15,6 +15,7 @@ use protocol::{
     },
     version::Version,
 };
+use rules::catalog::ListKind;
 
 use crate::{
     broker::Broker,
@@ -22,8 +23,8 @@ use crate::{
     sessions::{
         request_observer,
         stateless::{
-            RequestStateError, StatelessClient, StatelessRequest, SuspensionId, exchange::Exchange,
-            is_about_tasks, list_kind, notification_stream::NotificationStream,
+            RequestStateError, ReturnedState, StatelessClient, StatelessRequest, SuspensionId,
+            exchange::Exchange, is_about_tasks, notification_stream::NotificationStream,
         },
     },
     telemetry::request,
@@ -115,7 +116,7 @@ fn count(
 /// Returns whether the broker itself answers the method. A notification stream counts as answered
 /// when it is open.
 fn is_answered_here(method: Method) -> bool {
-    list_kind(method).is_some()
+    ListKind::of_method(method).is_some()
         || is_about_tasks(method)
         || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
 }
@@ -132,7 +133,7 @@ async fn begin(
         return Ok(StatelessOutcome::Answer(visitor.answer_about_task(&request).await?));
     }
     let offer = broker.offer_to(visitor).await?;
-    if let Some(kind) = list_kind(method) {
+    if let Some(kind) = ListKind::of_method(method) {
         visitor.tenant.take_budget(&visitor.caller.principal)?;
         let result = visitor.list(kind, &request.message, &offer)?;
         return Ok(StatelessOutcome::Answer(handshake::success(&request.id, &result)));
@@ -153,12 +154,19 @@ async fn begin(
                 .filter(|_| may_require_input(method));
             let Some(state) = state else {
                 return Ok(StatelessOutcome::Exchange(Box::new(
-                    visitor.begin(request, &offer).await?,
+                    visitor.begin(request, &offer, false).await?,
                 )));
             };
             visitor.tenant.take_budget(&visitor.caller.principal)?;
-            let place =
-                visitor.place_of(&state, &request.message).map_err(RequestStateError::refusal)?;
+            let returned = visitor.returned_state(&state, &request.message);
+            let place = match returned.map_err(RequestStateError::refusal)? {
+                ReturnedState::Suspension(place) => place,
+                ReturnedState::Approval => {
+                    drop(state);
+                    let exchange = visitor.begin(request, &offer, true).await?;
+                    return Ok(StatelessOutcome::Exchange(Box::new(exchange)));
+                }
+            };
             if !visitor.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
                 return Ok(StatelessOutcome::OtherReplica(place));
             }

@@ -68,6 +68,7 @@ pub(super) const DROPPED_ANSWERS: &[&str] = &["client_unknown_id", "late"];
 
 /// Limits that a request or a connection can reach, and the scopes of rates.
 pub(super) const LIMITS_REACHED: &[&str] = &[
+    "approvals",
     "backend",
     "calls_in_flight_per_session",
     "calls_in_flight_per_tenant",
@@ -95,7 +96,7 @@ pub(super) const BACKEND_TRANSPORTS: &[&str] =
 pub(super) const QUEUES: &[&str] = &["backend_calls", "calls", "http_one_way", "persister", "pipe"];
 
 /// Kinds of stored entries that expire.
-pub(super) const EXPIRED: &[&str] = &["audit", "events", "sessions", "tasks"];
+pub(super) const EXPIRED: &[&str] = &["approvals", "audit", "events", "sessions", "tasks"];
 
 /// Values of `mcp_links{backend_transport}`, for the test that compares them with the settings.
 #[cfg(test)]

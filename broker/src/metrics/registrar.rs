@@ -12,6 +12,10 @@ const SECONDS_BUCKETS: [f64; 16] = [
     60.0,
 ];
 
+/// From a second to a day, for what people do.
+const LONG_SECONDS_BUCKETS: [f64; 10] =
+    [1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0];
+
 /// Creates metrics and registers them.
 pub(super) struct MetricRegistrar<'a> {
     pub(super) registry: &'a Registry,
@@ -70,6 +74,14 @@ impl MetricRegistrar<'_> {
     pub(super) fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
         self.registered(HistogramVec::new(
             HistogramOpts::new(name, help).buckets(SECONDS_BUCKETS.to_vec()),
+            labels,
+        ))
+    }
+
+    /// Makes histograms of times that depend on people.
+    pub(super) fn long_histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
+        self.registered(HistogramVec::new(
+            HistogramOpts::new(name, help).buckets(LONG_SECONDS_BUCKETS.to_vec()),
             labels,
         ))
     }

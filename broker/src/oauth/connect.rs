@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     client_keys::signed,
     discovery::DiscoveredServer,
-    fetch::OauthError,
+    fetch::{OauthError, OauthFetcher},
     token_request::request_token,
     user_tokens::{UserTokens, end_of, for_resource, with_token},
     vault::Grant,
@@ -55,6 +55,17 @@ impl AuthorizationAnswer {
     pub fn tenant(&self) -> Option<TenantId> {
         TenantId::parse(self.state.split_once('.')?.0).ok()
     }
+
+    /// Returns the code, if the answer comes from the issuer that was asked (RFC 9207, 2.4).
+    /// `sends_issuer`: the issuer identifies itself in each answer.
+    pub(super) fn code_of(&self, asked: &str, sends_issuer: bool) -> Result<String, OauthError> {
+        if self.issuer.as_ref().map_or(sends_issuer, |issuer| issuer != asked) {
+            let text = "the answer does not come from the authorization server that was asked";
+            return Err(OauthError::Refused(text.to_owned()));
+        }
+        let refused = || OauthError::Refused("the authorization server refused".to_owned());
+        self.code.clone().filter(|_| self.error.is_none()).ok_or_else(refused)
+    }
 }
 
 /// Returns a random text of 256 bits.
@@ -77,7 +88,7 @@ impl UserTokens {
         let key = self.key(principal);
         let settings = self.settings(&key, None)?;
         let server = self.discovered_now().await?;
-        let endpoint = authorization_endpoint(self, &server)?;
+        let endpoint = authorization_endpoint(&self.fetcher, &server)?;
         let client = settings.client(&server).await?;
         let wanted = self.vault.grant(&key).await?.map(|open| open.grant.wanted);
         let scopes = self.scopes_for(&server, wanted.unwrap_or_default());
@@ -112,12 +123,7 @@ impl UserTokens {
         if !scopes.is_empty() {
             parameters.push(("scope", &scopes));
         }
-        let query: Vec<String> = parameters
-            .iter()
-            .map(|(name, value)| format!("{name}={}", form_encoded(value)))
-            .collect();
-        let separator = if endpoint.contains('?') { '&' } else { '?' };
-        Ok(format!("{endpoint}{separator}{}", query.join("&")))
+        Ok(authorization_url(&endpoint, &parameters))
     }
 
     /// Ends an authorization request with the answer of the server. The principal is connected
@@ -128,13 +134,7 @@ impl UserTokens {
         answer: &AuthorizationAnswer,
     ) -> Result<(), OauthError> {
         let login = login.0;
-        let issued = answer.issuer.as_ref();
-        if issued.map_or(login.sends_issuer, |issuer| *issuer != login.issuer) {
-            let text = "the answer does not come from the authorization server that was asked";
-            return Err(OauthError::Refused(text.to_owned()));
-        }
-        let refused = || OauthError::Refused("the authorization server refused".to_owned());
-        let code = answer.code.clone().filter(|_| answer.error.is_none()).ok_or_else(refused)?;
+        let code = answer.code_of(&login.issuer, login.sends_issuer)?;
         let server = self.discovered(None).await?;
         if server.issuer != login.issuer {
             let text = "the backend names another authorization server meanwhile";
@@ -273,8 +273,8 @@ fn login_place(tenant: &TenantId, state: &str) -> SecretKey {
 }
 
 /// Returns the endpoint for browsers. The server must support PKCE with S256.
-fn authorization_endpoint(
-    tokens: &UserTokens,
+pub(super) fn authorization_endpoint(
+    fetcher: &OauthFetcher,
     server: &DiscoveredServer,
 ) -> Result<String, OauthError> {
     let issuer = &server.issuer;
@@ -283,10 +283,18 @@ fn authorization_endpoint(
         return Err(OauthError::Refused(text));
     }
     let text = server.text("authorization_endpoint").unwrap_or_default();
-    let usable: Option<Uri> = tokens.fetcher.permitted(text);
+    let usable: Option<Uri> = fetcher.permitted(text);
     usable.map(|_| text.to_owned()).ok_or_else(|| {
         OauthError::Refused(format!(
             "{issuer} names no authorization_endpoint that the broker may use"
         ))
     })
+}
+
+/// Returns the address of an authorization request.
+pub(super) fn authorization_url(endpoint: &str, parameters: &[(&str, &str)]) -> String {
+    let query: Vec<String> =
+        parameters.iter().map(|(name, value)| format!("{name}={}", form_encoded(value))).collect();
+    let separator = if endpoint.contains('?') { '&' } else { '?' };
+    format!("{endpoint}{separator}{}", query.join("&"))
 }

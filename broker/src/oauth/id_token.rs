@@ -3,8 +3,10 @@
 //! An ID token comes from the token endpoint itself, over TLS or on this machine. So its signature is
 //! not checked, as that section permits.
 
+use std::time::Duration;
+
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{fetch::object, vault::now_us};
 
@@ -15,11 +17,26 @@ pub(super) struct IdToken {
     pub(super) expires_at_us: i64,
 }
 
+/// Returns the claims of a token, without a check of its issuer.
+fn claims(text: &str) -> Option<Map<String, Value>> {
+    let payload = text.split('.').nth(1).filter(|_| text.split('.').count() == 3)?;
+    object(&URL_SAFE_NO_PAD.decode(payload).ok()?)
+}
+
+fn end(claims: &Map<String, Value>) -> Option<i64> {
+    claims.get("exp")?.as_i64()?.checked_mul(1_000_000)
+}
+
+/// Returns the time that a token is valid from now on.
+pub(super) fn remaining_life(text: &str) -> Option<Duration> {
+    let left = end(&claims(text)?)?.saturating_sub(now_us());
+    Some(Duration::from_micros(u64::try_from(left).unwrap_or(0)))
+}
+
 impl IdToken {
     /// Reads a token of this issuer for this client that has not expired.
     pub(super) fn of(text: &str, issuer: &str, client_id: &str) -> Option<Self> {
-        let payload = text.split('.').nth(1).filter(|_| text.split('.').count() == 3)?;
-        let claims = object(&URL_SAFE_NO_PAD.decode(payload).ok()?)?;
+        let claims = claims(text)?;
         let claim = |name| claims.get(name).and_then(Value::as_str);
         let is_audience = match claims.get("aud")? {
             Value::String(audience) => audience == client_id,
@@ -29,7 +46,7 @@ impl IdToken {
             }
             _ => false,
         };
-        let expires_at_us = claims.get("exp")?.as_i64()?.checked_mul(1_000_000)?;
+        let expires_at_us = end(&claims)?;
         let is_valid = claim("iss") == Some(issuer) && is_audience && expires_at_us > now_us();
         let subject = claim("sub").filter(|subject| !subject.is_empty() && is_valid)?.to_owned();
         Some(Self { subject, expires_at_us })

@@ -25,6 +25,7 @@ mod known_server;
 mod machine;
 mod public_address;
 mod registration;
+mod sign_in;
 mod subject_tokens;
 mod token_request;
 mod token_source;
@@ -40,6 +41,7 @@ pub use self::{
     machine::{MachineTokens, TokenHeader},
     public_address::PublicAddress,
     registration::{CALLBACK_PATH, CLIENT_METADATA_PATH, KEY_SET_PATH, client_metadata},
+    sign_in::{ProvenSignIn, SignIns},
     subject_tokens::SubjectTokens,
     token_source::{LinkTokens, OauthResources, TokenSource},
     user_tokens::UserTokens,

@@ -203,11 +203,20 @@ fn configured(
     let Some(secret) = auth.client_secret.as_deref().map(Secret::new) else {
         return Ok(ClientCredential::None);
     };
+    Ok(secret_credential(secret, auth.token_endpoint_auth_method, server))
+}
+
+/// Returns the credential of a client with a secret.
+pub(super) fn secret_credential(
+    secret: Secret,
+    method: Option<ClientAuthMethod>,
+    server: &DiscoveredServer,
+) -> ClientCredential {
     let supported = server.texts("token_endpoint_auth_methods_supported");
     let takes = |method: &str| supported.iter().any(|known| known == method);
-    let post = match auth.token_endpoint_auth_method {
+    let post = match method {
         Some(method) => method == ClientAuthMethod::ClientSecretPost,
         None => takes("client_secret_post") && !takes("client_secret_basic"),
     };
-    Ok(if post { ClientCredential::Post(secret) } else { ClientCredential::Basic(secret) })
+    if post { ClientCredential::Post(secret) } else { ClientCredential::Basic(secret) }
 }

@@ -59,6 +59,17 @@ impl SubjectTokens {
         Self { vault: Vault(durable), seen: Mutex::default() }
     }
 
+    /// Returns whether a token of the principal is known that lives as long.
+    pub fn knows(
+        &self,
+        (tenant, principal): (&TenantId, &PrincipalId),
+        token: &ExchangeableToken,
+    ) -> bool {
+        let of = (tenant.clone(), principal.clone());
+        let seen = self.seen.lock();
+        seen.get(&of).is_some_and(|known| known.expires_at_us >= token.expires_at_us)
+    }
+
     /// Notes the token of a caller, unless a known one of the principal lives longer. Returns true if
     /// it is the first one of the principal here. Must be called inside the runtime.
     pub fn note(

@@ -30,6 +30,7 @@ use super::{
     client_keys::{TenantKeys, signed},
     discovery::{DiscoveredServer, ProtectedBackend},
     fetch::{ConnectReason, OauthError, OauthFetcher},
+    id_token::remaining_life,
     machine::{MachineTokens, TokenHeader},
     public_address::PublicAddress,
     registration::{CALLBACK_PATH, ClientSettings},
@@ -471,7 +472,7 @@ fn bearer(token: &str) -> Option<TokenHeader> {
 pub(super) fn with_token(grant: Grant, token: &AccessToken) -> Grant {
     // Some time before the end, and not the same for all grants of a moment.
     let part = rand::random_range(0.7..0.85);
-    let renew_at_us = token.life.map(|life| now_us().saturating_add(micros(life.mul_f64(part))));
+    let renew_at_us = life(token).map(|life| now_us().saturating_add(micros(life.mul_f64(part))));
     Grant {
         access_token: token.text.clone(),
         refresh_token: token.refresh_token.clone().or(grant.refresh_token.clone()),
@@ -483,7 +484,13 @@ pub(super) fn with_token(grant: Grant, token: &AccessToken) -> Grant {
 }
 
 pub(super) fn end_of(token: &AccessToken) -> Option<i64> {
-    token.life.map(|life| now_us().saturating_add(micros(life)))
+    life(token).map(|life| now_us().saturating_add(micros(life)))
+}
+
+/// Returns the life of an answer: that of its access token, or of its ID token if that ends first.
+fn life(token: &AccessToken) -> Option<Duration> {
+    let of_id_token = token.id_token.as_deref().and_then(remaining_life);
+    token.life.into_iter().chain(of_id_token).min()
 }
 
 fn micros(time: Duration) -> i64 {

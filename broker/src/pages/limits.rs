@@ -7,7 +7,8 @@ use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
 use rules::limits::{
-    arguments::*, included::*, oauth::*, own_lists::*, pins::*, sign_ins::*, tokens::*, *,
+    approvals::*, apps::*, arguments::*, included::*, oauth::*, own_lists::*, pins::*, sign_ins::*,
+    tokens::*, *,
 };
 
 use super::assert_current;
@@ -188,6 +189,8 @@ const KEYS: &[(&str, Effect)] = &[
 const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits.rs"),
     include_str!("../../../rules/src/limits/access.rs"),
+    include_str!("../../../rules/src/limits/approvals.rs"),
+    include_str!("../../../rules/src/limits/apps.rs"),
     include_str!("../../../rules/src/limits/arguments.rs"),
     include_str!("../../../rules/src/limits/audit.rs"),
     include_str!("../../../rules/src/limits/included.rs"),
@@ -252,6 +255,11 @@ fn met() -> Vec<Fixed> {
         PINS_PER_BACKEND_MAX Other("the broker does not pin new objects, and modes that hold objects hold them; the log shows it", "");
         SCANNED_BYTES_MAX Other("the broker does not scan the rest, which is a finding", "`mcp_catalog_findings`");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
+        EXTENSION_POOLS_MAX Refused(ErrorKind::TooManyCalls);
+        CAPABILITY_PROBE_WAIT Other("its clients may see tools that they cannot use, until the probe is over", "");
+        CAPABILITY_PROBE_INTERVAL_MIN Other("clients may see new tools that they cannot use, until the next probe", "");
+        ROOTS_MAX Other("the admin API refuses a further root", "");
+        ROOT_NAME_CHARS_MAX Other("the admin API refuses the root", "");
         REFRESH_INTERVAL_MIN Other("clients learn of changes later", "");
         SCHEMA_BYTES_MAX Other(SCHEMA_UNUSED, "");
         SCHEMA_NODES_MAX Other(SCHEMA_UNUSED, "");
@@ -278,6 +286,9 @@ fn met() -> Vec<Fixed> {
         LISTEN_URIS_MAX Refused(ErrorKind::InvalidParams);
         COMPLETION_DEPTH_MAX Refused(ErrorKind::InvalidParams);
         LISTEN_TASKS_MAX Refused(ErrorKind::InvalidParams);
+        APPROVALS_PENDING_PER_PRINCIPAL_MAX Scoped(ErrorKind::ApprovalLimit, "approvals");
+        APPROVALS_PENDING_PER_TENANT_MAX Scoped(ErrorKind::ApprovalLimit, "approvals");
+        APPROVAL_ARGUMENTS_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
         TASK_REQUEST_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
         IDEMPOTENCY_KEY_BYTES_MAX Refused(ErrorKind::InvalidParams);
         TASK_TTL_MIN Other("the task gets this time", "");
@@ -378,7 +389,7 @@ fn met() -> Vec<Fixed> {
 }
 
 /// Internal paces, batch sizes and caches, which no peer meets as a limit.
-const INNER: &str = "POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLICY_PATTERN_BYTES_MAX ACCESS_VIEWS_MAX ACCESS_SUBJECTS_MAX POLICY_REPORT_ROWS_MAX POLICY_REPORT_SAMPLES_MAX POLICY_REPORT_AGE_MAX REVOCATIONS_MAX REVOKED_SUBJECT_BYTES_MAX \
+const INNER: &str = "APPROVAL_TTL_MIN APPROVAL_TTL_DEFAULT APPROVAL_TTL_MAX APPROVAL_WINDOW_MAX APPROVAL_REASON_BYTES_MAX APPROVAL_ID_BYTES APPROVAL_POLL_INTERVAL APPROVAL_POLL_BATCH APPROVAL_ANSWER_MARGIN APPROVAL_KEPT APPROVAL_EXPIRED_KEPT POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLICY_PATTERN_BYTES_MAX ACCESS_VIEWS_MAX ACCESS_SUBJECTS_MAX POLICY_REPORT_ROWS_MAX POLICY_REPORT_SAMPLES_MAX POLICY_REPORT_AGE_MAX REVOCATIONS_MAX REVOKED_SUBJECT_BYTES_MAX \
     LEFT_OUT_LOGGED_MAX PINS_STORED_AT_ONCE FINDINGS_MAX DESCRIPTION_BYTES_USUAL DEFAULT_BYTES_USUAL SESSION_CATALOGS_BYTES_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
     TASK_POLLER_INTERVAL TASK_POLLER_INTERVAL_ALONE TASK_POLLER_BATCH STATUS_MESSAGE_CHARS_MAX STORE_RETRY_FIRST STORE_RETRY_MAX END_RETRY_FIRST \
     TASK_OUTCOME_TRIES TASK_RELEASE_TRIES TASK_OUTCOME_SUSPECT_BYTES COMMIT_SETTLES_WITHIN COMMIT_LOOK_MAX TASK_ORPHAN_SWEEP_INTERVAL \

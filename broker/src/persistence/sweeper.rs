@@ -5,8 +5,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use records::{GrantState, TaskStatus};
-use rules::limits::{SWEEP_EVENTS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX, SWEEP_ROWS};
+use records::{ApprovalState, GrantState, TaskStatus};
+use rules::limits::{
+    SWEEP_EVENTS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX, SWEEP_ROWS,
+    approvals::{APPROVAL_EXPIRED_KEPT, APPROVAL_KEPT},
+};
 use storage::StoreError;
 use tokio::time::sleep;
 
@@ -23,6 +26,7 @@ pub async fn sweep(durable: Arc<Persistence>, config: Arc<Config>, metrics: Arc<
         let sweep = Sweep { durable: &durable, metrics: &metrics };
         // An error is in the log and counted already. The next round does the rest.
         let _later = sweep.count_grants().await;
+        let _later = sweep.approvals().await;
         let _later = sweep.sessions(config.session.idle).await;
         let _later = sweep.tasks().await;
         let _later = sweep.events(config.events.retain).await;
@@ -40,6 +44,27 @@ impl Sweep<'_> {
         for state in GrantState::ALL {
             let count = counts.iter().find(|(counted, _)| *counted == state);
             self.metrics.oauth.grants(state.name(), count.map_or(0, |(_, count)| *count));
+        }
+        Ok(())
+    }
+
+    async fn approvals(&self) -> Result<(), StoreError> {
+        let store = &self.durable.store;
+        for _ in 0..SWEEP_ROUNDS_MAX {
+            let expired =
+                self.durable.ask("expire_approvals", store.expire_approvals(SWEEP_ROWS)).await?;
+            self.metrics.approvals.expired(expired);
+            let removing = store.remove_approvals(APPROVAL_KEPT, APPROVAL_EXPIRED_KEPT, SWEEP_ROWS);
+            let removed = self.durable.ask("remove_approvals", removing).await?;
+            self.metrics.expired("approvals", removed);
+            if expired.max(removed) < u64::from(SWEEP_ROWS) {
+                break;
+            }
+        }
+        let counts = self.durable.ask("approval_counts", store.approval_counts()).await?;
+        for state in ApprovalState::ALL {
+            let count = counts.iter().find(|(counted, _)| *counted == state);
+            self.metrics.approvals.stored(state, count.map_or(0, |(_, count)| *count));
         }
         Ok(())
     }

@@ -4,20 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use protocol::ids::{BackendId, TaskId, TenantId};
+use protocol::ids::{ApprovalId, BackendId, TaskId, TenantId};
 use records::{
-    AdminChange, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
+    AdminChange, ApprovalLimits, ApprovalListPosition, ApprovalOpening, ApprovalRecord,
+    ApprovalState, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
     AuditRetentionTerms, AuditTruncation, BackendRecord, FullTask, GrantKey, GrantRecord,
     GrantState, KeyRecord, LeaseRenewal, NodeName, NodeRecord, OperatorRecord, PinDefinitions,
     PinKey, PinSighting, PolicyRecord, RevocationRecord, SecretKey, SessionClaimOutcome,
-    SessionIdentity, SessionKey, StoredAuditRecord, StoredGrant, StoredPin, StoredSession,
-    StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition,
-    TaskStatus, TaskTransition, TenantRecord, TokenIssuerRecord, UnchainedAudit, WriteOp,
-    WriteOutcome,
+    SessionIdentity, SessionKey, StoredApproval, StoredAuditRecord, StoredGrant, StoredPin,
+    StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput,
+    TaskListPosition, TaskStatus, TaskTransition, TenantRecord, TokenIssuerRecord, UnchainedAudit,
+    WriteOp, WriteOutcome,
 };
 use storage::{
-    AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore, PinStore,
-    SessionStore, SqliteStore, StoreError, TaskStore,
+    ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
+    PinStore, SessionStore, SqliteStore, StoreError, TaskStore,
 };
 
 /// Fate of a call.
@@ -314,6 +315,49 @@ impl GrantStore for Meddled {
     }
     async fn take_secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.take_secret(key).await
+    }
+}
+
+#[async_trait]
+impl ApprovalStore for Meddled {
+    async fn open_approval(
+        &self,
+        record: &ApprovalRecord,
+        limits: ApprovalLimits,
+    ) -> Result<ApprovalOpening, StoreError> {
+        self.inner.open_approval(record, limits).await
+    }
+    async fn approval(&self, id: &ApprovalId) -> Result<Option<StoredApproval>, StoreError> {
+        self.inner.approval(id).await
+    }
+    async fn use_approval(&self, id: &ApprovalId, user: &str) -> Result<bool, StoreError> {
+        self.inner.use_approval(id, user).await
+    }
+    async fn settled_approvals(&self, ids: &[ApprovalId]) -> Result<Vec<ApprovalId>, StoreError> {
+        self.inner.settled_approvals(ids).await
+    }
+    async fn approvals_of(
+        &self,
+        tenant: &TenantId,
+        state: Option<ApprovalState>,
+        after: Option<&ApprovalListPosition>,
+        limit: u32,
+    ) -> Result<Vec<StoredApproval>, StoreError> {
+        self.inner.approvals_of(tenant, state, after, limit).await
+    }
+    async fn approval_counts(&self) -> Result<Vec<(ApprovalState, u64)>, StoreError> {
+        self.inner.approval_counts().await
+    }
+    async fn expire_approvals(&self, limit: u32) -> Result<u64, StoreError> {
+        self.inner.expire_approvals(limit).await
+    }
+    async fn remove_approvals(
+        &self,
+        age: Duration,
+        expired_age: Duration,
+        limit: u32,
+    ) -> Result<u64, StoreError> {
+        self.inner.remove_approvals(age, expired_age, limit).await
     }
 }
 

@@ -32,6 +32,7 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
             credentials: Credentials::default(),
             auth: Default::default(),
             resources: Default::default(),
+            roots: Default::default(),
             tools: Default::default(),
             sandbox: Default::default(),
             pins: Default::default(),

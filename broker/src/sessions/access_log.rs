@@ -31,8 +31,14 @@ pub(super) fn note(metrics: &Metrics, tenant: &Tenant, subject: &Subject, check:
     });
     let (rule, principal) = (noted.rule.as_deref(), subject.principal.as_str());
     let (object, verdict) = (noted.object.as_str(), noted.verdict.name());
-    if noted.verdict != Verdict::Allow {
-        tracing::info!(tenant = %tenant.id, principal, object, verdict, rule, "the access policy refuses a request");
+    match noted.verdict {
+        Verdict::Allow => {}
+        Verdict::Approve => {
+            tracing::debug!(tenant = %tenant.id, principal, object, verdict, rule, "the access policy asks for an approval");
+        }
+        Verdict::Deny | Verdict::Challenge => {
+            tracing::info!(tenant = %tenant.id, principal, object, verdict, rule, "the access policy refuses a request");
+        }
     }
     if let Some((would, rule)) = &noted.shadow {
         metrics.access.shadowed(*would);

@@ -5,10 +5,12 @@
 //!
 //! - the backend's answer
 //! - a refusal
+//! - a result that it lacks the approval of a person
 //! - a timeout
 //! - no answer, after the client's cancellation
 
 mod answer;
+mod approval;
 mod asker;
 mod call_future;
 mod interrupt;
@@ -36,6 +38,7 @@ use protocol::{
     method::Method,
 };
 use rules::{
+    approvals::ApprovalNotice,
     deadlines::CallDeadline,
     event_log::EventKind,
     exposure::ResourceUris,
@@ -44,7 +47,10 @@ use rules::{
     tasks::is_tool_error,
 };
 
-use self::interrupt::{Interrupt, InterruptReason};
+use self::{
+    approval::CallApproval,
+    interrupt::{Interrupt, InterruptReason},
+};
 pub use self::{
     call_future::CallFuture,
     task_handoff::{OfferedTask, TaskHandoff},
@@ -101,6 +107,8 @@ pub struct Call {
     sent_ms: AtomicU64,
     /// The request as the log, its trace and the audit log record it.
     pub observed: Option<Arc<RequestTelemetry>>,
+    /// The approval that the call needs, if it needs one.
+    approval: OnceLock<Box<CallApproval>>,
     /// Handoff to a task. Present if the client accepts a task as the answer.
     pub task_handoff: Option<TaskHandoff>,
     /// Headers of the request that repeat arguments which no schema known here names.
@@ -127,6 +135,8 @@ impl Drop for SettleOnPanic<'_> {
 #[derive(Debug)]
 pub enum CallOutcome {
     Answered(Message, ResourceUris),
+    /// The call was not sent.
+    NotApproved(ApprovalNotice),
     Refused(Refusal),
     Cancelled,
     TimedOut,
@@ -174,6 +184,7 @@ impl Call {
             sent: Mutex::new(None),
             sent_ms: AtomicU64::new(0),
             observed: request::current(),
+            approval: OnceLock::new(),
             task_handoff: (session.accepts_tasks && method == Method::ToolsCall)
                 .then(TaskHandoff::default),
             forwarded_headers: OnceLock::new(),
@@ -250,6 +261,11 @@ impl Call {
             // The check is rare and on the heap, because it would make every call's future larger.
             Box::pin(check.run()).await?;
         }
+        if self.is_held()
+            && let Some(notice) = Box::pin(self.pass_approval()).await?
+        {
+            return Ok(CallOutcome::NotApproved(notice));
+        }
         let backend = self
             .registered_backend
             .as_ref()
@@ -258,7 +274,7 @@ impl Call {
         backend.earn_retry();
         let (principal, session) = (&self.session.caller.principal, &self.session.key);
         let caller = self.session.tenant.call_owner(principal, session);
-        let _room = backend.acquire_permit(caller, self.started + self.deadline.idle).await?;
+        let _room = backend.acquire_permit(caller, self.permit_due()).await?;
         let mut retries = 0;
         loop {
             let (attempt, refusal) = match self.attempt(message, edits).await {
@@ -343,7 +359,7 @@ impl Call {
         match ending {
             CallOutcome::TimedOut => self.report_timeout(),
             CallOutcome::Cancelled => self.report_abandoned(),
-            CallOutcome::Answered(..) | CallOutcome::Refused(_) => {}
+            CallOutcome::Answered(..) | CallOutcome::NotApproved(_) | CallOutcome::Refused(_) => {}
         }
         let _settling = self.session.close_request(&self.client_id);
         match self.answer(ending) {
@@ -453,6 +469,7 @@ fn outcome(method: Method, ending: &CallOutcome) -> RequestOutcome {
         {
             RequestOutcome::ToolError
         }
+        CallOutcome::NotApproved(_) => RequestOutcome::ToolError,
         CallOutcome::Answered(..) => RequestOutcome::Ok,
         CallOutcome::Refused(_) => RequestOutcome::Refused,
         CallOutcome::Cancelled => RequestOutcome::Cancelled,

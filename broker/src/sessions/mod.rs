@@ -1,9 +1,11 @@
 //! Sessions with their calls, streams and tasks, and stateless clients. They stand on [`crate::backends`].
 //!
-//! From bottom to top: streams; sessions; calls; tasks; [`submit`], which takes requests; stateless clients.
+//! From bottom to top: streams; sessions; approvals; calls; tasks; [`submit`], which takes requests; stateless clients.
 
 pub mod access_doors;
 mod access_log;
+pub mod approval_waits;
+pub mod approvals;
 pub mod call;
 pub mod deadline_list;
 pub mod registry;

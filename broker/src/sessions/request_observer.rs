@@ -71,6 +71,7 @@ impl RequestObserver<'_> {
                 .map(|span| Bytes::copy_from_slice(span.of(&message.frame))),
             backend: None,
             definition: None,
+            approval: None,
             begun: Instant::now(),
             at: jiff::Timestamp::now(),
             client: request::inbound_client(),

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    approval_waits::ApprovalWaits,
     deadline_list::{DeadlineList, Expirable},
     registry::SessionRegistry,
     stream::UnreadBudget,
@@ -26,6 +27,8 @@ pub struct Shared {
     pub unread_budget: Arc<UnreadBudget>,
     /// Calls in flight, by deadline.
     pub deadlines: Arc<DeadlineList<dyn Expirable>>,
+    /// Calls and tasks that wait for the approval of a person.
+    pub approval_waits: Arc<ApprovalWaits>,
 }
 
 impl Shared {
@@ -39,6 +42,7 @@ impl Shared {
             registry: SessionRegistry::default(),
             task_host: OnceLock::new(),
             deadlines: Arc::default(),
+            approval_waits: Arc::default(),
         })
     }
 }

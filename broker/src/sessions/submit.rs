@@ -26,6 +26,7 @@ use protocol::{
 };
 use rules::{
     access::{AccessCheck, ObjectKind},
+    catalog::ListKind,
     endpoint::Endpoint,
     event_log::EventKind,
     routing::{self, Decision, Plan, TaskQuestion},
@@ -34,6 +35,7 @@ use rules::{
 
 use super::{
     access_doors, access_log,
+    approvals::HeldCall,
     call::{Call, CallFuture},
     session::{
         CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
@@ -135,6 +137,9 @@ fn dispatch(
     let is_open = access_doors::is_open(message.method.name());
     let view = snapshot.view(&subject).filter(|_| !is_open);
     let catalog = view.as_ref().map_or(&snapshot.full, |view| &view.catalog);
+    let listed =
+        ListKind::of_method(message.method).map(|_| catalog.offered_to(session.question_kinds));
+    let catalog = listed.as_ref().unwrap_or(catalog);
     let decide = |message: &Message, access: Option<&AccessCheck<'_>>| {
         let (endpoint, advertised) = (&session.endpoint, &session.advertised);
         routing::decide(message, endpoint, advertised, session.version, catalog, access)
@@ -145,9 +150,13 @@ fn dispatch(
         access_log::note(&session.shared.metrics, &session.tenant, &subject, access);
     }
     let mut decision = decided.map_err(|refusal| unavailable_if_unlisted(session, refusal))?;
-    if matches!(&decision, Decision::Forward(plan) if plan.drop_task) {
+    if let Decision::Forward(plan) = &mut decision
+        && plan.drop_task
+    {
+        let approval = plan.approval.take();
         message = without_own_meta(&without_task(message)?, |_| false)?;
         decision = decide(&message, None)?; // the edits are places in the bytes that changed
+        decision.set_approval(approval);
     }
     // The policy, rates and permits are those of this backend, even if another of that name
     // replaces it meanwhile.
@@ -230,11 +239,15 @@ fn start_call(
     plan: Plan,
     (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
 ) -> Result<CallFuture, Refusal> {
+    let held = HeldCall::of_plan(session, &message, &plan)?;
     let Plan { backend, edits, names, .. } = plan;
     let RequestContext { id, stream, started_at: begun, .. } = request;
     observation::note_backend(session, &backend, names.tool().map(|tool| tool.name.as_str()));
     let call =
         Call::new(&message, id.clone(), session, stream, (backend, home), names.tool(), begun);
+    if let Some(held) = held {
+        call.hold(held);
+    }
     session.open_request(id, InFlight::Call(call.clone()))?;
     // Each future goes to the heap first, because the wrapper around it would move it several
     // times.

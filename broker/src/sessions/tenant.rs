@@ -31,7 +31,7 @@ use rules::{
 use super::{access_doors, session::Session, shared::Shared, tenant_access::TenantCatalog};
 use crate::{
     admission::{concurrency_limit::TenantShare, rate_limiter::RateScope},
-    backends::{backend::Backend, backend_admission::CallOwner, catalog_refresh::CatalogOwner},
+    backends::{backend::Backend, backend_admission::CallOwner, catalog_owner::CatalogOwner},
     config::{MessageWire, spec::TenantSpec},
 };
 
@@ -232,8 +232,11 @@ impl Tenant {
             .into_iter()
             .filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?)))
             .collect();
-        let catalog =
-            Arc::new(Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists));
+        let catalog = Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists);
+        let catalog = Arc::new(match self.shared.config.compat.app_names {
+            true => catalog,
+            false => catalog.without_app_names(),
+        });
         let next = Arc::new(TenantCatalog::new(catalog, self.policy.load_full()));
         let before = self.catalog.swap(next.clone());
         self.announce_changes(&before, &next);
@@ -252,7 +255,9 @@ impl Tenant {
                 continue;
             }
             let subject = session.subject();
-            let (old, new) = (before.visible(&subject), next.visible(&subject));
+            let kinds = session.question_kinds;
+            let [old, new] =
+                [before, next].map(|catalog| catalog.visible(&subject).offered_to(kinds));
             let key = (session.endpoint.clone(), [Arc::as_ptr(&old), Arc::as_ptr(&new)]);
             let lists =
                 changed.entry(key).or_insert_with(|| new.changed_lists(&old, &session.endpoint));

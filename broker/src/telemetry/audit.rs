@@ -10,7 +10,10 @@ use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use opentelemetry::TraceId;
-use protocol::{ids::BackendId, method::Method};
+use protocol::{
+    ids::{ApprovalId, BackendId},
+    method::Method,
+};
 use records::{AuditKind, AuditRecord};
 use rules::{
     catalog::DefinitionDigest,
@@ -57,6 +60,8 @@ pub struct AuditDraft {
     pub arguments: Option<Bytes>,
     pub backend: Option<BackendId>,
     pub definition: Option<DefinitionDigest>,
+    /// The approval by which the request passed, or that it waited for.
+    pub approval: Option<ApprovalId>,
     pub begun: Instant,
     pub at: jiff::Timestamp,
     /// Address of the client, if its wire has one.
@@ -101,6 +106,7 @@ impl AuditDraft {
                 .map(|target| masked(&target).chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
             backend: self.backend.map(|backend| backend.to_string()),
             definition: self.definition.map(|definition| format!("sha256:{}", hex(&definition))),
+            approval: self.approval.map(|approval| approval.to_string()),
             arguments_digest: arguments.map(digest_of),
             arguments: arguments
                 .filter(|_| self.how == AuditLevel::Arguments)
@@ -139,6 +145,7 @@ pub fn sign_in_failures(report: &FailureReport, node: &str) -> AuditRecord {
         target: Some(series.plane.name().to_owned()),
         backend: None,
         definition: None,
+        approval: None,
         arguments_digest: None,
         arguments: None,
         before: None,

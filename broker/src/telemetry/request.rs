@@ -12,7 +12,10 @@ use std::{
 use http::HeaderMap;
 use opentelemetry::TraceId;
 use parking_lot::{Mutex, MutexGuard};
-use protocol::{error::ErrorKind, ids::BackendId};
+use protocol::{
+    error::ErrorKind,
+    ids::{ApprovalId, BackendId},
+};
 use rules::catalog::DefinitionDigest;
 
 pub use super::inbound_context::{
@@ -94,6 +97,13 @@ impl RequestTelemetry {
             draft.definition = definition;
         }
         let _first = self.backend.set(backend.clone());
+    }
+
+    /// Stores the approval by which the request passes, or that it waits for.
+    pub fn note_approval(&self, approval: &ApprovalId) {
+        if let Some(draft) = &mut *self.draft() {
+            draft.approval = Some(approval.clone());
+        }
     }
 
     /// Returns whether the audit log will record the request.

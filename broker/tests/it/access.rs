@@ -411,3 +411,21 @@ async fn a_declared_policy_is_in_force_and_can_only_be_changed_in_the_file() {
     let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     assert_eq!(client.tool_names().await, ["b__read"]);
 }
+
+#[tokio::test]
+async fn a_task_of_a_permitted_tool_is_visible_to_its_client_behind_a_policy() {
+    let backend = FakeBackend::start().await;
+    backend.tool("job", |_| async { Reply::text("done") });
+    let broker = started(&backend).await;
+    put(&broker, &json!({"default": "deny", "rules": [{"id": "j", "effect": "allow", "objects": {"tools": ["b/job"]}}]})).await;
+    let bearer = key(&broker, json!({})).await;
+    for (path, name) in [("/mcp", "b__job"), ("/mcp/b", "job")] {
+        let client = broker.client(path).bearer(&bearer).connected(json!({})).await;
+        let task = start(&client, name).await;
+        wait_status(&client, &task, "completed").await;
+        let outcome = client.result("tasks/result", json!({"taskId": task})).await;
+        assert_eq!(outcome["content"][0]["text"], "done", "{outcome}");
+        let listed = client.list_all("tasks/list", "tasks").await;
+        assert!(listed.iter().any(|listed| listed["taskId"] == task.as_str()), "{listed:?}");
+    }
+}

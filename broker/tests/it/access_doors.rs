@@ -3,16 +3,16 @@
 
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
-use testkit::{EventReader, FakeBackend, Reply, TestBroker, TestClient, backend::tool};
+use testkit::{EventReader, FakeBackend, Reply, TestBroker, TestClient, backend::tool, eventually};
 
 use crate::{
-    builder, kind,
+    approvals, builder, kind,
     stateless::Modern,
     tasks::{start, wait_status},
 };
 
 /// The doors, by their names in the broker. Doors of requests are called like their method.
-const DOORS: [&str; 17] = [
+const DOORS: [&str; 19] = [
     "tools/list",
     "prompts/list",
     "resources/list",
@@ -30,6 +30,8 @@ const DOORS: [&str; 17] = [
     "notifications/resources/updated",
     "subscriptions/listen",
     "endpoint",
+    "approvals",
+    "approved calls",
 ];
 
 /// A broker with hidden objects, and a guest that has used one of each before they were hidden.
@@ -46,10 +48,10 @@ struct Scene {
 
 async fn hidden_backend() -> FakeBackend {
     let backend = FakeBackend::start().await;
-    for name in ["open", "secret", "job"] {
+    for name in ["open", "secret", "job", "pay"] {
         backend.tool(name, |_| async { Reply::text("done") });
     }
-    backend.list("tools", vec![tool("open"), tool("secret"), tool("job")]);
+    backend.list("tools", vec![tool("open"), tool("secret"), tool("job"), tool("pay")]);
     backend.list("prompts", vec![json!({"name": "open"}), json!({"name": "secret"})]);
     let resource = |uri: &str| json!({"uri": uri, "name": uri});
     backend.list("resources", vec![resource("file:///open"), resource("file:///secret")]);
@@ -92,6 +94,7 @@ impl Scene {
             client.result("resources/subscribe", json!({"uri": uri})).await;
         }
         let policy = json!({"rules": [
+            {"id": "pays", "effect": "approve", "subjects": {"groups": ["guests"]}, "objects": {"tools": ["b/pay"]}},
             {"id": "names", "effect": "deny", "subjects": {"groups": ["guests"]}, "objects": {
                 "tools": ["b/secret", "b/job"], "prompts": ["b/secret"], "resources": ["b/file:///secret*"]}},
             {"id": "h", "effect": "deny", "subjects": {"groups": ["guests"]}, "objects": {"backends": ["h"]}},
@@ -144,6 +147,8 @@ impl Scene {
                 let client = self.broker.client("/mcp/h").bearer(&self.key);
                 client.post(crate::initialize_body("2025-11-25")).await.status == 404
             }
+            "approvals" => self.waits_everywhere().await,
+            "approved calls" => self.is_denied_after_its_approval().await,
             other => panic!("no probe for {other}"),
         }
     }
@@ -156,6 +161,55 @@ impl Scene {
             ["tool_not_found", "prompt_not_found", "resource_not_found"].contains(&kind)
         });
         is_refused && self.backend.recorded_of(method).len() == before
+    }
+
+    /// Returns whether no call of a tool that needs an approval reaches its backend: at both
+    /// endpoints, in a batch, as a task and without a session.
+    async fn waits_everywhere(&self) -> bool {
+        let before = self.backend.count(|seen| seen.calls("pay"));
+        for (path, name) in [("/mcp", "b__pay"), ("/mcp/b", "pay")] {
+            let old = self.broker.client(path).bearer(&self.key);
+            old.initialize("2025-03-26", json!({})).await;
+            let call = |id: u64| {
+                let params = json!({"name": name, "arguments": {"batch": id, "path": path}});
+                json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+            };
+            let _waits = old.begin_raw(json!(101), json!([call(101), call(102)]).to_string());
+            let client = self.broker.client(path).bearer(&self.key).connected(json!({})).await;
+            let _waits = client.begin_call(name, json!({"path": path}));
+            let task = json!({"name": name, "arguments": {"task": path}, "task": {"ttl": 60_000}});
+            client.result("tools/call", task).await;
+            let stateless = Modern::of(&self.broker, path).bearer(&self.key);
+            stateless.call(name, json!({"stateless": path})).await;
+        }
+        let ended = eventually("each call to wait or to leave", || async {
+            let pending = approvals::list(&self.broker.admin(), "pending").await.len();
+            let sent = self.backend.count(|seen| seen.calls("pay")) - before;
+            if pending + sent >= 10 { Ok(sent) } else { Err((pending, sent)) }
+        })
+        .await;
+        ended == 0
+    }
+
+    /// Returns whether a rule that denies a waiting call wins over its approval.
+    async fn is_denied_after_its_approval(&self) -> bool {
+        let call = self.native.begin_call("pay", json!({"late": true}));
+        let is_late = |listed: &[Value]| {
+            let late = |approval: &&Value| approval["arguments"]["late"] == true;
+            listed.iter().find(late).map(|approval| approval["id"].as_str().unwrap().to_owned())
+        };
+        let id = eventually("the call to wait", || async {
+            let listed = approvals::list(&self.broker.admin(), "pending").await;
+            is_late(&listed).ok_or(listed)
+        })
+        .await;
+        let policy =
+            json!({"rules": [{"id": "no", "effect": "deny", "objects": {"tools": ["b/pay"]}}]});
+        let (status, _) =
+            self.broker.admin().put("/admin/v1/tenants/default/policy", &policy).await;
+        assert_eq!(status, 200);
+        assert_eq!(approvals::decide(&self.broker.admin(), &id, "approve").await.0, 200);
+        call.response().await.value.get("error").is_some()
     }
 
     /// Returns whether an update of the hidden resource stays away. The update of another resource

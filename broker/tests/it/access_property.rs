@@ -1,5 +1,7 @@
 //! What a list shows can be used, and nothing else, for random policies and subjects: on every
-//! wire, on both endpoints and in both eras.
+//! wire, on both endpoints and in both eras. A call that needs an approval reaches no backend.
+
+use std::collections::HashMap;
 
 use futures_util::future::join_all;
 use proptest::{prelude::*, strategy::ValueTree as _, test_runner::TestRunner};
@@ -21,10 +23,13 @@ fn rule() -> impl Strategy<Value = Value> {
     let names = || prop::option::of(prop::collection::vec("[a-c]?\\*?[a-b]", 1..3));
     let uris = prop::option::of(prop::collection::vec("file:///[a-b]/[a-b]?\\*?", 1..3));
     let classes = prop::option::of(prop::sample::select(vec!["read", "write", "destructive"]));
-    (groups, names(), names(), uris, classes, any::<[bool; 2]>()).prop_map(
-        |(groups, tools, prompts, uris, class, [allows, shadow])| {
+    let effects = prop::sample::select(vec!["allow", "deny", "approve"]);
+    (groups, names(), names(), uris, classes, effects, any::<bool>()).prop_map(
+        |(groups, tools, prompts, uris, class, effect, shadow)| {
             let mut objects = serde_json::Map::new();
             for (member, names) in [("tools", tools), ("prompts", prompts), ("resources", uris)] {
+                // Approvals are for tools.
+                let names = names.filter(|_| effect != "approve" || member == "tools");
                 if let Some(names) = names {
                     let named: Vec<_> = names.iter().map(|name| format!("b/{name}")).collect();
                     objects.insert(member.to_owned(), named.into());
@@ -33,7 +38,7 @@ fn rule() -> impl Strategy<Value = Value> {
             if let Some(class) = class {
                 objects.insert("classes".to_owned(), json!([class]));
             }
-            let mut rule = json!({"effect": if allows { "allow" } else { "deny" }});
+            let mut rule = json!({"effect": effect});
             if !objects.is_empty() {
                 rule["objects"] = Value::Object(objects);
             }
@@ -81,6 +86,7 @@ enum Client {
 /// A client on one wire, and the endpoint that it uses.
 struct Seat {
     place: String,
+    groups: &'static [&'static str],
     is_native: bool,
     client: Client,
 }
@@ -96,7 +102,7 @@ impl Seat {
 
     /// Compares each list with the use of everything that could be on it. Returns how many objects
     /// were listed, and how many were not.
-    async fn compare(&self) -> (usize, usize) {
+    async fn compare(&self, verdicts: &Verdicts) -> (usize, usize) {
         let (prefix, scheme) = if self.is_native { ("", "") } else { ("b__", "b+") };
         let mut counts = (0, 0);
         for (list, member, key, names, method, prefix) in [
@@ -118,8 +124,8 @@ impl Seat {
             };
             let listed: Vec<&str> =
                 entries.iter().filter_map(|entry| entry[key].as_str()).collect();
-            for name in names {
-                let name = format!("{prefix}{name}");
+            for native in names {
+                let name = format!("{prefix}{native}");
                 let answer = self.answer(method, json!({key: name})).await;
                 let is_listed = listed.contains(&name.as_str());
                 assert_eq!(
@@ -131,11 +137,38 @@ impl Seat {
                 let kind = answer["error"]["data"]["kind"].as_str().unwrap_or_default();
                 let is_hidden = kind.ends_with("not_found") || kind == "capability_missing";
                 assert!(is_listed || is_hidden, "{}: {answer}", self.place);
+                if method == "tools/call" && is_listed {
+                    let is_executed = answer["result"]["content"][0]["text"] == "done";
+                    let verdict = verdicts[&(self.groups, *native)].as_str();
+                    assert!(["allow", "approve"].contains(&verdict), "{}: {verdict}", self.place);
+                    let is_allowed = verdict == "allow";
+                    assert_eq!(is_executed, is_allowed, "{} {name}: {answer}", self.place);
+                }
                 counts = (counts.0 + usize::from(is_listed), counts.1 + usize::from(!is_listed));
             }
         }
         counts
     }
+}
+
+/// What the policy decides about the tools, by groups and tool.
+type Verdicts = HashMap<(&'static [&'static str], &'static str), String>;
+
+const GROUPS: [&[&str]; 3] = [&[], &["a"], &["a", "b"]];
+
+async fn verdicts(broker: &TestBroker) -> Verdicts {
+    let mut verdicts = Verdicts::new();
+    for groups in GROUPS {
+        for tool in TOOLS {
+            let object = format!("b/{tool}");
+            let asked = json!({"as": {"groups": groups}, "method": "tools/call", "object": object});
+            let path = "/admin/v1/tenants/default/policy/check";
+            let (status, answer) = broker.admin().post(path, &asked).await;
+            assert_eq!(status, 200, "{answer}");
+            verdicts.insert((groups, tool), answer["verdict"].as_str().unwrap().to_owned());
+        }
+    }
+    verdicts
 }
 
 async fn key(broker: &TestBroker, groups: &[&str]) -> String {
@@ -146,13 +179,23 @@ async fn key(broker: &TestBroker, groups: &[&str]) -> String {
 }
 
 /// Opens a client of this key on every wire, on `/mcp` and on `/mcp/b`.
-async fn seats(broker: &TestBroker, authority: &Authority, key: &str) -> Vec<Seat> {
+async fn seats(
+    broker: &TestBroker,
+    authority: &Authority,
+    groups: &'static [&'static str],
+) -> Vec<Seat> {
+    let key = &key(broker, groups).await;
     let mut seats = Vec::new();
     let bearer = format!("Bearer {key}");
     let headers = [("authorization", bearer.as_str())];
     for (is_native, end) in [(false, ""), (true, "/b")] {
         let mut add = |wire: &str, client: Client| {
-            seats.push(Seat { place: format!("{wire}{end} {key}"), is_native, client });
+            seats.push(Seat {
+                place: format!("{wire}{end} {groups:?}"),
+                groups,
+                is_native,
+                client,
+            });
         };
         let path = format!("/mcp{end}");
         let client = broker.client(&path).bearer(key).connected(json!({})).await;
@@ -186,16 +229,18 @@ async fn what_is_listed_is_usable_and_nothing_else_on_every_wire() {
         .config(json!({
             "listen": {"tcp": "127.0.0.1:0", "quic": "127.0.0.1:0"},
             "tls": {"cert_file": signed.cert, "key_file": signed.key},
+            // A call that waits for an approval answers at three quarters of its time.
+            "timeouts": {"call": "400ms"},
         }))
         .backend("default", "b", backend.spec())
         .start()
         .await;
     let mut all = Vec::new();
-    for groups in [&[][..], &["a"], &["a", "b"]] {
-        all.extend(seats(&broker, &authority, &key(&broker, groups).await).await);
+    for groups in GROUPS {
+        all.extend(seats(&broker, &authority, groups).await);
     }
     let mut runner = TestRunner::deterministic();
-    let (mut listed, mut hidden, mut tried) = (0, 0, 0);
+    let (mut listed, mut hidden, mut tried, mut held) = (0, 0, 0, 0);
     while tried < POLICIES {
         let policy = policy().new_tree(&mut runner).unwrap().current();
         let path = "/admin/v1/tenants/default/policy";
@@ -205,10 +250,13 @@ async fn what_is_listed_is_usable_and_nothing_else_on_every_wire() {
         }
         assert!([200, 201].contains(&status), "{policy}: {answer}");
         tried += 1;
-        let compared = join_all(all.iter().map(Seat::compare)).await;
+        let verdicts = verdicts(&broker).await;
+        held += verdicts.values().filter(|verdict| *verdict == "approve").count();
+        let compared = join_all(all.iter().map(|seat| seat.compare(&verdicts))).await;
         for (shown, kept) in compared {
             (listed, hidden) = (listed + shown, hidden + kept);
         }
     }
     assert!(listed > 500 && hidden > 500, "{listed} listed, {hidden} hidden");
+    assert!(held > 10, "{held} decisions ask for an approval");
 }

@@ -177,6 +177,11 @@ async fn tenants_keys_backends_and_sessions_from_a_shell() {
     assert!(ok(&["key", "list", "--tenant", "acme"]).await.contains(key["id"].as_str().unwrap()));
     ok(&["key", "revoke", key["id"].as_str().unwrap(), "--tenant", "acme"]).await;
     assert_eq!(client.post(crate::request(1, "ping", json!({}))).await.status, 401);
+    let root = ["b", "file:///srv/a", "--tenant", "acme"];
+    let added = ok(&[&["backend", "root", "add"], &root[..], &["--name", "A"]].concat()).await;
+    assert!(added.contains("file:///srv/a") && added.contains('A'), "{added}");
+    let removed = ok(&[&["backend", "root", "remove"], &root[..]].concat()).await;
+    assert!(removed.contains("file:///srv/a"), "{removed}");
     ok(&["backend", "remove", "b", "--tenant", "acme"]).await;
     ok(&["tenant", "remove", "acme"]).await;
     assert_ne!(

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
-use testkit::{Collector, eventually};
+use serde_json::{Value, json};
+use testkit::{AuthorizationServer, Collector, eventually};
 
 use crate::{
     accounts::{Browser, World, between, call, member, outputs, parameter, places_of},
@@ -230,4 +230,80 @@ async fn tokens_of_users_are_in_no_output_and_in_no_file() {
     }
     let secrets: Vec<&str> = secrets.iter().map(String::as_str).collect();
     assert_eq!(places_of(&secrets, &outputs(&broker, &collector.spans()).await), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
+    let world = World::start(3600).await;
+    let issuer = AuthorizationServer::start().await;
+    issuer.set_metadata(json!({"code_challenge_methods_supported": ["S256"], "authorization_response_iss_parameter_supported": true}));
+    let sign_in =
+        json!({"sign_in": {"client_id": "pages", "client_secret": "the-secret-of-the-pages"}});
+    let broker = builder()
+        .single_process()
+        .auth_required()
+        .admin_token("operator-of-tests")
+        .config(issuer.config("default", sign_in))
+        .start()
+        .await;
+    assert_eq!(broker.admin().put_backend("default", "b", &world.spec()).await.0, 201);
+    let client = broker.client("/mcp").bearer(&issuer.token("ann")).connected(json!({})).await;
+    assert!(call(&client, "b__connect").await.to_string().contains("/connect/b"));
+
+    // The page offers the issuer, and leads there with a form of its own only.
+    let begin = |browser: Browser| async move {
+        let page = browser.send("GET", "/connect/b", "").await.text().await;
+        assert!(page.contains("Sign in at"), "{page}");
+        let proof = between(&page, "name=\"proof\" value=\"", "\"").unwrap();
+        let name = between(&page, "name=\"issuer\" value=\"", "\"").unwrap();
+        let form = |proof: &str| format!("issuer={name}&backend=b&proof={proof}");
+        assert_eq!(browser.send("POST", "/connect", &form("x")).await.status, 403);
+        let sent = browser.send("POST", "/connect", &form(proof)).await;
+        let place = sent.header("location").unwrap().to_owned();
+        (browser, place)
+    };
+    let from = issuer.issuer().replace(':', "%3A").replace('/', "%2F");
+    let (browser, request) = begin(Browser::new(&broker)).await;
+    assert_eq!(parameter(&request, "scope").as_deref(), Some("openid"));
+    let answers = |request: &str, changes: Value| {
+        let mut claims = json!({"aud": "pages", "nonce": parameter(request, "nonce")});
+        claims.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        let token = issuer.token_with("ann", claims);
+        issuer.answer_tokens(Arc::new(move |_, _| {
+            (200, json!({"access_token": "x", "token_type": "Bearer", "id_token": token}))
+        }));
+    };
+    answers(&request, json!({}));
+    let thief = Browser::new(&broker);
+    assert_eq!(thief.answer(&request, &format!("&code=c&iss={from}")).await, 403);
+    assert_eq!(browser.answer(&request, &format!("&code=c&iss={from}")).await, 303);
+    assert_eq!(browser.answer(&request, &format!("&code=c&iss={from}")).await, 403, "once");
+    assert_eq!(browser.connect().await, 200);
+    let (_, list) = broker.admin().get("/admin/v1/tenants/default/connections").await;
+    assert_eq!(list["connections"][0]["principal"], json!(format!("{} ann", issuer.issuer())));
+    eventually("the tools", || async {
+        let told = client.result("tools/list", json!({})).await;
+        if told.to_string().contains("b__echo") { Ok(()) } else { Err(told) }
+    })
+    .await;
+    assert_ne!(call(&client, "b__echo").await["isError"], true);
+    let asked = issuer.take_token_requests();
+    assert!(member(&asked[0], "code_verifier").is_some());
+    assert!(asked[0].authorization.as_deref().unwrap().starts_with("Basic "));
+
+    // What does not prove the person signs no browser in.
+    for (changes, iss) in [
+        (json!({"aud": "other"}), from.as_str()),
+        (json!({"aud": ["pages", "other"]}), from.as_str()),
+        (json!({"nonce": "another"}), from.as_str()),
+        (json!({"iss": "https://evil.example"}), from.as_str()),
+        (json!({"exp": 1}), from.as_str()),
+        (json!({}), "https%3A%2F%2Fevil.example"),
+    ] {
+        let (browser, request) = begin(Browser::new(&broker)).await;
+        answers(&request, changes.clone());
+        let status = browser.answer(&request, &format!("&code=c&iss={iss}")).await;
+        assert!([403, 502].contains(&status), "{changes} {iss}: {status}");
+        assert!(browser.send("GET", "/connect/b", "").await.text().await.contains("Sign in at"));
+    }
 }

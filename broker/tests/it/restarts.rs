@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::{
-    EventReader, FakeBackend, Gate, Reply, TestBroker, TestClient, backend::tool, eventually,
+    AdminClient, EventReader, FakeBackend, Gate, Reply, TestBroker, TestClient, backend::tool,
+    eventually,
 };
 
 use crate::{builder, kind, refused, request, session_lists, text_of};
@@ -61,8 +62,7 @@ async fn writes(broker: &TestBroker) -> f64 {
 }
 
 /// Waits until delayed writes are done: the store had no new write for a while.
-async fn written_behind(broker: &TestBroker) {
-    let admin = broker.admin();
+pub(crate) async fn written_behind(admin: &AdminClient) {
     let (mut quiet, mut last) = (0, String::new());
     while quiet < 15 {
         let metrics = admin.metrics().await;
@@ -117,7 +117,7 @@ async fn a_session_goes_on_after_a_restart_with_all_it_had() {
         let client = broker.connected(json!({})).await;
         client.result("logging/setLevel", json!({"level": "warning"})).await;
         client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
-        written_behind(&broker).await;
+        written_behind(&broker.admin()).await;
         let subscribed = backend.recorded_of("resources/subscribe")[0]
             .header("mcp-session-id")
             .map(str::to_owned);
@@ -156,7 +156,7 @@ async fn a_backend_that_forgot_its_sessions_is_initialised_anew_and_the_client_n
     let mut broker = start(&backend).await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
-    written_behind(&broker).await;
+    written_behind(&broker.admin()).await;
     broker.kill().await;
     backend.forget_sessions();
     broker.restart().await;
@@ -179,7 +179,7 @@ async fn ids_of_requests_at_a_backends_session_do_not_repeat_over_a_restart() {
     let mut broker = start(&backend).await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
-    written_behind(&broker).await;
+    written_behind(&broker.admin()).await;
     restart(&mut broker, End::Crash).await;
     back(&broker, &client).call("b__echo", json!({})).await;
     let calls: Vec<_> = backend.recorded_of("tools/call");
@@ -210,7 +210,7 @@ async fn sse_09_a_get_stream_is_resumed_after_a_restart_without_loss_or_repeat()
             .admin()
             .wait_backend("default", "b", "no resource", |view| view["resources"] == 0)
             .await;
-        written_behind(&broker).await;
+        written_behind(&broker.admin()).await;
 
         restart(&mut broker, end).await;
         let client = back(&broker, &client);
@@ -249,7 +249,7 @@ async fn what_nobody_read_waits_for_the_next_process() {
         backend.list("tools", vec![tool("echo"), tool("second")]);
         backend.notify("notifications/tools/list_changed", json!({})).await;
         broker.admin().wait_backend("default", "b", "two tools", |view| view["tools"] == 2).await;
-        written_behind(&broker).await;
+        written_behind(&broker.admin()).await;
         restart(&mut broker, end).await;
         let client = back(&broker, &client);
         let mut stream = client.open_get_stream().await;
@@ -263,7 +263,7 @@ async fn lists_that_changed_while_no_process_was_there_are_told() {
     let backend = backend().await;
     let mut broker = start(&backend).await;
     let client = broker.connected(json!({})).await;
-    written_behind(&broker).await;
+    written_behind(&broker.admin()).await;
     broker.kill().await;
     backend.list("tools", vec![tool("echo"), tool("new")]);
     broker.restart().await;
@@ -289,7 +289,7 @@ async fn lists_of_one_session_are_there_after_a_restart() {
         client.call("b__enable", json!({})).await;
         session_lists::lists(&client, "b__extra", true).await;
         other.call("b__echo", json!({})).await;
-        written_behind(&broker).await;
+        written_behind(&broker.admin()).await;
 
         restart(&mut broker, end).await;
         let (client, other) = (back(&broker, &client), back(&broker, &other));
@@ -344,7 +344,7 @@ async fn calls_that_ended_with_the_process_are_answered_on_their_streams() {
     let mut stream = client.post_stream(body).await;
     let priming = stream.next().await.unwrap().id.unwrap();
     let (progress, _) = stream.next_message().await.unwrap();
-    written_behind(&broker).await;
+    written_behind(&broker.admin()).await;
     restart(&mut broker, End::Crash).await;
     let client = back(&broker, &client);
     for (from, messages) in
@@ -357,7 +357,7 @@ async fn calls_that_ended_with_the_process_are_answered_on_their_streams() {
         assert_eq!((&answer["id"], kind(&answer["error"])), (&json!(7), "outcome_unknown"));
     }
     // Another crash does not change the client's messages.
-    written_behind(&broker).await;
+    written_behind(&broker.admin()).await;
     restart(&mut broker, End::Crash).await;
     let client = back(&broker, &client);
     let told: Vec<Value> = client
@@ -451,7 +451,7 @@ async fn ses_05_a_session_that_ended_stays_ended() {
         broker.connected(json!({})).await,
     );
     kept.call("b__echo", json!({})).await;
-    written_behind(&broker).await;
+    written_behind(&broker.admin()).await;
     assert_eq!(deleted.delete_session().await, 204);
     let sessions = broker.admin().sessions("default").await;
     let (first, writes_before) =

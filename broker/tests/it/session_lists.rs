@@ -8,7 +8,9 @@ use testkit::{
     AdminClient, FakeBackend, PipeBackend, Reply, TestClient, backend::tool, eventually,
 };
 
-use crate::{alone_with, builder, kind, stdio, text_of};
+use crate::{
+    alone_with, builder, cluster::TAKEN_OVER_WITHIN, kind, restarts::written_behind, stdio, text_of,
+};
 
 /// Sessions at the backend that enabled its second toolset.
 pub(crate) type Enabled = Arc<Mutex<HashSet<String>>>;
@@ -147,4 +149,39 @@ async fn sessions_that_share_a_connection_share_its_lists() {
     does_not_list(&apart, "s__extra").await;
     broker.admin().delete(&AdminClient::backend_path("default", "s")).await;
     lists(&one, "s__extra", false).await;
+}
+
+/// The session at the backend goes on under its next owner, which is another replica, and so do the
+/// lists that it alone has.
+#[tokio::test]
+async fn lists_of_one_session_follow_it_to_another_replica() {
+    for crashes in [false, true] {
+        let (backend, _) = with_toolsets().await;
+        let mut cluster =
+            builder().backend("default", "b", backend.spec()).cluster(2).start().await;
+        let connected = || async {
+            let client = cluster.client_of(0, "/mcp").connected(json!({})).await;
+            client.call("b__echo", json!({})).await;
+            client
+        };
+        let (one, other) = (connected().await, connected().await);
+        one.call("b__enable", json!({})).await;
+        lists(&one, "b__extra", true).await;
+        written_behind(&cluster.admin(0)).await;
+        match crashes {
+            true => cluster.kill(0).await,
+            false => assert!(cluster.terminate(0).await),
+        }
+        let (one, other) = (cluster.at(1, &one), cluster.at(1, &other));
+        eventually("the session at the other replica", || async {
+            let answer = one.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await;
+            if answer.kind() == "result" { Ok(()) } else { Err(answer) }
+        })
+        .await;
+        lists(&one, "b__extra", true).await;
+        assert_eq!(text_of(&one.call("b__extra", json!({})).await), "extra", "{crashes}");
+        does_not_list(&other, "b__extra").await;
+        let handshakes = backend.recorded_of("initialize");
+        assert_eq!(handshakes.len(), 4, "each replica reads lists, and each session has one");
+    }
 }

@@ -46,10 +46,10 @@ export function Sessions() {
             { title: 'Principal', by: row => row.principal, cell: row => <Text>{row.principal}</Text> },
             { title: 'Tenant', width: '10%', wide: true, by: row => row.tenant, cell: row => row.tenant },
             { title: 'Client', width: '16%', by: row => row.client_name, cell: row => <Text>{`${row.client_name} ${row.client_version}`}</Text> },
-            { title: 'Revision', width: '105px', wide: true, by: row => row.protocol_version, cell: row => row.protocol_version },
+            { title: 'Revision', width: '118px', wide: true, by: row => row.protocol_version, cell: row => row.protocol_version },
             { title: 'Wire', width: '90px', wide: true, by: row => row.transport, cell: row => row.transport },
             { title: 'Endpoint', width: '11%', wide: true, by: row => row.endpoint, cell: row => row.endpoint },
-            { title: 'State', width: '95px', by: row => row.state, cell: row => <State>{row.state}</State> },
+            { title: 'State', width: '118px', by: row => row.state, cell: row => <State>{row.state}</State> },
             { title: 'Idle', width: '95px', wide: true, end: true, by: row => row.idle_seconds, cell: row => duration(row.idle_seconds) },
             ...(mayEnd ? [{ title: 'Act', width: '75px', end: true, cell: (row: Session) => <Button kind="quiet" label={`End the session of ${row.principal}`} run={() => setEnding(row)}>End</Button> }] : []),
           ]}

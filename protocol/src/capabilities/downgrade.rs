@@ -2,12 +2,14 @@
 //! The broker declares them for such clients when it opens a session with such a server.
 
 use super::ClientCapabilities;
+use crate::{json::Span, splice::Splice};
 
 impl ClientCapabilities {
-    /// Returns the capabilities that servers before 2026-07-28 know, always in the same text.
+    /// Returns the capabilities that servers before 2026-07-28 know, always in the same text. They
+    /// include the extensions that the broker passes on.
     pub fn downgraded(&self) -> Self {
         if !self.can_answer() {
-            return Self::none();
+            return self.extensions_only();
         }
         let mut raw = String::from("{");
         let mut part = |name: &str, declared: bool, members: [(&str, bool); 2]| {
@@ -32,9 +34,13 @@ impl ClientCapabilities {
             self.sampling,
             [("context", self.sampling_context), ("tools", self.sampling_tools)],
         );
+        if let Some(extensions) = self.extensions.member() {
+            raw.push_str(&format!(",{extensions}"));
+        }
         raw.push('}');
         Self {
             raw: raw.into(),
+            extensions: self.extensions.clone(),
             roots: self.roots,
             sampling: self.sampling,
             sampling_tools: self.sampling_tools,
@@ -42,6 +48,33 @@ impl ClientCapabilities {
             elicitation_form: self.elicitation_form,
             elicitation_url: self.elicitation_url,
             ..Self::none()
+        }
+    }
+
+    /// Returns the same capabilities with roots that may change.
+    pub fn with_roots(&self) -> Self {
+        if self.roots_list_changed {
+            return self.clone();
+        }
+        let text = self.raw.clone();
+        let whole = Span { start: 0, end: u32::try_from(text.len()).unwrap_or(u32::MAX) };
+        let others = Splice::new(&text).retain_members(whole, |key| key != "roots").finish();
+        let whole = Span { start: 0, end: u32::try_from(others.len()).unwrap_or(u32::MAX) };
+        let roots = b"{\"listChanged\":true}";
+        let raw = Splice::new(&others).set_member(whole, None, "roots", roots).finish();
+        Self { raw, roots: true, roots_list_changed: true, ..self.clone() }
+    }
+
+    /// Returns the capabilities of a client that only declares the extensions of this one. Nothing
+    /// can be asked of it.
+    pub fn extensions_only(&self) -> Self {
+        match self.extensions.member() {
+            Some(extensions) => Self {
+                raw: format!("{{{extensions}}}").into(),
+                extensions: self.extensions.clone(),
+                ..Self::none()
+            },
+            None => Self::none(),
         }
     }
 }

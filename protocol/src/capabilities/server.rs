@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{about_senders_task, missing, parse_object};
+use super::{about_senders_task, extensions::Extensions, missing, parse_object};
 use crate::{
     error::{ErrorKind, Refusal},
     json::{Limits, Tape, TapeValue, ValueKind, quote_into},
@@ -42,6 +42,8 @@ pub struct ServerCapabilities {
     pub tasks_cancel: bool,
     /// `tasks.requests.tools.call`
     pub tasks_tools_call: bool,
+    /// `extensions`, except for the one of tasks
+    extensions: Extensions,
 }
 
 /// One of the three lists that can change.
@@ -90,6 +92,7 @@ impl ServerCapabilities {
             tasks_list: has(&["tasks", "list"]),
             tasks_cancel: has(&["tasks", "cancel"]),
             tasks_tools_call: has(&["tasks", "requests", "tools", "call"]),
+            extensions: Extensions::of(object),
         }
     }
 
@@ -110,6 +113,7 @@ impl ServerCapabilities {
             tasks_list: false,
             tasks_cancel: false,
             tasks_tools_call: false,
+            extensions: Extensions::default(),
         }
     }
 
@@ -178,7 +182,8 @@ impl ServerCapabilities {
     }
 
     /// Returns the union of the capabilities of several backends. Unknown members cannot be merged
-    /// and are left out. In `experimental`, the first backend that names a feature describes it.
+    /// and are left out. In `experimental` and `extensions`, the first backend that names a feature
+    /// describes it.
     pub fn merge<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut merged = Self::none();
         let mut experimental = BTreeMap::new();
@@ -196,6 +201,7 @@ impl ServerCapabilities {
             merged.tasks_list |= one.tasks_list;
             merged.tasks_cancel |= one.tasks_cancel;
             merged.tasks_tools_call |= one.tasks_tools_call;
+            merged.extensions.add(&one.extensions);
             for (key, value) in one.experimental() {
                 experimental.entry(key).or_insert(value);
             }
@@ -242,21 +248,24 @@ impl ServerCapabilities {
             }
             root.member("tasks", &tasks.close());
         }
+        if let Some(extensions) = self.extensions.to_json() {
+            root.member("extensions", &extensions);
+        }
         root.close().into()
     }
 }
 
 /// Writer of one JSON object, member by member.
-struct ObjectWriter {
+pub(super) struct ObjectWriter {
     out: Vec<u8>,
 }
 
 impl ObjectWriter {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { out: vec![b'{'] }
     }
 
-    fn member(&mut self, key: &str, value: &[u8]) {
+    pub(super) fn member(&mut self, key: &str, value: &[u8]) {
         if self.out.len() > 1 {
             self.out.push(b',');
         }
@@ -277,7 +286,7 @@ impl ObjectWriter {
         self.member(key, &value.close());
     }
 
-    fn close(mut self) -> Vec<u8> {
+    pub(super) fn close(mut self) -> Vec<u8> {
         self.out.push(b'}');
         self.out
     }

@@ -9,11 +9,11 @@ use crate::capabilities::ServerCapabilities;
 use crate::envelope::{Kind, Message};
 use crate::handshake::{self, InitializeResult};
 use crate::ids::RequestId;
-use crate::json::{Document, Limits, Span, Tape, TapeValue, ValueKind, quote};
+use crate::json::{Document, Limits, Tape, TapeValue, ValueKind, quote};
 use crate::method::Method;
 use crate::splice::Splice;
 use crate::stateless::inputs::InputRequest;
-use crate::stateless::results::DiscoverResult;
+use crate::stateless::results::{DiscoverResult, upgrade_server_capabilities};
 use crate::stateless::{EXTENSION_TASKS, META_SUBSCRIPTION_ID, is_cacheable};
 use crate::version::Version;
 
@@ -38,14 +38,10 @@ pub fn upgrade_client_capabilities(legacy: &[u8]) -> Bytes {
     serde_json::Value::Object(all).to_string().into()
 }
 
-/// Converts the answer to `server/discover` to an answer to `initialize`. Extensions exist in this
-/// revision only and are removed. `name`: name of a server that gives none.
+/// Converts the answer to `server/discover` to an answer to `initialize`. The extension of tasks
+/// has another form in earlier revisions and is removed. `name`: name of a server that gives none.
 pub fn initialize_result_from(discovered: &DiscoverResult, name: &str) -> InitializeResult {
-    let raw = Bytes::copy_from_slice(discovered.capabilities.raw());
-    let whole = Span { start: 0, end: u32::try_from(raw.len()).unwrap_or(u32::MAX) };
-    let kept = Splice::new(&raw)
-        .retain_members(whole, |key| key != "extensions" && key != "tasks")
-        .finish();
+    let kept = upgrade_server_capabilities(&discovered.capabilities, false);
     let unnamed = || Bytes::from(format!("{{\"name\":{},\"version\":\"\"}}", quote(name)));
     let server_info = discovered
         .server_info

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::capabilities::{ListKind, ServerCapabilities};
 use crate::envelope::{Kind, Message};
 use crate::ids::RequestId;
-use crate::json::{Document, Limits, Tape, TapeValue, ValueKind, quote, quote_into};
+use crate::json::{Document, Limits, Span, Tape, TapeValue, ValueKind, quote, quote_into};
 use crate::method::Method;
 use crate::splice::Splice;
 use crate::stateless::{EXTENSION_TASKS, META_SERVER_INFO, META_SUBSCRIPTION_ID};
@@ -269,19 +269,34 @@ pub fn discover_members(
 }
 
 /// Converts the capabilities of a server of an earlier revision to this one. Its tasks are removed:
-/// they are an extension now, which is declared if `tasks` is set.
+/// they are an extension now, which is declared if `tasks` is set. Other extensions pass.
 pub fn upgrade_server_capabilities(legacy: &ServerCapabilities, tasks: bool) -> Bytes {
     let text = Bytes::copy_from_slice(legacy.raw());
-    let span = crate::json::Span { start: 0, end: u32::try_from(text.len()).unwrap_or(u32::MAX) };
-    let kept = Splice::new(&text)
-        .retain_members(span, |key| !matches!(key, "tasks" | "extensions"))
-        .finish();
-    if !tasks {
-        return kept;
+    let kept = Splice::new(&text).retain_members(whole(&text), |key| key != "tasks").finish();
+    let limits = Limits { bytes_max: kept.len(), ..Limits::default() };
+    let Ok(tape) = Tape::parse(&kept, &limits) else { return kept };
+    let declared = tape.root().get("extensions");
+    let mut splice = Splice::new(&kept);
+    match (declared.filter(|declared| declared.kind() == ValueKind::Object), tasks) {
+        (Some(all), true) => {
+            let known = all.get(EXTENSION_TASKS).map(|value| value.span());
+            splice.set_member(all.span(), known, EXTENSION_TASKS, b"{}");
+        }
+        (Some(all), false) => {
+            splice.remove_member(all.span(), EXTENSION_TASKS);
+        }
+        (None, true) => {
+            let all = format!("{{{}:{{}}}}", quote(EXTENSION_TASKS));
+            let place = declared.map(|value| value.span());
+            splice.set_member(whole(&kept), place, "extensions", all.as_bytes());
+        }
+        (None, false) => {}
     }
-    let extensions = format!("{{{}:{{}}}}", quote(EXTENSION_TASKS));
-    let span = crate::json::Span { start: 0, end: u32::try_from(kept.len()).unwrap_or(u32::MAX) };
-    Splice::new(&kept).set_member(span, None, "extensions", extensions.as_bytes()).finish()
+    splice.finish()
+}
+
+fn whole(text: &Bytes) -> Span {
+    Span { start: 0, end: u32::try_from(text.len()).unwrap_or(u32::MAX) }
 }
 
 /// Filter of the notifications that a client wants, or that a server agrees to send (MCP

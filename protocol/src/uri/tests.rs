@@ -634,3 +634,11 @@ fn s06_what_is_joined_to_a_folder_stays_in_it() {
         assert_eq!(check_relative(path), Err(Traversal), "{path}");
     }
 }
+
+#[test]
+fn spaces_before_a_path_do_not_hide_that_it_is_absolute() {
+    for path in [" /etc/passwd", "  \\\\host\\share", " //host/a"] {
+        assert_eq!(check_relative(path), Err(Traversal), "{path}");
+    }
+    assert_eq!(check_relative(" a b/c"), Ok(()));
+}

@@ -116,6 +116,18 @@ fn members_are_removed_with_their_comma() {
 }
 
 #[test]
+fn several_members_of_meta_replace_one_of_another_type() {
+    for other in ["1", "[{}]", "null", "\"x\""] {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"_meta":{other},"a":2}}}}"#
+        );
+        let members = [("progressToken", "7"), ("traceparent", "\"00\"")];
+        let after = r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"progressToken":7,"traceparent":"00"},"a":2}}"#;
+        assert_eq!(set_meta(&text, &members), after);
+    }
+}
+
+#[test]
 fn meta_is_made_where_there_is_none() {
     let check = |before: &str, after: &str| {
         assert_eq!(set_meta(before, &[("t", "1"), ("u", "\"2\"")]), after)

@@ -182,3 +182,25 @@ fn the_other_events_have_the_shape_clients_expect() {
     write_message(&mut out, Some("9"), b"{}");
     assert_eq!(String::from_utf8_lossy(&out), "event: message\nid: 9\ndata: {}\n\n");
 }
+
+#[test]
+fn a_byte_order_mark_takes_no_room_of_the_first_event_however_it_arrives() {
+    let stream = b"\xef\xbb\xbfdata: abcd\n\n";
+    for piece_bytes in 1..=stream.len() {
+        let mut parser = SseParser::new(b"data: abcd".len());
+        let mut events = Vec::new();
+        for piece in stream.chunks(piece_bytes) {
+            parser.push(piece);
+            while let Some(event) = parser.next_event().expect("the event fits") {
+                events.push(event);
+            }
+        }
+        assert_eq!(events, [data("abcd")], "pieces of {piece_bytes} bytes");
+        let mut parser = SseParser::new(b"data: abc".len());
+        let refused = stream.chunks(piece_bytes).any(|piece| {
+            parser.push(piece);
+            parser.next_event().is_err()
+        });
+        assert!(refused, "one byte less is too little in pieces of {piece_bytes} bytes");
+    }
+}

@@ -7,7 +7,7 @@ use protocol::{
     method::Method,
 };
 
-use super::{AccessDecision, AccessView, Object, PolicyRule, Subject, Verdict};
+use super::{AccessDecision, AccessView, ApprovalTerms, Object, PolicyRule, Subject, Verdict};
 use crate::catalog::{Catalog, Target};
 
 /// Checks the objects of one request, and notes the decisions for log and metrics.
@@ -44,25 +44,59 @@ impl<'a> AccessCheck<'a> {
         object: &Object<'_>,
         absent: impl FnOnce() -> Refusal,
     ) -> Result<(), Refusal> {
-        // Behind a policy, the broker answers for tools and prompts that no list shows.
-        if !self.view.is_listed(object) {
-            self.note(&self.view.policy().decide(self.subject, method, object), object);
-            return Err(absent());
-        }
-        self.check_unlisted(method, object, absent)
+        self.judge_listed(method, object, absent).map(drop)
     }
 
-    /// Checks an object as [`Self::check`] does, but one that no list shows may be used too.
+    /// Checks a call of a tool as [`Self::check`] does. Returns the terms on which a person must
+    /// approve the call first, if the policy asks for that.
+    pub fn check_call(
+        &self,
+        object: &Object<'_>,
+        absent: impl FnOnce() -> Refusal,
+    ) -> Result<Option<ApprovalTerms>, Refusal> {
+        let decision = self.judge_listed(Method::ToolsCall, object, absent)?;
+        let asks = decision.filter(|decision| decision.verdict == Verdict::Approve);
+        Ok(asks.and_then(|decision| decision.rule).map(ApprovalTerms::of))
+    }
+
+    /// Checks an object as [`Self::check`] does, but one that no list shows may be used too. A use
+    /// that needs an approval passes: the caller of this method holds it, or asks for it.
     pub fn check_unlisted(
         &self,
         method: Method,
         object: &Object<'_>,
         absent: impl FnOnce() -> Refusal,
     ) -> Result<(), Refusal> {
-        let Some(decision) = self.view.decide(self.subject, method, object) else { return Ok(()) };
+        self.judge(method, object, absent).map(drop)
+    }
+
+    fn judge_listed(
+        &self,
+        method: Method,
+        object: &Object<'_>,
+        absent: impl FnOnce() -> Refusal,
+    ) -> Result<Option<AccessDecision<'_>>, Refusal> {
+        // Behind a policy, the broker answers for tools and prompts that no list shows.
+        if !self.view.is_listed(object) {
+            self.note(&self.view.policy().decide(self.subject, method, object), object);
+            return Err(absent());
+        }
+        self.judge(method, object, absent)
+    }
+
+    /// Returns the decision about an object that may be used. `None`: a plain allow.
+    fn judge(
+        &self,
+        method: Method,
+        object: &Object<'_>,
+        absent: impl FnOnce() -> Refusal,
+    ) -> Result<Option<AccessDecision<'_>>, Refusal> {
+        let Some(decision) = self.view.decide(self.subject, method, object) else {
+            return Ok(None);
+        };
         self.note(&decision, object);
         match decision.verdict {
-            Verdict::Allow => Ok(()),
+            Verdict::Allow | Verdict::Approve => Ok(Some(decision)),
             Verdict::Deny => Err(absent()),
             Verdict::Challenge => {
                 let text = "the credential lacks a scope that this operation needs";

@@ -88,15 +88,19 @@ pub(super) fn compile(
             subjects: compiler.subjects(&format!("{path}.subjects"), &rule.subjects),
             objects: compiler.objects(&format!("{path}.objects"), &rule.objects),
         });
-        if rule.effect == RuleEffect::Allow && !rule.required_scopes.is_empty() {
+        if rule.effect != RuleEffect::Deny && !rule.required_scopes.is_empty() {
             compiler.fault(
                 format!("{path}.required_scopes"),
-                "is for rules with the effect deny; for an allow write subjects.scopes",
+                "is for rules with the effect deny; for another effect write subjects.scopes",
             );
         }
+        compiler.approval(&path, rule);
         if !rule.required_scopes.is_empty() {
             compiler.scopes(&format!("{path}.required_scopes"), &rule.required_scopes);
         }
+    }
+    if document.default == RuleEffect::Approve {
+        compiler.fault("default", "must be allow or deny; write a rule with the effect approve");
     }
     let policy = Policy {
         rules,
@@ -110,13 +114,13 @@ pub(super) fn compile(
     if compiler.faults.is_empty() { Ok(policy) } else { Err(compiler.faults) }
 }
 
-struct Compiler<'a> {
+pub(super) struct Compiler<'a> {
     backends: Option<&'a [BackendId]>,
     faults: Vec<PolicyFault>,
 }
 
 impl Compiler<'_> {
-    fn fault(&mut self, path: impl Into<String>, problem: impl Into<String>) {
+    pub(super) fn fault(&mut self, path: impl Into<String>, problem: impl Into<String>) {
         self.faults.push(PolicyFault {
             path: path.into(),
             problem: problem.into(),
@@ -256,7 +260,7 @@ impl Compiler<'_> {
     }
 
     /// Checks the number and the length of patterns. An empty list would match nothing.
-    fn patterns(&mut self, path: &str, values: &[String]) {
+    pub(super) fn patterns(&mut self, path: &str, values: &[String]) {
         self.count(path, values.len(), POLICY_PATTERNS_MAX);
         if values.is_empty() {
             self.empty(path);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
+    approval::Approvers,
     object::{Object, ObjectKind},
     subject::{Attribute, Subject},
 };
@@ -32,7 +33,7 @@ pub struct PolicyDocument {
     pub tests: Vec<PolicyTest>,
 }
 
-/// One rule. An enforced deny wins over every allow.
+/// One rule. An enforced deny wins over every allow and approve.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRule {
@@ -51,6 +52,15 @@ pub struct PolicyRule {
     /// Text for operators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Who may approve. Absent: every operator with the permission to decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Approvers>,
+    /// Time for the decision, and again for the use of it: `30s`, `10m` or `2h`. Absent: `1h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<String>,
+    /// Whether another person than the caller must approve. Absent: yes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub four_eyes: Option<bool>,
 }
 
 /// The effect of a rule.
@@ -60,6 +70,8 @@ pub enum RuleEffect {
     #[default]
     Allow,
     Deny,
+    /// Permits a call of a tool once a person has approved it.
+    Approve,
 }
 
 /// Whether a rule takes effect.
@@ -168,16 +180,19 @@ pub enum Verdict {
     Deny,
     /// The object is listed. Its use is refused with the scopes that it needs.
     Challenge,
+    /// The tool is listed. A call waits for the approval of a person.
+    Approve,
 }
 
 impl Verdict {
-    pub const ALL: [Self; 3] = [Self::Allow, Self::Deny, Self::Challenge];
+    pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::Challenge, Self::Approve];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
             Self::Deny => "deny",
             Self::Challenge => "challenge",
+            Self::Approve => "approve",
         }
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Rules name objects by their backend and their own name there, never by the exposed name.
 
+mod approval;
 mod check;
 mod compile;
 mod document;
@@ -18,6 +19,7 @@ mod view;
 use protocol::{ids::BackendId, method::Method};
 
 pub use self::{
+    approval::{ApprovalRefused, ApprovalTerms, Approvers},
     check::{AccessCheck, NotedDecision},
     document::{
         NamedObject, ObjectSelector, PolicyDocument, PolicyFault, PolicyRule, PolicyTest,
@@ -91,6 +93,7 @@ struct Tally<'p> {
     deny: Option<&'p PolicyRule>,
     allow: Option<&'p PolicyRule>,
     challenge: Option<&'p PolicyRule>,
+    approve: Option<&'p PolicyRule>,
     required_scopes: Vec<&'p str>,
 }
 
@@ -206,6 +209,12 @@ impl<'p> Tally<'p> {
     fn add(&mut self, rule: &'p CompiledRule, subject: &Subject) {
         match rule.source.effect {
             RuleEffect::Allow => _ = self.allow.get_or_insert(&rule.source),
+            RuleEffect::Approve => {
+                self.approve.get_or_insert(&rule.source);
+                if rule.grants(subject) {
+                    self.allow.get_or_insert(&rule.source);
+                }
+            }
             RuleEffect::Deny if rule.source.required_scopes.is_empty() => {
                 self.deny.get_or_insert(&rule.source);
             }
@@ -227,6 +236,8 @@ impl<'p> Tally<'p> {
             Verdict::Deny
         } else if self.challenge.is_some() {
             Verdict::Challenge
+        } else if self.approve.is_some() {
+            Verdict::Approve
         } else {
             Verdict::Allow
         }
@@ -236,6 +247,7 @@ impl<'p> Tally<'p> {
         match verdict {
             Verdict::Deny => self.deny,
             Verdict::Challenge => self.challenge,
+            Verdict::Approve => self.approve,
             Verdict::Allow => self.allow,
         }
     }
@@ -244,21 +256,38 @@ impl<'p> Tally<'p> {
 impl CompiledRule {
     /// Returns whether the rule can refuse a use, once it is enforced.
     fn may_refuse(&self) -> bool {
-        self.is_enforced && self.source.effect == RuleEffect::Deny
+        self.is_enforced && self.source.effect != RuleEffect::Allow
+    }
+
+    /// Returns whether the rule permits the use by a subject, of whom it asks for an approval. A
+    /// subject with an unknown attribute needs the approval, but gets no permission by the rule.
+    fn grants(&self, subject: &Subject) -> bool {
+        self.source.effect == RuleEffect::Allow || self.subjects.matches(subject) == Some(true)
+    }
+
+    /// Returns whether the rule takes something away, so that doubt must not let a use pass.
+    fn restricts(&self) -> bool {
+        self.source.effect != RuleEffect::Allow
     }
 
     fn outcome(&self, subject: &Subject, method: Method, object: &Object<'_>) -> RuleOutcome {
-        let denies = self.source.effect == RuleEffect::Deny;
-        if !self.objects.covers(method, object, Coverage::of(denies)) {
+        if !self.covers(method, object) {
             return RuleOutcome::OtherObject;
         }
         self.outcome_for(subject)
     }
 
+    /// Returns whether the rule covers a use of an object. Approvals are for calls of tools.
+    fn covers(&self, method: Method, object: &Object<'_>) -> bool {
+        let is_meant = self.source.effect != RuleEffect::Approve
+            || (method == Method::ToolsCall && matches!(object, Object::Tool { .. }));
+        is_meant && self.objects.covers(method, object, Coverage::of(self.restricts()))
+    }
+
     /// Returns the outcome for an object that the rule covers.
     fn outcome_for(&self, subject: &Subject) -> RuleOutcome {
         let denies = self.source.effect == RuleEffect::Deny;
-        if !self.subjects.matches(subject).unwrap_or(denies) {
+        if !self.subjects.matches(subject).unwrap_or(self.restricts()) {
             return RuleOutcome::OtherSubject;
         }
         let scopes = &self.source.required_scopes;

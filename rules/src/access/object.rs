@@ -5,7 +5,7 @@ use protocol::{
     method::{Method, Route},
 };
 
-use super::{document::ToolClass, resource_uri::canonical};
+use super::{document::ToolClass, resource_uri::readings};
 use crate::{catalog::ToolTraits, glob::Glob};
 
 /// The kinds of objects that a rule can name.
@@ -174,10 +174,16 @@ impl NamePattern {
         match object {
             Object::Tool { name, .. } | Object::Prompt { name, .. } => self.name.matches(name),
             Object::Resource { uri, .. } => {
-                let plain = canonical(uri);
+                let readings = readings(uri);
+                let mut usual = readings.usual.iter();
                 match coverage {
-                    Coverage::AnySpelling => self.name.matches(uri) || self.name.matches(&plain),
-                    Coverage::EverySpelling => self.name.matches(uri) && self.name.matches(&plain),
+                    Coverage::AnySpelling => {
+                        self.name.matches(uri)
+                            || usual.chain(&readings.without_host).any(|one| self.name.matches(one))
+                    }
+                    Coverage::EverySpelling => {
+                        self.name.matches(uri) && usual.all(|one| self.name.matches(one))
+                    }
                 }
             }
             Object::Template { uri_template, .. } => {

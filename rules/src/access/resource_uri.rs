@@ -1,18 +1,130 @@
 //! Spellings of a resource URI that a server may take for one another.
 //!
-//! They differ by percent-encoding, the case of scheme and host, empty and dot segments, and
-//! backslashes.
-
-use std::borrow::Cow;
+//! They differ by percent-encoding, the case of scheme and host, empty and dot segments,
+//! backslashes, and characters that readers drop. Readers of `file:` URIs also differ in slashes, in
+//! the host, and in whether a query is part of a name.
 
 /// Rounds of percent-decoding: some servers decode twice.
 const DECODE_ROUNDS: usize = 3;
 
-/// Returns the URI in the form that a tolerant server would read.
-pub(super) fn canonical(uri: &str) -> Cow<'_, str> {
+/// The forms in which tolerant servers read a URI.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Readings {
+    /// Forms that differ from the URI itself.
+    pub(super) usual: Vec<String>,
+    /// The form of a reader that ignores the host.
+    pub(super) without_host: Option<String>,
+}
+
+/// Returns the forms of a URI. There are none if every server reads it as it is written.
+pub(super) fn readings(uri: &str) -> Readings {
     if is_canonical(uri) {
-        return Cow::Borrowed(uri);
+        return Readings::default();
     }
+    let kept = |symbol: &char| !matches!(symbol, '\t' | '\n' | '\r');
+    let uri: String = uri.trim_matches(|symbol| symbol <= ' ').chars().filter(kept).collect();
+    let whole = Parts::of(&decoded(&uri));
+    let mut readings = Readings { usual: vec![whole.joined()], without_host: None };
+    if whole.is_file() {
+        let before_query = uri.split(['?', '#']).next().unwrap_or_default();
+        let cut = Parts::of(&decoded(before_query));
+        readings.without_host =
+            (!cut.host.is_empty()).then(|| Parts { host: String::new(), ..cut.clone() }.joined());
+        if before_query != uri {
+            readings.usual.push(cut.joined());
+        }
+    }
+    readings
+}
+
+/// Returns whether no other URI is read like this one: the usual case, told without a copy.
+fn is_canonical(uri: &str) -> bool {
+    let Some((scheme, rest)) = uri.split_once(':') else { return false };
+    let is_file = scheme.eq_ignore_ascii_case(FILE);
+    let (has_authority, rest) = match rest.strip_prefix("//") {
+        Some(rest) if !is_file || rest.starts_with('/') => (true, rest),
+        _ if is_file => return false,
+        _ => (false, rest),
+    };
+    let host_bytes = if has_authority { rest.find('/').unwrap_or(rest.len()) } else { 0 };
+    let is_lower = |part: &str| !part.bytes().any(|byte| byte.is_ascii_uppercase());
+    let has_other_forms = uri.contains(['%', '\\'])
+        || uri.bytes().any(|byte| byte <= b' ')
+        || rest.contains("//")
+        || rest.contains("/.")
+        || (is_file && rest.contains(['?', '#']));
+    !has_other_forms && is_lower(scheme) && is_lower(&rest[..host_bytes])
+}
+
+const FILE: &str = "file";
+
+/// A URI taken apart.
+#[derive(Debug, Clone)]
+struct Parts {
+    scheme: String,
+    has_authority: bool,
+    host: String,
+    path: String,
+}
+
+impl Parts {
+    fn of(uri: &str) -> Self {
+        let (scheme, rest) = uri.split_once(':').unwrap_or(("", uri));
+        let rest = rest.replace('\\', "/");
+        let (has_authority, rest) = match rest.strip_prefix("//") {
+            Some(rest) => (true, rest),
+            None => (false, rest.as_str()),
+        };
+        let host_bytes = if has_authority { rest.find('/').unwrap_or(rest.len()) } else { 0 };
+        let (host, path) = rest.split_at(host_bytes);
+        let mut parts = Self {
+            scheme: scheme.to_ascii_lowercase(),
+            has_authority,
+            host: host.to_ascii_lowercase(),
+            path: path.to_owned(),
+        };
+        // RFC 8089 and the URL standard: these forms name one file.
+        if parts.is_file() {
+            parts.has_authority = true;
+            if parts.host == "localhost" {
+                parts.host.clear();
+            }
+            if !parts.path.starts_with('/') {
+                parts.path.insert(0, '/');
+            }
+        }
+        parts
+    }
+
+    fn is_file(&self) -> bool {
+        self.scheme == FILE
+    }
+
+    /// Returns the URI without empty and dot segments.
+    fn joined(&self) -> String {
+        let slashes = if self.has_authority { "//" } else { "" };
+        let mut out = format!("{}:{slashes}{}", self.scheme, self.host);
+        let mut segments: Vec<&str> = Vec::new();
+        for segment in self.path.split('/') {
+            match segment {
+                ".." => _ = segments.pop(),
+                "" | "." => {}
+                segment => segments.push(segment),
+            }
+        }
+        if self.path.starts_with('/') {
+            out.push('/');
+        }
+        out.push_str(&segments.join("/"));
+        if self.path.ends_with('/') && !segments.is_empty() {
+            out.push('/');
+        }
+        out
+    }
+}
+
+/// Decodes percent signs as often as a server may do.
+fn decoded(uri: &str) -> String {
     let mut text = uri.to_owned();
     for _ in 0..DECODE_ROUNDS {
         let decoded = percent_decoded(&text);
@@ -21,45 +133,7 @@ pub(super) fn canonical(uri: &str) -> Cow<'_, str> {
         }
         text = decoded;
     }
-    let (scheme, rest) = text.split_once(':').unwrap_or(("", &text));
-    let rest = rest.replace('\\', "/");
-    let (slashes, path) = match rest.strip_prefix("//") {
-        Some(rest) => ("//", rest),
-        None => ("", rest.as_str()),
-    };
-    let (host, path) = match (slashes, path.find('/')) {
-        ("//", Some(at)) => path.split_at(at),
-        ("//", None) => (path, ""),
-        _ => ("", path),
-    };
-    let mut out = format!("{}:{slashes}{}", scheme.to_ascii_lowercase(), host.to_ascii_lowercase());
-    let mut segments: Vec<&str> = Vec::new();
-    for segment in path.split('/') {
-        match segment {
-            ".." => _ = segments.pop(),
-            "" | "." => {}
-            segment => segments.push(segment),
-        }
-    }
-    if path.starts_with('/') {
-        out.push('/');
-    }
-    out.push_str(&segments.join("/"));
-    if path.ends_with('/') && !segments.is_empty() {
-        out.push('/');
-    }
-    Cow::Owned(out)
-}
-
-/// Returns whether no other URI is read like this one: the usual case, told without a copy.
-fn is_canonical(uri: &str) -> bool {
-    let Some((scheme, rest)) = uri.split_once(':') else { return false };
-    let rest = rest.strip_prefix("//").unwrap_or(rest);
-    let host = &rest[..rest.find('/').unwrap_or(rest.len())];
-    !uri.contains(['%', '\\'])
-        && !rest.contains("//")
-        && !rest.contains("/.")
-        && ![scheme, host].iter().any(|part| part.bytes().any(|byte| byte.is_ascii_uppercase()))
+    text
 }
 
 fn percent_decoded(text: &str) -> String {
@@ -79,7 +153,7 @@ fn percent_decoded(text: &str) -> String {
             }
         }
     }
-    String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 #[cfg(test)]
@@ -89,20 +163,35 @@ mod tests {
     #[test]
     fn spellings_of_one_resource_become_one() {
         for (uri, plain) in [
-            ("file:///srv/a", "file:///srv/a"),
             ("FILE:///srv/a", "file:///srv/a"),
             ("file:///s%72v/a", "file:///srv/a"),
             ("file:///s%2572v/a", "file:///srv/a"),
             ("file:////srv//a", "file:///srv/a"),
             ("file:///srv%2fa", "file:///srv/a"),
             ("file:///srv\\a", "file:///srv/a"),
+            ("file:/srv/a", "file:///srv/a"),
+            ("file:srv/a", "file:///srv/a"),
+            ("file:\\srv\\a", "file:///srv/a"),
+            ("file://localhost/srv/a", "file:///srv/a"),
+            ("file://LocalHost/srv/a", "file:///srv/a"),
+            (" fi\tle:///srv/\na ", "file:///srv/a"),
+            ("file:///s%72v/%ff", "file:///srv/\u{fffd}"),
             ("https://HOST/A", "https://host/A"),
-            ("note:Some", "note:Some"),
             ("file:///srv/%2e%2e/a/", "file:///a/"),
             ("file:///srv/./.a", "file:///srv/.a"),
             ("file:///100%", "file:///100%"),
         ] {
-            assert_eq!(canonical(uri), plain, "{uri}");
+            assert_eq!(readings(uri).usual[0], plain, "{uri}");
         }
+        for uri in ["file:///srv/a", "note:Some", "https://host/a?b=c", "memo://a"] {
+            assert_eq!(readings(uri), Readings::default(), "{uri}");
+        }
+    }
+
+    #[test]
+    fn readers_of_files_differ_in_the_host_and_in_the_query() {
+        assert_eq!(readings("file:///srv/%61?/../b").usual, ["file:///srv/b", "file:///srv/a"]);
+        assert_eq!(readings("file://host/srv/a").without_host.as_deref(), Some("file:///srv/a"));
+        assert_eq!(readings("https://host/%61?b").usual, ["https://host/a?b"]);
     }
 }

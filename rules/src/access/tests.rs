@@ -55,6 +55,8 @@ const READ_ONLY: ToolTraits = ToolTraits {
     idempotent: true,
     destructive: true,
     open_world: false,
+    has_ui: false,
+    is_app_visible: true,
 };
 
 fn tool<'a>(backend: &'a BackendId, name: &'a str) -> Object<'a> {
@@ -298,6 +300,77 @@ fn a_pattern_that_matches_nothing_yet_is_a_warning() {
     assert_eq!(paths, ["rules[0].objects.tools[1]"]);
 }
 
+#[test]
+fn an_approve_permits_with_an_approval_and_loses_to_deny_and_challenge() {
+    let files = backend("files");
+    let rules = |more: &str| {
+        format!(
+            r#"{{"default":"deny","rules":[{more}{{"id":"a","effect":"approve","objects":{{"tools":["files/w*"]}}}},{{"id":"all","effect":"allow","objects":{{"tools":["files/write"]}}}}]}}"#
+        )
+    };
+    let anyone = subject(&[], &[]);
+    let asking = policy(&rules(""));
+    let verdict_of = |policy: &Policy, name| verdict(policy, &anyone, &tool(&files, name));
+    assert_eq!(verdict_of(&asking, "write"), Verdict::Approve, "an allow changes nothing");
+    assert_eq!(verdict_of(&asking, "wipe"), Verdict::Approve, "it permits under a default deny");
+    assert_eq!(verdict_of(&asking, "read"), Verdict::Deny);
+    let object = tool(&files, "wipe");
+    assert_eq!(asking.decide(&anyone, Method::ToolsCall, &object).rule.unwrap().id, "a");
+    let denying =
+        policy(&rules(r#"{"id":"d","effect":"deny","objects":{"tools":["files/wipe"]}},"#));
+    assert_eq!(verdict_of(&denying, "wipe"), Verdict::Deny);
+    let challenging = policy(&rules(
+        r#"{"id":"c","effect":"deny","required_scopes":["x"],"objects":{"tools":["files/wipe"]}},"#,
+    ));
+    assert_eq!(verdict_of(&challenging, "wipe"), Verdict::Challenge);
+    let scoped = subject(&[], &["x"]);
+    assert_eq!(verdict(&challenging, &scoped, &object), Verdict::Approve);
+    assert!(!asking.allows_all() && asking.may_use_backend(&anyone, &files));
+    // Approvals are for calls of tools.
+    let all = policy(r#"{"rules":[{"id":"a","effect":"approve"}]}"#);
+    let prompt = Object::Prompt { backend: &files, name: "p" };
+    assert_eq!(verdict(&all, &anyone, &prompt), Verdict::Allow);
+    assert_eq!(verdict(&all, &anyone, &object), Verdict::Approve);
+}
+
+#[test]
+fn a_missing_claim_asks_for_the_approval_and_permits_nothing() {
+    let files = backend("files");
+    let rule = r#"{"id":"a","effect":"approve","subjects":{"groups":["dev"]}}"#;
+    let unknown = Subject { groups: Attribute::Unknown, ..subject(&[], &[]) };
+    let object = tool(&files, "write");
+    for (default, of_dev, of_others, of_unknown) in [
+        ("allow", Verdict::Approve, Verdict::Allow, Verdict::Approve),
+        ("deny", Verdict::Approve, Verdict::Deny, Verdict::Deny),
+    ] {
+        let policy = policy(&format!(r#"{{"default":"{default}","rules":[{rule}]}}"#));
+        assert_eq!(verdict(&policy, &subject(&["dev"], &[]), &object), of_dev);
+        assert_eq!(verdict(&policy, &subject(&["ops"], &[]), &object), of_others);
+        assert_eq!(verdict(&policy, &unknown, &object), of_unknown, "{default}");
+    }
+}
+
+#[test]
+fn faults_of_approve_rules_name_their_members() {
+    for (rule, path) in [
+        (r#""effect":"allow","by":{"roles":["admin"]}"#, "rules[0].by"),
+        (r#""effect":"deny","ttl":"1m""#, "rules[0].ttl"),
+        (r#""effect":"allow","four_eyes":false"#, "rules[0].four_eyes"),
+        (r#""effect":"approve","ttl":"1d""#, "rules[0].ttl"),
+        (r#""effect":"approve","by":{}"#, "rules[0].by"),
+        (r#""effect":"approve","by":{"roles":["viewer"]}"#, "rules[0].by.roles[0]"),
+        (r#""effect":"approve","by":{"groups":[""]}"#, "rules[0].by.groups[0]"),
+        (r#""effect":"approve","required_scopes":["x"]"#, "rules[0].required_scopes"),
+        (r#""effect":"approve","objects":{"prompts":["*"]}"#, "rules[0].objects.prompts"),
+        (r#""effect":"approve","objects":{"resources":["*"]}"#, "rules[0].objects.resources"),
+    ] {
+        let found = faults(&format!(r#"{{"rules":[{{"id":"a",{rule}}}]}}"#));
+        let paths: Vec<&str> = found.iter().map(|(path, _)| path.as_str()).collect();
+        assert_eq!(paths, [path], "{rule}: {found:?}");
+    }
+    assert_eq!(faults(r#"{"default":"approve","rules":[]}"#)[0].0, "default");
+}
+
 fn lists(tools: &[(String, bool)]) -> Arc<BackendLists> {
     let entries: Vec<String> = tools
         .iter()
@@ -343,8 +416,9 @@ fn rule() -> impl Strategy<Value = serde_json::Value> {
     let tools = prop::option::of(prop::collection::vec("[a-c]{0,1}\\*{0,1}[a-c]", 1..3));
     let classes = prop::option::of(prop::sample::select(vec!["read", "write", "destructive"]));
     let scopes = prop::collection::vec("[x-z]", 0..2);
-    (groups, tools, classes, scopes, any::<[bool; 2]>()).prop_map(
-        |(groups, tools, classes, scopes, [allows, shadow])| {
+    let effects = prop::sample::select(vec!["allow", "deny", "approve"]);
+    (groups, tools, classes, scopes, effects, any::<bool>()).prop_map(
+        |(groups, tools, classes, scopes, effect, shadow)| {
             let mut objects = serde_json::Map::new();
             if let Some(tools) = tools {
                 let named: Vec<_> = tools.iter().map(|name| format!("files/{name}")).collect();
@@ -358,14 +432,50 @@ fn rule() -> impl Strategy<Value = serde_json::Value> {
                 subjects.insert("groups".to_owned(), groups.into());
             }
             serde_json::json!({
-                "effect": if allows { "allow" } else { "deny" },
+                "effect": effect,
                 "mode": if shadow { "shadow" } else { "enforce" },
-                "required_scopes": if allows { vec![] } else { scopes },
+                "required_scopes": if effect == "deny" { scopes } else { vec![] },
                 "objects": objects,
                 "subjects": subjects,
             })
         },
     )
+}
+
+/// A host must not be sent to a user interface that the caller may not read. The tool stays.
+#[test]
+fn a_link_to_a_denied_user_interface_is_removed() {
+    let files = backend("files");
+    let tools = r#"{"tools":[
+        {"name":"show","inputSchema":{},"_meta":{"ui":{"resourceUri":"ui://app/a","visibility":["model"]},"ui/resourceUri":"ui://app/a"}},
+        {"name":"other","inputSchema":{},"_meta":{"ui":{"resourceUri":"ui://app/b"}}}]}"#;
+    let page = read_page(ListKind::Tools, &files, TaskHost::Backend, tools.as_bytes()).unwrap();
+    let listed = BackendLists { tools: page.entries, ..(*lists(&[])).clone() };
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+    let backends: BTreeMap<_, _> = [(files.clone(), Arc::new(listed))].into();
+    let catalog = Arc::new(Catalog::build(TenantId::parse("acme").unwrap(), key, backends));
+    let shown = |policy: &str, groups: &[&str]| {
+        let index = PolicyIndex::new(Arc::new(self::policy(policy)), catalog.clone());
+        let view = index.view(&index.verdicts(&subject(groups, &[])).1);
+        let page =
+            view.catalog.list(&Endpoint::Single(files.clone()), ListKind::Tools, None).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(&page).unwrap();
+        let links = page["tools"].as_array().unwrap().iter().map(|tool| {
+            let meta = &tool["_meta"];
+            let has_flat = meta.get("ui/resourceUri").is_some();
+            (meta["ui"]["resourceUri"].as_str().map(str::to_owned), has_flat)
+        });
+        (links.collect::<Vec<_>>(), view.hidden)
+    };
+    let (a, b) = (Some("ui://app/a".to_owned()), Some("ui://app/b".to_owned()));
+    let denied = r#"{"rules":[{"id":"no-ui","effect":"deny","subjects":{"groups":["dev"]},"objects":{"resources":["files/ui://app/a"]}}]}"#;
+    assert_eq!(shown(denied, &["dev"]), (vec![(None, false), (b.clone(), false)], 0));
+    assert_eq!(shown(denied, &["ops"]), (vec![(a.clone(), true), (b.clone(), false)], 0));
+    // Tools alone are allowed, so no user interface is.
+    let tools_only = r#"{"default":"deny","rules":[{"id":"t","effect":"allow","objects":{"tools":["files/*"]}}]}"#;
+    assert_eq!(shown(tools_only, &[]), (vec![(None, false), (None, false)], 0));
+    let shadow = denied.replace(r#""effect""#, r#""mode":"shadow","effect""#);
+    assert_eq!(shown(&shadow, &["dev"]), (vec![(a, true), (b, false)], 0));
 }
 
 proptest! {

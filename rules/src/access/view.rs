@@ -50,8 +50,61 @@ pub struct PolicyIndex {
     catalog: Arc<Catalog>,
     /// For each rule, the listed objects that it covers.
     coverage: Vec<BitSet>,
+    /// Number of objects: the listed ones, and behind them the linked user interfaces.
     objects: usize,
+    ui_links: UiLinks,
     hasher: RandomState,
+}
+
+/// The user interfaces that tools link (MCP Apps), each with its position among the objects. They
+/// need not be listed.
+#[derive(Debug, Default)]
+struct UiLinks(FastMap<BackendId, FastMap<String, usize>>);
+
+impl UiLinks {
+    /// Finds the links. `first` is the position of the first one.
+    fn of(catalog: &Catalog, first: usize) -> Self {
+        let (mut links, mut next) = (Self::default(), first);
+        for (backend, _, entry) in listed(catalog) {
+            for uri in entry.ui_links() {
+                let known = links.0.entry(backend.clone()).or_default();
+                if known.contains_key(&uri) {
+                    continue;
+                }
+                known.insert(uri, next);
+                next += 1;
+            }
+        }
+        links
+    }
+
+    fn len(&self) -> usize {
+        self.0.values().map(FastMap::len).sum()
+    }
+
+    /// Returns each user interface as an object, with its position.
+    fn objects(&self) -> impl Iterator<Item = (usize, Object<'_>)> {
+        self.0.iter().flat_map(|(backend, links)| {
+            links.iter().map(move |(uri, at)| (*at, Object::Resource { backend, uri }))
+        })
+    }
+
+    /// Returns the entry as a subject sees it: without links to what the subject may not read.
+    fn visible_entry(
+        &self,
+        backend: &BackendId,
+        entry: &CatalogEntry,
+        visible: &BitSet,
+    ) -> CatalogEntry {
+        let is_visible = |uri: String| {
+            self.0.get(backend).and_then(|links| links.get(&uri)).is_some_and(|at| visible.has(*at))
+        };
+        if entry.ui_links().into_iter().all(is_visible) {
+            entry.clone()
+        } else {
+            entry.without_ui_links()
+        }
+    }
 }
 
 /// What one subject may use.
@@ -62,7 +115,7 @@ pub struct AccessView {
     full: Arc<Catalog>,
     /// The part that the subject sees.
     pub catalog: Arc<Catalog>,
-    /// Listed tools and prompts that a challenge or a rule in shadow mode is about.
+    /// Listed tools and prompts that a challenge, an approval or a rule in shadow mode is about.
     special: FastMap<BackendId, SpecialNames>,
     /// Number of listed objects that the policy hides.
     pub hidden: usize,
@@ -90,7 +143,7 @@ impl SpecialNames {
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Verdicts {
     visible: BitSet,
-    /// A challenge, or a rule in shadow mode, makes these differ from a plain allow.
+    /// A challenge, an approval or a rule in shadow mode makes these differ from a plain allow.
     special: BitSet,
     backends: Vec<bool>,
 }
@@ -100,23 +153,24 @@ pub type ViewKey = u64;
 
 impl PolicyIndex {
     pub fn new(policy: Arc<Policy>, catalog: Arc<Catalog>) -> Self {
-        let objects: usize = listed(&catalog).count();
+        let listed_objects = listed(&catalog).count();
+        let ui_links = UiLinks::of(&catalog, listed_objects);
+        let objects = listed_objects + ui_links.len();
         let coverage = policy
             .rules
             .iter()
             .map(|rule| {
-                let coverage = Coverage::of(rule.source.effect == RuleEffect::Deny);
                 let mut set = BitSet::empty(objects);
-                for (at, (backend, kind, entry)) in listed(&catalog).enumerate() {
-                    let object = object_of(backend, kind, entry);
-                    if rule.objects.covers(object.listing_method(), &object, coverage) {
+                let entries = listed(&catalog).map(|(of, kind, entry)| object_of(of, kind, entry));
+                for (at, object) in entries.enumerate().chain(ui_links.objects()) {
+                    if rule.covers(object.listing_method(), &object) {
                         set.insert(at);
                     }
                 }
                 set
             })
             .collect();
-        Self { policy, catalog, coverage, objects, hasher: RandomState::new() }
+        Self { policy, catalog, coverage, objects, ui_links, hasher: RandomState::new() }
     }
 
     pub fn catalog(&self) -> &Arc<Catalog> {
@@ -155,7 +209,8 @@ impl PolicyIndex {
             if !verdicts.visible.has(at) {
                 hidden += 1;
             } else if let Some(lists) = kept.get_mut(backend).and_then(Arc::get_mut) {
-                lists.entries_mut(kind).push(entry.clone());
+                let shown = self.ui_links.visible_entry(backend, entry, &verdicts.visible);
+                lists.entries_mut(kind).push(shown);
             }
         }
         AccessView {
@@ -169,9 +224,9 @@ impl PolicyIndex {
 
     fn judge(&self, subject: &Subject) -> Verdicts {
         let empty = || BitSet::empty(self.objects);
-        let mut enforced = [empty(), empty(), empty()];
-        let mut all = [empty(), empty(), empty()];
-        let [deny, allow, challenge] = [0, 1, 2];
+        let mut enforced = [empty(), empty(), empty(), empty()];
+        let mut all = [empty(), empty(), empty(), empty()];
+        let [deny, allow, challenge, approve] = [0, 1, 2, 3];
         for (rule, covered) in self.policy.rules.iter().zip(&self.coverage) {
             if rule.outcome_for(subject) != RuleOutcome::Applied {
                 continue;
@@ -180,18 +235,24 @@ impl PolicyIndex {
                 RuleEffect::Allow => allow,
                 RuleEffect::Deny if rule.source.required_scopes.is_empty() => deny,
                 RuleEffect::Deny => challenge,
+                RuleEffect::Approve => approve,
             };
-            all[set].add(covered);
-            if rule.is_enforced {
-                enforced[set].add(covered);
+            let grants = rule.source.effect == RuleEffect::Approve && rule.grants(subject);
+            for set in [Some(set), grants.then_some(allow)].into_iter().flatten() {
+                all[set].add(covered);
+                if rule.is_enforced {
+                    enforced[set].add(covered);
+                }
             }
         }
         let (mut visible, mut special) = (empty(), empty());
-        let verdict = |sets: &[BitSet; 3], at: usize| {
+        let verdict = |sets: &[BitSet; 4], at: usize| {
             if sets[deny].has(at) || (self.policy.default_deny && !sets[allow].has(at)) {
                 Verdict::Deny
             } else if sets[challenge].has(at) {
                 Verdict::Challenge
+            } else if sets[approve].has(at) {
+                Verdict::Approve
             } else {
                 Verdict::Allow
             }
@@ -202,7 +263,7 @@ impl PolicyIndex {
             if is != Verdict::Deny {
                 visible.insert(at);
             }
-            if is == Verdict::Challenge || is != would {
+            if matches!(is, Verdict::Challenge | Verdict::Approve) || is != would {
                 special.insert(at);
             }
         }
@@ -293,7 +354,8 @@ impl Policy {
                 && rule.source.required_scopes.is_empty()
                 && rule.objects.covers_all()
         });
-        let is_allowed = || applied().any(|rule| rule.source.effect == RuleEffect::Allow);
+        let is_allowed =
+            || applied().any(|rule| rule.source.effect != RuleEffect::Deny && rule.grants(subject));
         !is_denied && (!self.default_deny || is_allowed())
     }
 }

@@ -8,12 +8,13 @@ use protocol::{
     handshake::InitializeResult,
     ids::BackendId,
     json::{self, Document, Tape, TapeValue, ValueKind},
+    method::Method,
 };
 
 use records::PinKind;
 
 use super::{
-    alike,
+    Offer, alike,
     held::HeldParts,
     tool_traits::{TaskHost, ToolTraits, with_task_support},
 };
@@ -34,6 +35,17 @@ pub enum ListKind {
 impl ListKind {
     pub const ALL: [ListKind; 4] =
         [ListKind::Tools, ListKind::Prompts, ListKind::Resources, ListKind::ResourceTemplates];
+
+    /// Returns the list that a method asks for.
+    pub fn of_method(method: Method) -> Option<Self> {
+        match method {
+            Method::ToolsList => Some(Self::Tools),
+            Method::PromptsList => Some(Self::Prompts),
+            Method::ResourcesList => Some(Self::Resources),
+            Method::ResourcesTemplatesList => Some(Self::ResourceTemplates),
+            _ => None,
+        }
+    }
 
     /// Returns the member of the list result that holds the entries.
     pub fn member(self) -> &'static str {
@@ -87,6 +99,8 @@ pub struct CatalogEntry {
     /// The entry with the exposed name.
     pub exposed: Bytes,
     pub traits: ToolTraits,
+    /// The clients that its backend offers it to.
+    pub offer: Offer,
     /// Digest of the backend's own bytes. It shows whether a tool has changed.
     pub definition: DefinitionDigest,
     pub pin: EntryPin,
@@ -101,6 +115,27 @@ impl CatalogEntry {
         )
         .ok()?;
         document.root().get("inputSchema").map(|schema| Bytes::copy_from_slice(schema.raw()))
+    }
+
+    /// Returns the URIs of the user interfaces that a tool links, as its backend names them.
+    pub fn ui_links(&self) -> Vec<String> {
+        if !self.traits.has_ui {
+            return Vec::new(); // most tools, told without a look at their text
+        }
+        let limits = json::Limits { bytes_max: self.native.len(), ..json::Limits::default() };
+        let Ok(tape) = Tape::parse(&self.native, &limits) else { return Vec::new() };
+        let links = tape.root().get("_meta").and_then(|meta| exposure::ui_links(meta).ok());
+        links.into_iter().flatten().map(|(_, uri)| uri.into_owned()).collect()
+    }
+
+    /// Returns the tool without its links to a user interface. Its text results remain.
+    pub fn without_ui_links(&self) -> Self {
+        Self {
+            native: exposure::without_ui_links(&self.native),
+            exposed: exposure::without_ui_links(&self.exposed),
+            traits: ToolTraits { has_ui: false, ..self.traits },
+            ..self.clone()
+        }
     }
 }
 
@@ -284,6 +319,7 @@ fn read_entry(
             exposed_key,
             exposed,
             traits,
+            offer: Offer::ALL,
             native: hosted.clone(),
             definition,
             pin: EntryPin::default(),
@@ -299,6 +335,7 @@ fn read_entry(
         native,
         exposed,
         traits: ToolTraits::of(entry),
+        offer: Offer::ALL,
         definition,
         pin: EntryPin::default(),
     })

@@ -6,6 +6,8 @@ use protocol::{
     splice::Splice,
 };
 
+use crate::exposure;
+
 /// Task support of a tool (MCP 2025-11-25, Tasks: Tool-Level Negotiation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskSupport {
@@ -37,6 +39,10 @@ pub struct ToolTraits {
     pub destructive: bool,
     /// `annotations.openWorldHint` is not false.
     pub open_world: bool,
+    /// True if `_meta` links a user interface (MCP Apps).
+    pub has_ui: bool,
+    /// True if apps may call the tool: `_meta.ui.visibility` is absent or includes `app`.
+    pub is_app_visible: bool,
 }
 
 impl Default for ToolTraits {
@@ -48,6 +54,8 @@ impl Default for ToolTraits {
             idempotent: false,
             destructive: true,
             open_world: true,
+            has_ui: false,
+            is_app_visible: true,
         }
     }
 }
@@ -57,12 +65,19 @@ impl ToolTraits {
         let given =
             |name: &str| entry.path(&["annotations", name]).and_then(|value| value.as_bool());
         let hint = |name: &str| given(name) == Some(true);
+        let visibility = entry.path(&["_meta", "ui", "visibility"]);
+        let is_app = |who: TapeValue<'_>| who.as_str().as_deref() == Some("app");
         Self {
             task_support: TaskSupport::of(entry),
             read_only: hint("readOnlyHint"),
             idempotent: hint("idempotentHint"),
             destructive: given("destructiveHint") != Some(false),
             open_world: given("openWorldHint") != Some(false),
+            has_ui: entry
+                .get("_meta")
+                .and_then(|meta| exposure::ui_links(meta).ok())
+                .is_some_and(|mut links| links.next().is_some()),
+            is_app_visible: visibility.is_none_or(|listed| listed.elements().any(is_app)),
         }
     }
 }

@@ -170,9 +170,10 @@ fn resource_target(
         Endpoint::Aggregated => exposed_names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget {
+                // The one form in which clients are told of changes.
+                exposed_uri: exposed_names::exposed_uri(&backend, &native),
+                uri: native.into_owned(),
                 backend,
-                uri: native.to_owned(),
-                exposed_uri: uri.to_owned(),
             })
             .ok_or_else(|| resource_not_found(uri))
             .and_then(|target| uri::check(&target.uri).map(|()| target).map_err(climbs)),

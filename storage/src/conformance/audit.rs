@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{DurableStore, StoreError};
 
-fn record(number: u8, kind: AuditKind, of: Option<&str>) -> AuditRecord {
+pub(super) fn record(number: u8, kind: AuditKind, of: Option<&str>) -> AuditRecord {
     AuditRecord {
         id: [number; 16],
         at_us: i64::from(number) * 1_000,

@@ -63,6 +63,21 @@ macro_rules! durable_conformance {
                 records_outlive_their_tenant
                 a_change_and_what_is_told_of_it_are_one
             }
+            approvals {
+                an_approval_is_kept_as_given
+                an_equal_call_joins_and_another_one_does_not
+                one_of_many_decisions_counts
+                a_decision_and_what_is_told_of_it_are_one
+                an_approval_is_used_once_and_by_the_same_call_again
+                a_denied_approval_is_not_used_and_the_next_call_asks_again
+                an_approval_expires_pending_and_approved
+                a_window_lets_other_arguments_pass_for_its_time
+                a_window_of_no_time_is_closed
+                limits_of_pending_approvals_are_exact
+                approvals_are_listed_by_state_in_pages
+                final_approvals_are_removed_by_age
+                approvals_end_with_their_backend_and_their_tenant
+            }
             audit_chain {
                 s15_records_form_a_chain_for_each_tenant
                 s15_writers_at_the_same_time_extend_one_chain
@@ -305,6 +320,7 @@ mod tests {
     fn every_behaviour_is_in_a_list() {
         let lists: Vec<&str> = include_str!("lists.rs").lines().map(str::trim).collect();
         let files = [
+            include_str!("approvals.rs"),
             include_str!("audit.rs"),
             include_str!("audit_chain.rs"),
             include_str!("config.rs"),

@@ -12,6 +12,7 @@
 //! If a store needs a server with a long start, `on SERVER => OPEN` defines one test for each
 //! subject instead. `OPEN` creates an empty store on that server for each behaviour.
 
+pub mod approvals;
 pub mod audit;
 pub mod audit_chain;
 pub mod config;

@@ -9,7 +9,7 @@ use records::{
 use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
-    PostgresStore, StatementError, error_mapping,
+    PostgresStore, StatementError, error_mapping, micros,
     pins::{APPROVED_CHARS, texts},
     rows::{self, get},
 };
@@ -140,6 +140,13 @@ impl PostgresStore {
                     .bind(texts(&block.keys, |key| &key.name))
                     .bind(block.by.as_str())
                     .bind(block.at_us),
+                AdminChange::DecideApproval(decision) => values
+                    .bind(decision.tenant.as_str())
+                    .bind(decision.id.as_str())
+                    .bind(decision.state().name())
+                    .bind(decision.by.as_str())
+                    .bind(decision.reason.as_deref())
+                    .bind(decision.window.map(micros)),
             }
         };
         let rows = self.rows(query).await?;
@@ -215,6 +222,11 @@ const fn statement(change: AdminChange<'_>) -> &'static str {
             settling!("SELECT 1 WHERE approve_pins($7, $8, $9, $10, $11, $12, $13, $14, $15)")
         }
         AdminChange::BlockPins(_) => settling!("SELECT 1 WHERE block_pins($7, $8, $9, $10, $11, $12)"),
+        AdminChange::DecideApproval(_) => settling!(
+            "UPDATE approvals SET state = $9, decided_by = $10, decision_reason = $11, decided_at_us = now_us(), changed_at_us = now_us(),
+                 expires_at_us = CASE WHEN $9 = 'approved' THEN now_us() + ttl_us ELSE expires_at_us END, window_until_us = now_us() + $12::bigint
+             WHERE tenant = $7 AND approval = $8 AND state = 'pending' AND expires_at_us > now_us() RETURNING 1"
+        ),
     }
 }
 

@@ -5,6 +5,7 @@
 //! or [`SETTLED_WITHIN`] for writes, even if the server or the network hangs. With
 //! `synchronous_commit = on` a write that returned is on disk.
 
+mod approvals;
 mod audit;
 mod audit_chain;
 mod columns;

@@ -75,6 +75,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0010_pins.sql"),
         ["migration.10.begun", "migration.10.applied"],
     ),
+    (
+        12,
+        "approvals",
+        include_str!("../../../migrations/postgres/0012_approvals.sql"),
+        ["migration.12.begun", "migration.12.applied"],
+    ),
 ];
 
 const TABLE: &str = "_sqlx_migrations";

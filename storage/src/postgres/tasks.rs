@@ -31,7 +31,7 @@ macro_rules! stored_tasks {
     };
     ($more:literal, $from:literal) => {
         concat!(
-            "SELECT task, tenant, principal, session, private, backend, ''::bytea AS request, ''::bytea AS details, idempotency, ttl_us,
+            "SELECT task, tenant, principal, session, private, backend, ''::bytea AS request, details, idempotency, ttl_us,
                     status, message, step, backend_task, ''::bytea AS link, owner, epoch, revision, created_at_us, updated_at_us",
             $more,
             " FROM ",

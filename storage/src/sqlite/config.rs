@@ -9,7 +9,7 @@ use records::{
 use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore, WriteTransaction, audit,
+    SqliteStore, WriteTransaction, approvals, audit,
     error_mapping::{is_duplicate, is_orphan, map_error},
     pins, sessions, with_deadline,
 };
@@ -180,6 +180,7 @@ fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArgument
         .bind(terms.version)
         .bind(terms.terms.as_str())
         .bind(terms.signature.as_slice()),
+        AdminChange::DecideApproval(decision) => approvals::decide(decision),
         AdminChange::EndSession(_) | AdminChange::ApprovePins(_) | AdminChange::BlockPins(_) => {
             return None;
         }

@@ -10,6 +10,7 @@
 //! every test that runs the statement fails. The process's wall clock measures leases and times. No
 //! call takes longer than [`DEADLINE`], except for opening and for the commit of a claim of tasks.
 
+mod approvals;
 mod audit;
 mod audit_chain;
 mod config;

@@ -163,7 +163,7 @@ macro_rules! task_columns {
     ($before:literal, $after:literal) => {
         concat!(
             $before,
-            " task, tenant, principal, session, private, backend, x'' AS request, x'' AS details, idempotency, ttl_us, status, message,
+            " task, tenant, principal, session, private, backend, x'' AS request, details, idempotency, ttl_us, status, message,
               step, backend_task, x'' AS link, owner, created_at_us, updated_at_us, epoch, revision ",
             $after
         )

@@ -27,6 +27,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (8, "credentials", include_str!("../../../migrations/sqlite/0008_credentials.sql")),
     (9, "upstream", include_str!("../../../migrations/sqlite/0009_upstream.sql")),
     (10, "pins", include_str!("../../../migrations/sqlite/0010_pins.sql")),
+    (12, "approvals", include_str!("../../../migrations/sqlite/0012_approvals.sql")),
 ];
 
 /// Schema versions before and after opening. They are equal if no migration was missing.

@@ -77,8 +77,16 @@ impl KeyFetcher {
         &self,
         issuer: &IssuerConfig,
     ) -> Result<Result<IssuerMetadata, MetadataFault>, FetchError> {
-        let members = self.discover(issuer, |text| named_metadata(text, issuer)).await?;
+        let members = self.members(issuer).await?;
         Ok(IssuerMetadata::new(members, &issuer.issuer))
+    }
+
+    /// Returns the members of the issuer's metadata.
+    pub(super) async fn members(
+        &self,
+        issuer: &IssuerConfig,
+    ) -> Result<Map<String, Value>, FetchError> {
+        self.discover(issuer, |text| named_metadata(text, issuer)).await
     }
 
     /// Reads a part of the issuer's metadata, wherever that is.
@@ -211,6 +219,7 @@ mod tests {
             front: None,
             operators: None,
             exchange: false,
+            sign_in: None,
             is_stored: false,
         };
         let found = |issuer: &IssuerConfig, document: Value| {

@@ -129,6 +129,10 @@ impl TokenIssuer {
         &self.config
     }
 
+    pub(super) fn shared_config(&self) -> Arc<config::IssuerConfig> {
+        self.config.clone()
+    }
+
     pub(in crate::auth) fn resource(&self) -> &str {
         &self.resource
     }

@@ -31,9 +31,20 @@ pub struct IssuerMetadata {
 impl IssuerMetadata {
     /// Reads metadata that names the issuer. `issuer` decides which addresses it may name.
     pub fn new(members: Map<String, Value>, issuer: &str) -> Result<Self, MetadataFault> {
-        if members.get("authorization_response_iss_parameter_supported") == Some(&json!(true)) {
-            return Err(MetadataFault::SendsIss);
-        }
+        let metadata = Self::read(members, issuer)?;
+        if metadata.sends_issuer() { Err(MetadataFault::SendsIss) } else { Ok(metadata) }
+    }
+
+    /// Returns whether the issuer identifies itself in its answers to browsers (RFC 9207).
+    pub(in crate::auth) fn sends_issuer(&self) -> bool {
+        self.members.get("authorization_response_iss_parameter_supported") == Some(&json!(true))
+    }
+
+    /// Like [`Self::new`], for an issuer that the broker does not stand in front of.
+    pub(in crate::auth) fn read(
+        members: Map<String, Value>,
+        issuer: &str,
+    ) -> Result<Self, MetadataFault> {
         let is_local = parse_http_url(issuer).is_ok_and(|uri| is_loopback(&uri));
         let endpoint = |name: &'static str| {
             let text = members.get(name).and_then(Value::as_str).unwrap_or_default();

@@ -20,6 +20,8 @@ mod jwt;
 mod key_set;
 pub(super) mod metadata;
 mod operator;
+pub(super) mod operator_login;
+mod sign_in;
 #[cfg(test)]
 mod tests;
 mod token_checks;
@@ -34,6 +36,7 @@ use rules::{
 };
 
 use tokio::sync::Semaphore;
+use transport::HttpClient;
 
 use self::{
     error::TokenError,
@@ -170,6 +173,11 @@ impl TokenVerifier {
         let metadata = issuer.metadata();
         let fault = metadata.as_deref().and_then(|read| read.as_ref().err());
         Some(IssuerState { keys: issuer.key_count(), fault: fault.map(ToString::to_string) })
+    }
+
+    /// Returns the client that reaches the issuers of the configuration file.
+    pub fn http_client(&self) -> HttpClient {
+        self.fetcher.trusting()
     }
 
     /// Returns whether tokens of any issuer are accepted.

@@ -79,6 +79,6 @@ impl TokenIssuer {
         let name = self.principal(claims)?.as_str().to_owned();
         let values = claims.values(&mapping.claim).unwrap_or_default();
         let (role, scope): (Role, Scope) = mapping.grant(&values).ok_or(TokenError::Tenant)?;
-        Ok(Operator { name, role, scope })
+        Ok(Operator { name, role, scope, groups: values })
     }
 }

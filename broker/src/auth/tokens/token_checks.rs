@@ -43,6 +43,18 @@ impl TokenIssuer {
         self.keys.load().verify(header, jwt)
     }
 
+    /// Verifies algorithm and signature of an ID token.
+    pub(super) fn verify_signature(
+        &self,
+        header: &Header,
+        jwt: &Jwt<'_>,
+    ) -> Result<(), TokenError> {
+        if !self.config.algorithms.contains(&header.algorithm) {
+            return Err(TokenError::Algorithm);
+        }
+        self.keys.load().verify(header, jwt)
+    }
+
     /// Returns the caller of a token that is not a JWT, from the answer of the issuer.
     pub(super) fn authenticate_opaque(
         &self,
@@ -181,7 +193,7 @@ impl TokenIssuer {
         attributes.subject(principal, None)
     }
 
-    fn tenant(&self, claims: &Claims<'_>) -> Result<TenantId, TokenError> {
+    pub(super) fn tenant(&self, claims: &Claims<'_>) -> Result<TenantId, TokenError> {
         let (name, tenants) = match &self.config.tenant {
             TenantMapping::Fixed(tenant) => return Ok(tenant.clone()),
             TenantMapping::Claim { name, tenants } => (name, tenants),

@@ -19,8 +19,8 @@ use crate::{
 };
 
 /// Every capability of a client, for the catalog's link. Some servers offer a tool only to clients
-/// that can answer its questions.
-const CATALOG_CAPABILITIES: &[u8] = br#"{"roots":{"listChanged":true},"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"tasks":{"list":{},"cancel":{},"requests":{"sampling":{"createMessage":{}},"elicitation":{"create":{}}}}}"#;
+/// that can answer its questions, or that show apps.
+pub(in crate::backends) const CATALOG_CAPABILITIES: &[u8] = br#"{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}},"roots":{"listChanged":true},"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"tasks":{"list":{},"cancel":{},"requests":{"sampling":{"createMessage":{}},"elicitation":{"create":{}}}}}"#;
 
 impl Backend {
     /// Returns the link of a client of this era. Creates it at first use.
@@ -51,7 +51,10 @@ impl Backend {
             }),
         };
         let scope = link_sharing::scope(self.spec.links, wire, own, principal, client);
-        let declared = link_sharing::declared(&scope, wire, client);
+        let mut declared = link_sharing::declared(&scope, wire, client);
+        if self.roots.are_configured() && wire != WireKind::Stateless {
+            declared = declared.with_roots(); // the broker answers for every client
+        }
         let owner = (scope != LinkScope::Tenant).then(|| principal.clone());
         let mut links = self.links.lock();
         if self.stop.is_cancelled() {
@@ -81,7 +84,9 @@ impl Backend {
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
         let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
             .unwrap_or_else(|_| ClientCapabilities::none());
-        Link::new(self.clone(), (LinkScope::Catalog, None), declared, Era::Sessions)
+        let link = Link::new(self.clone(), (LinkScope::Catalog, None), declared, Era::Sessions);
+        *self.reader.lock() = Arc::downgrade(&link);
+        link
     }
 
     pub fn link_opened(&self, connection: &Connection) {

@@ -388,7 +388,7 @@ impl Connection {
     pub fn send_later(&self, frame: Bytes) {
         match self.modern() {
             Some(modern) => modern.take_reply(frame),
-            None => self.push_frame(frame),
+            None => self.push_frame(self.pending.with_roots(frame)),
         }
     }
 

@@ -119,7 +119,12 @@ impl Link {
 
     /// Returns whether this link fetches the catalog. No session uses such a link.
     pub fn is_catalog(&self) -> bool {
-        self.scope == LinkScope::Catalog
+        matches!(self.scope, LinkScope::Catalog | LinkScope::Probe)
+    }
+
+    /// Returns whether this link reads the lists once.
+    pub fn is_probe(&self) -> bool {
+        self.scope == LinkScope::Probe
     }
 
     /// Returns the era of its clients. The catalog's link uses 2026-07-28 until the first client
@@ -242,6 +247,13 @@ impl Link {
                 Err(OpenError::Failed(Failure::NotSent(text)))
             }
         }
+    }
+
+    /// Opens a connection that the caller closes. A failure of it changes nothing of the backend.
+    pub(super) async fn open_probe(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+        let silent = || Failure::NotSent("no answer to initialize".to_owned());
+        let limit = self.backend.timeouts().initialize;
+        tokio::time::timeout(limit, self.open()).await.map_err(|_| silent())?
     }
 
     async fn open_in_matching_era(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {

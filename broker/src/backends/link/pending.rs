@@ -17,18 +17,25 @@ use std::{
     task::Poll,
 };
 
+use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use parking_lot::{Mutex, MutexGuard};
-use protocol::{envelope::Message, ids::RequestId};
+use protocol::{
+    envelope::{Kind, Message},
+    ids::RequestId,
+    json,
+};
 
 use super::failure::Failure;
-use crate::backends::{asker::Asker, inbound::Inbound};
+use crate::backends::{asker::Asker, inbound::Inbound, roots::BackendRoots};
 
 #[derive(Debug, Default)]
 pub struct PendingRequests {
     waiting: Mutex<HashMap<u64, PendingRequest, BuildHasherDefault<WireIdHasher>>>,
     /// Requests of the backend that a client works on, by the backend's id.
     questions: Mutex<HashMap<RequestId, QuestionOwner>>,
+    /// Requests of the backend for roots whose answer gets those of the operator too.
+    merged_roots: Mutex<HashMap<RequestId, Arc<BackendRoots>>>,
     /// Tasks that keep the progress token of the request that created them, by its wire id.
     tasks: Mutex<HashMap<u64, Weak<dyn Asker>>>,
     /// Set when the connection has ended.
@@ -162,7 +169,30 @@ impl PendingRequests {
     }
 
     pub fn take_question(&self, backend_id: &RequestId) -> Option<QuestionOwner> {
+        self.take_merged_roots(backend_id);
         self.questions.lock().remove(backend_id)
+    }
+
+    /// Adds the roots of the operator to the answer that a client gives to this request.
+    pub fn merge_roots(&self, backend_id: RequestId, roots: Arc<BackendRoots>) {
+        self.merged_roots.lock().insert(backend_id, roots);
+    }
+
+    /// Ends [`Self::merge_roots`].
+    pub fn take_merged_roots(&self, backend_id: &RequestId) -> Option<Arc<BackendRoots>> {
+        self.merged_roots.lock().remove(backend_id)
+    }
+
+    /// Returns an answer with the roots of the operator, if it is an answer to such a request.
+    pub(super) fn with_roots(&self, frame: Bytes) -> Bytes {
+        if self.merged_roots.lock().is_empty() {
+            return frame; // as nearly always
+        }
+        let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+        let Ok(message) = Message::decode(frame.clone(), &limits) else { return frame };
+        let is_answer = matches!(message.kind, Kind::Result | Kind::Error);
+        let Some(id) = message.id.as_ref().filter(|_| is_answer) else { return frame };
+        self.take_merged_roots(id).map_or(frame, |roots| roots.complete(id, &message))
     }
 
     pub fn forget_question(&self, backend_id: &RequestId) {

@@ -152,6 +152,9 @@ async fn watch(
 /// Reports the end of a child to operators: its exit status, and the last line of its standard
 /// error.
 fn note_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
+    if link.is_probe() {
+        return; // the backend works without it
+    }
     let stderr = process.stderr_tail();
     let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let last = shown_line(&link.backend.redactor.redact(&last));

@@ -9,11 +9,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, uri::Authority};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use rules::limits::console::{CONSOLE_COOKIE_BYTES_MAX, CONSOLE_LOGIN_LIFE};
+use rules::limits::{
+    console::{CONSOLE_COOKIE_BYTES_MAX, CONSOLE_LOGIN_LIFE},
+    oauth::CONNECT_REQUEST_LIFE,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{access::is_loopback_name, problem::Problem};
-use crate::auth::SealKey;
+use crate::auth::{SealKey, StartedLogin};
 
 /// Name over TLS. The prefix binds the cookie to this host and to TLS.
 const SECURE_NAME: &str = "__Host-mcp-broker";
@@ -24,6 +27,11 @@ const CONSOLE: HeaderName = HeaderName::from_static("mcp-broker-console");
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Place that the cipher authenticates.
 const PLACE: &str = "console login";
+
+/// Names and place of a login that has begun at an issuer.
+const SECURE_BEGUN: &str = "__Host-mcp-broker-begun";
+const LOOPBACK_BEGUN: &str = "mcp-broker-begun";
+const PLACE_BEGUN: &str = "console login at an issuer";
 
 /// A login as the cookie holds it, sealed.
 #[derive(Serialize, Deserialize)]
@@ -72,6 +80,35 @@ impl BrowserChannel {
         self.cookie(&sealed, CONSOLE_LOGIN_LIFE.as_secs()).ok_or_else(internal)
     }
 
+    /// Returns the cookie of a login that has begun at an issuer. The issuer's page leads the
+    /// browser back, so the cookie is not limited to requests of this origin.
+    pub(super) fn begun(
+        self,
+        seal: &SealKey,
+        started: &StartedLogin,
+    ) -> Result<HeaderValue, Problem> {
+        let until = now() + CONNECT_REQUEST_LIFE.as_secs();
+        let text = serde_json::to_vec(&(until, started)).expect("a started login is plain texts");
+        let internal = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no login");
+        let sealed = seal.seal(PLACE_BEGUN, &text).map_err(|_| internal())?;
+        let value = URL_SAFE_NO_PAD.encode(sealed);
+        self.begun_cookie(&value, CONNECT_REQUEST_LIFE.as_secs()).ok_or_else(internal)
+    }
+
+    /// Returns the cookie that removes a login that had begun.
+    pub(super) fn forget_begun(self) -> Option<HeaderValue> {
+        self.begun_cookie("", 0)
+    }
+
+    fn begun_cookie(self, value: &str, seconds: u64) -> Option<HeaderValue> {
+        let (name, secure) = match self {
+            Self::Tls => (SECURE_BEGUN, "; Secure"),
+            Self::Loopback => (LOOPBACK_BEGUN, ""),
+        };
+        let attributes = format!("Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}");
+        HeaderValue::try_from(format!("{name}={value}; {attributes}")).ok()
+    }
+
     /// Returns the cookie that removes a login.
     pub(super) fn logout(self) -> Option<HeaderValue> {
         self.cookie("", 0)
@@ -101,6 +138,23 @@ pub(super) fn token(
     let Some(login) = login.filter(|login| login.until > now()) else { return Ok(None) };
     check_page_of_this_origin(headers, host)?;
     Ok(Some(login.token))
+}
+
+/// Returns the login that has begun in this browser, and its channel.
+pub(super) fn begun(
+    headers: &HeaderMap,
+    host: &Authority,
+    seal: &SealKey,
+) -> Option<(BrowserChannel, StartedLogin)> {
+    let plain = || {
+        let sealed = cookie(headers, LOOPBACK_BEGUN).filter(|_| is_loopback_name(host.host()));
+        sealed.map(|sealed| (BrowserChannel::Loopback, sealed))
+    };
+    let secure = cookie(headers, SECURE_BEGUN).map(|sealed| (BrowserChannel::Tls, sealed));
+    let (channel, sealed) = secure.or_else(plain)?;
+    let opened = seal.open(PLACE_BEGUN, &URL_SAFE_NO_PAD.decode(sealed).ok()?).ok()?;
+    let (until, started): (u64, StartedLogin) = serde_json::from_slice(&opened).ok()?;
+    (until > now()).then_some((channel, started))
 }
 
 /// Refuses a request that a page of this origin did not send. Older browsers send no

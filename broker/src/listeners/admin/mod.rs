@@ -9,6 +9,7 @@
 //! - A slow or silent peer holds only one of a bounded number of connections, for a bounded time.
 
 mod access;
+mod approvals;
 mod audit;
 mod audit_verify;
 mod backends;
@@ -32,6 +33,7 @@ mod policies;
 mod preconditions;
 pub mod problem;
 mod revocations;
+mod roots;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -276,11 +278,20 @@ fn api_routes() -> Router<Arc<Control>> {
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/pins/approve", post(pins::approve))
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/pins/block", post(pins::block))
         .route(
+            "/admin/v1/tenants/{tenant}/backends/{backend}/roots",
+            post(roots::add).delete(roots::remove),
+        )
+        .route(
             "/admin/v1/tenants/{tenant}/policy",
             get(policies::show).put(policies::put).delete(policies::remove),
         )
         .route("/admin/v1/tenants/{tenant}/policy/check", post(policies::check))
         .route("/admin/v1/tenants/{tenant}/policy/report", get(policies::report))
+        .route("/admin/v1/tenants/{tenant}/approvals", get(approvals::list))
+        .route(
+            "/admin/v1/tenants/{tenant}/approvals/{id}",
+            get(approvals::show).post(approvals::decide),
+        )
         .route(
             "/admin/v1/tenants/{tenant}/connections",
             get(connections::list).post(connections::link),

@@ -12,8 +12,8 @@ use utoipa::{
 };
 
 use super::{
-    audit, audit_verify, backends, configuration, connections, health, issuers, live, operators,
-    overview, permissions, pins, policies, revocations, tenants, trial,
+    approvals, audit, audit_verify, backends, configuration, connections, health, issuers, live,
+    operators, overview, permissions, pins, policies, revocations, roots, tenants, trial,
 };
 
 #[derive(OpenApi)]
@@ -27,8 +27,10 @@ use super::{
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
         backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
         pins::list, pins::diff, pins::approve, pins::block,
+        roots::add, roots::remove,
         operators::list, operators::create, operators::revoke,
         policies::show, policies::put, policies::remove, policies::check, policies::report,
+        approvals::list, approvals::show, approvals::decide,
         connections::list, connections::link, connections::remove,
         issuers::list, issuers::show, issuers::put, issuers::remove,
         revocations::list, revocations::create, revocations::remove,

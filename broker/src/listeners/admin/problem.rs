@@ -134,6 +134,8 @@ impl From<ControlError> for Problem {
             }
             ControlError::NamedByOperator { .. } => (StatusCode::CONFLICT, "named-by-operator"),
             ControlError::PinMoved { .. } => (StatusCode::CONFLICT, "pin-moved"),
+            ControlError::Decided { .. } => (StatusCode::CONFLICT, "decided"),
+            ControlError::NotApprover(_) => (StatusCode::FORBIDDEN, "forbidden"),
             ControlError::DefaultTenant => (StatusCode::CONFLICT, "default-tenant"),
             ControlError::TooMany { .. } => (StatusCode::CONFLICT, "too-many"),
             ControlError::Store(StoreError::Exists { .. }) => (StatusCode::CONFLICT, "exists"),

@@ -24,6 +24,9 @@ impl Call {
     pub(super) fn answer(self: &Arc<Self>, ending: CallOutcome) -> Option<Bytes> {
         match ending {
             CallOutcome::Answered(answer, uris) => Some(self.for_client(answer, &uris)),
+            CallOutcome::NotApproved(notice) => {
+                Some(handshake::success(&self.client_id, notice.result().as_bytes()))
+            }
             CallOutcome::Refused(refusal) if refusal.kind == ErrorKind::ConnectionRequired => {
                 let frame = self.session.refusal_frame(&refusal, Some(&self.client_id));
                 let error = Message::decode(frame.clone(), &json::Limits::default()).ok();

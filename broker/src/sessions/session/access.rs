@@ -3,7 +3,7 @@
 //!
 //! Invariant: the policy in force and the latest credential decide, not those of the first request.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use protocol::{envelope::Message, error::Refusal, method::Method};
 use rules::{
@@ -59,19 +59,19 @@ impl Session {
     pub(super) fn sees(&self, topic: &Topic) -> bool {
         let Topic::Resource(exposed) = topic else { return true };
         let (backend, uri) = match &self.endpoint {
-            Endpoint::Single(backend) => (backend.clone(), exposed.as_str()),
+            Endpoint::Single(backend) => (backend.clone(), Cow::Borrowed(exposed.as_str())),
             Endpoint::Aggregated => match exposed_names::native_uri(exposed) {
                 Some(named) => named,
                 None => return true,
             },
         };
-        if self.catalog().full.is_resource_held(&backend, uri) {
+        if self.catalog().full.is_resource_held(&backend, &uri) {
             return false;
         }
         let subject = self.subject();
         let is_open = access_doors::is_open("notifications/resources/updated");
         let Some(view) = self.tenant.access(&subject).filter(|_| !is_open) else { return true };
-        let object = Object::Resource { backend: &backend, uri };
+        let object = Object::Resource { backend: &backend, uri: &uri };
         view.policy().decide(&subject, Method::ResourcesRead, &object).verdict == Verdict::Allow
     }
 }

@@ -11,7 +11,7 @@ use protocol::{
     phase::SessionPhase,
 };
 use rules::{
-    catalog::ListKind,
+    catalog::{Catalog, ListKind},
     event_log::{EventKind, Topic},
     limits::FIRST_CATALOG_WAIT,
 };
@@ -24,7 +24,7 @@ impl Session {
     pub fn on_lists_changed(&self, kinds: &[ListKind]) {
         let methods: HashSet<Method> =
             kinds.iter().filter_map(|kind| change_notification(&self.advertised, *kind)).collect();
-        let told = self.visible_catalog().digests(&self.endpoint);
+        let told = listed_catalog(self).digests(&self.endpoint);
         let ready = {
             let mut state = self.lock();
             if state.lists.is_unchecked() || self.is_leaving() {
@@ -51,7 +51,7 @@ impl Session {
             return;
         }
         self.has_own_lists.store(true, Ordering::Release);
-        let now = self.visible_catalog().digests(&self.endpoint);
+        let now = listed_catalog(self).digests(&self.endpoint);
         let changed = self.lock().lists.differing(now);
         if !changed.is_empty() {
             self.on_lists_changed(&changed);
@@ -81,10 +81,15 @@ impl Session {
     }
 }
 
+/// Returns the catalog that the client's lists show.
+fn listed_catalog(session: &Session) -> Arc<Catalog> {
+    session.visible_catalog().offered_to(session.question_kinds)
+}
+
 /// Reads the lists that backends show to an adopted session alone, if its client knows other lists
 /// than the shared ones. A session at an HTTP backend outlives its owner, and so do its own lists.
 pub async fn restore_own_lists(session: &Arc<Session>) {
-    let now = session.visible_catalog().digests(&session.endpoint);
+    let now = listed_catalog(session).digests(&session.endpoint);
     let backends: Vec<BackendId> = {
         let state = session.lock();
         if state.lists.differing(now).is_empty() {
@@ -106,7 +111,7 @@ pub fn compare_lists(session: &Session) {
     let methods = loop {
         let shared = session.tenant.visible_catalog(&session.subject());
         // Computed without the lock, it may take a while.
-        let now = session.visible_catalog().digests(&session.endpoint);
+        let now = listed_catalog(session).digests(&session.endpoint);
         let mut state = session.lock();
         if !Arc::ptr_eq(&shared, &session.tenant.visible_catalog(&session.subject())) {
             continue;

@@ -70,7 +70,7 @@ pub(in crate::sessions) use self::{
 use records::SessionKey;
 use rules::{
     access::Subject,
-    catalog::{Catalog, ListDigests},
+    catalog::{Catalog, ListDigests, QuestionKinds},
     client_transport::Transport,
     endpoint::Endpoint,
     limits::SESSION_ID_BYTES,
@@ -138,6 +138,9 @@ pub struct Session {
     leaving: AtomicBool,
     /// Set when a call was given up that its backend may still work on.
     has_abandoned_call: AtomicBool,
+    /// Questions that the client can answer, as far as its lists depend on them. Those of stateless
+    /// clients do not (MCP 2026-07-28, Tools).
+    pub question_kinds: QuestionKinds,
     /// Set once a link of the session had own lists.
     has_own_lists: AtomicBool,
     /// Locked while stored state is made and written, so that an older state never overwrites a
@@ -152,7 +155,9 @@ impl Session {
     /// Opens a session with a new id.
     pub fn open(seat: SessionParams, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let told = seat.tenant.visible_catalog(&seat.caller.subject).digests(&seat.endpoint);
+        let kinds = QuestionKinds::of(&agreement.client);
+        let told = seat.tenant.visible_catalog(&seat.caller.subject).offered_to(kinds);
+        let told = told.digests(&seat.endpoint);
         let state = Self::new_state(
             &shared,
             &record::session_key(&id),
@@ -221,6 +226,11 @@ impl Session {
             endpoint: seat.endpoint,
             transport: seat.transport,
             version: agreement.version,
+            question_kinds: if kept {
+                QuestionKinds::of(&agreement.client)
+            } else {
+                QuestionKinds::ALL
+            },
             client: agreement.client,
             client_name: agreement.client_name,
             client_version: agreement.client_version,
@@ -268,8 +278,10 @@ impl Session {
         drop(known);
         let before = self.subject.swap(subject.clone());
         let catalog = self.catalog();
-        let lists =
-            catalog.visible(subject).changed_lists(&catalog.visible(&before), &self.endpoint);
+        let kinds = self.question_kinds;
+        let [before, now] =
+            [&before, subject].map(|subject| catalog.visible(subject).offered_to(kinds));
+        let lists = now.changed_lists(&before, &self.endpoint);
         if !lists.is_empty() {
             self.on_lists_changed(&lists);
         }

@@ -7,6 +7,8 @@ use protocol::{
     envelope::Message, error::Refusal, ids::RequestId, json, method::Method, phase::SessionPhase,
 };
 
+use crate::backends::link::Link;
+
 use super::{
     Session, list_changes::send_list_changed, questions, requests::without_private_meta,
     state::InFlight,
@@ -79,9 +81,10 @@ fn roots_changed(session: &Session, message: &Message) {
         return;
     }
     let links: Vec<_> = session.lock().links.all().cloned().collect();
-    for connection in
-        links.iter().filter(|link| link.declared.roots_list_changed).filter_map(|link| link.live())
-    {
+    let knows_them = |link: &&Arc<Link>| {
+        link.declared.roots_list_changed && link.backend.roots.include_clients()
+    };
+    for connection in links.iter().filter(knows_them).filter_map(|link| link.live()) {
         connection.roots_changed(message.frame.clone());
     }
 }

@@ -25,14 +25,15 @@ use protocol::{
     },
 };
 use rules::{
-    catalog::{Catalog, TaskSupport},
+    approvals::ApprovalNotice,
+    catalog::Catalog,
     endpoint::Endpoint,
     endpoint_info::EndpointInfo,
     event_log::EventKind,
     exposed_names,
     limits::{INPUT_GATHER_WAIT, INPUT_ROUNDS_MAX},
     log_level::{self, LogLevel},
-    routing, stateless, stateless_tasks, tasks,
+    stateless, stateless_tasks,
 };
 
 use super::{
@@ -81,41 +82,18 @@ pub struct Exchange {
 }
 
 impl StatelessClient {
-    /// Begins a request. An `Err` is the answer, and nothing was begun.
+    /// Begins a request. A call that needs an approval waits for it, if its client was told about
+    /// that before (`waits`). An `Err` is the answer, and nothing was begun.
     pub async fn begin(
         &self,
         request: Box<StatelessRequest>,
         offer: &EndpointInfo,
+        waits: bool,
     ) -> Result<Exchange, Refusal> {
         let unasked = InputResponses::parse(&request.message)?.answers;
         let as_task = self.shall_be_a_task(&request, offer)?;
-        let waiting = self.submit(&request, offer, as_task).await?;
+        let waiting = self.submit(&request, offer, (as_task, waits)).await?;
         Ok(Exchange { unasked, as_task, ..self.exchange(request, offer, 0, Some(waiting)) })
-    }
-
-    /// Returns whether the call is a task from its start. The request must declare tasks. In
-    /// addition its tool only runs as a task, or the request has an idempotency key. The key lets
-    /// the client repeat the call.
-    fn shall_be_a_task(
-        &self,
-        request: &StatelessRequest,
-        offer: &EndpointInfo,
-    ) -> Result<bool, Refusal> {
-        let message = &request.message;
-        if message.method != Method::ToolsCall {
-            return Ok(false);
-        }
-        let support = routing::task_support(message, &self.endpoint, &self.visible_catalog());
-        let offered = offer.capabilities.tasks_tools_call;
-        if offered && !request.meta.tasks && support == Some(TaskSupport::Required) {
-            return Err(stateless_tasks::extension_required(
-                "this tool only runs as a task, which the request does not declare",
-            ));
-        }
-        if !offered || !request.meta.tasks || support == Some(TaskSupport::Forbidden) {
-            return Ok(false);
-        }
-        Ok(support == Some(TaskSupport::Required) || tasks::idempotency_key(message)?.is_some())
     }
 
     /// Continues the request that is suspended at `place`, in this process.
@@ -138,7 +116,7 @@ impl StatelessClient {
         let Some(waiting) = parked.waiting.take() else {
             // The backend refused the first attempt before it did anything, so the request is sent
             // again.
-            let waiting = self.submit(&request, offer, false).await?;
+            let waiting = self.submit(&request, offer, (false, true)).await?;
             return Ok(self.exchange(request, offer, parked.round(), Some(waiting)));
         };
         // After a refusal the drop of the exchange cancels the request at the backend.
@@ -160,7 +138,9 @@ impl StatelessClient {
         waiting: Option<PendingExchange>,
     ) -> Exchange {
         let cache = is_cacheable(request.message.method).then_some(CacheHint::NONE);
-        let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call;
+        // A call that waits for an approval has not been sent, and the record of a task would say so.
+        let is_held = waiting.as_ref().is_some_and(PendingExchange::is_held);
+        let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call && !is_held;
         Exchange {
             promoting: PendingPromotion::new(
                 waiting.as_ref(),
@@ -185,7 +165,7 @@ impl StatelessClient {
         &self,
         request: &StatelessRequest,
         offer: &EndpointInfo,
-        as_task: bool,
+        (as_task, waits): (bool, bool),
     ) -> Result<PendingExchange, Refusal> {
         let lease = self.stateless.stand_ins.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
@@ -202,10 +182,13 @@ impl StatelessClient {
             .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))?;
         let mut waiting = PendingExchange::new(lease, id, reader);
         let carried = submit::handle_request(&session, message, &stream)?;
-        if !request.passed.is_empty()
-            && let Some(call) = carried.as_ref().and_then(CallFuture::call)
-        {
-            call.set_forwarded_headers(request.passed.clone());
+        if let Some(call) = carried.as_ref().and_then(CallFuture::call) {
+            if !request.passed.is_empty() {
+                call.set_forwarded_headers(request.passed.clone());
+            }
+            if !waits {
+                call.answer_at_once();
+            }
         }
         waiting.carry_out(carried);
         Ok(waiting)
@@ -348,7 +331,11 @@ impl Exchange {
     }
 
     fn answer(&mut self, frame: &Bytes) -> ExchangeEvent {
-        let told = self.waiting.take().and_then(|waiting| waiting.told(frame));
+        let waiting = self.waiting.take();
+        if let Some(notice) = waiting.as_ref().and_then(PendingExchange::awaited_approval) {
+            return self.wait_for_approval(&notice);
+        }
+        let told = waiting.and_then(|waiting| waiting.told(frame));
         let Some(answer) = told.or_else(|| read(frame.clone())) else {
             return self.refuse(&Refusal::new(
                 ErrorKind::BackendProtocolError,
@@ -368,6 +355,14 @@ impl Exchange {
         let answer =
             stateless::to_client_response(&answer, &self.request.id, self.cache, &self.server_info);
         ExchangeEvent::Answer(answer.frame, answer.code)
+    }
+
+    /// Answers with the state by which the client comes back while the call waits for a person.
+    fn wait_for_approval(&mut self, notice: &ApprovalNotice) -> ExchangeEvent {
+        match self.visitor.approval_required(&self.request, notice, &self.server_info) {
+            Ok(answer) => ExchangeEvent::Answer(answer, None),
+            Err(refusal) => self.refuse(&refusal),
+        }
     }
 
     /// Asks the client to open URLs before the request is sent again (MCP 2025-11-25, Elicitation:

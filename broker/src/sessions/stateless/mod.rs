@@ -7,6 +7,7 @@
 //! the question is the answer to the request. The exchange is then *suspended* ([`suspended`])
 //! until the client sends the request again with its input.
 
+mod approval;
 pub mod exchange;
 pub mod notification_stream;
 mod pending_exchange;
@@ -27,7 +28,6 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     ids::{RequestId, TenantId},
-    method::Method,
     stateless::{
         request::RequestMeta,
         results::{self, CacheHint},
@@ -46,7 +46,7 @@ use rules::{
 
 pub use self::{
     pending_exchange::PendingExchange,
-    suspended::{RequestStateError, SuspensionId},
+    suspended::{RequestStateError, ReturnedState, SuspensionId},
     tasks::is_about_tasks,
 };
 use self::{session_pool::SessionPools, suspended::SuspensionTable};
@@ -277,17 +277,6 @@ impl StatelessClient {
 /// Returns whether something was made of this very catalog.
 fn is_of(known: &Weak<Catalog>, catalog: &Arc<Catalog>) -> bool {
     std::ptr::eq(known.as_ptr(), Arc::as_ptr(catalog))
-}
-
-/// Returns the list that a method asks for.
-pub fn list_kind(method: Method) -> Option<ListKind> {
-    match method {
-        Method::ToolsList => Some(ListKind::Tools),
-        Method::PromptsList => Some(ListKind::Prompts),
-        Method::ResourcesList => Some(ListKind::Resources),
-        Method::ResourcesTemplatesList => Some(ListKind::ResourceTemplates),
-        _ => None,
-    }
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -9,7 +9,11 @@ use std::{
 use bytes::Bytes;
 use protocol::{envelope::Message, error::Refusal, ids::RequestId};
 use rules::{
-    access::Subject, event_log::EventKind, limits::PROMOTE_RETRY_INTERVAL, stateless, tasks,
+    access::Subject,
+    approvals::{ApprovalNotice, ApprovalStanding},
+    event_log::EventKind,
+    limits::PROMOTE_RETRY_INTERVAL,
+    stateless, tasks,
 };
 use tokio::sync::oneshot;
 
@@ -102,6 +106,17 @@ impl PendingExchange {
         if let Some(message) = tasks::decoded(answer_frame(number, answer)) {
             questions::handle_answer(self.session(), &message);
         }
+    }
+
+    /// Returns whether the call needs the approval of a person.
+    pub(super) fn is_held(&self) -> bool {
+        self.call.as_ref().is_some_and(|call| call.is_held())
+    }
+
+    /// Returns the news about an approval that the call still waits for.
+    pub(super) fn awaited_approval(&self) -> Option<ApprovalNotice> {
+        let notice = self.call.as_ref()?.approval_notice()?;
+        (notice.standing == ApprovalStanding::Waits).then(|| notice.clone())
     }
 
     fn call(&self) -> Option<Arc<Call>> {

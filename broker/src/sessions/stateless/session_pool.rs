@@ -28,7 +28,7 @@ use rules::{
     endpoint_info::EndpointInfo,
     limits::{
         LINK_IDLE_MAX, POOLED_SESSION_OPEN_MAX, POOLED_SESSION_WAIT_MAX,
-        SESSION_POOL_GROW_INTERVAL, SESSIONS_PER_POOL_MAX,
+        SESSION_POOL_GROW_INTERVAL, SESSIONS_PER_POOL_MAX, apps::EXTENSION_POOLS_MAX,
     },
     maps::FastMap,
 };
@@ -211,9 +211,13 @@ impl SessionPools {
         let mut pools = self.lock();
         let pool = match pools.get_mut(wanted) {
             Some(pool) => pool,
-            None => pools
-                .entry(wanted.clone())
-                .or_insert_with(|| SessionPool { members: Vec::new(), grown_at: Instant::now() }),
+            None => {
+                if !has_room(&mut pools, wanted) {
+                    return None;
+                }
+                let new = || SessionPool { members: Vec::new(), grown_at: Instant::now() };
+                pools.entry(wanted.clone()).or_insert_with(new)
+            }
         };
         // A session with other capabilities than the endpoint has now only finishes its requests.
         let usable = |one: &&Arc<PooledSession>| {
@@ -280,6 +284,30 @@ impl SessionPools {
     fn lock(&self) -> MutexGuard<'_, FastMap<SessionPoolKey, SessionPool>> {
         self.pools.lock()
     }
+}
+
+/// Returns whether the caller may have another pool. Clients choose the settings of extensions
+/// freely, so the pools of one caller that differ in them are bounded. An unused one makes room.
+fn has_room(
+    pools: &mut MutexGuard<'_, FastMap<SessionPoolKey, SessionPool>>,
+    wanted: &SessionPoolKey,
+) -> bool {
+    let is_other = |key: &SessionPoolKey| {
+        key.capabilities.has_extensions()
+            && (&key.caller, &key.endpoint) == (&wanted.caller, &wanted.endpoint)
+    };
+    if !wanted.capabilities.has_extensions()
+        || pools.keys().filter(|key| is_other(key)).count() < EXTENSION_POOLS_MAX
+    {
+        return true;
+    }
+    let is_unused = |pool: &SessionPool| pool.members.iter().all(|one| Arc::strong_count(one) == 1);
+    let unused = pools.iter().find(|(key, pool)| is_other(key) && is_unused(pool));
+    let Some(pool) = unused.map(|(key, _)| key.clone()).and_then(|key| pools.remove(&key)) else {
+        return false;
+    };
+    pool.members.iter().for_each(|one| one.session.end("its pool makes room for another one"));
+    true
 }
 
 /// Idle time of a pooled session, which is that of unused links.

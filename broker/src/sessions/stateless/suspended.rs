@@ -16,8 +16,9 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
+    envelope::Message,
     error::{ErrorKind, Refusal},
-    ids::RequestId,
+    ids::{ApprovalId, RequestId},
     method::Method,
     stateless::inputs::{InputRequest, InputResponses},
 };
@@ -71,6 +72,25 @@ struct RequestState {
     x: u64,
     /// Digest of the request, without the members that a retry changes.
     d: String,
+}
+
+/// What a request state says, sealed. The state of a call that waits for an approval grants
+/// nothing: it says that the client knows, so the call may wait.
+#[derive(Serialize, Deserialize)]
+struct AwaitedApproval {
+    /// Id of the approval.
+    a: String,
+    /// Digest of the request, as in [`RequestState`].
+    d: String,
+}
+
+/// What a client comes back for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReturnedState {
+    /// A request that is suspended.
+    Suspension(SuspensionId),
+    /// The approval of a person. Any replica can tell of it.
+    Approval,
 }
 
 /// Address of a suspended request.
@@ -128,12 +148,7 @@ impl StatelessClient {
             x: now_ms().saturating_add(millis(within)),
             d: URL_SAFE_NO_PAD.encode(leave.digest),
         };
-        let sealed = serde_json::to_vec(&state)
-            .ok()
-            .and_then(|text| self.shared.durable.seal.seal(&self.seal_place(), &text).ok());
-        let sealed = sealed.ok_or_else(|| {
-            Refusal::new(ErrorKind::Internal, "the request state cannot be sealed")
-        })?;
+        let sealed = self.sealed(&state)?;
         let parked = SuspendedExchange {
             caller: self.caller.clone(),
             endpoint: self.endpoint.clone(),
@@ -144,15 +159,34 @@ impl StatelessClient {
             waiting,
         };
         self.stateless.parking.put(number, parked)?;
-        Ok(URL_SAFE_NO_PAD.encode(sealed))
+        Ok(sealed)
     }
 
-    /// Returns the address of the request that this state names.
-    pub fn place_of(
+    /// Returns the state for the client of a call that waits for an approval.
+    pub(super) fn approval_state(
+        &self,
+        approval: &ApprovalId,
+        request: &Message,
+    ) -> Result<String, Refusal> {
+        let digest = URL_SAFE_NO_PAD.encode(stateless::request_digest(request));
+        self.sealed(&AwaitedApproval { a: approval.as_str().to_owned(), d: digest })
+    }
+
+    fn sealed(&self, state: &impl Serialize) -> Result<String, Refusal> {
+        let sealed = serde_json::to_vec(state)
+            .ok()
+            .and_then(|text| self.shared.durable.seal.seal(&self.seal_place(), &text).ok());
+        sealed
+            .map(|sealed| URL_SAFE_NO_PAD.encode(sealed))
+            .ok_or_else(|| Refusal::new(ErrorKind::Internal, "the request state cannot be sealed"))
+    }
+
+    /// Returns what this state names.
+    pub fn returned_state(
         &self,
         state: &str,
-        request: &protocol::envelope::Message,
-    ) -> Result<SuspensionId, RequestStateError> {
+        request: &Message,
+    ) -> Result<ReturnedState, RequestStateError> {
         let sealed = URL_SAFE_NO_PAD.decode(state).map_err(|_| RequestStateError::Invalid)?;
         let text = self
             .shared
@@ -160,16 +194,21 @@ impl StatelessClient {
             .seal
             .open(&self.seal_place(), &sealed)
             .map_err(|_| RequestStateError::Invalid)?;
+        let digest = URL_SAFE_NO_PAD.encode(stateless::request_digest(request));
+        if let Ok(approval) = serde_json::from_slice::<AwaitedApproval>(&text) {
+            let is_same = approval.d == digest;
+            return is_same.then_some(ReturnedState::Approval).ok_or(RequestStateError::Invalid);
+        }
         let state: RequestState =
             serde_json::from_slice(&text).map_err(|_| RequestStateError::Invalid)?;
-        if state.d != URL_SAFE_NO_PAD.encode(stateless::request_digest(request)) {
+        if state.d != digest {
             return Err(RequestStateError::Invalid);
         }
         if state.x < now_ms() {
             return Err(RequestStateError::Expired);
         }
         let number = u128::from_str_radix(&state.p, 16).map_err(|_| RequestStateError::Invalid)?;
-        Ok(SuspensionId { node: state.n, number, round: state.r })
+        Ok(ReturnedState::Suspension(SuspensionId { node: state.n, number, round: state.r }))
     }
 
     /// Takes the suspended exchange out of the table, once.

@@ -10,7 +10,13 @@ use protocol::{
     stateless::{inputs::InputResponses, results},
 };
 use records::{StoredTask, TaskAudience, TaskInput, TaskStatus, WriteOp, WriteOutcome};
-use rules::stateless_tasks::{self, NO_SESSION, TaskReport};
+use rules::{
+    catalog::TaskSupport,
+    endpoint_info::EndpointInfo,
+    routing,
+    stateless_tasks::{self, NO_SESSION, TaskReport},
+    tasks,
+};
 
 use super::{StatelessClient, StatelessRequest};
 use crate::{
@@ -44,6 +50,33 @@ impl StatelessClient {
         let server_info = self.stateless.tasks_offered_by(self).ok_or_else(absent)?;
         let members = self.about_task(request).await?;
         Ok(results::complete_response(&request.id, &members, None, &server_info))
+    }
+
+    /// Returns whether the call is a task from its start. The request must declare tasks. In
+    /// addition its tool only runs as a task, or it waits for the approval of a person, or the
+    /// request has an idempotency key. The key lets the client repeat the call.
+    pub(super) fn shall_be_a_task(
+        &self,
+        request: &StatelessRequest,
+        offer: &EndpointInfo,
+    ) -> Result<bool, Refusal> {
+        let message = &request.message;
+        if message.method != Method::ToolsCall {
+            return Ok(false);
+        }
+        let support = routing::task_support(message, &self.endpoint, &self.visible_catalog());
+        let offered = offer.capabilities.tasks_tools_call;
+        if offered && !request.meta.tasks && support == Some(TaskSupport::Required) {
+            return Err(stateless_tasks::extension_required(
+                "this tool only runs as a task, which the request does not declare",
+            ));
+        }
+        if !offered || !request.meta.tasks || support == Some(TaskSupport::Forbidden) {
+            return Ok(false);
+        }
+        Ok(support == Some(TaskSupport::Required)
+            || tasks::idempotency_key(message)?.is_some()
+            || self.needs_approval(message))
     }
 
     async fn about_task(&self, request: &StatelessRequest) -> Result<Vec<u8>, Refusal> {

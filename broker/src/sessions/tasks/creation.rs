@@ -36,11 +36,14 @@ use super::{
     recovery,
     run::{RunPlan, TaskRun},
 };
-use crate::sessions::task_host::NewTask;
 use crate::{
     config,
     persistence::{self, StoreError, fault_point},
-    sessions::session::{Session, local_requests::Reply},
+    sessions::{
+        approvals::{HeldCall, OpenedApproval},
+        session::{Session, local_requests::Reply},
+        task_host::NewTask,
+    },
     telemetry::{request, traces::RequestTrace},
 };
 
@@ -81,6 +84,9 @@ impl TaskCreation {
             details.log_level = self.session.log_level().map(|level| level.name().to_owned());
         }
         request::with_current(|request| note_origin(&mut details, request));
+        if let Some(held) = HeldCall::of_plan(&self.session, &message, &plan)? {
+            details = self.hold(details, &held).await?;
+        }
         let idempotency = Some(self.idempotency(&wish, &id, &call));
         let record = TaskRecord {
             idempotency,
@@ -96,6 +102,19 @@ impl TaskCreation {
             WriteOutcome::LimitReached(limit) => Err(full(limit, &self.settings)),
             _ => Err(Refusal::new(ErrorKind::Internal, "the task could not be made")),
         }
+    }
+
+    /// Asks for the approval of the call. The record names it, so that no process sends the call
+    /// before.
+    async fn hold(&self, details: TaskDetails, held: &HeldCall) -> Result<TaskDetails, Refusal> {
+        let (id, details) = match held.open(&self.session.shared).await? {
+            OpenedApproval::Approval(opened) => {
+                (opened.record.id.clone(), details.with_approval(&opened.record.id))
+            }
+            OpenedApproval::Window(id) => (id, details),
+        };
+        let _outside = request::with_current(|request| request.note_approval(&id));
+        Ok(details)
     }
 
     /// Answers with the new task. Its run starts once the answer is on its way.
@@ -350,6 +369,7 @@ mod tests {
             edits: vec![],
             drop_task: false,
             names: routing::Named::Other,
+            approval: None,
         };
         let sent: serde_json::Value =
             serde_json::from_slice(&call_of(&message, &plan).unwrap()).unwrap();

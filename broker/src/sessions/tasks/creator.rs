@@ -49,13 +49,15 @@ impl<'s> TaskCreator<'s> {
 
     /// Returns the details that a run needs to carry out the call for this client.
     pub(super) fn details(self, target: TaskTarget) -> TaskDetails {
-        TaskDetails::new(
+        let mut details = TaskDetails::new(
             self.session.version.as_str(),
             &self.session.endpoint,
             self.session.client.raw(),
             target.traits,
             target.tool,
-        )
+        );
+        details.native = Some(target.native);
+        details
     }
 
     /// Returns the record of a new task, which is not stored yet.

@@ -22,7 +22,7 @@ use rules::{
     access::{AccessCheck, Object, Subject},
     cursor::{self, CursorScope},
     limits::{PAGE_ENTRIES, TASK_POLLER_INTERVAL, TASK_RESULT_WAIT_MAX},
-    tasks::{self, TaskOutcome},
+    tasks::{self, TaskDetails, TaskOutcome},
 };
 
 use super::{TaskManager, creator::TaskCreator};
@@ -86,8 +86,8 @@ fn with_tool(
     if !tenant.has_policy() {
         return Ok(());
     }
-    let call = tasks::decoded(Bytes::copy_from_slice(&record.request)).ok_or_else(not_found)?;
-    let name = call.text(call.fields.name).ok_or_else(not_found)?;
+    let details = TaskDetails::decode(&record.details);
+    let name = details.and_then(|details| details.native).ok_or_else(not_found)?;
     let traits = tenant.full_catalog().traits(&record.backend, &name).unwrap_or_default();
     check(&Object::Tool { backend: &record.backend, name: &name, traits })
 }

@@ -5,6 +5,7 @@
 //! which requests wait for them, and which sessions are here. All of it may be lost, because the
 //! store finds a task again.
 
+mod approval;
 mod asker;
 mod backend_task;
 mod cancellation;

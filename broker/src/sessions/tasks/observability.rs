@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use opentelemetry::KeyValue;
-use protocol::method::Method;
+use protocol::{ids::ApprovalId, method::Method};
 use records::TaskStatus;
 use rules::tasks;
 
@@ -68,6 +68,7 @@ fn draft(run: &TaskRun, how: AuditLevel) -> AuditDraft {
         arguments: call.and_then(|call| call.fields.arguments.map(|span| span.slice(&call.frame))),
         backend: None,
         definition: None,
+        approval: run.details.approval.as_deref().map(ApprovalId::new),
         begun: Instant::now(),
         at: jiff::Timestamp::now(),
         client: None,

@@ -1,7 +1,7 @@
 //! Outcome of a task's run. The work returns it, and the runner stores it.
 
 use protocol::{envelope::Message, error::Refusal};
-use rules::tasks::BackendTask;
+use rules::{approvals::ApprovalNotice, tasks::BackendTask};
 
 use super::run::StopReason;
 
@@ -13,6 +13,8 @@ pub(super) enum RunOutcome {
     /// An answer that is in the client's terms already.
     Translated(Message),
     Refused(Refusal),
+    /// The call was not sent, because it lacked the approval of a person.
+    NotApproved(ApprovalNotice),
     /// The backend cancelled its own task.
     CancelledByBackend,
     TimedOut,

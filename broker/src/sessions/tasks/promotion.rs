@@ -132,9 +132,11 @@ async fn store(
         ));
     }
     let creator = TaskCreator::new(session);
-    let traits = plan.names.tool().map(|tool| tool.traits).unwrap_or_default();
+    let called = plan.names.tool();
+    let traits = called.map(|tool| tool.traits).unwrap_or_default();
+    let native = called.map(|tool| tool.name.clone()).unwrap_or_default();
     let tool = message.text(message.fields.name).map(|name| name.into_owned()).unwrap_or_default();
-    let mut details = creator.details(TaskTarget { tool, traits }).sent_before();
+    let mut details = creator.details(TaskTarget { tool, native, traits }).sent_before();
     if let Some(request) = &call.observed {
         note_origin(&mut details, request);
     }

@@ -4,6 +4,7 @@
 //!
 //! - The runner commits that the call may have been sent (`TaskStep::Sent`) before it sends the
 //!   call.
+//! - A call that needs an approval is sent after it was approved and marked as used.
 //! - The backend's answer and the end of the task are one commit.
 //! - A call whose answer is lost is sent again only where its tool declares that harmless.
 //!
@@ -35,6 +36,7 @@ use rules::{
 };
 
 use super::{
+    approval::TaskApproval,
     backend_task, handoff, inputs, observability,
     outcome::RunOutcome,
     retry::{RetryTimer, connect},
@@ -141,6 +143,10 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             "what is stored of the call cannot be read",
         ));
     };
+    let approval = match TaskApproval::awaited(run).await {
+        Ok(approval) => approval,
+        Err(ending) => return ending,
+    };
     let asker: Arc<dyn Asker> = run.clone();
     let mut patience = RetryTimer::new(run.timeouts().call);
     let mut resent = 0;
@@ -157,6 +163,11 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             Err(refusal) if patience.wait(refusal.retry_after).await => continue,
             Err(refusal) => return RunOutcome::Refused(refusal),
         };
+        if let Some(approval) = &approval
+            && let Err(ending) = approval.used(run).await
+        {
+            return ending;
+        }
         let as_task = becomes_a_task(run, &connection, &message);
         if let Err(stop) = run
             .commit(|epoch| WriteOp::AdvanceTask {
@@ -280,6 +291,7 @@ async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
             }
         }
         RunOutcome::Refused(refusal) => refused(run, &refusal).await,
+        RunOutcome::NotApproved(notice) => end(run, notice.task_outcome()).await,
         RunOutcome::CancelledByBackend => {
             end(run, TaskOutcome::cancelled(&crate::request_id())).await
         }

@@ -1,5 +1,6 @@
 //! Accounts at real authorization servers: `oidc-provider`, which gives each refresh token once and
-//! revokes a grant whose token comes twice, and `@jmondi/oauth2-server`, which exchanges tokens.
+//! revokes a grant whose token comes twice, `@jmondi/oauth2-server`, which exchanges tokens, and
+//! authlib.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -73,6 +74,15 @@ async fn protected(
     accepts: impl Fn(&str, &str) -> bool + Send + Sync + 'static,
 ) -> FakeBackend {
     let backend = FakeBackend::echo().await;
+    protect(&backend, issuer, accepts);
+    backend
+}
+
+fn protect(
+    backend: &FakeBackend,
+    issuer: &str,
+    accepts: impl Fn(&str, &str) -> bool + Send + Sync + 'static,
+) {
     let resource = backend.url();
     let document = json!({"resource": resource, "authorization_servers": [issuer], "scopes_supported": ["mcp:read"]});
     backend.gate(move |path, headers| {
@@ -86,7 +96,6 @@ async fn protected(
         let challenge = ("www-authenticate".to_owned(), "Bearer".to_owned());
         Some(GateAnswer { status: 401, headers: vec![challenge], body: json!({}) })
     });
-    backend
 }
 
 #[tokio::test]
@@ -189,4 +198,23 @@ async fn a_person_connects_an_account_in_a_browser_without_scripts() {
     assert!(status.success() && steps == 5, "{status}\n{stdout}\n{stderr}\n{}", broker.log());
     let client = broker.client("/mcp/b").connected(json!({})).await;
     client.result("tools/call", json!({"name": "echo", "arguments": {}})).await;
+}
+
+#[tokio::test]
+async fn the_broker_gets_tokens_of_its_own_from_authlib() {
+    let backend = FakeBackend::echo().await;
+    let mut command = Command::new(Peers::installed().python_of_authlib());
+    command.arg("-B").arg(Peers::ours("peers/servers/authlib_issuer.py")).arg(backend.url());
+    let told = |line: &str| line.strip_prefix("authlib listening on ").map(str::to_owned);
+    let server = Server::start(command, told).await;
+    protect(&backend, &server.url, is_live);
+    let broker = builder().single_process().start().await;
+    let mut spec = backend.spec();
+    spec["auth"] = json!({"type": "oauth_client", "client_id": "robot", "client_secret": "secret-of-robot", "scopes": ["read"], "issuer": server.url});
+    broker.admin().put_ready_backend("default", "b", &spec).await;
+    let client = broker.client("/mcp/b").connected(json!({})).await;
+    client.result("tools/call", json!({"name": "echo", "arguments": {}})).await;
+    let calls: Vec<_> = backend.recorded().into_iter().filter(|seen| seen.calls("echo")).collect();
+    let claims = claims(calls[0].header("authorization").unwrap()).unwrap();
+    assert_eq!((&claims["scope"], &claims["client_id"]), (&json!("read"), &json!("robot")));
 }

@@ -14,8 +14,9 @@ use tokio::process::Command;
 
 use super::{
     install::Peers,
-    process::{Ended, run},
+    process::{Ended, Server, run},
 };
+use crate::tokens::reload::reload;
 
 const ADMIN: &str = "operator-of-tests";
 const RUN_WITHIN: Duration = Duration::from_secs(150);
@@ -156,6 +157,37 @@ async fn a_console_stays_open_while_a_replica_dies() {
     let admins = [0, 1].map(|replica| cluster.admin(replica).address().to_string());
     let arguments = [ADMIN, &pid, &admins[0], &admins[1]];
     passes("failover.mjs", &arguments, 2, String::new).await;
+}
+
+#[tokio::test]
+async fn an_operator_logs_in_at_an_issuer() {
+    let peers = Peers::installed();
+    let mut command = Command::new(peers.node());
+    command
+        .arg(Peers::ours("peers/servers/oidc.mjs"))
+        .args(["--redirect-uri", "http://127.0.0.1/console/callback"])
+        .args(["--groups", r#"{"ann": ["auditors"]}"#])
+        .env("NODE_MODULES", peers.node_folder().join("node_modules"));
+    let server =
+        Server::start(command, |line| line.strip_prefix("oidc listening on ").map(str::to_owned))
+            .await;
+    let broker = builder().start().await;
+    reload(&broker, |config| {
+        config["auth"]["resource"] = json!(broker.url("").trim_end_matches('/'));
+        config["auth"]["issuers"] = json!([{
+            "issuer": server.url, "tenant": "default",
+            "admin": {
+                "claim": "groups",
+                "map": [{"value": "auditors", "role": "auditor"}],
+                "login": {"client_id": "login", "scopes": ["openid", "mcp:read"]},
+            },
+        }]);
+    })
+    .await;
+    let name = format!("{} ann", server.url);
+    let origin = origin(&broker);
+    let arguments = [&origin, &server.url, &name].map(String::as_str);
+    passes("issuer.mjs", &arguments, 3, || broker.log()).await;
 }
 
 /// Returns the files below a folder with their contents, by their paths.

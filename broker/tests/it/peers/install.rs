@@ -27,6 +27,7 @@ impl Peers {
             "typescript2",
             "browser",
             "console",
+            "apps",
             "python1",
             "python2",
             "fastmcp",
@@ -151,6 +152,18 @@ impl Peers {
     /// Returns the transport of a backend that runs `server-everything` as its child.
     pub(super) fn everything_over_stdio(&self) -> Value {
         json!({"type": "stdio", "command": self.node(), "args": [self.package("server-everything/dist/index.js"), "stdio"]})
+    }
+
+    /// Returns the body of a backend that is a published server with an app, as a child process. The
+    /// sandbox does not show the folder of its package by itself.
+    pub(super) fn app(&self, name: &str) -> Value {
+        let folder = self.cache.join("apps");
+        let script =
+            folder.join(format!("node_modules/@modelcontextprotocol/server-{name}/dist/index.js"));
+        json!({
+            "transport": {"type": "stdio", "command": self.node(), "args": [script, "--stdio"]},
+            "sandbox": {"read": [folder]},
+        })
     }
 
     /// Starts the Python SDK's everything-server, which has the tools of the suite's server

@@ -44,6 +44,8 @@ macro_rules! on_every_ground {
 
 mod accounts;
 mod admin_api;
+mod approvals;
+mod apps;
 mod clients;
 mod conformance;
 mod conformance_accounts;

@@ -31,7 +31,11 @@ const LEEWAY: i64 = 60;
 
 /// Returns a broker that accepts tokens of `server` for tenant `acme`, and an echo backend `b` of
 /// that tenant.
-fn guarded(server: &AuthorizationServer, backend: &FakeBackend, more: Value) -> BrokerBuilder {
+pub(crate) fn guarded(
+    server: &AuthorizationServer,
+    backend: &FakeBackend,
+    more: Value,
+) -> BrokerBuilder {
     // Tests of access fail more often than a client would.
     let unlimited = json!({"limits": {"sign_in_failures_per_minute": 0}});
     let builder = builder()

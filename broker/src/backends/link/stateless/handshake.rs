@@ -45,6 +45,9 @@ pub(in crate::backends::link) async fn agree(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
 ) -> Result<(), Failure> {
+    if link.is_probe() {
+        return connection.initialize(link).await; // the backend has a session already
+    }
     let memory = &link.backend.era;
     match (link.backend.spec.protocol, memory.known()) {
         (ProtocolChoice::Legacy, _) => connection.initialize(link).await,

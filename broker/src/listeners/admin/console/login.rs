@@ -1,17 +1,20 @@
 //! Login and logout of a browser.
 
+use std::net::IpAddr;
+
 use axum::{
     Extension,
     extract::State,
-    http::{HeaderMap, StatusCode, Uri, header},
+    http::{HeaderMap, StatusCode, Uri, header, uri::Authority},
     response::{IntoResponse, Response},
 };
+use rules::operators::Operator;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::ConsoleState;
 use crate::{
-    control::{AuditedAction, Author},
+    control::{AuditedAction, Author, Control},
     listeners::admin::{
         access::{self, requested_host},
         audit::ClientIp,
@@ -46,6 +49,12 @@ pub(super) async fn sign_in(
         Err(denied) => return Ok(access::answer(&control, denied, address)),
     };
     let cookie = channel.login(&control.broker.shared.durable.seal, token)?;
+    record(&control, &operator, address).await;
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
+}
+
+/// Records a login in the audit log.
+pub(super) async fn record(control: &Control, operator: &Operator, address: Option<IpAddr>) {
     let author = Author::of(AuditedAction {
         who: operator.name.clone(),
         tenant: None,
@@ -55,7 +64,6 @@ pub(super) async fn sign_in(
         request: RequestName::random(),
     });
     control.record(&author, None).await;
-    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
 /// Removes the login from the browser.
@@ -68,7 +76,7 @@ pub(super) async fn sign_out(uri: Uri, headers: HeaderMap) -> Result<Response, P
     Ok(response)
 }
 
-fn host(uri: &Uri, headers: &HeaderMap) -> Result<axum::http::uri::Authority, Problem> {
+pub(super) fn host(uri: &Uri, headers: &HeaderMap) -> Result<Authority, Problem> {
     requested_host(uri, headers)
         .ok_or_else(|| Problem::invalid("Host", "the Host header is missing or not a host name"))
 }

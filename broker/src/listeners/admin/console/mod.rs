@@ -6,6 +6,7 @@
 //! - Every address in the page is relative, so that it works below a reverse proxy's prefix.
 
 mod files;
+mod issuer_login;
 mod login;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,8 @@ pub(super) fn routes(control: Arc<Control>, access: Arc<Access>) -> Router {
         .route("/console/{*path}", get(files::file))
         .route("/console/login", post(login::sign_in))
         .route("/console/logout", post(login::sign_out))
+        .route("/console/logins", get(issuer_login::issuers).post(issuer_login::begin))
+        .route("/console/callback", get(issuer_login::callback))
         .layer(middleware::from_fn_with_state(Arc::clone(&access), protect))
         .with_state((control, access))
 }

@@ -9,6 +9,7 @@
 
 mod page;
 mod person;
+mod sign_in;
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ use crate::{
     broker::Broker,
     oauth::{
         AuthorizationAnswer, CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, KEY_SET_PATH,
-        UserTokens, backend_of, client_metadata, digest_of, random_text,
+        SignIns, UserTokens, backend_of, client_metadata, digest_of, random_text,
     },
     sessions::tenant::Tenant,
 };
@@ -158,7 +159,7 @@ impl Visit<'_> {
                 .form(CONNECT, &[("link", &link)], "Sign in")
                 .respond(StatusCode::OK);
         }
-        let Some(person) = self.person().await else { return signed_out() };
+        let Some(person) = self.person().await else { return self.signed_out(path) };
         match path.strip_prefix(CONNECT).unwrap_or_default().trim_start_matches('/') {
             "" => self.overview(&person).await,
             backend => self.consent(&person, backend).await,
@@ -215,7 +216,10 @@ impl Visit<'_> {
         if let Some(link) = parameter(&form, "link") {
             return self.sign_in(&link).await;
         }
-        let Some(person) = self.person().await else { return signed_out() };
+        if let Some(issuer) = parameter(&form, "issuer") {
+            return self.begin_sign_in(&issuer, &form).await;
+        }
+        let Some(person) = self.person().await else { return self.signed_out(path) };
         let backend = path.strip_prefix(CONNECT).unwrap_or_default().trim_start_matches('/');
         let Some(tokens) = self.tokens(&person, backend) else { return unknown() };
         let browser = self.cookies().browser();
@@ -269,6 +273,9 @@ impl Visit<'_> {
             error: parameter(query, "error"),
             issuer: parameter(query, "iss"),
         };
+        if SignIns::is_about(&answer) {
+            return self.finish_sign_in(&answer).await;
+        }
         let wrong = || {
             HtmlPage::new("Not accepted").text("The answer belongs to no request of this browser. Begin again from your client.").respond(StatusCode::FORBIDDEN)
         };
@@ -316,11 +323,6 @@ fn redirect(address: &str) -> Response<Body> {
         }
         Err(_) => unknown(),
     }
-}
-
-fn signed_out() -> Response<Body> {
-    let text = "You are not signed in here. Ask your operator for a link: mcp-broker connection link PRINCIPAL BACKEND";
-    HtmlPage::new("Not signed in").text(text).respond(StatusCode::FORBIDDEN)
 }
 
 fn unknown() -> Response<Body> {

@@ -1,0 +1,76 @@
+//! People who sign in at the connect page with an issuer (`auth.issuers[].sign_in`).
+//!
+//! Invariant: a person who signs in is the principal that the access tokens of the same issuer have.
+
+use std::sync::Arc;
+
+use protocol::ids::{PrincipalId, TenantId};
+
+use super::{
+    TokenVerifier,
+    error::TokenError,
+    issuer::TokenIssuer,
+    jwt::{Claims, Jwt},
+};
+use crate::{auth::verified_token::VerifiedToken, config::IssuerConfig};
+
+impl TokenVerifier {
+    /// Returns the issuers at which people can sign in, by name.
+    pub fn sign_in_issuers(&self) -> Vec<Arc<IssuerConfig>> {
+        let issuers = self.issuers.load();
+        let mut found: Vec<_> = issuers.values().map(|issuer| issuer.shared_config()).collect();
+        found.retain(|issuer| issuer.sign_in.is_some());
+        found.sort_by(|one, other| one.issuer.cmp(&other.issuer));
+        found
+    }
+
+    /// Returns the principal of an ID token that the broker requested with this nonce. `None`: the
+    /// token proves nothing.
+    pub fn signed_in(
+        &self,
+        issuer: &str,
+        nonce: &str,
+        id_token: &str,
+    ) -> Option<(TenantId, PrincipalId)> {
+        let issuer = self.issuers.load().get(issuer).cloned()?;
+        let read = self.check_id_token(&issuer, nonce, id_token);
+        if let Err(flaw) = &read {
+            tracing::warn!(issuer = issuer.name(), reason = %flaw, "an ID token is refused");
+        }
+        read.ok()
+    }
+
+    fn check_id_token(
+        &self,
+        issuer: &TokenIssuer,
+        nonce: &str,
+        id_token: &str,
+    ) -> Result<(TenantId, PrincipalId), TokenError> {
+        let jwt = Jwt::parse(id_token)?;
+        let (header, claims) = (jwt.header()?, jwt.claims()?);
+        issuer.verify_signature(&header, &jwt)?;
+        if claims.text("iss").as_deref() != Some(issuer.name()) {
+            return Err(TokenError::Issuer);
+        }
+        let client = issuer.config().sign_in.as_ref().ok_or(TokenError::Issuer)?;
+        if !is_for(&claims, &client.client_id) || claims.text("nonce").as_deref() != Some(nonce) {
+            return Err(TokenError::Audience);
+        }
+        // An ID token is what is wanted here.
+        let (_, issued_at) = issuer.check_life(true, &claims)?;
+        let of = (issuer.tenant(&claims)?, issuer.principal(&claims)?);
+        if !self.keyring.is_enabled(&of.0) {
+            return Err(TokenError::Tenant);
+        }
+        let ends = (issuer.withdrawn.clone(), self.keyring.revocations().clone());
+        let token = VerifiedToken::new(of.clone(), claims.text("jti"), issued_at, None, ends);
+        if token.is_revoked() { Err(TokenError::Revoked) } else { Ok(of) }
+    }
+}
+
+/// Returns whether an ID token is for this client (OpenID Connect Core 1.0, 3.1.3.7).
+fn is_for(claims: &Claims<'_>, client_id: &str) -> bool {
+    let audiences = claims.audiences();
+    audiences.iter().any(|audience| audience == client_id)
+        && (audiences.len() == 1 || claims.text("azp").as_deref() == Some(client_id))
+}

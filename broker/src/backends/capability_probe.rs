@@ -1,0 +1,142 @@
+//! Finds what a backend offers only to clients that can answer its questions.
+//!
+//! The link that reads the lists declares every capability, so its lists are complete. A probe opens
+//! another connection that declares no sampling, elicitation and roots, reads the lists, and closes
+//! it again. If something is missing there, one further connection for each of the three, and then
+//! for each two of them, shows what it needs. A probe that fails changes nothing: its backend then
+//! offers all to all.
+//!
+//! Backends of 2026-07-28 are not probed, because their lists do not depend on the client (MCP
+//! 2026-07-28, Tools).
+
+use std::{collections::HashSet, pin::Pin, sync::Arc, time::Instant};
+
+use protocol::capabilities::ClientCapabilities;
+use rules::{
+    catalog::{BackendLists, ListKind, OfferTable, QuestionKinds},
+    limits::apps::{CAPABILITY_PROBE_INTERVAL_MIN, CAPABILITY_PROBE_WAIT},
+    link_sharing::LinkScope,
+};
+
+use super::{
+    backend::{Backend, links::CATALOG_CAPABILITIES},
+    catalog_refresh,
+    link::{
+        Era, Link,
+        connection::{Connection, Failure},
+    },
+};
+
+/// Number of kinds of questions. The link that reads the lists declares them all.
+const KINDS: u32 = QuestionKinds::EACH.len() as u32;
+
+/// Sets what each entry of new lists is offered to. Probes the backend if its tools or prompts are
+/// not known yet.
+pub fn complete<'a>(
+    backend: &'a Arc<Backend>,
+    connection: &'a Connection,
+    lists: &'a mut BackendLists,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    Box::pin(set_offers(backend, connection, lists))
+}
+
+async fn set_offers(backend: &Arc<Backend>, connection: &Connection, lists: &mut BackendLists) {
+    let is_wanted = backend.shared.config.compat.capability_probe
+        && connection.modern().is_none()
+        && !(lists.tools.is_empty() && lists.prompts.is_empty());
+    if !is_wanted {
+        return;
+    }
+    if begin(backend, lists) {
+        let (of, listed) = (backend.clone(), lists.clone());
+        let probing = backend.shared.running.spawn(async move { probe(&of, listed).await });
+        // A slow backend finishes its probe behind its first lists.
+        let _in_time = tokio::time::timeout(CAPABILITY_PROBE_WAIT, probing).await;
+    }
+    if let Some(table) = backend.offers.lock().table.clone() {
+        table.apply(lists);
+    }
+}
+
+/// Returns whether a probe has to begin now.
+fn begin(backend: &Backend, lists: &BackendLists) -> bool {
+    let mut offers = backend.offers.lock();
+    let is_known = offers.table.as_ref().is_some_and(|table| table.covers(lists));
+    let is_recent =
+        offers.began.is_some_and(|began| began.elapsed() < CAPABILITY_PROBE_INTERVAL_MIN);
+    let begins = !is_known && !is_recent;
+    if begins {
+        offers.began = Some(Instant::now());
+    }
+    begins
+}
+
+async fn probe(backend: &Arc<Backend>, listed: BackendLists) {
+    let begun = Instant::now();
+    let found = tokio::select! {
+        found = offers(backend, &listed) => found,
+        () = backend.stop.cancelled() => return,
+    };
+    match found {
+        Ok(table) => {
+            backend.offers.lock().table = Some(Arc::new(table));
+            if begun.elapsed() > CAPABILITY_PROBE_WAIT {
+                backend.refresh(); // the lists were published without it
+            }
+        }
+        Err(failure) => {
+            let told = backend.redactor.redact(&failure);
+            tracing::debug!(backend = %backend.id, failure = told, "the capabilities that the backend asks for are not known");
+        }
+    }
+}
+
+async fn offers(backend: &Arc<Backend>, listed: &BackendLists) -> Result<OfferTable, Failure> {
+    let mut probed = Vec::new();
+    for count in 0..KINDS {
+        for kinds in QuestionKinds::sets_of(count) {
+            probed.push((kinds, lists_for(backend, kinds).await?));
+        }
+        if ListKind::ALL.into_iter().all(|kind| has_all(&probed, listed, kind)) {
+            break;
+        }
+    }
+    Ok(OfferTable::of(listed, &probed))
+}
+
+/// Returns whether the probes together have seen a list.
+fn has_all(
+    probed: &[(QuestionKinds, BackendLists)],
+    listed: &BackendLists,
+    kind: ListKind,
+) -> bool {
+    let seen: HashSet<&str> = probed
+        .iter()
+        .flat_map(|(_, lists)| lists.entries(kind))
+        .map(|entry| entry.key.as_str())
+        .collect();
+    listed.entries(kind).iter().all(|entry| seen.contains(entry.key.as_str()))
+}
+
+/// Reads the lists as a client sees them that can answer these questions alone.
+async fn lists_for(backend: &Arc<Backend>, kinds: QuestionKinds) -> Result<BackendLists, Failure> {
+    let link = probe_link(backend, kinds);
+    let connection = link.open_probe().await?;
+    let lists = catalog_refresh::fetch_lists(&link, &connection).await;
+    link.shut(); // what ends now ends in order
+    connection.close().await;
+    lists.map_err(|refusal| Failure::Protocol(refusal.message))
+}
+
+/// Returns a new link that reads the lists once, as a client that can answer these questions alone.
+fn probe_link(backend: &Arc<Backend>, kinds: QuestionKinds) -> Arc<Link> {
+    let mut declared: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(CATALOG_CAPABILITIES).unwrap_or_default();
+    for (_, name) in QuestionKinds::EACH.iter().filter(|(kind, _)| !kinds.includes(*kind)) {
+        declared.remove(*name);
+    }
+    let declared = serde_json::Value::Object(declared).to_string();
+    let declared = ClientCapabilities::parse(declared.as_bytes())
+        .unwrap_or_else(|_| ClientCapabilities::none());
+    Link::new(backend.clone(), (LinkScope::Probe, None), declared, Era::Sessions)
+}

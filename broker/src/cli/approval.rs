@@ -1,0 +1,82 @@
+//! Commands about approvals: calls that wait for the decision of a person.
+
+use axum::http::Method;
+use serde_json::{Value, json};
+
+use super::{
+    args::{ApprovalCommand, TenantArg},
+    client::{AdminClient, ClientError, escape, with_query},
+    output::{CommandOutput, render, render_list},
+    table::{self, Column},
+};
+
+const APPROVALS: &[Column] = &[
+    ("id", "id"),
+    ("state", "state"),
+    ("principal", "principal"),
+    ("backend", "backend"),
+    ("tool", "tool"),
+    ("created", "created_at"),
+    ("expires", "expires_at"),
+];
+const APPROVAL: &[Column] = &[
+    ("id", "id"),
+    ("state", "state"),
+    ("principal", "principal"),
+    ("backend", "backend"),
+    ("tool", "tool"),
+    ("arguments hash", "arguments_hash"),
+    ("definition", "definition"),
+    ("rule", "rule"),
+    ("rule's reason", "rule_reason"),
+    ("created", "created_at"),
+    ("expires", "expires_at"),
+    ("decided by", "decided_by"),
+    ("decided", "decided_at"),
+    ("reason", "reason"),
+    ("window until", "window_until"),
+];
+
+pub(super) async fn approval(
+    client: &AdminClient,
+    command: ApprovalCommand,
+) -> Result<CommandOutput, ClientError> {
+    match command {
+        ApprovalCommand::List { state, of, output } => {
+            let path = format!("tenants/{}/approvals", of.tenant);
+            let path = with_query(&path, &[("state", state.as_deref())]);
+            let answer = client.request(Method::GET, &path, None).await?;
+            Ok(render_list(answer, "approvals", APPROVALS, &output))
+        }
+        ApprovalCommand::Show { id, of, output } => {
+            let answer = client.request(Method::GET, &path_of(&of, &id), None).await?;
+            Ok(render(&answer, &output, shown))
+        }
+        ApprovalCommand::Approve { id, reason, window, of, output } => {
+            let mut body = json!({"decision": "approve", "reason": reason});
+            if let Some(window) = window {
+                body["for"] = json!(window);
+            }
+            let answer = client.request(Method::POST, &path_of(&of, &id), Some(&body)).await?;
+            Ok(render(&answer, &output, |answer| table::facts(answer, APPROVAL)))
+        }
+        ApprovalCommand::Deny { id, reason, of, output } => {
+            let body = json!({"decision": "deny", "reason": reason});
+            let answer = client.request(Method::POST, &path_of(&of, &id), Some(&body)).await?;
+            Ok(render(&answer, &output, |answer| table::facts(answer, APPROVAL)))
+        }
+    }
+}
+
+fn path_of(of: &TenantArg, id: &str) -> String {
+    format!("tenants/{}/approvals/{}", of.tenant, escape(id))
+}
+
+/// Returns one approval with its arguments, in which every character is seen.
+fn shown(answer: &Value) -> String {
+    let facts = table::facts(answer, APPROVAL);
+    match answer["arguments_text"].as_str() {
+        Some(arguments) => format!("{facts}\n{}\n", table::clean(arguments)),
+        None => facts,
+    }
+}

@@ -1,0 +1,92 @@
+//! The way of a call past its approval: the wait for the decision, then the one use of it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use protocol::{error::Refusal, ids::ApprovalId};
+use records::{ApprovalState, StoredApproval};
+use rules::{
+    approvals::{ApprovalNotice, ApprovalStanding},
+    catalog::DefinitionDigest,
+    limits::STORE_RETRY_MAX,
+};
+use tokio::time::sleep_until;
+
+use crate::{persistence::fault_point, sessions::shared::Shared};
+
+/// Waits until an approval is decided or expires, and until `until` at most. Returns its last
+/// state, or `None` if it was removed. With `is_drained` the wait ends early when the process
+/// drains.
+pub(in crate::sessions) async fn await_decision(
+    shared: &Arc<Shared>,
+    id: &ApprovalId,
+    until: Instant,
+    is_drained: bool,
+) -> Result<Option<StoredApproval>, Refusal> {
+    let wait = shared.approval_waits.wait_for(&shared.durable, id);
+    loop {
+        let decided = wait.decided();
+        tokio::pin!(decided);
+        // A decision between the query and the wait is not missed.
+        decided.as_mut().enable();
+        let found = match approval(shared, id).await {
+            Ok(found) => found,
+            // The database is away. The call waits for it as for the decision.
+            Err(refusal) if Instant::now() + STORE_RETRY_MAX >= until => return Err(refusal),
+            Err(_) => {
+                tokio::time::sleep(STORE_RETRY_MAX).await;
+                continue;
+            }
+        };
+        let Some(pending) = found.as_ref().filter(|one| one.state == ApprovalState::Pending) else {
+            return Ok(found);
+        };
+        let now = Instant::now();
+        if now >= until || (is_drained && shared.draining.is_cancelled()) {
+            return Ok(found);
+        }
+        let expires = now + pending.time_left + Duration::from_millis(1);
+        tokio::select! {
+            () = &mut decided => {}
+            () = sleep_until(until.min(expires).into()) => {}
+            () = shared.draining.cancelled(), if is_drained => {}
+        }
+    }
+}
+
+/// Uses a decided approval for the call `user`. `definition` is that of the tool now. Returns why
+/// the call may not leave, if it may not.
+pub(in crate::sessions) async fn use_approval(
+    shared: &Shared,
+    approval: &StoredApproval,
+    user: &str,
+    definition: Option<DefinitionDigest>,
+) -> Result<Result<(), ApprovalNotice>, Refusal> {
+    let notice = |standing| Ok(Err(ApprovalNotice::new(approval, standing)));
+    match approval.state {
+        ApprovalState::Pending => return notice(ApprovalStanding::Waits),
+        ApprovalState::Denied => return notice(ApprovalStanding::Denied),
+        ApprovalState::Expired => return notice(ApprovalStanding::Expired),
+        ApprovalState::Approved | ApprovalState::Used => {}
+    }
+    if definition != Some(approval.record.binding.definition) {
+        return notice(ApprovalStanding::ToolChanged);
+    }
+    let (durable, id) = (&shared.durable, &approval.record.id);
+    let is_ours = durable.timed("use_approval", durable.store.use_approval(id, user)).await?;
+    if !is_ours {
+        return notice(ApprovalStanding::UsedElsewhere);
+    }
+    shared.metrics.approvals.used();
+    fault_point::hit("approval.used");
+    let binding = &approval.record.binding;
+    tracing::info!(tenant = %binding.tenant, principal = %binding.principal, backend = %binding.backend, tool = binding.tool, approval = %id, by = approval.decided_by, "a call uses its approval");
+    Ok(Ok(()))
+}
+
+async fn approval(shared: &Shared, id: &ApprovalId) -> Result<Option<StoredApproval>, Refusal> {
+    let durable = &shared.durable;
+    durable.timed("approval", durable.store.approval(id)).await
+}

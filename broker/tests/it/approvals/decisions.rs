@@ -1,0 +1,219 @@
+//! Who decides, what the decision is recorded as, and what metrics and commands show of it.
+
+use serde_json::{Value, json};
+use testkit::{AdminClient, AuthorizationServer, eventually};
+
+use super::{APPROVALS, Desk, POLICY, asking, bank, decide, id_of, key, pending, to, told};
+use crate::{builder, text_of, tokens::guarded};
+
+async fn operator(admin: &AdminClient, body: Value) -> AdminClient {
+    let (status, made) = admin.post("/admin/v1/operators", &body).await;
+    assert_eq!(status, 201, "{made}");
+    admin.with_token(made["token"].as_str())
+}
+
+#[tokio::test]
+async fn the_first_decision_counts_and_is_recorded_with_hashes_only() {
+    let desk = Desk::start(json!({})).await;
+    let (client, admin) = (desk.client().await, desk.broker.admin());
+    let call = client.begin_call("b__send", to("secret-canary"));
+    let id = id_of(&desk.pending(1).await[0]);
+    let path = format!("{APPROVALS}/{id}");
+    let olga = operator(&admin, json!({"name": "olga", "role": "operator"})).await;
+    let body = json!({"decision": "approve", "reason": "fine", "for": "90s"});
+    let (status, approval) = olga.post(&path, &body).await;
+    assert_eq!((status, &approval["state"]), (200, &json!("approved")), "{approval}");
+    assert_eq!(text_of(&call.result().await), "sent secret-canary");
+    for decision in ["approve", "deny"] {
+        let (status, answer) = decide(&admin, &id, decision).await;
+        assert_eq!(status, 409, "{answer}");
+        assert!(answer["detail"].as_str().unwrap().contains("decided by olga"), "{answer}");
+    }
+    let (_, log) = admin.get("/admin/v1/audit?kind=admin&tenant=default&limit=1000").await;
+    let action = "POST /admin/v1/tenants/{tenant}/approvals/{id}";
+    let told: Vec<&Value> = log["records"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|record| record["action"] == action)
+        .collect();
+    let outcomes: Vec<&str> =
+        told.iter().map(|record| record["outcome"].as_str().unwrap()).collect();
+    assert_eq!(outcomes, ["ok", "refused", "refused"], "{told:?}");
+    let record = told[0];
+    assert_eq!(record["principal"], "olga");
+    assert_eq!(
+        (&record["before"]["state"], &record["after"]["state"]),
+        (&json!("pending"), &json!("approved"))
+    );
+    assert_eq!(
+        (&record["after"]["for"], &record["after"]["reason"]),
+        (&json!("90s"), &json!("fine"))
+    );
+    assert_eq!(record["after"]["arguments_hash"], approval["arguments_hash"]);
+    assert!(!log.to_string().contains("canary"), "{log}");
+    admin
+        .wait_metric("mcp_approval_transitions_total", &[("to", "used")], |count| count == 1.0)
+        .await;
+    let waited = [("decision", "approved")];
+    admin.wait_metric("mcp_approval_wait_seconds_count", &waited, |count| count == 1.0).await;
+    let decisions = [("verdict", "approve"), ("mode", "enforce")];
+    let counted = admin.metric("mcp_policy_decisions_total", &decisions).await;
+    assert!(counted.is_some_and(|count| count >= 1.0), "{counted:?}");
+}
+
+#[tokio::test]
+async fn faults_of_a_decision_are_named_and_another_tenants_approval_does_not_exist() {
+    let desk = Desk::start(json!({})).await;
+    let (client, admin) = (desk.client().await, desk.broker.admin());
+    let (id, _) = told(&client.call("b__send", to("ann")).await);
+    let path = format!("{APPROVALS}/{id}");
+    for (body, field) in [
+        (json!({}), "decision"),
+        (json!({"decision": "maybe"}), "decision"),
+        (json!({"decision": "approve", "for": "25h"}), "for"),
+        (json!({"decision": "approve", "for": "soon"}), "for"),
+        (json!({"decision": "deny", "for": "10m"}), "for"),
+        (json!({"decision": "deny", "reason": "a\nb"}), "reason"),
+        (json!({"decision": "deny", "reason": "x".repeat(1_025)}), "reason"),
+        (json!({"decision": "deny", "why": 1}), "why"),
+    ] {
+        let (status, answer) = admin.post(&path, &body).await;
+        assert_eq!(status, 400, "{body} {answer}");
+        assert!(answer.to_string().contains(field), "{body} {answer}");
+    }
+    admin.put_tenant("acme", json!({})).await;
+    let foreign = format!("/admin/v1/tenants/acme/approvals/{id}");
+    assert_eq!(admin.get(&foreign).await.0, 404);
+    assert_eq!(admin.post(&foreign, &json!({"decision": "approve"})).await.0, 404);
+    assert_eq!(admin.get(&format!("{APPROVALS}?state=open")).await.0, 400);
+    let (_, shown) = admin.get(&path).await;
+    assert_eq!(shown["state"], "pending");
+    assert_eq!(shown["arguments_text"], to("ann").to_string(), "the very text: {shown}");
+}
+
+#[tokio::test]
+async fn roles_and_backends_of_operators_limit_what_they_see_and_decide() {
+    let desk = Desk::start(json!({"by": {"roles": ["tenant_admin", "backend_owner"]}})).await;
+    let spec = desk.backend.spec();
+    desk.broker.admin().put_ready_backend("default", "other", &spec).await;
+    let (client, admin) = (desk.client().await, desk.broker.admin());
+    let (id, _) = told(&client.call("b__send", to("ann")).await);
+    let path = format!("{APPROVALS}/{id}");
+    let approve = json!({"decision": "approve"});
+    let viewer = operator(&admin, json!({"name": "v", "role": "viewer"})).await;
+    let (status, shown) = viewer.get(&path).await;
+    assert!(status == 200 && shown.get("arguments").is_none(), "{shown}");
+    assert_eq!(viewer.post(&path, &approve).await.0, 403);
+    let other = operator(&admin, json!({"name": "o", "role": "operator"})).await;
+    let (status, answer) = other.post(&path, &approve).await;
+    assert!(status == 403 && answer["detail"].as_str().unwrap().contains("`by`"), "{answer}");
+    let stranger = json!({"name": "s", "role": "backend_owner", "backends": ["default/other"]});
+    let stranger = operator(&admin, stranger).await;
+    assert_eq!(stranger.get(&path).await.0, 404);
+    assert_eq!(stranger.get(APPROVALS).await.1["approvals"], json!([]));
+    assert_eq!(stranger.post(&path, &approve).await.0, 404);
+    let owner = json!({"name": "w", "role": "backend_owner", "backends": ["default/b"]});
+    let owner = operator(&admin, owner).await;
+    assert_eq!(owner.get(APPROVALS).await.1["approvals"][0]["arguments"], to("ann"));
+    assert_eq!(owner.post(&path, &approve).await.0, 200);
+    assert_eq!(text_of(&client.call("b__send", to("ann")).await), "sent ann");
+}
+
+#[tokio::test]
+async fn with_four_eyes_the_caller_does_not_decide_by_token_of_the_broker_or_of_an_issuer() {
+    let server = AuthorizationServer::start().await;
+    let audience = "https://broker.example/operators";
+    let mapping = json!({"admin": {"claim": "roles", "audiences": [audience], "map": [{"value": "sre", "role": "operator"}]}});
+    let backend = bank().await;
+    let broker = guarded(&server, &backend, mapping).start().await;
+    let admin = broker.admin();
+    let sign_in = |name: &str| {
+        let claims = json!({"aud": audience, "roles": ["sre", "finance"]});
+        admin.with_token(Some(&server.token_with(name, claims)))
+    };
+    let (status, answer) = admin
+        .put("/admin/v1/tenants/acme/policy", &asking(json!({"by": {"groups": ["finance"]}})))
+        .await;
+    assert_eq!(status, 201, "{answer}");
+    let client = broker.client("/mcp").bearer(&server.token("ann")).connected(json!({})).await;
+    let call = client.begin_call("b__send", to("ann"));
+    let approvals = "/admin/v1/tenants/acme/approvals";
+    let id = eventually("the approval", || async {
+        let (_, answer) = admin.get(approvals).await;
+        answer["approvals"][0]["id"].as_str().map(str::to_owned).ok_or(answer)
+    })
+    .await;
+    let (path, approve) = (format!("{approvals}/{id}"), json!({"decision": "approve"}));
+    let (status, answer) = sign_in("ann").post(&path, &approve).await;
+    assert!(
+        status == 403 && answer["detail"].as_str().unwrap().contains("another person"),
+        "{answer}"
+    );
+    let (status, answer) = admin.post(&path, &approve).await;
+    assert_eq!(status, 403, "the admin token is in no group: {answer}");
+    assert_eq!(sign_in("bob").post(&path, &approve).await.0, 200);
+    assert_eq!(text_of(&call.result().await), "sent ann");
+}
+
+#[tokio::test]
+async fn without_four_eyes_the_caller_may_decide_and_with_it_the_name_is_compared() {
+    let desk = Desk::start(json!({})).await;
+    let (client, admin) = (desk.client().await, desk.broker.admin());
+    let ann = operator(&admin, json!({"name": "ann", "role": "operator"})).await;
+    let (id, _) = told(&client.call("b__send", to("ann")).await);
+    assert_eq!(decide(&ann, &id, "approve").await.0, 403);
+    assert_eq!(decide(&ann, &id, "deny").await.0, 403);
+    desk.decide("deny").await;
+    desk.put(&asking(json!({"four_eyes": false}))).await;
+    let (id, _) = told(&client.call("b__send", to("ann")).await);
+    assert_eq!(decide(&ann, &id, "approve").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_check_and_a_rule_in_shadow_mode_tell_of_approvals_without_one() {
+    let desk = Desk::start(json!({"mode": "shadow"})).await;
+    let (client, admin) = (desk.client().await, desk.broker.admin());
+    assert_eq!(text_of(&client.call("b__send", to("ann")).await), "sent ann");
+    let check = json!({"as": {"principal": "ann"}, "method": "tools/call", "object": "b/send"});
+    let check_path = format!("{POLICY}/check");
+    let (_, answer) = admin.post(&check_path, &check).await;
+    assert_eq!(
+        (&answer["verdict"], &answer["shadow_verdict"]),
+        (&json!("allow"), &json!("approve"))
+    );
+    let shadow = [("verdict", "approve"), ("mode", "shadow")];
+    admin.wait_metric("mcp_policy_decisions_total", &shadow, |count| count >= 1.0).await;
+    let (_, report) = admin.get(&format!("{POLICY}/report?since=1h")).await;
+    assert_eq!(report["decisions"][0]["verdict"], "approve", "{report}");
+    desk.put(&asking(json!({}))).await;
+    let (_, answer) = admin.post(&check_path, &check).await;
+    assert_eq!((&answer["verdict"], &answer["rule"]), (&json!("approve"), &json!("pay")));
+    assert_eq!(super::list(&admin, "pending").await, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn approvals_are_decided_from_the_command_line() {
+    let desk = Desk::on(builder().admin_token("operator-of-tests"), json!({})).await;
+    let client = desk.client().await;
+    let call = client.begin_call("b__send", to("ann"));
+    let id = id_of(&desk.pending(1).await[0]);
+    let cli = async |arguments: &[&str]| {
+        let finished = desk.broker.cli(arguments).await;
+        assert_eq!(finished.code, Some(0), "{arguments:?}: {finished:?}");
+        finished.stdout
+    };
+    let listed = cli(&["approval", "list", "--state", "pending"]).await;
+    assert!(listed.contains(&id) && listed.contains("send"), "{listed}");
+    let shown = cli(&["approval", "show", &id]).await;
+    assert!(shown.contains(&to("ann").to_string()), "the very text: {shown}");
+    let decided = cli(&["approval", "approve", &id, "--for", "1m", "--reason", "fine"]).await;
+    assert!(decided.contains("approved") && decided.contains("window until"), "{decided}");
+    assert_eq!(text_of(&call.result().await), "sent ann");
+    let bob = key(&desk.broker.admin(), "bob").await;
+    let bob = desk.broker.client("/mcp").bearer(&bob).connected(json!({})).await;
+    let call = bob.begin_call("b__send", to("bob"));
+    let id = id_of(&pending(&desk.broker.admin(), 1).await[0]);
+    cli(&["approval", "deny", &id, "--reason", "no"]).await;
+    assert_eq!(told(&call.result().await).1, "denied");
+}

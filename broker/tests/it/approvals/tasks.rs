@@ -1,0 +1,136 @@
+//! Durable tasks whose calls wait, through crashes of the broker.
+
+use serde_json::{Value, json};
+use testkit::{TestBroker, TestClient};
+
+use super::{Desk, asking, bank, decide, key, pending, to, told};
+use crate::{builder, tasks::wait_status, text_of};
+
+/// Starts a task of `send`. Returns its id.
+pub(super) async fn start(client: &TestClient, name: &str) -> String {
+    let params = json!({"name": "b__send", "arguments": to(name), "task": {"ttl": 60_000}});
+    let made = client.result("tools/call", params).await;
+    assert_eq!(made["task"]["status"], "working", "{made}");
+    made["task"]["taskId"].as_str().unwrap().to_owned()
+}
+
+pub(super) async fn outcome(client: &TestClient, task: &str) -> Value {
+    client.request("tasks/result", json!({"taskId": task})).await
+}
+
+#[tokio::test]
+async fn a_task_waits_and_its_status_tells_for_what() {
+    let desk = Desk::start(json!({})).await;
+    let client = desk.client().await;
+    let (approved, denied) = (start(&client, "ann").await, start(&client, "bob").await);
+    let listed = desk.pending(2).await;
+    for task in [&approved, &denied] {
+        let task = client.result("tasks/get", json!({"taskId": task})).await;
+        let message = task["statusMessage"].as_str().unwrap_or_else(|| panic!("{task}"));
+        assert!(message.starts_with("waits for the approval of a person: apr_"), "{task}");
+    }
+    for approval in &listed {
+        let is_ann = approval["arguments"]["to"] == "ann";
+        let decision = if is_ann { "approve" } else { "deny" };
+        let id = super::id_of(approval);
+        assert_eq!(decide(&desk.broker.admin(), &id, decision).await.0, 200);
+    }
+    assert_eq!(text_of(&outcome(&client, &approved).await["result"]), "sent ann");
+    let refused = outcome(&client, &denied).await;
+    assert_eq!(told(&refused["result"]).1, "denied");
+    let failed = wait_status(&client, &denied, "failed").await;
+    assert!(failed["statusMessage"].as_str().unwrap().contains("denied"), "{failed}");
+    assert_eq!(desk.sent(), 1);
+}
+
+#[tokio::test]
+async fn of_two_tasks_with_equal_calls_one_is_executed() {
+    let desk = Desk::start(json!({})).await;
+    let client = desk.client().await;
+    let tasks = [start(&client, "ann").await, start(&client, "ann").await];
+    assert_ne!(tasks[0], tasks[1]);
+    desk.decide("approve").await;
+    let mut ended = Vec::new();
+    for task in &tasks {
+        let answer = outcome(&client, task).await;
+        ended.push(answer["result"]["isError"] == true);
+    }
+    ended.sort_unstable();
+    assert_eq!((ended, desk.sent()), (vec![false, true], 1));
+}
+
+#[tokio::test]
+async fn a_cancelled_task_is_not_executed_by_a_later_approval() {
+    let desk = Desk::start(json!({})).await;
+    let client = desk.client().await;
+    let task = start(&client, "ann").await;
+    desk.pending(1).await;
+    client.result("tasks/cancel", json!({"taskId": task})).await;
+    desk.decide("approve").await;
+    wait_status(&client, &task, "cancelled").await;
+    assert_eq!(text_of(&client.call("b__send", to("ann")).await), "sent ann");
+    assert_eq!(desk.sent(), 1, "the approval is there for the same call");
+}
+
+async fn broker_on(
+    folder: &std::path::Path,
+    point: Option<&str>,
+    backend: Option<&testkit::FakeBackend>,
+) -> TestBroker {
+    let url = format!("sqlite:{}", folder.join("broker.db").display());
+    let mut builder = builder().auth_required().config(json!({"storage": {"url": url}}));
+    if let Some(point) = point {
+        builder = builder.env("MCP_BROKER_FAULT", point);
+    }
+    if let Some(backend) = backend {
+        builder = builder.backend("default", "b", backend.spec());
+    }
+    builder.start().await
+}
+
+/// Kills the broker while a task waits (`point` is `None`), or at a point after the approval, and
+/// returns the outcome at the next one, with the number of calls.
+async fn killed_at(point: Option<&str>) -> (Value, usize) {
+    let (folder, backend) = (tempfile::tempdir().unwrap(), bank().await);
+    let mut first = broker_on(folder.path(), point, Some(&backend)).await;
+    let key = key(&first.admin(), "ann").await;
+    first.admin().put(super::POLICY, &asking(json!({}))).await;
+    let client = first.client("/mcp").bearer(&key).connected(json!({})).await;
+    let task = start(&client, "ann").await;
+    let id = super::id_of(&pending(&first.admin(), 1).await[0]);
+    match point {
+        None => first.kill().await,
+        Some(_) => {
+            let (status, answer) = decide(&first.admin(), &id, "approve").await;
+            assert_eq!(status, 200, "{answer}");
+            assert!(!first.wait_for_exit().await.success());
+        }
+    }
+    assert_eq!(backend.count(|seen| seen.calls("send")), 0);
+    let second = broker_on(folder.path(), None, None).await;
+    let client = second.client("/mcp").bearer(&key).connected(json!({})).await;
+    if point.is_none() {
+        assert_eq!(decide(&second.admin(), &id, "approve").await.0, 200);
+    }
+    let answer = outcome(&client, &task).await;
+    (answer, backend.count(|seen| seen.calls("send")))
+}
+
+#[tokio::test]
+async fn a_broker_killed_while_a_task_waits_goes_on_with_it() {
+    let (answer, calls) = killed_at(None).await;
+    assert_eq!((text_of(&answer["result"]), calls), ("sent ann", 1));
+}
+
+#[tokio::test]
+async fn a_broker_killed_after_the_use_of_an_approval_executes_its_task_once() {
+    let (answer, calls) = killed_at(Some("approval.used:1")).await;
+    assert_eq!((text_of(&answer["result"]), calls), ("sent ann", 1));
+}
+
+#[tokio::test]
+async fn a_broker_killed_after_the_call_may_have_left_does_not_repeat_it() {
+    let (answer, calls) = killed_at(Some("task.sent.committed:1")).await;
+    assert_eq!(answer["error"]["data"]["kind"], "outcome_unknown", "{answer}");
+    assert_eq!(calls, 0);
+}

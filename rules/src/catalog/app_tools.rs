@@ -1,0 +1,206 @@
+//! Tools that apps call by the names that their own server gave them (MCP Apps).
+//!
+//! An app knows its server's names, not the exposed ones, and its host forwards them unchanged. Such
+//! a name is resolved only among backends with apps, and only if one backend alone can be meant. A
+//! call therefore never leaves the server of its app by a guess.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use protocol::ids::BackendId;
+
+use super::{BackendLists, ListKind, Target};
+use crate::maps::FastMap;
+
+const TOOLS: ListKind = ListKind::Tools;
+
+/// Tools that apps may call, of the backends with apps, by the tool's own name.
+#[derive(Debug, Default)]
+pub(super) struct AppTools {
+    /// In the order of the backends' names.
+    by_name: FastMap<String, Vec<BackendId>>,
+    is_off: bool,
+}
+
+impl AppTools {
+    pub(super) fn of(backends: &BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
+        let mut by_name: FastMap<String, Vec<BackendId>> = FastMap::default();
+        let with_apps =
+            backends.iter().filter(|(_, lists)| lists.listed(TOOLS).any(|tool| tool.traits.has_ui));
+        for (backend, lists) in with_apps {
+            for tool in lists.listed(TOOLS).filter(|tool| tool.traits.is_app_visible) {
+                let known = by_name.entry(tool.key.clone()).or_default();
+                if known.last() != Some(backend) {
+                    known.push(backend.clone()); // a list may have a name twice
+                }
+            }
+        }
+        Self { by_name, is_off: false }
+    }
+
+    /// Returns the table in which no name is found.
+    pub(super) fn off() -> Self {
+        Self { is_off: true, ..Self::default() }
+    }
+
+    pub(super) fn is_off(&self) -> bool {
+        self.is_off
+    }
+
+    /// Returns the backends with apps that have a tool of this own name for apps.
+    pub(super) fn backends_with(&self, name: &str) -> &[BackendId] {
+        self.by_name.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the tool of this own name, if only one backend can be meant.
+    pub(super) fn only_tool(&self, name: &str) -> Option<Target> {
+        match self.backends_with(name) {
+            [backend] => Some(Target { backend: backend.clone(), name: name.to_owned() }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lc_rs::hmac;
+    use bytes::Bytes;
+    use protocol::{
+        capabilities::ServerCapabilities, handshake::InitializeResult, ids::TenantId,
+        version::Version,
+    };
+
+    use super::*;
+    use crate::{
+        catalog::{Catalog, ListKind, TaskHost, read_page},
+        endpoint::Endpoint,
+    };
+
+    const LINK: &str = r#""_meta":{"ui":{"resourceUri":"ui://a"}}"#;
+
+    fn lists(name: &str, tools: &str) -> (BackendId, Arc<BackendLists>) {
+        let id = BackendId::parse(name).unwrap();
+        let page = format!(r#"{{"tools":[{tools}]}}"#);
+        let page = read_page(ListKind::Tools, &id, TaskHost::Backend, page.as_bytes()).unwrap();
+        let server = InitializeResult {
+            version: Version::LATEST_WITH_SESSIONS,
+            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
+            server_info: Bytes::from_static(b"{}"),
+            server_name: name.to_owned(),
+            server_version: String::new(),
+            instructions: None,
+        };
+        let lists = BackendLists {
+            server: Arc::new(server),
+            tools: page.entries,
+            prompts: vec![],
+            resources: vec![],
+            resource_templates: vec![],
+            stale: false,
+            held: Default::default(),
+        };
+        (id, Arc::new(lists))
+    }
+
+    fn catalog(backends: &[(&str, &str)]) -> Catalog {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+        let backends = backends.iter().map(|(name, tools)| lists(name, tools)).collect();
+        Catalog::build(TenantId::parse("acme").unwrap(), key, backends)
+    }
+
+    fn tool(name: &str, more: &str) -> String {
+        let comma = if more.is_empty() { "" } else { "," };
+        format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}}{comma}{more}}}"#)
+    }
+
+    fn backend_of(catalog: &Catalog, name: &str) -> Option<String> {
+        catalog.tool(name).map(|target| format!("{}/{}", target.backend, target.name))
+    }
+
+    #[test]
+    fn an_app_finds_the_tools_of_its_own_server() {
+        let app = format!("{},{}", tool("show", LINK), tool("poll", ""));
+        let catalog = catalog(&[("mon", &app), ("files", &tool("read", ""))]);
+        assert_eq!(backend_of(&catalog, "mon__poll").as_deref(), Some("mon/poll"));
+        assert_eq!(backend_of(&catalog, "poll").as_deref(), Some("mon/poll"));
+        assert_eq!(backend_of(&catalog, "show").as_deref(), Some("mon/show"));
+        assert_eq!(backend_of(&catalog, "read"), None, "no app belongs to this server");
+        assert_eq!(backend_of(&catalog.without_app_names(), "poll"), None);
+    }
+
+    #[test]
+    fn a_name_of_two_servers_with_apps_is_never_guessed() {
+        let one = format!("{},{}", tool("show", LINK), tool("poll", ""));
+        let two = format!(
+            "{},{}",
+            tool("view", r#""_meta":{"ui/resourceUri":"ui://a"}"#),
+            tool("poll", "")
+        );
+        let catalog = catalog(&[("one", &one), ("two", &two), ("three", &tool("poll", ""))]);
+        assert_eq!(backend_of(&catalog, "poll"), None);
+        assert_eq!(catalog.app_tools("poll"), ["one__poll", "two__poll"]);
+        assert_eq!(backend_of(&catalog, "view").as_deref(), Some("two/view"));
+        // A snapshot without one of them, as a caller may see it.
+        let mut seen = catalog.backends.clone();
+        seen.remove(&BackendId::parse("two").unwrap());
+        assert_eq!(backend_of(&catalog.rebuilt(seen), "poll").as_deref(), Some("one/poll"));
+    }
+
+    #[test]
+    fn only_tools_for_apps_are_found() {
+        let visible = |who: &str| format!(r#""_meta":{{"ui":{{"visibility":{who}}}}}"#);
+        let tools = [
+            tool("show", LINK),
+            tool("both", &visible(r#"["model","app"]"#)),
+            tool("app", &visible(r#"["app"]"#)),
+            tool("model", &visible(r#"["model"]"#)),
+            tool("wrong", &visible(r#""app""#)),
+        ];
+        let catalog = catalog(&[("mon", &tools.join(","))]);
+        let found: Vec<bool> = ["show", "both", "app", "model", "wrong"]
+            .iter()
+            .map(|name| catalog.tool(name).is_some())
+            .collect();
+        assert_eq!(found, [true, true, true, false, false]);
+    }
+
+    #[test]
+    fn an_exposed_name_comes_before_an_own_name() {
+        let app = format!("{},{}", tool("show", LINK), tool("files__read", ""));
+        let catalog = catalog(&[("files", &tool("read", "")), ("mon", &app)]);
+        assert_eq!(backend_of(&catalog, "files__read").as_deref(), Some("files/read"));
+        assert_eq!(backend_of(&catalog, "mon__files__read").as_deref(), Some("mon/files__read"));
+    }
+
+    /// A host enforces what the metadata of a user interface demands, so a broker must not change
+    /// it.
+    #[test]
+    fn metadata_of_user_interfaces_keeps_its_bytes() {
+        let meta = r#"{ "ui" : {"csp":{"connectDomains":["https://a.example" ],"resourceDomains":[],"frameDomains":["https:\/\/b.example"],"baseUriDomains":[]}, "permissions":{"camera":{}, "clipboardWrite" :{}},"domain":"d.example","prefersBorder": false ,"visibility":[ "model","app" ],"x":1.50} }"#;
+        let catalog = catalog(&[("mon", &tool("show", &format!("\"_meta\":{meta}")))]);
+        for endpoint in [Endpoint::Aggregated, Endpoint::Single(BackendId::parse("mon").unwrap())] {
+            let page = catalog.list(&endpoint, ListKind::Tools, None).unwrap();
+            let page = String::from_utf8(page.to_vec()).unwrap();
+            assert!(page.contains(&format!("\"_meta\":{meta}")), "{page}");
+        }
+    }
+
+    #[test]
+    fn a_link_is_removed_and_nothing_else() {
+        let (_, lists) = lists(
+            "mon",
+            &tool(
+                "show",
+                r#""_meta":{"ui/resourceUri":"ui://a","ui":{"visibility":["app"], "resourceUri":"ui://a"},"x":[1]}"#,
+            ),
+        );
+        let entry = lists.tools[0].without_ui_links();
+        assert_eq!(lists.tools[0].ui_links(), ["ui://a", "ui://a"]);
+        assert_eq!(entry.ui_links(), Vec::<String>::new());
+        for (text, name) in [(&entry.native, "show"), (&entry.exposed, "mon__show")] {
+            let read: serde_json::Value = serde_json::from_slice(text).unwrap();
+            let expected = serde_json::json!({"name": name, "inputSchema": {"type": "object"},
+                "_meta": {"ui": {"visibility": ["app"]}, "x": [1]}});
+            assert_eq!(read, expected);
+        }
+    }
+}

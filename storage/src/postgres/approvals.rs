@@ -1,0 +1,222 @@
+//! [`ApprovalStore`] on PostgreSQL. The server does all time arithmetic, by its own clock.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use protocol::ids::{ApprovalId, PrincipalId, TenantId};
+use records::{
+    ApprovalBinding, ApprovalLimit, ApprovalLimits, ApprovalListPosition, ApprovalOpening,
+    ApprovalRecord, ApprovalState, StoredApproval,
+};
+use sqlx::postgres::PgRow;
+
+use super::{
+    PostgresStore, micros,
+    rows::{self, count, get},
+};
+use crate::{ApprovalStore, StoreError};
+
+macro_rules! approvals {
+    ($rest:literal) => {
+        concat!(
+            "SELECT approval, tenant, principal, backend, tool, definition, arguments_hash, arguments, terms, ttl_us, state, decided_by,
+                 decision_reason, decided_at_us, window_until_us, created_at_us, expires_at_us, expires_at_us - now_us() AS left_us
+             FROM approvals ",
+            $rest
+        )
+    };
+}
+
+impl PostgresStore {
+    fn stored_approvals(&self, rows: &[PgRow]) -> Vec<StoredApproval> {
+        self.readable(rows, stored, |row| {
+            format!("approval {}", get::<&str>(row, "approval").unwrap_or("without an id"))
+        })
+    }
+}
+
+#[async_trait]
+impl ApprovalStore for PostgresStore {
+    async fn open_approval(
+        &self,
+        record: &ApprovalRecord,
+        limits: ApprovalLimits,
+    ) -> Result<ApprovalOpening, StoreError> {
+        let binding = &record.binding;
+        let (key, window_key) = (binding.key(), binding.window_key());
+        let open = |_| {
+            sqlx::query(
+                "SELECT outcome, opened FROM open_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+            )
+            .bind(record.id.as_str())
+            .bind(binding.tenant.as_str())
+            .bind(binding.principal.as_str())
+            .bind(binding.backend.as_str())
+            .bind(binding.tool.as_bytes())
+            .bind(binding.definition.as_slice())
+            .bind(binding.arguments_hash.as_slice())
+            .bind(record.arguments.as_slice())
+            .bind(key.to_vec())
+            .bind(window_key.to_vec())
+            .bind(record.terms.as_str())
+            .bind(micros(record.ttl))
+            .bind(i64::try_from(limits.per_principal).unwrap_or(i64::MAX))
+            .bind(i64::try_from(limits.per_tenant).unwrap_or(i64::MAX))
+        };
+        let rows = self.rows_of(&self.write_pool, open).await?;
+        let unreadable = || StoreError::Corrupt { detail: "an approval cannot be read".to_owned() };
+        let row = rows.first().ok_or_else(unreadable)?;
+        let opened: Option<&str> = get(row, "opened")?;
+        match (get::<&str>(row, "outcome")?, opened) {
+            ("window", Some(id)) => Ok(ApprovalOpening::Window(ApprovalId::new(id))),
+            ("principal", _) => Ok(ApprovalOpening::LimitReached(ApprovalLimit::Principal)),
+            ("tenant", _) => Ok(ApprovalOpening::LimitReached(ApprovalLimit::Tenant)),
+            (_, Some(id)) => {
+                let found = self.approval(&ApprovalId::new(id)).await?;
+                found.map(|found| ApprovalOpening::Open(Box::new(found))).ok_or_else(unreadable)
+            }
+            (_, None) => Err(unreadable()),
+        }
+    }
+
+    async fn approval(&self, id: &ApprovalId) -> Result<Option<StoredApproval>, StoreError> {
+        let select = |_| sqlx::query(approvals!("WHERE approval = $1")).bind(id.as_str());
+        Ok(self.stored_approvals(&self.rows(select).await?).pop())
+    }
+
+    async fn use_approval(&self, id: &ApprovalId, user: &str) -> Result<bool, StoreError> {
+        let take = |_| {
+            sqlx::query(
+                "UPDATE approvals SET state = 'used', used_by = $2, changed_at_us = now_us()
+                 WHERE approval = $1 AND ((state = 'approved' AND expires_at_us > now_us()) OR (state = 'used' AND used_by = $2))
+                 RETURNING 1",
+            )
+            .bind(id.as_str())
+            .bind(user)
+        };
+        Ok(!self.rows_of(&self.write_pool, take).await?.is_empty())
+    }
+
+    async fn settled_approvals(&self, ids: &[ApprovalId]) -> Result<Vec<ApprovalId>, StoreError> {
+        let ids: Vec<String> = ids.iter().map(|id| id.as_str().to_owned()).collect();
+        // A removed approval is settled too.
+        let select = |_| {
+            sqlx::query(
+                "SELECT asked.approval FROM unnest($1::text[]) AS asked (approval) WHERE NOT EXISTS (
+                     SELECT FROM approvals WHERE approvals.approval = asked.approval AND state = 'pending' AND expires_at_us > now_us())",
+            )
+            .bind(ids.clone())
+        };
+        let rows = self.rows(select).await?;
+        rows.iter().map(|row| Ok(ApprovalId::new(get::<&str>(row, "approval")?))).collect()
+    }
+
+    async fn approvals_of(
+        &self,
+        tenant: &TenantId,
+        state: Option<ApprovalState>,
+        after: Option<&ApprovalListPosition>,
+        limit: u32,
+    ) -> Result<Vec<StoredApproval>, StoreError> {
+        let select = |_| {
+            sqlx::query(approvals!(
+                "WHERE tenant = $1 AND (created_at_us, approval) < ($2, $3)
+                     AND ($4::text IS NULL OR $4 = CASE WHEN state IN ('pending', 'approved') AND expires_at_us <= now_us() THEN 'expired' ELSE state END)
+                 ORDER BY created_at_us DESC, approval DESC LIMIT $5"
+            ))
+            .bind(tenant.as_str())
+            .bind(after.map_or(i64::MAX, |after| after.created_at_us))
+            .bind(after.map_or("", |after| after.id.as_str()))
+            .bind(state.map(ApprovalState::name))
+            .bind(i64::from(limit))
+        };
+        Ok(self.stored_approvals(&self.rows(select).await?))
+    }
+
+    async fn approval_counts(&self) -> Result<Vec<(ApprovalState, u64)>, StoreError> {
+        let select =
+            |_| sqlx::query("SELECT state, count(*) AS approvals FROM approvals GROUP BY state");
+        let rows = self.rows(select).await?;
+        let read = |row: &PgRow| {
+            let state = ApprovalState::of_name(get(row, "state").ok()?)?;
+            Some((state, count(row, "approvals").ok()?))
+        };
+        Ok(rows.iter().filter_map(read).collect())
+    }
+
+    async fn expire_approvals(&self, limit: u32) -> Result<u64, StoreError> {
+        let expire = |_| {
+            sqlx::query(
+                "UPDATE approvals SET state = 'expired', arguments = '', changed_at_us = now_us() WHERE approval IN (
+                     SELECT approval FROM approvals WHERE state IN ('pending', 'approved') AND expires_at_us <= now_us()
+                     ORDER BY approval LIMIT $1 FOR UPDATE SKIP LOCKED)
+                 RETURNING 1",
+            )
+            .bind(i64::from(limit))
+        };
+        Ok(self.rows_of(&self.write_pool, expire).await?.len() as u64)
+    }
+
+    async fn remove_approvals(
+        &self,
+        age: Duration,
+        expired_age: Duration,
+        limit: u32,
+    ) -> Result<u64, StoreError> {
+        let remove = |_| {
+            sqlx::query(
+                "DELETE FROM approvals WHERE approval IN (
+                     SELECT approval FROM approvals
+                     WHERE state IN ('denied', 'used', 'expired')
+                         AND changed_at_us <= now_us() - CASE state WHEN 'expired' THEN $2::bigint ELSE $1::bigint END
+                         AND coalesce(window_until_us, 0) <= now_us()
+                     ORDER BY approval LIMIT $3 FOR UPDATE SKIP LOCKED)
+                 RETURNING 1",
+            )
+            .bind(micros(age))
+            .bind(micros(expired_age))
+            .bind(i64::from(limit))
+        };
+        Ok(self.rows_of(&self.write_pool, remove).await?.len() as u64)
+    }
+}
+
+fn stored(row: &PgRow) -> Result<StoredApproval, StoreError> {
+    let state: &str = get(row, "state")?;
+    let state = ApprovalState::of_name(state).ok_or_else(|| StoreError::Corrupt {
+        detail: format!("an approval is in the state {state:?}"),
+    })?;
+    let is_open = matches!(state, ApprovalState::Pending | ApprovalState::Approved);
+    let left = Duration::from_micros(u64::try_from(get::<i64>(row, "left_us")?).unwrap_or(0));
+    let ttl = u64::try_from(get::<i64>(row, "ttl_us")?).unwrap_or(0);
+    Ok(StoredApproval {
+        record: ApprovalRecord {
+            id: ApprovalId::new(get::<&str>(row, "approval")?),
+            binding: ApprovalBinding {
+                tenant: rows::tenant(row)?,
+                principal: PrincipalId::new(get::<&str>(row, "principal")?),
+                backend: rows::backend(get(row, "backend")?)?,
+                tool: rows::text(get(row, "tool")?)?,
+                definition: digest(row, "definition")?,
+                arguments_hash: digest(row, "arguments_hash")?,
+            },
+            arguments: get(row, "arguments")?,
+            terms: get(row, "terms")?,
+            ttl: Duration::from_micros(ttl),
+        },
+        state: if is_open && left.is_zero() { ApprovalState::Expired } else { state },
+        decided_by: get(row, "decided_by")?,
+        decision_reason: get(row, "decision_reason")?,
+        decided_at_us: get(row, "decided_at_us")?,
+        window_until_us: get(row, "window_until_us")?,
+        created_at_us: get(row, "created_at_us")?,
+        expires_at_us: get(row, "expires_at_us")?,
+        time_left: left,
+    })
+}
+
+fn digest(row: &PgRow, column: &str) -> Result<[u8; 32], StoreError> {
+    get::<&[u8]>(row, column)?.try_into().map_err(|_| StoreError::Corrupt {
+        detail: format!("the {column} of an approval is not 32 bytes long"),
+    })
+}
