@@ -190,7 +190,8 @@ impl Broker {
             }
         }
         let owner = Arc::downgrade(&tenant);
-        self.shared.running.spawn(catalog_refresh::run(backend, capability_probe::complete, owner));
+        let refresh = catalog_refresh::run(backend, capability_probe::complete, owner);
+        self.shared.running.spawn(refresh);
     }
 
     pub fn remove_backend(self: &Arc<Self>, tenant: &TenantId, id: &BackendId) -> bool {

@@ -82,8 +82,8 @@ error_kinds! {
     CapabilityMissing "capability_missing" -32601, 200, Some(1007), FINAL, "The method needs a capability that was not declared";
     InvalidParams "invalid_params" -32602, 200, None, FINAL, "A parameter is missing or wrong";
     ToolNotFound "tool_not_found" -32602, 200, None, FINAL, "No such tool";
-    ToolAmbiguous "tool_ambiguous" -32602, 200, None, FINAL, "An app called a tool by its own name, and several backends with apps have a tool of that name; `data.tools` lists the names to choose from";
     ToolHeld "tool_held" 1005, 200, Some(1005), FINAL, "No operator has approved the definition that the backend shows now, or one has blocked it; it is held until an operator approves it";
+    ToolAmbiguous "tool_ambiguous" -32602, 200, None, FINAL, "An app called a tool by its own name, and several backends with apps have a tool of that name; `data.tools` lists the names to choose from";
     PromptNotFound "prompt_not_found" -32602, 200, None, FINAL, "No such prompt";
     TaskNotFound "task_not_found" -32602, 200, None, FINAL, "The task does not exist, has expired or belongs to another caller";
     CursorInvalid "cursor_invalid" -32602, 200, None, FINAL, "The broker did not issue the cursor, or its list has changed";

@@ -54,13 +54,13 @@ pub enum AdminChange<'a> {
     /// Sets the retention of the audit log. Takes effect only if the stored version is the one
     /// before, or if none is stored.
     PutAuditTerms(&'a AuditRetentionTerms),
-    /// Decides about a call that waits. Changes nothing unless the approval is pending and has not
-    /// expired.
-    DecideApproval(&'a ApprovalDecision),
     /// Approves definitions. Changes nothing if the hash of one is not the one that was seen last.
     ApprovePins(&'a PinApproval),
     /// Blocks objects. Changes nothing if one of them was never seen.
     BlockPins(&'a PinBlock),
+    /// Decides about a call that waits. Changes nothing unless the approval is pending and has not
+    /// expired.
+    DecideApproval(&'a ApprovalDecision),
 }
 
 impl AdminChange<'_> {
@@ -88,9 +88,9 @@ impl AdminChange<'_> {
             Self::ReleaseBreaker(..) => "release_breaker",
             Self::EndSession(_) => "ask_session_end",
             Self::PutAuditTerms(_) => "put_audit_terms",
-            Self::DecideApproval(_) => "decide_approval",
             Self::ApprovePins(_) => "approve_pins",
             Self::BlockPins(_) => "block_pins",
+            Self::DecideApproval(_) => "decide_approval",
         }
     }
 

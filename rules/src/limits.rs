@@ -36,8 +36,6 @@ pub const LIST_PAGES_MAX: usize = 1_000;
 pub const LIST_ENTRIES_MAX: usize = 10_000;
 /// Bytes that the broker keeps of one list of one backend.
 pub const LIST_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Dropped list entries that the log names.
-pub const LEFT_OUT_LOGGED_MAX: usize = 5;
 /// The URI of a resource.
 pub const URI_BYTES_MAX: usize = 8 * 1024;
 /// Wait after a `list_changed` for the next one, so that a burst causes one refresh.

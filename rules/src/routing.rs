@@ -277,7 +277,7 @@ fn locally(
     }
 }
 
-/// Returns the target of an exposed name of a tool or prompt.
+/// Returns the target of a name of a tool or prompt on the aggregated endpoint.
 fn lookup<'a>(catalog: &'a Catalog, kind: ListKind, name: &str) -> Option<Cow<'a, Target>> {
     match kind {
         ListKind::Prompts => catalog.prompt(name).map(Cow::Borrowed),

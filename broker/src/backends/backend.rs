@@ -96,14 +96,14 @@ pub struct Backend {
     param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
     /// Rules for requests, checked before they are sent.
     pub policy: Arc<Policy>,
+    /// Pins of its definitions.
+    pub pins: PinKeeper,
     /// Roots of its operator.
     pub roots: Arc<BackendRoots>,
     /// What it offers only to clients with some capability.
     pub(super) offers: Mutex<ListProbe>,
     /// The link that fetches the lists.
     pub reader: Mutex<Weak<Link>>,
-    /// Pins of its definitions.
-    pub pins: PinKeeper,
     /// Removes the secrets of the settings from messages for operators.
     pub redactor: Redactor,
     /// Source of its access tokens, if it wants any.

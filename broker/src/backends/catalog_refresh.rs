@@ -16,7 +16,6 @@ use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
     handshake::InitializeResult,
-    ids::BackendId,
     json,
     method::Method,
     stateless::{
@@ -28,14 +27,15 @@ use protocol::{
 use rules::{
     catalog::{self, BackendLists, CatalogEntry, HeldParts, ListKind, SkippedEntry, TaskHost},
     limits::{
-        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX,
-        LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN,
+        BACKOFF_FIRST, BACKOFF_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LIST_TTL_MIN,
+        REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN, pins::LEFT_OUT_LOGGED_MAX,
     },
     pins::PinDefinition,
 };
 
 use super::{
     backend::{Backend, BackendState},
+    catalog_owner::CatalogOwner,
     link::{
         Era, EraSupport, Link,
         connection::{Connection, Failure, WireSender},
@@ -50,16 +50,7 @@ type CompleteLists = for<'a> fn(
     &'a mut BackendLists,
 ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// The tenant of a backend, as the refresh of its lists needs it.
-pub trait CatalogOwner: Send + Sync {
-    /// Puts the lists of the tenant's backends into its catalog.
-    fn publish(&self);
-
-    /// Returns the lists of the other backends.
-    fn others(&self, than: &BackendId) -> Vec<(BackendId, Arc<BackendLists>)>;
-}
-
-/// Runs until the backend is removed. `complete` completes new lists, which `owner` publishes.
+/// Runs until the backend is removed. `complete` completes new lists.
 pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl CatalogOwner) {
     let link = backend.catalog_link();
     let work = async {
@@ -109,8 +100,8 @@ async fn run_connection(
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
-        let fetched = fetch(link, &connection).await?;
-        let FetchedLists { mut lists, definitions, ttl: kept_for } = fetched;
+        let FetchedLists { mut lists, definitions, ttl: kept_for } =
+            fetch(link, &connection).await?;
         complete(backend, &connection, &mut lists).await;
         let others = || owner.others(&backend.id);
         let (lists, is_pinned) = backend.pins.admit(lists, definitions, others).await;

@@ -11,6 +11,7 @@ pub mod asker;
 pub mod backend;
 pub mod backend_admission;
 pub mod capability_probe;
+pub mod catalog_owner;
 pub mod catalog_refresh;
 pub mod children;
 pub mod inbound;

@@ -22,10 +22,7 @@ use protocol::{
 use records::{PinKey, PinKind, PinSighting, StoredPin};
 use rules::{
     catalog::{self, BackendLists, CatalogEntry, ListKind},
-    limits::{
-        LEFT_OUT_LOGGED_MAX,
-        pins::{PINS_PER_BACKEND_MAX, PINS_STORED_AT_ONCE},
-    },
+    limits::pins::{LEFT_OUT_LOGGED_MAX, PINS_PER_BACKEND_MAX, PINS_STORED_AT_ONCE},
     pins::{
         EntryPin, FindingSeverity, Fingerprint, IgnoredMembers, Neighbours, PinBook, PinDefinition,
         PinMode, PinState,

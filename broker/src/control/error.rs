@@ -20,14 +20,14 @@ pub enum ControlError {
     NamedByOperator { operator: String },
     #[error("the {what} {}", if *.exists { "is not what If-Match or If-None-Match names; GET shows its ETag" } else { "does not exist, and If-Match asks for one that does" })]
     Changed { what: &'static str, exists: bool },
-    #[error("approval {id} is {state} already{}", .by.as_ref().map(|by| format!(", decided by {by}")).unwrap_or_default())]
-    Decided { id: String, state: &'static str, by: Option<String> },
-    #[error(transparent)]
-    NotApprover(ApprovalRefused),
     #[error(
         "the definition of {object} is another one by now, with the hash {hash}; look at it first"
     )]
     PinMoved { object: String, hash: String },
+    #[error("approval {id} is {state} already{}", .by.as_ref().map(|by| format!(", decided by {by}")).unwrap_or_default())]
+    Decided { id: String, state: &'static str, by: Option<String> },
+    #[error(transparent)]
+    NotApprover(ApprovalRefused),
     #[error("there are {max} {what} already, and no more are allowed")]
     TooMany { what: &'static str, max: usize },
     #[error("{} {}{}{}", .0.path, .0.problem, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]

@@ -32,7 +32,7 @@ use rules::{
 use super::{access_doors, session::Session, shared::Shared, tenant_access::TenantCatalog};
 use crate::{
     admission::{concurrency_limit::TenantShare, rate_limiter::RateScope},
-    backends::{backend::Backend, backend_admission::CallOwner, catalog_refresh::CatalogOwner},
+    backends::{backend::Backend, backend_admission::CallOwner, catalog_owner::CatalogOwner},
     config::{MessageWire, spec::TenantSpec},
 };
 

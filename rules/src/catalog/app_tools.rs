@@ -11,6 +11,8 @@ use protocol::ids::BackendId;
 use super::{BackendLists, ListKind, Target};
 use crate::maps::FastMap;
 
+const TOOLS: ListKind = ListKind::Tools;
+
 /// Tools that apps may call, of the backends with apps, by the tool's own name.
 #[derive(Debug, Default)]
 pub(super) struct AppTools {
@@ -22,12 +24,11 @@ pub(super) struct AppTools {
 impl AppTools {
     pub(super) fn of(backends: &BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
         let mut by_name: FastMap<String, Vec<BackendId>> = FastMap::default();
-        let with_apps = backends
-            .iter()
-            .filter(|(_, lists)| lists.listed(ListKind::Tools).any(|tool| tool.traits.has_ui));
+        let with_apps =
+            backends.iter().filter(|(_, lists)| lists.listed(TOOLS).any(|tool| tool.traits.has_ui));
         for (backend, lists) in with_apps {
             // A tool with fixed arguments is called by the name of its toolset only, which fixes them.
-            let by_app = lists.listed(ListKind::Tools).filter(|tool| tool.traits.is_app_visible);
+            let by_app = lists.listed(TOOLS).filter(|tool| tool.traits.is_app_visible);
             for tool in by_app.filter(|tool| tool.fixed.is_none()) {
                 let known = by_name.entry(tool.key.clone()).or_default();
                 if known.last() != Some(backend) {

@@ -12,3 +12,6 @@ pub const SCANNED_BYTES_MAX: usize = 256 * 1024;
 pub const DESCRIPTION_BYTES_USUAL: usize = 4_096;
 /// A default value in a schema above it is a finding.
 pub const DEFAULT_BYTES_USUAL: usize = 256;
+/// Entries that are left out of a list, and definitions that changed, that the log names. The broker
+/// only counts the rest.
+pub const LEFT_OUT_LOGGED_MAX: usize = 5;

@@ -134,13 +134,6 @@ impl PostgresStore {
                     .bind(terms.terms.as_str())
                     .bind(terms.signature.as_slice()),
                 AdminChange::EndSession(key) => values.bind(key.as_bytes().as_slice()),
-                AdminChange::DecideApproval(decision) => values
-                    .bind(decision.tenant.as_str())
-                    .bind(decision.id.as_str())
-                    .bind(decision.state().name())
-                    .bind(decision.by.as_str())
-                    .bind(decision.reason.as_deref())
-                    .bind(decision.window.map(micros)),
                 AdminChange::ApprovePins(approval) => values
                     .bind(approval.tenant.as_str())
                     .bind(approval.backend.as_str())
@@ -158,6 +151,13 @@ impl PostgresStore {
                     .bind(texts(&block.keys, |key| &key.name))
                     .bind(block.by.as_str())
                     .bind(block.at_us),
+                AdminChange::DecideApproval(decision) => values
+                    .bind(decision.tenant.as_str())
+                    .bind(decision.id.as_str())
+                    .bind(decision.state().name())
+                    .bind(decision.by.as_str())
+                    .bind(decision.reason.as_deref())
+                    .bind(decision.window.map(micros)),
             }
         };
         let rows = self.rows(query).await?;
@@ -237,15 +237,15 @@ const fn statement(change: AdminChange<'_>) -> &'static str {
              WHERE audit_retention_terms.version = excluded.version - 1 RETURNING 1"
         ),
         AdminChange::EndSession(_) => settling!("SELECT 1 WHERE ask_session_end($7)"),
+        AdminChange::ApprovePins(_) => {
+            settling!("SELECT 1 WHERE approve_pins($7, $8, $9, $10, $11, $12, $13, $14, $15)")
+        }
+        AdminChange::BlockPins(_) => settling!("SELECT 1 WHERE block_pins($7, $8, $9, $10, $11, $12)"),
         AdminChange::DecideApproval(_) => settling!(
             "UPDATE approvals SET state = $9, decided_by = $10, decision_reason = $11, decided_at_us = now_us(), changed_at_us = now_us(),
                  expires_at_us = CASE WHEN $9 = 'approved' THEN now_us() + ttl_us ELSE expires_at_us END, window_until_us = now_us() + $12::bigint
              WHERE tenant = $7 AND approval = $8 AND state = 'pending' AND expires_at_us > now_us() RETURNING 1"
         ),
-        AdminChange::ApprovePins(_) => {
-            settling!("SELECT 1 WHERE approve_pins($7, $8, $9, $10, $11, $12, $13, $14, $15)")
-        }
-        AdminChange::BlockPins(_) => settling!("SELECT 1 WHERE block_pins($7, $8, $9, $10, $11, $12)"),
     }
 }
 

@@ -139,9 +139,9 @@ impl From<ControlError> for Problem {
                 (StatusCode::PRECONDITION_FAILED, "precondition-failed")
             }
             ControlError::NamedByOperator { .. } => (StatusCode::CONFLICT, "named-by-operator"),
+            ControlError::PinMoved { .. } => (StatusCode::CONFLICT, "pin-moved"),
             ControlError::Decided { .. } => (StatusCode::CONFLICT, "decided"),
             ControlError::NotApprover(_) => (StatusCode::FORBIDDEN, "forbidden"),
-            ControlError::PinMoved { .. } => (StatusCode::CONFLICT, "pin-moved"),
             ControlError::DefaultTenant => (StatusCode::CONFLICT, "default-tenant"),
             ControlError::TooMany { .. } => (StatusCode::CONFLICT, "too-many"),
             ControlError::Store(StoreError::Exists { .. }) => (StatusCode::CONFLICT, "exists"),
