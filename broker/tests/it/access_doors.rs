@@ -203,11 +203,12 @@ impl Scene {
             is_late(&listed).ok_or(listed)
         })
         .await;
-        let policy =
-            json!({"rules": [{"id": "no", "effect": "deny", "objects": {"tools": ["b/pay"]}}]});
-        let (status, _) =
-            self.broker.admin().put("/admin/v1/tenants/default/policy", &policy).await;
-        assert_eq!(status, 200);
+        let path = "/admin/v1/tenants/default/policy";
+        let (_, mut policy) = self.broker.admin().get(path).await;
+        let no = json!({"id": "no", "effect": "deny", "objects": {"tools": ["b/pay"]}});
+        policy["rules"].as_array_mut().unwrap().push(no);
+        let (status, answer) = self.broker.admin().put(path, &policy).await;
+        assert_eq!(status, 200, "{answer}");
         assert_eq!(approvals::decide(&self.broker.admin(), &id, "approve").await.0, 200);
         call.response().await.value.get("error").is_some()
     }
