@@ -627,6 +627,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/tenants/{tenant}/catalog/cost": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows what the tools of a tenant, or of a toolset, cost the context of a model. */
+        get: operations["show_catalog_cost"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/tenants/{tenant}/connections": {
         parameters: {
             query?: never;
@@ -799,6 +816,42 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/tenants/{tenant}/prompts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the prompts that the broker hosts for a tenant. */
+        get: operations["list_prompts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/prompts/{prompt}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows one of the prompts that the broker hosts for a tenant. */
+        get: operations["show_prompt"];
+        /** Creates or replaces a prompt. A place in its text that names no argument is refused with 422. */
+        put: operations["put_prompt"];
+        post?: never;
+        /** Removes a prompt. */
+        delete: operations["remove_prompt"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/tenants/{tenant}/revocations": {
         parameters: {
             query?: never;
@@ -835,6 +888,42 @@ export interface paths {
          *     The tokens that it named are valid again.
          */
         delete: operations["remove_revocation"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/toolsets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the toolsets of a tenant. */
+        get: operations["list_toolsets"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant}/toolsets/{toolset}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows one of the toolsets of a tenant. */
+        get: operations["show_toolset"];
+        /** Creates or replaces a toolset. A published one whose names are ambiguous is refused with 409. */
+        put: operations["put_toolset"];
+        post?: never;
+        /** Removes a toolset. Its endpoint is gone, and an enforced one holds no caller any more. */
+        delete: operations["remove_toolset"];
         options?: never;
         head?: never;
         patch?: never;
@@ -955,6 +1044,31 @@ export interface components {
             /** @description Oldest first. */
             entries: components["schemas"]["ActivityEntry"][];
         };
+        /** @description Hints of a tool. They can be tightened only. */
+        AnnotationOverride: {
+            /** @default null */
+            title: string | null;
+            /**
+             * @description May be `false`.
+             * @default null
+             */
+            readOnlyHint: boolean | null;
+            /**
+             * @description May be `true`.
+             * @default null
+             */
+            destructiveHint: boolean | null;
+            /**
+             * @description May be `false`.
+             * @default null
+             */
+            idempotentHint: boolean | null;
+            /**
+             * @description May be `true`.
+             * @default null
+             */
+            openWorldHint: boolean | null;
+        };
         ApprovalList: {
             approvals: components["schemas"]["ApprovalView"][];
             /** @description Value of `after` for the next page; absent on the last page. */
@@ -1011,6 +1125,16 @@ export interface components {
              */
             groups: string[];
         };
+        /** @description What a toolset changes of one argument. */
+        ArgumentOverride: {
+            /** @description The value in every call, whatever the client sends. */
+            const?: unknown;
+            /**
+             * @description Whether clients do not see the argument. Without a value, no call has it.
+             * @default false
+             */
+            hidden: boolean;
+        };
         /** @description One record of the audit log. */
         AuditEntry: {
             /**
@@ -1033,8 +1157,12 @@ export interface components {
             /** @description Tool, prompt or resource under the client's name for it, or the path of the admin API. */
             target?: string | null;
             backend?: string | null;
+            /** @description The tool under its backend's name, for calls at a toolset. */
+            tool?: string | null;
             /** @description Hash of the tool's definition, as the backend listed it at that time. */
             definition?: string | null;
+            /** @description Approval by which a call passed, or that it waited for. */
+            approval?: string | null;
             /** @description Hash of the arguments, or of the body. */
             arguments_digest?: string | null;
             /** @description Redacted arguments, only if that is configured. */
@@ -1065,8 +1193,6 @@ export interface components {
             count?: number | null;
             /** @description Replica that recorded it. */
             node: string;
-            /** @description Approval by which a call passed, or that it waited for. */
-            approval?: string | null;
         };
         AuditList: {
             records: components["schemas"]["AuditEntry"][];
@@ -1233,8 +1359,8 @@ export interface components {
             /** @description How the broker proves itself, without secrets. */
             auth?: components["schemas"]["BackendAuth"];
             resources?: components["schemas"]["ResourceRules"];
-            tools?: components["schemas"]["ToolRules"];
             roots?: components["schemas"]["RootRules"];
+            tools?: components["schemas"]["ToolRules"];
         };
         /** @description A backend: an MCP server that the broker connects to. */
         BackendSpec: {
@@ -1248,10 +1374,10 @@ export interface components {
             credentials?: components["schemas"]["Credentials"];
             auth?: components["schemas"]["BackendAuth"];
             resources?: components["schemas"]["ResourceRules"];
+            roots?: components["schemas"]["RootRules"];
             tools?: components["schemas"]["ToolRules"];
             sandbox?: components["schemas"]["SandboxRules"];
             pins?: components["schemas"]["PinSettings"];
-            roots?: components["schemas"]["RootRules"];
         };
         /** @description State of one backend. */
         BackendStatus: {
@@ -1390,6 +1516,23 @@ export interface components {
          * @enum {string}
          */
         CatalogAuth: "first_user" | "service";
+        /** @description What the tools of an endpoint cost the context of a model. */
+        CatalogCostView: {
+            /** @description The toolset; absent: all backends. */
+            toolset?: string | null;
+            tools: number;
+            /** Format: int64 */
+            bytes: number;
+            /**
+             * Format: int64
+             * @description Estimated tokens: a quarter of the bytes.
+             */
+            tokens: number;
+            /** @description Advice if the tools take a large part of a context. */
+            warning?: string | null;
+            /** @description The tools that cost most, the first ones first. */
+            most: components["schemas"]["ToolCostView"][];
+        };
         /** @description A tool, prompt, resource or resource template of a backend. */
         CatalogItemView: {
             /** @description `tool`, `prompt`, `resource` or `template`. */
@@ -1417,6 +1560,29 @@ export interface components {
             items: components["schemas"]["CatalogItemView"][];
             /** @description Value of `after` for the next page; absent on the last page. */
             next?: string | null;
+        };
+        /** @description Objects of a toolset. An absent member matches none. */
+        CatalogSelector: {
+            /**
+             * @description `BACKEND/NAME`, by the backend's own names; `*` stands for any text.
+             * @default []
+             * @example [
+             *       "files/read_*"
+             *     ]
+             */
+            tools: string[];
+            /** @default [] */
+            prompts: string[];
+            /**
+             * @description `BACKEND/URI`, by the backend's own URIs.
+             * @default []
+             */
+            resources: string[];
+            /**
+             * @description Classes of tools. They narrow `tools`; without `tools`, every tool of a class matches.
+             * @default null
+             */
+            classes: components["schemas"]["ToolClass"][] | null;
         };
         /** @description Chains of the audit log. */
         ChainList: {
@@ -1566,10 +1732,37 @@ export interface components {
             text?: string | null;
         };
         /**
+         * @description How much of a description clients get.
+         * @enum {string}
+         */
+        DescriptionLength: "full" | "first_sentence";
+        /**
          * @description A whole number with one unit. `null` is the same as leaving it out.
          * @example 30s
          */
         DurationText: string | null;
+        /** @description What a toolset changes of one tool or prompt. */
+        EntryOverride: {
+            /** @default null */
+            title: string | null;
+            /** @default null */
+            description: string | null;
+            /** @default {} */
+            annotations: components["schemas"]["AnnotationOverride"];
+            /**
+             * @description Fixed and hidden arguments of a tool, by name.
+             * @default {}
+             */
+            args: {
+                [key: string]: components["schemas"]["ArgumentOverride"];
+            };
+            /**
+             * Format: int32
+             * @description Place in the list: lower ones come first, then by backend and name.
+             * @default 0
+             */
+            rank: number;
+        };
         /**
          * @description Grant by which the token of a caller becomes one for the backend.
          * @enum {string}
@@ -1604,6 +1797,24 @@ export interface components {
         Health: {
             /** @description `ok`, `ready`, `starting`, `drain` or `store_unavailable`. */
             status: string;
+        };
+        /** @description A prompt, as operators write it. */
+        HostedPromptDocument: {
+            title?: string | null;
+            description?: string | null;
+            arguments?: components["schemas"]["PromptArgument"][];
+            messages: components["schemas"]["PromptMessage"][];
+        };
+        HostedPromptList: {
+            prompts: components["schemas"]["HostedPromptView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description A prompt that the broker hosts. */
+        HostedPromptView: components["schemas"]["HostedPromptDocument"] & {
+            name: string;
+            /** @description `api`, or `config` for one of the configuration file. */
+            source: string;
         };
         /** @description Identity provider whose users the authorization server of a backend trusts. */
         IdentityProvider: {
@@ -1673,6 +1884,7 @@ export interface components {
              *     them, sealed.
              */
             exchange?: boolean;
+            sign_in?: components["schemas"]["SignInEntry"] | null;
             /** @description Only in the configuration file. */
             check?: string | null;
             introspection?: components["schemas"]["IntrospectionEntry"] | null;
@@ -1769,6 +1981,11 @@ export interface components {
             number?: number | null;
             detail: string;
         };
+        /**
+         * @description Form of names without an alias.
+         * @enum {string}
+         */
+        NameStyle: "always" | "unique" | "never";
         /** @description Settings of a new operator. */
         NewOperator: {
             /** @description Name in the audit log. No two operators have the same name. */
@@ -2069,7 +2286,7 @@ export interface components {
             /** @description Decisions other than a plain allow, the most frequent first. */
             decisions: components["schemas"]["PolicyDecisionView"][];
         };
-        /** @description One rule. An enforced deny wins over every allow. */
+        /** @description One rule. An enforced deny wins over every allow and approve. */
         PolicyRule: {
             /** @description Name of the rule, unique in the policy: letters, digits, `-`, `_` and `.`, at most 64. */
             id: string;
@@ -2124,6 +2341,27 @@ export interface components {
             /** @description All fields at fault, if there are several. */
             faults?: components["schemas"]["FieldFault"][];
         };
+        /** @description An argument of a hosted prompt. */
+        PromptArgument: {
+            /** @description Letters, digits, `-` and `_`, at most 64. */
+            name: string;
+            description?: string | null;
+            /** @description Whether the prompt needs it. An optional argument that is absent is an empty text. */
+            required?: boolean;
+            /** @description The values that it may have, and that completions offer. Empty: any text. */
+            values?: string[];
+        };
+        /** @description A message of a hosted prompt. */
+        PromptMessage: {
+            role?: components["schemas"]["PromptRole"];
+            /** @description Text with places such as `{{argument}}`. */
+            text: string;
+        };
+        /**
+         * @description Who says a message.
+         * @enum {string}
+         */
+        PromptRole: "user" | "assistant";
         /**
          * @description The parameter `prompt` of an authorization request.
          * @enum {string}
@@ -2274,6 +2512,12 @@ export interface components {
             created_at: string;
             /** @description Replica that owns the session. */
             node?: string | null;
+        };
+        /** @description `sign_in` as written. */
+        SignInEntry: {
+            client_id: string;
+            client_secret?: string | null;
+            client_secret_file?: string | null;
         };
         /** @description The operator who asks, and what it may do. */
         SignedInView: {
@@ -2538,6 +2782,17 @@ export interface components {
          * @enum {string}
          */
         ToolClass: "read" | "write" | "destructive" | "open_world";
+        /** @description What one tool costs. */
+        ToolCostView: {
+            /** @description The name that clients see. */
+            name: string;
+            /** @description `BACKEND/NAME`. */
+            object: string;
+            /** Format: int64 */
+            bytes: number;
+            /** Format: int64 */
+            tokens: number;
+        };
         /** @description Checks of calls of the backend's tools. */
         ToolRules: {
             /**
@@ -2551,6 +2806,105 @@ export interface components {
              * @default null
              */
             validate_timeout: components["schemas"]["DurationText"];
+        };
+        /** @description A bundle of tools, prompts and resources with an endpoint of its own. */
+        ToolsetDocument: {
+            /**
+             * @description Text that clients get first among the instructions of the endpoint.
+             * @default null
+             */
+            description: string | null;
+            /**
+             * @description What the toolset holds. Empty: nothing.
+             * @default {}
+             */
+            include: components["schemas"]["CatalogSelector"];
+            /**
+             * @description What it does not hold, even if it is included.
+             * @default {}
+             */
+            exclude: components["schemas"]["CatalogSelector"];
+            /**
+             * @description Names that clients see, by `BACKEND/NAME`: letters, digits, `-` and `_`, without `__`, at
+             *     most 64.
+             * @default {}
+             */
+            aliases: {
+                [key: string]: string;
+            };
+            /**
+             * @description Changed entries, by `BACKEND/NAME`.
+             * @default {}
+             */
+            overrides: {
+                [key: string]: components["schemas"]["EntryOverride"];
+            };
+            /**
+             * @description Form of the names without an alias.
+             * @default always
+             */
+            names: components["schemas"]["NameStyle"];
+            /**
+             * @description How much of the descriptions of tools clients get.
+             * @default full
+             */
+            descriptions: components["schemas"]["DescriptionLength"];
+            /**
+             * Format: int32
+             * @description Longest description of a tool, in characters. Absent: any.
+             * @default null
+             */
+            description_chars_max: number | null;
+            /**
+             * @description List the `outputSchema` of tools.
+             * @default true
+             */
+            output_schemas: boolean;
+            /**
+             * @description List five tools that find and call the others, in place of the others.
+             * @default false
+             */
+            search: boolean;
+            /**
+             * @description Whether the endpoint exists.
+             * @default false
+             */
+            published: boolean;
+            /**
+             * @description Hold the bound callers to the toolset at every endpoint.
+             * @default false
+             */
+            enforce: boolean;
+            /** @default null */
+            bind: components["schemas"]["SubjectSelector"] | null;
+        };
+        ToolsetList: {
+            toolsets: components["schemas"]["ToolsetView"][];
+            /** @description Value of `after` for the next page; absent on the last page. */
+            next?: string | null;
+        };
+        /** @description What a toolset lists. */
+        ToolsetLists: {
+            tools: number;
+            prompts: number;
+            resources: number;
+            resource_templates: number;
+            /** @description Text that changes with the lists. It is the same on every replica that sees the same lists. */
+            catalog_version: string;
+            /**
+             * Format: int64
+             * @description Estimated tokens of all tools, as a model gets them.
+             */
+            tokens: number;
+        };
+        /** @description A toolset, and what it holds at present. */
+        ToolsetView: components["schemas"]["ToolsetDocument"] & {
+            name: string;
+            /** @description `api`, or `config` for one of the configuration file. */
+            source: string;
+            /** @description Path of the endpoint; absent if it is not published. */
+            endpoint?: string | null;
+            lists?: components["schemas"]["ToolsetLists"] | null;
         };
         /** @description Transport of a backend. */
         TransportSpec: {
@@ -2606,7 +2960,7 @@ export interface components {
          * @description The result of a decision.
          * @enum {string}
          */
-        Verdict: string;
+        Verdict: "allow" | "deny" | "challenge" | "approve";
     };
     responses: never;
     parameters: never;
@@ -4088,6 +4442,43 @@ export interface operations {
             };
         };
     };
+    show_catalog_cost: {
+        parameters: {
+            query?: {
+                /** @description A published toolset. Absent: all backends of the tenant. */
+                toolset?: string;
+                /** @description Number of tools to name, at most 1000. Absent: 20. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CatalogCostView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_connections: {
         parameters: {
             query?: {
@@ -4625,6 +5016,153 @@ export interface operations {
             };
         };
     };
+    list_prompts: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostedPromptList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_prompt: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                prompt: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostedPromptView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_prompt: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                prompt: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["HostedPromptDocument"];
+            };
+        };
+        responses: {
+            /** @description Replaced */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostedPromptView"];
+                };
+            };
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostedPromptView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_prompt: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                prompt: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_revocations: {
         parameters: {
             query?: {
@@ -4715,6 +5253,153 @@ export interface operations {
                 /** @example default */
                 tenant: string;
                 id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Removed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_toolsets: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of entries on a page; absent: all entries. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                after?: string;
+            };
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolsetList"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_toolset: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                toolset: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolsetView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_toolset: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                toolset: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ToolsetDocument"];
+            };
+        };
+        responses: {
+            /** @description Replaced */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolsetView"];
+                };
+            };
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolsetView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_toolset: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                toolset: string;
             };
             cookie?: never;
         };
