@@ -4,6 +4,7 @@
 //! route and the forwarded request, so nothing is read twice from different places. Only the map of
 //! the catalog resolves names.
 
+mod names;
 mod resources;
 mod search;
 
@@ -22,13 +23,14 @@ use protocol::{
 
 use super::{
     access::{AccessCheck, ApprovalTerms, Object},
-    catalog::{Catalog, FixedArguments, ListKind, Target, TaskSupport, ToolTraits},
+    catalog::{Catalog, FixedArguments, ListKind, TaskSupport, ToolTraits},
     endpoint::Endpoint,
     log_level::LogLevel,
 };
 
 pub use self::resources::subscription;
 use self::{
+    names::{ambiguous_tool, by_name, check_held, held, unknown_name},
     resources::{by_reference, by_uri},
     search::{Searched, searched},
 };
@@ -275,94 +277,6 @@ fn locally(
         }
         _ => Err(unknown_method(message, version)),
     }
-}
-
-/// Returns the target of a name of a tool or prompt on the aggregated endpoint.
-fn lookup<'a>(catalog: &'a Catalog, kind: ListKind, name: &str) -> Option<Cow<'a, Target>> {
-    match kind {
-        ListKind::Prompts => catalog.prompt(name).map(Cow::Borrowed),
-        _ => catalog.tool(name),
-    }
-}
-
-/// Returns the refusal of an object that pins keep from clients.
-fn held() -> Refusal {
-    Refusal::new(ErrorKind::ToolHeld, "this is held until an operator approves its definition")
-}
-
-/// Refuses a name of a backend that pins keep from clients: `unknown` for one that no list shows.
-fn check_held(
-    catalog: &Catalog,
-    backend: &BackendId,
-    kind: ListKind,
-    name: &str,
-    unknown: impl FnOnce() -> Refusal,
-) -> Result<(), Refusal> {
-    if catalog.is_held(backend, kind, name) {
-        return Err(held());
-    }
-    match catalog.holds_unlisted(backend) && !catalog.has(backend, kind, name) {
-        true => Err(unknown()),
-        false => Ok(()),
-    }
-}
-
-/// Returns the refusal of a tool that an app calls by its own name, if tools of several backends have
-/// that name.
-fn ambiguous_tool(message: &Message, catalog: &Catalog) -> Option<Refusal> {
-    let name = message.text(message.fields.name)?;
-    let meant = catalog.app_tools(&name);
-    (meant.len() > 1).then(|| {
-        let text = format!("several servers with apps have a tool {}", quoted(&name));
-        Refusal::new(ErrorKind::ToolAmbiguous, text).with("tools", meant)
-    })
-}
-
-/// Returns the refusal of a name that does not exist, or that the caller may not see.
-fn unknown_name(message: &Message, missing: ErrorKind) -> Refusal {
-    let name = message.text(message.fields.name).unwrap_or_default();
-    Refusal::new(missing, format!("unknown name {}", quoted(&name)))
-}
-
-fn by_name(
-    message: &Message,
-    endpoint: &Endpoint,
-    (catalog, access): (&Catalog, Option<&AccessCheck<'_>>),
-    kind: ListKind,
-) -> Result<(Plan, String), Refusal> {
-    let missing = match kind {
-        ListKind::Prompts => ErrorKind::PromptNotFound,
-        _ => ErrorKind::ToolNotFound,
-    };
-    let (span, name) = required_text(message, message.fields.name, "params.name")?;
-    let (plan, native) = match endpoint {
-        // The backend resolves its own names, listed or not.
-        Endpoint::Single(backend) => {
-            check_held(catalog, backend, kind, &name, || unknown_name(message, missing))?;
-            (Plan::new(backend.clone(), Vec::new()), name.into_owned())
-        }
-        Endpoint::Aggregated | Endpoint::Toolset(_) => {
-            let target = lookup(catalog, kind, &name).ok_or_else(|| {
-                if catalog.is_exposed_held(kind, &name) {
-                    return held();
-                }
-                if let Some(access) = access
-                    && let Some(hidden) = lookup(access.full_catalog(), kind, &name)
-                {
-                    access.note_hidden(message.method, &hidden);
-                }
-                unknown_name(message, missing)
-            })?;
-            let named = vec![(span, json::quote(&target.name).into_bytes())];
-            let mut plan = Plan::new(target.backend.clone(), named);
-            if let Some(fixed) = &target.fixed {
-                plan.fix_arguments(message, fixed)?;
-            }
-            (plan, target.name.clone())
-        }
-    };
-    supported(catalog, &plan.backend, message.method)?;
-    Ok((plan, native))
 }
 
 fn tool_call(

@@ -19,3 +19,4 @@ pub mod task_host;
 pub mod tasks;
 pub mod tenant;
 pub mod tenant_access;
+mod tenant_backends;

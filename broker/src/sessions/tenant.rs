@@ -32,7 +32,7 @@ use rules::{
 use super::{access_doors, session::Session, shared::Shared, tenant_access::TenantCatalog};
 use crate::{
     admission::{concurrency_limit::TenantShare, rate_limiter::RateScope},
-    backends::{backend::Backend, backend_admission::CallOwner, catalog_owner::CatalogOwner},
+    backends::{backend::Backend, backend_admission::CallOwner},
     config::{MessageWire, spec::TenantSpec},
 };
 
@@ -487,20 +487,6 @@ fn too_many_sessions(whose: &str, max: usize) -> Refusal {
         format!("the {whose} has {max} sessions, which is its limit"),
     )
     .retry_after(ROOM_RETRY)
-}
-
-impl CatalogOwner for Weak<Tenant> {
-    fn publish(&self) {
-        if let Some(tenant) = self.upgrade() {
-            tenant.publish_catalog();
-        }
-    }
-
-    fn others(&self, than: &BackendId) -> Vec<(BackendId, Arc<BackendLists>)> {
-        let backends = self.upgrade().map(|tenant| tenant.backends()).unwrap_or_default();
-        let others = backends.into_iter().filter(|backend| backend.id != *than);
-        others.filter_map(|other| Some((other.id.clone(), other.lists.load_full()?))).collect()
-    }
 }
 
 /// One connection's place among its tenant's. Dropping it frees the place.
