@@ -148,6 +148,7 @@ impl Broker {
     /// Ends the tenant's sessions and closes its backends.
     pub fn remove_tenant(self: &Arc<Self>, id: &TenantId) {
         // A later tenant of the name starts without them.
+        self.policies.remove(id);
         self.toolsets.remove(id);
         self.hosted_prompts.remove(id);
         let Some((_, tenant)) = self.tenants.remove(id) else { return };

@@ -85,7 +85,9 @@ try {
   assert.ok(!asked[0].includes(scope) && [scope, ...asked[0]].every(name => asked[1].includes(name)), String(asked));
   ok('asked for one more scope');
 
-  await page.getByText('Connected', { exact: true }).waitFor();
+  // It comes back to its servers or to the tool.
+  const connected = page.getByText('Connected', { exact: true });
+  await connected.or(page.getByRole('button', { name: 'Execute Tool' })).first().waitFor();
   await callTool();
   await page.getByText(answer, { exact: true }).waitFor();
   assert.equal(authorizations.length, 2);

@@ -16,10 +16,10 @@ pub struct ApprovalMetrics {
 impl ApprovalMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         Self {
-            stored: declare.gauges(
+            stored: declare.closed_gauges(
                 "mcp_approvals",
                 "Stored approvals by state, counted every few seconds.",
-                &["state"],
+                [("state", &ApprovalState::ALL.map(ApprovalState::name))],
             ),
             transitions: declare.closed_counters(
                 "mcp_approval_transitions_total",

@@ -572,20 +572,11 @@ async fn a_server_of_a_registry_becomes_a_backend() {
     );
     let file = broker.folder().join("server.json");
     let remote = json!({"$schema": schema, "name": "io.example/r", "description": "d", "version": "1",
-        "remotes": [{"type": "streamable-http", "url": "http://{host}/mcp", "variables": {"host": {"isRequired": true}}}]});
+        "remotes": [{"type": "streamable-http", "url": "http://127.0.0.1:{port}/mcp", "variables": {"port": {"isRequired": true}}}]});
     std::fs::write(&file, remote.to_string()).unwrap();
     let file = file.to_str().unwrap();
     let added = broker
-        .cli(&[
-            "backend",
-            "add",
-            "far",
-            "--no-wait",
-            "--server-json",
-            file,
-            "--input",
-            "host=127.0.0.1:9",
-        ])
+        .cli(&["backend", "add", "far", "--no-wait", "--server-json", file, "--input", "port=9"])
         .await;
     assert_eq!(added.code, Some(0), "{added:?}");
     let view = broker.admin().backend("default", "far").await;

@@ -1479,7 +1479,60 @@ export interface components {
             client_key: string | null;
         };
         /** @description Status and settings of a backend. */
-        BackendView: components["schemas"]["BackendStatus"] & {
+        BackendView: {
+            tenant: string;
+            backend: string;
+            /** @description `connecting`, `ready`, `degraded` (serving the last valid lists), `failed` or `disabled`. */
+            state: string;
+            protocol_version?: string | null;
+            server_name?: string | null;
+            server_version?: string | null;
+            tools: number;
+            prompts: number;
+            resources: number;
+            resource_templates: number;
+            /** @description Open links to this backend. */
+            links: number;
+            last_error?: string | null;
+            /**
+             * @description Tools whose arguments are not checked despite `validate_arguments`, because their schemas
+             *     cannot be used, each with the reason. Checked at the first call of a tool. At most 16 are
+             *     shown.
+             */
+            unchecked_tools?: {
+                [key: string]: string;
+            };
+            /**
+             * Format: double
+             * @description Mean latency of the most recent answers, in milliseconds.
+             */
+            latency_ms?: number | null;
+            breaker?: components["schemas"]["BreakerStatus"] | null;
+            /** @description Calls of this replica that are at the backend now. */
+            calls_in_flight?: number;
+            /** @description Calls that wait for room at the backend. */
+            calls_queued?: number;
+            /** @description Maximum number of concurrent calls. */
+            calls_max?: number;
+            /**
+             * Format: int32
+             * @description Consecutive failed attempts to connect to the backend or to start it. Connections that ended
+             *     early count.
+             */
+            failed_attempts?: number;
+            /**
+             * Format: int64
+             * @description Time until the next attempt, in milliseconds. Absent if it may start at once.
+             */
+            next_attempt_in_ms?: number | null;
+            /**
+             * @description Confinement of its child processes: `uid+landlock`, `uid`, `landlock` or `off`. Absent
+             *     before the first child starts.
+             */
+            sandbox?: string | null;
+            /** @description Protections that this host lacks for a better confinement. */
+            sandbox_missing?: string[];
+        } & {
             /** @description Name of the replica that answers. State, breaker, links and calls are its own. */
             replica?: string;
             settings: components["schemas"]["BackendSettings"];
@@ -1811,7 +1864,12 @@ export interface components {
             next?: string | null;
         };
         /** @description A prompt that the broker hosts. */
-        HostedPromptView: components["schemas"]["HostedPromptDocument"] & {
+        HostedPromptView: {
+            title?: string | null;
+            description?: string | null;
+            arguments?: components["schemas"]["PromptArgument"][];
+            messages: components["schemas"]["PromptMessage"][];
+        } & {
             name: string;
             /** @description `api`, or `config` for one of the configuration file. */
             source: string;
@@ -1949,7 +2007,20 @@ export interface components {
             expires_in?: components["schemas"]["DurationText"];
         };
         /** @description A key that was just created. */
-        KeyShown: components["schemas"]["KeyView"] & {
+        KeyShown: {
+            id: string;
+            /** @description Principal of the key. */
+            principal: string;
+            name: string;
+            groups?: string[];
+            scopes?: string[];
+            labels?: {
+                [key: string]: string;
+            };
+            /** @description Absent: the key does not expire. */
+            expires_at?: string | null;
+            created_at: string;
+        } & {
             /** @description The key itself. Only this answer contains it. */
             key: string;
         };
@@ -2085,7 +2156,19 @@ export interface components {
             login?: components["schemas"]["OperatorLoginEntry"] | null;
         };
         /** @description An operator that was just created. */
-        OperatorShown: components["schemas"]["OperatorView"] & {
+        OperatorShown: {
+            /** @description `config/NAME` for an operator of the configuration file. */
+            id: string;
+            name: string;
+            role: string;
+            /** @description Absent: all tenants. */
+            tenants?: string[] | null;
+            /** @description Only of a `backend_owner`, as `TENANT/BACKEND`. */
+            backends?: string[] | null;
+            /** @description `config` for an operator of the configuration file, else `api`. */
+            source: string;
+            created_at?: string | null;
+        } & {
             /** @description The token. Only this answer contains it. */
             token: string;
         };
@@ -2314,7 +2397,30 @@ export interface components {
             expect: components["schemas"]["Verdict"];
         };
         /** @description A stored policy. */
-        PolicyView: components["schemas"]["PolicyDocument"] & {
+        PolicyView: {
+            /**
+             * @description Decision about an object that no rule decides.
+             * @default allow
+             */
+            default: components["schemas"]["RuleEffect"];
+            /**
+             * @description `shadow`: the whole policy only counts and logs its decisions.
+             * @default enforce
+             */
+            mode: components["schemas"]["RuleMode"];
+            /**
+             * @description Name the deciding rule in the error of a challenge.
+             * @default false
+             */
+            explain_to_callers: boolean;
+            /** @default [] */
+            rules: components["schemas"]["PolicyRule"][];
+            /**
+             * @description Decisions that must hold. A document whose test fails is refused.
+             * @default []
+             */
+            tests: components["schemas"]["PolicyTest"][];
+        } & {
             /** @description Members without effect at present. Only in the answer to a change. */
             warnings?: components["schemas"]["PolicyWarningView"][];
         };
@@ -2626,7 +2732,22 @@ export interface components {
             next?: string | null;
         };
         /** @description A task with its history. */
-        TaskShown: components["schemas"]["TaskView"] & {
+        TaskShown: {
+            id: string;
+            tenant: string;
+            principal: string;
+            backend: string;
+            status: string;
+            created_at: string;
+            /** @description Message about the status. */
+            message?: string | null;
+            /** @description Session that created the task. */
+            session?: string | null;
+            /** @description Time of the latest status change. */
+            updated_at?: string | null;
+            /** @description Time at which the task is deleted. */
+            expires_at?: string | null;
+        } & {
             /** @description Status changes, oldest first. */
             history: components["schemas"]["TaskChange"][];
         };
@@ -2898,7 +3019,76 @@ export interface components {
             tokens: number;
         };
         /** @description A toolset, and what it holds at present. */
-        ToolsetView: components["schemas"]["ToolsetDocument"] & {
+        ToolsetView: {
+            /**
+             * @description Text that clients get first among the instructions of the endpoint.
+             * @default null
+             */
+            description: string | null;
+            /**
+             * @description What the toolset holds. Empty: nothing.
+             * @default {}
+             */
+            include: components["schemas"]["CatalogSelector"];
+            /**
+             * @description What it does not hold, even if it is included.
+             * @default {}
+             */
+            exclude: components["schemas"]["CatalogSelector"];
+            /**
+             * @description Names that clients see, by `BACKEND/NAME`: letters, digits, `-` and `_`, without `__`, at
+             *     most 64.
+             * @default {}
+             */
+            aliases: {
+                [key: string]: string;
+            };
+            /**
+             * @description Changed entries, by `BACKEND/NAME`.
+             * @default {}
+             */
+            overrides: {
+                [key: string]: components["schemas"]["EntryOverride"];
+            };
+            /**
+             * @description Form of the names without an alias.
+             * @default always
+             */
+            names: components["schemas"]["NameStyle"];
+            /**
+             * @description How much of the descriptions of tools clients get.
+             * @default full
+             */
+            descriptions: components["schemas"]["DescriptionLength"];
+            /**
+             * Format: int32
+             * @description Longest description of a tool, in characters. Absent: any.
+             * @default null
+             */
+            description_chars_max: number | null;
+            /**
+             * @description List the `outputSchema` of tools.
+             * @default true
+             */
+            output_schemas: boolean;
+            /**
+             * @description List five tools that find and call the others, in place of the others.
+             * @default false
+             */
+            search: boolean;
+            /**
+             * @description Whether the endpoint exists.
+             * @default false
+             */
+            published: boolean;
+            /**
+             * @description Hold the bound callers to the toolset at every endpoint.
+             * @default false
+             */
+            enforce: boolean;
+            /** @default null */
+            bind: components["schemas"]["SubjectSelector"] | null;
+        } & {
             name: string;
             /** @description `api`, or `config` for one of the configuration file. */
             source: string;

@@ -12,8 +12,8 @@ const DECODE_ROUNDS: usize = 3;
 pub(super) struct Readings {
     /// Forms that differ from the URI itself.
     pub(super) usual: Vec<String>,
-    /// The form of a reader that ignores the host.
-    pub(super) without_host: Option<String>,
+    /// Forms of readers that ignore the host.
+    pub(super) without_host: Vec<String>,
 }
 
 /// Returns the forms of a URI. There are none if every server reads it as it is written.
@@ -22,19 +22,49 @@ pub(super) fn readings(uri: &str) -> Readings {
         return Readings::default();
     }
     let kept = |symbol: &char| !matches!(symbol, '\t' | '\n' | '\r');
-    let uri: String = uri.trim_matches(|symbol| symbol <= ' ').chars().filter(kept).collect();
-    let whole = Parts::of(&decoded(&uri));
-    let mut readings = Readings { usual: vec![whole.joined()], without_host: None };
-    if whole.is_file() {
-        let before_query = uri.split(['?', '#']).next().unwrap_or_default();
-        let cut = Parts::of(&decoded(before_query));
-        readings.without_host =
-            (!cut.host.is_empty()).then(|| Parts { host: String::new(), ..cut.clone() }.joined());
-        if before_query != uri {
-            readings.usual.push(cut.joined());
+    let without_breaks: String = uri.chars().filter(kept).collect();
+    let trimmed = without_breaks.trim_matches(|symbol| symbol <= ' ');
+    let mut readings = Readings::default();
+    readings.add(trimmed);
+    // Not every reader drops these characters.
+    for other in [&without_breaks, without_breaks.trim_start_matches(|symbol| symbol <= ' '), uri] {
+        if other != trimmed {
+            readings.add(other);
         }
     }
     readings
+}
+
+impl Readings {
+    fn add(&mut self, uri: &str) {
+        // Servers differ in how often they decode, in what they take apart first, and in backslashes.
+        for text in decodings(uri) {
+            Parts::all(&text).iter().for_each(|parts| add_new(&mut self.usual, parts.forms()));
+        }
+        if !Parts::of(&decoded(uri)).is_file() {
+            return;
+        }
+        let before_query = uri.split(['?', '#']).next().unwrap_or_default();
+        for text in decodings(before_query) {
+            for parts in Parts::all(&text) {
+                if before_query != uri {
+                    add_new(&mut self.usual, parts.forms());
+                }
+                if !parts.host.is_empty() {
+                    let local = Parts { host: String::new(), ..parts };
+                    add_new(&mut self.without_host, local.forms());
+                }
+            }
+        }
+    }
+}
+
+fn add_new(forms: &mut Vec<String>, more: Vec<String>) {
+    for form in more {
+        if !forms.contains(&form) {
+            forms.push(form);
+        }
+    }
 }
 
 /// Returns whether no other URI is read like this one: the usual case, told without a copy.
@@ -68,12 +98,34 @@ struct Parts {
 }
 
 impl Parts {
+    /// Returns what different readers take the URI apart into.
+    fn all(uri: &str) -> Vec<Self> {
+        let whole = Self::with_backslashes(uri);
+        let mut all = vec![Self::of(uri)];
+        // Some take it apart first: backslashes and encoded slashes before the first slash are then
+        // parts of the host.
+        for path in decodings(&whole.path) {
+            all.push(Self { path: path.replace('\\', "/"), ..whole.clone() });
+            all.push(Self { path, ..whole.clone() });
+        }
+        all
+    }
+
     fn of(uri: &str) -> Self {
         let (scheme, rest) = uri.split_once(':').unwrap_or(("", uri));
-        let rest = rest.replace('\\', "/");
+        Self::of_parts(scheme, &rest.replace('\\', "/"))
+    }
+
+    /// Reads backslashes as parts of names.
+    fn with_backslashes(uri: &str) -> Self {
+        let (scheme, rest) = uri.split_once(':').unwrap_or(("", uri));
+        Self::of_parts(scheme, rest)
+    }
+
+    fn of_parts(scheme: &str, rest: &str) -> Self {
         let (has_authority, rest) = match rest.strip_prefix("//") {
             Some(rest) => (true, rest),
-            None => (false, rest.as_str()),
+            None => (false, rest),
         };
         let host_bytes = if has_authority { rest.find('/').unwrap_or(rest.len()) } else { 0 };
         let (host, path) = rest.split_at(host_bytes);
@@ -100,18 +152,28 @@ impl Parts {
         self.scheme == FILE
     }
 
-    /// Returns the URI without empty and dot segments.
-    fn joined(&self) -> String {
+    /// Returns the URI without empty and dot segments: as readers take it for whom two dots remove
+    /// the last name, and for whom they may remove an empty segment (the URL standard).
+    fn forms(&self) -> Vec<String> {
+        let mut forms = vec![self.joined(false)];
+        add_new(&mut forms, vec![self.joined(true)]);
+        forms
+    }
+
+    fn joined(&self, counts_empty: bool) -> String {
         let slashes = if self.has_authority { "//" } else { "" };
         let mut out = format!("{}:{slashes}{}", self.scheme, self.host);
         let mut segments: Vec<&str> = Vec::new();
-        for segment in self.path.split('/') {
+        let path = self.path.strip_prefix('/').unwrap_or(&self.path);
+        for segment in path.split('/') {
             match segment {
                 ".." => _ = segments.pop(),
-                "" | "." => {}
+                "" if !counts_empty => {}
+                "." => {}
                 segment => segments.push(segment),
             }
         }
+        segments.retain(|segment| !segment.is_empty());
         if self.path.starts_with('/') {
             out.push('/');
         }
@@ -125,15 +187,21 @@ impl Parts {
 
 /// Decodes percent signs as often as a server may do.
 fn decoded(uri: &str) -> String {
-    let mut text = uri.to_owned();
+    decodings(uri).swap_remove(0)
+}
+
+/// Returns the text after each number of decodings: the most first, the text itself last.
+fn decodings(uri: &str) -> Vec<String> {
+    let mut texts = vec![uri.to_owned()];
     for _ in 0..DECODE_ROUNDS {
-        let decoded = percent_decoded(&text);
-        if decoded == text {
+        let next = percent_decoded(&texts[texts.len() - 1]);
+        if texts[texts.len() - 1] == next {
             break;
         }
-        text = decoded;
+        texts.push(next);
     }
-    text
+    texts.reverse();
+    texts
 }
 
 fn percent_decoded(text: &str) -> String {
@@ -190,8 +258,16 @@ mod tests {
 
     #[test]
     fn readers_of_files_differ_in_the_host_and_in_the_query() {
-        assert_eq!(readings("file:///srv/%61?/../b").usual, ["file:///srv/b", "file:///srv/a"]);
-        assert_eq!(readings("file://host/srv/a").without_host.as_deref(), Some("file:///srv/a"));
-        assert_eq!(readings("https://host/%61?b").usual, ["https://host/a?b"]);
+        let query = readings("file:///srv/%61?/../b").usual;
+        assert!(
+            ["file:///srv/b", "file:///srv/a"].iter().all(|form| query.contains(&(*form).into()))
+        );
+        assert_eq!(readings("file://host/srv/a").without_host, ["file:///srv/a"]);
+        let backslash = readings(r"file://\~/srv/x/../secret/a");
+        assert_eq!(backslash.without_host, ["file:///srv/secret/a"]);
+        let encoded = readings("FILE://%2f>/srv/%73ecret/a").without_host;
+        assert!(encoded.contains(&"file:///srv/secret/a".to_owned()), "{encoded:?}");
+        assert_eq!(readings("https://host/%61?b").usual[0], "https://host/a?b");
+        assert!(readings("file:srv/%252e").usual.contains(&"file:///srv/%2e".to_owned()));
     }
 }

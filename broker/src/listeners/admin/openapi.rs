@@ -45,7 +45,7 @@ use super::{
         health::live, health::ready, health::metrics, serve,
     ),
     security(("admin_token" = [])),
-    modifiers(&AdminToken, &ClosedVariants, &DescribedResponses, &RequiredPermissions)
+    modifiers(&AdminToken, &ClosedVariants, &OpenedDocuments, &DescribedResponses, &RequiredPermissions)
 )]
 struct AdminApi;
 
@@ -126,6 +126,29 @@ impl Modify for ClosedVariants {
             if let RefOr::T(Schema::Object(variant)) = variant {
                 variant.additional_properties =
                     Some(Box::new(AdditionalProperties::FreeForm(false)));
+            }
+        }
+    }
+}
+
+/// Opens the documents that views flatten. As a part of a view, a document has further members.
+struct OpenedDocuments;
+
+impl Modify for OpenedDocuments {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_default();
+        let closed = components.schemas.clone();
+        let views = components.schemas.values_mut().filter_map(|schema| match schema {
+            RefOr::T(Schema::AllOf(view)) => Some(view),
+            _ => None,
+        });
+        for item in views.flat_map(|view| &mut view.items) {
+            let RefOr::Ref(reference) = &*item else { continue };
+            let name = reference.ref_location.rsplit('/').next().unwrap_or_default();
+            if let Some(RefOr::T(Schema::Object(document))) = closed.get(name) {
+                let mut opened = document.clone();
+                opened.additional_properties = None;
+                *item = RefOr::T(Schema::Object(opened));
             }
         }
     }

@@ -29,12 +29,14 @@ impl UnreadBudget {
     /// Cuts streams, the largest first, until the budget suffices.
     fn enforce(&self) {
         while let Some(largest) = self.waiting.to_be_cut().and_then(|stream| stream.upgrade()) {
+            if !largest.cut() {
+                continue; // another sender has found it too
+            }
             tracing::warn!(
                 stream = largest.number,
                 "too much waits for all clients together: the client with most waiting bytes is disconnected"
             );
             self.metrics.rate_limited("outbox_bytes_total");
-            largest.cut();
         }
     }
 }
@@ -115,12 +117,15 @@ impl EventStream {
     }
 
     /// Cuts the stream, because its client does not read and the unread bytes exceed the budget.
-    fn cut(&self) {
+    /// Returns whether it was not cut before.
+    fn cut(&self) -> bool {
         let mut state = self.lock();
+        let is_first = !state.log.was_cut();
         state.log.cut();
         let _let_go = state.log.take_unread();
         self.update_unread(&mut state);
         unlock_and_wake(state);
+        is_first
     }
 }
 
