@@ -253,8 +253,10 @@ def check_config(documents: list[dict], broker: Path, work: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(written.get(file.name, f"0123456789abcdef-{file.name}") + "\n")
         text = text.replace(path, str(file))
+    mounted = work / "mcp-broker.d"
+    mounted.mkdir(exist_ok=True)
     file = work / "mcp-broker.yaml"
-    file.write_text(text)
+    file.write_text(text.replace("/etc/mcp-broker.d", str(mounted)))
     # What the Deployment adds by its environment.
     environment = {"MCP_BROKER__NODE__ADVERTISE": "10.0.0.1:7400", "MCP_BROKER__NODE__ID": "mcp-broker-0123456789-abcde"}
     done = subprocess.run([broker, "check-config", file], capture_output=True, text=True, env=environment)

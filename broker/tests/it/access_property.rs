@@ -230,7 +230,7 @@ async fn what_is_listed_is_usable_and_nothing_else_on_every_wire() {
             "listen": {"tcp": "127.0.0.1:0", "quic": "127.0.0.1:0"},
             "tls": {"cert_file": signed.cert, "key_file": signed.key},
             // A call that waits for an approval answers at three quarters of its time.
-            "timeouts": {"call": "400ms"},
+            "timeouts": {"call": "800ms"},
         }))
         .backend("default", "b", backend.spec())
         .start()
