@@ -6,7 +6,7 @@
 //!
 //! Three users share the targets and their corpora:
 //!
-//! - The tests replay each corpus, then try new inputs for a short time ([`test`]).
+//! - The tests replay each corpus, then try new inputs for a short time ([`test()`]).
 //! - `make fuzz` tries new inputs for as long as wanted. libFuzzer chooses them there by the code
 //!   that they reach (`src/bin/coverage.rs`).
 //! - The crate `broker` has targets of its own for readers that it does not export.
