@@ -83,7 +83,7 @@ async fn a_session_lists_what_its_client_can_use() {
         assert_eq!(names(&client).await, prefixed(expected), "{capabilities}");
         let native = broker.client("/mcp/b").connected(capabilities.clone()).await;
         assert_eq!(names(&native).await, expected, "{capabilities}");
-        // What is called all the same has the answer of the backend.
+        // A call of the tool has the answer of the backend.
         let answer =
             client.request("tools/call", json!({"name": "b__both", "arguments": {}})).await;
         match expected.contains(&"both") {

@@ -160,7 +160,7 @@ fn stream_not_found() -> Refusal {
 }
 
 /// Returns the endpoint of `/sse`, `/sse/{backend}` and `/sse/t/{toolset}`. A message is for the
-/// endpoint of its stream, whatever is returned here.
+/// endpoint of its stream, which the path of the message does not name.
 fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
     if path == MESSAGES {
         return Ok(Endpoint::Aggregated);

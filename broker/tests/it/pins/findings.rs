@@ -72,7 +72,7 @@ async fn the_program_of_a_stdio_backend_is_pinned() {
     assert!(program["path"].as_str().unwrap().starts_with('/'), "{program}");
 }
 
-/// A runner that fetches whatever is newest is a finding, before it was ever started with success.
+/// A runner that fetches the newest version is a finding, before it was ever started with success.
 #[tokio::test]
 async fn a_package_without_a_version_is_a_finding() {
     let folder = tempfile::tempdir().unwrap();
