@@ -95,11 +95,12 @@ impl ConfigGeneration {
     }
 
     /// Records the state of each file of `include.folder`, and a new generation if one of them changed
-    /// what is in force.
+    /// what is in force. `was_refused`: the last refusal was that of the folder, and is over.
     pub fn record_folder(
         &self,
         mut files: Vec<IncludedFileView>,
         is_changed: bool,
+        was_refused: bool,
         metrics: &Metrics,
     ) -> u64 {
         for file in &mut files {
@@ -111,7 +112,10 @@ impl ConfigGeneration {
                 .map(count);
         metrics.reloads.files(applied, outdated, refused);
         let mut view = self.lock();
-        (view.files, view.refused) = (files, None);
+        view.files = files;
+        if was_refused {
+            view.refused = None;
+        }
         if is_changed {
             (view.generation, view.since) = (view.generation + 1, now_text());
             metrics.reloads.reloaded(view.generation);

@@ -89,9 +89,11 @@ impl ConfigFolder {
             }
         }
         let views = files.iter().map(|(name, file)| file.view(name)).collect();
-        (self.files, self.fault) = (files, None);
+        self.files = files;
+        let was_refused = self.fault.take().is_some();
         let is_changed = summary != ReloadSummary::default();
-        let generation = control.generation.record_folder(views, is_changed, &control.metrics);
+        let generation =
+            control.generation.record_folder(views, is_changed, was_refused, &control.metrics);
         if is_changed {
             let ReloadSummary { tenants, backends, issuers: _ } = summary;
             tracing::info!(tenants, backends, generation, "include.folder applied");
