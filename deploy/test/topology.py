@@ -294,8 +294,9 @@ def a_replica_restarts_and_no_call_fails(it: Topology, key: str) -> int:
         wait_for(f"an alert of {replica}", lambda down=down: [one for one in it.ask("alerts")["alerts"] if one["labels"].items() >= down.items()])
         it.processes.start_brokers(replica)
         it.wait_balanced()
-    assert client.poll() is None, (it.here / "client-loop.log").read_text()[-2000:]
+    ended = client.poll()
     out, _ = client.communicate(timeout=60)
+    assert ended is None, f"the client gave up: {out[-3000:]} {(it.here / 'client-loop.log').read_text()[-2000:]}"
     seen = json.loads(out)
     assert not seen["failed"] and seen["answered"] > 100, seen
     return seen["answered"]

@@ -11,10 +11,14 @@
 //!   ([`Call::run`]);
 //! - a call that is to become a task is stored first, and runs by itself;
 //! - a request that the broker answers itself is at most a local request of the session.
+//!
+//! A name that nothing offers may belong to a backend whose first connection attempt is not over.
+//! Such a request waits for the attempt, as a local request, and is then decided again.
 
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
@@ -38,7 +42,7 @@ use super::{
     call::{Call, CallFuture},
     session::{
         CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
-        local_requests::{set_level, spawn_local_request},
+        local_requests::{decide_after, set_level, spawn_local_request},
         observation, release, subscriptions, without_own_meta,
     },
     stream::{EventStream, PendingAnswer},
@@ -46,7 +50,11 @@ use super::{
     tasks::{list_tasks, named_task, task_state},
 };
 use crate::{
-    backends::{backend::Backend, policy::ArgumentsCheck},
+    backends::{
+        backend::{Backend, BackendState},
+        link::Era,
+        policy::ArgumentsCheck,
+    },
     boxed::box_pin_with,
     metrics::RequestOutcome,
     telemetry::request,
@@ -130,6 +138,24 @@ fn dispatch(
         let is_task = message.fields.task.is_some();
         message = without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
     }
+    let request = RequestContext { id, method: message.method, stream, started_at: begun };
+    decide_and_start(session, message, request, Unlisted::Waits)
+}
+
+/// What becomes of a request whose name is not listed while a backend makes its first attempt to
+/// connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unlisted {
+    Waits,
+    IsRefused,
+}
+
+fn decide_and_start(
+    session: &Arc<Session>,
+    mut message: Message,
+    request: RequestContext<'_>,
+    unlisted: Unlisted,
+) -> Result<Option<CallFuture>, Refusal> {
     let subject = session.subject();
     // One snapshot: a policy that changes meanwhile is for the next request.
     let snapshot = session.catalog();
@@ -148,7 +174,18 @@ fn dispatch(
     if let Some(access) = access.filter(|_| names_object(message.method)) {
         access_log::note(&session.shared.metrics, &session.tenant, &subject, access);
     }
-    let mut decision = decided.map_err(|refusal| unavailable_if_unlisted(session, refusal))?;
+    let mut decision = match decided {
+        Ok(decision) => decision,
+        Err(refusal) => {
+            let unreached = unreached_backends(session, &refusal);
+            if unlisted == Unlisted::Waits && unreached.iter().any(|backend| is_connecting(backend))
+            {
+                return decide_after_first_attempts(session, message, request, unreached)
+                    .map(|()| None);
+            }
+            return Err(unavailable_if_unreached(refusal, &unreached));
+        }
+    };
     if let Decision::Forward(plan) = &mut decision
         && plan.drop_task
     {
@@ -165,24 +202,32 @@ fn dispatch(
         check = check_policy(home, &message, &decision)?;
         session.tenant.take_backend_budget(home, decision.tool())?;
     }
-    let method = message.method;
-    let request = RequestContext { id: id.clone(), method, stream, started_at: begun };
     match decision {
         Decision::Forward(plan) => {
             return start_call(session, message, request, plan, (home, check)).map(Some);
         }
         Decision::Answer(result) => {
-            let result =
-                session.client_dialect().result(method, &result).map_or(result, Bytes::from);
-            let _cut =
-                stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
-            session.request_finished(method, RequestOutcome::Ok, begun.elapsed());
+            let result = session
+                .client_dialect()
+                .result(request.method, &result)
+                .map_or(result, Bytes::from);
+            let _cut = request.stream.push(
+                Instant::now(),
+                EventKind::Answer,
+                handshake::success(&request.id, &result),
+            );
+            session.request_finished(
+                request.method,
+                RequestOutcome::Ok,
+                request.started_at.elapsed(),
+            );
             Ok(())
         }
         Decision::CreateTask(plan, target) => {
             let tool = plan.names.tool().map(|tool| tool.name.as_str());
             observation::note_backend(session, &plan.backend, tool);
-            let (host, task) = (session.shared.task_host()?, NewTask { message, id, plan, target });
+            let host = session.shared.task_host()?;
+            let task = NewTask { message, id: request.id.clone(), plan, target };
             spawn_local_request(session, request, CancelScope::Nothing, |session| async move {
                 if let Some(check) = check {
                     check.run().await?;
@@ -305,28 +350,59 @@ fn answer_lost_frame(session: &Session, id: &RequestId) -> Bytes {
     session.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
 }
 
-/// Replaces a refusal for an unknown name while some backend was never reached. A session from
-/// before a restart may use a name that such a backend offers.
-fn unavailable_if_unlisted(session: &Session, refusal: Refusal) -> Refusal {
+/// Returns the backends that may offer the name which `refusal` calls unknown, because they were
+/// never reached. A session from before a restart may use such a name.
+fn unreached_backends(session: &Session, refusal: &Refusal) -> Vec<Arc<Backend>> {
     let missing = [
         ErrorKind::ToolNotFound,
         ErrorKind::PromptNotFound,
         ErrorKind::ResourceNotFound,
         ErrorKind::ReferenceNotFound,
     ];
+    if !session.endpoint.is_merged() || !missing.contains(&refusal.kind) {
+        return Vec::new();
+    }
     let subject = session.subject();
     // A hidden backend must not show by its state.
     let may_list_it = |backend: &Arc<Backend>| {
         backend.is_never_reached() && session.tenant.may_use_backend(&subject, &backend.id)
     };
-    if session.endpoint.is_merged()
-        && missing.contains(&refusal.kind)
-        && session.tenant.backends_at(&session.endpoint).iter().any(may_list_it)
-    {
-        let text = "this is known of no backend, and not every backend could be reached so far";
-        return Refusal::new(ErrorKind::BackendUnavailable, text);
+    session.tenant.backends_at(&session.endpoint).into_iter().filter(may_list_it).collect()
+}
+
+fn is_connecting(backend: &Backend) -> bool {
+    backend.state() == BackendState::Connecting
+}
+
+/// Decides the request once the first attempts to reach `backends` are over.
+fn decide_after_first_attempts(
+    session: &Arc<Session>,
+    message: Message,
+    request: RequestContext<'_>,
+    backends: Vec<Arc<Backend>>,
+) -> Result<(), Refusal> {
+    let (id, stream) = (request.id.clone(), request.stream.clone());
+    let wait = async move {
+        let attempts = backends.iter().map(|backend| {
+            backend.wait_first_attempt_for(Era::Sessions, backend.timeouts().control)
+        });
+        join_all(attempts).await;
+    };
+    let (method, started_at, waiting) = (request.method, request.started_at, session.clone());
+    decide_after(session, request, wait, move || {
+        let request = RequestContext { id, method, stream: &stream, started_at };
+        // A call that is dropped here continues as a task of the runtime.
+        decide_and_start(&waiting, message, request, Unlisted::IsRefused).map(drop)
+    })
+}
+
+/// Replaces a refusal for an unknown name that an unreached backend may offer.
+fn unavailable_if_unreached(refusal: Refusal, unreached: &[Arc<Backend>]) -> Refusal {
+    if unreached.is_empty() {
+        return refusal;
     }
-    refusal
+    let text = "this is known of no backend, and not every backend could be reached so far";
+    Refusal::new(ErrorKind::BackendUnavailable, text)
 }
 
 /// Returns whether requests with this method use an object that access rules name.

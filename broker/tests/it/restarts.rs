@@ -421,6 +421,28 @@ async fn no_request_finds_a_tool_unknown_that_its_session_had_before() {
 }
 
 #[tokio::test]
+async fn a_call_waits_for_a_backend_that_takes_longer_than_the_session_to_restore() {
+    let gate = Gate::new();
+    let (_backend, broker, client) = crashed_behind(&gate).await;
+    // The session is restored without the lists.
+    client.result("ping", json!({})).await;
+    let calls = tokio::spawn({
+        let client = client.clone();
+        async move {
+            tokio::join!(
+                client.call("b__echo", json!({"text": "one"})),
+                client.error("tools/call", json!({"name": "b__none", "arguments": {}}))
+            )
+        }
+    });
+    broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending == 2.0).await;
+    gate.open();
+    let (echo, none) = calls.await.unwrap();
+    assert!(text_of(&echo).contains("one"), "{echo}");
+    assert_eq!(kind(&none), "tool_not_found");
+}
+
+#[tokio::test]
 async fn what_a_backend_offers_that_was_not_reached_since_the_restart_is_not_denied() {
     let gate = Gate::new();
     let (_backend, broker, client) = crashed_behind(&gate).await;

@@ -53,6 +53,30 @@ struct LocalRequest {
 }
 
 impl LocalRequest {
+    /// Counts the request in as in flight.
+    fn open(
+        session: &Arc<Session>,
+        request: RequestContext<'_>,
+        in_flight: InFlight,
+    ) -> Result<Self, Refusal> {
+        let RequestContext { id, method, stream, started_at } = request;
+        session.open_request(id.clone(), in_flight)?;
+        let (session, stream) = (session.clone(), stream.clone());
+        Ok(Self { session, stream, id, method, started_at, settled: false })
+    }
+
+    /// Counts the request out and decides it again. What `decide` starts answers. An error is the
+    /// answer.
+    fn decide_again(mut self, decide: impl FnOnce() -> Result<(), Refusal>) {
+        self.settled = true;
+        let _settling = self.session.close_request(&self.id);
+        let Err(refusal) = decide() else { return };
+        let frame = self.session.refusal_frame(&refusal, Some(&self.id));
+        let _cut = self.stream.push(Instant::now(), EventKind::Answer, frame);
+        let took = self.started_at.elapsed();
+        self.session.request_finished(self.method, RequestOutcome::Refused, took);
+    }
+
     /// Settles the request. `None` if the client does not want an answer any more.
     fn settle(&mut self, result: Option<Result<Reply, Refusal>>) {
         if std::mem::replace(&mut self.settled, true) {
@@ -123,7 +147,6 @@ where
     W: FnOnce(Arc<Session>) -> F,
     F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
 {
-    let RequestContext { id, method, stream, started_at: begun } = request;
     let (cancelled, moved) = (CancellationToken::new(), CancellationToken::new());
     let in_flight = match cancellation {
         CancelScope::Nothing => InFlight::Uncancellable,
@@ -132,15 +155,7 @@ where
             InFlight::Transferable { cancelled: cancelled.clone(), moved: moved.clone() }
         }
     };
-    session.open_request(id.clone(), in_flight)?;
-    let mut pending = LocalRequest {
-        session: session.clone(),
-        stream: stream.clone(),
-        id,
-        method,
-        started_at: begun,
-        settled: false,
-    };
+    let mut pending = LocalRequest::open(session, request, in_flight)?;
     let mut work = Box::pin(work(session.clone()));
     session.shared.running.spawn(request::in_current_request(async move {
         let was_cancelled = tokio::select! {
@@ -156,6 +171,26 @@ where
         pending.settle(None);
         if cancellation == CancelScope::Wait {
             let _unheard = work.await;
+        }
+    }));
+    Ok(())
+}
+
+/// Keeps a request in flight until `wait` is over, and then decides it again.
+pub(in crate::sessions) fn decide_after(
+    session: &Arc<Session>,
+    request: RequestContext<'_>,
+    wait: impl Future<Output = ()> + Send + 'static,
+    decide: impl FnOnce() -> Result<(), Refusal> + Send + 'static,
+) -> Result<(), Refusal> {
+    let cancelled = CancellationToken::new();
+    let in_flight = InFlight::Local(cancelled.clone());
+    let mut pending = LocalRequest::open(session, request, in_flight)?;
+    session.shared.running.spawn(request::in_current_request(async move {
+        tokio::select! {
+            biased;
+            () = cancelled.cancelled() => pending.settle(None),
+            () = wait => pending.decide_again(decide),
         }
     }));
     Ok(())
