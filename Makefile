@@ -69,7 +69,7 @@ bench-report:
 	@cargo build --release --locked -p mcp-broker
 	@cargo bench --locked -p benches --no-default-features --bench report -- --write
 
-bench-fuzz:
+fuzz:
 	@scripts/need-toolchain.sh
 	@scripts/fuzz.sh --time $(or $(TIME),60s) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(WHAT)
 
@@ -81,7 +81,7 @@ reproducible:
 	@scripts/need-toolchain.sh
 	@scripts/reproducible.sh $(if $(PROFILE),--profile $(PROFILE))
 
-check:
+bench-check:
 	@scripts/need-toolchain.sh
 	@scripts/install-servers.sh valgrind
 	@cargo run --release --locked --quiet -p instructions -- $(if $(ACCEPT),--accept,--check)

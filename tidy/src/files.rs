@@ -64,6 +64,31 @@ fn missing_in_context<'m>(members: &'m [String], ignore_file: &str) -> Vec<&'m s
     members.iter().map(top).filter(|folder| !kept.contains(folder)).collect()
 }
 
+/// Returns the targets of a makefile that do not have exactly one recipe and one line of help.
+fn incomplete_targets(makefile: &str) -> Vec<&str> {
+    let declared = makefile.lines().find_map(|line| line.strip_prefix(".PHONY:"));
+    let count = |start: &str| {
+        let is_it = |line: &&str| {
+            line.strip_prefix(start).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        };
+        makefile.lines().filter(is_it).count()
+    };
+    let is_incomplete = |target: &&str| {
+        let recipes = count(&format!("{target}:"));
+        let help = count(&format!("\t@echo \"make {target}"));
+        recipes != 1 || (help != 1 && *target != "help")
+    };
+    declared.unwrap_or_default().split_whitespace().filter(is_incomplete).collect()
+}
+
+#[test]
+fn every_make_target_has_a_recipe_and_help() {
+    assert_eq!(incomplete_targets(&read("Makefile")), [""; 0]);
+    let help = "\t@echo \"make a  do\"\n\t@echo \"make b  do\"\n";
+    let twice = format!(".PHONY: a b\n{help}a:\n\tdo\na:\n\tdo\nc:\n\tdo\n");
+    assert_eq!(incomplete_targets(&twice), ["a", "b"]);
+}
+
 #[test]
 fn the_image_is_built_from_every_crate() {
     assert_eq!(missing_in_context(&members(), &read(".dockerignore")), [""; 0]);
