@@ -64,6 +64,7 @@ def task(peer: Peer) -> Json:
     identity = ((made.answer().get("result") or {}).get("task") or {}).get("taskId")
     if not identity:
         return {"verdict": NONE, "why": f"the peer makes no task of a call: {made.shown()}"}
+    time.sleep(TASK_S / 4)  # the call is on its way to the server
     crash(peer)
     time.sleep(TASK_S)
     response = client.ask("tasks/result", {"taskId": identity}, 20)
