@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -150,7 +151,8 @@ class Peer:
         if self.spec["backend"] == "http":
             self.server.start_http()
         folder = self.tools.folder / f"{self.name}-{kind}"
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         address = f"127.0.0.1:{self.server.port}"
         self.places = {
             "port": str(free_port()), "admin": str(free_port()), "folder": str(folder), "backend": self.server.url, "backend_address": address,
@@ -186,7 +188,17 @@ class Peer:
         if setup := SETUPS.get(self.spec.get("setup") or ""):
             behind = {"url": self.server.url, "roots": self.roots()} if self.server.url else {"words": self.server.words, "environment": self.server.spec["environment"], "roots": self.roots(), "sandbox": {"read": [str(ROOT), str(CACHE)], "write": [str(self.tools.record.parent)]}}
             wait_until(f"{self.title} to take its server", lambda: setup(self.places, behind, self.tools.issuer) or True, self.program, 20)
-        wait_until(f"{self.title} to serve", lambda: self.client().open(), self.program, 90)
+        wait_until(f"{self.title} to serve", self.serves, self.program, 90)
+
+    def serves(self) -> bool:
+        """Whether a client can use the server behind the peer; only then is anything measured."""
+        client = self.client().open()
+        if self.server.kind not in ("load", "recorder"):
+            return True
+        response = client.call("echo", {"text": "ready"})
+        if "ready" not in response.text():
+            raise Unusable(f"a call: {response.shown()}")
+        return True
 
     def roots(self) -> list[str]:
         """What the recorder's clients may read, where an operator can say that."""
