@@ -1,4 +1,4 @@
-"""Writes the measured part of docs/field.md, and the pictures of the load."""
+"""Writes the measured part of docs/field.md, and the picture of the load."""
 
 import subprocess
 from pathlib import Path
@@ -15,13 +15,13 @@ OURS = ("broker", "broker-stdio")
 FLOORS = ("direct",)
 
 
-def pictures(tools: Tools, raw: Path, peers: list[Peer], found: Json, folder: Path) -> None:
-    """One image for each kind of load, as the load tester draws them: the peers laid over each other."""
+def picture(tools: Tools, raw: Path, peers: list[Peer], found: Json, folder: Path) -> None:
+    """The open loop that all peers got, as the load tester draws it: the peers laid over each other."""
     folder.mkdir(parents=True, exist_ok=True)
-    for kind, name in (("closed", "field-closed"), ("open_common", "field-open")):
-        results = [str(raw / found[peer.name][kind]["report"]) for peer in peers if "report" in found[peer.name].get(kind, {})]
-        if results:
-            subprocess.run([str(tools.loadtest), "report", *results, "--svg", str(folder / f"{name}.svg")], check=True, stdout=subprocess.DEVNULL)
+    runs = [found[peer.name].get("open_common", {}) for peer in peers]
+    results = [str(raw / run["report"]) for run in runs if "report" in run]
+    if results:
+        subprocess.run([str(tools.loadtest), "report", *results, "--svg", str(folder / "field-open.svg")], check=True, stdout=subprocess.DEVNULL)
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -41,6 +41,11 @@ def mib(value: float | None) -> str:
     return f"{value / 1024:.0f} KiB" if abs(value) < 1048576 else f"{value / 1048576:.1f} MiB"
 
 
+def grown(value: float) -> str:
+    """Memory that a session added; little of it is noise of the allocator."""
+    return "< 1 KiB" if value < 1024 else mib(value)
+
+
 def micros(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f} µs" if value >= 100 else f"{value:.1f} µs"
 
@@ -56,7 +61,8 @@ def names(results: Json) -> dict[str, str]:
 def what_was_measured(results: Json) -> str:
     rows = [[peer["title"], peer["version"] or "-", "a child process (stdio)" if peer["behind"] == "stdio" else "Streamable HTTP", f"{peer['made_for']}{'. Here: ' + peer['note'] if peer['note'] else ''}"] for peer in results["peers"].values()]
     machine = ", ".join(f"{name} {value}" if name.startswith("load") or name.startswith("memory") or name == "kernel" else value + (" processors" if name == "processors" else "") for name, value in results["machine"].items())
-    return f"Measured on {results['date']}: {machine}.\n\n" + table(["peer", "version", "the server behind it", "made for"], rows)
+    rounds = f"Each load ran for {results.get('seconds', 0):g} s, rounds: {results.get('rounds', 0)}." if results.get("rounds") else ""
+    return f"Measured on {results['date']}: {machine}. {rounds}\n\n" + table(["peer", "version", "the server behind it", "made for"], rows)
 
 
 def cost(results: Json) -> str:
@@ -77,7 +83,7 @@ def memory(results: Json) -> str:
     for name, title in names(results).items():
         found = results.get("load", {}).get(name, {}).get("memory") or {}
         if found:
-            rows.append([title, mib(found["rest"]["own_bytes"]), mib(found["per_session_bytes"]), mib(found["per_session_server_bytes"]), f"{found['processes_per_session']:.1f}"])
+            rows.append([title, mib(found["rest"]["own_bytes"]), grown(found["per_session_bytes"]), grown(found["per_session_server_bytes"]), f"{found['processes_per_session']:.1f}"])
     return table(head, rows)
 
 

@@ -94,13 +94,15 @@ def main() -> int:
         for part in options.parts:
             if part == "load":
                 found: dict[str, Any] = load.measure(chosen, options.seconds, options.rounds, folder, told)
-                page.pictures(tools, folder, chosen, found, ROOT / "docs/images" if options.results == RESULTS else options.results)
+                page.picture(tools, folder, chosen, found, ROOT / "docs/images" if options.results == RESULTS else options.results)
             else:
                 found = each(chosen, part, measures[part])
             # Parts can run at the same time, each in a process of its own.
             results = json.loads(file.read_text()) if file.exists() else {}
             results["peers"] = {name: (results.get("peers", {}) | about).get(name) for name in every if name in results.get("peers", {}) | about}
             results["date"] = time.strftime("%Y-%m-%d", time.gmtime())
+            if part == "load":
+                results["rounds"], results["seconds"] = options.rounds, options.seconds
             results["machine"] = here if part == "load" or "machine" not in results else results["machine"]
             results[part] = results.get(part, {}) | found
             file.write_text(json.dumps(results, indent=1) + "\n")
