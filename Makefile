@@ -1,6 +1,6 @@
 # The commands of this project. A newcomer needs only `make run` and `make test`; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds test-deploy test-containers chaos bench bench-report bench-check loadtest autobahn check check-advisories check-deploy fuzz dist reproducible
+.PHONY: help run test test-grounds test-deploy test-containers chaos bench bench-report bench-check field loadtest autobahn check check-advisories check-deploy fuzz dist reproducible
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -14,6 +14,7 @@ help:
 	@echo "make bench  measure what stores, event logs, wires, readers of JSON and idle connections cost, in a release build; takes some minutes (WHAT=persister|events|access|pins|toolsets|wires|envelope|documents|websocket|logs|rates|eras|idle|protection|placement selects one)"
 	@echo "make bench-report  compare the broker with nginx and with a direct connection, and measure idle connections; writes the tables of docs/performance.md"
 	@echo "make bench-check  compare the instructions of decoding, of a call's request and of its answer with the committed figures; fails beyond +5 % (ACCEPT=yes writes new figures)"
+	@echo "make field  install other gateways, proxies and bridges of PyPI and npm, measure them together with the broker, and write docs/field.md; takes about an hour (PARTS='load attacks' and ONLY='broker nginx' select)"
 	@echo "make loadtest  build the load tester, and print its usage"
 	@echo "make autobahn  run the public WebSocket test suite against the broker's WebSocket layer; takes some minutes"
 	@echo "make fuzz   try new inputs on everything that reads hostile bytes; TIME=60s|10m|1h for each target, WHAT=target selects one, SEED=N repeats a run"
@@ -85,6 +86,13 @@ bench-check:
 	@scripts/need-toolchain.sh
 	@scripts/install-servers.sh valgrind
 	@cargo run --release --locked --quiet -p instructions -- $(if $(ACCEPT),--accept,--check)
+
+field:
+	@scripts/need-toolchain.sh
+	@scripts/install-servers.sh
+	@scripts/install-peers.sh >/dev/null
+	@cargo build --release --locked -p mcp-broker -p loadtest
+	@"$$(scripts/install-field.sh)/tools/bin/python" -B field/run.py --broker "$(CARGO_OUTPUT)/release/mcp-broker" --loadtest "$(CARGO_OUTPUT)/release/mcp-loadtest" $(if $(ONLY),--only $(ONLY)) $(if $(PARTS),--parts $(PARTS))
 
 loadtest:
 	@scripts/need-toolchain.sh

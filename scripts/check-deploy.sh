@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks what the broker is deployed with: image, compose file, chart, alerts, dashboards, and the OpenAPI document. Called by `make check`.
+# Checks what the broker is deployed with: image, compose file, chart, alerts, dashboards, and the OpenAPI document; and the
+# configurations of `make field`. Called by `make check`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,3 +19,4 @@ python3 scripts/dashboards.py --check
 "$python" helm/readme.py --check
 "$python" helm/check.py
 "$python" helm/check_programs.py "$tools/../helm"
+PYTHONDONTWRITEBYTECODE=1 "$python" field/run.py --check >/dev/null

@@ -16,7 +16,7 @@ step 'licences, versions and sources of the dependencies'
 scripts/dependencies.sh
 step 'syntax of the scripts'
 # Without git: a checkout may not have it.
-scripts_named() { find .ci scripts peers deploy helm -type f "$@" -not -path '*/node_modules/*' -print0; }
+scripts_named() { find .ci scripts peers deploy field helm -type f "$@" -not -path '*/node_modules/*' -print0; }
 while IFS= read -r -d '' file; do bash -n "$file"; done < <(scripts_named \( -name '*.sh' -o -path '.ci/run' \))
 while IFS= read -r -d '' file; do node --check "$file"; done < <(scripts_named \( -name '*.mjs' -o -name '*.cjs' \))
 scripts_named -name '*.py' | xargs -0 python3 -c 'import ast, sys; [ast.parse(open(name).read(), name) for name in sys.argv[1:]]'

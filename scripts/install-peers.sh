@@ -10,25 +10,6 @@ target=${MCP_BROKER_CACHE:-$HOME/.cache/mcp-broker}/peers
 # shellcheck source=scripts/venv.sh
 source "$root/scripts/venv.sh"
 
-need_node() {
-    command -v node >/dev/null && command -v npm >/dev/null && return
-    fail "node and npm (version 20 or newer) are missing; install them, for example: apt-get install nodejs npm"
-}
-
-install_node_part() {
-    local part=$1 from=$2 wanted
-    wanted=$( (hash_of "$from/package.json" "$from/package-lock.json" && uname -m) | sha256sum | cut -d' ' -f1)
-    is_current "$part" "$wanted" && return
-    need_node
-    say "installing the $part peers into $target/$part"
-    rm -rf "${target:?}/$part" "$target/$part.stamp"
-    mkdir -p "$target/$part"
-    cp "$from/package.json" "$from/package-lock.json" "$target/$part/"
-    (cd "$target/$part" && npm ci --no-audit --no-fund --loglevel=error >&2) || fail "npm ci failed (see above)"
-    [[ $part == node ]] && check_node
-    mark_current "$part" "$wanted"
-}
-
 check_node() {
     local node=$target/node/node_modules/.bin/node
     # The package named node fetches its binary in an install script, which npm may be configured not to run.
@@ -61,18 +42,6 @@ install_go_part() {
     mark_current go "$wanted"
 }
 
-install_python_part() {
-    local part=$1 wanted
-    wanted=$( (hash_of "$pins/requirements-$part.txt" && python3 -V) | sha256sum | cut -d' ' -f1)
-    is_current "$part" "$wanted" && [[ -x $target/$part/bin/python ]] && "$target/$part/bin/python" -c '' 2>/dev/null && return
-    say "installing the $part peers into $target/$part"
-    rm -f "$target/$part.stamp"
-    make_venv "$target/$part"
-    "$target/$part/bin/python" -m pip install --quiet --disable-pip-version-check -r "$pins/requirements-$part.txt" >&2 \
-        || fail "pip install of requirements-$part.txt failed (see above)"
-    mark_current "$part" "$wanted"
-}
-
 install_fixture_part() {
     local wanted
     wanted=$(hash_of "$pins/requirements-fixture.txt")
@@ -93,18 +62,18 @@ if command -v flock >/dev/null; then
     flock 9 # two test runs on one machine share the cache
 fi
 need_python
-install_node_part node "$pins"
+install_node_part node "$pins" check_node
 install_node_part typescript2 "$pins/typescript2"
 install_node_part browser "$pins/browser"
 install_node_part console "$root/console"
 install_node_part apps "$pins/apps"
-install_python_part python1
-install_python_part python2
-install_python_part fastmcp
-install_python_part wires
-install_python_part servers
-install_python_part admin
-install_python_part authlib
+install_python_part python1 "$pins/requirements-python1.txt"
+install_python_part python2 "$pins/requirements-python2.txt"
+install_python_part fastmcp "$pins/requirements-fastmcp.txt"
+install_python_part wires "$pins/requirements-wires.txt"
+install_python_part servers "$pins/requirements-servers.txt"
+install_python_part admin "$pins/requirements-admin.txt"
+install_python_part authlib "$pins/requirements-authlib.txt"
 install_fixture_part
 install_rust_part
 install_go_part

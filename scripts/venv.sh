@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# What the scripts that install into the cache share. Sourced by install-peers.sh and install-deploy.sh, which set `target`.
+# What the scripts that install into the cache share. Sourced by install-peers.sh, install-deploy.sh and install-field.sh, which
+# set `target`.
 
 say() { printf '%s: %s\n' "$(basename "$0" .sh)" "$*" >&2; }
 fail() {
@@ -35,4 +36,37 @@ make_venv() {
         rm -rf "$folder"
     fi
     fail "python3 cannot create a virtual environment; run: apt-get install python3-venv"
+}
+
+need_node() {
+    command -v node >/dev/null && command -v npm >/dev/null && return
+    fail "node and npm (version 20 or newer) are missing; install them, for example: apt-get install nodejs npm"
+}
+
+# Packages of npm, pinned by a lock file; the third argument is a check that runs once they are installed.
+install_node_part() {
+    local part=$1 from=$2 wanted
+    wanted=$( (hash_of "$from/package.json" "$from/package-lock.json" && uname -m) | sha256sum | cut -d' ' -f1)
+    is_current "$part" "$wanted" && return
+    need_node
+    say "installing $part into $target/$part"
+    rm -rf "${target:?}/$part" "$target/$part.stamp"
+    mkdir -p "$target/$part"
+    cp "$from/package.json" "$from/package-lock.json" "$target/$part/"
+    (cd "$target/$part" && npm ci --no-audit --no-fund --loglevel=error >&2) || fail "npm ci failed (see above)"
+    "${3:-true}"
+    mark_current "$part" "$wanted"
+}
+
+# A virtual environment of pinned packages.
+install_python_part() {
+    local part=$1 requirements=$2 wanted
+    wanted=$( (hash_of "$requirements" && python3 -V) | sha256sum | cut -d' ' -f1)
+    is_current "$part" "$wanted" && [[ -x $target/$part/bin/python ]] && "$target/$part/bin/python" -c '' 2>/dev/null && return
+    say "installing $part into $target/$part"
+    rm -f "$target/$part.stamp"
+    make_venv "$target/$part"
+    "$target/$part/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" >&2 \
+        || fail "pip install of $(basename "$requirements") failed (see above)"
+    mark_current "$part" "$wanted"
 }

@@ -54,6 +54,18 @@ impl Histogram {
         let Some(counts) = &self.counts else { return Duration::ZERO };
         Duration::from_nanos(counts.value_at_quantile(share)).min(self.max)
     }
+
+    /// Returns shares of the samples with the duration that each does not exceed. Each further half
+    /// of the rest has a few points, so that the last nines have as many as the first.
+    pub fn distribution(&self) -> Vec<(f64, Duration)> {
+        const POINTS_PER_HALF: u32 = 4;
+        let Some(counts) = &self.counts else { return Vec::new() };
+        let points = counts.iter_quantiles(POINTS_PER_HALF).map(|point| {
+            let duration = Duration::from_nanos(point.value_iterated_to()).min(self.max);
+            (point.quantile_iterated_to(), duration)
+        });
+        points.collect()
+    }
 }
 
 fn empty() -> Box<Counts> {
@@ -90,6 +102,18 @@ mod tests {
         one.merge(&Histogram::default());
         assert_eq!((one.count(), one.max()), (2, Duration::from_millis(10)));
         assert!(one.quantile(0.5) < Duration::from_micros(11));
+    }
+
+    #[test]
+    fn a_distribution_reaches_the_slowest_sample() {
+        let mut histogram = Histogram::default();
+        assert!(histogram.distribution().is_empty());
+        // A few samples are far slower than the others.
+        (1..=10_000).for_each(|rest| histogram.add(Duration::from_micros(1_000_000 / rest)));
+        let points = histogram.distribution();
+        assert!(points.is_sorted_by(|a, b| a.0 <= b.0 && a.1 <= b.1), "{points:?}");
+        assert!(points.len() < 100 && points.iter().any(|(share, _)| (0.999..1.0).contains(share)));
+        assert_eq!(points.last().map(|(_, slowest)| *slowest), Some(Duration::from_secs(1)));
     }
 
     #[test]

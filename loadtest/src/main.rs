@@ -47,12 +47,17 @@ enum Command {
     /// A fast MCP server to put behind the measured target: tool `echo`, resources from
     /// `load://text/0` on.
     Backend(BackendArgs),
-    /// Results of earlier runs (JSON) side by side, as one HTML page.
+    /// Results of earlier runs (JSON) laid over each other and side by side, as one HTML page or one
+    /// image.
     Report {
         #[arg(required = true)]
         results: Vec<PathBuf>,
-        #[arg(long, default_value = "loadtest.html")]
-        html: PathBuf,
+        /// Write the page to this file. Default: loadtest.html, unless `--svg` is given.
+        #[arg(long)]
+        html: Option<PathBuf>,
+        /// Write the charts of all runs to this file as one image.
+        #[arg(long)]
+        svg: Option<PathBuf>,
     },
 }
 
@@ -165,10 +170,16 @@ async fn execute(command: Command) -> anyhow::Result<bool> {
         Command::Run(arguments) => load_one(arguments).await,
         Command::Compare(arguments) => load_two(arguments).await,
         Command::Backend(arguments) => serve(arguments).await,
-        Command::Report { results, html } => {
+        Command::Report { results, html, svg } => {
             let runs =
                 results.iter().map(|path| read_report(path)).collect::<anyhow::Result<Vec<_>>>()?;
-            write(&html, &report::page(&runs))?;
+            let html = html.or_else(|| svg.is_none().then(|| PathBuf::from("loadtest.html")));
+            if let Some(path) = html {
+                write(&path, &report::page(&runs))?;
+            }
+            if let Some(path) = svg {
+                write(&path, &report::picture(&runs))?;
+            }
             Ok(true)
         }
     }

@@ -127,7 +127,8 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
         ensure!(pacing.join().is_ok(), "the schedule failed");
     }
     stream::iter(&sessions).for_each_concurrent(OPENING_MAX, |session| session.close()).await;
-    Ok(Report::new(site, profile, &shared.record, measured, samples.taken))
+    let server = sessions.first().map(|session| session.server().to_owned()).unwrap_or_default();
+    Ok(Report::new(site, profile, &shared.record, measured, samples.taken, server))
 }
 
 /// Opens the sessions, in the order of their keys.

@@ -142,11 +142,13 @@ async def eventually(what: str, condition: Callable[[], Any], seconds: float = 1
 class Checks:
     def __init__(self, connect: Connect, backend: str) -> None:
         self.connect = connect
-        self.backend = backend
+        # A name with `{}` is the pattern of the names that another proxy gives to tools and prompts.
+        self.pattern = backend if "{}" in backend else "{}"
+        self.backend = "" if "{}" in backend else backend
         self.failed = 0
 
     def named(self, name: str) -> str:
-        return f"{self.backend}__{name}" if self.backend else name
+        return f"{self.backend}__{name}" if self.backend else self.pattern.format(name)
 
     def located(self, uri: str) -> str:
         return f"{self.backend}+{uri}" if self.backend else uri
@@ -448,7 +450,7 @@ class Checks:
             async with self.connect() as peer:
                 status = await peer.delete_session_then_post()
             # server-everything answers 400 where the specification requires 404.
-            assert status == (404 if self.backend else 400), status
+            assert status in ((404,) if self.backend else (400, 404)), status
 
         await self.run("resume-after-cut", resume)
         await self.run("delete-ends-the-session", delete)

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use super::{
-    Report, Sample, shown,
-    svg::{Series, chart},
+    Report,
+    charts::{self, Axes},
+    shown, svg,
 };
 
 const STYLE: &str = "
@@ -13,56 +14,36 @@ h1{font-size:1.4rem}h2{font-size:1.1rem;margin:0 0 .4rem}
 .runs{display:grid;grid-template-columns:repeat(auto-fit,minmax(24rem,1fr));gap:2rem}
 table{border-collapse:collapse;width:100%;margin:.6rem 0;font-variant-numeric:tabular-nums}
 th,td{padding:.2rem .5rem;border-bottom:1px solid #ddd;text-align:right}th:first-child,td:first-child{text-align:left}
-svg{width:100%;height:auto;margin:.4rem 0}text{font:11px system-ui,sans-serif;fill:#555}
-.title{font-size:12px;font-weight:600;fill:#1b1b1b}.x{text-anchor:middle}.y,.key{text-anchor:end}
-.grid{stroke:#e6e6e6;fill:none}.line{fill:none;stroke-width:1.5}
+svg{width:100%;height:auto;margin:.4rem 0}
 .good{color:#00694c}.bad{color:#b00020}pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:12px}
-
 ";
 
 /// Returns the page for these runs.
 pub fn page(runs: &[Report]) -> String {
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
-         <title>mcp-loadtest</title><style>{STYLE}</style></head><body><h1>Load test</h1>"
+         <title>mcp-loadtest</title><style>{STYLE}{}</style></head><body><h1>Load test</h1>",
+        svg::STYLE
     );
+    let axes = Axes::of(runs);
     if runs.len() > 1 {
         page += &comparison(runs);
+        page += "<div class=\"runs\">";
+        for chart in charts::overlaid(runs, &axes, label) {
+            page += &chart.inline();
+        }
+        page += "</div>";
     }
     page += "<div class=\"runs\">";
-    let scale = Scale::of(runs);
     for run in runs {
-        page += &section(run, &scale);
+        page += &section(run, &axes);
     }
     page + "</div></body></html>\n"
 }
 
-/// Maximum values of the axes, shared by all charts of a kind.
-struct Scale {
-    seconds: f64,
-    latency: f64,
-    rate: f64,
-    failed: f64,
-    resident: f64,
-}
-
-impl Scale {
-    fn of(runs: &[Report]) -> Self {
-        let windows = || runs.iter().flat_map(|run| &run.windows);
-        let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
-        Self {
-            seconds: most(&mut windows().map(|window| window.at_s)),
-            latency: most(&mut windows().map(|window| window.latency.p99)) * 1.05,
-            rate: most(&mut windows().map(|window| window.rate)) * 1.05,
-            failed: most(&mut windows().map(|window| (window.refused + window.wrong) as f64)),
-            resident: most(
-                &mut runs
-                    .iter()
-                    .flat_map(|run| &run.usage)
-                    .map(|sample| sample.resident_bytes as f64),
-            ) * 1.05,
-        }
-    }
+/// Returns one SVG image that lays the runs over each other.
+pub fn picture(runs: &[Report]) -> String {
+    charts::picture(&charts::overlaid(runs, &Axes::of(runs), label))
 }
 
 fn label(run: &Report) -> String {
@@ -105,7 +86,7 @@ fn verdict(run: &Report) -> &'static str {
     }
 }
 
-fn section(run: &Report, scale: &Scale) -> String {
+fn section(run: &Report, axes: &Axes) -> String {
     let mut html = format!("<section><h2>{} {}</h2>", label(run), verdict(run));
     let kind = if run.open_loop {
         "open loop: latency counts from when a call was due"
@@ -122,6 +103,7 @@ fn section(run: &Report, scale: &Scale) -> String {
         run.measured_s,
         run.rate,
     );
+    let _ = write!(html, "<p>{}</p>", escaped(&run.environment.to_string()));
     for fault in &run.faults {
         let _ = write!(html, "<p class=\"bad\">{}</p>", escaped(fault));
     }
@@ -137,7 +119,9 @@ fn section(run: &Report, scale: &Scale) -> String {
         let _ = write!(html, "<tr><td>{name}</td>{counts}{}</tr>", times.concat());
     }
     html += "</table>";
-    html += &pictures(run, scale);
+    for chart in charts::of_one(run, axes) {
+        html += &chart.inline();
+    }
     if !run.refusals.is_empty() {
         let refusals: Vec<String> =
             run.refusals.iter().map(|(why, count)| format!("{count} x {}", escaped(why))).collect();
@@ -147,55 +131,6 @@ fn section(run: &Report, scale: &Scale) -> String {
         let _ = write!(html, "<pre>{}</pre>", escaped(&run.witnesses.join("\n")));
     }
     html + "</section>"
-}
-
-fn pictures(run: &Report, scale: &Scale) -> String {
-    let over_time = |value: &dyn Fn(&super::WindowFigures) -> f64| {
-        run.windows.iter().map(|window| (window.at_s, value(window))).collect()
-    };
-    let latencies = [
-        Series { name: "p50", points: over_time(&|window| window.latency.p50) },
-        Series { name: "p90", points: over_time(&|window| window.latency.p90) },
-        Series { name: "p99", points: over_time(&|window| window.latency.p99) },
-    ];
-    let mut html = chart("Latency", &latencies, scale.seconds, scale.latency, shown);
-    let rates = [Series { name: "calls/s", points: over_time(&|window| window.rate) }];
-    html += &chart("Throughput", &rates, scale.seconds, scale.rate, |rate| format!("{rate:.0}"));
-    let failures = [
-        Series { name: "refused", points: over_time(&|window| window.refused as f64) },
-        Series { name: "wrong", points: over_time(&|window| window.wrong as f64) },
-    ];
-    html += &chart("Errors", &failures, scale.seconds, scale.failed, |count| format!("{count:.0}"));
-    if !run.usage.is_empty() {
-        html += &usage(&run.usage, scale);
-    }
-    html
-}
-
-fn usage(samples: &[Sample], scale: &Scale) -> String {
-    let cores = samples.windows(2).map(|pair| {
-        let [before, after] = pair else { return (0.0, 0.0) };
-        (
-            after.at_s,
-            (after.cpu_s - before.cpu_s) / (after.at_s - before.at_s).max(f64::MIN_POSITIVE),
-        )
-    });
-    let cores: Vec<(f64, f64)> = cores.collect();
-    let most = cores.iter().map(|(_, cores)| *cores).fold(1.0, f64::max);
-    let resident =
-        samples.iter().map(|sample| (sample.at_s, sample.resident_bytes as f64)).collect();
-    let processor = chart(
-        "Processor of the target",
-        &[Series { name: "cores", points: cores }],
-        scale.seconds,
-        most,
-        |cores| format!("{cores:.2}"),
-    );
-    let memory = [Series { name: "resident", points: resident }];
-    processor
-        + &chart("Memory of the target", &memory, scale.seconds, scale.resident, |bytes| {
-            format!("{:.0} MiB", bytes / 1048576.0)
-        })
 }
 
 fn escaped(text: &str) -> String {

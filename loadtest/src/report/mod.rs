@@ -1,6 +1,8 @@
 //! The results of a load: figures and findings as one value. It is written as JSON and drawn as a
 //! page.
 
+mod charts;
+mod environment;
 mod html;
 mod svg;
 
@@ -12,7 +14,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use self::html::page;
+pub use self::{
+    environment::Environment,
+    html::{page, picture},
+};
 use crate::{
     findings::{FindingKind, Findings},
     histogram::Histogram,
@@ -37,6 +42,9 @@ pub struct Report {
     /// Successful calls per second.
     pub rate: f64,
     pub latency: Latency,
+    /// Shares of the calls, with the milliseconds that each share does not exceed.
+    #[serde(default)]
+    pub distribution: Vec<(f64, f64)>,
     pub operations: BTreeMap<String, OperationFigures>,
     pub windows: Vec<WindowFigures>,
     pub refusals: BTreeMap<String, u64>,
@@ -47,6 +55,9 @@ pub struct Report {
     pub usage: Vec<Sample>,
     /// Processor time of the sampled processes, in microseconds for each call.
     pub cpu_us_per_call: Option<f64>,
+    /// The machine of the load tester, and the versions of both sides.
+    #[serde(default)]
+    pub environment: Environment,
     /// Reasons why the run failed. Empty after a good run.
     pub faults: Vec<String>,
 }
@@ -94,6 +105,7 @@ impl Report {
         record: &Recorder,
         measured: Duration,
         usage: Vec<Sample>,
+        server: String,
     ) -> Self {
         let totals = record.totals();
         let mut all = Window::default();
@@ -117,6 +129,12 @@ impl Report {
             refused: all.refused,
             rate: all.succeeded as f64 / measured.as_secs_f64().max(f64::MIN_POSITIVE),
             latency: Latency::of(&all.latency),
+            distribution: all
+                .latency
+                .distribution()
+                .into_iter()
+                .map(|(share, latency)| (share, latency.as_secs_f64() * 1000.0))
+                .collect(),
             operations: operations
                 .into_iter()
                 .map(|(name, window)| (name.to_owned(), OperationFigures::of(&window)))
@@ -131,6 +149,7 @@ impl Report {
                 .filter(|_| all.calls() > 0)
                 .map(|last| last.cpu_s * 1e6 / all.calls() as f64),
             usage,
+            environment: Environment::here(server),
             faults: Vec::new(),
         };
         report.judge(profile.refused_max);
@@ -188,6 +207,7 @@ impl Report {
                 last.resident_bytes >> 20
             );
         }
+        let _ = writeln!(text, "{}", self.environment);
         if self.notifications > 0 {
             let _ = writeln!(text, "{} notifications", self.notifications);
         }
@@ -231,16 +251,27 @@ impl OperationFigures {
     }
 }
 
-/// Late calls that ended after the load have windows of their own. The last window of the load may
-/// be short.
+/// A call that ended after the load counts in the last window, but not in its rate. So does a rest
+/// that is shorter than half a window. Otherwise the last window would show a fall that the target
+/// did not have.
 fn windows(windows: &[Window], length: Duration, measured: Duration) -> Vec<WindowFigures> {
-    let figures = windows.iter().enumerate().map(|(place, window)| {
-        let begin = length * place as u32;
-        let rest = measured.saturating_sub(begin);
-        let own = if rest.is_zero() { length } else { rest.min(length) };
+    let whole = (measured.as_secs_f64() / length.as_secs_f64()).round().max(1.0) as usize;
+    let begun = measured.as_nanos().div_ceil(length.as_nanos()) as usize;
+    let (own, late) = windows.split_at(whole.min(windows.len()));
+    let Some((last, others)) = own.split_last() else { return Vec::new() };
+    let mut end = last.clone();
+    let in_time = late.len().min(begun.saturating_sub(whole));
+    let succeeded =
+        last.succeeded + late[..in_time].iter().map(|window| window.succeeded).sum::<u64>();
+    late.iter().for_each(|window| end.merge(window));
+    let is_last = |place: usize| place == others.len();
+    let figures = others.iter().chain([&end]).enumerate().map(|(place, window)| {
+        let end = if place + 1 == whole { measured } else { length * (place as u32 + 1) };
+        let time = end - length * place as u32;
+        let succeeded = if is_last(place) { succeeded } else { window.succeeded };
         WindowFigures {
-            at_s: (begin + own).as_secs_f64(),
-            rate: window.succeeded as f64 / own.as_secs_f64(),
+            at_s: end.as_secs_f64(),
+            rate: succeeded as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE),
             refused: window.refused,
             wrong: window.wrong,
             latency: Latency::of(&window.latency),

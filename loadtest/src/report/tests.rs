@@ -17,6 +17,7 @@ fn report(rate: f64) -> Report {
         refused: 3,
         rate,
         latency,
+        distribution: vec![(0.0, 0.2), (0.5, 0.5), (0.99, 20.0), (1.0, 40.0)],
         operations: [(
             "tools/call".to_owned(),
             OperationFigures { calls: 100, refused: 3, wrong: 0, latency },
@@ -32,6 +33,11 @@ fn report(rate: f64) -> Report {
             Sample { at_s: 2.0, cpu_s: 1.0, resident_bytes: 2 << 20 },
         ],
         cpu_us_per_call: Some(12.5),
+        environment: Environment {
+            processors: 2,
+            server: "a server 1.0".to_owned(),
+            ..Environment::default()
+        },
         faults: Vec::new(),
     }
 }
@@ -70,13 +76,50 @@ fn the_page_shows_all_runs_and_needs_nothing_from_elsewhere() {
     let page = page(&[report(10.0), other]);
     assert_eq!(
         page.matches("<svg").count(),
-        10,
-        "latency, throughput, errors, processor and memory of two runs"
+        5 + 2 * 6,
+        "both runs laid over each other, and latency, its distribution, throughput, errors, processor and memory of each"
     );
+    assert!(page.contains("a server 1.0; mcp-loadtest") && page.contains("99 %"));
     assert!(
         page.contains("20 (2.00)") && page.contains("5 answers were lost") && page.contains("p99")
     );
     for absent in ["<script", "http-equiv", "src=", "href=", "url(", "@import"] {
         assert!(!page.contains(absent), "{absent} is in the page");
     }
+}
+
+#[test]
+fn the_image_lays_the_runs_over_each_other() {
+    let mut other = report(20.0);
+    other.name = "<b>two</b>".to_owned();
+    let image = picture(&[report(10.0), other]);
+    let lines_of = |title: &str| {
+        let chart = image.split("<g ").find(|chart| chart.contains(title)).unwrap_or_default();
+        chart.matches(r#"class="line""#).count()
+    };
+    for title in ["Latency distribution", "Throughput", "Latency, p99", "Memory of the target"] {
+        assert_eq!(lines_of(title), 2 + 2, "two runs and their names: {title}");
+    }
+    assert!(
+        image.starts_with("<svg xmlns") && image.contains("&lt;b&gt;two") && !image.contains("<b>")
+    );
+}
+
+#[test]
+fn the_last_window_does_not_fall_because_the_load_ended() {
+    let window = |succeeded| Window { succeeded, ..Window::default() };
+    let second = Duration::from_secs(1);
+    let rates = |counts: &[u64], measured: f64| -> Vec<(f64, f64)> {
+        let counted: Vec<Window> = counts.iter().copied().map(window).collect();
+        let figures = windows(&counted, second, Duration::from_secs_f64(measured));
+        figures.iter().map(|window| (window.at_s, window.rate)).collect()
+    };
+    // Calls that ended after the load are no window of their own, and no part of a rate.
+    assert_eq!(rates(&[100, 100, 3], 2.0), [(1.0, 100.0), (2.0, 100.0)]);
+    // A short rest belongs to the window before it, a long one is a window.
+    assert_eq!(rates(&[100, 100, 20], 2.2), [(1.0, 100.0), (2.2, 100.0)]);
+    assert_eq!(rates(&[100, 100, 80], 2.8), [(1.0, 100.0), (2.0, 100.0), (2.8, 100.0)]);
+    assert_eq!(rates(&[30], 0.3), [(0.3, 100.0)]);
+    // A target that died early has no windows later.
+    assert_eq!(rates(&[100, 7], 5.0), [(1.0, 100.0), (2.0, 7.0)]);
 }

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use bytes::Bytes;
 use serde_json::json;
 use transport::{
@@ -35,6 +35,9 @@ use crate::{
 
 /// Longest message accepted.
 pub const MESSAGE_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+/// Characters of a server's name and version in a report.
+const SERVER_NAME_MAX: usize = 100;
 
 /// The target and the settings that all sessions of a load share.
 #[derive(Debug)]
@@ -118,20 +121,26 @@ pub struct Session {
     kind: SessionKind,
     /// Shared parts of stateless requests. `None` for a session.
     stateless: Option<StatelessTemplate>,
+    /// Name and version of the server, as it told them. Empty if it did not.
+    server: String,
     next_id: AtomicU64,
 }
 
-/// Checks that the first answer is valid.
+/// Checks that the first answer is valid. Returns the name and the version of the server in it.
 fn opened(
     method: &str,
     answer: &[u8],
     is_right: impl Fn(&serde_json::Value) -> bool,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<String> {
     let read = answer::read(answer)
         .with_context(|| format!("{method}: {}", crate::findings::excerpt(answer)))?;
-    let fits = read.error.is_none() && read.result.is_some_and(|result| is_right(&result));
-    ensure!(fits, "{method} was refused: {}", crate::findings::excerpt(answer));
-    Ok(())
+    let result = read.result.filter(|result| read.error.is_none() && is_right(result));
+    let result = result
+        .with_context(|| format!("{method} was refused: {}", crate::findings::excerpt(answer)))?;
+    let told = |key: &str| result["serverInfo"][key].as_str().unwrap_or_default();
+    // The text is a stranger's and becomes part of a report.
+    let name = format!("{} {}", told("name"), told("version"));
+    Ok(name.trim().chars().filter(|letter| !letter.is_control()).take(SERVER_NAME_MAX).collect())
 }
 
 impl Session {
@@ -173,8 +182,9 @@ impl Session {
                 (SessionKind::Duplex(connection), answer)
             }
         };
-        opened("initialize", &answer, |_| true)?;
-        Ok(Arc::new(Self { site: site.clone(), kind, stateless: None, next_id: AtomicU64::new(1) }))
+        let server = opened("initialize", &answer, |_| true)?;
+        let next_id = AtomicU64::new(1);
+        Ok(Arc::new(Self { site: site.clone(), kind, stateless: None, server, next_id }))
     }
 
     /// Opens a client of stateless requests. It has no session, so this only checks that the server
@@ -196,7 +206,7 @@ impl Session {
             }
         };
         let version = json!(Era::Stateless.version());
-        opened(METHOD, &answer, |result| {
+        let server = opened(METHOD, &answer, |result| {
             result["supportedVersions"]
                 .as_array()
                 .is_some_and(|versions| versions.contains(&version))
@@ -205,8 +215,14 @@ impl Session {
             site: site.clone(),
             kind,
             stateless: Some(alone),
+            server,
             next_id: AtomicU64::new(1),
         }))
+    }
+
+    /// Returns the name and the version that the server told.
+    pub fn server(&self) -> &str {
+        &self.server
     }
 
     pub fn request_slot(self: &Arc<Self>) -> RequestSlot {
