@@ -110,6 +110,28 @@ fn crates_keep_to_their_layer() {
     }
 }
 
+/// Returns the targets that a Makefile declares and those that have rules, in order.
+fn targets(makefile: &str) -> (Vec<&str>, Vec<&str>) {
+    let declared = makefile.lines().find_map(|line| line.strip_prefix(".PHONY:"));
+    let mut declared: Vec<&str> = declared.unwrap_or_default().split_whitespace().collect();
+    let rule = |line: &'_ str| line.starts_with(|first: char| first.is_ascii_lowercase());
+    let rules = makefile.lines().filter(|line| rule(line));
+    let mut rules: Vec<&str> = rules.filter_map(|line| Some(line.split_once(':')?.0)).collect();
+    declared.sort_unstable();
+    rules.sort_unstable();
+    (declared, rules)
+}
+
+#[test]
+fn every_target_of_the_makefile_has_one_rule() {
+    let makefile = read("Makefile");
+    let (declared, rules) = targets(&makefile);
+    assert!(declared.len() > 20, "{declared:?}");
+    assert_eq!(declared, rules);
+    let twice = ".PHONY: a b\na:\n\techo \"c: d\"\nA := x\na: b\n";
+    assert_eq!(targets(twice), (vec!["a", "b"], vec!["a", "a"]));
+}
+
 #[test]
 fn each_check_of_files_can_fail() {
     let long = Source::new("a.rs", &"fn f() {}\n".repeat(LINES_MAX + 1));
