@@ -24,9 +24,10 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn arguments() -> Result<(SoakPlan, PathBuf), String> {
-    let beside =
+    let neighbour =
         std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("mcp-broker");
-    let mut plan = SoakPlan::new(std::env::var_os("MCP_BROKER_BIN").map_or(beside, PathBuf::from));
+    let mut plan =
+        SoakPlan::new(std::env::var_os("MCP_BROKER_BIN").map_or(neighbour, PathBuf::from));
     let (mut out, mut warm_up) = (PathBuf::from("."), None);
     let mut given = std::env::args().skip(1);
     while let Some(argument) = given.next() {

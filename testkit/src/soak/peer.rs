@@ -31,7 +31,9 @@ fn accepted(question: &Value) -> Value {
 }
 
 impl Peer {
-    /// Opens a session of this principal at a replica, or at the balancer over HTTP.
+    /// Opens a session of this principal at a replica, or at the balancer over HTTP. A stateless
+    /// client uses one replica: each replica has its own process of the stdio backend, so a listener
+    /// at one gets no update of a change at the other.
     pub(super) async fn open(site: &Site, wire: Wire, replica: usize, key: &str) -> Self {
         let capabilities = json!({"elicitation": {}});
         let address = site.replicas[replica];
@@ -42,7 +44,7 @@ impl Peer {
         let duplex = DuplexClient::builder().answers(answer);
         match wire {
             Wire::Http => Self::Http(http.connected(capabilities).await),
-            Wire::Stateless => Self::Stateless(http),
+            Wire::Stateless => Self::Stateless(http.to(address.http)),
             Wire::WebSocket => {
                 let opened = duplex.websocket(address.http, "/ws", &headers).await;
                 let (client, _) = opened.unwrap_or_else(|status| panic!("status {status}"));

@@ -105,7 +105,7 @@ mod tests {
         assert!(hour(Unit::Bytes, warms_up).is_flat());
         let peak = |at: f64| if (2_000.0..2_300.0).contains(&at) { 500.0 } else { 10.0 };
         assert!(hour(Unit::Count, peak).is_flat());
-        assert!(hour(Unit::Count, |at| 900.0 - at / 10.0).is_flat(), "less is no leak");
+        assert!(hour(Unit::Count, |at| 900.0 - at / 10.0).is_flat(), "a decrease");
     }
 
     #[test]
