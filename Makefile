@@ -87,7 +87,7 @@ fuzz:
 mutants:
 	@scripts/need-toolchain.sh
 	@command -v cargo-mutants >/dev/null || { echo "make mutants: cargo install cargo-mutants --locked" >&2; exit 2; }
-	@cargo mutants --jobs 1 --package rules --output "$(CARGO_OUTPUT)" $(if $(WHAT),--file "$(WHAT)")
+	@cargo mutants --jobs 1 --package rules --output "$(CARGO_OUTPUT)" $(if $(WHAT),--no-config --file "$(WHAT)")
 
 dist:
 	@scripts/need-toolchain.sh

