@@ -1,6 +1,6 @@
 # The commands of this project. A newcomer needs only `make run` and `make test`; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds test-deploy test-containers chaos bench bench-report bench-check field loadtest autobahn check check-advisories check-deploy fuzz dist reproducible
+.PHONY: help run test test-grounds test-deploy test-containers chaos soak mutants bench bench-report bench-check field loadtest autobahn check check-advisories check-deploy fuzz dist reproducible
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -11,6 +11,7 @@ help:
 	@echo "make test-deploy  run the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
 	@echo "make test-containers  build the image and start docker-compose.yml on a container engine of the distribution, and use it (part of make test; needs root)"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N repeats the choices of a run, WHAT=tasks|points|rolling|expiry|limits selects a part"
+	@echo "make soak   mixed load on two replicas for an hour: every answer right, and memory, descriptors and rows flat; TIME=10m, RATE=operations a second, OUT=folder for soak.svg"
 	@echo "make bench  measure what stores, event logs, wires, readers of JSON and idle connections cost, in a release build; takes some minutes (WHAT=persister|events|access|pins|toolsets|wires|envelope|documents|websocket|logs|rates|eras|idle|protection|placement selects one)"
 	@echo "make bench-report  compare the broker with nginx and with a direct connection, and measure idle connections; writes the tables of docs/performance.md"
 	@echo "make bench-check  compare the instructions of decoding, of a call's request and of its answer with the committed figures; fails beyond +5 % (ACCEPT=yes writes new figures)"
@@ -18,6 +19,7 @@ help:
 	@echo "make loadtest  build the load tester, and print its usage"
 	@echo "make autobahn  run the public WebSocket test suite against the broker's WebSocket layer; takes some minutes"
 	@echo "make fuzz   try new inputs on everything that reads hostile bytes; TIME=60s|10m|1h for each target, WHAT=target selects one, SEED=N repeats a run"
+	@echo "make mutants  change each expression of the code that keeps tenants and principals apart; a test must fail for each change (WHAT=FILE selects a file)"
 	@echo "make dist   build the program, its bill of materials (CycloneDX) and their checksums into dist/"
 	@echo "make reproducible  build the program in two folders and compare the bytes (PROFILE=dist; takes twice the time of a build)"
 	@echo "make check  check formatting, lints, documentation, licences and versions of the dependencies, the syntax of the scripts, and the deployment files"
@@ -52,6 +54,14 @@ chaos:
 	@scripts/need-toolchain.sh
 	@scripts/chaos.sh $(if $(SEED),--seed $(SEED)) $(WHAT)
 
+# BROKER=PATH names a program that is built already.
+soak:
+	@scripts/need-toolchain.sh
+	@scripts/install-servers.sh >/dev/null
+	@cargo build --release --locked -p mcp-broker
+	@cargo build --locked -p testkit --bins
+	@"$(CARGO_OUTPUT)/debug/soak" --broker "$(or $(BROKER),$(CARGO_OUTPUT)/release/mcp-broker)" --time $(or $(TIME),1h) $(if $(RATE),--rate $(RATE)) --out $(or $(OUT),"$(CARGO_OUTPUT)/soak")
+
 bench:
 	@scripts/need-toolchain.sh
 	@for bench in $(or $(WHAT),persister events access pins toolsets wires envelope documents websocket logs rates eras idle protection placement); do \
@@ -73,6 +83,12 @@ bench-report:
 fuzz:
 	@scripts/need-toolchain.sh
 	@scripts/fuzz.sh --time $(or $(TIME),60s) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(WHAT)
+
+# The list of files is in .cargo/mutants.toml.
+mutants:
+	@scripts/need-toolchain.sh
+	@command -v cargo-mutants >/dev/null || { echo "make mutants: cargo install cargo-mutants --locked" >&2; exit 2; }
+	@cargo mutants --jobs 1 --package rules --output "$(CARGO_OUTPUT)" $(if $(WHAT),--no-config --file "$(WHAT)")
 
 dist:
 	@scripts/need-toolchain.sh

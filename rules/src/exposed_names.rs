@@ -108,11 +108,17 @@ mod tests {
 
     #[test]
     fn the_hash_never_changes() {
-        assert_eq!(
-            exposed_name(&backend("b"), "files.read"),
-            exposed_name(&backend("b"), "files.read")
-        );
-        assert_eq!(stable_hash("files.read").len(), HASH_DIGITS);
+        assert_eq!(exposed_name(&backend("b"), "files.read"), "b__files_read_ct2odi7dc2");
+    }
+
+    #[test]
+    fn a_name_is_shortened_from_the_first_byte_above_the_limit() {
+        let fits = "x".repeat(EXPOSED_NAME_BYTES_MAX - "ab__".len());
+        assert_eq!(exposed_name(&backend("ab"), &fits), format!("ab__{fits}"));
+        let longer = exposed_name(&backend("ab"), &format!("{fits}x"));
+        assert_eq!(longer.len(), EXPOSED_NAME_BYTES_MAX);
+        assert_eq!(longer, format!("ab__{}_{}", &fits[11..], stable_hash(&format!("{fits}x"))));
+        assert_eq!(exposed_name(&backend("ab"), "A-z_09"), "ab__A-z_09");
     }
 
     #[test]

@@ -171,6 +171,39 @@ mod tests {
     }
 
     #[test]
+    fn principals_share_no_link_unless_the_operator_declares_it() {
+        use WireKind::{HttpWithSessions, HttpWithoutSessions, Pipe, Stateless};
+        let client = ClientCapabilities::parse(b"{}").unwrap();
+        let of = |sharing, wire, name: &str| {
+            let own = LinkScope::Session(SessionId::new(name));
+            scope(sharing, wire, own, &PrincipalId::new(name), &client)
+        };
+        for wire in [HttpWithSessions, HttpWithoutSessions, Stateless, Pipe] {
+            for sharing in [LinkSharing::Auto, LinkSharing::PerSession] {
+                assert_ne!(of(sharing, wire, "ann"), of(sharing, wire, "bob"), "{wire:?}");
+            }
+            let shared = |name| of(LinkSharing::Shared, wire, name);
+            assert_eq!(shared("ann"), shared("bob"), "{wire:?}");
+        }
+    }
+
+    #[test]
+    fn sessions_of_a_principal_share_http_without_sessions_by_what_they_declare() {
+        let wire = WireKind::HttpWithoutSessions;
+        let (plain, asked) = (scope_of(LinkSharing::Auto, wire, "{}"), r#"{"sampling":{}}"#);
+        assert_eq!(plain, scope_of(LinkSharing::Auto, wire, "{}"));
+        assert_ne!(plain, scope_of(LinkSharing::Auto, wire, asked));
+        let client = ClientCapabilities::parse(asked.as_bytes()).unwrap();
+        assert!(declared(&plain, wire, &client).can_answer());
+        for scope in [LinkScope::Catalog, LinkScope::Probe, LinkScope::Tenant] {
+            assert!(!declared(&scope, wire, &client).can_answer(), "{scope:?}");
+        }
+        assert!(!declared(&plain, WireKind::Stateless, &client).can_answer());
+        let task = LinkScope::Task(TaskId::new("t"));
+        assert!(declared(&task, WireKind::Pipe, &client).can_answer());
+    }
+
+    #[test]
     fn the_operator_decides() {
         assert_eq!(
             scope_of(LinkSharing::Shared, WireKind::HttpWithSessions, r#"{"roots":{}}"#),

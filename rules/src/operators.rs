@@ -350,6 +350,74 @@ mod tests {
         assert!(!owner.permits(Permission::BackendsWrite) && !owner.permits(Permission::KeysRead));
     }
 
+    /// Every permission, with its name and the roles that have it: the first letters of viewer,
+    /// operator, tenant_admin, auditor, admin (`A`), backend_owner and scraper.
+    const PERMISSIONS: [(Permission, &str, &str); 32] = [
+        (Permission::TenantsRead, "tenants:read", "votaA"),
+        (Permission::TenantsWrite, "tenants:write", "A"),
+        (Permission::KeysRead, "keys:read", "votaA"),
+        (Permission::KeysWrite, "keys:write", "tA"),
+        (Permission::RevocationsRead, "revocations:read", "votaA"),
+        (Permission::RevocationsWrite, "revocations:write", "tA"),
+        (Permission::BackendsRead, "backends:read", "votaAb"),
+        (Permission::BackendsWrite, "backends:write", "tA"),
+        (Permission::BackendsOperate, "backends:operate", "otAb"),
+        (Permission::PoliciesRead, "policies:read", "votaA"),
+        (Permission::PoliciesWrite, "policies:write", "tA"),
+        (Permission::CatalogRead, "catalog:read", "votaA"),
+        (Permission::CatalogWrite, "catalog:write", "tA"),
+        (Permission::ApprovalsRead, "approvals:read", "votaAb"),
+        (Permission::ApprovalsDecide, "approvals:decide", "otAb"),
+        (Permission::IssuersRead, "issuers:read", "votaA"),
+        (Permission::IssuersWrite, "issuers:write", "tA"),
+        (Permission::SessionsRead, "sessions:read", "votaA"),
+        (Permission::SessionsEnd, "sessions:end", "otA"),
+        (Permission::TasksRead, "tasks:read", "votaA"),
+        (Permission::TasksCancel, "tasks:cancel", "otA"),
+        (Permission::SubscriptionsRead, "subscriptions:read", "votaA"),
+        (Permission::ActivityRead, "activity:read", "votaA"),
+        (Permission::ToolsTry, "tools:try", "tA"),
+        (Permission::AuditRead, "audit:read", "taA"),
+        (Permission::NodesRead, "nodes:read", "votaA"),
+        (Permission::ConfigurationRead, "configuration:read", "votaA"),
+        (Permission::MetricsRead, "metrics:read", "votaAs"),
+        (Permission::OpenapiRead, "openapi:read", "votaAb"),
+        (Permission::OperatorsRead, "operators:read", "aA"),
+        (Permission::OperatorsWrite, "operators:write", "A"),
+        (Permission::BrokerDrain, "broker:drain", "oA"),
+    ];
+
+    #[test]
+    fn each_role_has_its_permissions_and_no_other() {
+        for (permission, name, roles) in PERMISSIONS {
+            assert_eq!(permission.name(), name);
+            for (role, letter) in Role::ALL.into_iter().zip("votaAbs".chars()) {
+                assert_eq!(role.permits(permission), roles.contains(letter), "{role}: {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_person_is_the_principal_of_the_same_name_and_of_own_trials() {
+        let ann = of(Role::Operator, &["acme"]);
+        for own in ["ann", "operator ann as ann", "operator ann as bob"] {
+            assert!(ann.is_person(own), "{own}");
+        }
+        for other in
+            ["bob", "anne", "", "operator anne as ann", "operator bob as ann", "ann as bob"]
+        {
+            assert!(!ann.is_person(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn every_tenant_exists_for_an_operator_of_the_broker() {
+        let admin = Operator::admin();
+        assert!(admin.is_broker_wide() && !of(Role::Admin, &["acme"]).is_broker_wide());
+        assert!(admin.covers_tenant("zoo") && admin.covers_backend("zoo", "files"));
+        assert!(!Operator::powerless().is_broker_wide());
+    }
+
     #[test]
     fn without_sign_in_nothing_is_permitted() {
         let powerless = Operator::powerless();

@@ -402,6 +402,11 @@ impl FakeBackend {
         self.shared.lock().seen.clone()
     }
 
+    /// Drops the recorded requests, of which a long run makes too many to keep.
+    pub fn forget_recorded(&self) {
+        self.shared.lock().seen.clear();
+    }
+
     /// Returns the recorded requests of one JSON-RPC method.
     pub fn recorded_of(&self, method: &str) -> Vec<RecordedRequest> {
         self.shared.lock().seen.iter().filter(|seen| seen.is(method)).cloned().collect()

@@ -33,6 +33,7 @@ pub mod quic;
 pub mod quic_streams;
 pub mod replica;
 pub mod servers;
+pub mod soak;
 pub mod stateless_backend;
 pub mod stdio;
 pub mod tls_terminator;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use testkit::{
     chaos::{self, ChaosPlan, KillPointPlan, RollingPlan},
     cluster::Store,
+    soak::{self, SoakPlan},
 };
 
 use crate::binary;
@@ -72,4 +73,21 @@ async fn r7_a_killed_replica_takes_only_its_calls_in_flight_with_it() {
     })
     .await
     .assert_passed();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mixed_load_on_every_wire_is_answered_and_leaves_nothing_behind() {
+    let plan = SoakPlan {
+        time: Duration::from_secs(15),
+        // No measured time: what is flat shows in an hour.
+        warm_up: Duration::from_secs(15),
+        clients: 2,
+        sample_every: Duration::from_secs(3),
+        forgotten_after: "8s",
+        ..SoakPlan::new(binary())
+    };
+    let verdict = soak::run(plan, |_, _| {}).await;
+    assert!(verdict.is_passed(), "{verdict}");
+    assert_eq!(verdict.answered.len(), 6, "every wire was used: {verdict}");
+    assert!(verdict.series.len() > 40, "{verdict}");
 }

@@ -79,7 +79,11 @@ impl Wire {
             }
         });
         let reading = tokio::spawn(async move {
-            pass_on(events, tell.clone()).await;
+            // A client that is gone reads no more.
+            tokio::select! {
+                () = pass_on(events, tell.clone()) => {}
+                () = tell.closed() => {}
+            }
             let _gone = tell.send(Err("the end".to_owned())).await;
         });
         Ok(Self { out, incoming, tasks: vec![writing.abort_handle(), reading.abort_handle()] })
