@@ -52,8 +52,8 @@ ATTACKS = [
 
 
 def attack(peer: Peer) -> dict[str, Any]:
-    if peer.is_absent():
-        return {}  # nothing stands between the client and the server
+    if not peer.is_started():
+        return {}
     found: dict[str, Any] = {}
     record = peer.tools.record
 

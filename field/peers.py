@@ -136,9 +136,9 @@ class Peer:
     def title(self) -> str:
         return self.spec["title"]
 
-    def is_absent(self) -> bool:
-        """Whether clients reach the server without anything between."""
-        return self.spec["url"] == "{backend}"
+    def is_started(self) -> bool:
+        """Whether this run starts the peer, and so can kill it and see what its server gets."""
+        return "start" in self.spec
 
     @property
     def has_callers(self) -> bool:
