@@ -184,6 +184,11 @@ fn is_sessionless(request: &InboundRequest<'_>) -> bool {
 }
 
 /// Returns the endpoint of a path: `/mcp`, `/mcp/{backend}` or `/mcp/t/{toolset}`, nothing else.
+/// Returns whether the path is that of an endpoint.
+pub(super) fn is_endpoint(path: &str) -> bool {
+    endpoint(path).is_ok()
+}
+
 fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
     let nowhere = "there is nothing here: MCP is at /mcp, /mcp/{backend} and /mcp/t/{toolset}";
     Endpoint::at("/mcp", path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))
