@@ -33,7 +33,10 @@ use super::{access_doors, session::Session, shared::Shared, tenant_access::Tenan
 use crate::{
     admission::{concurrency_limit::TenantShare, rate_limiter::RateScope},
     backends::{backend::Backend, backend_admission::CallOwner},
-    config::{MessageWire, spec::TenantSpec},
+    config::{
+        MessageWire,
+        spec::{TenantLimits, TenantSpec},
+    },
 };
 
 #[derive(Debug)]
@@ -104,6 +107,11 @@ impl Tenant {
 
     pub fn enabled(&self) -> bool {
         self.spec.load().enabled
+    }
+
+    /// Returns whether the tenant was removed. Another one may have its name.
+    pub fn is_removed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// Returns the tenant's weight where tenants compete.
@@ -375,13 +383,14 @@ impl Tenant {
     /// Takes one request from the principal's rate, then from the tenant's.
     pub fn take_budget(&self, principal: &PrincipalId) -> Result<(), Refusal> {
         let rates = &self.shared.rates;
+        let limits = &self.spec.load().limits;
         // The principal comes first, so that one over its rate takes nothing from others of the
         // tenant.
-        let own = self.principal_rate().map(|rate| (self.principal_meter(principal), rate));
+        let own = self.principal_rate(limits).map(|rate| (self.principal_meter(principal), rate));
         if let Some((meter, rate)) = &own {
             rates.take(RateScope::Principal, meter, *rate)?;
         }
-        let Some(rate) = self.rate() else { return Ok(()) };
+        let Some(rate) = self.rate(limits) else { return Ok(()) };
         rates.take(RateScope::Tenant, &self.meter, rate).inspect_err(|_| {
             if let Some((meter, rate)) = &own {
                 rates.give_back(meter, *rate);
@@ -398,10 +407,11 @@ impl Tenant {
 
     /// Gives back what [`Tenant::take_budget`] took.
     pub fn give_back_budget(&self, principal: &PrincipalId) {
-        if let Some(rate) = self.principal_rate() {
+        let limits = &self.spec.load().limits;
+        if let Some(rate) = self.principal_rate(limits) {
             self.shared.rates.give_back(&self.principal_meter(principal), rate);
         }
-        if let Some(rate) = self.rate() {
+        if let Some(rate) = self.rate(limits) {
             self.shared.rates.give_back(&self.meter, rate);
         }
     }
@@ -415,16 +425,16 @@ impl Tenant {
         backend.take_budget(&self.spec.load().limits, tool)
     }
 
-    fn rate(&self) -> Option<Rate> {
-        let (own, common) = (&self.spec.load().limits, &self.shared.config.limits);
+    fn rate(&self, own: &TenantLimits) -> Option<Rate> {
+        let common = &self.shared.config.limits;
         Rate::new(
             own.requests_per_second.unwrap_or(common.requests_per_second),
             own.burst.unwrap_or(common.burst),
         )
     }
 
-    fn principal_rate(&self) -> Option<Rate> {
-        let (own, common) = (&self.spec.load().limits, &self.shared.config.limits);
+    fn principal_rate(&self, own: &TenantLimits) -> Option<Rate> {
+        let common = &self.shared.config.limits;
         let per_second = own
             .requests_per_second_per_principal
             .unwrap_or(common.requests_per_second_per_principal);
