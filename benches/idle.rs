@@ -1,5 +1,6 @@
 //! Measures the memory of an idle connection: thousands of each wire, each with its session. The
-//! table compares their share of the broker's resident memory with the promise.
+//! table compares their share of the broker's resident memory with the promise. Over HTTP a session
+//! needs no connection, so sessions alone are measured too.
 //!
 //! Each wire gets a broker of its own. The first connections are not counted: they pay for shared
 //! memory.
@@ -28,14 +29,21 @@ const OPENING: usize = 32;
 const SETTLING: Duration = Duration::from_secs(3);
 /// Interval of keep-alives for QUIC, which closes a connection after 30 s of silence.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-const WIRES: [(Wire, u64); 4] =
-    [(Wire::Tcp, 24), (Wire::WebSocket, 24), (Wire::Quic, 48), (Wire::HttpStream, 40)];
+const WIRES: [(Wire, u64); 5] = [
+    (Wire::Http, 4),
+    (Wire::Tcp, 24),
+    (Wire::WebSocket, 24),
+    (Wire::Quic, 48),
+    (Wire::HttpStream, 40),
+];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wire {
     Tcp,
     WebSocket,
     Quic,
+    /// A session over HTTP, without a connection.
+    Http,
     /// HTTP with an open GET stream.
     HttpStream,
 }
@@ -46,6 +54,7 @@ impl Wire {
             Self::Tcp => "TCP",
             Self::WebSocket => "WebSocket",
             Self::Quic => "QUIC",
+            Self::Http => "HTTP, the session alone",
             Self::HttpStream => "HTTP with a GET stream",
         }
     }
@@ -77,7 +86,7 @@ async fn measure(wire: Wire, count: usize, scale: Scale) -> anyhow::Result<f64> 
             json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": signed.cert, "key_file": signed.key}})
         }
         Wire::Tcp => json!({"listen": {"tcp": "127.0.0.1:0"}}),
-        Wire::WebSocket | Wire::HttpStream => json!({}),
+        Wire::WebSocket | Wire::Http | Wire::HttpStream => json!({}),
     };
     let broker = broker(config, &backend).await?;
     let open = async |many: usize| -> anyhow::Result<Vec<OpenConnection>> {
@@ -127,13 +136,17 @@ async fn sessions(
     let target = match wire {
         Wire::Tcp => format!("tcp://{}/fast", broker.tcp_address()),
         Wire::WebSocket => format!("ws://{}/ws/fast", broker.http_address()),
-        Wire::Quic | Wire::HttpStream => format!("http://{}/mcp/fast", broker.http_address()),
+        Wire::Quic | Wire::Http | Wire::HttpStream => {
+            format!("http://{}/mcp/fast", broker.http_address())
+        }
     };
     let site =
         LoadTarget::new(target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let opened = stream::iter(0..count).map(|_| async {
         let session = Session::open(&site, None).await?;
-        session.listen().await?;
+        if wire == Wire::HttpStream {
+            session.listen().await?;
+        }
         Ok(OpenConnection::Session(session))
     });
     opened.buffer_unordered(OPENING).try_collect().await

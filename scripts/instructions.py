@@ -6,13 +6,14 @@ backend and the broker under callgrind, opens connections, warms up, counts what
 kernel does is not counted. Other work of the broker in that time is counted: it tidies the store once a second, and callgrind
 turns milliseconds into seconds. Unlike times, the figure is the same on a busy machine, to a few percent.
 
-    scripts/instructions.py --in-flight 16 --calls 640
+    scripts/instructions.py --in-flight 16 --calls 640 --parts
     scripts/instructions.py --in-flight 16 --calls 640 --alone
     scripts/instructions.py --wire tcp --in-flight 64 --calls 1280
     scripts/instructions.py --bytes 65536 --calls 100 --keep call.out && callgrind_annotate --inclusive=yes call.out
 """
 
 import argparse
+import collections
 import json
 import os
 import re
@@ -32,6 +33,21 @@ SINGLE_REPLICA = {
     "io.modelcontextprotocol/clientCapabilities": {},
 }
 PROSE = "It was the best of times, it was the worst of times; "
+# Parts of a call, with what the names of their source files contain. The first one that fits counts.
+PARTS = [
+    ("messages: decoding, editing, UTF-8", ["/protocol/src/", "/simdutf8-", "/memchr-"]),
+    ("HTTP: heads, bodies, kept connections", ["/transport/src/", "/httparse-", "/http-1", "/http-body"]),
+    ("listeners: checks of a request, its session", ["/broker/src/listeners/", "/broker/src/auth/", "/broker/src/broker", "/broker/src/session_location/"]),
+    ("sessions: requests, calls, streams", ["/broker/src/sessions/"]),
+    ("links: wire ids, breaker, permits", ["/broker/src/backends/", "/broker/src/admission/"]),
+    ("rules: routing, event log, deadlines", ["/rules/src/"]),
+    ("metrics and telemetry", ["/broker/src/metrics", "/broker/src/telemetry/", "/prometheus-", "/tracing"]),
+    ("runtime: tasks, readiness, timers", ["/tokio-", "/futures-", "/mio-", "/core/src/future/"]),
+    ("allocator", ["mimalloc", "/raw_vec/"]),
+    ("snapshots, locks and tables", ["/arc-swap-", "/parking_lot", "/lock_api-", "/dashmap-", "/hashbrown-", "/foldhash-"]),
+    ("clocks", ["/unix/time.rs", "clock_gettime", "/std/src/time.rs"]),
+    ("copied and compared memory", ["memmove", "memcmp", "memset", "/bytes-"]),
+]
 
 
 def free_port() -> int:
@@ -142,7 +158,8 @@ def callgrind(broker: subprocess.Popen, order: str) -> None:
     subprocess.run(["callgrind_control", *order.split(), str(broker.pid)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def counted(args: argparse.Namespace, folder: Path, started: list) -> int:
+def counted(args: argparse.Namespace, folder: Path, started: list) -> str:
+    """Returns what callgrind wrote about the calls."""
     backend, clients, admin = free_port(), free_port(), free_port()
     started.append(subprocess.Popen([args.loadtest, "backend", f"--{args.wire}", f"127.0.0.1:{backend}"], stdout=subprocess.DEVNULL))
     listen = {args.wire: f"127.0.0.1:{clients}", "admin": f"127.0.0.1:{admin}"}
@@ -180,7 +197,36 @@ def counted(args: argparse.Namespace, folder: Path, started: list) -> int:
     dumped = Path(f"{out}.1")
     if args.keep:
         Path(args.keep).write_bytes(dumped.read_bytes())
-    return int(re.search(r"^totals: (\d+)", dumped.read_text(), re.M)[1])
+    return dumped.read_text()
+
+
+def by_part(dump: str) -> collections.Counter:
+    """Instructions by part of a call. Inlined code of the standard library counts for its caller's file."""
+    files: dict = {}
+
+    def file(text: str) -> str:
+        number, _, name = text.partition(" ")
+        return files.setdefault(number, name)
+
+    def part(path: str):
+        return next((name for name, marks in PARTS if any(mark in path for mark in marks)), None)
+
+    found, home, here, is_call = collections.Counter(), "", "", False
+    for line in dump.splitlines():
+        key, _, value = line.partition("=")
+        if key == "fl":
+            home = here = file(value)
+        elif key in ("fi", "fe"):
+            here = file(value)
+        elif key in ("cfi", "cfl"):
+            file(value)
+        elif key == "calls":
+            is_call = True  # the next line holds the cost of the call, which its own lines hold too
+        elif cost := re.match(r"[-+*\d]\S* (\d+)$", line):
+            if not is_call:
+                found[part(here) or part(home) or "the rest"] += int(cost[1])
+            is_call = False
+    return found
 
 
 def main() -> None:
@@ -193,6 +239,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=1, help="on one connection over TCP, each on its own over HTTP/1.1")
     parser.add_argument("--alone", action="store_true", help="requests of 2026-07-28, without a session (over HTTP)")
     parser.add_argument("--keep", metavar="FILE", help="where to keep callgrind's output")
+    parser.add_argument("--parts", action="store_true", help="print the instructions of each part of a call")
     args = parser.parse_args()
     if args.alone and args.wire != "http":
         parser.error("--alone is for --wire http")
@@ -200,12 +247,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         started: list = []
         try:
-            total = counted(args, Path(folder), started)
+            dump = counted(args, Path(folder), started)
         finally:
             for process in started:
                 process.terminate()
                 process.wait(60)
+    total = int(re.search(r"^totals: (\d+)", dump, re.M)[1])
     print(f"{total // calls} instructions a call ({args.wire}, {args.bytes} bytes, {args.in_flight} in flight, {calls} calls)")
+    for name, cost in by_part(dump).most_common() if args.parts else []:
+        print(f"| {name} | {cost // calls} | {100 * cost / total:.0f} % |")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ use futures_util::{StreamExt as _, stream};
 use loadtest::{
     backend::{Backend, BackendOptions},
     compare::{self, Figures},
-    process,
     wire::{LoadTarget, Session},
 };
 use serde_json::json;
@@ -50,15 +49,12 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
         of_broker("one of each", &ground.broker, &ground.key),
         of_broker("crowded", &crowded, &key),
     ];
-    let before = process::usage(crowded.pid())?.resident_bytes;
     let idle = open(&ways[1], sessions).await?;
-    let resident = process::usage(crowded.pid())?.resident_bytes;
     let table = compared(&ways, scale).await?;
     drop(idle);
 
-    let each = resident.saturating_sub(before) as f64 / sessions as f64 / 1024.0;
     let text = format!(
-        "Calls of 256 B over {CONNECTIONS} connections. *Crowded*: {sessions} idle sessions, {tenants} tenants, {backends} backends with {} tools in all. The idle sessions took {each:.1} KiB of resident memory each.",
+        "Calls of 256 B over {CONNECTIONS} connections. *Crowded*: {sessions} idle sessions, {tenants} tenants, {backends} backends with {} tools in all. `make bench WHAT=idle` measures the memory of idle sessions.",
         backends * tools
     );
     Ok(format!("### What is idle\n\n{text}\n\n{}\n", table))

@@ -36,10 +36,10 @@ use rules::{
     toolsets::Toolsets,
 };
 
-pub use self::toolsets::catalog_version;
 use self::{
     adoption_locks::AdoptionLocks, auth::SignInWaits, sign_in_failure_log::SignInFailureLog,
 };
+pub use self::{auth::check_endpoint_of, sessions::claim_local, toolsets::catalog_version};
 use crate::{
     auth::{
         AuthError, AuthSettings, AuthenticatedCaller, Caller, CertificateThumbprint, Keyring,
@@ -262,19 +262,7 @@ impl Broker {
 
     /// Refuses an endpoint whose backend or toolset is not one of the caller's tenant.
     pub fn check_endpoint(&self, caller: &Caller, endpoint: &Endpoint) -> Result<(), Refusal> {
-        let id = match endpoint {
-            Endpoint::Aggregated => return Ok(()),
-            Endpoint::Single(id) => id,
-            Endpoint::Toolset(id) => {
-                let tenant = self.tenant(&caller.tenant);
-                let known = tenant.is_some_and(|tenant| tenant.toolsets().get(id).is_some());
-                return if known { Ok(()) } else { Err(unknown_toolset(id)) };
-            }
-        };
-        let known = self.tenant(&caller.tenant).is_some_and(|tenant| {
-            tenant.backend(id).is_some() && tenant.may_use_backend(&caller.subject, id)
-        });
-        if known { Ok(()) } else { Err(unknown_backend(id)) }
+        check_endpoint_of(self.tenant(&caller.tenant).as_deref(), caller, endpoint)
     }
 
     /// Returns the size limit of this caller's messages on this wire.
@@ -352,14 +340,8 @@ impl Broker {
         &self,
         proven: AuthenticatedCaller,
     ) -> Result<AuthenticatedCaller, AuthError> {
-        let AuthenticatedCaller { caller, until, recheck_at, exchangeable } = proven;
-        let caller = self
-            .admit(caller)
-            .map_err(|refusal| AuthError::failed(refusal, SignInFailureReason::Tenant))?;
-        if let Some(token) = &exchangeable {
-            self.note_exchangeable(&caller, token);
-        }
-        Ok(AuthenticatedCaller { caller, until, recheck_at, exchangeable })
+        let tenant = self.tenant(&proven.caller.tenant);
+        self.admit_to(tenant.as_deref(), proven)
     }
 
     /// Admits an authenticated caller if its tenant is enabled. Another replica may have
@@ -456,6 +438,10 @@ fn announce_roots(backend: &Backend) {
     for connection in backend.links().iter().chain(&reader).filter_map(|link| link.live()) {
         connection.roots_changed(handshake::notification(Method::RootsListChanged, None));
     }
+}
+
+pub fn tenant_gone() -> Refusal {
+    Refusal::new(ErrorKind::Unauthorized, "the tenant is gone")
 }
 
 pub fn unknown_backend(id: &BackendId) -> Refusal {

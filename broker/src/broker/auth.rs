@@ -1,4 +1,5 @@
-//! Settings of sign-in that are replaced while the broker runs.
+//! Settings of sign-in that are replaced while the broker runs, and the admission of callers to
+//! their tenants.
 
 use std::sync::Arc;
 
@@ -7,17 +8,18 @@ use protocol::{
     error::Refusal,
     ids::{PrincipalId, TenantId},
 };
-use rules::operators::Operator;
+use rules::{endpoint::Endpoint, operators::Operator, sign_in_failures::SignInFailureReason};
 
-use super::Broker;
+use super::{Broker, key_required, unknown_backend, unknown_toolset};
 use crate::{
     auth::{
-        AuthError, AuthSettings, Caller, ExchangeableToken, IssuerState, LoginAnswer, LoginFault,
-        StartedLogin, adapted::AdaptedIssuer,
+        AuthError, AuthSettings, AuthenticatedCaller, Caller, ExchangeableToken, IssuerState,
+        LoginAnswer, LoginFault, StartedLogin, adapted::AdaptedIssuer,
     },
     backends::backend::BackendState,
     config::{AuthConfig, IssuerConfig},
     oauth::{ProvenSignIn, SignIns, TokenSource},
+    sessions::tenant::Tenant,
 };
 
 /// What a denied sign-in has waited for already. A token can need its key first, and then the word
@@ -94,6 +96,22 @@ impl Broker {
         self.tokens.finish_login(started, answer).await
     }
 
+    /// Admits a caller to its tenant as [`Broker::admit_authenticated`] does. `None`: the tenant is
+    /// gone.
+    pub fn admit_to(
+        &self,
+        tenant: Option<&Tenant>,
+        proven: AuthenticatedCaller,
+    ) -> Result<AuthenticatedCaller, AuthError> {
+        if !tenant.is_some_and(Tenant::enabled) {
+            return Err(AuthError::failed(key_required(), SignInFailureReason::Tenant));
+        }
+        if let Some(token) = &proven.exchangeable {
+            self.note_exchangeable(&proven.caller, token);
+        }
+        Ok(proven)
+    }
+
     /// Notes a token that can be exchanged for tokens of backends. With the first one of a principal,
     /// backends whose lists are unknown are tried again.
     pub(super) fn note_exchangeable(&self, caller: &Caller, token: &ExchangeableToken) {
@@ -156,5 +174,27 @@ impl Broker {
     /// Returns the state of an issuer in force.
     pub fn issuer_state(&self, issuer: &str) -> Option<IssuerState> {
         self.tokens.issuer_state(issuer)
+    }
+}
+
+/// Refuses an endpoint whose backend or toolset the tenant does not have. `None`: the tenant is
+/// gone.
+pub fn check_endpoint_of(
+    tenant: Option<&Tenant>,
+    caller: &Caller,
+    endpoint: &Endpoint,
+) -> Result<(), Refusal> {
+    match endpoint {
+        Endpoint::Aggregated => Ok(()),
+        Endpoint::Single(id) => {
+            let is_known = tenant.is_some_and(|tenant| {
+                tenant.backend(id).is_some() && tenant.may_use_backend(&caller.subject, id)
+            });
+            if is_known { Ok(()) } else { Err(unknown_backend(id)) }
+        }
+        Endpoint::Toolset(id) => {
+            let is_known = tenant.is_some_and(|tenant| tenant.toolsets().get(id).is_some());
+            if is_known { Ok(()) } else { Err(unknown_toolset(id)) }
+        }
     }
 }

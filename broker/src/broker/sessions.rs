@@ -25,7 +25,7 @@ use rules::{
     },
 };
 
-use super::{Broker, unknown_backend, unknown_toolset};
+use super::{Broker, tenant_gone, unknown_backend, unknown_toolset};
 use crate::{
     auth::Caller,
     backends::{backend::BackendState, link::Era},
@@ -59,20 +59,8 @@ impl Broker {
         caller: &Caller,
         endpoint: &Endpoint,
     ) -> Result<Option<Arc<Session>>, Refusal> {
-        let here = self
-            .sessions
-            .get(id)
-            .map(|session| session.clone())
-            .filter(|session| !session.is_leaving());
-        let Some(session) = here else { return Ok(None) };
-        let is_own = session.caller.tenant == caller.tenant
-            && session.caller.principal == caller.principal
-            && session.endpoint == *endpoint;
-        if !is_own {
-            return Err(no_session());
-        }
-        session.set_subject(&caller.subject);
-        Ok(Some(session))
+        let here = self.sessions.get(id).map(|session| session.clone());
+        here.map_or(Ok(None), |session| claim_local(session, caller, endpoint))
     }
 
     /// Performs the server's half of the handshake. Returns the new session and the result of
@@ -93,9 +81,7 @@ impl Broker {
             );
             return Err(Refusal::new(ErrorKind::InvalidParams, text));
         }
-        let tenant = self
-            .tenant(&caller.tenant)
-            .ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
+        let tenant = self.tenant(&caller.tenant).ok_or_else(tenant_gone)?;
         tenant.take_budget(&caller.principal)?;
         let offer = self.offer(&tenant, &endpoint, Era::Sessions, &caller.subject).await?;
         let version = Version::negotiate(&params.requested_version);
@@ -388,6 +374,26 @@ impl Drop for UnclaimedSession {
             broker.close_session(&session, "its client never got it");
         }
     }
+}
+
+/// Returns a session of this process unless it is leaving. Returns an error if it belongs to another
+/// caller or endpoint, as for a missing session.
+pub fn claim_local(
+    session: Arc<Session>,
+    caller: &Caller,
+    endpoint: &Endpoint,
+) -> Result<Option<Arc<Session>>, Refusal> {
+    if session.is_leaving() {
+        return Ok(None);
+    }
+    let is_own = session.caller.tenant == caller.tenant
+        && session.caller.principal == caller.principal
+        && session.endpoint == *endpoint;
+    if !is_own {
+        return Err(no_session());
+    }
+    session.set_subject(&caller.subject);
+    Ok(Some(session))
 }
 
 /// Returns a peer's text in a form that is safe to display.

@@ -5,8 +5,12 @@ use std::sync::Arc;
 use protocol::error::{ErrorKind, Refusal};
 use rules::{client_transport::Transport, endpoint::Endpoint, endpoint_info::EndpointInfo};
 
-use super::Broker;
-use crate::{auth::Caller, backends::link::Era, sessions::stateless::StatelessClient};
+use super::{Broker, tenant_gone};
+use crate::{
+    auth::Caller,
+    backends::link::Era,
+    sessions::{stateless::StatelessClient, tenant::Tenant},
+};
 
 impl Broker {
     /// Returns a caller without a session.
@@ -16,11 +20,20 @@ impl Broker {
         endpoint: Endpoint,
         transport: Transport,
     ) -> Result<StatelessClient, Refusal> {
-        let tenant = self
-            .tenant(&caller.tenant)
-            .ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
+        let tenant = self.tenant(&caller.tenant).ok_or_else(tenant_gone)?;
         self.check_endpoint(&caller, &endpoint)?;
-        Ok(StatelessClient {
+        Ok(self.visitor_of(tenant, caller, endpoint, transport))
+    }
+
+    /// Returns the client of a request whose tenant has the endpoint.
+    pub fn visitor_of(
+        &self,
+        tenant: Arc<Tenant>,
+        caller: Caller,
+        endpoint: Endpoint,
+        transport: Transport,
+    ) -> StatelessClient {
+        StatelessClient {
             tenant,
             caller,
             endpoint,
@@ -28,7 +41,7 @@ impl Broker {
             shared: self.shared.clone(),
             stateless: self.stateless.clone(),
             tasks: self.tasks.clone(),
-        })
+        }
     }
 
     /// Admits a caller again that sends another request on the same connection.

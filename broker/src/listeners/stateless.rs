@@ -90,13 +90,15 @@ pub(super) async fn dispatch(
         }
         return begun;
     }
-    let watched = visitor.watch().begin(&request.message);
+    let watched = visitor.watch().begin(&request.message, since);
     let reaction = request::scope(watched.clone(), begin(broker, visitor, request)).await;
     let outcome = if reaction.is_ok() { RequestOutcome::Ok } else { RequestOutcome::Refused };
     if let Err(refusal) = &reaction {
         watched.refuse(refusal.kind);
     }
-    request::enter(watched, || request_observer::end_request(&broker.shared, outcome));
+    request::enter(watched, || {
+        request_observer::end_request(&broker.shared, &visitor.caller, outcome)
+    });
     count(broker, visitor, method, outcome, since.elapsed());
     reaction
 }

@@ -5,13 +5,12 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use dashmap::DashMap;
-
 use super::OTHER;
+use crate::maps::SharedMap;
 
 /// Resolved label children of an open set of names. Past the cap, a new name shares the child of `other`.
 pub(super) struct CappedLabels<K, C> {
-    children: DashMap<K, C>,
+    children: SharedMap<K, C>,
     /// Number of names. Two threads may exceed the cap by one name each.
     taken: AtomicUsize,
     other: OnceLock<C>,
@@ -20,7 +19,12 @@ pub(super) struct CappedLabels<K, C> {
 
 impl<K: Clone + Eq + std::hash::Hash, C> CappedLabels<K, C> {
     pub(super) fn new(max: usize) -> Self {
-        Self { children: DashMap::new(), taken: AtomicUsize::new(0), other: OnceLock::new(), max }
+        Self {
+            children: SharedMap::default(),
+            taken: AtomicUsize::new(0),
+            other: OnceLock::new(),
+            max,
+        }
     }
 
     pub(super) fn with(&self, key: &K, label: &str, child: impl Fn(&str) -> C, act: impl Fn(&C)) {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use opentelemetry::KeyValue;
-use protocol::{envelope::Message, method::Method, version::Version};
+use protocol::{envelope::Message, json::Span, method::Method, version::Version};
 use rules::client_transport::Transport;
 
 use crate::{
@@ -14,10 +14,9 @@ use crate::{
     context::Context,
     metrics::RequestOutcome,
     telemetry::{
-        activity::AskedRequest,
+        activity::{AskedRequest, AskedTarget},
         audit::AuditDraft,
         request::{self, RequestName, RequestTelemetry},
-        secrets,
         traces::{RootSpanSummary, truncate_attribute},
     },
 };
@@ -33,38 +32,38 @@ pub struct RequestObserver<'a> {
 }
 
 impl RequestObserver<'_> {
-    /// Begins the telemetry of a request. Everything that its work calls can reach it.
-    pub fn begin(&self, message: &Message) -> Arc<RequestTelemetry> {
+    /// Begins the telemetry of a request that came at `begun`. Everything that its work calls can
+    /// reach it.
+    pub fn begin(&self, message: &Message, begun: Instant) -> Arc<RequestTelemetry> {
         let tracing = self.shared.traces.begin(message, self.caller).map(|mut tracing| {
             tracing.attributes = self.attributes(message);
-            tracing.target = target(message).map(|target| truncate_attribute(&target));
+            tracing.target = target_text(message).map(|target| truncate_attribute(&target));
             tracing
         });
         let how = self.shared.config.audit.calls;
         let draft = (how != AuditLevel::Off && AuditDraft::is_audited(message.method))
-            .then(|| self.draft(message, how));
+            .then(|| self.draft(message, how, begun));
         RequestTelemetry::new(
             request::inbound_request_name().unwrap_or_else(RequestName::random),
             tracing,
             draft,
             Some(AskedRequest {
-                caller: self.caller.clone(),
                 transport: self.transport.name(),
                 method: message.method,
                 target: target(message),
-                begun: Instant::now(),
+                begun,
             }),
         )
     }
 
-    fn draft(&self, message: &Message, how: AuditLevel) -> AuditDraft {
+    fn draft(&self, message: &Message, how: AuditLevel, begun: Instant) -> AuditDraft {
         AuditDraft {
             how,
             caller: self.caller.clone(),
             session: self.session.map(str::to_owned),
             transport: self.transport.name(),
             method: message.method,
-            target: target(message),
+            target: target_text(message),
             arguments: message
                 .fields
                 .arguments
@@ -73,7 +72,7 @@ impl RequestObserver<'_> {
             tool: None,
             definition: None,
             approval: None,
-            begun: Instant::now(),
+            begun,
             at: jiff::Timestamp::now(),
             client: request::inbound_client(),
         }
@@ -100,8 +99,8 @@ impl RequestObserver<'_> {
     }
 }
 
-/// Ends the telemetry of the current request.
-pub fn end_request(shared: &Context, outcome: RequestOutcome) {
+/// Ends the telemetry of the current request of a caller.
+pub fn end_request(shared: &Context, caller: &Caller, outcome: RequestOutcome) {
     let _outside = request::with_current(|request| {
         let error = match outcome {
             RequestOutcome::Ok | RequestOutcome::Cancelled => None,
@@ -121,7 +120,7 @@ pub fn end_request(shared: &Context, outcome: RequestOutcome) {
             }
             tracing.end(summary);
         }
-        shared.activity.note(request, outcome, error);
+        shared.activity.note(request, caller, outcome, error);
         if let Some(draft) = request.take_draft() {
             let node = shared.durable.node();
             let record = draft.into_record(
@@ -137,19 +136,23 @@ pub fn end_request(shared: &Context, outcome: RequestOutcome) {
 }
 
 /// Returns the target of the request, as the client names it.
-fn target(message: &Message) -> Option<String> {
+fn target(message: &Message) -> Option<AskedTarget> {
     let fields = &message.fields;
+    let raw = |span: Span| span.slice(&message.frame);
+    let name = |span: Option<Span>| span.map(raw).map(AskedTarget::Name);
+    let uri = |span: Option<Span>| span.map(raw).map(AskedTarget::Uri);
     match message.method {
-        Method::ToolsCall | Method::PromptsGet => {
-            message.text(fields.name).map(|name| name.into_owned())
-        }
+        Method::ToolsCall | Method::PromptsGet => name(fields.name),
         Method::ResourcesRead | Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
-            message.text(fields.uri).map(|uri| secrets::mask_uri(&uri))
+            uri(fields.uri)
         }
-        Method::CompletionComplete => match message.text(fields.reference_uri) {
-            Some(uri) => Some(secrets::mask_uri(&uri)),
-            None => message.text(fields.reference_name).map(|name| name.into_owned()),
-        },
+        Method::CompletionComplete => {
+            uri(fields.reference_uri).or_else(|| name(fields.reference_name))
+        }
         _ => None,
     }
+}
+
+fn target_text(message: &Message) -> Option<String> {
+    target(message)?.text()
 }

@@ -77,9 +77,9 @@ pub fn handle_request(
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
-    let request = observation::begin(session, &message);
+    let begun = Instant::now();
+    let request = observation::begin(session, &message, begun);
     request::enter(request, || {
-        let begun = Instant::now();
         let method = message.method;
         let result = dispatch(session, message, stream, begun);
         if let Err(refusal) = &result {

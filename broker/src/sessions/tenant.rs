@@ -1,6 +1,8 @@
 //! One tenant at run time: its backends, its merged catalog, its counters. No other tenant sees any
 //! of it.
 
+mod budget;
+
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{
@@ -23,7 +25,6 @@ use rules::{
     catalog::{BackendLists, Catalog, HostedPrompts, ListKind},
     deadlines::{self, CallDeadline, TimeoutSource},
     endpoint::Endpoint,
-    gcra::Rate,
     limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     toolsets::Toolsets,
@@ -31,7 +32,7 @@ use rules::{
 
 use super::{access_doors, session::Session, shared::Shared, tenant_access::TenantCatalog};
 use crate::{
-    admission::{concurrency_limit::TenantShare, rate_limiter::RateScope},
+    admission::concurrency_limit::TenantShare,
     backends::{backend::Backend, backend_admission::CallOwner},
     config::{MessageWire, spec::TenantSpec},
 };
@@ -104,6 +105,11 @@ impl Tenant {
 
     pub fn enabled(&self) -> bool {
         self.spec.load().enabled
+    }
+
+    /// Returns whether the tenant was removed. Another one may have its name.
+    pub fn is_removed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// Returns the tenant's weight where tenants compete.
@@ -370,70 +376,6 @@ impl Tenant {
     /// Returns the number of sessions that live here.
     pub fn session_count(&self) -> usize {
         self.session_count.load(Ordering::Relaxed)
-    }
-
-    /// Takes one request from the principal's rate, then from the tenant's.
-    pub fn take_budget(&self, principal: &PrincipalId) -> Result<(), Refusal> {
-        let rates = &self.shared.rates;
-        // The principal comes first, so that one over its rate takes nothing from others of the
-        // tenant.
-        let own = self.principal_rate().map(|rate| (self.principal_meter(principal), rate));
-        if let Some((meter, rate)) = &own {
-            rates.take(RateScope::Principal, meter, *rate)?;
-        }
-        let Some(rate) = self.rate() else { return Ok(()) };
-        rates.take(RateScope::Tenant, &self.meter, rate).inspect_err(|_| {
-            if let Some((meter, rate)) = &own {
-                rates.give_back(meter, *rate);
-            }
-        })
-    }
-
-    /// Takes one notification of the principal from the same rates. A refused one is dropped and
-    /// counted, because a notification has no answer.
-    pub fn take_notification_budget(&self, principal: &PrincipalId) -> Result<(), Refusal> {
-        self.take_budget(principal)
-            .inspect_err(|_| self.shared.metrics.dropped_notification("rate_limited"))
-    }
-
-    /// Gives back what [`Tenant::take_budget`] took.
-    pub fn give_back_budget(&self, principal: &PrincipalId) {
-        if let Some(rate) = self.principal_rate() {
-            self.shared.rates.give_back(&self.principal_meter(principal), rate);
-        }
-        if let Some(rate) = self.rate() {
-            self.shared.rates.give_back(&self.meter, rate);
-        }
-    }
-
-    /// Takes one request from the rates of this backend and of its tool.
-    pub fn take_backend_budget(
-        &self,
-        backend: &Backend,
-        tool: Option<&str>,
-    ) -> Result<(), Refusal> {
-        backend.take_budget(&self.spec.load().limits, tool)
-    }
-
-    fn rate(&self) -> Option<Rate> {
-        let (own, common) = (&self.spec.load().limits, &self.shared.config.limits);
-        Rate::new(
-            own.requests_per_second.unwrap_or(common.requests_per_second),
-            own.burst.unwrap_or(common.burst),
-        )
-    }
-
-    fn principal_rate(&self) -> Option<Rate> {
-        let (own, common) = (&self.spec.load().limits, &self.shared.config.limits);
-        let per_second = own
-            .requests_per_second_per_principal
-            .unwrap_or(common.requests_per_second_per_principal);
-        Rate::new(per_second, own.burst_per_principal.unwrap_or(common.burst_per_principal))
-    }
-
-    fn principal_meter(&self, principal: &PrincipalId) -> Arc<SharedRateLimiter> {
-        let name = || format!("principal/{}/{}", self.id, principal.as_str());
-        self.principals.lock().get_or_insert(principal, self.shared.rates.now(), name)
     }
 
     /// Takes a place for a connection that is a session, or for an open GET stream.

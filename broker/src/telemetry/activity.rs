@@ -6,22 +6,39 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
-use protocol::method::Method;
+use protocol::{json, method::Method};
 use rules::limits::console::{ACTIVITY_ENTRIES_MAX, ACTIVITY_TEXT_CHARS_MAX};
 
-use super::{audit::masked, request::RequestTelemetry};
+use super::{audit::masked, request::RequestTelemetry, secrets};
 use crate::{auth::Caller, metrics::RequestOutcome, views::ActivityEntry};
 
-/// What a client asked for, until its request ends.
+/// What a client asked for, until its request ends. Nearly every request succeeds, so that nothing
+/// is copied or decoded before the end.
 #[derive(Debug)]
 pub struct AskedRequest {
-    pub caller: Caller,
     pub transport: &'static str,
     pub method: Method,
-    /// Tool, prompt or resource, under the client's name for it.
-    pub target: Option<String>,
+    pub target: Option<AskedTarget>,
     pub begun: Instant,
+}
+
+/// Tool, prompt or resource, under the client's name for it: a JSON string as it was sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum AskedTarget {
+    Name(Bytes),
+    Uri(Bytes),
+}
+
+impl AskedTarget {
+    /// Returns the target as text, with the secrets in a URI masked. `None` if it is not a string.
+    pub fn text(&self) -> Option<String> {
+        match self {
+            Self::Name(raw) => json::unquote(raw).map(|name| name.into_owned()),
+            Self::Uri(raw) => json::unquote(raw).map(|uri| secrets::mask_uri(&uri)),
+        }
+    }
 }
 
 /// The newest refusals and errors.
@@ -37,8 +54,15 @@ struct Recent {
 }
 
 impl ActivityLog {
-    /// Notes the end of a request that failed, or that the access policy did not plainly allow.
-    pub fn note(&self, request: &RequestTelemetry, outcome: RequestOutcome, error: Option<&str>) {
+    /// Notes the end of a caller's request that failed, or that the access policy did not plainly
+    /// allow.
+    pub fn note(
+        &self,
+        request: &RequestTelemetry,
+        caller: &Caller,
+        outcome: RequestOutcome,
+        error: Option<&str>,
+    ) {
         let is_decided =
             request.decision().is_some_and(|(verdict, rule)| *verdict != "allow" || rule.is_some());
         let has_failed = !matches!(outcome, RequestOutcome::Ok | RequestOutcome::Cancelled);
@@ -49,11 +73,15 @@ impl ActivityLog {
         self.add(ActivityEntry {
             number: 0,
             at: jiff::Timestamp::now().to_string(),
-            tenant: asked.caller.tenant.to_string(),
-            principal: asked.caller.principal.to_string(),
+            tenant: caller.tenant.to_string(),
+            principal: caller.principal.to_string(),
             transport: asked.transport.to_owned(),
             method: asked.method.name().to_owned(),
-            target: asked.target.as_deref().map(|target| shortened(&masked(target))),
+            target: asked
+                .target
+                .as_ref()
+                .and_then(AskedTarget::text)
+                .map(|target| shortened(&masked(&target))),
             backend: request.backend().map(ToString::to_string),
             outcome: outcome.label().to_owned(),
             error: error.map(str::to_owned),
@@ -103,25 +131,27 @@ mod tests {
     use crate::telemetry::request::RequestName;
 
     fn request(target: &str) -> Arc<RequestTelemetry> {
-        let caller = Caller::new(TenantId::parse("acme").unwrap(), PrincipalId::new("ann"), None);
         let asked = AskedRequest {
-            caller,
             transport: "http",
             method: Method::ToolsCall,
-            target: Some(target.to_owned()),
+            target: Some(AskedTarget::Name(json::quote(target).into())),
             begun: Instant::now(),
         };
         RequestTelemetry::new(RequestName(7), None, None, Some(asked))
     }
 
+    fn ann() -> Caller {
+        Caller::new(TenantId::parse("acme").unwrap(), PrincipalId::new("ann"), None)
+    }
+
     #[test]
     fn failures_and_decisions_are_noted_and_plain_successes_are_not() {
         let log = ActivityLog::default();
-        log.note(&request("fine"), RequestOutcome::Ok, None);
-        log.note(&request("slow"), RequestOutcome::Timeout, Some("timeout"));
+        log.note(&request("fine"), &ann(), RequestOutcome::Ok, None);
+        log.note(&request("slow"), &ann(), RequestOutcome::Timeout, Some("timeout"));
         let denied = request("secret");
         denied.note_decision("deny", Some("no-secrets".to_owned()));
-        log.note(&denied, RequestOutcome::Refused, Some("unknown_tool"));
+        log.note(&denied, &ann(), RequestOutcome::Refused, Some("unknown_tool"));
         let found = log.newest(0, 10, |_| true);
         let targets: Vec<_> = found.iter().map(|entry| entry.target.as_deref().unwrap()).collect();
         assert_eq!(targets, ["slow", "secret"]);
@@ -136,7 +166,7 @@ mod tests {
     fn the_log_keeps_the_newest_entries_only() {
         let log = ActivityLog::default();
         for number in 0..=ACTIVITY_ENTRIES_MAX {
-            log.note(&request(&format!("t{number}")), RequestOutcome::Error, None);
+            log.note(&request(&format!("t{number}")), &ann(), RequestOutcome::Error, None);
         }
         let found = log.newest(0, usize::MAX, |_| true);
         assert_eq!(found.len(), ACTIVITY_ENTRIES_MAX);
@@ -146,7 +176,7 @@ mod tests {
     #[test]
     fn long_targets_are_cut() {
         let log = ActivityLog::default();
-        log.note(&request(&"x".repeat(10_000)), RequestOutcome::Error, None);
+        log.note(&request(&"x".repeat(10_000)), &ann(), RequestOutcome::Error, None);
         let target = log.newest(0, 1, |_| true)[0].target.clone().unwrap();
         assert_eq!(target.chars().count(), ACTIVITY_TEXT_CHARS_MAX);
     }

@@ -75,6 +75,7 @@ mod protection_load;
 mod proxies;
 mod quic_amplification;
 mod relay;
+mod repeated_heads;
 mod replicas;
 mod resource_roots;
 mod restarts;

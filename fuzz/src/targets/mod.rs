@@ -130,6 +130,7 @@ const HTTP_TOKENS: &[&str] = &[
     "Connection: keep-alive\r\n",
     "Expect: 100-continue\r\n",
     "Upgrade: websocket\r\n",
+    "Accept: text/event-stream\r\n",
     "X: y\r\n",
     " folded\r\n",
     ";a=\"b\"",

@@ -12,7 +12,7 @@ use tokio::{
 };
 use transport::{
     framing::FramingGuard,
-    http1_server::{NextRequest, PostRequest, ServerConnection},
+    http1_server::{NextRequest, PlainRequest, ServerConnection},
 };
 
 use super::{
@@ -43,7 +43,7 @@ fn check(input: &[u8]) -> Outcome {
                     is_handed_over = true;
                     break;
                 }
-                NextRequest::Post => {
+                NextRequest::Post | NextRequest::EventStream => {
                     let Some(request) = taken(&mut posts).await else { break };
                     read.push(request);
                     let keeps = posts.respond_full("HTTP/1.1 200 OK\r\n", Bytes::new(), true).await;
@@ -83,7 +83,7 @@ fn without_zeros(mut requests: Vec<ReadRequest>) -> Vec<ReadRequest> {
 
 /// Takes the next request. `None`: its body is incomplete.
 async fn taken(posts: &mut ServerConnection) -> Option<ReadRequest> {
-    let PostRequest { head, body, .. } = posts.take_request().expect("a request was announced");
+    let PlainRequest { head, body, .. } = posts.take_request().expect("a request was announced");
     let (method, target) = (head.method.to_string(), head.uri.to_string());
     let headers = head
         .headers

@@ -1,8 +1,9 @@
-//! Heads of requests (RFC 9112): recognises the head of a plain POST. No I/O.
+//! Heads of requests (RFC 9112): recognises the heads of a plain POST and of a plain GET for an
+//! event stream. No I/O.
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
-    header::{CONNECTION, CONTENT_LENGTH, EXPECT, UPGRADE},
+    header::{ACCEPT, CONNECTION, CONTENT_LENGTH, EXPECT, UPGRADE},
     request::Parts,
 };
 
@@ -15,7 +16,7 @@ use crate::{
 /// lives.
 const REPEATED_BYTES_MAX: usize = 8 * 1024;
 
-/// The head of a plain POST.
+/// The head of a plain request.
 #[derive(Debug)]
 pub(super) struct RequestHead {
     pub(super) parts: Parts,
@@ -36,7 +37,7 @@ pub(super) struct RequestLengths {
 /// Kind of the request at the start of the bytes.
 #[derive(Debug)]
 pub(super) enum ParsedHead {
-    Post(Box<RequestHead>, RequestLengths),
+    Plain(Box<RequestHead>, RequestLengths),
     /// The head is incomplete.
     Incomplete,
     /// Any other request, and bytes that are not HTTP/1.1.
@@ -65,27 +66,49 @@ impl RequestHead {
 /// [`ParsedHead::Other`], which the HTTP library answers.
 pub(super) fn read(bytes: &[u8]) -> ParsedHead {
     let plain = read_head(bytes, |request, head, framing| {
-        let is_post = request.method == Some("POST") && request.version == Some(1);
-        let path = request.path.filter(|path| is_post && path.starts_with('/'))?;
-        let BodyFraming::Length(body) = framing else { return None };
-        let (parts, keeps, length) = plain(path, request.headers)?;
+        let is_1_1 = request.version == Some(1);
+        let path = request.path.filter(|path| is_1_1 && path.starts_with('/'))?;
+        let (method, body) = match (request.method?, framing) {
+            ("POST", BodyFraming::Length(body)) => (Method::POST, body),
+            ("GET", BodyFraming::Absent | BodyFraming::Length(0)) => (Method::GET, 0),
+            _ => return None,
+        };
+        let (parts, keeps, length) = plain(method, path, request.headers)?;
+        let repeats = match parts.method {
+            // An event stream lasts, so its head is not kept for another request.
+            Method::GET if accepts_event_stream(&parts.headers) => false,
+            Method::GET => return None,
+            _ => head <= REPEATED_BYTES_MAX,
+        };
         let repeated =
-            (head <= REPEATED_BYTES_MAX).then(|| HeadPattern::new(&bytes[..head], length));
-        Some(ParsedHead::Post(
+            length.filter(|_| repeats).map(|length| HeadPattern::new(&bytes[..head], length));
+        Some(ParsedHead::Plain(
             Box::new(RequestHead { parts, keep_alive: keeps, repeated, body_bytes: body }),
             RequestLengths { head, body },
         ))
     });
     match plain {
-        Ok(Some(Some(post))) => post,
+        Ok(Some(Some(request))) => request,
         Ok(None) => ParsedHead::Incomplete,
         Ok(Some(None)) | Err(_) => ParsedHead::Other,
     }
 }
 
+/// Returns whether a client wants an event stream, and says so plainly.
+fn accepts_event_stream(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(ACCEPT)
+        .iter()
+        .any(|value| memchr::memmem::find(value.as_bytes(), b"text/event-stream").is_some())
+}
+
 /// Returns the parts, the keep-alive flag, and the text of the body length. Returns `None` if this
 /// server does not handle the request.
-fn plain<'a>(path: &str, raw: &[httparse::Header<'a>]) -> Option<(Parts, bool, &'a [u8])> {
+fn plain<'a>(
+    method: Method,
+    path: &str,
+    raw: &[httparse::Header<'a>],
+) -> Option<(Parts, bool, Option<&'a [u8]>)> {
     let mut headers = HeaderMap::with_capacity(raw.len());
     let (mut keeps, mut length) = (true, None);
     for header in raw {
@@ -101,7 +124,7 @@ fn plain<'a>(path: &str, raw: &[httparse::Header<'a>]) -> Option<(Parts, bool, &
         headers.append(name, HeaderValue::from_bytes(header.value).ok()?);
     }
     let (mut parts, ()) = Request::new(()).into_parts();
-    (parts.method, parts.version, parts.headers) = (Method::POST, Version::HTTP_11, headers);
+    (parts.method, parts.version, parts.headers) = (method, Version::HTTP_11, headers);
     parts.uri = Uri::try_from(path).ok()?;
-    Some((parts, keeps, length?))
+    Some((parts, keeps, length))
 }

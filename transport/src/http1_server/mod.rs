@@ -1,4 +1,5 @@
-//! HTTP/1.1 server without TLS for plain POSTs. The task that serves a POST reads and answers it.
+//! HTTP/1.1 server without TLS for plain POSTs, and for plain GETs of event streams. The task that
+//! serves a request reads and answers it.
 //!
 //! Used by the HTTP listener for the calls of clients. A general server passes requests, bodies and
 //! responses between a connection and a service, and parses every head. This server has no queues,
@@ -26,7 +27,7 @@ use std::{
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use http::{Response, request::Parts};
+use http::{Method, Response, request::Parts};
 use http_body::{Body, Frame};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf},
@@ -48,7 +49,7 @@ const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
 /// Pieces of an answer up to this size are copied, so that one write sends them together.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
-/// A connection of a client, while the client sends only plain POSTs.
+/// A connection of a client, while the client sends only plain requests.
 #[derive(Debug)]
 pub struct ServerConnection {
     socket: StallGuard<TcpStream>,
@@ -72,6 +73,8 @@ pub struct ServerConnection {
 pub enum NextRequest {
     /// A plain POST with a complete head.
     Post,
+    /// A plain GET, without a body, of a client that wants an event stream.
+    EventStream,
     /// Another kind of request.
     Other,
     /// The client has closed the connection.
@@ -80,7 +83,7 @@ pub enum NextRequest {
 
 /// A request whose answer is in progress.
 #[derive(Debug)]
-pub struct PostRequest<'a> {
+pub struct PlainRequest<'a> {
     pub head: &'a Parts,
     /// True if the head repeats that of the previous request, except for the length of the body.
     pub is_repeated: bool,
@@ -135,7 +138,7 @@ impl ServerConnection {
     pub async fn next(&mut self) -> io::Result<NextRequest> {
         // An earlier call returned this request, and the caller has not taken it.
         if self.lengths.head > 0 {
-            return Ok(NextRequest::Post);
+            return Ok(self.plain());
         }
         loop {
             if !self.buffer.is_empty()
@@ -168,18 +171,26 @@ impl ServerConnection {
                 self.head.as_mut().and_then(|head| head.match_prefix(&self.buffer))
             {
                 (self.lengths, self.is_cached_head) = (lengths, true);
-                return Some(NextRequest::Post);
+                return Some(self.plain());
             }
             match head::read(&self.buffer) {
-                ParsedHead::Post(head, lengths) if lengths.head <= self.head_bytes_max => {
+                ParsedHead::Plain(head, lengths) if lengths.head <= self.head_bytes_max => {
                     (self.head, self.lengths, self.is_cached_head) = (Some(head), lengths, false);
-                    return Some(NextRequest::Post);
+                    return Some(self.plain());
                 }
-                ParsedHead::Post(..) | ParsedHead::Other => return Some(NextRequest::Other),
+                ParsedHead::Plain(..) | ParsedHead::Other => return Some(NextRequest::Other),
                 ParsedHead::Incomplete => {}
             }
         }
         (self.buffer.len() > self.head_bytes_max).then_some(NextRequest::Other)
+    }
+
+    /// Returns the kind of the plain request whose head was read last.
+    fn plain(&self) -> NextRequest {
+        match &self.head {
+            Some(head) if head.parts.method == Method::GET => NextRequest::EventStream,
+            _ => NextRequest::Post,
+        }
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -196,7 +207,7 @@ impl ServerConnection {
     }
 
     /// Takes the next request. Returns `None` unless [`ServerConnection::next`] returned one.
-    pub fn take_request(&mut self) -> Option<PostRequest<'_>> {
+    pub fn take_request(&mut self) -> Option<PlainRequest<'_>> {
         let head = self.head.as_ref()?;
         let RequestLengths { head: head_bytes, body: body_bytes } =
             std::mem::replace(&mut self.lengths, RequestLengths { head: 0, body: 0 });
@@ -213,7 +224,7 @@ impl ServerConnection {
         *self.left.get_mut() = body_bytes;
         let (socket, left) = (self.socket.get_ref(), &self.left);
         let is_repeated = self.is_cached_head;
-        Some(PostRequest {
+        Some(PlainRequest {
             head: &head.parts,
             is_repeated,
             body: RequestBody { socket, buffer: &mut self.buffer, left },

@@ -19,7 +19,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
-use transport::http1_server::{NextRequest, PostRequest, ServerConnection};
+use transport::http1_server::{NextRequest, PlainRequest, ServerConnection};
 
 use crate::soon;
 
@@ -48,7 +48,7 @@ async fn asked(posts: &mut ServerConnection) -> (String, String, String) {
     for _ in 0..2 {
         assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
     }
-    let PostRequest { head, body, .. } = posts.take_request().unwrap();
+    let PlainRequest { head, body, .. } = posts.take_request().unwrap();
     let read = soon("the body", body.collect()).await.unwrap().to_bytes();
     let length = head.headers["content-length"].to_str().unwrap().to_owned();
     (head.uri.path().to_owned(), length, String::from_utf8(read.to_vec()).unwrap())
@@ -155,6 +155,56 @@ async fn what_is_no_plain_post_is_handed_back_with_all_that_was_read() {
             let (_socket, unread) = posts.into_parts();
             assert_eq!(unread, text.as_bytes());
         }
+    }
+}
+
+fn get(accept: &str, more: &str) -> String {
+    format!("GET /mcp HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\n{more}\r\n")
+}
+
+#[tokio::test]
+async fn a_plain_get_of_an_event_stream_is_served_between_posts() {
+    let (mut server, mut client) = connected().await;
+    for (accept, more) in [
+        ("text/event-stream", ""),
+        ("application/json, text/event-stream", "Content-Length: 0\r\n"),
+    ] {
+        let text = [get(accept, more), get(accept, more), post("", "a")].concat();
+        client.write_all(text.as_bytes()).await.unwrap();
+        for _ in 0..2 {
+            for _ in 0..2 {
+                let next = soon("a request", server.next()).await.unwrap();
+                assert_eq!(next, NextRequest::EventStream);
+            }
+            let PlainRequest { head, is_repeated, body, .. } = server.take_request().unwrap();
+            assert_eq!(
+                (head.method.as_str(), head.uri.path(), is_repeated),
+                ("GET", "/mcp", false)
+            );
+            assert!(soon("no body", body.collect()).await.unwrap().to_bytes().is_empty());
+            assert!(server.respond(full("ok"), true).await.unwrap());
+        }
+        assert_eq!(asked(&mut server).await.2, "a");
+        assert!(server.respond(full("ok"), true).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_get_that_is_not_plain_is_handed_back_with_all_that_was_read() {
+    for text in [
+        get("*/*", ""),
+        get("application/json", ""),
+        get("text/event-stream", "Content-Length: 1\r\n") + "a",
+        get("text/event-stream", "Transfer-Encoding: chunked\r\n"),
+        get("text/event-stream", "Connection: upgrade\r\nUpgrade: websocket\r\n"),
+        get("text/event-stream", "").replace("HTTP/1.1", "HTTP/1.0"),
+        get("text/event-stream", "").replace("GET", "HEAD"),
+    ] {
+        let (mut server, mut client) = connected().await;
+        client.write_all(text.as_bytes()).await.unwrap();
+        assert_eq!(soon("a request", server.next()).await.unwrap(), NextRequest::Other, "{text}");
+        assert!(server.take_request().is_none());
+        assert_eq!(server.into_parts().1, text.as_bytes());
     }
 }
 
@@ -340,7 +390,7 @@ async fn a_client_that_hangs_up_is_noticed_and_one_that_goes_on_asking_is_not_ta
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
-    let PostRequest { body, client: waiting, .. } = posts.take_request().unwrap();
+    let PlainRequest { body, client: waiting, .. } = posts.take_request().unwrap();
     body.collect().await.unwrap();
     client.write_all(post("", "next").as_bytes()).await.unwrap();
     let hung_up = tokio::time::timeout(Duration::from_millis(50), waiting.disconnected()).await;
@@ -362,7 +412,7 @@ async fn a_client_that_hangs_up_while_it_waits_is_noticed() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
-    let PostRequest { body, client: waiting, .. } = posts.take_request().unwrap();
+    let PlainRequest { body, client: waiting, .. } = posts.take_request().unwrap();
     body.collect().await.unwrap();
     drop(client);
     soon("the end", waiting.disconnected()).await;

@@ -14,7 +14,7 @@ use rules::{endpoint::Endpoint, limits::CLIENT_TEXT_BYTES_MAX};
 use super::incoming::{ConnectionParams, IncomingConnection};
 use crate::{
     auth::{AuthenticatedCaller, Caller, CredentialExpiry, PresentedCertificate},
-    broker::Broker,
+    broker::{Broker, tenant_gone},
     config::MessageWire,
     listeners::tls_acceptor::CertificateCaller,
     sessions::{stateless::StatelessClient, tenant::ConnectionPermit},
@@ -105,9 +105,7 @@ pub(in crate::listeners) fn acquire_connection(
     broker: &Broker,
     caller: &Caller,
 ) -> Result<Arc<ConnectionPermit>, Refusal> {
-    let tenant = broker
-        .tenant(&caller.tenant)
-        .ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
+    let tenant = broker.tenant(&caller.tenant).ok_or_else(tenant_gone)?;
     tenant.acquire_connection().map(Arc::new)
 }
 

@@ -37,7 +37,8 @@ pub(super) fn authenticate_cached(
 ) -> Result<AuthenticatedCaller, AuthError> {
     let edition = broker.keyring_version();
     if let Some(proven) = validated_head.caller(edition) {
-        return broker.admit_authenticated(proven);
+        let tenant = validated_head.tenant(broker, &proven.caller.tenant);
+        return broker.admit_to(tenant.as_deref(), proven);
     }
     let proven = authenticate_now(broker, head)?;
     validated_head.cache_caller(edition, &proven);

@@ -5,27 +5,33 @@ use std::{
     future::poll_fn,
     pin::pin,
     sync::{
-        OnceLock,
+        Arc, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
 };
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue, header::ORIGIN};
 use parking_lot::Mutex;
-use protocol::error::Refusal;
+use protocol::{error::Refusal, ids::TenantId};
+use rules::endpoint::Endpoint;
 use tokio::time::Instant;
 
 use super::headers::{self, names_stateless, session_id};
 use crate::{
     auth::{AuthenticatedCaller, KeyringVersion},
+    broker::Broker,
     reusable_timer::ReusableTimer,
+    sessions::{session::Session, tenant::Tenant},
 };
+
+/// Values of a body that the headers of its head repeat.
+pub(super) type MirroredValues<'a> = [Option<&'a [u8]>; 3];
 
 /// Cache of a connection.
 #[derive(Debug, Default)]
 pub(in crate::listeners) struct ConnectionCache {
-    pub(super) validated_head: ValidatedHead,
+    pub(in crate::listeners) validated_head: ValidatedHead,
     timer: Mutex<ReusableTimer>,
 }
 
@@ -57,10 +63,18 @@ impl ConnectionCache {
 
 /// Results of the checks that depend on the head alone, after the head has passed them.
 #[derive(Debug, Default)]
-pub(super) struct ValidatedHead {
+pub(in crate::listeners) struct ValidatedHead {
     /// True if later heads may be equal to this one.
     repeats: bool,
     summary: OnceLock<HeadSummary>,
+    /// Endpoint that the path names.
+    endpoint: OnceLock<Endpoint>,
+    /// Values of the last body that the head was found to repeat.
+    mirrored: Mutex<Option<[Option<Box<[u8]>>; 3]>>,
+    /// Tenant of the caller.
+    tenant: Mutex<Option<Arc<Tenant>>>,
+    /// Session that the head named last, and that was found here for its caller.
+    session: Mutex<Weak<Session>>,
     /// One more than the edition of the Origin and Host rules that the head has passed.
     guard_edition: AtomicU64,
     /// Caller of the credential, with the version of the keys at the check.
@@ -73,6 +87,7 @@ struct HeadSummary {
     /// True if the head names no revision, or one with sessions.
     fits_sessions: bool,
     names_stateless: bool,
+    has_origin: bool,
 }
 
 impl ValidatedHead {
@@ -80,6 +95,59 @@ impl ValidatedHead {
     /// not.
     fn repeating() -> Self {
         Self { repeats: true, ..Self::default() }
+    }
+
+    /// Returns the endpoint of the head, which `parse` finds for a new head.
+    pub(super) fn endpoint(
+        &self,
+        parse: impl FnOnce() -> Result<Endpoint, Refusal>,
+    ) -> Result<Endpoint, Refusal> {
+        if let Some(endpoint) = self.endpoint.get() {
+            return Ok(endpoint.clone());
+        }
+        let endpoint = parse()?;
+        if self.repeats {
+            let _set_once = self.endpoint.set(endpoint.clone());
+        }
+        Ok(endpoint)
+    }
+
+    /// Returns whether the head was found to repeat these values before.
+    pub(super) fn mirrors(&self, values: MirroredValues<'_>) -> bool {
+        let known = self.mirrored.lock();
+        known.as_ref().is_some_and(|known| known.each_ref().map(Option::as_deref) == values)
+    }
+
+    pub(super) fn note_mirrored(&self, values: MirroredValues<'_>) {
+        if self.repeats {
+            *self.mirrored.lock() = Some(values.map(|value| value.map(Box::from)));
+        }
+    }
+
+    /// Returns the tenant of the head's caller, or `None` if there is none.
+    pub(super) fn tenant(&self, broker: &Broker, id: &TenantId) -> Option<Arc<Tenant>> {
+        let mut known = self.tenant.lock();
+        if let Some(tenant) = known.as_ref().filter(|known| known.id == *id && !known.is_removed())
+        {
+            return Some(tenant.clone());
+        }
+        let found = broker.tenant(id);
+        if self.repeats {
+            known.clone_from(&found);
+        }
+        found
+    }
+
+    /// Returns the session of an earlier request with this head. The caller of this method checks
+    /// the session as if it had been looked up.
+    pub(in crate::listeners) fn session(&self) -> Option<Arc<Session>> {
+        self.session.lock().upgrade()
+    }
+
+    pub(in crate::listeners) fn cache_session(&self, session: &Arc<Session>) {
+        if self.repeats {
+            *self.session.lock() = Arc::downgrade(session);
+        }
     }
 
     /// Returns whether the head has passed this edition of the Origin and Host rules.
@@ -105,6 +173,7 @@ impl ValidatedHead {
             session_id: session_id.map(Into::into),
             fits_sessions,
             names_stateless,
+            has_origin: headers.contains_key(ORIGIN),
         });
     }
 
@@ -122,6 +191,14 @@ impl ValidatedHead {
         match self.summary.get() {
             Some(said) if said.fits_sessions => Ok(()),
             _ => headers::protocol_version(headers).map(drop),
+        }
+    }
+
+    /// Returns the origin of the page that sent the request.
+    pub(super) fn origin<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderValue> {
+        match self.summary.get() {
+            Some(said) if !said.has_origin => None,
+            _ => headers.get(ORIGIN),
         }
     }
 

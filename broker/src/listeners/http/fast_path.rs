@@ -1,12 +1,13 @@
-//! Fast path for plain POSTs over HTTP/1.1, the form of all calls. `transport::fast_path` serves
-//! them until another kind of request comes.
+//! Fast path for plain POSTs over HTTP/1.1, the form of all calls, and for plain GETs of event
+//! streams, which rest for long. `transport::http1_server` serves them until another kind of request
+//! comes.
 
 use std::{future::poll_fn, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use rules::limits::{CLIENT_WRITE_STALL_MAX, REQUEST_HEAD_BYTES_MAX};
 use tokio::{net::TcpStream, time::Instant};
-use transport::http1_server::{NextRequest, PostRequest, ServerConnection};
+use transport::http1_server::{NextRequest, PlainRequest, ServerConnection};
 
 use super::{
     authorization_server, connect,
@@ -56,13 +57,14 @@ pub(super) async fn serve(
                     && !websocket::matches_path(posts.path())
                     && !connect::matches_path(posts.path())
                     && !authorization_server::matches_path(posts.path()) => {}
-            NextRequest::Post | NextRequest::Other => {
+            NextRequest::EventStream if request::is_endpoint(posts.path()) => {}
+            NextRequest::Post | NextRequest::EventStream | NextRequest::Other => {
                 let (socket, first) = posts.into_parts();
                 return Ok(Some(FallbackConnection { socket, first, deadline }));
             }
             NextRequest::Closed => return Ok(None),
         }
-        let Some(PostRequest { head, is_repeated, body, client }) = posts.take_request() else {
+        let Some(PlainRequest { head, is_repeated, body, client }) = posts.take_request() else {
             return Ok(None);
         };
         if !is_repeated {

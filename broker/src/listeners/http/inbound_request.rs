@@ -12,6 +12,7 @@ use super::{connection_cache::ConnectionCache, request_guard::RequestGuard};
 use crate::{
     auth::{Caller, RemotePeer},
     broker::Broker,
+    sessions::tenant::Tenant,
 };
 
 /// Sender of a request.
@@ -44,6 +45,8 @@ pub(in crate::listeners) struct InboundRequest<'a> {
     pub(in crate::listeners) broker: &'a Arc<Broker>,
     pub(in crate::listeners) source: RequestSource<'a>,
     pub(in crate::listeners) caller: Caller,
+    /// Tenant of the caller.
+    pub(in crate::listeners) tenant: Arc<Tenant>,
     pub(in crate::listeners) endpoint: Endpoint,
     pub(in crate::listeners) head: &'a HeadParts,
     pub(in crate::listeners) cache: &'a ConnectionCache,

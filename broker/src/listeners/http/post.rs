@@ -64,7 +64,7 @@ pub(super) async fn serve(
     // The sending replica has already checked the size by the limit of its client's wire.
     let bytes_max = match request.source {
         RequestSource::Client(..) | RequestSource::Operator(_) => {
-            request.broker.message_bytes(&request.caller, MessageWire::Http)
+            request.tenant.message_bytes(MessageWire::Http)
         }
         RequestSource::Replica => shared.config.limits.message_bytes,
     };

@@ -8,9 +8,7 @@
 use std::sync::Arc;
 
 use http::{
-    HeaderValue, Method as HttpMethod, Response,
-    header::{ALLOW, ORIGIN},
-    request::Parts as HeadParts,
+    HeaderValue, Method as HttpMethod, Response, header::ALLOW, request::Parts as HeadParts,
 };
 use protocol::{
     envelope::Rejection,
@@ -32,7 +30,7 @@ use super::{
 use crate::{
     auth::{AuthenticatedCaller, Caller, RemotePeer},
     boxed::box_pin_with,
-    broker::Broker,
+    broker::{Broker, check_endpoint_of, tenant_gone},
     listeners::replicas::replica_headers::forwarded_caller,
     telemetry::request,
 };
@@ -53,7 +51,7 @@ pub(super) async fn handle(
         }
         answer => answer,
     };
-    match head.0.headers.get(ORIGIN) {
+    match head.1.validated_head.origin(&head.0.headers) {
         Some(origin) => {
             with_cors_headers(answer.into_response(), guard, Some(origin.clone())).into()
         }
@@ -104,7 +102,8 @@ async fn dispatch(
     (head, cache): CachedHead<'_>,
     body: impl RequestBody,
 ) -> Result<ServerResponse, Rejection> {
-    let endpoint = endpoint(head.uri.path()).map_err(reject_without_id)?;
+    let endpoint =
+        cache.validated_head.endpoint(|| endpoint(head.uri.path())).map_err(reject_without_id)?;
     if let RequestSource::Client(guard, _) = source {
         let edition = guard.edition();
         if !cache.validated_head.passed_guard(edition) {
@@ -146,8 +145,10 @@ async fn dispatch(
             }
         },
     };
-    broker.check_endpoint(&caller, &endpoint).map_err(reject_without_id)?;
-    let inbound = InboundRequest { broker, source, caller, endpoint, head, cache };
+    let tenant = cache.validated_head.tenant(broker, &caller.tenant);
+    check_endpoint_of(tenant.as_deref(), &caller, &endpoint).map_err(reject_without_id)?;
+    let Some(tenant) = tenant else { return Err(reject_without_id(tenant_gone())) };
+    let inbound = InboundRequest { broker, source, caller, tenant, endpoint, head, cache };
     let answer = if method == HttpMethod::POST {
         post::serve(&inbound, body).await
     } else if is_sessionless(&inbound) {
@@ -181,6 +182,11 @@ fn is_sessionless(request: &InboundRequest<'_>) -> bool {
     !eras.has_sessions()
         || (eras.has_stateless()
             && request.cache.validated_head.names_stateless(&request.head.headers))
+}
+
+/// Returns whether the path is that of an endpoint.
+pub(super) fn is_endpoint(path: &str) -> bool {
+    endpoint(path).is_ok()
 }
 
 /// Returns the endpoint of a path: `/mcp`, `/mcp/{backend}` or `/mcp/t/{toolset}`, nothing else.

@@ -23,7 +23,7 @@ use rules::{client_transport::Transport, stateless};
 use tokio::time::Instant;
 
 use super::{
-    connection_cache::ConnectionCache,
+    connection_cache::{ConnectionCache, MirroredValues},
     inbound_request::{InboundRequest, RequestSource},
     response::{self, Body, ServerResponse},
 };
@@ -105,12 +105,7 @@ async fn answer_stateless(
     // Over HTTP a client cancels a request by closing its stream, so notifications have no effect
     // (same section).
     if message.kind == Kind::Notification {
-        let visitor = inbound.broker.visitor(
-            inbound.caller.clone(),
-            inbound.endpoint.clone(),
-            Transport::Http,
-        )?;
-        visitor.tenant.take_notification_budget(&visitor.caller.principal)?;
+        inbound.tenant.take_notification_budget(&inbound.caller.principal)?;
         return Ok(response::empty(StatusCode::ACCEPTED).into());
     }
     let headers = &inbound.head.headers;
@@ -133,14 +128,17 @@ async fn answer_stateless(
         meta => meta?,
     };
     let mut request = StatelessRequest::read(message, meta)?;
-    let visitor = inbound.broker.visitor(
+    let visitor = inbound.broker.visitor_of(
+        inbound.tenant.clone(),
         inbound.caller.clone(),
         inbound.endpoint.clone(),
         Transport::Http,
-    )?;
-    if compares_headers(inbound) {
+    );
+    let known = &inbound.cache.validated_head;
+    if compares_headers(inbound) && !known.mirrors(mirrored_values(&request.message)) {
         version_header(headers, &request.message)?;
         check_mirrored_headers(headers, &request.message)?;
+        known.note_mirrored(mirrored_values(&request.message));
     }
     if request.message.method == Method::ToolsCall {
         request.passed = arguments_in_headers(inbound, &request.message, &visitor)?;
@@ -236,6 +234,14 @@ fn check_repeated_header(
 fn version_header(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
     let version = message.text(message.fields.meta_protocol_version).unwrap_or_default();
     check_repeated_header(headers, &VERSION_HEADER, &version, "the revision in _meta")
+}
+
+/// Returns the values of the body that headers repeat, as sent: revision, method and name. The
+/// method decides which member is the name.
+fn mirrored_values(message: &Message) -> MirroredValues<'_> {
+    let name = headers::named_value(message).and_then(|(span, _)| message.bytes(span));
+    let version = message.bytes(message.fields.meta_protocol_version);
+    [version, message.bytes(message.method_span), name]
 }
 
 /// Checks that `Mcp-Method` and `Mcp-Name` repeat the body.

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     auth::Caller,
     broker::{
-        Broker,
+        Broker, claim_local,
         session_lookup::{self, ReplicaLookup},
     },
     listeners::http::{
@@ -39,7 +39,8 @@ pub(in crate::listeners) enum SessionLocation {
 pub(in crate::listeners) struct SessionLookup<'a> {
     request: &'a InboundRequest<'a>,
     id: &'a str,
-    lookup: ReplicaLookup<'a>,
+    /// `None` while the connection's cache has the session.
+    lookup: Option<ReplicaLookup<'a>>,
     outgoing: Option<ReplicaRequest>,
     /// Replica that was sent the request and did not answer. It may still run it.
     unanswered: Option<SessionOwner>,
@@ -47,8 +48,7 @@ pub(in crate::listeners) struct SessionLookup<'a> {
 
 impl<'a> SessionLookup<'a> {
     pub(in crate::listeners) fn new(request: &'a InboundRequest<'_>, id: &'a str) -> Self {
-        let lookup = ReplicaLookup::new(request.broker, id, &request.caller, &request.endpoint);
-        Self { request, id, lookup, outgoing: None, unanswered: None }
+        Self { request, id, lookup: None, outgoing: None, unanswered: None }
     }
 
     /// Finds the session. Sends the request with its `body` to the replica that has the session.
@@ -56,11 +56,23 @@ impl<'a> SessionLookup<'a> {
         &mut self,
         body: &Bytes,
     ) -> Result<SessionLocation, Refusal> {
-        let location = self.find_session(body).await;
+        if let Some(session) = self.cached_session()? {
+            return Ok(SessionLocation::Local(session));
+        }
+        // Boxed: nearly every request of a connection after the first finds the session above.
+        let location = Box::pin(self.find_session(body)).await;
         if let Ok(SessionLocation::Local(session)) = &location {
             self.request.broker.wait_until_adopted(session).await;
+            self.request.cache.validated_head.cache_session(session);
         }
         location
+    }
+
+    /// Returns the session that an earlier request with this head has found here.
+    fn cached_session(&self) -> Result<Option<Arc<Session>>, Refusal> {
+        let InboundRequest { caller, endpoint, cache, .. } = self.request;
+        let known = cache.validated_head.session();
+        known.map_or(Ok(None), |session| claim_local(session, caller, endpoint))
     }
 
     /// Handles a session that moved before the request started. Returns `None` if the session must
@@ -75,7 +87,9 @@ impl<'a> SessionLookup<'a> {
         broker.wait_for_release(&session.key).await;
         match self.request.source {
             RequestSource::Replica => Ok(Some(replica_headers::not_here_response(None))),
-            _ if self.lookup.may_retry() => Ok(None),
+            _ if self.lookup.get_or_insert_with(|| begin(self.request, self.id)).may_retry() => {
+                Ok(None)
+            }
             RequestSource::Client(..) | RequestSource::Operator(_) => {
                 Err(refusal.retry_after(broker.shared.config.session.lease))
             }
@@ -88,6 +102,7 @@ impl<'a> SessionLookup<'a> {
         if let RequestSource::Replica = request.source {
             return Box::pin(locate_for_peer(broker, &head.headers, id, caller, endpoint)).await;
         }
+        let lookup = lookup.get_or_insert_with(|| begin(request, id));
         loop {
             let found = match lookup.next().await {
                 // Nothing is prepared for another replica before this point, because almost every
@@ -125,6 +140,10 @@ impl<'a> SessionLookup<'a> {
             }
         }
     }
+}
+
+fn begin<'a>(request: &'a InboundRequest<'_>, id: &str) -> ReplicaLookup<'a> {
+    ReplicaLookup::new(request.broker, id, &request.caller, &request.endpoint)
 }
 
 /// Finds the session for another replica, or returns the response that it is not here.

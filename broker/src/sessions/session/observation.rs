@@ -1,6 +1,6 @@
 //! Telemetry of the requests of a session.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use protocol::{envelope::Message, ids::BackendId};
 use rules::endpoint::Endpoint;
@@ -8,15 +8,16 @@ use rules::endpoint::Endpoint;
 use super::Session;
 use crate::{
     metrics::RequestOutcome,
-    sessions::{
-        request_observer::{self, RequestObserver},
-        shared::Shared,
-    },
+    sessions::request_observer::{self, RequestObserver},
     telemetry::request::{self, RequestTelemetry},
 };
 
 /// Begins the telemetry of a request. Everything that the request's work calls can reach it.
-pub(in crate::sessions) fn begin(session: &Session, message: &Message) -> Arc<RequestTelemetry> {
+pub(in crate::sessions) fn begin(
+    session: &Session,
+    message: &Message,
+    begun: Instant,
+) -> Arc<RequestTelemetry> {
     RequestObserver {
         shared: &session.shared,
         caller: &session.caller,
@@ -24,7 +25,7 @@ pub(in crate::sessions) fn begin(session: &Session, message: &Message) -> Arc<Re
         version: session.version,
         transport: session.transport,
     }
-    .begin(message)
+    .begin(message, begun)
 }
 
 /// Notes the backend that the request goes to.
@@ -52,8 +53,8 @@ pub(in crate::sessions) fn note_backend(
 }
 
 /// Ends the telemetry of the current request.
-pub(super) fn end(shared: &Shared, outcome: RequestOutcome) {
-    request_observer::end_request(shared, outcome);
+pub(super) fn end(session: &Session, outcome: RequestOutcome) {
+    request_observer::end_request(&session.shared, &session.caller, outcome);
 }
 
 /// Discards the telemetry of the current request. The session has moved, and the request is

@@ -116,7 +116,7 @@ impl Session {
     pub fn request_finished(&self, method: Method, outcome: RequestOutcome, took: Duration) {
         self.shared.metrics.request_finished(method, outcome, self.transport, took.as_secs_f64());
         self.shared.metrics.tenant_request_finished(&self.tenant.id, outcome);
-        observation::end(&self.shared, outcome);
+        observation::end(self, outcome);
     }
 
     /// Cancels the request with this id, because the transport reports that its client does not
