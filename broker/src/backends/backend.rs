@@ -6,7 +6,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -21,7 +21,7 @@ use protocol::{
 use rules::{
     catalog::{BackendLists, OfferTable},
     gcra::Rate,
-    limits::{LATENCY_WEIGHT, TOOLS_METERED_MAX},
+    limits::{LATENCY_WEIGHT, LIST_ENTRIES_MAX, TOOLS_METERED_MAX},
     link_sharing::{LinkScope, WireKind},
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
 };
@@ -33,6 +33,7 @@ use super::{
     link::{Era, EraCache, Link, connection::Failure},
     pins::PinKeeper,
     policy::Policy,
+    principal_lists::PrincipalLists,
     resources::BackendResources,
     roots::BackendRoots,
 };
@@ -87,8 +88,12 @@ pub struct Backend {
     pub spec: BackendSpec,
     pub shared: Arc<Context>,
     pub(super) resources: Arc<BackendResources>,
-    /// Its last good lists.
+    /// Its last good lists, or what stands for them.
     pub lists: ArcSwapOption<BackendLists>,
+    /// Set while a tool stands for lists that no user has shown yet.
+    is_placeholder: AtomicBool,
+    /// Lists that each principal sees alone.
+    pub principal_lists: PrincipalLists,
     pub stop: CancellationToken,
     /// The eras of MCP that the backend supports, as far as known.
     pub era: EraCache,
@@ -185,6 +190,8 @@ impl Backend {
             shared,
             resources,
             lists: ArcSwapOption::empty(),
+            is_placeholder: AtomicBool::new(false),
+            principal_lists: PrincipalLists::default(),
             stop: CancellationToken::new(),
             era: EraCache::default(),
             param_headers: ArcSwap::default(),
@@ -256,8 +263,15 @@ impl Backend {
         self.param_headers.load().get(tool).cloned().unwrap_or_default()
     }
 
-    pub fn note_param_headers(&self, by_tool: HashMap<String, Vec<ParamHeader>>) {
-        self.param_headers.store(Arc::new(by_tool));
+    /// Stores the arguments that tools want repeated in headers. `is_all`: other tools want none.
+    pub fn note_param_headers(&self, by_tool: HashMap<String, Vec<ParamHeader>>, is_all: bool) {
+        let known = self.param_headers.load();
+        let mut next = match is_all || known.len() > LIST_ENTRIES_MAX {
+            true => HashMap::new(),
+            false => (**known).clone(),
+        };
+        next.extend(by_tool);
+        self.param_headers.store(Arc::new(next));
     }
 
     /// Requests a refresh of the lists.
@@ -274,15 +288,14 @@ impl Backend {
         let told = self.redactor.redact(failure);
         let leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
         // The log already has a line about an outage. Further attempts are not news.
-        let is_usual = matches!(failure, Failure::Unconnected { .. });
+        let is_usual = failure.is_of_user();
         if leaving || is_usual || self.state() != BackendState::Ready {
             tracing::debug!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
         } else {
             tracing::warn!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
         }
         // An account that one user did not connect is not a fault of a backend that works.
-        let of_user =
-            matches!(failure, Failure::Unconnected { .. }) && self.state() == BackendState::Ready;
+        let of_user = failure.is_of_user() && self.state() == BackendState::Ready;
         if !leaving && !of_user {
             self.status.lock().last_error = Some(told);
         }
@@ -347,6 +360,32 @@ impl Backend {
                 *state = BackendState::Connecting;
             }
             failed
+        });
+        self.refresh();
+    }
+
+    /// Shows a tool in the place of lists that no user has shown yet.
+    pub(super) fn show_placeholder(&self, lists: Option<BackendLists>) {
+        let Some(mut lists) = lists else { return };
+        self.is_placeholder.store(true, Ordering::Relaxed);
+        self.pins.mark(&mut lists);
+        self.lists.store(Some(Arc::new(lists)));
+    }
+
+    /// Notes that the lists are those of the backend.
+    pub(super) fn note_own_lists(&self) {
+        self.is_placeholder.store(false, Ordering::Relaxed);
+    }
+
+    /// Fetches the lists now, because a user came who can show them.
+    pub fn on_user(&self) {
+        let is_placeholder = self.is_placeholder.load(Ordering::Relaxed);
+        self.state.send_if_modified(|state| {
+            let was_without = is_placeholder || *state == BackendState::Failed;
+            if was_without {
+                *state = BackendState::Connecting;
+            }
+            was_without
         });
         self.refresh();
     }

@@ -27,6 +27,16 @@ pub struct ConnectionView {
     pub expires_at: Option<String>,
 }
 
+/// Result of a test of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ConnectionTestView {
+    /// Whether the backend accepted a handshake with the token of the principal.
+    pub ok: bool,
+    /// Why not: of the account, the authorization server or the backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
 /// A one-time address at which a person signs in to the connect page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConnectLinkView {
@@ -53,6 +63,21 @@ impl Control {
                 expires_at: stored.record.expires_at_us.map(moment),
             })
             .collect())
+    }
+
+    /// Tests the account of a principal at a backend.
+    pub async fn test_connection(
+        &self,
+        tenant: &TenantId,
+        principal: &str,
+        backend: &BackendId,
+    ) -> Result<ConnectionTestView, ControlError> {
+        self.user_tokens(tenant, backend)?;
+        let found = self.broker.tenant(tenant).and_then(|tenant| tenant.backend(backend));
+        let name = backend.to_string();
+        let found = found.ok_or(ControlError::NotFound { what: "backend", name })?;
+        let error = found.test_as(&PrincipalId::new(principal)).await.err();
+        Ok(ConnectionTestView { ok: error.is_none(), error })
     }
 
     /// Ends a connection here, and at its authorization server if that can revoke tokens.
