@@ -6,7 +6,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -32,6 +32,7 @@ use super::{
     backend_admission::BackendAdmission,
     link::{Era, EraCache, Link, connection::Failure},
     pins::PinKeeper,
+    placeholder::Placeholder,
     policy::Policy,
     principal_lists::PrincipalLists,
     resources::BackendResources,
@@ -41,7 +42,7 @@ use crate::{
     admission::rate_limiter::RateScope,
     config::{
         MessageWire,
-        spec::{BackendSpec, TenantLimits, TransportSpec},
+        spec::{BackendSpec, CatalogAuth, TenantLimits, TransportSpec},
     },
     context::Context,
     oauth::TokenSource,
@@ -90,8 +91,8 @@ pub struct Backend {
     pub(super) resources: Arc<BackendResources>,
     /// Its last good lists, or what stands for them.
     pub lists: ArcSwapOption<BackendLists>,
-    /// Set while a tool stands for lists that no user has shown yet.
-    is_placeholder: AtomicBool,
+    /// The tool that stands for lists which no user has shown yet.
+    pub placeholder: Placeholder,
     /// Lists that each principal sees alone.
     pub principal_lists: PrincipalLists,
     pub stop: CancellationToken,
@@ -173,6 +174,8 @@ impl Backend {
             Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
         let sources = TokenSource::of(&tenant, &id, &spec, shared.oauth_resources());
         let guard = BackendAdmission::new(&id, &spec, &shared);
+        let principal_lists =
+            PrincipalLists::new(spec.auth.catalog_auth == CatalogAuth::PerPrincipal);
         Arc::new(Self {
             meter,
             tools,
@@ -190,8 +193,8 @@ impl Backend {
             shared,
             resources,
             lists: ArcSwapOption::empty(),
-            is_placeholder: AtomicBool::new(false),
-            principal_lists: PrincipalLists::default(),
+            placeholder: Placeholder::default(),
+            principal_lists,
             stop: CancellationToken::new(),
             era: EraCache::default(),
             param_headers: ArcSwap::default(),
@@ -351,41 +354,16 @@ impl Backend {
         *self.state.borrow()
     }
 
-    /// Reconnects now. A failed backend returns to [`BackendState::Connecting`].
+    /// Reconnects now. A failed backend, and one whose lists no user has shown, returns to
+    /// [`BackendState::Connecting`].
     pub fn reconnect(&self) {
         self.era.forget();
         self.state.send_if_modified(|state| {
-            let failed = *state == BackendState::Failed;
+            let failed = *state == BackendState::Failed || self.placeholder.is_shown();
             if failed {
                 *state = BackendState::Connecting;
             }
             failed
-        });
-        self.refresh();
-    }
-
-    /// Shows a tool in the place of lists that no user has shown yet.
-    pub(super) fn show_placeholder(&self, lists: Option<BackendLists>) {
-        let Some(mut lists) = lists else { return };
-        self.is_placeholder.store(true, Ordering::Relaxed);
-        self.pins.mark(&mut lists);
-        self.lists.store(Some(Arc::new(lists)));
-    }
-
-    /// Notes that the lists are those of the backend.
-    pub(super) fn note_own_lists(&self) {
-        self.is_placeholder.store(false, Ordering::Relaxed);
-    }
-
-    /// Fetches the lists now, because a user came who can show them.
-    pub fn on_user(&self) {
-        let is_placeholder = self.is_placeholder.load(Ordering::Relaxed);
-        self.state.send_if_modified(|state| {
-            let was_without = is_placeholder || *state == BackendState::Failed;
-            if was_without {
-                *state = BackendState::Connecting;
-            }
-            was_without
         });
         self.refresh();
     }

@@ -34,13 +34,13 @@ use rules::{
 use super::{
     backend::{Backend, BackendState},
     catalog_owner::CatalogOwner,
-    fixed_lists,
     link::{
         Era, EraSupport, Link,
         connection::{Connection, Failure, WireSender},
     },
     prober,
 };
+use crate::oauth::TokenSource;
 
 /// Adds to new lists of a backend what a connection alone does not show.
 type CompleteLists = for<'a> fn(
@@ -52,9 +52,6 @@ type CompleteLists = for<'a> fn(
 /// Runs until the backend is removed. `complete` completes new lists.
 pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl CatalogOwner) {
     let link = backend.catalog_link();
-    if fixed_lists::run(&backend, &link, &owner).await {
-        return link.close().await;
-    }
     let work = async {
         let mut failures = 0;
         loop {
@@ -71,7 +68,9 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
                     }
                     let lack = [ErrorKind::ConnectionRequired, ErrorKind::TokenRequired];
                     if lack.contains(&refusal.kind) && backend.is_never_reached() {
-                        backend.show_placeholder(fixed_lists::placeholder(&backend));
+                        let accounts = backend.tokens.as_ref().and_then(TokenSource::user);
+                        let of = (&backend.id, accounts.is_some());
+                        backend.placeholder.show(of, &backend.pins, &backend.lists);
                         owner.publish();
                     }
                     mark_unreachable(&owner, &backend, &refusal);
@@ -169,7 +168,7 @@ async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>)
 
 fn publish_lists(owner: &impl CatalogOwner, backend: &Arc<Backend>, lists: BackendLists) {
     backend.pins.publish(&backend.lists, lists);
-    backend.note_own_lists();
+    backend.placeholder.hide();
     let first = backend.state() != BackendState::Ready;
     owner.publish();
     backend.set_state(BackendState::Ready);
@@ -248,7 +247,7 @@ impl Link {
     /// shared ones, the clients of the link get them.
     pub fn read_own_lists(self: &Arc<Self>, kinds: &[ListKind]) {
         let has_sessions = || self.clients().iter().any(|one| one.client_era() == Era::Sessions);
-        if self.backend.has_principal_lists() {
+        if self.backend.principal_lists.is_on() {
             return self.principal_lists_changed();
         }
         if self.is_catalog() || !has_sessions() || !self.lists.want(kinds) {

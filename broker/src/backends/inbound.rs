@@ -259,7 +259,7 @@ fn notification(
         // It reads what is there and ends.
         _ if link.is_probe() => {}
         Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => {
-            if !link.backend.has_principal_lists() {
+            if !link.backend.principal_lists.is_on() {
                 link.backend.refresh();
             }
             link.read_own_lists(changed_lists(message.method));

@@ -10,41 +10,28 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicUsize},
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
-use protocol::{
-    capabilities::ClientCapabilities,
-    error::{ErrorKind, Refusal},
-    ids::{BackendId, PrincipalId},
-};
+use protocol::{error::Refusal, ids::PrincipalId};
 use rules::{
     catalog::{BackendLists, ListKind},
-    limits::{
-        REFRESH_INTERVAL_MIN,
-        oauth::{
-            GRANT_CACHED_MAX, PRINCIPAL_LISTS_AGE_MAX, PRINCIPAL_LISTS_READ_MAX,
-            PRINCIPAL_LISTS_RETRY,
-        },
-    },
-    link_sharing::LinkScope,
+    limits::oauth::{GRANT_CACHED_MAX, PRINCIPAL_LISTS_READ_MAX},
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    backend::{Backend, BackendState, links::CATALOG_CAPABILITIES},
-    catalog_refresh::{self, FetchedLists},
-    link::{Era, Link},
     link_lists::{HeldBytes, next_number},
     policy::Policy,
 };
-use crate::config::spec::CatalogAuth;
 
 /// Lists of one backend, by principal.
 #[derive(Debug)]
 pub struct PrincipalLists {
+    /// Whether each principal has lists of its own.
+    is_on: bool,
     known: Mutex<HashMap<PrincipalId, KnownLists>>,
     /// Lists by their content.
     by_content: Mutex<HashMap<Vec<u8>, Weak<PrincipalView>>>,
@@ -66,52 +53,65 @@ pub struct PrincipalView {
 #[derive(Debug, Default)]
 struct KnownLists {
     view: Option<Arc<PrincipalView>>,
-    read: Option<ReadOutcome>,
+    read: Option<PrincipalRead>,
     /// Number of times that the lists became due.
     changes: u64,
     /// Puts the reads of the principal in order. It holds no data.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
+/// A read of a principal's lists that is over.
 #[derive(Debug, Clone, Copy)]
-struct ReadOutcome {
-    at: Instant,
+pub(super) struct PrincipalRead {
+    pub(super) at: Instant,
     /// Time after which the lists are read again.
-    good_for: Duration,
+    pub(super) good_for: Duration,
     /// Whether they are those that clients with sessions get.
-    for_sessions: bool,
-    is_failure: bool,
+    pub(super) for_sessions: bool,
+    pub(super) is_failure: bool,
+}
+
+/// Reason why a principal's lists cannot be read.
+pub(super) struct ReadFailure {
+    pub(super) refusal: Refusal,
+    /// Whether the backend is unreachable or unhealthy.
+    pub(super) is_the_backends: bool,
 }
 
 /// Lists of one principal as they were read.
 pub struct ReadLists {
-    lists: Result<BackendLists, ReadFailure>,
-    outcome: ReadOutcome,
+    pub(super) lists: Result<BackendLists, ReadFailure>,
+    pub(super) read: PrincipalRead,
     /// Number of changes before the read.
-    changes: u64,
+    pub(super) changes: u64,
 }
 
-/// Reason why a principal's lists cannot be read.
-struct ReadFailure {
-    refusal: Refusal,
-    /// Whether the backend is unreachable or unhealthy.
-    is_the_backends: bool,
-}
-
-impl Default for PrincipalLists {
-    fn default() -> Self {
+impl PrincipalLists {
+    pub(super) fn new(is_on: bool) -> Self {
         Self {
+            is_on,
             known: Mutex::default(),
             by_content: Mutex::default(),
             reads: Semaphore::new(PRINCIPAL_LISTS_READ_MAX),
         }
     }
-}
 
-impl PrincipalLists {
+    /// Returns whether each principal has lists of its own.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
     /// Returns the lists of a principal, if they were read.
     pub fn of(&self, principal: &PrincipalId) -> Option<Arc<PrincipalView>> {
+        if !self.is_on {
+            return None;
+        }
         self.known.lock().get(principal)?.view.clone()
+    }
+
+    /// Waits for the permit of a read.
+    pub(super) async fn permit(&self) -> Option<SemaphorePermit<'_>> {
+        self.reads.acquire().await.ok()
     }
 
     /// Returns whether the lists of a principal have to be read. `wants_sessions`: clients with
@@ -153,16 +153,65 @@ impl PrincipalLists {
         self.known.lock().values_mut().for_each(KnownLists::expire);
     }
 
-    fn changes_of(&self, principal: &PrincipalId) -> u64 {
+    pub(super) fn changes_of(&self, principal: &PrincipalId) -> u64 {
         self.known.lock().get(principal).map_or(0, |known| known.changes)
     }
 
-    fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
+    pub(super) fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
         let mut known = self.known.lock();
         if known.len() >= GRANT_CACHED_MAX && !known.contains_key(principal) {
             known.retain(|_, known| Arc::strong_count(&known.turn) > 1);
         }
         known.entry(principal.clone()).or_default().turn.clone()
+    }
+
+    /// Notes a read of a principal's lists. Returns whether the principal sees other ones now. `None`
+    /// as view: those that are known stay.
+    pub(super) fn note(
+        &self,
+        principal: &PrincipalId,
+        (read, changes): (PrincipalRead, u64),
+        view: Option<Arc<PrincipalView>>,
+    ) -> bool {
+        let mut known = self.known.lock();
+        let known = known.entry(principal.clone()).or_default();
+        let is_changed = known.changes != changes;
+        let good_for = if is_changed { Duration::ZERO } else { read.good_for };
+        known.read = Some(PrincipalRead { good_for, ..read });
+        let Some(view) = view else { return false };
+        let before = known.view.replace(view.clone());
+        before.is_none_or(|before| before.number != view.number)
+    }
+
+    /// Replaces the view of every principal.
+    pub(super) fn replace_views(
+        &self,
+        with: impl Fn(&PrincipalView) -> Option<Arc<PrincipalView>>,
+    ) {
+        for known in self.known.lock().values_mut() {
+            known.view = known.view.as_ref().and_then(|view| with(view));
+        }
+    }
+
+    /// Returns the view of these lists. Equal lists share one. `None`: they find no room.
+    pub(super) fn view_of(
+        &self,
+        lists: BackendLists,
+        total: &Arc<AtomicUsize>,
+        policy: impl FnOnce() -> Arc<Policy>,
+    ) -> Option<Arc<PrincipalView>> {
+        let content = content_of(&lists);
+        let mut by_content = self.by_content.lock();
+        if let Some(view) = by_content.get(&content).and_then(Weak::upgrade) {
+            return Some(view);
+        }
+        by_content.retain(|_, view| view.strong_count() > 0);
+        let held = HeldBytes::take(total, bytes_of(&lists))?;
+        let lists = Arc::new(lists);
+        let view = PrincipalView { number: next_number(), lists, policy: policy(), _held: held };
+        let view = Arc::new(view);
+        by_content.insert(content, Arc::downgrade(&view));
+        Some(view)
     }
 }
 
@@ -175,187 +224,10 @@ impl KnownLists {
     }
 }
 
-impl Backend {
-    /// Returns whether each principal has lists of its own here.
-    pub fn has_principal_lists(&self) -> bool {
-        self.spec.auth.catalog_auth == CatalogAuth::PerPrincipal
-    }
-
-    /// Returns the lists as a principal sees them.
-    pub fn lists_of(&self, principal: &PrincipalId) -> Option<Arc<BackendLists>> {
-        match self.principal_view(principal) {
-            Some(view) => Some(view.lists.clone()),
-            None => self.lists.load_full(),
-        }
-    }
-
-    /// Returns what a principal alone sees, if it was read.
-    pub fn principal_view(&self, principal: &PrincipalId) -> Option<Arc<PrincipalView>> {
-        self.has_principal_lists().then(|| self.principal_lists.of(principal)).flatten()
-    }
-
-    /// Returns whether the lists of a principal have to be read.
-    pub fn wants_lists_of(&self, principal: &PrincipalId) -> bool {
-        self.has_principal_lists() && self.principal_lists.is_due(principal, self.wants_sessions())
-    }
-
-    fn wants_sessions(&self) -> bool {
-        self.era.sessions_wanted() && self.era.may_know_sessions(self.spec.protocol)
-    }
-
-    /// Reads the lists of a principal as long as they are due, and hands them to `store`, which must
-    /// call [`Backend::store_lists_of`]. One read of a principal runs at a time. `others` returns the
-    /// lists of the tenant's other backends.
-    pub async fn read_lists_of(
-        self: &Arc<Self>,
-        principal: &PrincipalId,
-        others: impl Fn() -> Vec<(BackendId, Arc<BackendLists>)>,
-        store: impl Fn(ReadLists),
-    ) {
-        let turn = self.principal_lists.turn(principal);
-        let _turn = turn.lock().await;
-        while self.wants_lists_of(principal) && !self.stop.is_cancelled() {
-            let read = tokio::select! {
-                read = self.read_due(principal, &others) => read,
-                () = self.stop.cancelled() => return,
-            };
-            let changes = read.changes;
-            store(read);
-            if self.principal_lists.changes_of(principal) == changes {
-                return;
-            }
-            // Changes come in bursts.
-            tokio::time::sleep(REFRESH_INTERVAL_MIN).await;
-        }
-    }
-
-    async fn read_due(
-        self: &Arc<Self>,
-        principal: &PrincipalId,
-        others: impl Fn() -> Vec<(BackendId, Arc<BackendLists>)>,
-    ) -> ReadLists {
-        let _permit = self.principal_lists.reads.acquire().await;
-        let changes = self.principal_lists.changes_of(principal);
-        let (at, for_sessions) = (Instant::now(), self.wants_sessions());
-        let (lists, good_for) = match read_once(self, principal).await {
-            Ok(FetchedLists { lists, definitions, ttl }) => {
-                let lists = self.pins.admit_of_principal(lists, definitions, others).await;
-                let kept_for = ttl.unwrap_or(PRINCIPAL_LISTS_AGE_MAX);
-                (Ok(lists), kept_for.clamp(PRINCIPAL_LISTS_RETRY, PRINCIPAL_LISTS_AGE_MAX))
-            }
-            Err(failure) => (Err(failure), PRINCIPAL_LISTS_RETRY),
-        };
-        let is_failure = matches!(&lists, Err(failure) if !failure.is_of_user());
-        let outcome = ReadOutcome { at, good_for, for_sessions, is_failure };
-        ReadLists { lists, outcome, changes }
-    }
-
-    /// Stores the lists of a principal. Returns whether it sees other ones now.
-    pub fn store_lists_of(&self, principal: &PrincipalId, read: ReadLists) -> bool {
-        let view = match read.lists {
-            Ok(lists) => {
-                self.set_state(BackendState::Ready);
-                self.view_of(lists)
-            }
-            Err(failure) => {
-                if failure.is_the_backends {
-                    self.set_unreachable(BackendState::Degraded, &failure.refusal);
-                }
-                None
-            }
-        };
-        let mut known = self.principal_lists.known.lock();
-        let known = known.entry(principal.clone()).or_default();
-        known.read = Some(read.outcome);
-        if let Some(outcome) = known.read.as_mut().filter(|_| known.changes != read.changes) {
-            outcome.good_for = Duration::ZERO;
-        }
-        let Some(view) = view else { return false };
-        let before = known.view.replace(view.clone());
-        before.is_none_or(|before| before.number != view.number)
-    }
-
-    /// Marks what the pins hold by now in the lists of all principals.
-    pub fn remark_principal_lists(&self) {
-        for known in self.principal_lists.known.lock().values_mut() {
-            if let Some(view) = &known.view {
-                known.view = self.view_of((*view.lists).clone());
-            }
-        }
-    }
-
-    /// Returns the view of these lists. Equal lists share one. `None`: they find no room.
-    fn view_of(&self, mut lists: BackendLists) -> Option<Arc<PrincipalView>> {
-        self.pins.mark(&mut lists);
-        let content = content_of(&lists);
-        let mut by_content = self.principal_lists.by_content.lock();
-        if let Some(view) = by_content.get(&content).and_then(Weak::upgrade) {
-            return Some(view);
-        }
-        by_content.retain(|_, view| view.strong_count() > 0);
-        let Some(held) = HeldBytes::take(&self.shared.own_lists_bytes, bytes_of(&lists)) else {
-            tracing::warn!(backend = %self.id, "the lists of a principal find no room, it sees none of them");
-            return None;
-        };
-        let view = Arc::new(PrincipalView {
-            number: next_number(),
-            lists: Arc::new(lists),
-            policy: Policy::of(&self.tenant, &self.id, &self.spec, &self.shared, &self.resources),
-            _held: held,
-        });
-        by_content.insert(content, Arc::downgrade(&view));
-        Some(view)
-    }
-}
-
-impl Backend {
-    /// Opens and closes a connection with the token of the principal. The error is for operators.
-    pub async fn test_as(self: &Arc<Self>, principal: &PrincipalId) -> Result<(), String> {
-        let link = reader_of(self, principal);
-        let connection = link.open_probe().await;
-        let connection = connection.map_err(|failure| self.redactor.redact(&failure))?;
-        link.shut();
-        connection.close().await;
-        Ok(())
-    }
-}
-
-/// Returns a new link that reads the lists once, with the token of the principal.
-fn reader_of(backend: &Arc<Backend>, principal: &PrincipalId) -> Arc<Link> {
-    let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
-        .unwrap_or_else(|_| ClientCapabilities::none());
-    let place = (LinkScope::Probe, Some(principal.clone()));
-    Link::new(backend.clone(), place, declared, Era::Sessions)
-}
-
-impl ReadFailure {
-    /// Returns whether the principal lacks an account or a token.
-    fn is_of_user(&self) -> bool {
-        [ErrorKind::ConnectionRequired, ErrorKind::TokenRequired].contains(&self.refusal.kind)
-    }
-}
-
-/// Reads the lists with the token of the principal.
-async fn read_once(
-    backend: &Arc<Backend>,
-    principal: &PrincipalId,
-) -> Result<FetchedLists, ReadFailure> {
-    let link = reader_of(backend, principal);
-    let connection = link.open_probe().await.map_err(|failure| ReadFailure {
-        is_the_backends: failure.is_the_backends(),
-        refusal: backend.refusal(&failure),
-    })?;
-    let lists = catalog_refresh::fetch(&link, &connection).await;
-    link.shut(); // what ends now ends in order
-    connection.close().await;
-    lists.map_err(|refusal| {
-        let failure = ReadFailure { refusal, is_the_backends: false };
-        ReadFailure { is_the_backends: !failure.is_of_user(), ..failure }
-    })
-}
-
 fn content_of(lists: &BackendLists) -> Vec<u8> {
     let mut content = lists.server.capabilities.raw().to_vec();
+    content.extend_from_slice(&lists.server.server_info);
+    content.extend(lists.server.version.as_str().bytes());
     content.extend(lists.server.instructions.as_deref().unwrap_or_default().as_bytes());
     content.extend([0, u8::from(lists.held.unlisted), u8::from(lists.held.instructions)]);
     for kind in ListKind::ALL {

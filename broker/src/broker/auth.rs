@@ -107,7 +107,7 @@ impl Broker {
         if !backends.is_empty() && self.shared.subjects.note(of, token) {
             backends.iter().for_each(|one| one.principal_lists.expire_of(&caller.principal));
             backends.retain(|backend| backend.state() != BackendState::Ready);
-            backends.iter().for_each(|backend| backend.on_user());
+            backends.iter().for_each(|backend| backend.reconnect());
         }
     }
 

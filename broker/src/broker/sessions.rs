@@ -28,7 +28,7 @@ use rules::{
 use super::{Broker, unknown_backend, unknown_toolset};
 use crate::{
     auth::Caller,
-    backends::{backend::BackendState, link::Era},
+    backends::{backend::BackendState, link::Era, principal_reads},
     metrics::Side,
     oauth::TokenSource,
     session_location::no_session,
@@ -50,11 +50,13 @@ impl Broker {
         if let Some(accounts) = home.tokens.as_ref().and_then(TokenSource::user) {
             accounts.forget(principal);
         }
-        if home.has_principal_lists() {
+        if home.principal_lists.is_on() {
             home.principal_lists.expire_of(principal);
             tenant.read_lists_of(&Endpoint::Single(backend.clone()), principal);
+        } else if home.placeholder.is_shown() {
+            home.reconnect(); // its lists are unknown so far
         } else {
-            home.on_user(); // its lists may be unknown so far
+            home.refresh();
         }
         for session in tenant.sessions_of(principal) {
             questions::complete_connection(&session, backend);
@@ -221,7 +223,7 @@ impl Broker {
                 backend.wait_first_attempt_for(era, backend.timeouts().control).await;
                 let within = backend.timeouts().control;
                 tenant.wait_for_lists_of(endpoint, &subject.principal, within).await;
-                let lists = backend.lists_of(&subject.principal);
+                let lists = principal_reads::lists_of(&backend, &subject.principal);
                 let down = || {
                     Refusal::new(
                         ErrorKind::BackendUnavailable,

@@ -556,7 +556,7 @@ mod tests {
             ),
             (client(json!({"catalog_auth": "service"})), "auth.catalog_auth: belongs"),
             (client(json!({"catalog_auth": "per_principal"})), "auth.catalog_auth: belongs"),
-            (user(json!({"catalog_auth": "nobody"})), "auth.catalog_auth: "),
+            (user(json!({"catalog_auth": "unknown"})), "auth.catalog_auth: "),
             (user(json!({"catalog_auth": "declared"})), "auth.catalog: is missing"),
             (user(json!({"catalog": {}})), "auth.catalog: belongs"),
             (

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::{Control, ControlError, resource_views::moment};
 use crate::{
     auth::is_printable,
+    backends::principal_reads,
     config::FieldError,
     oauth::{Connections, OauthError, UserTokens},
 };
@@ -76,7 +77,7 @@ impl Control {
         let found = self.broker.tenant(tenant).and_then(|tenant| tenant.backend(backend));
         let name = backend.to_string();
         let found = found.ok_or(ControlError::NotFound { what: "backend", name })?;
-        let error = found.test_as(&PrincipalId::new(principal)).await.err();
+        let error = principal_reads::test(&found, &PrincipalId::new(principal)).await.err();
         Ok(ConnectionTestView { ok: error.is_none(), error })
     }
 

@@ -374,7 +374,7 @@ fn unreached_backends(session: &Session, refusal: &Refusal) -> Vec<Arc<Backend>>
     let subject = session.subject();
     // A hidden backend must not show by its state.
     let may_list_it = |backend: &Arc<Backend>| {
-        let is_unread = backend.has_principal_lists()
+        let is_unread = backend.principal_lists.is_on()
             && backend.principal_lists.is_failed(&session.caller.principal);
         (backend.is_never_reached() || is_unread)
             && session.tenant.may_use_backend(&subject, &backend.id)
@@ -437,7 +437,7 @@ fn check_policy(
         _ => return Ok(None),
     };
     let arguments = plan.arguments.clone();
-    match backend.principal_view(principal) {
+    match backend.principal_lists.of(principal) {
         Some(view) => {
             view.policy.admits(&plan.names, message, arguments, || Some(view.lists.clone()))
         }

@@ -42,6 +42,8 @@ pub struct TenantCatalog {
     own: SessionCatalogs,
     /// Backends that show lists of its own to each principal.
     of_principals: Vec<Arc<Backend>>,
+    /// Backends for whose lists a tool stands.
+    without_user: Vec<Arc<Backend>>,
     toolsets: Arc<Toolsets>,
     /// The snapshots of the toolsets' endpoints.
     at_toolsets: BTreeMap<ToolsetId, OnceLock<Arc<TenantCatalog>>>,
@@ -99,15 +101,34 @@ impl TenantCatalog {
             CatalogWeight,
         ));
         let (at_toolsets, nothing) = (BTreeMap::new(), OnceLock::new());
-        let of_principals = Vec::new();
-        Self { full, access, policy, own, of_principals, toolsets, at_toolsets, nothing }
+        let (of_principals, without_user) = (Vec::new(), Vec::new());
+        Self {
+            full,
+            access,
+            policy,
+            own,
+            of_principals,
+            without_user,
+            toolsets,
+            at_toolsets,
+            nothing,
+        }
     }
 
     /// Returns the snapshot for a tenant with these backends.
     pub fn for_backends(self, backends: &[Arc<Backend>]) -> Self {
-        let of_principals =
-            backends.iter().filter(|one| one.has_principal_lists()).cloned().collect();
-        Self { of_principals, ..self }
+        let of_principals = backends.iter().filter(|one| one.principal_lists.is_on()).cloned();
+        let without_user = backends.iter().filter(|one| one.placeholder.is_shown()).cloned();
+        Self {
+            of_principals: of_principals.collect(),
+            without_user: without_user.collect(),
+            ..self
+        }
+    }
+
+    /// Returns the backends for whose lists a tool stands.
+    pub fn without_user(&self) -> &[Arc<Backend>] {
+        &self.without_user
     }
 
     /// Returns whether each principal has a snapshot of its own.
@@ -117,7 +138,7 @@ impl TenantCatalog {
 
     /// Returns the numbers of the lists that a principal sees alone.
     pub fn numbers_of(&self, principal: &PrincipalId) -> Vec<u64> {
-        let views = self.of_principals.iter().filter_map(|one| one.principal_view(principal));
+        let views = self.of_principals.iter().filter_map(|one| one.principal_lists.of(principal));
         views.map(|view| view.number).collect()
     }
 
@@ -127,7 +148,7 @@ impl TenantCatalog {
             return self.clone();
         }
         let seen = |one: &Arc<Backend>| {
-            let view = one.principal_view(principal)?;
+            let view = one.principal_lists.of(principal)?;
             self.full.backends.contains_key(&one.id).then(|| (one.id.clone(), view))
         };
         let views: Vec<_> = self.of_principals.iter().filter_map(seen).collect();

@@ -16,7 +16,7 @@ use rules::{
 use tokio::task::JoinHandle;
 
 use super::{tenant::Tenant, tenant_access::TenantCatalog};
-use crate::backends::{backend::Backend, principal_lists::ReadLists};
+use crate::backends::{backend::Backend, principal_lists::ReadLists, principal_reads};
 
 impl Tenant {
     /// Notifies every session whose lists differ now.
@@ -55,7 +55,17 @@ impl Tenant {
         principal: &PrincipalId,
         within: Duration,
     ) {
+        // A user has come who can show them.
+        for backend in self.catalog().without_user() {
+            let is_elsewhere = matches!(endpoint, Endpoint::Single(id) if *id != backend.id);
+            if !is_elsewhere {
+                backend.wait_first_attempt(within).await;
+            }
+        }
         let first = self.read_lists_of(endpoint, principal);
+        if first.is_empty() {
+            return;
+        }
         let _in_time = tokio::time::timeout(within, join_all(first)).await;
     }
 
@@ -70,7 +80,7 @@ impl Tenant {
             return Vec::new();
         }
         let backends = self.backends_at(endpoint).into_iter();
-        let due = backends.filter(|backend| backend.wants_lists_of(principal));
+        let due = backends.filter(|backend| principal_reads::is_due(backend, principal));
         due.filter_map(|backend| {
             let is_first = backend.principal_lists.is_unread(principal);
             // A client that does not wait needs no second read behind the one that runs.
@@ -80,7 +90,8 @@ impl Tenant {
             let (tenant, principal) = (self.clone(), principal.clone());
             let read = self.shared.running.spawn(async move {
                 let store = |read| tenant.store_lists_of(&backend, &principal, read);
-                backend.read_lists_of(&principal, || tenant.lists_beside(&backend.id), store).await;
+                let others = || tenant.lists_beside(&backend.id);
+                principal_reads::read(&backend, &principal, others, store).await;
             });
             is_first.then_some(read)
         })
@@ -103,7 +114,7 @@ impl Tenant {
     fn store_lists_of(&self, backend: &Backend, principal: &PrincipalId, read: ReadLists) {
         let _order = self.publishing.lock();
         let before = self.catalog().of(principal);
-        if backend.store_lists_of(principal, read) {
+        if principal_reads::store(backend, principal, read) {
             self.announce_to(principal, &before);
         }
     }
@@ -114,7 +125,7 @@ impl Tenant {
         let catalog = self.catalog();
         let here = self.principals_here().into_iter();
         let before: Vec<_> = here.map(|one| (catalog.of(&one), one)).collect();
-        backend.remark_principal_lists();
+        principal_reads::remark(backend);
         before.iter().for_each(|(before, principal)| self.announce_to(principal, before));
     }
 

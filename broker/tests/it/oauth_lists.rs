@@ -113,6 +113,7 @@ async fn lists_of_one_user_never_show_to_another() {
 
     // After a restart the lists are read again, each with the token of its user.
     drop(told);
+    broker.kill().await;
     broker.restart().await;
     sees(&clients[0], &["b__shared", "b__new-of-ann"]).await;
     sees(&clients[1], &["b__shared", "b__new-of-bob"]).await;
@@ -231,6 +232,7 @@ async fn an_operator_declares_the_lists_and_the_backend_is_not_asked() {
     let mut spec = world.spec();
     spec["auth"]["catalog_auth"] = json!("declared");
     spec["auth"]["catalog"] = declared();
+    spec["tools"] = json!({"validate_arguments": true});
     broker.admin().put_ready_backend("default", "b", &spec).await;
     let view = broker.admin().backend("default", "b").await;
     assert_eq!((&view["tools"], &view["prompts"]), (&json!(1), &json!(1)), "{view}");
@@ -249,6 +251,7 @@ async fn an_operator_declares_the_lists_and_the_backend_is_not_asked() {
     let told = client.result("tools/call", params.clone()).await;
     assert!(told.to_string().contains("/connect/b"), "{told}");
     assert_eq!(world.backend.recorded_of("tools/list").len(), 0);
+    broker.kill().await;
     broker.restart().await;
     let client = check(&broker).await;
     assert_eq!(Browser::new(&broker).connect().await, 200);

@@ -56,7 +56,7 @@ async fn run(broker: BrokerBuilder) -> Run {
         .admin_token("operator-of-tests")
         .config(issuer.config("default", json!({"exchange": true})))
         .config(json!({
-            "telemetry": {"traces": {"endpoint": collector.endpoint()}, "log": {"level": "debug"}},
+            "telemetry": {"traces": {"endpoint": collector.endpoint()}, "log": "debug"},
             "audit": {"calls": "arguments"},
         }))
         .start()

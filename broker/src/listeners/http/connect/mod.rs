@@ -82,9 +82,7 @@ pub(super) async fn handle<B: RequestBody>(
         (HttpMethod::GET, CLIENT_METADATA_PATH) => {
             response::json(StatusCode::OK, client_metadata(&base, None).to_string().into())
         }
-        (HttpMethod::GET, path) if tenant_of_metadata(path).is_some() => {
-            visit.client_with_keys(path)
-        }
+        (HttpMethod::GET, path) if path.starts_with(OAUTH) => visit.client_with_keys(path),
         (HttpMethod::GET, KEY_SET_PATH) => visit.key_set().await,
         (HttpMethod::GET, CALLBACK_PATH) => visit.callback().await,
         (_, CALLBACK_PATH | CLIENT_METADATA_PATH | KEY_SET_PATH) => not_allowed(),
