@@ -45,7 +45,10 @@ use crate::{
         AuthError, AuthSettings, AuthenticatedCaller, Caller, CertificateThumbprint, Keyring,
         KeyringVersion, Keys, PresentedCertificate, RemotePeer, TokenVerifier,
     },
-    backends::{backend::Backend, capability_probe, catalog_refresh, resources::BackendResources},
+    backends::{
+        backend::Backend, capability_probe, catalog_refresh, fixed_lists,
+        resources::BackendResources,
+    },
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
@@ -191,8 +194,12 @@ impl Broker {
             }
         }
         let owner = Arc::downgrade(&tenant);
-        let refresh = catalog_refresh::run(backend, capability_probe::complete, owner);
-        self.shared.running.spawn(refresh);
+        let running = &self.shared.running;
+        if fixed_lists::is_for(&backend) {
+            running.spawn(fixed_lists::run(backend, owner));
+        } else {
+            running.spawn(catalog_refresh::run(backend, capability_probe::complete, owner));
+        }
     }
 
     pub fn remove_backend(self: &Arc<Self>, tenant: &TenantId, id: &BackendId) -> bool {

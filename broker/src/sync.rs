@@ -9,7 +9,7 @@
 //! 2. a tenant's sessions
 //! 3. a session's state
 //! 4. a tenant's backends
-//! 5. a backend's status, then its links
+//! 5. a backend's status, then its links, or the lists of its principals
 //! 6. a link's users
 //! 7. a stream's log
 //! 8. a link's subscriptions

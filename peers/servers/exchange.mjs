@@ -4,8 +4,9 @@
 //   NODE_MODULES=$P/node/node_modules $P/node/node_modules/.bin/node peers/servers/exchange.mjs ISSUER
 //
 // The client `broker` (secret: `secret-of-broker`) exchanges access tokens of ISSUER, whose signature is checked with the keys that
-// ISSUER publishes. The token that it gets is for the user of that token. GET /tokens answers with the user, the client and the
-// resource of each token that was issued, which is how a backend of tests asks about a token.
+// ISSUER publishes. The token that it gets is for the user of that token. An `actor_token` must be one that the client got with its
+// credentials (client_credentials), and makes the token one of that actor. GET /tokens answers with the user, the client, the actor
+// and the resource of each token that was issued, which is how a backend of tests asks about a token.
 
 import { createPublicKey, verify } from 'node:crypto';
 import { createServer } from 'node:http';
@@ -19,7 +20,7 @@ const { AuthorizationServer, DateInterval, OAuthException } = await import(
 const [issuerOfSubjects] = process.argv.slice(2);
 const GRANT = 'urn:ietf:params:oauth:grant-type:token-exchange';
 const ACCESS_TOKEN = 'urn:ietf:params:oauth:token-type:access_token';
-const broker = { id: 'broker', name: 'broker', secret: 'secret-of-broker', redirectUris: [], allowedGrants: [GRANT], scopes: [] };
+const broker = { id: 'broker', name: 'broker', secret: 'secret-of-broker', redirectUris: [], allowedGrants: [GRANT, 'client_credentials'], scopes: [] };
 const scopes = [{ name: 'mcp:read' }, { name: 'mcp:write' }];
 const tokens = {};
 
@@ -62,9 +63,12 @@ const scopeStore = {
   finalize: async (wanted) => wanted,
 };
 const authorization = new AuthorizationServer(clients, issued, scopeStore, 'a key of tests that is not a secret at all');
+authorization.enableGrantType('client_credentials');
 authorization.enableGrantType({
   grant: GRANT,
-  processTokenExchange: async ({ resource, subjectToken, subjectTokenType, requestedTokenType }) => {
+  processTokenExchange: async ({ resource, subjectToken, subjectTokenType, requestedTokenType, actorToken, actorTokenType }) => {
+    if (actorToken && !(actorTokenType === ACCESS_TOKEN && tokens[actorToken]?.user === undefined && tokens[actorToken]))
+      throw OAuthException.badRequest('actor_token');
     if (subjectTokenType !== ACCESS_TOKEN || requestedTokenType !== ACCESS_TOKEN) throw OAuthException.badRequest('token type');
     const { sub } = await claimsOf(subjectToken);
     return { id: sub, resource };
@@ -83,8 +87,10 @@ async function token(request) {
   const asked = { headers: request.headers, query: {}, body };
   try {
     const { status, body: answer } = await authorization.respondToAccessTokenRequest(asked);
-    const { sub } = await claimsOf(body.subject_token);
-    tokens[answer.access_token] = { user: sub, client: broker.id, resource: body.resource };
+    const of = { client: broker.id, resource: body.resource };
+    if (body.grant_type === GRANT) of.user = (await claimsOf(body.subject_token)).sub;
+    if (body.actor_token) of.act = { sub: tokens[body.actor_token].client };
+    tokens[answer.access_token] = of;
     return [status, answer];
   } catch (error) {
     return [error.status ?? 500, { error: error.errorType ?? 'server_error' }];
@@ -93,7 +99,7 @@ async function token(request) {
 
 const server = createServer(async (request, response) => {
   const issuer = `http://127.0.0.1:${server.address().port}`;
-  const metadata = { issuer, token_endpoint: `${issuer}/token`, grant_types_supported: [GRANT] };
+  const metadata = { issuer, token_endpoint: `${issuer}/token`, grant_types_supported: [GRANT, 'client_credentials'] };
   const answers = {
     '/.well-known/oauth-authorization-server': async () => [200, metadata],
     '/token': () => token(request),

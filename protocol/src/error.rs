@@ -108,6 +108,7 @@ error_kinds! {
     MethodNotAllowed "method_not_allowed" -32600, 405, None, FINAL, "This path does not support the HTTP method";
     BackendUnavailable "backend_unavailable" 1008, 200, Some(1008), RETRY, "The broker cannot reach the backend; it sent nothing";
     ConnectionRequired "connection_required" -32042, 200, None, FINAL, "The user must connect an account at the backend first; `data.elicitations` has the address (MCP 2025-11-25, Elicitation)";
+    TokenRequired "token_required" 1005, 200, Some(1005), FINAL, "The backend needs an access token of the caller that the broker may exchange, and no caller of the principal brought one";
     BackendProtocolError "backend_protocol_error" 1009, 200, Some(1009), FINAL, "The answer of the backend is not MCP";
     OutcomeUnknown "outcome_unknown" 1009, 200, Some(1009), FINAL, "The backend, or the database that stores the task, did not answer: the request may or may not have an effect";
     Timeout "timeout" 1069, 200, Some(1069), FINAL, "No answer came before the deadline";

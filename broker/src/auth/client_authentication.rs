@@ -91,6 +91,14 @@ impl ClientAuthentication {
         Some(request)
     }
 
+    /// Returns a signed assertion that names the client. `None`: the client has no key.
+    pub fn own_assertion(&self, issuer: &str) -> Option<String> {
+        match &self.credential {
+            ClientCredential::Key { key, key_id } => self.assertion(issuer, key, key_id.as_deref()),
+            _ => None,
+        }
+    }
+
     /// Returns a signed client assertion (RFC 7523, 2.2 and 3).
     fn assertion(&self, issuer: &str, key: &ClientKey, key_id: Option<&str>) -> Option<String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();

@@ -21,7 +21,7 @@ use protocol::{
 use rules::{
     catalog::{BackendLists, OfferTable},
     gcra::Rate,
-    limits::{LATENCY_WEIGHT, TOOLS_METERED_MAX},
+    limits::{LATENCY_WEIGHT, LIST_ENTRIES_MAX, TOOLS_METERED_MAX},
     link_sharing::{LinkScope, WireKind},
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
 };
@@ -32,7 +32,9 @@ use super::{
     backend_admission::BackendAdmission,
     link::{Era, EraCache, Link, connection::Failure},
     pins::PinKeeper,
+    placeholder::Placeholder,
     policy::Policy,
+    principal_lists::PrincipalLists,
     resources::BackendResources,
     roots::BackendRoots,
 };
@@ -40,7 +42,7 @@ use crate::{
     admission::rate_limiter::RateScope,
     config::{
         MessageWire,
-        spec::{BackendSpec, TenantLimits, TransportSpec},
+        spec::{BackendSpec, CatalogAuth, TenantLimits, TransportSpec},
     },
     context::Context,
     oauth::TokenSource,
@@ -87,8 +89,12 @@ pub struct Backend {
     pub spec: BackendSpec,
     pub shared: Arc<Context>,
     pub(super) resources: Arc<BackendResources>,
-    /// Its last good lists.
+    /// Its last good lists, or what stands for them.
     pub lists: ArcSwapOption<BackendLists>,
+    /// The tool that stands for lists which no user has shown yet.
+    pub placeholder: Placeholder,
+    /// Lists that each principal sees alone.
+    pub principal_lists: PrincipalLists,
     pub stop: CancellationToken,
     /// The eras of MCP that the backend supports, as far as known.
     pub era: EraCache,
@@ -168,6 +174,8 @@ impl Backend {
             Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
         let sources = TokenSource::of(&tenant, &id, &spec, shared.oauth_resources());
         let guard = BackendAdmission::new(&id, &spec, &shared);
+        let principal_lists =
+            PrincipalLists::new(spec.auth.catalog_auth == CatalogAuth::PerPrincipal);
         Arc::new(Self {
             meter,
             tools,
@@ -185,6 +193,8 @@ impl Backend {
             shared,
             resources,
             lists: ArcSwapOption::empty(),
+            placeholder: Placeholder::default(),
+            principal_lists,
             stop: CancellationToken::new(),
             era: EraCache::default(),
             param_headers: ArcSwap::default(),
@@ -256,8 +266,15 @@ impl Backend {
         self.param_headers.load().get(tool).cloned().unwrap_or_default()
     }
 
-    pub fn note_param_headers(&self, by_tool: HashMap<String, Vec<ParamHeader>>) {
-        self.param_headers.store(Arc::new(by_tool));
+    /// Stores the arguments that tools want repeated in headers. `is_all`: other tools want none.
+    pub fn note_param_headers(&self, by_tool: HashMap<String, Vec<ParamHeader>>, is_all: bool) {
+        let known = self.param_headers.load();
+        let mut next = match is_all || known.len() > LIST_ENTRIES_MAX {
+            true => HashMap::new(),
+            false => (**known).clone(),
+        };
+        next.extend(by_tool);
+        self.param_headers.store(Arc::new(next));
     }
 
     /// Requests a refresh of the lists.
@@ -274,15 +291,14 @@ impl Backend {
         let told = self.redactor.redact(failure);
         let leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
         // The log already has a line about an outage. Further attempts are not news.
-        let is_usual = matches!(failure, Failure::Unconnected { .. });
+        let is_usual = failure.is_of_user();
         if leaving || is_usual || self.state() != BackendState::Ready {
             tracing::debug!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
         } else {
             tracing::warn!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
         }
         // An account that one user did not connect is not a fault of a backend that works.
-        let of_user =
-            matches!(failure, Failure::Unconnected { .. }) && self.state() == BackendState::Ready;
+        let of_user = failure.is_of_user() && self.state() == BackendState::Ready;
         if !leaving && !of_user {
             self.status.lock().last_error = Some(told);
         }
@@ -338,11 +354,12 @@ impl Backend {
         *self.state.borrow()
     }
 
-    /// Reconnects now. A failed backend returns to [`BackendState::Connecting`].
+    /// Reconnects now. A failed backend, and one whose lists no user has shown, returns to
+    /// [`BackendState::Connecting`].
     pub fn reconnect(&self) {
         self.era.forget();
         self.state.send_if_modified(|state| {
-            let failed = *state == BackendState::Failed;
+            let failed = *state == BackendState::Failed || self.placeholder.is_shown();
             if failed {
                 *state = BackendState::Connecting;
             }

@@ -12,4 +12,7 @@ pub trait CatalogOwner: Send + Sync {
 
     /// Returns the lists of the other backends.
     fn others(&self, than: &BackendId) -> Vec<(BackendId, Arc<BackendLists>)>;
+
+    /// Reads the lists again that a backend shows to each principal with a session here.
+    fn read_principal_lists(&self, backend: &BackendId);
 }

@@ -10,12 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
-    handshake::InitializeResult,
     json,
     method::Method,
     stateless::{
@@ -42,6 +40,7 @@ use super::{
     },
     prober,
 };
+use crate::oauth::TokenSource;
 
 /// Adds to new lists of a backend what a connection alone does not show.
 type CompleteLists = for<'a> fn(
@@ -67,8 +66,11 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
                         link.shorten_backoff().await;
                         continue;
                     }
-                    if refusal.kind == ErrorKind::ConnectionRequired && backend.is_never_reached() {
-                        backend.lists.store(placeholder(&backend).map(Arc::new));
+                    let lack = [ErrorKind::ConnectionRequired, ErrorKind::TokenRequired];
+                    if lack.contains(&refusal.kind) && backend.is_never_reached() {
+                        let accounts = backend.tokens.as_ref().and_then(TokenSource::user);
+                        let of = (&backend.id, accounts.is_some());
+                        backend.placeholder.show(of, &backend.pins, &backend.lists);
                         owner.publish();
                     }
                     mark_unreachable(&owner, &backend, &refusal);
@@ -166,32 +168,13 @@ async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>)
 
 fn publish_lists(owner: &impl CatalogOwner, backend: &Arc<Backend>, lists: BackendLists) {
     backend.pins.publish(&backend.lists, lists);
+    backend.placeholder.hide();
     let first = backend.state() != BackendState::Ready;
     owner.publish();
     backend.set_state(BackendState::Ready);
     if first {
         tracing::info!(tenant = %backend.tenant, backend = %backend.id, "backend ready");
     }
-}
-
-/// Returns the lists of a backend whose lists are unknown because no user has connected an account:
-/// one tool. A call of it asks its user to connect one.
-fn placeholder(backend: &Backend) -> Option<BackendLists> {
-    const SERVER: &[u8] = br#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"unknown","version":"0"}}}"#;
-    const TOOLS: &[u8] = br#"{"jsonrpc":"2.0","id":0,"result":{"tools":[{"name":"connect","description":"Returns the address at which you connect your account. The tools of this server appear after that.","inputSchema":{"type":"object"}}]}}"#;
-    let decoded = |text| Message::decode(Bytes::from_static(text), &json::Limits::default()).ok();
-    let read = read_answer(ListKind::Tools, backend, TaskHost::Backend, &decoded(TOOLS)?);
-    let mut tools = read.ok()??.entries;
-    tools.iter_mut().for_each(|tool| tool.pin.is_own = true);
-    Some(BackendLists {
-        server: Arc::new(InitializeResult::parse(&decoded(SERVER)?).ok()?),
-        tools,
-        prompts: Vec::new(),
-        resources: Vec::new(),
-        resource_templates: Vec::new(),
-        stale: true,
-        held: HeldParts::default(),
-    })
 }
 
 fn mark_unreachable(owner: &impl CatalogOwner, backend: &Arc<Backend>, refusal: &Refusal) {
@@ -210,10 +193,10 @@ fn mark_unreachable(owner: &impl CatalogOwner, backend: &Arc<Backend>, refusal: 
 }
 
 /// The lists of a backend, with their time to live. `None`: until the backend announces a change.
-struct FetchedLists {
-    lists: BackendLists,
-    definitions: Vec<PinDefinition>,
-    ttl: Option<Duration>,
+pub(super) struct FetchedLists {
+    pub(super) lists: BackendLists,
+    pub(super) definitions: Vec<PinDefinition>,
+    pub(super) ttl: Option<Duration>,
 }
 
 /// Fetches all lists that the backend offers on a connection.
@@ -224,7 +207,10 @@ pub(super) async fn fetch_lists(
     fetch(link, connection).await.map(|fetched| fetched.lists)
 }
 
-async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<FetchedLists, Refusal> {
+pub(super) async fn fetch(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+) -> Result<FetchedLists, Refusal> {
     let unavailable = || {
         Refusal::new(
             ErrorKind::BackendUnavailable,
@@ -261,6 +247,9 @@ impl Link {
     /// shared ones, the clients of the link get them.
     pub fn read_own_lists(self: &Arc<Self>, kinds: &[ListKind]) {
         let has_sessions = || self.clients().iter().any(|one| one.client_era() == Era::Sessions);
+        if self.backend.principal_lists.is_on() {
+            return self.principal_lists_changed();
+        }
         if self.is_catalog() || !has_sessions() || !self.lists.want(kinds) {
             return;
         }
@@ -278,6 +267,15 @@ impl Link {
                 link.wait_or_closed(REFRESH_INTERVAL_MIN).await;
             }
         });
+    }
+
+    /// Makes the lists of the link's principal due, because the backend announced a change to it.
+    fn principal_lists_changed(&self) {
+        let Some(principal) = &self.principal else { return };
+        self.backend.principal_lists.expire_of(principal);
+        if let Some(client) = self.clients().first() {
+            client.on_principal_lists_due();
+        }
     }
 
     /// Reads every list over this link, which may open. Used for a session whose backend may show
@@ -346,7 +344,7 @@ fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEnt
             false
         }
     });
-    link.backend.note_param_headers(by_tool);
+    link.backend.note_param_headers(by_tool, link.principal.is_none());
 }
 
 fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation> {

@@ -259,7 +259,9 @@ fn notification(
         // It reads what is there and ends.
         _ if link.is_probe() => {}
         Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => {
-            link.backend.refresh();
+            if !link.backend.principal_lists.is_on() {
+                link.backend.refresh();
+            }
             link.read_own_lists(changed_lists(message.method));
         }
         Method::ResourcesUpdated => link.subscriptions.on_updated(link, message),

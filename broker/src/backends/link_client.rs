@@ -26,6 +26,10 @@ pub trait LinkClient: Inbound {
     /// Takes notice that the own lists of a link changed.
     fn on_own_lists_changed(&self);
 
+    /// Reads the lists again that backends show to the principal of the client alone, where they are
+    /// due.
+    fn on_principal_lists_due(&self);
+
     /// Notes the session that the link has at the backend.
     fn note_backend_session(&self, backend: &BackendId, session: Option<BackendSession>);
 }

@@ -18,6 +18,11 @@ use rules::{
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
+/// Returns a number that no other lists of this process have.
+pub(super) fn next_number() -> u64 {
+    NEXT_NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
 /// The lists of a link that differ from the shared ones, and those that have to be read.
 #[derive(Debug, Default)]
 pub struct LinkLists {
@@ -43,13 +48,13 @@ struct ListReading {
 
 /// Bytes of own lists in this process.
 #[derive(Debug)]
-struct HeldBytes {
+pub(super) struct HeldBytes {
     count: usize,
     total: Arc<AtomicUsize>,
 }
 
 impl HeldBytes {
-    fn take(total: &Arc<AtomicUsize>, count: usize) -> Option<Self> {
+    pub(super) fn take(total: &Arc<AtomicUsize>, count: usize) -> Option<Self> {
         let room =
             |held: usize| held.checked_add(count).filter(|held| *held <= OWN_LISTS_BYTES_MAX);
         total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
@@ -109,7 +114,7 @@ impl LinkLists {
             self.own.store(None);
             return None;
         };
-        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let number = next_number();
         self.own.store(Some(Arc::new(OwnLists { number, difference, _held: held })));
         Some(true)
     }

@@ -171,13 +171,32 @@ impl PinKeeper {
         if self.mode == PinMode::Off {
             return (lists, true);
         }
-        find_look_alikes(&mut lists, &mut definitions, &others());
-        let instructions = lists.server.instructions.as_deref().map(PinDefinition::of_instructions);
-        let pin = instructions.as_ref().map(PinDefinition::entry_pin).unwrap_or_default();
-        self.known.lock().instructions = pin;
-        definitions.extend(instructions);
+        let instructions = with_instructions(&mut lists, &mut definitions, &others());
+        self.known.lock().instructions = instructions;
         let is_stored = self.record(definitions, PinScope::Lists).await;
         (lists, is_stored)
+    }
+
+    /// Pins the lists that the backend shows to one principal. [`PinKeeper::mark`] marks what is held
+    /// in them.
+    pub async fn admit_of_principal(
+        &self,
+        mut lists: BackendLists,
+        mut definitions: Vec<PinDefinition>,
+        others: impl Fn() -> Vec<(BackendId, Arc<BackendLists>)>,
+    ) -> BackendLists {
+        if self.mode != PinMode::Off {
+            with_instructions(&mut lists, &mut definitions, &others());
+            self.record(definitions, PinScope::Link).await;
+        }
+        lists
+    }
+
+    /// Marks what the pins hold in lists of one principal.
+    pub(super) fn mark(&self, lists: &mut BackendLists) {
+        let instructions = lists.server.instructions.as_deref().map(PinDefinition::of_instructions);
+        let pin = instructions.as_ref().map(PinDefinition::entry_pin).unwrap_or_default();
+        lists.mark_held(&self.known.lock().book, self.mode, pin);
     }
 
     /// Pins a list that the backend shows to one link, and marks what is held in it. Resources of
@@ -352,6 +371,20 @@ fn note_stored(
         let told = Told { fingerprint, findings: sighting.findings.clone() };
         known.told.insert(sighting.key.clone(), told);
     }
+}
+
+/// Adds the definition of the instructions, and the findings about tools that pass for those of
+/// other backends. Returns what the pins know of the instructions.
+fn with_instructions(
+    lists: &mut BackendLists,
+    definitions: &mut Vec<PinDefinition>,
+    others: &[(BackendId, Arc<BackendLists>)],
+) -> EntryPin {
+    find_look_alikes(lists, definitions, others);
+    let instructions = lists.server.instructions.as_deref().map(PinDefinition::of_instructions);
+    let pin = instructions.as_ref().map(PinDefinition::entry_pin).unwrap_or_default();
+    definitions.extend(instructions);
+    pin
 }
 
 /// Adds the findings about tools that pass for those of other backends.

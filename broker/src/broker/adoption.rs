@@ -30,7 +30,7 @@ use super::Broker;
 use crate::{
     auth::Caller,
     sessions::{
-        session::{ClaimedSession, Session, SessionParams, list_changes, record},
+        session::{ClaimedSession, Session, SessionParams, list_changes, questions, record},
         tenant::Tenant,
     },
 };
@@ -237,9 +237,11 @@ impl Broker {
         tracing::info!(session = %session.digest, tenant = %tenant.id, epoch = session.epoch(), "session adopted");
         session.activate();
         // [`Broker::taken_up`] waits for this.
-        self.wait_for_lists(&tenant, &session.endpoint).await;
+        let principal = &session.caller.principal;
+        self.wait_for_lists(&tenant, &session.endpoint, principal).await;
         list_changes::restore_own_lists(&session).await;
         list_changes::compare_lists(&session);
+        questions::complete_connections(&session).await;
         Some(session)
     }
 }

@@ -123,6 +123,7 @@ impl Broker {
         let mut backends = tenant.backends();
         backends.retain(|backend| backend.tokens.as_ref().is_some_and(TokenSource::needs_callers));
         if !backends.is_empty() && self.shared.subjects.note(of, token) {
+            backends.iter().for_each(|one| one.principal_lists.expire_of(&caller.principal));
             backends.retain(|backend| backend.state() != BackendState::Ready);
             backends.iter().for_each(|backend| backend.reconnect());
         }

@@ -14,6 +14,7 @@ impl Broker {
         backend.pins.load().await?;
         backend.pins.publish_again(&backend.lists);
         tenant.publish_catalog();
+        tenant.remark_principal_lists(&backend);
         for link in backend.links() {
             if let Some(own) = link.lists.own() {
                 link.read_own_lists(&own.difference.kinds().collect::<Vec<_>>());

@@ -28,8 +28,9 @@ use rules::{
 use super::{Broker, tenant_gone, unknown_backend, unknown_toolset};
 use crate::{
     auth::Caller,
-    backends::{backend::BackendState, link::Era},
+    backends::{backend::BackendState, link::Era, principal_reads},
     metrics::Side,
+    oauth::TokenSource,
     session_location::no_session,
     sessions::{
         session::{Agreement, Session, SessionParams, SessionPersister, questions},
@@ -38,16 +39,27 @@ use crate::{
 };
 
 impl Broker {
-    /// Tells the sessions of a principal here that it has connected an account at a backend.
+    /// Uses the account that a principal has connected at a backend, and tells its sessions here.
     pub fn account_connected(
         &self,
         (tenant, principal): (&TenantId, &PrincipalId),
         backend: &BackendId,
     ) {
-        for session in self.all_sessions() {
-            if session.caller.tenant == *tenant && session.caller.principal == *principal {
-                questions::complete_connection(&session, backend);
-            }
+        let Some(tenant) = self.tenant(tenant) else { return };
+        let Some(home) = tenant.backend(backend) else { return };
+        if let Some(accounts) = home.tokens.as_ref().and_then(TokenSource::user) {
+            accounts.forget(principal);
+        }
+        if home.principal_lists.is_on() {
+            home.principal_lists.expire_of(principal);
+            tenant.read_lists_of(&Endpoint::Single(backend.clone()), principal);
+        } else if home.placeholder.is_shown() {
+            home.reconnect(); // its lists are unknown so far
+        } else {
+            home.refresh();
+        }
+        for session in tenant.sessions_of(principal) {
+            questions::complete_connection(&session, backend);
         }
     }
 
@@ -157,7 +169,7 @@ impl Broker {
     /// Returns the endpoint's offer, once each backend has had a first attempt to connect.
     pub(super) async fn offer(
         &self,
-        tenant: &Tenant,
+        tenant: &Arc<Tenant>,
         endpoint: &Endpoint,
         era: Era,
         subject: &Subject,
@@ -171,6 +183,8 @@ impl Broker {
                         .map(|backend| backend.wait_first_attempt_for(era, FIRST_CATALOG_WAIT)),
                 )
                 .await;
+                let of = &subject.principal;
+                tenant.wait_for_lists_of(endpoint, of, FIRST_CATALOG_WAIT).await;
                 let toolset = match endpoint {
                     Endpoint::Toolset(id) => {
                         let toolsets = tenant.toolsets();
@@ -193,7 +207,9 @@ impl Broker {
                     backend.reconnect();
                 }
                 backend.wait_first_attempt_for(era, backend.timeouts().control).await;
-                let lists = backend.lists.load_full();
+                let within = backend.timeouts().control;
+                tenant.wait_for_lists_of(endpoint, &subject.principal, within).await;
+                let lists = principal_reads::lists_of(&backend, &subject.principal);
                 let down = || {
                     Refusal::new(
                         ErrorKind::BackendUnavailable,
@@ -207,7 +223,12 @@ impl Broker {
     }
 
     /// Waits until the endpoint's lists are those of its backends, for a limited time.
-    pub(super) async fn wait_for_lists(&self, tenant: &Tenant, endpoint: &Endpoint) {
+    pub(super) async fn wait_for_lists(
+        &self,
+        tenant: &Arc<Tenant>,
+        endpoint: &Endpoint,
+        principal: &PrincipalId,
+    ) {
         let backends = tenant.backends_at(endpoint);
         join_all(
             backends
@@ -215,6 +236,7 @@ impl Broker {
                 .map(|backend| backend.wait_first_attempt_for(Era::Sessions, FIRST_CATALOG_WAIT)),
         )
         .await;
+        tenant.wait_for_lists_of(endpoint, principal, FIRST_CATALOG_WAIT).await;
     }
 
     /// Ends a session for its client, which gets the answer after the end is stored.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use protocol::error::{ErrorKind, Refusal};
-use rules::{client_transport::Transport, endpoint::Endpoint, endpoint_info::EndpointInfo};
+use rules::{
+    client_transport::Transport, endpoint::Endpoint, endpoint_info::EndpointInfo,
+    limits::FIRST_CATALOG_WAIT,
+};
 
 use super::{Broker, tenant_gone};
 use crate::{
@@ -56,6 +59,8 @@ impl Broker {
     /// Returns the endpoint's offer to such a caller. It is rebuilt when the catalog has changed.
     pub async fn offer_to(&self, visitor: &StatelessClient) -> Result<Arc<EndpointInfo>, Refusal> {
         let (modern, tenant) = (&self.stateless, &visitor.tenant);
+        let principal = &visitor.caller.principal;
+        tenant.wait_for_lists_of(&visitor.endpoint, principal, FIRST_CATALOG_WAIT).await;
         if let Some(offer) = modern.offer(visitor) {
             return Ok(offer);
         }

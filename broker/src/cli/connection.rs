@@ -37,10 +37,24 @@ pub(super) async fn connection(
                 |answer: &Value| format!("{}\n", answer["url"].as_str().unwrap_or_default());
             Ok(render(&answer, &output, shown))
         }
+        ConnectionCommand::Test { principal, backend, of, output } => {
+            let path = format!("{}/test", place(of.tenant.as_str(), &principal, backend.as_str()));
+            let answer = client.request(Method::POST, &path, None).await?;
+            let shown = |answer: &Value| match answer["error"].as_str() {
+                None => "the backend accepts the account\n".to_owned(),
+                Some(error) => format!("the account cannot be used: {error}\n"),
+            };
+            Ok(render(&answer, &output, shown))
+        }
         ConnectionCommand::Revoke { principal, backend, of, output } => {
-            let encoded: String = principal.bytes().map(|byte| format!("%{byte:02X}")).collect();
-            let path = format!("tenants/{}/connections/{encoded}/{backend}", of.tenant);
+            let path = place(of.tenant.as_str(), &principal, backend.as_str());
             remove(client, &path, backend.as_str(), &output).await
         }
     }
+}
+
+/// Returns the path of a connection.
+fn place(tenant: &str, principal: &str, backend: &str) -> String {
+    let encoded: String = principal.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    format!("tenants/{tenant}/connections/{encoded}/{backend}")
 }

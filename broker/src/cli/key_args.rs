@@ -180,6 +180,16 @@ pub(super) enum ConnectionCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
+    /// Test whether the backend accepts the account of a principal
+    Test {
+        principal: String,
+        #[arg(value_parser = BackendId::parse)]
+        backend: BackendId,
+        #[command(flatten)]
+        of: TenantArg,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
     /// End a connection
     Revoke {
         principal: String,

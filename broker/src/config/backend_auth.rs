@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::{
     ClientKey,
     config_key::is_secret,
+    declared_catalog::DeclaredCatalog,
     field_error::{FieldError, join},
     issuers::is_private,
     spec::{BackendSpec, TransportSpec},
@@ -58,15 +59,21 @@ pub struct BackendAuth {
     /// How issuers are compared.
     #[serde(default, skip_serializing_if = "is_default")]
     pub issuer_compare: IssuerComparison,
-    /// Whose tokens fetch the lists of the backend. For `oauth_user` only.
+    /// Whose tokens fetch the lists of the backend. For types with tokens of each principal.
     #[serde(default, skip_serializing_if = "is_default")]
     pub catalog_auth: CatalogAuth,
+    /// The lists of the backend. For `catalog_auth: declared` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub catalog: Option<DeclaredCatalog>,
     /// How the caller's token is exchanged. For `token_exchange` only.
     #[serde(default, skip_serializing_if = "is_default")]
     pub grant: ExchangeGrant,
     /// Value of `audience` in exchanges. For `token_exchange` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audience: Option<String>,
+    /// Token that names the broker as the acting party of an exchange. For `token_exchange` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor_token: Option<ActorToken>,
     /// Provider at which users sign in. For `enterprise` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<IdentityProvider>,
@@ -100,11 +107,15 @@ pub enum IssuerComparison {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CatalogAuth {
-    /// Those of the principal that connected first.
+    /// Those of the principal that connected first, or of any caller. All principals see the lists.
     #[default]
     FirstUser,
     /// Those of the broker itself (client credentials).
     Service,
+    /// Those of each principal. It alone sees the lists.
+    PerPrincipal,
+    /// None: the operator declares the lists.
+    Declared,
 }
 
 /// Grant by which the token of a caller becomes one for the backend.
@@ -116,6 +127,16 @@ pub enum ExchangeGrant {
     TokenExchange,
     /// The on-behalf-of flow of Microsoft Entra: `jwt-bearer` with `requested_token_use`.
     OnBehalfOf,
+}
+
+/// Token of the broker as the acting party (RFC 8693, 2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ActorToken {
+    /// An access token that the broker gets as a client of its own (client credentials).
+    AccessToken,
+    /// A JWT that the broker signs with the key of `private_key_jwt`.
+    Jwt,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -244,10 +265,12 @@ fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
     };
     let words = format!("1 to {WORD_BYTES_MAX} bytes without control characters");
     let is_unknown = !auth.has_credential() && !auth.has_own_key();
+    // A client without an id has its metadata document, or registers itself.
+    let is_unregistered = auth.kind == BackendAuthKind::OauthUser && !auth.has_credential();
     match &auth.client_id {
         Some(id) if is_word(id) => {}
         Some(_) => fault("client_id", "is not the id of a client", &words),
-        None if auth.kind == BackendAuthKind::OauthUser && is_unknown => {}
+        None if is_unregistered && auth.catalog_auth != CatalogAuth::Service => {}
         None => fault("client_id", "is missing", &words),
     }
     if auth.client_key_id.as_ref().is_some_and(|id| !is_word(id)) {
@@ -307,12 +330,32 @@ fn check_members(auth: &BackendAuth, fault: &mut impl FnMut(&str, &str, &str)) {
         if auth.audience.is_some() {
             fault("audience", OTHER, "with type: token_exchange");
         }
+        if auth.actor_token.is_some() {
+            fault("actor_token", OTHER, "with type: token_exchange");
+        }
+    }
+    if auth.actor_token.is_some() && auth.grant == ExchangeGrant::OnBehalfOf {
+        fault("actor_token", "belongs to another grant", "with grant: token_exchange");
+    }
+    let has_key = auth.client_key.is_some() || auth.has_own_key();
+    if auth.actor_token == Some(ActorToken::Jwt) && !has_key {
+        fault("actor_token", "is jwt without a key", "client_key, or private_key_jwt");
     }
     if auth.grant == ExchangeGrant::OnBehalfOf && auth.scopes.is_empty() {
         fault("scopes", "is missing", "the scopes of the backend, such as api://x/.default");
     }
-    if auth.kind != BackendAuthKind::OauthUser && auth.catalog_auth != CatalogAuth::default() {
-        fault("catalog_auth", OTHER, "with type: oauth_user");
+    let has_principals = auth.kind != BackendAuthKind::OauthClient;
+    if !has_principals && auth.catalog_auth != CatalogAuth::default() {
+        let allowed = "with type: oauth_user, token_exchange or enterprise";
+        fault("catalog_auth", OTHER, allowed);
+    }
+    match (auth.catalog_auth == CatalogAuth::Declared, &auth.catalog) {
+        (true, None) => fault("catalog", "is missing", "{tools, prompts, resources}"),
+        (false, Some(_)) => {
+            fault("catalog", "belongs to another catalog_auth", "with catalog_auth: declared")
+        }
+        (true, Some(catalog)) => catalog.check(fault),
+        (false, None) => {}
     }
     let has_client = auth.has_credential() || auth.has_own_key();
     if auth.catalog_auth == CatalogAuth::Service && !has_client {
@@ -445,6 +488,17 @@ mod tests {
             ),
             client(json!({"type": "oauth_user", "catalog_auth": "service"})),
             client(json!({"type": "token_exchange", "audience": "urn:x"})),
+            client(json!({"type": "token_exchange", "catalog_auth": "per_principal"})),
+            client(json!({"type": "token_exchange", "actor_token": "access_token"})),
+            client(
+                json!({"type": "token_exchange", "client_secret": null, "client_key": key, "actor_token": "jwt"}),
+            ),
+            client(
+                json!({"type": "oauth_user", "client_id": null, "client_secret": null, "token_endpoint_auth_method": "private_key_jwt"}),
+            ),
+            client(json!({"type": "oauth_user", "catalog_auth": "declared", "catalog": {
+                "tools": [{"name": "a", "inputSchema": {"type": "object"}}],
+                "resource_templates": [{"name": "t", "uriTemplate": "x://{a}"}]}})),
             client(
                 json!({"type": "token_exchange", "grant": "on_behalf_of", "scopes": ["api://x/.default"]}),
             ),
@@ -469,6 +523,11 @@ mod tests {
         twice["credentials"] = json!({"bearer": "b"});
         let mut shared = client(json!({"type": "token_exchange"}));
         shared["links"] = json!("shared");
+        let user = |more: Value| {
+            let mut body = client(more);
+            body["auth"]["type"] = json!("oauth_user");
+            body
+        };
         let enterprise = |more| client(json!({"type": "enterprise", "provider": provider(more)}));
         let mut pipe = client(json!({}));
         pipe["transport"] = json!({"type": "stdio", "command": "x"});
@@ -484,7 +543,40 @@ mod tests {
             (shared, "auth.type: gives each principal"),
             (client(json!({"grant": "on_behalf_of"})), "auth.grant: belongs"),
             (client(json!({"audience": "x"})), "auth.audience: belongs"),
+            (client(json!({"actor_token": "jwt"})), "auth.actor_token: belongs"),
+            (
+                client(json!({"type": "token_exchange", "actor_token": "jwt"})),
+                "auth.actor_token: is jwt without",
+            ),
+            (
+                client(
+                    json!({"type": "token_exchange", "actor_token": "access_token", "grant": "on_behalf_of", "scopes": ["a"]}),
+                ),
+                "auth.actor_token: belongs to another grant",
+            ),
             (client(json!({"catalog_auth": "service"})), "auth.catalog_auth: belongs"),
+            (client(json!({"catalog_auth": "per_principal"})), "auth.catalog_auth: belongs"),
+            (user(json!({"catalog_auth": "unknown"})), "auth.catalog_auth: "),
+            (user(json!({"catalog_auth": "declared"})), "auth.catalog: is missing"),
+            (user(json!({"catalog": {}})), "auth.catalog: belongs"),
+            (
+                user(json!({"catalog_auth": "declared", "catalog": {"tools": [{"name": "a"}]}})),
+                "auth.catalog.tools: entry \"a\": ",
+            ),
+            (
+                user(json!({"catalog_auth": "declared", "catalog": {"tools": 7}})),
+                "auth.catalog.tools: is",
+            ),
+            (
+                user(
+                    json!({"catalog_auth": "declared", "catalog": {"prompts": [{"name": "a"}, {"name": "a"}]}}),
+                ),
+                "auth.catalog.prompts: has \"a\" twice",
+            ),
+            (
+                user(json!({"catalog_auth": "declared", "catalog": {"resourceTemplates": []}})),
+                "auth.catalog.resourceTemplates: is not a known",
+            ),
             (client(json!({"provider": provider(json!({}))})), "auth.provider: belongs"),
             (client(json!({"type": "enterprise"})), "auth.provider: is missing"),
             (

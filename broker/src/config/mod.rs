@@ -17,6 +17,7 @@ mod commands;
 pub mod compat;
 mod config_key;
 mod config_reader;
+mod declared_catalog;
 pub mod example;
 mod field_error;
 pub mod included;

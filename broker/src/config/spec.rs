@@ -10,9 +10,10 @@ use utoipa::ToSchema;
 use super::units::{DurationText, Ratio};
 pub use super::{
     backend_auth::{
-        BackendAuth, BackendAuthKind, CatalogAuth, ClientAuthMethod, ExchangeGrant,
+        ActorToken, BackendAuth, BackendAuthKind, CatalogAuth, ClientAuthMethod, ExchangeGrant,
         IdentityProvider, IssuerComparison,
     },
+    declared_catalog::DeclaredCatalog,
     pins::{PinRules, PinSettings},
     policy::{ResourceRules, ToolRules},
     roots::{ConfiguredRoot, RootMode, RootRules},

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::{Control, ControlError, resource_views::moment};
 use crate::{
     auth::is_printable,
+    backends::principal_reads,
     config::FieldError,
     oauth::{Connections, OauthError, UserTokens},
 };
@@ -25,6 +26,16 @@ pub struct ConnectionView {
     /// End of the access token, which the broker renews.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+}
+
+/// Result of a test of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ConnectionTestView {
+    /// Whether the backend accepted a handshake with the token of the principal.
+    pub ok: bool,
+    /// Why not: of the account, the authorization server or the backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// A one-time address at which a person signs in to the connect page.
@@ -53,6 +64,21 @@ impl Control {
                 expires_at: stored.record.expires_at_us.map(moment),
             })
             .collect())
+    }
+
+    /// Tests the account of a principal at a backend.
+    pub async fn test_connection(
+        &self,
+        tenant: &TenantId,
+        principal: &str,
+        backend: &BackendId,
+    ) -> Result<ConnectionTestView, ControlError> {
+        self.user_tokens(tenant, backend)?;
+        let found = self.broker.tenant(tenant).and_then(|tenant| tenant.backend(backend));
+        let name = backend.to_string();
+        let found = found.ok_or(ControlError::NotFound { what: "backend", name })?;
+        let error = principal_reads::test(&found, &PrincipalId::new(principal)).await.err();
+        Ok(ConnectionTestView { ok: error.is_none(), error })
     }
 
     /// Ends a connection here, and at its authorization server if that can revoke tokens.

@@ -68,7 +68,7 @@ pub use self::{
     config_generation::{
         ConfigGeneration, ConfigurationView, IncludedFileState, IncludedFileView, now_text,
     },
-    connections::{ConnectLinkView, ConnectionView},
+    connections::{ConnectLinkView, ConnectionTestView, ConnectionView},
     error::ControlError,
     issuers::IssuerView,
     key_attributes::KeyAttributes,

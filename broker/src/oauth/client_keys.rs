@@ -154,11 +154,21 @@ impl RegisteredClient {
         issuer: &str,
         form: Vec<(&str, String)>,
     ) -> Result<Request<Full<Bytes>>, OauthError> {
+        signed(&self.authentication().await?, endpoint, issuer, form)
+    }
+
+    /// Returns an assertion that names the client, for a client with a key.
+    pub(super) async fn assertion(&self, issuer: &str) -> Result<String, OauthError> {
+        let unsigned = || OauthError::Unavailable("no assertion can be signed".to_owned());
+        self.authentication().await?.own_assertion(issuer).ok_or_else(unsigned)
+    }
+
+    async fn authentication(&self) -> Result<ClientAuthentication, OauthError> {
         let credential = match &self.credential {
             Some(credential) => credential.clone(),
             None => self.keys.current().await?,
         };
-        signed(&ClientAuthentication::new(&self.client_id, credential), endpoint, issuer, form)
+        Ok(ClientAuthentication::new(&self.client_id, credential))
     }
 }
 

@@ -16,9 +16,11 @@ use rules::limits::oauth::CONNECT_REQUEST_LIFE;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    challenge::Challenge,
     client_keys::signed,
     discovery::DiscoveredServer,
-    fetch::{OauthError, OauthFetcher},
+    fetch::{ConnectReason, OauthError, OauthFetcher},
+    machine::TokenHeader,
     token_request::request_token,
     user_tokens::{UserTokens, end_of, for_resource, with_token},
     vault::Grant,
@@ -241,6 +243,48 @@ impl UserTokens {
         let wanted = self.vault.grant(&self.key(principal)).await?.map(|open| open.grant.wanted);
         let scopes = self.scopes_for(&server, wanted.unwrap_or_default());
         Ok((server.issuer.clone(), scopes))
+    }
+
+    /// Returns whether the principal has an account whose tokens can be used.
+    pub async fn is_connected(&self, principal: &PrincipalId) -> bool {
+        let connection = self.connection(principal).await.ok().flatten();
+        connection.is_some_and(|found| found.record.state == GrantState::Connected)
+    }
+
+    /// Returns whether the principal is connected with every scope that was asked for.
+    pub async fn has_all_scopes(&self, principal: &PrincipalId) -> bool {
+        let open = self.vault.grant(&self.key(principal)).await.ok().flatten();
+        open.is_some_and(|open| {
+            let grant = &open.grant;
+            open.stored.record.state == GrantState::Connected
+                && grant.wanted.iter().all(|scope| grant.scopes.contains(scope))
+        })
+    }
+
+    /// Notes the scopes that the backend demands. `None` if the grant has them.
+    pub(super) async fn step_up(
+        &self,
+        principal: &PrincipalId,
+        refused: &TokenHeader,
+        challenge: &Challenge,
+    ) -> Result<Option<TokenHeader>, OauthError> {
+        let key = self.key(principal);
+        let new = OauthError::Unconnected(ConnectReason::New);
+        let open = self.vault.grant(&key).await?.ok_or(new)?;
+        let held = &open.grant.scopes;
+        if challenge.scopes.iter().all(|scope| held.contains(scope)) {
+            // The account may have been connected again at another process.
+            let header = self.remember(principal, &open.grant)?;
+            return Ok((header != *refused).then_some(header));
+        }
+        let mut wanted = held.clone();
+        wanted.extend(challenge.scopes.iter().filter(|scope| !held.contains(scope)).cloned());
+        let record = &open.stored.record;
+        let grant = Grant { wanted, ..open.grant.clone() };
+        let ends = (record.state, record.expires_at_us);
+        // A lost race only loses the note: the next refusal makes it again.
+        self.vault.put(&key, &record.issuer, &grant, ends, Some(open.stored.version)).await?;
+        Err(OauthError::Unconnected(ConnectReason::Scopes))
     }
 
     /// Returns the scopes to ask for: those of an earlier connection with those that the backend

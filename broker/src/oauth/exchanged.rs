@@ -25,7 +25,7 @@ use super::{
     discovery::DiscoveredServer,
     fetch::{ConnectReason, OauthError, OauthFetcher},
     known_server::{KnownServer, chosen_scopes},
-    machine::TokenHeader,
+    machine::{MachineTokens, TokenHeader},
     subject_tokens::SubjectTokens,
     token_request::{AccessToken, request_assertion, request_token},
     user_tokens::UserTokens,
@@ -36,6 +36,7 @@ use crate::{config::spec::ExchangeGrant, metrics::Metrics};
 const TOKEN_EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
+const JWT: &str = "urn:ietf:params:oauth:token-type:jwt";
 const ID_JAG: &str = "urn:ietf:params:oauth:token-type:id-jag";
 
 /// Source of the tokens of one backend.
@@ -48,6 +49,8 @@ pub struct ExchangedTokens {
     /// Scopes that the operator configured.
     pub(super) scopes: Vec<String>,
     pub(super) origin: SubjectOrigin,
+    /// Source of the tokens with which lists are fetched, if it is not a principal.
+    pub(super) service: Option<Arc<MachineTokens>>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) state: Mutex<HashMap<PrincipalId, PrincipalState>>,
 }
@@ -61,9 +64,19 @@ pub(super) enum SubjectOrigin {
         tenant: TenantId,
         grant: ExchangeGrant,
         audience: Option<String>,
+        actor: Option<Actor>,
     },
     /// The principal signs in at an identity provider.
     Provider(Arc<UserTokens>),
+}
+
+/// Source of the tokens that name the broker as the acting party.
+#[derive(Debug)]
+pub(super) enum Actor {
+    /// Access tokens of the broker.
+    Client(Arc<MachineTokens>),
+    /// JWTs that the broker signs.
+    Signed,
 }
 
 /// A token that stands for the principal.
@@ -105,6 +118,9 @@ impl ExchangedTokens {
         &self,
         principal: Option<&PrincipalId>,
     ) -> Result<TokenHeader, OauthError> {
+        if let (None, Some(service)) = (principal, &self.service) {
+            return service.header().await;
+        }
         let principal = self.resolved(principal).await?;
         if let Some(header) = self.held(&principal) {
             return Ok(header);
@@ -124,6 +140,9 @@ impl ExchangedTokens {
         refused: &TokenHeader,
         challenge: Option<Challenge>,
     ) -> Result<TokenHeader, OauthError> {
+        if let (None, Some(service)) = (principal, &self.service) {
+            return service.renewed(refused, challenge).await;
+        }
         let principal = self.resolved(principal).await?;
         let turn = self.turn(&principal);
         let _turn = turn.lock().await;
@@ -145,7 +164,7 @@ impl ExchangedTokens {
         match (principal, &self.origin) {
             (Some(principal), _) => Ok(principal.clone()),
             (None, SubjectOrigin::Callers { tokens, tenant, .. }) => {
-                tokens.any_principal(tenant).ok_or_else(no_subject)
+                tokens.any_principal(tenant).ok_or(OauthError::NoCallerToken)
             }
             (None, SubjectOrigin::Provider(tokens)) => tokens.first_principal().await,
         }
@@ -184,7 +203,11 @@ impl ExchangedTokens {
             Err(_) => "refused",
         };
         // A principal that has to sign in first has asked no server.
-        if !matches!(requested, Err(OauthError::Unconnected(ConnectReason::New))) {
+        let is_new = matches!(
+            requested,
+            Err(OauthError::Unconnected(ConnectReason::New) | OauthError::NoCallerToken)
+        );
+        if !is_new {
             self.metrics.oauth.requested(outcome);
         }
         let mut state = self.state.lock();
@@ -198,7 +221,8 @@ impl ExchangedTokens {
             Err(error) => {
                 known.token = None;
                 // A sign-in can come at any time.
-                let is_usual = matches!(error, OauthError::Unconnected(_));
+                let is_usual =
+                    matches!(error, OauthError::Unconnected(_) | OauthError::NoCallerToken);
                 known.failed = (!is_usual).then(|| (error.clone(), Instant::now()));
                 Err(error)
             }
@@ -212,7 +236,8 @@ impl ExchangedTokens {
     ) -> Result<(HeldToken, Vec<String>), OauthError> {
         let subject = match &self.origin {
             SubjectOrigin::Callers { tokens, tenant, .. } => {
-                let subject = tokens.of(tenant, principal).await?.ok_or_else(no_subject)?;
+                let subject = tokens.of(tenant, principal).await?;
+                let subject = subject.ok_or(OauthError::NoCallerToken)?;
                 Subject {
                     text: subject.text.expose().to_owned(),
                     kind: ACCESS_TOKEN,
@@ -228,8 +253,16 @@ impl ExchangedTokens {
         };
         let scopes = chosen_scopes(&self.scopes, &server, before, challenge.as_ref());
         let form = match &self.origin {
-            SubjectOrigin::Callers { grant: ExchangeGrant::TokenExchange, audience, .. } => {
-                exchange_form(&subject, &server, audience.as_deref(), &scopes)
+            SubjectOrigin::Callers {
+                grant: ExchangeGrant::TokenExchange, audience, actor, ..
+            } => {
+                let mut form = exchange_form(&subject, &server, audience.as_deref(), &scopes);
+                if let Some(actor) = actor {
+                    let (token, kind) = self.actor_token(actor, &server.issuer).await?;
+                    form.push(("actor_token", token));
+                    form.push(("actor_token_type", kind.to_owned()));
+                }
+                form
             }
             SubjectOrigin::Callers { grant: ExchangeGrant::OnBehalfOf, .. } => {
                 on_behalf_of_form(&subject, &scopes)
@@ -269,6 +302,18 @@ impl ExchangedTokens {
         }
     }
 
+    /// Returns a token that names the broker, and its type (RFC 8693, 2.1).
+    async fn actor_token(
+        &self,
+        actor: &Actor,
+        issuer: &str,
+    ) -> Result<(String, &'static str), OauthError> {
+        match actor {
+            Actor::Client(tokens) => Ok((tokens.text().await?, ACCESS_TOKEN)),
+            Actor::Signed => Ok((self.client.assertion(issuer).await?, JWT)),
+        }
+    }
+
     /// Gets an assertion for the principal from the identity provider.
     async fn assertion(
         &self,
@@ -279,11 +324,6 @@ impl ExchangedTokens {
         let request = provider.signed_request(principal, form).await?;
         request_assertion(&self.fetcher, request, ID_JAG).await
     }
-}
-
-fn no_subject() -> OauthError {
-    let text = "no caller of the principal brought an access token that its issuer lets the broker exchange";
-    OauthError::Refused(text.to_owned())
 }
 
 type Form = Vec<(&'static str, String)>;

@@ -29,6 +29,11 @@ pub enum OauthError {
     /// The principal has no grant that can be used, and must connect an account.
     #[error("no account of the user is connected: {0}")]
     Unconnected(ConnectReason),
+    /// No caller of the principal brought a token that can be exchanged.
+    #[error(
+        "no caller of the principal brought an access token that its issuer lets the broker exchange"
+    )]
+    NoCallerToken,
 }
 
 /// Reason why a principal must connect an account.

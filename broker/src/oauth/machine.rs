@@ -100,6 +100,14 @@ impl MachineTokens {
         }
     }
 
+    /// Returns the token itself, for a request to an authorization server.
+    pub(super) async fn text(&self) -> Result<String, OauthError> {
+        let header = self.header().await?;
+        let text = header.to_str().ok().and_then(|text| text.strip_prefix("Bearer "));
+        let unusable = || OauthError::Refused("the token is not text".to_owned());
+        text.map(str::to_owned).ok_or_else(unusable)
+    }
+
     /// Returns another header after the backend refused `refused`. The backend's servers are sought
     /// again.
     pub async fn renewed(

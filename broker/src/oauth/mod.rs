@@ -27,6 +27,7 @@ mod public_address;
 mod registration;
 mod sign_in;
 mod subject_tokens;
+mod token_cache;
 mod token_request;
 mod token_source;
 mod user_tokens;
@@ -42,9 +43,12 @@ pub use self::{
     fetch::{ConnectReason, OauthError},
     machine::{MachineTokens, TokenHeader},
     public_address::PublicAddress,
-    registration::{CALLBACK_PATH, CLIENT_METADATA_PATH, KEY_SET_PATH, client_metadata},
+    registration::{
+        CALLBACK_PATH, CLIENT_METADATA_PATH, KEY_SET_PATH, client_metadata, tenant_of_metadata,
+    },
     sign_in::{ProvenSignIn, SignIns},
     subject_tokens::SubjectTokens,
+    token_cache::{LinkPost, LinkPosts, TokenCache},
     token_source::{LinkTokens, OauthResources, TokenSource},
     user_tokens::UserTokens,
 };

@@ -11,6 +11,7 @@ use http::{
     header::{ACCEPT, CONTENT_TYPE},
 };
 use http_body_util::Full;
+use protocol::ids::TenantId;
 use records::{GrantKey, SecretKey, SecretKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -34,6 +35,9 @@ use crate::{
 pub const CALLBACK_PATH: &str = "/oauth/callback";
 pub const CLIENT_METADATA_PATH: &str = "/oauth/client-metadata.json";
 pub const KEY_SET_PATH: &str = "/oauth/jwks.json";
+/// Beginning of the paths of the client ID metadata documents with keys.
+const KEY_CLIENTS_PATH: &str = "/oauth/clients/";
+const PRIVATE_KEY_JWT: &str = "private_key_jwt";
 /// Life of a registration, which then is made again.
 const REGISTRATION_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
@@ -58,17 +62,37 @@ pub(super) struct ClientSettings<'a> {
     pub(super) key: &'a GrantKey,
 }
 
-/// Returns the metadata of the broker as a client.
-pub fn client_metadata(base: &str) -> Value {
-    json!({
-        "client_id": format!("{base}{CLIENT_METADATA_PATH}"),
+/// Returns the metadata of the broker as a client. `keys_of`: the tenant with whose keys the client
+/// signs. Without one, it is a public client.
+pub fn client_metadata(base: &str, keys_of: Option<&TenantId>) -> Value {
+    let mut metadata = json!({
+        "client_id": metadata_address(base, keys_of),
         "client_name": "mcp-broker",
         "redirect_uris": [format!("{base}{CALLBACK_PATH}")],
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": "none",
         "application_type": application_type(base),
-    })
+    });
+    if let Some(tenant) = keys_of {
+        metadata["token_endpoint_auth_method"] = json!("private_key_jwt");
+        metadata["token_endpoint_auth_signing_alg"] = json!("ES256");
+        metadata["jwks_uri"] = json!(format!("{base}{KEY_SET_PATH}?tenant={tenant}"));
+    }
+    metadata
+}
+
+fn metadata_address(base: &str, keys_of: Option<&TenantId>) -> String {
+    match keys_of {
+        None => format!("{base}{CLIENT_METADATA_PATH}"),
+        Some(tenant) => format!("{base}{KEY_CLIENTS_PATH}{tenant}.json"),
+    }
+}
+
+/// Returns the tenant whose client with keys has its metadata document at this path.
+pub fn tenant_of_metadata(path: &str) -> Option<TenantId> {
+    let name = path.strip_prefix(KEY_CLIENTS_PATH)?.strip_suffix(".json")?;
+    TenantId::parse(name).ok()
 }
 
 /// Clients with a redirect URI on the same machine are native ones (OpenID Connect Registration
@@ -94,11 +118,16 @@ impl ClientSettings<'_> {
         if server.flag("client_id_metadata_document_supported")
             && let Some(id) = self.metadata_url()
         {
-            return Ok(ClientAuthentication::new(&id, ClientCredential::None));
+            let credential = match self.auth.has_own_key() {
+                true => self.keys.current().await?,
+                false => ClientCredential::None,
+            };
+            return Ok(ClientAuthentication::new(&id, credential));
         }
         // A client of an earlier address is kept, because only it can renew its tokens.
-        let place =
-            self.place(format!("{} {} {}", self.key.backend, server.issuer, self.redirect_uri));
+        let kind = if self.auth.has_own_key() { " keys" } else { "" };
+        let place = self
+            .place(format!("{} {} {}{kind}", self.key.backend, server.issuer, self.redirect_uri));
         let client = match self.vault.secret::<StoredClient>(&place).await? {
             Some(known) => known,
             None => {
@@ -111,6 +140,7 @@ impl ClientSettings<'_> {
         let credential = match client.method.as_str() {
             "client_secret_basic" => ClientCredential::Basic(secret()),
             "client_secret_post" => ClientCredential::Post(secret()),
+            PRIVATE_KEY_JWT => self.keys.current().await?,
             _ => ClientCredential::None,
         };
         Ok(ClientAuthentication::new(&client.client_id, credential))
@@ -137,10 +167,15 @@ impl ClientSettings<'_> {
 
     /// Returns the address of the client ID metadata document, which must be an https one.
     fn metadata_url(&self) -> Option<String> {
-        let own = format!("{}{CLIENT_METADATA_PATH}", self.base);
+        let own = metadata_address(self.base, self.keys_of());
         let url = self.auth.client_metadata_url.clone().unwrap_or(own);
         let uri = parse_http_url(&url).ok()?;
         (uri.scheme_str() == Some("https")).then_some(url)
+    }
+
+    /// Returns the tenant with whose keys the client signs, if it does.
+    fn keys_of(&self) -> Option<&TenantId> {
+        self.auth.has_own_key().then_some(&self.key.tenant)
     }
 
     async fn register(&self, server: &DiscoveredServer) -> Result<StoredClient, OauthError> {
@@ -154,11 +189,14 @@ impl ClientSettings<'_> {
         })?;
         let supported = server.texts("token_endpoint_auth_methods_supported");
         let methods = ["client_secret_basic", "client_secret_post", "none"];
-        let wanted = methods
-            .into_iter()
-            .find(|method| supported.iter().any(|known| known == method))
-            .unwrap_or("client_secret_basic");
-        let mut body = client_metadata(self.base);
+        let wanted = match self.keys_of() {
+            Some(_) => PRIVATE_KEY_JWT,
+            None => methods
+                .into_iter()
+                .find(|method| supported.iter().any(|known| known == method))
+                .unwrap_or("client_secret_basic"),
+        };
+        let mut body = client_metadata(self.base, self.keys_of());
         body["token_endpoint_auth_method"] = json!(wanted);
         if let Some(members) = body.as_object_mut() {
             members.remove("client_id");
@@ -176,9 +214,13 @@ impl ClientSettings<'_> {
         let answer = object(&answer).filter(|_| is_made).ok_or_else(refused)?;
         let member = |name| answer.get(name).and_then(Value::as_str).map(str::to_owned);
         let client_secret = member("client_secret").filter(|secret| !secret.is_empty());
+        let is_named = client_secret.is_some() || wanted == PRIVATE_KEY_JWT;
         let method = member("token_endpoint_auth_method")
-            .unwrap_or_else(|| if client_secret.is_some() { wanted } else { "none" }.to_owned());
-        if client_secret.is_none() && method != "none" {
+            .unwrap_or_else(|| if is_named { wanted } else { "none" }.to_owned());
+        if wanted == PRIVATE_KEY_JWT && method != PRIVATE_KEY_JWT {
+            return Err(OauthError::Refused(format!("{endpoint} registers no client with keys")));
+        }
+        if client_secret.is_none() && !["none", PRIVATE_KEY_JWT].contains(&method.as_str()) {
             return Err(OauthError::Refused(format!("{endpoint} gives no client_secret")));
         }
         Ok(StoredClient {

@@ -10,7 +10,7 @@ use super::{
     challenge::Challenge,
     client_keys::{ClientKeys, RegisteredClient, TenantKeys},
     discovery::ProtectedBackend,
-    exchanged::{ExchangedTokens, SubjectOrigin},
+    exchanged::{Actor, ExchangedTokens, SubjectOrigin},
     fetch::{OauthError, OauthFetcher},
     known_server::KnownServer,
     machine::MachineTokens,
@@ -20,7 +20,9 @@ use super::{
     vault::Vault,
 };
 use crate::{
-    config::spec::{BackendAuth, BackendAuthKind, BackendSpec, CatalogAuth, IdentityProvider},
+    config::spec::{
+        ActorToken, BackendAuth, BackendAuthKind, BackendSpec, CatalogAuth, IdentityProvider,
+    },
     metrics::Metrics,
     oauth::TokenHeader,
     persistence::Persistence,
@@ -77,6 +79,7 @@ impl TokenSource {
                     tenant: tenant.clone(),
                     grant: spec.auth.grant,
                     audience: spec.auth.audience.clone(),
+                    actor: settings.actor(),
                 };
                 settings.exchanged(origin).map(Self::Exchanged)
             }
@@ -121,9 +124,22 @@ impl SourceSettings<'_> {
         MachineTokens::of(self.spec, self.fetcher(), self.keys(), metrics)
     }
 
-    fn users(&self) -> Arc<UserTokens> {
+    /// Returns the source of the tokens with which lists are fetched, if it is the broker.
+    fn service(&self) -> Option<Arc<MachineTokens>> {
         let is_service = self.spec.auth.catalog_auth == CatalogAuth::Service;
-        let service = is_service.then(|| self.machine()).flatten();
+        is_service.then(|| self.machine()).flatten()
+    }
+
+    /// Returns what names the broker as the acting party of exchanges.
+    fn actor(&self) -> Option<Actor> {
+        match self.spec.auth.actor_token? {
+            ActorToken::AccessToken => self.machine().map(Actor::Client),
+            ActorToken::Jwt => Some(Actor::Signed),
+        }
+    }
+
+    fn users(&self) -> Arc<UserTokens> {
+        let service = self.service();
         let place = AuthorizationPlace::Backend(self.place.clone().or_own_server());
         self.accounts(place, self.spec.auth.clone(), service)
     }
@@ -176,6 +192,7 @@ impl SourceSettings<'_> {
             client: RegisteredClient::of(&self.spec.auth, self.keys())?,
             scopes: self.spec.auth.scopes.clone(),
             origin,
+            service: self.service(),
             metrics: self.resources.metrics.clone(),
             state: Default::default(),
         }))

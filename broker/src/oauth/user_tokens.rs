@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::{GrantKey, GrantState};
 use rules::limits::oauth::{
-    GRANT_CACHED_MAX, GRANT_LEASE, GRANT_LOOK_INTERVAL, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX,
+    GRANT_CACHED_MAX, GRANT_LEASE, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX,
     OAUTH_METADATA_AGE_MAX,
 };
 
@@ -34,6 +34,7 @@ use super::{
     machine::{MachineTokens, TokenHeader},
     public_address::PublicAddress,
     registration::{CALLBACK_PATH, ClientSettings},
+    token_cache::TokenCache,
     token_request::{AccessToken, request_token},
     vault::{Grant, OpenGrant, Vault, now_us},
 };
@@ -88,7 +89,7 @@ impl AuthorizationPlace {
 #[derive(Debug, Default)]
 pub(super) struct UserTokenState {
     server: Mutex<Option<(Arc<DiscoveredServer>, Instant)>>,
-    cache: Mutex<HashMap<PrincipalId, CachedToken>>,
+    cache: TokenCache,
     /// Puts the renewals of a principal in order. The locks hold no data.
     turns: Mutex<HashMap<PrincipalId, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -100,13 +101,6 @@ enum Refresh {
     Leased,
     /// The row has changed meanwhile.
     Changed,
-}
-
-#[derive(Debug, Clone)]
-struct CachedToken {
-    header: TokenHeader,
-    read_at: Instant,
-    renew_at_us: Option<i64>,
 }
 
 impl UserTokens {
@@ -157,7 +151,7 @@ impl UserTokens {
         let turn = self.turn(&principal);
         let _turn = turn.lock().await;
         if let Some(challenge) = challenge.as_ref().filter(|challenge| challenge.wants_scopes()) {
-            return self.step_up(&principal, challenge).await;
+            return self.step_up(&principal, refused, challenge).await;
         }
         let key = self.key(&principal);
         if let Some(open) = self.vault.grant(&key).await?
@@ -174,8 +168,8 @@ impl UserTokens {
     }
 
     /// Drops what this process remembers of a principal.
-    pub(super) fn forget(&self, principal: &PrincipalId) {
-        self.state.cache.lock().remove(principal);
+    pub fn forget(&self, principal: &PrincipalId) {
+        self.state.cache.remove(principal);
     }
 
     async fn resolved(&self, principal: Option<&PrincipalId>) -> Result<PrincipalId, OauthError> {
@@ -193,11 +187,7 @@ impl UserTokens {
     }
 
     pub(super) fn cached(&self, principal: &PrincipalId) -> Option<TokenHeader> {
-        let cache = self.state.cache.lock();
-        let cached = cache.get(principal)?;
-        let is_fresh = cached.read_at.elapsed() < GRANT_LOOK_INTERVAL;
-        let is_due = cached.renew_at_us.is_some_and(|at| at <= now_us());
-        (is_fresh && !is_due).then(|| cached.header.clone())
+        self.state.cache.get(principal)
     }
 
     fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
@@ -208,19 +198,14 @@ impl UserTokens {
         turns.entry(principal.clone()).or_default().clone()
     }
 
-    fn remember(&self, principal: &PrincipalId, grant: &Grant) -> Result<TokenHeader, OauthError> {
+    pub(super) fn remember(
+        &self,
+        principal: &PrincipalId,
+        grant: &Grant,
+    ) -> Result<TokenHeader, OauthError> {
         let unusable = || OauthError::Refused("the token is not a header".to_owned());
         let header = bearer(&grant.access_token).ok_or_else(unusable)?;
-        let cached = CachedToken {
-            header: header.clone(),
-            read_at: Instant::now(),
-            renew_at_us: grant.renew_at_us,
-        };
-        let mut cache = self.state.cache.lock();
-        if cache.len() >= GRANT_CACHED_MAX {
-            cache.clear();
-        }
-        cache.insert(principal.clone(), cached);
+        self.state.cache.put(principal, header.clone(), grant.renew_at_us);
         Ok(header)
     }
 
@@ -266,9 +251,7 @@ impl UserTokens {
             if !must_wait {
                 let header = self.remember(principal, &open.grant)?;
                 // Looks again before the interval is over, because another process renews it.
-                if let Some(cached) = self.state.cache.lock().get_mut(principal) {
-                    cached.renew_at_us = Some(now_us() + 1_000_000);
-                }
+                self.state.cache.put(principal, header.clone(), Some(now_us() + 1_000_000));
                 return Ok(header);
             }
             if Instant::now() >= until {
@@ -429,29 +412,6 @@ impl UserTokens {
             Ok(_) => OauthError::Unconnected(ConnectReason::Ended),
             Err(error) => error,
         }
-    }
-
-    /// Notes the scopes that the backend demands. `None` if the grant has them.
-    async fn step_up(
-        &self,
-        principal: &PrincipalId,
-        challenge: &Challenge,
-    ) -> Result<Option<TokenHeader>, OauthError> {
-        let key = self.key(principal);
-        let new = OauthError::Unconnected(ConnectReason::New);
-        let open = self.vault.grant(&key).await?.ok_or(new)?;
-        let held = &open.grant.scopes;
-        if challenge.scopes.iter().all(|scope| held.contains(scope)) {
-            return Ok(None);
-        }
-        let mut wanted = held.clone();
-        wanted.extend(challenge.scopes.iter().filter(|scope| !held.contains(scope)).cloned());
-        let record = &open.stored.record;
-        let grant = Grant { wanted, ..open.grant.clone() };
-        let ends = (record.state, record.expires_at_us);
-        // A lost race only loses the note: the next refusal makes it again.
-        self.vault.put(&key, &record.issuer, &grant, ends, Some(open.stored.version)).await?;
-        Err(OauthError::Unconnected(ConnectReason::Scopes))
     }
 }
 

@@ -23,7 +23,7 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
-    ids::{RequestId, TaskId},
+    ids::{PrincipalId, RequestId, TaskId},
     json,
     method::Method,
     splice::Splice,
@@ -40,6 +40,7 @@ use super::{
     access_doors, access_log,
     approvals::HeldCall,
     call::{Call, CallFuture},
+    connect_tool,
     session::{
         CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
         local_requests::{decide_after, set_level, spawn_local_request},
@@ -162,8 +163,10 @@ fn decide_and_start(
     let is_open = access_doors::is_open(message.method.name());
     let view = snapshot.view(&subject).filter(|_| !is_open);
     let catalog = view.as_ref().map_or(&snapshot.full, |view| &view.catalog);
-    let listed =
-        ListKind::of_method(message.method).map(|_| catalog.offered_to(session.question_kinds));
+    let listed = ListKind::of_method(message.method).map(|_| {
+        session.tenant.read_lists_of(&session.endpoint, &session.caller.principal);
+        catalog.offered_to(session.question_kinds)
+    });
     let catalog = listed.as_ref().unwrap_or(catalog);
     let decide = |message: &Message, access: Option<&AccessCheck<'_>>| {
         let (endpoint, advertised) = (&session.endpoint, &session.advertised);
@@ -177,6 +180,9 @@ fn decide_and_start(
     let mut decision = match decided {
         Ok(decision) => decision,
         Err(refusal) => {
+            if let Some(backend) = connect_tool::meant_by(session, &message, &refusal) {
+                return connect_tool::answer(session, request, backend).map(|()| None);
+            }
             let unreached = unreached_backends(session, &refusal);
             if unlisted == Unlisted::Waits && unreached.iter().any(|backend| is_connecting(backend))
             {
@@ -199,7 +205,10 @@ fn decide_and_start(
     let home = decision.goes_to().and_then(|backend| session.tenant.backend(backend));
     let mut check = None;
     if let Some(home) = &home {
-        check = check_policy(home, &message, &decision)?;
+        if connect_tool::is_unlisted(home, catalog, decision.tool()) {
+            return connect_tool::answer(session, request, home.clone()).map(|()| None);
+        }
+        check = check_policy((home, &session.caller.principal), &message, &decision)?;
         session.tenant.take_backend_budget(home, decision.tool())?;
     }
     match decision {
@@ -365,7 +374,10 @@ fn unreached_backends(session: &Session, refusal: &Refusal) -> Vec<Arc<Backend>>
     let subject = session.subject();
     // A hidden backend must not show by its state.
     let may_list_it = |backend: &Arc<Backend>| {
-        backend.is_never_reached() && session.tenant.may_use_backend(&subject, &backend.id)
+        let is_unread = backend.principal_lists.is_on()
+            && backend.principal_lists.is_failed(&session.caller.principal);
+        (backend.is_never_reached() || is_unread)
+            && session.tenant.may_use_backend(&subject, &backend.id)
     };
     session.tenant.backends_at(&session.endpoint).into_iter().filter(may_list_it).collect()
 }
@@ -412,7 +424,7 @@ fn names_object(method: Method) -> bool {
 
 /// Checks a request against the policy of its backend.
 fn check_policy(
-    backend: &Backend,
+    (backend, principal): (&Backend, &PrincipalId),
     message: &Message,
     decision: &Decision,
 ) -> Result<Option<ArgumentsCheck>, Refusal> {
@@ -425,7 +437,14 @@ fn check_policy(
         _ => return Ok(None),
     };
     let arguments = plan.arguments.clone();
-    backend.policy.admits(&plan.names, message, arguments, || backend.lists.load_full())
+    match backend.principal_lists.of(principal) {
+        Some(view) => {
+            view.policy.admits(&plan.names, message, arguments, || Some(view.lists.clone()))
+        }
+        None => {
+            backend.policy.admits(&plan.names, message, arguments, || backend.lists.load_full())
+        }
+    }
 }
 
 /// Removes `task`, which was not offered to the client, from a request (MCP 2025-11-25, Tasks: such

@@ -4,7 +4,7 @@
 mod budget;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -22,7 +22,7 @@ use protocol::{
 use records::SessionKey;
 use rules::{
     access::{AccessView, DecisionReport, DecisionRow, NotedDecision, Policy, Subject},
-    catalog::{BackendLists, Catalog, HostedPrompts, ListKind},
+    catalog::{Catalog, HostedPrompts},
     deadlines::{self, CallDeadline, TimeoutSource},
     endpoint::Endpoint,
     limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
@@ -42,11 +42,11 @@ pub struct Tenant {
     pub id: TenantId,
     /// The tenant's share where tenants compete for room.
     pub share: TenantShare,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     spec: ArcSwap<TenantSpec>,
     meter: Arc<SharedRateLimiter>,
     principals: Mutex<RateLimiterMap<PrincipalId>>,
-    catalog: ArcSwap<TenantCatalog>,
+    pub(super) catalog: ArcSwap<TenantCatalog>,
     policy: ArcSwapOption<Policy>,
     toolsets: ArcSwap<Toolsets>,
     hosted_prompts: ArcSwap<HostedPrompts>,
@@ -54,7 +54,7 @@ pub struct Tenant {
     decisions: Mutex<DecisionReport>,
     backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
     /// Locked while a new catalog is built, so that an older one never replaces a newer one.
-    publishing: Mutex<()>,
+    pub(super) publishing: Mutex<()>,
     sessions: Mutex<HashMap<PrincipalId, Vec<Weak<Session>>>>,
     session_count: AtomicUsize,
     calls: AtomicUsize,
@@ -179,14 +179,19 @@ impl Tenant {
         self.catalog.load().full.clone()
     }
 
+    /// Returns the whole catalog with the lists that backends show to a principal.
+    pub fn catalog_of(&self, principal: &PrincipalId) -> Arc<Catalog> {
+        self.catalog.load().of(principal).full.clone()
+    }
+
     /// Returns the catalog that a subject sees at an endpoint.
     pub fn visible_catalog(&self, endpoint: &Endpoint, subject: &Subject) -> Arc<Catalog> {
-        self.catalog.load().at(endpoint).visible(subject)
+        self.catalog.load().of(&subject.principal).at(endpoint).visible(subject)
     }
 
     /// Returns the view of a subject at an endpoint. `None`: nothing restricts what it sees.
     pub fn access(&self, endpoint: &Endpoint, subject: &Subject) -> Option<Arc<AccessView>> {
-        self.catalog.load().at(endpoint).view(subject)
+        self.catalog.load().of(&subject.principal).at(endpoint).view(subject)
     }
 
     /// Returns whether anything restricts what subjects can use at an endpoint.
@@ -237,7 +242,8 @@ impl Tenant {
     /// Publishes a catalog under the policy and toolsets in force. The caller holds `publishing`.
     fn publish(&self, catalog: Arc<Catalog>) {
         let (policy, toolsets) = (self.policy.load_full(), self.toolsets.load_full());
-        let next = Arc::new(TenantCatalog::new(catalog, policy, toolsets));
+        let next = TenantCatalog::new(catalog, policy, toolsets).for_backends(&self.backends());
+        let next = Arc::new(next);
         let before = self.catalog.swap(next.clone());
         self.announce_changes(&before, &next);
     }
@@ -286,31 +292,6 @@ impl Tenant {
             true => catalog,
             false => catalog.without_app_names(),
         }));
-    }
-
-    fn announce_changes(&self, before: &Arc<TenantCatalog>, next: &Arc<TenantCatalog>) {
-        // Sessions with equal rights share their catalogs, so each pair is compared once.
-        let mut changed: HashMap<(Endpoint, [*const Catalog; 2]), Vec<ListKind>> = HashMap::new();
-        let is_replaced = |(id, lists): &(&BackendId, &Arc<BackendLists>)| {
-            before.full.backends.get(*id).is_none_or(|known| !Arc::ptr_eq(known, lists))
-        };
-        let replaced: HashSet<BackendId> =
-            next.full.backends.iter().filter(is_replaced).map(|(id, _)| id.clone()).collect();
-        for session in self.sessions() {
-            if session.on_catalog_published(&replaced) {
-                continue;
-            }
-            let subject = session.subject();
-            let kinds = session.question_kinds;
-            let [old, new] = [before, next]
-                .map(|catalog| catalog.at(&session.endpoint).visible(&subject).offered_to(kinds));
-            let key = (session.endpoint.clone(), [Arc::as_ptr(&old), Arc::as_ptr(&new)]);
-            let lists =
-                changed.entry(key).or_insert_with(|| new.changed_lists(&old, &session.endpoint));
-            if !lists.is_empty() {
-                session.on_lists_changed(lists);
-            }
-        }
     }
 
     /// Registers a session, if the tenant and its principal may have another.
@@ -371,6 +352,17 @@ impl Tenant {
 
     pub fn sessions(&self) -> Vec<Arc<Session>> {
         self.sessions.lock().values().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns the sessions of a principal that live here.
+    pub fn sessions_of(&self, principal: &PrincipalId) -> Vec<Arc<Session>> {
+        let sessions = self.sessions.lock();
+        sessions.get(principal).into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns the principals with sessions that live here.
+    pub(super) fn principals_here(&self) -> Vec<PrincipalId> {
+        self.sessions.lock().keys().cloned().collect()
     }
 
     /// Returns the number of sessions that live here.

@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use protocol::ids::{BackendId, ToolsetId};
+use protocol::ids::{BackendId, PrincipalId, ToolsetId};
 use quick_cache::{Weighter, sync::Cache};
 use rules::{
     access::{AccessView, Policy, PolicyIndex, Subject, ViewKey},
@@ -26,7 +26,7 @@ use tokio::{
     task::block_in_place,
 };
 
-use crate::backends::link_lists::OwnLists;
+use crate::backends::{backend::Backend, link_lists::OwnLists};
 
 /// Expected number of snapshots with own lists, for the size of their table.
 const SESSION_CATALOGS_EXPECTED: usize = 16;
@@ -40,6 +40,10 @@ pub struct TenantCatalog {
     /// The policy of the tenant. The one in force is under the ceilings of toolsets.
     policy: Option<Arc<Policy>>,
     own: SessionCatalogs,
+    /// Backends that show lists of its own to each principal.
+    of_principals: Vec<Arc<Backend>>,
+    /// Backends for whose lists a tool stands.
+    without_user: Vec<Arc<Backend>>,
     toolsets: Arc<Toolsets>,
     /// The snapshots of the toolsets' endpoints.
     at_toolsets: BTreeMap<ToolsetId, OnceLock<Arc<TenantCatalog>>>,
@@ -97,7 +101,60 @@ impl TenantCatalog {
             CatalogWeight,
         ));
         let (at_toolsets, nothing) = (BTreeMap::new(), OnceLock::new());
-        Self { full, access, policy, own, toolsets, at_toolsets, nothing }
+        let (of_principals, without_user) = (Vec::new(), Vec::new());
+        Self {
+            full,
+            access,
+            policy,
+            own,
+            of_principals,
+            without_user,
+            toolsets,
+            at_toolsets,
+            nothing,
+        }
+    }
+
+    /// Returns the snapshot for a tenant with these backends.
+    pub fn for_backends(self, backends: &[Arc<Backend>]) -> Self {
+        let of_principals = backends.iter().filter(|one| one.principal_lists.is_on()).cloned();
+        let without_user = backends.iter().filter(|one| one.placeholder.is_shown()).cloned();
+        Self {
+            of_principals: of_principals.collect(),
+            without_user: without_user.collect(),
+            ..self
+        }
+    }
+
+    /// Returns the backends for whose lists a tool stands.
+    pub fn without_user(&self) -> &[Arc<Backend>] {
+        &self.without_user
+    }
+
+    /// Returns whether each principal has a snapshot of its own.
+    pub fn varies_by_principal(&self) -> bool {
+        !self.of_principals.is_empty()
+    }
+
+    /// Returns the numbers of the lists that a principal sees alone.
+    pub fn numbers_of(&self, principal: &PrincipalId) -> Vec<u64> {
+        let views = self.of_principals.iter().filter_map(|one| one.principal_lists.of(principal));
+        views.map(|view| view.number).collect()
+    }
+
+    /// Returns the snapshot as a principal sees it.
+    pub fn of(self: &Arc<Self>, principal: &PrincipalId) -> Arc<Self> {
+        if self.of_principals.is_empty() {
+            return self.clone();
+        }
+        let seen = |one: &Arc<Backend>| {
+            let view = one.principal_lists.of(principal)?;
+            self.full.backends.contains_key(&one.id).then(|| (one.id.clone(), view))
+        };
+        let views: Vec<_> = self.of_principals.iter().filter_map(seen).collect();
+        self.with_lists(views.iter().map(|(_, view)| view.number).collect(), || {
+            views.iter().map(|(id, view)| (id.clone(), view.lists.clone())).collect()
+        })
     }
 
     /// Returns the snapshot of an endpoint. That of a toolset which is not published is empty.
@@ -138,20 +195,29 @@ impl TenantCatalog {
 
     /// Returns the snapshot in which these lists replace those of their backends.
     pub fn with_own_lists(self: &Arc<Self>, own: &[(BackendId, Arc<OwnLists>)]) -> Arc<Self> {
-        let mut numbers: Vec<u64> = own.iter().map(|(_, lists)| lists.number).collect();
+        self.with_lists(own.iter().map(|(_, lists)| lists.number).collect(), || {
+            own.iter()
+                .filter_map(|(backend, own)| {
+                    let lists = own.difference.apply(self.full.backends.get(backend)?)?;
+                    Some((backend.clone(), Arc::new(lists)))
+                })
+                .collect()
+        })
+    }
+
+    /// Returns the snapshot with other lists, which the numbers name.
+    fn with_lists(
+        self: &Arc<Self>,
+        mut numbers: Vec<u64>,
+        lists: impl FnOnce() -> BTreeMap<BackendId, Arc<BackendLists>>,
+    ) -> Arc<Self> {
         numbers.sort_unstable();
         if let Some(known) = self.own.0.get(&numbers) {
             return known;
         }
-        let replaced: BTreeMap<BackendId, Arc<BackendLists>> = own
-            .iter()
-            .filter_map(|(backend, own)| {
-                let lists = own.difference.apply(self.full.backends.get(backend)?)?;
-                Some((backend.clone(), Arc::new(lists)))
-            })
-            .collect();
+        let replaced = lists();
         if replaced.is_empty() {
-            return self.clone(); // the shared lists have caught up
+            return self.clone(); // the shared lists have caught up, or there are no others
         }
         let mut backends = self.full.backends.clone();
         backends.extend(replaced);

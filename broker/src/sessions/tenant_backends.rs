@@ -16,8 +16,12 @@ impl CatalogOwner for Weak<Tenant> {
     }
 
     fn others(&self, than: &BackendId) -> Vec<(BackendId, Arc<BackendLists>)> {
-        let backends = self.upgrade().map(|tenant| tenant.backends()).unwrap_or_default();
-        let others = backends.into_iter().filter(|backend| backend.id != *than);
-        others.filter_map(|other| Some((other.id.clone(), other.lists.load_full()?))).collect()
+        self.upgrade().map(|tenant| tenant.lists_beside(than)).unwrap_or_default()
+    }
+
+    fn read_principal_lists(&self, backend: &BackendId) {
+        if let Some(tenant) = self.upgrade() {
+            tenant.read_lists_of_all(backend);
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::{
     },
 };
 
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
@@ -137,6 +138,15 @@ impl World {
     }
 
     pub(crate) fn gate(&self, needs_scope: bool) {
+        self.gate_where(move |_| needs_scope);
+    }
+
+    /// Refuses these tokens for want of a scope.
+    pub(crate) fn gate_except(&self, lacking: HashSet<String>) {
+        self.gate_where(move |header| lacking.contains(header));
+    }
+
+    fn gate_where(&self, lacks_scope: impl Fn(&str) -> bool + Send + Sync + 'static) {
         let document = json!({"resource": self.backend.url(), "authorization_servers": [self.server.issuer()]});
         let accepted = self.accepted.clone();
         self.backend.gate(move |path, headers| {
@@ -149,14 +159,14 @@ impl World {
                 return answer(200, None, document.clone());
             }
             let header = headers.get("authorization").and_then(|value| value.to_str().ok());
-            match header.is_some_and(|header| accepted.lock().contains(header)) {
-                false => answer(401, Some("Bearer"), json!({})),
-                true if needs_scope => answer(
+            match header.filter(|header| accepted.lock().contains(*header)) {
+                None => answer(401, Some("Bearer"), json!({})),
+                Some(header) if lacks_scope(header) => answer(
                     403,
                     Some("Bearer error=\"insufficient_scope\", scope=\"more\""),
                     json!({}),
                 ),
-                true => None,
+                Some(_) => None,
             }
         });
     }
@@ -195,6 +205,7 @@ pub(crate) async fn outputs(
         "/admin/v1/tenants/default/backends",
         "/admin/v1/tenants/default/backends/b",
         "/admin/v1/tenants/default/connections",
+        "/admin/v1/overview",
         "/admin/v1/sessions",
         "/admin/v1/tasks",
         "/admin/v1/audit",
@@ -218,11 +229,22 @@ pub(crate) async fn outputs(
     outputs
 }
 
+/// Returns a text as files and dumps can have it: as it is, in hexadecimal digits, and in base64 at
+/// any place of three bytes.
+fn encodings(text: &str) -> Vec<String> {
+    let hexadecimal = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let in_base64 = (0..3).map(|start| {
+        let whole = (text.len() - start) / 3 * 3;
+        STANDARD_NO_PAD.encode(&text.as_bytes()[start..start + whole])
+    });
+    [text.to_owned(), hexadecimal].into_iter().chain(in_base64).collect()
+}
+
 /// Returns the places in which one of the texts is, or a part of it that could be used: tokens are
 /// also sought without their ends.
 pub(crate) fn places_of(texts: &[&str], outputs: &[(String, Vec<u8>)]) -> Vec<String> {
     let middle = |text: &str| text[text.len() / 4..text.len() - text.len() / 4].to_owned();
-    let sought: Vec<String> = texts.iter().map(|text| middle(text)).collect();
+    let sought: Vec<String> = texts.iter().flat_map(|text| encodings(&middle(text))).collect();
     let is_in =
         |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
     let places = outputs.iter().filter(|(_, bytes)| sought.iter().any(|text| is_in(bytes, text)));

@@ -1,7 +1,7 @@
 //! Tokens for backends that are made of another token: the caller's (RFC 8693, on-behalf-of), or that
 //! of an identity provider (ID-JAG). And keys that the broker makes as a client.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc};
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -14,34 +14,49 @@ use testkit::{
 
 use crate::{
     accounts::{Browser, World, call, outputs, parameter, places_of},
-    builder,
+    builder, kind,
 };
 
-const EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
+pub(crate) const EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 
 /// Returns a member of a form, decoded.
-fn member(request: &TokenRequest, name: &str) -> Option<String> {
+pub(crate) fn member(request: &TokenRequest, name: &str) -> Option<String> {
     let found = parameter(&format!("?{}", request.form), name)?;
     Some(found.replace('+', " ").replace("%3A", ":").replace("%2F", "/"))
 }
 
-fn payload(token: &str) -> Value {
+pub(crate) fn payload(token: &str) -> Value {
     let part = token.split('.').nth(1).expect("a JWT");
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap()
 }
 
+/// Verifies an assertion with one of these keys. Returns the id of the key.
+pub(crate) fn signer(assertion: &str, keys: &[Value]) -> String {
+    let parts: Vec<&str> = assertion.split('.').collect();
+    let decoded = |part: &str| URL_SAFE_NO_PAD.decode(part).unwrap();
+    let header: Value = serde_json::from_slice(&decoded(parts[0])).unwrap();
+    let key = keys.iter().find(|key| key["kid"] == header["kid"]).expect("a published key");
+    let coordinate = |name: &str| decoded(key[name].as_str().unwrap());
+    let point = [vec![4], coordinate("x"), coordinate("y")].concat();
+    let text = format!("{}.{}", parts[0], parts[1]);
+    UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point)
+        .verify(text.as_bytes(), &decoded(parts[2]))
+        .expect("signed by that key");
+    header["kid"].as_str().unwrap().to_owned()
+}
+
 /// A backend that demands tokens of a server, which gives `for-NAME-NUMBER` to each user.
-struct Protected {
-    backend: FakeBackend,
-    server: AuthorizationServer,
+pub(crate) struct Protected {
+    pub(crate) backend: FakeBackend,
+    pub(crate) server: AuthorizationServer,
     accepted: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Protected {
     /// `user_of` names the user that a token request is for. `None`: the request is refused.
-    async fn start(
+    pub(crate) async fn start(
         user_of: impl Fn(&TokenRequest) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
         let (backend, server) = (FakeBackend::echo().await, AuthorizationServer::start().await);
@@ -74,7 +89,7 @@ impl Protected {
         Self { backend, server, accepted }
     }
 
-    fn spec(&self, auth: Value) -> Value {
+    pub(crate) fn spec(&self, auth: Value) -> Value {
         let mut spec = self.backend.spec();
         spec["auth"] = json!({"client_id": "broker", "client_secret": "the-secret-of-the-broker"});
         for (name, value) in auth.as_object().unwrap() {
@@ -95,7 +110,11 @@ impl Protected {
 }
 
 /// Starts a broker that accepts tokens of an issuer, and exchanges them if it may.
-async fn broker_for(issuer: &AuthorizationServer, may_exchange: bool, spec: &Value) -> TestBroker {
+pub(crate) async fn broker_for(
+    issuer: &AuthorizationServer,
+    may_exchange: bool,
+    spec: &Value,
+) -> TestBroker {
     broker_with(issuer, may_exchange, spec, json!({})).await
 }
 
@@ -202,9 +221,13 @@ async fn a_token_is_exchanged_only_if_its_issuer_permits_that() {
     let issuer = AuthorizationServer::start().await;
     let spec = protected.spec(json!({"type": "token_exchange"}));
     let broker = broker_for(&issuer, false, &spec).await;
-    let client = broker.client("/mcp/b").bearer(&issuer.token("ann"));
-    let refused = client.try_connect(json!({}), Duration::from_secs(20)).await.unwrap_err();
-    assert_eq!(refused.kind(), "backend_unavailable", "{refused:?}");
+    let client = broker.client("/mcp/b").bearer(&issuer.token("ann")).connected(json!({})).await;
+    assert_eq!(client.tool_names().await, ["connect"], "what stands for the tools");
+    let told = call(&client, "connect").await;
+    assert_eq!(told["isError"], true, "{told}");
+    assert!(told.to_string().contains("access token"), "{told}");
+    let error = client.error("prompts/get", json!({"name": "p"})).await;
+    assert_eq!(kind(&error), "token_required", "{error}");
     assert_eq!(protected.server.take_token_requests(), []);
 }
 
@@ -352,16 +375,7 @@ async fn the_broker_signs_with_keys_that_it_makes_for_each_tenant() {
     }
     for (asked, keys) in protected.server.take_token_requests().iter().zip(&sets) {
         let assertion = member(asked, "client_assertion").unwrap();
-        let parts: Vec<&str> = assertion.split('.').collect();
-        let decoded = |part: &str| URL_SAFE_NO_PAD.decode(part).unwrap();
-        let header: Value = serde_json::from_slice(&decoded(parts[0])).unwrap();
-        let key = keys.iter().find(|key| key["kid"] == header["kid"]).expect("a published key");
-        let coordinate = |name: &str| decoded(key[name].as_str().unwrap());
-        let point = [vec![4], coordinate("x"), coordinate("y")].concat();
-        let text = format!("{}.{}", parts[0], parts[1]);
-        UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point)
-            .verify(text.as_bytes(), &decoded(parts[2]))
-            .expect("signed by that key");
+        signer(&assertion, keys);
         let claims = payload(&assertion);
         assert_eq!(
             (&claims["iss"], &claims["aud"]),
@@ -405,4 +419,43 @@ async fn a_slash_after_an_issuer_is_forgiven_only_if_the_operator_says_so() {
     assert_eq!(browser.connect().await, 200);
     let (_, list) = broker.admin().get("/admin/v1/tenants/default/connections").await;
     assert_eq!(list["connections"][0]["issuer"], json!(slash), "{list}");
+}
+
+#[tokio::test]
+async fn an_exchange_names_the_broker_as_the_acting_party() {
+    for (kind, key) in [("access_token", None), ("jwt", Some("private_key_jwt"))] {
+        let protected = Protected::start(|request| match member(request, "subject_token") {
+            Some(subject) => Some(payload(&subject)["sub"].as_str()?.to_owned()),
+            None => Some("actor".to_owned()),
+        })
+        .await;
+        let issuer = AuthorizationServer::start().await;
+        let mut auth = json!({"type": "token_exchange", "actor_token": kind});
+        if let Some(method) = key {
+            auth["client_secret"] = Value::Null;
+            auth["token_endpoint_auth_method"] = json!(method);
+        }
+        let broker = broker_for(&issuer, true, &protected.spec(auth)).await;
+        let token = issuer.token("ann");
+        let client = broker.client("/mcp/b").bearer(&token).connected(json!({})).await;
+        assert_ne!(echo(&client, "ann").await["isError"], true);
+        let asked = protected.server.take_token_requests();
+        let exchange = asked.iter().find(|one| member(one, "subject_token").is_some()).unwrap();
+        let actor = member(exchange, "actor_token").expect("an acting party");
+        let name = format!("urn:ietf:params:oauth:token-type:{kind}");
+        assert_eq!(member(exchange, "actor_token_type"), Some(name));
+        assert_eq!(member(exchange, "subject_token"), Some(token));
+        if kind == "jwt" {
+            let claims = payload(&actor);
+            assert_eq!((&claims["iss"], &claims["sub"]), (&json!("broker"), &json!("broker")));
+            assert_eq!(claims["aud"], json!(protected.server.issuer()));
+        } else {
+            assert!(actor.starts_with("for-actor-"), "a token of the broker: {actor}");
+            let own = asked.iter().find(|one| member(one, "subject_token").is_none()).unwrap();
+            assert_eq!(member(own, "grant_type").as_deref(), Some("client_credentials"));
+        }
+        for (_, header) in protected.callers() {
+            assert!(header.starts_with("Bearer for-ann-"), "the user's token: {header}");
+        }
+    }
 }

@@ -48,6 +48,7 @@ export const OPERATIONS = {
   "GET /admin/v1/tenants/{tenant}/connections": "keys:read",
   "POST /admin/v1/tenants/{tenant}/connections": "keys:write",
   "DELETE /admin/v1/tenants/{tenant}/connections/{principal}/{backend}": "keys:write",
+  "POST /admin/v1/tenants/{tenant}/connections/{principal}/{backend}/test": "keys:write",
   "GET /admin/v1/tenants/{tenant}/issuers": "issuers:read",
   "GET /admin/v1/tenants/{tenant}/issuers/{issuer}": "issuers:read",
   "PUT /admin/v1/tenants/{tenant}/issuers/{issuer}": "issuers:write",

@@ -679,6 +679,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/tenants/{tenant}/connections/{principal}/{backend}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Tests whether the backend accepts the principal's account, with a connection that ends at once. */
+        post: operations["test_connection"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/tenants/{tenant}/issuers": {
         parameters: {
             query?: never;
@@ -1044,6 +1061,11 @@ export interface components {
             /** @description Oldest first. */
             entries: components["schemas"]["ActivityEntry"][];
         };
+        /**
+         * @description Token of the broker as the acting party (RFC 8693, 2.1).
+         * @enum {string}
+         */
+        ActorToken: "access_token" | "jwt";
         /** @description Hints of a tool. They can be tightened only. */
         AnnotationOverride: {
             /** @default null */
@@ -1239,12 +1261,14 @@ export interface components {
             client_metadata_url?: string | null;
             /** @description How issuers are compared. */
             issuer_compare?: components["schemas"]["IssuerComparison"];
-            /** @description Whose tokens fetch the lists of the backend. For `oauth_user` only. */
+            /** @description Whose tokens fetch the lists of the backend. For types with tokens of each principal. */
             catalog_auth?: components["schemas"]["CatalogAuth"];
+            catalog?: components["schemas"]["DeclaredCatalog"] | null;
             /** @description How the caller's token is exchanged. For `token_exchange` only. */
             grant?: components["schemas"]["ExchangeGrant"];
             /** @description Value of `audience` in exchanges. For `token_exchange` only. */
             audience?: string | null;
+            actor_token?: components["schemas"]["ActorToken"] | null;
             provider?: components["schemas"]["IdentityProvider"] | null;
         };
         /**
@@ -1568,7 +1592,7 @@ export interface components {
          * @description Tokens with which the lists of a backend are fetched.
          * @enum {string}
          */
-        CatalogAuth: "first_user" | "service";
+        CatalogAuth: "first_user" | "service" | "per_principal" | "declared";
         /** @description What the tools of an endpoint cost the context of a model. */
         CatalogCostView: {
             /** @description The toolset; absent: all backends. */
@@ -1716,6 +1740,13 @@ export interface components {
             /** @description Value of `after` for the next page; absent on the last page. */
             next?: string | null;
         };
+        /** @description Result of a test of a connection. */
+        ConnectionTestView: {
+            /** @description Whether the backend accepted a handshake with the token of the principal. */
+            ok: boolean;
+            /** @description Why not: of the account, the authorization server or the backend. */
+            error?: string | null;
+        };
         /** @description An account that a principal connected at a backend. */
         ConnectionView: {
             principal: string;
@@ -1772,6 +1803,17 @@ export interface components {
              *     Only for an approval.
              */
             for?: components["schemas"]["DurationText"];
+        };
+        /** @description Lists of a backend, with entries as MCP has them. */
+        DeclaredCatalog: {
+            /** @default [] */
+            tools: unknown[];
+            /** @default [] */
+            prompts: unknown[];
+            /** @default [] */
+            resources: unknown[];
+            /** @default [] */
+            resource_templates: unknown[];
         };
         /** @description A member that differs. Invisible characters have names, such as `<U+200B>`. */
         DefinitionChange: {
@@ -4762,6 +4804,40 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    test_connection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example default */
+                tenant: string;
+                principal: string;
+                backend: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConnectionTestView"];
+                };
             };
             /** @description Refused: `type` names the reason, and `detail` explains it */
             default: {

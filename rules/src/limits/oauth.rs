@@ -26,6 +26,13 @@ pub const GRANT_WAIT_MAX: Duration = Duration::from_secs(20);
 pub const GRANT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for the token of a caller that another replica saw.
 pub const SUBJECT_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Age of the lists that a backend shows to one principal. Older ones are read again when they are
+/// used.
+pub const PRINCIPAL_LISTS_AGE_MAX: Duration = Duration::from_secs(300);
+/// Time after which lists that a backend did not show to a principal are asked for again.
+pub const PRINCIPAL_LISTS_RETRY: Duration = Duration::from_secs(5);
+/// Principals of one backend whose lists are read at the same time.
+pub const PRINCIPAL_LISTS_READ_MAX: usize = 8;
 /// Time for which the broker signs with one key that it made.
 pub const CLIENT_KEY_PERIOD: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Time for which a replica publishes a set of its keys without a look at the database.
@@ -36,6 +43,9 @@ pub const CONNECT_REQUEST_LIFE: Duration = Duration::from_secs(600);
 pub const CONNECT_LINK_LIFE: Duration = Duration::from_secs(900);
 /// Life of the login that a one-time link gives a browser.
 pub const CONNECT_LOGIN_LIFE: Duration = Duration::from_secs(3_600);
+/// Wait for another replica that is told of a connection, and the tries to tell it.
+pub const CONNECTION_NOTICE_WAIT: Duration = Duration::from_secs(5);
+pub const CONNECTION_NOTICE_TRIES: u32 = 3;
 /// Body of a form of the connect page.
 pub const CONNECT_FORM_BYTES_MAX: usize = 8 * 1024;
 

@@ -382,6 +382,19 @@ impl PostgresServer {
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
+    /// Returns what `pg_dump` writes about a database, as text.
+    pub async fn dump(&self, url: &str) -> Vec<u8> {
+        let mut command = INSTALLATION.command("pg_dump");
+        command.args(["--inserts", "-d", url]);
+        let output = tokio::process::Command::from(command)
+            .kill_on_drop(true)
+            .output()
+            .await
+            .expect("pg_dump runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    }
+
     /// Ends connections, keeps all data, and is down when this returns.
     pub async fn stop_fast(&mut self) {
         self.stop(Signal::INT).await;

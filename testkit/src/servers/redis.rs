@@ -79,6 +79,13 @@ impl RedisServer {
         self.command(&["FLUSHALL"]).await;
     }
 
+    /// Returns its dump, in which texts stand as they are.
+    pub async fn dump(&self) -> Vec<u8> {
+        self.command(&["CONFIG", "SET", "rdbcompression", "no"]).await;
+        self.command(&["SAVE"]).await;
+        std::fs::read(self.folder.path().join("dump.rdb")).expect("a dump after SAVE")
+    }
+
     /// Shuts it down in an orderly way. Waits until it is gone.
     pub async fn stop(&self) {
         self.end(Signal::TERM).await;

@@ -38,6 +38,9 @@ pub enum Failure {
     /// The user must connect an account first, at this address. Nothing was sent.
     #[error("{reason}")]
     Unconnected { reason: String, url: Option<String> },
+    /// The user must come with an access token that can be exchanged. Nothing was sent.
+    #[error("{0}")]
+    TokenRequired(String),
     /// A limit of the broker or of its machine prevents the request.
     #[error("nothing was sent: {0}")]
     OwnLimit(String),
@@ -82,6 +85,7 @@ impl Failure {
             Failure::Denied(_) => "denied",
             Failure::NoToken(_) => "no_token",
             Failure::Unconnected { .. } => "unconnected",
+            Failure::TokenRequired(_) => "token_required",
             Failure::OwnLimit(_) => "own_limit",
             Failure::Unclear(_) => "unclear",
             Failure::QueueFull => "queue_full",
@@ -100,6 +104,7 @@ impl Failure {
             Failure::NotSent(_)
                 | Failure::NoToken(_)
                 | Failure::Unconnected { .. }
+                | Failure::TokenRequired(_)
                 | Failure::OwnLimit(_)
                 | Failure::Busy(_)
                 | Failure::Throttled(_)
@@ -119,8 +124,13 @@ impl Failure {
             | Failure::SessionGone
             | Failure::TooLarge { .. } => false,
             Failure::Denied(_) | Failure::NoToken(_) | Failure::OwnLimit(_) => false,
-            Failure::Unconnected { .. } => false,
+            Failure::Unconnected { .. } | Failure::TokenRequired(_) => false,
         }
+    }
+
+    /// Returns whether the user lacks something that others may have.
+    pub fn is_of_user(&self) -> bool {
+        matches!(self, Failure::Unconnected { .. } | Failure::TokenRequired(_))
     }
 
     /// Returns whether the outcome of the attempt permits a retry.
@@ -143,6 +153,12 @@ impl Failure {
                 ErrorKind::BackendUnavailable,
                 format!(
                     "backend {backend} needs an account of the user, and the broker has no address for browsers"
+                ),
+            ),
+            Failure::TokenRequired(_) => (
+                ErrorKind::TokenRequired,
+                format!(
+                    "backend {backend} needs an access token of yours that the broker may exchange: come with a token of an issuer of this broker"
                 ),
             ),
             Failure::NotSent(_) | Failure::SessionGone => {

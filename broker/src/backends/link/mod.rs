@@ -217,7 +217,7 @@ impl Link {
             Err(OpenError::Waiting(refusal)) => Err(refusal),
             Err(OpenError::Failed(failure)) => {
                 // The next call may come right after the user connected an account.
-                if !matches!(failure, Failure::Unconnected { .. }) {
+                if !failure.is_of_user() {
                     backoff.note_failure();
                 }
                 if !self.is_catalog() && failure.is_the_backends() {

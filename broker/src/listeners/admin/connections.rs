@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     config::BodySchema,
-    control::{ConnectLinkView, ConnectionView, Control},
+    control::{ConnectLinkView, ConnectionTestView, ConnectionView, Control},
 };
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -66,6 +66,18 @@ pub(super) async fn link(
         .map_err(|error| Problem::invalid("backend", error.to_string()))?;
     let made = control.connect_link(&tenant, &wanted.principal, &backend).await?;
     Ok((StatusCode::CREATED, axum::Json(made)))
+}
+
+/// Tests whether the backend accepts the principal's account, with a connection that ends at once.
+#[utoipa::path(post, operation_id = "test_connection", path = "/admin/v1/tenants/{tenant}/connections/{principal}/{backend}/test", tag = "connections", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("principal" = String, Path), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses(
+    (status = 200, body = ConnectionTestView), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn test(
+    State(control): State<Arc<Control>>,
+    TenantName(tenant): TenantName,
+    PrincipalName(principal): PrincipalName,
+    BackendName(backend): BackendName,
+) -> Result<impl IntoResponse, Problem> {
+    Ok(axum::Json(control.test_connection(&tenant, &principal, &backend).await?))
 }
 
 /// Ends a connection. The broker revokes its tokens at the authorization server if that is possible.

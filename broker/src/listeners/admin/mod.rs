@@ -312,6 +312,10 @@ fn api_routes() -> Router<Arc<Control>> {
             "/admin/v1/tenants/{tenant}/connections/{principal}/{backend}",
             axum::routing::delete(connections::remove),
         )
+        .route(
+            "/admin/v1/tenants/{tenant}/connections/{principal}/{backend}/test",
+            axum::routing::post(connections::test),
+        )
         .route("/admin/v1/tenants/{tenant}/issuers", get(issuers::list))
         .route(
             "/admin/v1/tenants/{tenant}/issuers/{issuer}",

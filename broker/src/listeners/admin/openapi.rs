@@ -33,7 +33,7 @@ use super::{
         catalog::list_toolsets, catalog::show_toolset, catalog::put_toolset, catalog::remove_toolset,
         catalog::list_prompts, catalog::show_prompt, catalog::put_prompt, catalog::remove_prompt, catalog::cost,
         approvals::list, approvals::show, approvals::decide,
-        connections::list, connections::link, connections::remove,
+        connections::list, connections::link, connections::remove, connections::test,
         issuers::list, issuers::show, issuers::put, issuers::remove,
         revocations::list, revocations::create, revocations::remove,
         live::sessions, live::session, live::end_session,

@@ -65,6 +65,7 @@ pub(super) const OPERATIONS: &[(Method, &str, Permission)] = &[
     (Method::GET, "/admin/v1/tenants/{tenant}/connections", Permission::KeysRead),
     (Method::POST, "/admin/v1/tenants/{tenant}/connections", Permission::KeysWrite),
     (Method::DELETE, "/admin/v1/tenants/{tenant}/connections/{principal}/{backend}", Permission::KeysWrite),
+    (Method::POST, "/admin/v1/tenants/{tenant}/connections/{principal}/{backend}/test", Permission::KeysWrite),
     (Method::GET, "/admin/v1/tenants/{tenant}/issuers", Permission::IssuersRead),
     (Method::GET, "/admin/v1/tenants/{tenant}/issuers/{issuer}", Permission::IssuersRead),
     (Method::PUT, "/admin/v1/tenants/{tenant}/issuers/{issuer}", Permission::IssuersWrite),

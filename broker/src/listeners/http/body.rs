@@ -35,7 +35,7 @@ fn too_large(bytes_max: usize) -> Refusal {
         .with("maxBytes", bytes_max)
 }
 
-pub(super) async fn read_body(
+pub(in crate::listeners) async fn read_body(
     mut body: impl RequestBody,
     bytes_max: usize,
     time: Duration,

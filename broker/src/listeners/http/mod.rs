@@ -6,7 +6,7 @@
 
 pub(super) mod authenticate;
 mod authorization_server;
-mod body;
+pub(super) mod body;
 mod challenge;
 mod connect;
 mod connection;

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use transport::PeerServer;
 
-use super::tunnel_server;
+use super::{connection_notice, tunnel_server};
 use crate::{
     broker::Broker,
     listeners::http::{
@@ -55,6 +55,9 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: Cancellatio
 async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
     if websocket::matches_path(request.uri().path()) {
         return tunnel_server::handle(broker, request).await;
+    }
+    if connection_notice::matches_path(request.uri().path()) {
+        return connection_notice::take(broker, request).await;
     }
     let (head, body) = request.into_parts();
     let cache = ConnectionCache::default();

@@ -40,6 +40,14 @@ impl Call {
                 }
                 Some(frame)
             }
+            CallOutcome::Refused(refusal)
+                if refusal.kind == ErrorKind::TokenRequired && self.method == Method::ToolsCall =>
+            {
+                let text = json::quote(&refusal.message);
+                let result =
+                    format!(r#"{{"content":[{{"type":"text","text":{text}}}],"isError":true}}"#);
+                Some(handshake::success(&self.client_id, result.as_bytes()))
+            }
             CallOutcome::Refused(refusal) => {
                 Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
             }

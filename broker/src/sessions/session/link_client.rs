@@ -80,6 +80,10 @@ impl LinkClient for Session {
         Session::on_own_lists_changed(self);
     }
 
+    fn on_principal_lists_due(&self) {
+        self.tenant.read_lists_of(&self.endpoint, &self.caller.principal);
+    }
+
     fn note_backend_session(&self, backend: &BackendId, session: Option<BackendSession>) {
         let mut state = self.lock();
         if state.phase != SessionPhase::Closed {

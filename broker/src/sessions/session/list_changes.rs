@@ -109,12 +109,20 @@ pub async fn restore_own_lists(session: &Arc<Session>) {
 /// the backends have had time to answer.
 pub fn compare_lists(session: &Session) {
     let methods = loop {
-        let visible = || session.tenant.visible_catalog(&session.endpoint, &session.subject());
-        let shared = visible();
+        let seen = || {
+            let shared = session.tenant.catalog();
+            let numbers = shared.numbers_of(&session.caller.principal);
+            (shared, numbers, session.subject())
+        };
+        let (shared, numbers, subject) = seen();
         // Computed without the lock, it may take a while.
         let now = listed_catalog(session).digests(&session.endpoint);
         let mut state = session.lock();
-        if !Arc::ptr_eq(&shared, &visible()) {
+        let now_seen = seen();
+        if !(Arc::ptr_eq(&shared, &now_seen.0)
+            && numbers == now_seen.1
+            && Arc::ptr_eq(&subject, &now_seen.2))
+        {
             continue;
         }
         let Some(changed) = state.lists.compare(now) else { return };

@@ -293,7 +293,7 @@ impl Session {
     /// Returns the catalog of the endpoint with the lists that backends show to this session alone,
     /// and the policy that restricts it, as one snapshot.
     pub fn catalog(&self) -> Arc<TenantCatalog> {
-        let shared = self.tenant.catalog();
+        let shared = self.tenant.catalog().of(&self.caller.principal);
         if !self.has_own_lists.load(Ordering::Acquire) {
             return shared.at(&self.endpoint);
         }

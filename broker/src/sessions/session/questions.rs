@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     backends::link::{connection::Connection, pending::QuestionOwner},
-    oauth,
+    oauth::{self, TokenSource},
     persistence::{Wakeup, fault_point},
     sessions::{session::OpenCall, stream::EventStream},
     telemetry::child_span::ChildSpan,
@@ -327,11 +327,31 @@ pub fn note_elicitations_required(session: &Session, answer: &Message) {
 /// Tells the client that the account is connected that it was asked to connect at this backend (MCP
 /// 2025-11-25, Elicitation).
 pub fn complete_connection(session: &Session, backend: &BackendId) {
-    let ids = session.lock().questions.take_elicited(&oauth::connect_elicitation(backend));
+    let ids = {
+        let mut state = session.lock();
+        let ids = state.questions.take_elicited(&oauth::connect_elicitation(backend));
+        state.dirty.state |= !ids.is_empty();
+        ids
+    };
     for id in ids {
         let params = format!(r#"{{"elicitationId":{}}}"#, json::quote(&id));
         let frame = handshake::notification(Method::ElicitationComplete, Some(params.as_bytes()));
         session.deliver(EventKind::Message, frame);
+    }
+}
+
+/// Tells the client of an adopted session which of the accounts are connected by now that it was asked
+/// to connect. The process that served the page may not have known the session.
+pub async fn complete_connections(session: &Session) {
+    for backend in session.tenant.backends() {
+        let begin = oauth::connect_elicitation(&backend.id);
+        let is_asked = session.lock().questions.elicited().iter().any(|id| id.starts_with(&begin));
+        let accounts = backend.tokens.as_ref().and_then(TokenSource::user);
+        if let Some(accounts) = accounts.filter(|_| is_asked)
+            && accounts.has_all_scopes(&session.caller.principal).await
+        {
+            complete_connection(session, &backend.id);
+        }
     }
 }
 

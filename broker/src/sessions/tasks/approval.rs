@@ -62,7 +62,7 @@ impl TaskApproval {
         loop {
             let catalog = match run.creator() {
                 Some(session) => session.catalog().full.clone(),
-                None => run.tenant.full_catalog(),
+                None => run.tenant.catalog_of(&run.record.principal),
             };
             if catalog.backends.contains_key(&binding.backend) {
                 return Ok(catalog.definition(&binding.backend, &binding.tool));

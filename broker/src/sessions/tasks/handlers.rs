@@ -97,7 +97,8 @@ fn with_tool(
     }
     let details = TaskDetails::decode(&record.details);
     let name = details.and_then(|details| details.native).ok_or_else(not_found)?;
-    let traits = tenant.full_catalog().traits(&record.backend, &name).unwrap_or_default();
+    let catalog = tenant.catalog_of(&record.principal);
+    let traits = catalog.traits(&record.backend, &name).unwrap_or_default();
     check(&Object::Tool { backend: &record.backend, name: &name, traits })
 }
 

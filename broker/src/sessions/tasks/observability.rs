@@ -45,7 +45,9 @@ pub(super) fn request_of(run: &TaskRun) -> Arc<RequestTelemetry> {
     let request = RequestTelemetry::new(name, tracing, draft, None);
     request.note_backend(
         &run.record.backend,
-        run.tenant.full_catalog().definition(&run.record.backend, &native_name(run)),
+        run.tenant
+            .catalog_of(&run.record.principal)
+            .definition(&run.record.backend, &native_name(run)),
     );
     request
 }

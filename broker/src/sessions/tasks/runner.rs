@@ -255,7 +255,7 @@ fn becomes_a_task(run: &TaskRun, connection: &Connection, message: &Message) -> 
     let tool = message.text(message.fields.name).unwrap_or_default();
     let support = run
         .tenant
-        .full_catalog()
+        .catalog_of(&run.record.principal)
         .traits(&run.record.backend, &tool)
         .map(|traits| traits.task_support);
     has_tasks && support != Some(TaskSupport::Forbidden)

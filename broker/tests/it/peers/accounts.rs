@@ -165,7 +165,7 @@ async fn the_tokens_of_callers_are_exchanged_at_a_real_server() {
         .start()
         .await;
     let mut spec = backend.spec();
-    spec["auth"] = json!({"type": "token_exchange", "client_id": "broker", "client_secret": "secret-of-broker", "token_endpoint_auth_method": "client_secret_post"});
+    spec["auth"] = json!({"type": "token_exchange", "client_id": "broker", "client_secret": "secret-of-broker", "token_endpoint_auth_method": "client_secret_post", "actor_token": "access_token"});
     let (status, view) = broker.admin().put_backend("default", "b", &spec).await;
     assert_eq!(status, 201, "{view}");
     for user in ["ann", "bob"] {
@@ -180,6 +180,7 @@ async fn the_tokens_of_callers_are_exchanged_at_a_real_server() {
         let token = call.header("authorization").unwrap().strip_prefix("Bearer ").unwrap();
         assert_eq!(tokens[token]["user"], call.message["params"]["arguments"]["user"], "{tokens}");
         assert_eq!(tokens[token]["resource"], json!(backend.url()), "{tokens}");
+        assert_eq!(tokens[token]["act"], json!({"sub": "broker"}), "the broker acts: {tokens}");
     }
 }
 

@@ -3,50 +3,16 @@
 //! A backend refuses a token before it works on the request. So the same request goes out again
 //! with another token, a few times at most.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::{Request, StatusCode, header::AUTHORIZATION};
 use http_body_util::Full;
-use parking_lot::Mutex;
 use rules::limits::oauth::OAUTH_TRIES_MAX;
-use transport::{HttpClient, HttpResponse, ResponseBody, VectoredBody, http_client::PreparedPost};
+use transport::{HttpClient, HttpResponse, ResponseBody, VectoredBody};
 
 use crate::{
     backends::link::failure::Failure,
-    oauth::{Challenge, LinkTokens, OauthError, TokenHeader},
+    oauth::{Challenge, LinkPost, LinkTokens, OauthError, TokenHeader},
 };
-
-/// Head of a link's POST with its token, encoded once.
-#[derive(Debug, Clone)]
-pub(super) struct LinkPost {
-    header: TokenHeader,
-    prepared: Arc<PreparedPost>,
-}
-
-/// The head with the token that was used last.
-#[derive(Debug, Default)]
-pub(super) struct LinkPosts(Mutex<Option<LinkPost>>);
-
-impl LinkPosts {
-    /// Returns the head with this token. `bare` makes the POST without it.
-    pub(super) fn get(
-        &self,
-        client: &HttpClient,
-        header: TokenHeader,
-        bare: impl FnOnce() -> Request<()>,
-    ) -> Option<LinkPost> {
-        let mut last = self.0.lock();
-        if let Some(known) = last.as_ref().filter(|known| known.header == header) {
-            return Some(known.clone());
-        }
-        let mut post = bare();
-        post.headers_mut().insert(AUTHORIZATION, header.clone());
-        let made = LinkPost { header, prepared: Arc::new(client.prepare(post)?) };
-        *last = Some(made.clone());
-        Some(made)
-    }
-}
 
 /// Sends a prepared POST. After a refusal of the token, sends it with another one. `post` makes the
 /// POST without a token.
@@ -115,6 +81,7 @@ pub(super) async fn send(
 
 fn no_token(tokens: &LinkTokens, error: OauthError) -> Failure {
     match (&error, tokens.source.user()) {
+        (OauthError::NoCallerToken, _) => Failure::TokenRequired(error.to_string()),
         (OauthError::Unconnected(_), Some(user)) => {
             Failure::Unconnected { reason: error.to_string(), url: user.connect_url() }
         }

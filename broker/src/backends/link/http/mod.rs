@@ -37,7 +37,6 @@ use transport::{
 
 pub(super) use self::resumption::end_unused;
 use self::{
-    authorization::{LinkPost, LinkPosts},
     content_kind::{ContentKind, EVENT_STREAM, JSON},
     event_stream::EventStreamReader,
     http_sse::PostEndpoint,
@@ -52,7 +51,7 @@ use super::{
 use crate::{
     backends::{asker::Asker, backend::Backend, inbound},
     metrics::{Direction, Side},
-    oauth::LinkTokens,
+    oauth::{LinkPost, LinkPosts, LinkTokens},
     telemetry,
 };
 

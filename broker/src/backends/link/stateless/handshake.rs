@@ -45,7 +45,8 @@ pub(in crate::backends::link) async fn agree(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
 ) -> Result<(), Failure> {
-    if link.is_probe() {
+    // The lists of a principal may be the first that are read.
+    if link.is_probe() && link.principal.is_none() {
         return connection.initialize(link).await; // the backend has a session already
     }
     let memory = &link.backend.era;

@@ -27,6 +27,7 @@ use self::{
     person::{Cookies, Person},
 };
 use super::{
+    super::replicas::connection_notice,
     inbound_request::RequestBody,
     request_guard::RequestGuard,
     response::{self, Body},
@@ -37,6 +38,7 @@ use crate::{
     oauth::{
         AuthorizationAnswer, CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, KEY_SET_PATH,
         SignIns, UserTokens, backend_of, client_metadata, digest_of, random_text,
+        tenant_of_metadata,
     },
     sessions::tenant::Tenant,
 };
@@ -78,8 +80,9 @@ pub(super) async fn handle<B: RequestBody>(
     let visit = Visit { broker, base: &base, head: &head, remote };
     let answer = match (head.method.clone(), head.uri.path()) {
         (HttpMethod::GET, CLIENT_METADATA_PATH) => {
-            response::json(StatusCode::OK, client_metadata(&base).to_string().into())
+            response::json(StatusCode::OK, client_metadata(&base, None).to_string().into())
         }
+        (HttpMethod::GET, path) if path.starts_with(OAUTH) => visit.client_with_keys(path),
         (HttpMethod::GET, KEY_SET_PATH) => visit.key_set().await,
         (HttpMethod::GET, CALLBACK_PATH) => visit.callback().await,
         (_, CALLBACK_PATH | CLIENT_METADATA_PATH | KEY_SET_PATH) => not_allowed(),
@@ -132,15 +135,31 @@ impl Visit<'_> {
         backend.tokens.as_ref()?.user().cloned()
     }
 
+    /// Serves the metadata of the client that signs with a tenant's keys.
+    fn client_with_keys(&self, path: &str) -> Response<Body> {
+        match tenant_of_metadata(path).and_then(|name| self.tenant_with_keys(&name)) {
+            Some(tenant) => {
+                let metadata = client_metadata(self.base, Some(&tenant.id));
+                response::json(StatusCode::OK, metadata.to_string().into())
+            }
+            None => unknown(),
+        }
+    }
+
+    /// Returns a tenant whose backends use keys of the broker.
+    fn tenant_with_keys(&self, name: &TenantId) -> Option<Arc<Tenant>> {
+        let uses_keys = |tenant: &Arc<Tenant>| {
+            tenant.enabled() && tenant.backends().iter().any(|one| one.spec.auth.has_own_key())
+        };
+        self.broker.tenant(name).filter(uses_keys)
+    }
+
     /// Serves the public keys of a tenant. One whose backends use none looks like an unknown one.
     async fn key_set(&self) -> Response<Body> {
         let query = self.head.uri.query().unwrap_or_default();
         let name = parameter(query, "tenant").unwrap_or_else(|| DEFAULT_TENANT.to_owned());
-        let tenant = TenantId::parse(&name).ok().and_then(|name| self.broker.tenant(&name));
-        let uses_keys = |tenant: &Arc<Tenant>| {
-            tenant.enabled() && tenant.backends().iter().any(|one| one.spec.auth.has_own_key())
-        };
-        let Some(tenant) = tenant.filter(uses_keys) else { return unknown() };
+        let tenant = TenantId::parse(&name).ok().and_then(|name| self.tenant_with_keys(&name));
+        let Some(tenant) = tenant else { return unknown() };
         match self.broker.shared.client_keys.key_set(&tenant.id).await {
             Ok(keys) => response::json(StatusCode::OK, keys.to_string().into()),
             Err(error) => {
@@ -300,11 +319,9 @@ impl Visit<'_> {
         if let Err(error) = tokens.finish(login, &answer).await {
             return failed(&name, &error);
         }
-        let backend = BackendId::parse(&name).ok();
-        let tenant = self.broker.tenant(&person.tenant);
-        if let Some(backend) = tenant.zip(backend).and_then(|(tenant, id)| tenant.backend(&id)) {
-            backend.refresh(); // its lists may be unknown so far
-            self.broker.account_connected((&person.tenant, &person.principal), &backend.id);
+        if let Ok(backend) = BackendId::parse(&name) {
+            let Person { tenant, principal } = person;
+            connection_notice::announce(self.broker, (tenant, principal), backend);
         }
         HtmlPage::new("Connected").text(&format!("Your account for {name} is connected. You can close this page and try again in your client.")).respond(StatusCode::OK)
     }

@@ -1,0 +1,246 @@
+//! Lists that a backend shows to each principal by its own token (`catalog_auth: per_principal`).
+//!
+//! They are read at their first use, over a connection of their own with the principal's token, and
+//! again when the backend announces a change, when the principal connects an account, and when they
+//! are old. They live in memory: another process reads them again.
+//!
+//! Invariants:
+//! - Every look-up takes a principal. Principals share a value only if all of its bytes are equal.
+//! - Lists that were read once stay until others are read. A failure makes no list empty.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak, atomic::AtomicUsize},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use protocol::{error::Refusal, ids::PrincipalId};
+use rules::{
+    catalog::{BackendLists, ListKind},
+    limits::oauth::{GRANT_CACHED_MAX, PRINCIPAL_LISTS_READ_MAX},
+};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::{
+    link_lists::{HeldBytes, next_number},
+    policy::Policy,
+};
+
+/// Lists of one backend, by principal.
+#[derive(Debug)]
+pub struct PrincipalLists {
+    /// Whether each principal has lists of its own.
+    is_on: bool,
+    known: Mutex<HashMap<PrincipalId, KnownLists>>,
+    /// Lists by their content.
+    by_content: Mutex<HashMap<Vec<u8>, Weak<PrincipalView>>>,
+    /// Permits for reads.
+    reads: Semaphore,
+}
+
+/// The lists as a principal sees them. Their bytes count as long as they exist.
+#[derive(Debug)]
+pub struct PrincipalView {
+    /// A number that no other value of this process has.
+    pub number: u64,
+    pub lists: Arc<BackendLists>,
+    /// Rules for requests, with the schemas of these lists.
+    pub policy: Arc<Policy>,
+    _held: HeldBytes,
+}
+
+#[derive(Debug, Default)]
+struct KnownLists {
+    view: Option<Arc<PrincipalView>>,
+    read: Option<PrincipalRead>,
+    /// Number of times that the lists became due.
+    changes: u64,
+    /// Puts the reads of the principal in order. It holds no data.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// A read of a principal's lists that is over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PrincipalRead {
+    pub(super) at: Instant,
+    /// Time after which the lists are read again.
+    pub(super) good_for: Duration,
+    /// Whether they are those that clients with sessions get.
+    pub(super) for_sessions: bool,
+    pub(super) is_failure: bool,
+}
+
+/// Reason why a principal's lists cannot be read.
+pub(super) struct ReadFailure {
+    pub(super) refusal: Refusal,
+    /// Whether the backend is unreachable or unhealthy.
+    pub(super) is_the_backends: bool,
+}
+
+/// Lists of one principal as they were read.
+pub struct ReadLists {
+    pub(super) lists: Result<BackendLists, ReadFailure>,
+    pub(super) read: PrincipalRead,
+    /// Number of changes before the read.
+    pub(super) changes: u64,
+}
+
+impl PrincipalLists {
+    pub(super) fn new(is_on: bool) -> Self {
+        Self {
+            is_on,
+            known: Mutex::default(),
+            by_content: Mutex::default(),
+            reads: Semaphore::new(PRINCIPAL_LISTS_READ_MAX),
+        }
+    }
+
+    /// Returns whether each principal has lists of its own.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Returns the lists of a principal, if they were read.
+    pub fn of(&self, principal: &PrincipalId) -> Option<Arc<PrincipalView>> {
+        if !self.is_on {
+            return None;
+        }
+        self.known.lock().get(principal)?.view.clone()
+    }
+
+    /// Waits for the permit of a read.
+    pub(super) async fn permit(&self) -> Option<SemaphorePermit<'_>> {
+        self.reads.acquire().await.ok()
+    }
+
+    /// Returns whether the lists of a principal have to be read. `wants_sessions`: clients with
+    /// sessions use the backend.
+    pub fn is_due(&self, principal: &PrincipalId, wants_sessions: bool) -> bool {
+        let known = self.known.lock();
+        let read = known.get(principal).and_then(|known| known.read);
+        read.is_none_or(|read| {
+            read.at.elapsed() >= read.good_for || (wants_sessions && !read.for_sessions)
+        })
+    }
+
+    /// Returns whether the lists of a principal were never read, and no read of them has failed.
+    pub fn is_unread(&self, principal: &PrincipalId) -> bool {
+        self.known.lock().get(principal).is_none_or(|known| known.read.is_none())
+    }
+
+    /// Returns whether a read of the lists of a principal runs.
+    pub fn is_reading(&self, principal: &PrincipalId) -> bool {
+        self.known.lock().get(principal).is_some_and(|known| known.turn.try_lock().is_err())
+    }
+
+    /// Returns whether the lists of a principal are unknown because the last read of them failed.
+    pub fn is_failed(&self, principal: &PrincipalId) -> bool {
+        let known = self.known.lock();
+        let known = known.get(principal).filter(|known| known.view.is_none());
+        known.is_some_and(|known| known.read.is_some_and(|read| read.is_failure))
+    }
+
+    /// Makes the lists of a principal due.
+    pub fn expire_of(&self, principal: &PrincipalId) {
+        if let Some(known) = self.known.lock().get_mut(principal) {
+            known.expire();
+        }
+    }
+
+    /// Makes all lists due.
+    pub fn expire(&self) {
+        self.known.lock().values_mut().for_each(KnownLists::expire);
+    }
+
+    pub(super) fn changes_of(&self, principal: &PrincipalId) -> u64 {
+        self.known.lock().get(principal).map_or(0, |known| known.changes)
+    }
+
+    pub(super) fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
+        let mut known = self.known.lock();
+        if known.len() >= GRANT_CACHED_MAX && !known.contains_key(principal) {
+            known.retain(|_, known| Arc::strong_count(&known.turn) > 1);
+        }
+        known.entry(principal.clone()).or_default().turn.clone()
+    }
+
+    /// Notes a read of a principal's lists. Returns whether the principal sees other ones now. `None`
+    /// as view: those that are known stay.
+    pub(super) fn note(
+        &self,
+        principal: &PrincipalId,
+        (read, changes): (PrincipalRead, u64),
+        view: Option<Arc<PrincipalView>>,
+    ) -> bool {
+        let mut known = self.known.lock();
+        let known = known.entry(principal.clone()).or_default();
+        let is_changed = known.changes != changes;
+        let good_for = if is_changed { Duration::ZERO } else { read.good_for };
+        known.read = Some(PrincipalRead { good_for, ..read });
+        let Some(view) = view else { return false };
+        let before = known.view.replace(view.clone());
+        before.is_none_or(|before| before.number != view.number)
+    }
+
+    /// Replaces the view of every principal.
+    pub(super) fn replace_views(
+        &self,
+        with: impl Fn(&PrincipalView) -> Option<Arc<PrincipalView>>,
+    ) {
+        for known in self.known.lock().values_mut() {
+            known.view = known.view.as_ref().and_then(|view| with(view));
+        }
+    }
+
+    /// Returns the view of these lists. Equal lists share one. `None`: they find no room.
+    pub(super) fn view_of(
+        &self,
+        lists: BackendLists,
+        total: &Arc<AtomicUsize>,
+        policy: impl FnOnce() -> Arc<Policy>,
+    ) -> Option<Arc<PrincipalView>> {
+        let content = content_of(&lists);
+        let mut by_content = self.by_content.lock();
+        if let Some(view) = by_content.get(&content).and_then(Weak::upgrade) {
+            return Some(view);
+        }
+        by_content.retain(|_, view| view.strong_count() > 0);
+        let held = HeldBytes::take(total, bytes_of(&lists))?;
+        let lists = Arc::new(lists);
+        let view = PrincipalView { number: next_number(), lists, policy: policy(), _held: held };
+        let view = Arc::new(view);
+        by_content.insert(content, Arc::downgrade(&view));
+        Some(view)
+    }
+}
+
+impl KnownLists {
+    fn expire(&mut self) {
+        self.changes += 1;
+        if let Some(read) = &mut self.read {
+            read.good_for = Duration::ZERO;
+        }
+    }
+}
+
+fn content_of(lists: &BackendLists) -> Vec<u8> {
+    let mut content = lists.server.capabilities.raw().to_vec();
+    content.extend_from_slice(&lists.server.server_info);
+    content.extend(lists.server.version.as_str().bytes());
+    content.extend(lists.server.instructions.as_deref().unwrap_or_default().as_bytes());
+    content.extend([0, u8::from(lists.held.unlisted), u8::from(lists.held.instructions)]);
+    for kind in ListKind::ALL {
+        content.push(kind as u8);
+        for entry in lists.entries(kind) {
+            content.extend_from_slice(&entry.definition);
+            content.push(u8::from(entry.pin.is_held));
+        }
+    }
+    content
+}
+
+fn bytes_of(lists: &BackendLists) -> usize {
+    let entries = ListKind::ALL.into_iter().flat_map(|kind| lists.entries(kind));
+    entries.map(|entry| size_of_val(entry) + entry.native.len()).sum()
+}

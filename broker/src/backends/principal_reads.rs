@@ -1,0 +1,169 @@
+//! Reads of the lists that a backend shows to one principal, with the token of that principal.
+//!
+//! Sessions and stateless requests ask for them. [`PrincipalLists`] holds what was read.
+//!
+//! [`PrincipalLists`]: super::principal_lists::PrincipalLists
+
+use std::{sync::Arc, time::Instant};
+
+use protocol::{
+    capabilities::ClientCapabilities,
+    error::ErrorKind,
+    ids::{BackendId, PrincipalId},
+};
+use rules::{
+    catalog::BackendLists,
+    limits::{
+        REFRESH_INTERVAL_MIN,
+        oauth::{PRINCIPAL_LISTS_AGE_MAX, PRINCIPAL_LISTS_RETRY},
+    },
+    link_sharing::LinkScope,
+};
+
+use super::{
+    backend::{Backend, BackendState, links::CATALOG_CAPABILITIES},
+    catalog_refresh::{self, FetchedLists},
+    link::{Era, Link},
+    policy::Policy,
+    principal_lists::{PrincipalRead, PrincipalView, ReadFailure, ReadLists},
+};
+
+/// Returns the lists as a principal sees them.
+pub fn lists_of(backend: &Backend, principal: &PrincipalId) -> Option<Arc<BackendLists>> {
+    match backend.principal_lists.of(principal) {
+        Some(view) => Some(view.lists.clone()),
+        None => backend.lists.load_full(),
+    }
+}
+
+/// Returns whether the lists of a principal have to be read.
+pub fn is_due(backend: &Backend, principal: &PrincipalId) -> bool {
+    let lists = &backend.principal_lists;
+    lists.is_on() && lists.is_due(principal, wants_sessions(backend))
+}
+
+fn wants_sessions(backend: &Backend) -> bool {
+    backend.era.sessions_wanted() && backend.era.may_know_sessions(backend.spec.protocol)
+}
+
+/// Reads the lists of a principal as long as they are due, and hands them to `keep`, which must call
+/// [`store`]. One read of a principal runs at a time. `others` returns the lists of the tenant's
+/// other backends.
+pub async fn read(
+    backend: &Arc<Backend>,
+    principal: &PrincipalId,
+    others: impl Fn() -> Vec<(BackendId, Arc<BackendLists>)>,
+    keep: impl Fn(ReadLists),
+) {
+    let turn = backend.principal_lists.turn(principal);
+    let _turn = turn.lock().await;
+    while is_due(backend, principal) && !backend.stop.is_cancelled() {
+        let read = tokio::select! {
+            read = read_due(backend, principal, &others) => read,
+            () = backend.stop.cancelled() => return,
+        };
+        let changes = read.changes;
+        keep(read);
+        if backend.principal_lists.changes_of(principal) == changes {
+            return;
+        }
+        // Changes come in bursts.
+        tokio::time::sleep(REFRESH_INTERVAL_MIN).await;
+    }
+}
+
+async fn read_due(
+    backend: &Arc<Backend>,
+    principal: &PrincipalId,
+    others: impl Fn() -> Vec<(BackendId, Arc<BackendLists>)>,
+) -> ReadLists {
+    let _permit = backend.principal_lists.permit().await;
+    let changes = backend.principal_lists.changes_of(principal);
+    let (at, for_sessions) = (Instant::now(), wants_sessions(backend));
+    let (lists, good_for) = match read_once(backend, principal).await {
+        Ok(FetchedLists { lists, definitions, ttl }) => {
+            let lists = backend.pins.admit_of_principal(lists, definitions, others).await;
+            let kept_for = ttl.unwrap_or(PRINCIPAL_LISTS_AGE_MAX);
+            (Ok(lists), kept_for.clamp(PRINCIPAL_LISTS_RETRY, PRINCIPAL_LISTS_AGE_MAX))
+        }
+        Err(failure) => (Err(failure), PRINCIPAL_LISTS_RETRY),
+    };
+    let is_failure = matches!(&lists, Err(failure) if !is_of_user(failure));
+    let read = PrincipalRead { at, good_for, for_sessions, is_failure };
+    ReadLists { lists, read, changes }
+}
+
+/// Stores the lists of a principal. Returns whether it sees other ones now.
+pub fn store(backend: &Backend, principal: &PrincipalId, read: ReadLists) -> bool {
+    let view = match read.lists {
+        Ok(lists) => {
+            backend.set_state(BackendState::Ready);
+            view_of(backend, lists)
+        }
+        Err(failure) => {
+            if failure.is_the_backends {
+                backend.set_unreachable(BackendState::Degraded, &failure.refusal);
+            }
+            None
+        }
+    };
+    backend.principal_lists.note(principal, (read.read, read.changes), view)
+}
+
+/// Marks what the pins hold by now in the lists of all principals.
+pub fn remark(backend: &Backend) {
+    backend.principal_lists.replace_views(|view| view_of(backend, (*view.lists).clone()));
+}
+
+fn view_of(backend: &Backend, mut lists: BackendLists) -> Option<Arc<PrincipalView>> {
+    backend.pins.mark(&mut lists);
+    let Backend { tenant, id, spec, shared, resources, .. } = backend;
+    let policy = || Policy::of(tenant, id, spec, shared, resources);
+    let view = backend.principal_lists.view_of(lists, &shared.own_lists_bytes, policy);
+    if view.is_none() {
+        tracing::warn!(backend = %id, "the lists of a principal find no room, it sees none of them");
+    }
+    view
+}
+
+/// Opens and closes a connection with the token of a principal. The error is for operators.
+pub async fn test(backend: &Arc<Backend>, principal: &PrincipalId) -> Result<(), String> {
+    let link = reader_of(backend, principal);
+    let connection = link.open_probe().await;
+    let connection = connection.map_err(|failure| backend.redactor.redact(&failure))?;
+    link.shut();
+    connection.close().await;
+    Ok(())
+}
+
+/// Returns a new link that reads the lists once, with the token of the principal.
+fn reader_of(backend: &Arc<Backend>, principal: &PrincipalId) -> Arc<Link> {
+    let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
+        .unwrap_or_else(|_| ClientCapabilities::none());
+    let place = (LinkScope::Probe, Some(principal.clone()));
+    Link::new(backend.clone(), place, declared, Era::Sessions)
+}
+
+/// Returns whether the principal lacks an account or a token.
+fn is_of_user(failure: &ReadFailure) -> bool {
+    [ErrorKind::ConnectionRequired, ErrorKind::TokenRequired].contains(&failure.refusal.kind)
+}
+
+/// Reads the lists with the token of the principal.
+async fn read_once(
+    backend: &Arc<Backend>,
+    principal: &PrincipalId,
+) -> Result<FetchedLists, ReadFailure> {
+    let link = reader_of(backend, principal);
+    let connection = link.open_probe().await.map_err(|failure| ReadFailure {
+        is_the_backends: failure.is_the_backends(),
+        refusal: backend.refusal(&failure),
+    })?;
+    let lists = catalog_refresh::fetch(&link, &connection).await;
+    link.shut(); // what ends now ends in order
+    connection.close().await;
+    lists.map_err(|refusal| {
+        let failure = ReadFailure { refusal, is_the_backends: false };
+        ReadFailure { is_the_backends: !is_of_user(&failure), ..failure }
+    })
+}

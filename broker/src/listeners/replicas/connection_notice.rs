@@ -1,0 +1,104 @@
+//! Notice to all replicas that a principal has connected an account: sessions of the principal may
+//! live on any of them.
+//!
+//! A notice that is lost delays what a replica knows, and a client gets no notification. A session
+//! that moves is told by its next owner.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use protocol::ids::{BackendId, PrincipalId, TenantId};
+use rules::limits::oauth::{
+    CONNECT_FORM_BYTES_MAX, CONNECTION_NOTICE_TRIES, CONNECTION_NOTICE_WAIT,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    broker::{Broker, session_lookup},
+    listeners::http::{
+        body,
+        response::{self, Body},
+    },
+    session_location::SessionOwner,
+};
+
+/// Path on the internal listener.
+const PATH: &str = "/connected";
+
+#[derive(Serialize, Deserialize)]
+struct ConnectionNotice {
+    tenant: String,
+    principal: String,
+    backend: String,
+}
+
+pub(super) fn matches_path(path: &str) -> bool {
+    path == PATH
+}
+
+/// Tells this replica and all others. Must be called inside the runtime.
+pub(in crate::listeners) fn announce(
+    broker: &Arc<Broker>,
+    (tenant, principal): (TenantId, PrincipalId),
+    backend: BackendId,
+) {
+    broker.account_connected((&tenant, &principal), &backend);
+    if !broker.shared.durable.is_shared() {
+        return;
+    }
+    let notice = ConnectionNotice {
+        tenant: tenant.to_string(),
+        principal: principal.as_str().to_owned(),
+        backend: backend.to_string(),
+    };
+    let text = Bytes::from(serde_json::to_vec(&notice).unwrap_or_default());
+    let sender = broker.clone();
+    broker.shared.running.spawn(async move {
+        let others = session_lookup::other_replicas(&sender).await;
+        join_all(others.iter().map(|other| send(&sender, other, &text))).await;
+    });
+}
+
+async fn send(broker: &Broker, replica: &SessionOwner, text: &Bytes) {
+    for attempt in 1..=CONNECTION_NOTICE_TRIES {
+        let mut request = Request::new(Full::new(text.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = Uri::from_static(PATH);
+        let sent = broker.placement.peers.send(&replica.address, request);
+        match tokio::time::timeout(CONNECTION_NOTICE_WAIT, sent).await {
+            Ok(Ok(answer)) if answer.status() == StatusCode::NO_CONTENT => return,
+            Ok(Ok(answer)) => {
+                let status = answer.status().as_u16();
+                return tracing::debug!(replica = %replica.node, status, "another replica took no notice of a connection");
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(replica = %replica.node, %error, attempt, "another replica cannot be told of a connection");
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Takes the notice of another replica.
+pub(super) async fn take(broker: &Broker, request: Request<Incoming>) -> Response<Body> {
+    let time = broker.shared.config.timeouts.request_read;
+    let text = match body::read_body(request.into_body(), CONNECT_FORM_BYTES_MAX, time).await {
+        Ok(text) => text,
+        Err(refusal) => return response::refusal_response(&broker.shared, &refusal, None),
+    };
+    let notice: Option<ConnectionNotice> = serde_json::from_slice(&text).ok();
+    let named = notice.and_then(|notice| {
+        let tenant = TenantId::parse(&notice.tenant).ok()?;
+        Some((tenant, PrincipalId::new(notice.principal), BackendId::parse(&notice.backend).ok()?))
+    });
+    let Some((tenant, principal, backend)) = named else {
+        return response::empty(StatusCode::BAD_REQUEST);
+    };
+    broker.account_connected((&tenant, &principal), &backend);
+    response::empty(StatusCode::NO_CONTENT)
+}

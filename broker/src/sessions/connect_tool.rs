@@ -1,0 +1,107 @@
+//! Calls of the tool `connect` that no list shows any more. It stood for the lists of a backend until
+//! its user connected an account, and clients that were asked to do that repeat the call.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::{
+    downlevel,
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    json,
+    method::Method,
+};
+use rules::{
+    catalog::{Catalog, ListKind},
+    exposed_names::exposed_name,
+};
+
+use super::session::{
+    CancelScope, Reply, RequestContext, Session, local_requests::spawn_local_request, questions,
+};
+use crate::{
+    backends::{backend::Backend, link::connection::Failure},
+    oauth::{TokenSource, UserTokens},
+};
+
+const NAME: &str = "connect";
+
+/// Returns the backend whose tool `connect` a refused call means.
+pub(super) fn meant_by(
+    session: &Session,
+    message: &Message,
+    refusal: &Refusal,
+) -> Option<Arc<Backend>> {
+    if refusal.kind != ErrorKind::ToolNotFound || message.method != Method::ToolsCall {
+        return None;
+    }
+    let name = message.text(message.fields.name)?;
+    let subject = session.subject();
+    session.tenant.backends_at(&session.endpoint).into_iter().find(|backend| {
+        accounts(backend).is_some()
+            && exposed_name(&backend.id, NAME) == name
+            && session.tenant.may_use_backend(&subject, &backend.id)
+    })
+}
+
+/// Returns whether a call of this tool is one of `connect`, which the backend does not list.
+pub(super) fn is_unlisted(backend: &Backend, catalog: &Catalog, tool: Option<&str>) -> bool {
+    tool == Some(NAME)
+        && accounts(backend).is_some()
+        && !catalog.has(&backend.id, ListKind::Tools, NAME)
+}
+
+/// Answers the call: the account is connected, or has to be.
+pub(super) fn answer(
+    session: &Arc<Session>,
+    request: RequestContext<'_>,
+    backend: Arc<Backend>,
+) -> Result<(), Refusal> {
+    let id = request.id.clone();
+    spawn_local_request(session, request, CancelScope::Wait, |session| async move {
+        let Some(accounts) = accounts(&backend) else {
+            return Err(session.backend_gone(&backend.id));
+        };
+        if accounts.is_connected(&session.caller.principal).await {
+            return Ok(Reply::Result(connected(&backend)));
+        }
+        Ok(unconnected(&session, &id, &backend, accounts))
+    })
+}
+
+fn accounts(backend: &Backend) -> Option<&Arc<UserTokens>> {
+    backend.tokens.as_ref().and_then(TokenSource::user)
+}
+
+fn connected(backend: &Backend) -> Bytes {
+    let text = format!(
+        "Your account for {} is connected. List the tools again: they are those of {} now.",
+        backend.id, backend.id
+    );
+    let text = json::quote(&text);
+    format!(r#"{{"content":[{{"type":"text","text":{text}}}]}}"#).into()
+}
+
+fn unconnected(
+    session: &Session,
+    id: &RequestId,
+    backend: &Backend,
+    accounts: &UserTokens,
+) -> Reply {
+    let reason = "no account of the user is connected".to_owned();
+    let failure = Failure::Unconnected { reason, url: accounts.connect_url() };
+    let frame = session.refusal_frame(&failure.refusal(&backend.id), Some(id));
+    let Ok(error) = Message::decode(frame.clone(), &json::Limits::default()) else {
+        return Reply::Frame(frame);
+    };
+    let opens_urls = session.client.elicitation_url && session.version.elicitation_url();
+    if session.has_client && opens_urls {
+        questions::note_elicitations_required(session, &error);
+    } else if session.has_client
+        && let Some(told) = downlevel::urls_as_result(&error)
+    {
+        return Reply::Result(told.into());
+    }
+    Reply::Frame(frame)
+}

@@ -1,0 +1,138 @@
+//! Accounts over replicas: the page is served by one, and the client lives at another.
+
+use serde_json::{Value, json};
+use testkit::{EventReader, TestClient, TestCluster, eventually};
+
+use crate::{
+    accounts::{Browser, World, call},
+    builder,
+    stateless::Modern,
+    text_of,
+};
+
+/// The tests send the requests of browsers to one of the replicas.
+const ADDRESS: &str = "http://127.0.0.1:9";
+
+async fn cluster_of(world: &World, redis: bool, catalog_auth: &str) -> TestCluster {
+    let cluster = builder().config(json!({"auth": {"resource": ADDRESS}})).cluster(2);
+    let cluster = if redis { cluster } else { cluster.without_redis() }.start().await;
+    let mut spec = world.spec();
+    spec["auth"]["catalog_auth"] = json!(catalog_auth);
+    let (status, view) = cluster.operator().put_backend("default", "b", &spec).await;
+    assert_eq!(status, 201, "{view}");
+    cluster
+}
+
+/// Asks for an account as MCP 2025-11-25 does. Returns the id of the elicitation.
+async fn asked(client: &TestClient) -> Value {
+    let error = client.error("tools/call", json!({"name": "b__connect", "arguments": {}})).await;
+    assert_eq!(error["code"], -32042, "{error}");
+    error["data"]["elicitations"][0]["elicitationId"].clone()
+}
+
+async fn completes(told: &mut EventReader, id: &Value) {
+    told.find(|message| {
+        message["method"] == "notifications/elicitation/complete"
+            && message["params"]["elicitationId"] == *id
+    })
+    .await;
+}
+
+async fn works(client: &TestClient) {
+    eventually("the tools", || async {
+        let names = client.tool_names().await;
+        if names == ["b__echo"] { Ok(()) } else { Err(names) }
+    })
+    .await;
+    assert_ne!(call(client, "b__echo").await["isError"], true);
+    let again = call(client, "b__connect").await;
+    assert!(text_of(&again).contains("is connected"), "{again}");
+}
+
+#[tokio::test]
+async fn a_client_at_another_replica_hears_that_its_account_is_connected() {
+    for (redis, catalog_auth) in [(true, "first_user"), (false, "per_principal")] {
+        let world = World::start(3600).await;
+        let cluster = cluster_of(&world, redis, catalog_auth).await;
+        let opens = json!({"elicitation": {"url": {}}});
+        let clients = [
+            cluster.client_of(0, "/mcp").connected(opens.clone()).await,
+            cluster.client_of(1, "/mcp").connected(opens.clone()).await,
+        ];
+        let mut streams = Vec::new();
+        for client in &clients {
+            let id = asked(client).await;
+            let mut told = client.open_get_stream().await;
+            told.next().await;
+            streams.push((told, id));
+        }
+        let modern = |replica: usize| {
+            Modern::at(cluster.replicas()[replica].http_address(), "/mcp", opens.clone())
+        };
+        let params = json!({"name": "b__connect", "arguments": {}});
+        let required = modern(1).answer("tools/call", params).await;
+        assert_eq!(required["result"]["resultType"], "input_required", "{required}");
+        assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);
+        for (told, id) in &mut streams {
+            completes(told, id).await;
+        }
+        for client in &clients {
+            works(client).await;
+        }
+        // The client without a session comes back at either replica.
+        let requests = required["result"]["inputRequests"].as_object().unwrap();
+        let answers: serde_json::Map<String, Value> =
+            requests.keys().map(|key| (key.clone(), json!({"action": "accept"}))).collect();
+        let state = &required["result"]["requestState"];
+        let answers = Value::Object(answers);
+        let again = modern(0).retry("b__connect", json!({}), state, answers).await;
+        assert!(text_of(&again["result"]).contains("is connected"), "{again}");
+        assert_ne!(modern(1).call("b__echo", json!({})).await["isError"], true);
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_moves_hears_it_from_its_next_owner() {
+    let world = World::start(3600).await;
+    let mut cluster = cluster_of(&world, true, "first_user").await;
+    let client = cluster.client_of(1, "/mcp").connected(json!({"elicitation": {"url": {}}})).await;
+    let id = asked(&client).await;
+    // What the client was asked is on disk shortly after.
+    eventually("the stored question", || async {
+        let rows = cluster
+            .sql("SELECT count(*) FROM sessions WHERE encode(state, 'escape') LIKE '%connect:b:%'")
+            .await;
+        if rows == "1" { Ok(()) } else { Err(rows) }
+    })
+    .await;
+    cluster.kill(1).await;
+    assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);
+    let moved = cluster.at(0, &client);
+    let mut told = eventually("the session", || async {
+        let stream = moved.get_stream_raw(None).await;
+        if stream.status == 200 { Ok(stream.events()) } else { Err(stream.status) }
+    })
+    .await;
+    completes(&mut told, &id).await;
+    works(&moved).await;
+}
+
+/// A scope that a user granted at one replica counts at the other at once.
+#[tokio::test]
+async fn more_scopes_count_at_every_replica() {
+    let world = World::start(3600).await;
+    let cluster = cluster_of(&world, true, "first_user").await;
+    let browser = Browser::at(cluster.replicas()[0].http_address());
+    assert_eq!(browser.connect().await, 200);
+    let client = cluster.client_of(1, "/mcp/b").connected(json!({})).await;
+    assert_ne!(call(&client, "echo").await["isError"], true);
+    world.gate(true);
+    let told = call(&client, "echo").await;
+    assert!(told.to_string().contains("/connect/b"), "{told}");
+    let before = world.accepted.lock().clone();
+    assert_eq!(browser.connect().await, 200);
+    // From now on the backend refuses the tokens from before for want of the scope.
+    world.gate_except(before);
+    let told = call(&client, "echo").await;
+    assert_ne!(told["isError"], true, "{told}");
+}
