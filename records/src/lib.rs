@@ -8,6 +8,7 @@ mod audit_chain;
 mod config;
 mod event;
 mod grant;
+mod kept_result;
 mod node;
 mod pin;
 mod session;
@@ -31,6 +32,7 @@ pub use config::{
 };
 pub use event::{LogEntry, LoggedEvent, StoredStream, StreamRecord};
 pub use grant::{GrantKey, GrantRecord, GrantState, SecretKey, SecretKind, StoredGrant};
+pub use kept_result::{KeptResult, ResultKey, ResultLimits};
 pub use node::{LeaseRenewal, NodeName, NodeRecord};
 pub use pin::{
     PIN_APPROVED_MAX, PIN_HASH_CHARS, PinApproval, PinBlock, PinDefinitions, PinKey, PinKind,

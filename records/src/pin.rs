@@ -19,16 +19,19 @@ pub enum PinKind {
     Instructions,
     /// The program of a stdio backend.
     Command,
+    /// The contents of a user interface that a tool links (MCP Apps).
+    App,
 }
 
 impl PinKind {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Tool,
         Self::Prompt,
         Self::Resource,
         Self::Template,
         Self::Instructions,
         Self::Command,
+        Self::App,
     ];
 
     pub fn name(self) -> &'static str {
@@ -39,6 +42,7 @@ impl PinKind {
             Self::Template => "template",
             Self::Instructions => "instructions",
             Self::Command => "command",
+            Self::App => "app",
         }
     }
 

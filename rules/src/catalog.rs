@@ -13,12 +13,13 @@ mod held;
 mod hosted_prompt;
 mod list_difference;
 mod offers;
+mod pages;
 mod tool_search;
 mod tool_traits;
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashSet},
+    collections::BTreeMap,
     sync::{Arc, OnceLock},
 };
 
@@ -33,7 +34,7 @@ use protocol::{
     stateless::tool_headers::{self, ParamHeader},
 };
 
-use self::{app_tools::AppTools, held::HeldEntries, offers::LimitedCatalogs};
+use self::{app_tools::AppTools, held::HeldEntries, offers::LimitedCatalogs, pages::Pages};
 pub use self::{
     backend_lists::{
         BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry, read_page,
@@ -60,18 +61,6 @@ use crate::{
     maps::FastMap,
 };
 
-/// One list of one endpoint, in pages.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Pages {
-    pages: Vec<Bytes>,
-    entries: Vec<Bytes>,
-    keys: Vec<String>,
-    /// Text before the `}` of each page: the mark of stale backends.
-    suffix: String,
-    /// Digest of the entries, computed at its first use.
-    digest: OnceLock<u128>,
-}
-
 /// Digests of an endpoint's lists, in the order of [`ListKind::ALL`]. Every process computes equal
 /// digests for equal lists.
 pub type ListDigests = [u128; ListKind::ALL.len()];
@@ -84,6 +73,19 @@ pub struct Target {
     pub name: String,
     /// Arguments that every call of the tool has.
     pub fixed: Option<Arc<FixedArguments>>,
+    /// Estimated tokens of a result at most.
+    pub result_tokens: Option<u32>,
+}
+
+impl Target {
+    fn of(backend: BackendId, name: String) -> Self {
+        Self { backend, name, fixed: None, result_tokens: None }
+    }
+
+    fn of_entry(backend: &BackendId, entry: &CatalogEntry) -> Self {
+        let (fixed, result_tokens) = (entry.fixed.clone(), entry.result_tokens);
+        Self { fixed, result_tokens, ..Self::of(backend.clone(), entry.key.clone()) }
+    }
 }
 
 /// The merged snapshot of a tenant.
@@ -104,6 +106,8 @@ pub struct Catalog {
     held: HeldEntries,
     /// The tools by their words, made at the first search.
     search: OnceLock<ToolSearch>,
+    /// The endpoints that list `execute_batch`.
+    batching: Vec<Endpoint>,
     origin: CatalogOrigin,
 }
 
@@ -117,6 +121,8 @@ struct CatalogOrigin {
     hosted: Arc<HostedPrompts>,
     /// Whether clients search the tools and do not list them.
     is_searched: bool,
+    /// Calls of one `execute_batch`. 0: no endpoint has this tool.
+    batch_calls_max: usize,
 }
 
 impl Catalog {
@@ -125,25 +131,33 @@ impl Catalog {
         key: hmac::Key,
         backends: BTreeMap<BackendId, Arc<BackendLists>>,
     ) -> Self {
-        Self::with_hosted(tenant, key, backends, Arc::default())
+        Self::with_hosted(tenant, key, backends, Arc::default(), 0)
     }
 
-    /// Builds the snapshot of a tenant for which the broker hosts prompts.
+    /// Builds the snapshot of a tenant for which the broker hosts prompts, and calls several tools at
+    /// once (0: it does not).
     pub fn with_hosted(
         tenant: TenantId,
         key: hmac::Key,
         mut backends: BTreeMap<BackendId, Arc<BackendLists>>,
         hosted: Arc<HostedPrompts>,
+        batch_calls_max: usize,
     ) -> Self {
         backends.extend(hosted.lists().map(|lists| (BackendId::hosted(), Arc::new(lists))));
-        let origin =
-            CatalogOrigin { merged: Endpoint::Aggregated, tenant, key, hosted, is_searched: false };
+        let (merged, is_searched) = (Endpoint::Aggregated, false);
+        let origin = CatalogOrigin { merged, tenant, key, hosted, is_searched, batch_calls_max };
         Self::build_at(origin, backends)
     }
 
     fn build_at(origin: CatalogOrigin, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
-        let capabilities =
+        let mut capabilities =
             ServerCapabilities::merge(backends.values().map(|lists| &lists.server.capabilities));
+        // The rest of a result is read as a resource.
+        if backends.values().flat_map(|lists| &lists.tools).any(|tool| tool.result_tokens.is_some())
+            && let Ok(resources) = ServerCapabilities::parse(br#"{"resources":{}}"#)
+        {
+            capabilities = ServerCapabilities::merge([&capabilities, &resources].into_iter());
+        }
         let mut catalog = Self {
             capabilities,
             tools: FastMap::default(),
@@ -161,6 +175,7 @@ impl Catalog {
             held: HeldEntries::of(&backends),
             backends: BTreeMap::new(),
             search: OnceLock::new(),
+            batching: Vec::new(),
             origin,
         };
         for (backend, lists) in &backends {
@@ -177,11 +192,8 @@ impl Catalog {
                 [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)]
             {
                 for entry in lists.listed(kind) {
-                    map.entry(entry.exposed_key.clone()).or_insert_with(|| Target {
-                        backend: backend.clone(),
-                        name: entry.key.clone(),
-                        fixed: entry.fixed.clone(),
-                    });
+                    map.entry(entry.exposed_key.clone())
+                        .or_insert_with(|| Target::of_entry(backend, entry));
                 }
             }
             if catalog.origin.merged != Endpoint::Aggregated {
@@ -190,12 +202,9 @@ impl Catalog {
             for kind in ListKind::ALL {
                 let endpoint = Endpoint::Single(backend.clone());
                 let entries = lists.listed(kind).map(|entry| (entry.key.as_str(), &entry.native));
-                let pages = catalog.paginate(
-                    &endpoint,
-                    kind,
-                    entries,
-                    lists.stale.then_some(backend).into_iter(),
-                );
+                let stale = lists.stale.then_some(backend).into_iter();
+                let own = entries.collect();
+                let pages = catalog.paginate_with_batch(&endpoint, kind, own, stale);
                 catalog.lists.insert((endpoint, kind), pages);
             }
         }
@@ -212,10 +221,10 @@ impl Catalog {
                 backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
             let pages = if kind == ListKind::Tools && catalog.origin.is_searched {
                 let entries = SearchTool::entries();
-                let entries = entries.iter().map(|(name, entry)| (*name, entry));
-                catalog.paginate(&merged, kind, entries, stale)
+                let entries = entries.iter().map(|(name, entry)| (*name, entry)).collect();
+                catalog.paginate_with_batch(&merged, kind, entries, stale)
             } else {
-                catalog.paginate(&merged, kind, entries, stale)
+                catalog.paginate_with_batch(&merged, kind, entries.collect(), stale)
             };
             catalog.lists.insert((merged.clone(), kind), pages);
         }
@@ -244,6 +253,11 @@ impl Catalog {
     /// Returns the search over the tools. `None`: clients list them.
     pub fn search(&self) -> Option<&ToolSearch> {
         self.origin.is_searched.then(|| self.search.get_or_init(|| ToolSearch::of(&self.backends)))
+    }
+
+    /// Returns how many calls `execute_batch` takes at an endpoint, if the endpoint lists it.
+    pub fn batch_calls_max(&self, endpoint: &Endpoint) -> Option<usize> {
+        self.batching.contains(endpoint).then_some(self.origin.batch_calls_max)
     }
 
     /// Returns the prompt that the broker hosts under this name.
@@ -279,9 +293,18 @@ impl Catalog {
         self.held.has(backend, kind, name)
     }
 
-    /// Returns whether pins keep a tool or prompt with this exposed name from clients.
+    /// Returns whether pins keep a tool or prompt from clients that this name on the aggregated
+    /// endpoint means: an exposed name, or the own name of a tool that an app calls.
     pub fn is_exposed_held(&self, kind: ListKind, exposed: &str) -> bool {
         self.held.has_exposed(kind, exposed)
+            || (kind == ListKind::Tools
+                && self.apps.is_held(exposed)
+                && self.apps.backends_with(exposed).is_empty())
+    }
+
+    /// Returns whether the own name of an app's tool can mean one that pins keep from clients.
+    pub fn is_app_tool_held(&self, name: &str) -> bool {
+        self.apps.is_held(name)
     }
 
     /// Returns whether pins keep a resource from clients. A resource that no list shows is held if
@@ -400,54 +423,6 @@ impl Catalog {
     fn scope<'a>(&'a self, endpoint: &'a str, kind: ListKind) -> CursorScope<'a> {
         CursorScope { tenant: self.origin.tenant.as_str(), endpoint, list: kind.member() }
     }
-
-    fn paginate<'a>(
-        &self,
-        endpoint: &Endpoint,
-        kind: ListKind,
-        entries: impl Iterator<Item = (&'a str, &'a Bytes)>,
-        stale: impl Iterator<Item = &'a BackendId>,
-    ) -> Pages {
-        let mut pages = Pages { suffix: stale_mark(stale), ..Pages::default() };
-        let mut seen = HashSet::new();
-        for (key, entry) in entries {
-            if seen.insert(key) {
-                pages.keys.push(key.to_owned());
-                pages.entries.push(entry.clone());
-            }
-        }
-        let count = pages.entries.len().div_ceil(PAGE_ENTRIES).max(1);
-        pages.pages = (0..count)
-            .map(|index| self.page(endpoint, kind, &pages, index * PAGE_ENTRIES))
-            .collect();
-        pages
-    }
-
-    fn page(&self, endpoint: &Endpoint, kind: ListKind, pages: &Pages, start: usize) -> Bytes {
-        let end = pages.entries.len().min(start + PAGE_ENTRIES);
-        let mut body = Vec::with_capacity(
-            64 + pages.entries[start..end].iter().map(|entry| entry.len() + 1).sum::<usize>(),
-        );
-        body.extend_from_slice(format!("{{\"{}\":[", kind.member()).as_bytes());
-        for (index, entry) in pages.entries[start..end].iter().enumerate() {
-            if index > 0 {
-                body.push(b',');
-            }
-            body.extend_from_slice(entry);
-        }
-        body.push(b']');
-        if end < pages.entries.len() {
-            let cursor = cursor::seal(
-                &self.origin.key,
-                self.scope(&endpoint.name(), kind),
-                &pages.keys[end - 1],
-            );
-            body.extend_from_slice(format!(",\"nextCursor\":\"{cursor}\"").as_bytes());
-        }
-        body.extend_from_slice(pages.suffix.as_bytes());
-        body.push(b'}');
-        body.into()
-    }
 }
 
 /// Returns the arguments that tools want repeated in headers. A tool with an invalid annotation is
@@ -465,16 +440,6 @@ fn mirrored<'a>(
         tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
     };
     tools.filter(asks).filter_map(|tool| Some((tool.key.clone(), headers(tool)?))).collect()
-}
-
-/// Returns the `_meta` member that names the backends whose lists are stale.
-fn stale_mark<'a>(stale: impl Iterator<Item = &'a BackendId>) -> String {
-    let names: Vec<String> = stale.map(|backend| format!("\"{backend}\"")).collect();
-    if names.is_empty() {
-        String::new()
-    } else {
-        format!(",\"_meta\":{{\"dev.mcp-broker/stale\":[{}]}}", names.join(","))
-    }
 }
 
 const _: () = assert!(PAGE_ENTRIES > 0 && PAGE_ENTRIES <= LIST_ENTRIES_MAX);
@@ -594,10 +559,7 @@ mod tests {
     #[test]
     fn names_lead_to_their_backend() {
         let catalog = catalog([lists("a", 1), lists("b", 1)]);
-        assert_eq!(
-            catalog.tool("b__t0").as_deref(),
-            Some(&Target { backend: backend("b"), name: "t0".into(), fixed: None })
-        );
+        assert_eq!(catalog.tool("b__t0").as_deref(), Some(&Target::of(backend("b"), "t0".into())));
         assert_eq!(catalog.tool("t0"), None);
     }
 

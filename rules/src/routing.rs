@@ -23,15 +23,20 @@ use protocol::{
 
 use super::{
     access::{AccessCheck, ApprovalTerms, Object},
+    batch::{BATCH_TOOL, Batch},
     catalog::{Catalog, FixedArguments, ListKind, TaskSupport, ToolTraits},
     endpoint::Endpoint,
     log_level::LogLevel,
+    result_budget::ResultPage,
 };
 
-pub use self::resources::subscription;
+pub use self::{
+    names::held,
+    resources::{resource_not_found, subscription},
+};
 use self::{
-    names::{ambiguous_tool, by_name, check_held, held, unknown_name},
-    resources::{by_reference, by_uri},
+    names::{ambiguous_tool, by_name, check_held, unknown_name},
+    resources::{by_reference, by_uri, kept_result},
     search::{Searched, searched},
 };
 
@@ -40,6 +45,10 @@ use self::{
 pub enum Decision {
     /// The broker answers with this result.
     Answer(Bytes),
+    /// The broker answers with a page of a stored result.
+    KeptResult(ResultPage),
+    /// The broker makes several calls of the request.
+    Batch(Box<Batch>),
     SetLevel(LogLevel),
     Subscribe(ResourceTarget),
     Unsubscribe(ResourceTarget),
@@ -58,7 +67,12 @@ impl Decision {
         match self {
             Self::Forward(plan) | Self::CreateTask(plan, _) => Some(&plan.backend),
             Self::Subscribe(target) | Self::Unsubscribe(target) => Some(&target.backend),
-            Self::Answer(_) | Self::SetLevel(_) | Self::Task(_) | Self::ListTasks => None,
+            Self::Answer(_)
+            | Self::KeptResult(_)
+            | Self::Batch(_)
+            | Self::SetLevel(_)
+            | Self::Task(_)
+            | Self::ListTasks => None,
         }
     }
 
@@ -118,6 +132,8 @@ pub struct Plan {
     pub names: Named,
     /// The arguments that the backend gets, if they differ from those that the client sent.
     pub arguments: Option<Bytes>,
+    /// Estimated tokens of the result at most.
+    pub result_tokens: Option<u32>,
     /// Terms on which a person must approve the request before it leaves.
     pub approval: Option<Box<ApprovalTerms>>,
 }
@@ -155,6 +171,7 @@ impl Plan {
             drop_task: false,
             names: Named::Other,
             arguments: None,
+            result_tokens: None,
             approval: None,
         }
     }
@@ -213,6 +230,12 @@ pub fn decide(
         && method.exists_in(version);
     if !askable || matches!(info.route, Route::Handshake | Route::None) {
         return Err(unknown_method(message, version));
+    }
+    if method == Method::ResourcesRead
+        && endpoint.is_merged()
+        && let Some(page) = kept_result(message)
+    {
+        return Ok(Decision::KeptResult(page));
     }
     // Before names are resolved: a feature that was not declared does not exist. Only the list of
     // tools is exempt. Common clients (the conformance suite's among them) request it of every
@@ -286,6 +309,9 @@ fn tool_call(
     catalog: &Catalog,
     access: Option<&AccessCheck<'_>>,
 ) -> Result<Decision, Refusal> {
+    if let Some(batch) = called_batch(message, endpoint, advertised, catalog)? {
+        return Ok(Decision::Batch(Box::new(batch)));
+    }
     let seen = (catalog, access);
     let (mut plan, tool) = match catalog.search().filter(|_| endpoint.is_merged()) {
         None => {
@@ -333,6 +359,38 @@ fn tool_call(
     })
 }
 
+/// Returns whether a request is a call of `execute_batch`.
+pub fn is_batch(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> bool {
+    catalog.batch_calls_max(endpoint).is_some()
+        && message.method == Method::ToolsCall
+        && message.text(message.fields.name).as_deref() == Some(BATCH_TOOL)
+}
+
+/// Reads a call of `execute_batch`. `None` for another tool.
+fn called_batch(
+    message: &Message,
+    endpoint: &Endpoint,
+    advertised: &ServerCapabilities,
+    catalog: &Catalog,
+) -> Result<Option<Batch>, Refusal> {
+    let Some(calls_max) = catalog.batch_calls_max(endpoint) else { return Ok(None) };
+    if !is_batch(message, endpoint, catalog) {
+        return Ok(None);
+    }
+    refuse_task(message, advertised.tasks_tools_call)?;
+    Batch::read(message.bytes(message.fields.arguments), calls_max).map(Some)
+}
+
+const NO_TASK: &str = "this tool does not run as a task, leave out params.task";
+
+/// Refuses a tool of the broker as a task, if tasks were offered.
+fn refuse_task(message: &Message, offers_tasks: bool) -> Result<(), Refusal> {
+    match offers_tasks && message.fields.task.is_some() {
+        true => Err(Refusal::new(ErrorKind::CapabilityMissing, NO_TASK)),
+        false => Ok(()),
+    }
+}
+
 /// The meaning of the `task` member of a call, or of its absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TaskUse {
@@ -353,9 +411,7 @@ fn task_use(
     let refuse = |text: &str| Err(Refusal::new(ErrorKind::CapabilityMissing, text));
     match (asked, support) {
         (true, _) if !offered => Ok(TaskUse::Ignored),
-        (true, Some(TaskSupport::Forbidden)) => {
-            refuse("this tool does not run as a task, leave out params.task")
-        }
+        (true, Some(TaskSupport::Forbidden)) => refuse(NO_TASK),
         (true, _) => Ok(TaskUse::Task),
         (false, Some(TaskSupport::Required)) if backend_has_tasks => {
             refuse("this tool only runs as a task, params.task is missing")
@@ -492,6 +548,8 @@ mod tests {
             None,
         ) {
             Ok(Decision::Answer(result)) => format!("answer {}", String::from_utf8_lossy(&result)),
+            Ok(Decision::KeptResult(page)) => format!("page {} of {}", page.page, page.id),
+            Ok(Decision::Batch(batch)) => format!("batch of {}", batch.calls.len()),
             Ok(Decision::SetLevel(level)) => format!("level {}", level.name()),
             Ok(Decision::Subscribe(target)) => {
                 format!("subscribe {} {}", target.backend, target.uri)

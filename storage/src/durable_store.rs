@@ -5,8 +5,8 @@ use async_trait::async_trait;
 use records::{WriteOp, WriteOutcome};
 
 use crate::{
-    ApprovalStore, AuditStore, ConfigStore, GrantStore, NodeStore, PinStore, SessionStore,
-    StoreError, TaskStore,
+    ApprovalStore, AuditStore, ConfigStore, GrantStore, NodeStore, PinStore, ResultStore,
+    SessionStore, StoreError, TaskStore,
 };
 
 /// All subjects of the database, and the writes that change several of them at once. The store
@@ -22,6 +22,7 @@ pub trait DurableStore:
     + GrantStore
     + ApprovalStore
     + PinStore
+    + ResultStore
 {
     /// Returns `sqlite` or `postgres`, which is a metric label.
     fn engine(&self) -> &'static str;

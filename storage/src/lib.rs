@@ -1,5 +1,5 @@
 //! Records that outlive the process: tenants, API keys, backends, sessions, subscriptions, tasks,
-//! grants, approvals, pins and event streams.
+//! grants, approvals, pins, long results and event streams.
 //!
 //! The broker holds trait objects ([`DurableStore`], [`EventStore`], [`HotStore`]) and does not
 //! depend on the engine behind them. `conformance` defines the behaviours of an engine once. An
@@ -22,6 +22,7 @@ pub mod hot;
 mod node_store;
 mod pin_store;
 mod postgres;
+mod result_store;
 mod session_store;
 mod sqlite;
 mod task_store;
@@ -38,6 +39,7 @@ pub use hot::{HotStore, MemoryHotStore, OwnerHint, RedisOptions, RedisStore, Wak
 pub use node_store::NodeStore;
 pub use pin_store::PinStore;
 pub use postgres::{PostgresOptions, PostgresStore};
+pub use result_store::ResultStore;
 pub use session_store::SessionStore;
 pub use sqlite::{MigrationOutcome, SqliteOptions, SqliteStore};
 pub use task_store::TaskStore;

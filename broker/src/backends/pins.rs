@@ -25,8 +25,9 @@ use rules::{
     limits::pins::{LEFT_OUT_LOGGED_MAX, PINS_PER_BACKEND_MAX, PINS_STORED_AT_ONCE},
     pins::{
         EntryPin, FindingSeverity, Fingerprint, IgnoredMembers, Neighbours, PinBook, PinDefinition,
-        PinMode, PinState,
+        PinMode, PinState, ResultScan,
     },
+    routing,
 };
 
 use crate::{
@@ -40,6 +41,8 @@ use crate::{
 #[derive(Debug)]
 pub struct PinKeeper {
     pub mode: PinMode,
+    /// What happens to hidden characters in the results of tools.
+    pub results: ResultScan,
     tenant: TenantId,
     backend: BackendId,
     shared: Arc<Context>,
@@ -79,8 +82,8 @@ pub(super) enum PinScope {
     Lists,
     /// A list that one link shows.
     Link,
-    /// The program of the backend.
-    Command,
+    /// One object that no list shows: the program of the backend, or a user interface.
+    Single,
 }
 
 impl PinKeeper {
@@ -91,7 +94,8 @@ impl PinKeeper {
         shared: Arc<Context>,
     ) -> Self {
         let (mode, ignored) = settings.rules();
-        Self { mode, tenant, backend, shared, ignored, known: Mutex::default() }
+        let (results, known) = (settings.results(), Mutex::default());
+        Self { mode, results, tenant, backend, shared, ignored, known }
     }
 
     /// Returns the members that are no part of definitions. `None`: nothing is pinned.
@@ -218,6 +222,20 @@ impl PinKeeper {
         entries
     }
 
+    /// Pins a user interface as a client is about to get it. Refuses one that is held.
+    pub async fn admit_app(&self, uri: &str, result: &[u8]) -> Result<(), Refusal> {
+        if self.mode == PinMode::Off {
+            return Ok(());
+        }
+        let definition = PinDefinition::of_app(uri, result);
+        let pin = definition.entry_pin();
+        self.record(vec![definition], PinScope::Single).await;
+        match self.known.lock().book.holds(self.mode, PinKind::App, uri, pin) {
+            true => Err(routing::held()),
+            false => Ok(()),
+        }
+    }
+
     /// Stores the definitions that the store does not have as they are now. Returns false if it did
     /// not take them.
     pub(super) async fn record(&self, definitions: Vec<PinDefinition>, scope: PinScope) -> bool {
@@ -331,7 +349,7 @@ fn news(known: &mut KnownPins, definitions: Vec<PinDefinition>, scope: PinScope)
         match scope {
             PinScope::Link if !known.told.contains_key(&key) => drop(known.own.insert(key.clone())),
             PinScope::Lists => drop(known.own.remove(&key)),
-            PinScope::Link | PinScope::Command => {}
+            PinScope::Link | PinScope::Single => {}
         }
         let findings = serde_json::to_string(&definition.findings).unwrap_or_default();
         let fingerprint = Some(definition.fingerprint);
@@ -347,11 +365,12 @@ fn news(known: &mut KnownPins, definitions: Vec<PinDefinition>, scope: PinScope)
         }
     }
     let is_gone = |key: &&PinKey| {
-        key.kind != PinKind::Command && !listed.contains(*key) && !known.own.contains(*key)
+        let is_unlisted = matches!(key.kind, PinKind::Command | PinKind::App);
+        !is_unlisted && !listed.contains(*key) && !known.own.contains(*key)
     };
     let gone = match scope {
         PinScope::Lists => known.told.keys().filter(is_gone).cloned().collect(),
-        PinScope::Link | PinScope::Command => Vec::new(),
+        PinScope::Link | PinScope::Single => Vec::new(),
     };
     (seen, gone)
 }

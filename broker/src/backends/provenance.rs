@@ -36,7 +36,7 @@ pub async fn note_command(pins: &PinKeeper, transport: &TransportSpec) {
     let package = package(command, args);
     let path = path.display().to_string();
     let definition = PinDefinition::of_command(command, &path, &sha256, package);
-    pins.record(vec![definition], PinScope::Command).await;
+    pins.record(vec![definition], PinScope::Single).await;
 }
 
 /// Returns the file of a command, as the operating system finds it.

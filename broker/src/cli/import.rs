@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{
     client::{AdminClient, ClientError, escape},
     policy::read,
+    prompt,
     server_json::{ImportError, MissingInput, ServerJson},
 };
 
@@ -55,7 +56,7 @@ impl ServerImport {
             }
             return Ok(None);
         }
-        let inputs = self.inputs(own)?;
+        let mut inputs = self.inputs(own)?;
         let server = match &self.registry {
             Some(name) => self.of_registry(client, name).await?,
             None => {
@@ -63,7 +64,19 @@ impl ServerImport {
                 ServerJson::read(&read(file)?).map_err(ClientError::Usage)?
             }
         };
-        server.body(&inputs, self.remote).map(Some).map_err(|error| ClientError::Usage(text(error)))
+        loop {
+            match server.body(&inputs, self.remote) {
+                Ok(body) => return Ok(Some(body)),
+                // Each round asks for further inputs, which a given one may have opened.
+                Err(ImportError::Missing(missing)) if prompt::is_possible() => {
+                    for input in missing {
+                        let value = prompt::ask(&question(&input), input.is_secret)?;
+                        inputs.insert(input.name, value);
+                    }
+                }
+                Err(error) => return Err(ClientError::Usage(text(error))),
+            }
+        }
     }
 
     fn inputs(
@@ -123,15 +136,18 @@ impl ServerImport {
     }
 }
 
+/// Returns an input as a person is asked for it.
+fn question(input: &MissingInput) -> String {
+    let secret = if input.is_secret { " (secret)" } else { "" };
+    format!("{}{secret}  {}", input.name, input.description).trim_end().to_owned()
+}
+
 fn text(error: ImportError) -> String {
     match error {
         ImportError::Faults(faults) => faults.join("\n"),
         ImportError::Missing(missing) => {
-            let line = |input: &MissingInput| {
-                let secret = if input.is_secret { " (secret)" } else { "" };
-                format!("  {}{secret}  {}", input.name, input.description).trim_end().to_owned()
-            };
-            let lines: Vec<String> = missing.iter().map(line).collect();
+            let lines: Vec<String> =
+                missing.iter().map(|input| format!("  {}", question(input))).collect();
             format!(
                 "the server needs these inputs; give each with --input NAME=VALUE, and a secret with --input NAME from a variable of this shell:\n{}",
                 lines.join("\n")

@@ -23,6 +23,7 @@ mod operator;
 mod output;
 mod pins;
 mod policy;
+mod prompt;
 mod root;
 mod server_json;
 mod table;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rules::limits::toolsets::BATCH_CALLS_MAX;
+
 use super::{
     config_key::{COUNT, COUNT_MAX, ConfigKey, KeyKind, key, optional_key},
     config_reader::{ConfigReader, invalid_value, size},
@@ -106,6 +108,12 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         COUNT,
         "20000",
         "Calls of all tenants that wait for `limits.calls_in_flight`. The broker refuses a call that gets no place.",
+    ),
+    key(
+        "batch_calls",
+        KeyKind::Count { min: 0, max: BATCH_CALLS_MAX },
+        "0",
+        "Calls of one `execute_batch`, a tool of the broker that calls several tools. Each of them counts as a call of its own. 0: no endpoint lists the tool.",
     ),
     key(
         "adaptive_concurrency",
@@ -215,6 +223,8 @@ pub struct Limits {
     /// Calls of all tenants together.
     pub calls_in_flight: usize,
     pub calls_queued: usize,
+    /// Calls of one `execute_batch`. 0: no endpoint lists the tool.
+    pub batch_calls: usize,
     pub adaptive_concurrency: bool,
     pub requests_per_second: u32,
     pub burst: u32,
@@ -270,6 +280,7 @@ impl ConfigReader<'_> {
             calls_queued_per_backend: self.count("limits.calls_queued_per_backend") as usize,
             calls_in_flight: self.count("limits.calls_in_flight") as usize,
             calls_queued: self.count("limits.calls_queued") as usize,
+            batch_calls: self.count("limits.batch_calls") as usize,
             adaptive_concurrency: self.bool("limits.adaptive_concurrency"),
             requests_per_second: self.count("limits.requests_per_second"),
             burst: self.count("limits.burst"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rules::pins::{IgnoredMembers, PinMode};
+use rules::pins::{IgnoredMembers, PinMode, ResultScan};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -29,6 +29,13 @@ pub struct PinRules {
     /// `KIND/NAME`, such as `tool/now`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ignore: BTreeMap<String, Vec<String>>,
+    /// What happens to hidden characters in the results of tools.
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub results: ResultScan,
+}
+
+fn is_off(scan: &ResultScan) -> bool {
+    *scan == ResultScan::Off
 }
 
 impl Default for PinSettings {
@@ -40,6 +47,14 @@ impl Default for PinSettings {
 impl PinSettings {
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Returns what happens to hidden characters in the results of tools.
+    pub fn results(&self) -> ResultScan {
+        match self {
+            Self::Mode(_) => ResultScan::Off,
+            Self::Rules(rules) => rules.results,
+        }
     }
 
     /// Returns the mode, and the members that are no part of definitions.
@@ -117,6 +132,8 @@ mod tests {
             assert_eq!(read(json!(text)), Ok(PinSettings::Mode(mode)));
             assert_eq!(read(json!({"mode": text})).unwrap().rules().0, mode);
         }
+        let strip = read(json!({"results": "strip"})).unwrap();
+        assert_eq!((strip.results(), strip.rules().0), (ResultScan::Strip, PinMode::Observe));
         let ignore = json!({"ignore": {"tool/now": ["/description"], "*/x": ["/a/b"]}});
         assert_eq!(read(ignore).unwrap().rules().0, PinMode::Observe);
         let body = json!({"transport": {"type": "http", "url": "http://a.example/"}});
@@ -130,6 +147,7 @@ mod tests {
             (json!(5), "pins: is a number"),
             (json!({"mode": "hold"}), "pins.mode: "),
             (json!({"modes": "off"}), "pins.modes: is not a known key"),
+            (json!({"results": "drop"}), "pins.results: "),
             (json!({"ignore": {"now": ["/description"]}}), "pins.ignore.now: is not a pattern"),
             (json!({"ignore": {"tool/now": []}}), "pins.ignore.tool/now: has no or too many"),
             (json!({"ignore": {"tool/now": ["description"]}}), "pins.ignore.tool/now.0: cannot"),

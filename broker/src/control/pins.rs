@@ -20,7 +20,7 @@ use super::{
 /// A pinned object of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PinView {
-    /// `tool`, `prompt`, `resource`, `template`, `instructions` or `command`.
+    /// `tool`, `prompt`, `resource`, `template`, `instructions`, `command` or `app`.
     pub kind: String,
     /// The backend's own name, URI or URI template.
     pub name: String,

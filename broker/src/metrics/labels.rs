@@ -96,7 +96,8 @@ pub(super) const BACKEND_TRANSPORTS: &[&str] =
 pub(super) const QUEUES: &[&str] = &["backend_calls", "calls", "http_one_way", "persister", "pipe"];
 
 /// Kinds of stored entries that expire.
-pub(super) const EXPIRED: &[&str] = &["approvals", "audit", "events", "sessions", "tasks"];
+pub(super) const EXPIRED: &[&str] =
+    &["approvals", "audit", "events", "results", "sessions", "tasks"];
 
 /// Values of `mcp_links{backend_transport}`, for the test that compares them with the settings.
 #[cfg(test)]

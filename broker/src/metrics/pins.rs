@@ -1,13 +1,14 @@
 //! Metrics of pins: objects by state, and findings of the scanner.
 
-use prometheus::IntGaugeVec;
-use rules::pins::{FindingSeverity, PinState};
+use prometheus::{IntCounterVec, IntGaugeVec};
+use rules::pins::{CHARACTER_RULES, FindingSeverity, PinState};
 
 use super::MetricRegistrar;
 
 pub struct PinMetrics {
     pins: IntGaugeVec,
     findings: IntGaugeVec,
+    results: IntCounterVec,
 }
 
 /// Pins and findings of one backend, in the order of the states and severities.
@@ -30,7 +31,17 @@ impl PinMetrics {
                 "Findings of the scanner in the definitions that backends list, by severity.",
                 [("severity", &FindingSeverity::ALL.map(FindingSeverity::name))],
             ),
+            results: declare.closed_counters(
+                "mcp_result_findings_total",
+                "Texts in results of tools with hidden characters, by rule.",
+                [("rule", &CHARACTER_RULES)],
+            ),
         }
+    }
+
+    /// Counts a finding in the result of a tool. `rule` is one of [`CHARACTER_RULES`].
+    pub fn found_in_result(&self, rule: &str) {
+        self.results.with_label_values(&[rule]).inc();
     }
 
     /// Replaces the part of one backend.

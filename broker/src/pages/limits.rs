@@ -7,8 +7,8 @@ use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
 use rules::limits::{
-    approvals::*, apps::*, arguments::*, included::*, oauth::*, own_lists::*, pins::*, sign_ins::*,
-    tokens::*, toolsets::*, *,
+    approvals::*, apps::*, arguments::*, included::*, oauth::*, own_lists::*, pins::*, results::*,
+    sign_ins::*, tokens::*, toolsets::*, *,
 };
 
 use super::assert_current;
@@ -89,6 +89,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("limits.calls_queued_per_backend", Crowded),
     ("limits.calls_in_flight", Says("further calls wait: see `limits.calls_queued`")),
     ("limits.calls_queued", Crowded),
+    ("limits.batch_calls", Refused(ErrorKind::InvalidParams)),
     (
         "limits.adaptive_concurrency",
         Other(
@@ -232,8 +233,11 @@ impl Shown for usize {
 }
 
 impl Shown for u64 {
-    fn shown(&self, _: &str) -> String {
-        self.to_string()
+    fn shown(&self, name: &str) -> String {
+        match usize::try_from(*self) {
+            Ok(bytes) if name.contains("BYTES") => bytes.shown(name),
+            _ => self.to_string(),
+        }
     }
 }
 
@@ -256,6 +260,12 @@ fn met() -> Vec<Fixed> {
         PINS_PER_BACKEND_MAX Other("the broker does not pin new objects, and modes that hold objects hold them; the log shows it", "");
         SCANNED_BYTES_MAX Other("the broker does not scan the rest, which is a finding", "`mcp_catalog_findings`");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
+        BATCH_PARALLEL_MAX Other("further calls of the batch wait", "");
+        BATCH_RESULT_BYTES_MAX Other("the result of the batch leaves out further results, with `message_too_large`", "");
+        KEPT_RESULT_BYTES_MAX Other("the broker stores the beginning, and the shortened result says so", "");
+        KEPT_RESULT_BYTES_PER_PRINCIPAL Other("the oldest results make room", "");
+        KEPT_RESULT_BYTES_PER_TENANT Other("the broker sends long results as they are; the log shows it", "");
+        KEPT_RESULT_TTL Refused(ErrorKind::ResourceNotFound);
         HOSTED_PROMPT_RESULT_BYTES_MAX Refused(ErrorKind::InvalidParams);
         SEARCH_QUERY_BYTES_MAX Refused(ErrorKind::InvalidParams);
         EXTENSION_POOLS_MAX Refused(ErrorKind::TooManyCalls);
@@ -392,7 +402,7 @@ fn met() -> Vec<Fixed> {
 }
 
 /// Internal paces, batch sizes and caches, which no peer meets as a limit.
-const INNER: &str = "TOOLSETS_PER_TENANT_MAX TOOLSET_ENTRIES_MAX TOOLSET_ALIAS_BYTES_MAX TOOLSET_TEXT_BYTES_MAX FIXED_ARGUMENTS_MAX FIXED_ARGUMENT_BYTES_MAX CATALOG_TOKENS_WARNED SEARCH_RESULTS SEARCH_RESULTS_MAX HOSTED_PROMPTS_PER_TENANT_MAX HOSTED_PROMPT_ARGUMENTS_MAX HOSTED_PROMPT_VALUES_MAX HOSTED_PROMPT_MESSAGES_MAX HOSTED_PROMPT_TEXT_BYTES_MAX HOSTED_PROMPT_NAME_BYTES_MAX \
+const INNER: &str = "BATCH_CALLS_MAX RESULT_TOKENS_MIN RESULT_TOKENS_MAX TOKEN_BYTES KEPT_RESULT_ID_BYTES KEPT_RESULT_PAGE_BYTES_MAX TOOLSETS_PER_TENANT_MAX TOOLSET_ENTRIES_MAX TOOLSET_ALIAS_BYTES_MAX TOOLSET_TEXT_BYTES_MAX FIXED_ARGUMENTS_MAX FIXED_ARGUMENT_BYTES_MAX CATALOG_TOKENS_WARNED SEARCH_RESULTS SEARCH_RESULTS_MAX HOSTED_PROMPTS_PER_TENANT_MAX HOSTED_PROMPT_ARGUMENTS_MAX HOSTED_PROMPT_VALUES_MAX HOSTED_PROMPT_MESSAGES_MAX HOSTED_PROMPT_TEXT_BYTES_MAX HOSTED_PROMPT_NAME_BYTES_MAX \
     APPROVAL_TTL_MIN APPROVAL_TTL_DEFAULT APPROVAL_TTL_MAX APPROVAL_WINDOW_MAX APPROVAL_REASON_BYTES_MAX APPROVAL_ID_BYTES APPROVAL_POLL_INTERVAL APPROVAL_POLL_BATCH APPROVAL_ANSWER_MARGIN APPROVAL_KEPT APPROVAL_EXPIRED_KEPT POLICY_RULES_MAX POLICY_TESTS_MAX POLICY_PATTERNS_MAX POLICY_PATTERN_BYTES_MAX ACCESS_VIEWS_MAX ACCESS_SUBJECTS_MAX POLICY_REPORT_ROWS_MAX POLICY_REPORT_SAMPLES_MAX POLICY_REPORT_AGE_MAX REVOCATIONS_MAX REVOKED_SUBJECT_BYTES_MAX \
     LEFT_OUT_LOGGED_MAX PINS_STORED_AT_ONCE FINDINGS_MAX DESCRIPTION_BYTES_USUAL DEFAULT_BYTES_USUAL SESSION_CATALOGS_BYTES_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
     TASK_POLLER_INTERVAL TASK_POLLER_INTERVAL_ALONE TASK_POLLER_BATCH STATUS_MESSAGE_CHARS_MAX STORE_RETRY_FIRST STORE_RETRY_MAX END_RETRY_FIRST \

@@ -29,6 +29,7 @@ pub async fn sweep(durable: Arc<Persistence>, config: Arc<Config>, metrics: Arc<
         let _later = sweep.approvals().await;
         let _later = sweep.sessions(config.session.idle).await;
         let _later = sweep.tasks().await;
+        let _later = sweep.results().await;
         let _later = sweep.events(config.events.retain).await;
     }
 }
@@ -104,6 +105,18 @@ impl Sweep<'_> {
                 .find(|(counted, _)| *counted == status)
                 .map_or(0, |(_, count)| *count);
             self.metrics.stored_tasks(status, count);
+        }
+        Ok(())
+    }
+
+    async fn results(&self) -> Result<(), StoreError> {
+        for _ in 0..SWEEP_ROUNDS_MAX {
+            let removing = self.durable.store.remove_results(SWEEP_ROWS);
+            let removed = self.durable.ask("remove_results", removing).await?;
+            self.metrics.expired("results", removed);
+            if removed < u64::from(SWEEP_ROWS) {
+                break;
+            }
         }
         Ok(())
     }

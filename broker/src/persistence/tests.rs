@@ -9,16 +9,16 @@ use records::{
     AdminChange, ApprovalLimits, ApprovalListPosition, ApprovalOpening, ApprovalRecord,
     ApprovalState, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
     AuditRetentionTerms, AuditTruncation, BackendRecord, CatalogDocumentRecord, FullTask, GrantKey,
-    GrantRecord, GrantState, KeyRecord, LeaseRenewal, NodeName, NodeRecord, OperatorRecord,
-    PinDefinitions, PinKey, PinSighting, PolicyRecord, RevocationRecord, SecretKey,
-    SessionClaimOutcome, SessionIdentity, SessionKey, StoredApproval, StoredAuditRecord,
-    StoredGrant, StoredPin, StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount,
-    TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition, TenantRecord,
-    TokenIssuerRecord, UnchainedAudit, WriteOp, WriteOutcome,
+    GrantRecord, GrantState, KeptResult, KeyRecord, LeaseRenewal, NodeName, NodeRecord,
+    OperatorRecord, PinDefinitions, PinKey, PinSighting, PolicyRecord, ResultKey, ResultLimits,
+    RevocationRecord, SecretKey, SessionClaimOutcome, SessionIdentity, SessionKey, StoredApproval,
+    StoredAuditRecord, StoredGrant, StoredPin, StoredSession, StoredTask, StoredTaskSnapshot,
+    SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
+    TenantRecord, TokenIssuerRecord, UnchainedAudit, WriteOp, WriteOutcome,
 };
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
-    PinStore, SessionStore, SqliteStore, StoreError, TaskStore,
+    PinStore, ResultStore, SessionStore, SqliteStore, StoreError, TaskStore,
 };
 
 /// Fate of a call.
@@ -321,6 +321,24 @@ impl GrantStore for Meddled {
     }
     async fn take_secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.take_secret(key).await
+    }
+}
+
+#[async_trait]
+impl ResultStore for Meddled {
+    async fn put_result(
+        &self,
+        result: &KeptResult,
+        life: Duration,
+        limits: ResultLimits,
+    ) -> Result<bool, StoreError> {
+        self.inner.put_result(result, life, limits).await
+    }
+    async fn result(&self, key: &ResultKey) -> Result<Option<KeptResult>, StoreError> {
+        self.inner.result(key).await
+    }
+    async fn remove_results(&self, limit: u32) -> Result<u64, StoreError> {
+        self.inner.remove_results(limit).await
     }
 }
 

@@ -10,11 +10,13 @@
 //! - no answer, after the client's cancellation
 
 mod answer;
+mod answer_rules;
 mod approval;
 mod asker;
 mod call_future;
 mod interrupt;
 mod open_call;
+mod result_budget;
 mod task_handoff;
 
 use std::{
@@ -48,6 +50,7 @@ use rules::{
 };
 
 use self::{
+    answer_rules::AnswerRule,
     approval::CallApproval,
     interrupt::{Interrupt, InterruptReason},
 };
@@ -111,6 +114,8 @@ pub struct Call {
     approval: OnceLock<Box<CallApproval>>,
     /// Handoff to a task. Present if the client accepts a task as the answer.
     pub task_handoff: Option<TaskHandoff>,
+    /// The rule for the answer, if the request has one.
+    answer_rule: OnceLock<Box<AnswerRule>>,
     /// Headers of the request that repeat arguments which no schema known here names.
     forwarded_headers: OnceLock<HeaderMap>,
     /// The answer as parsed, for an exchange that rewrites it.
@@ -190,6 +195,7 @@ impl Call {
             approval: OnceLock::new(),
             task_handoff: (session.accepts_tasks && method == Method::ToolsCall)
                 .then(TaskHandoff::default),
+            answer_rule: OnceLock::new(),
             forwarded_headers: OnceLock::new(),
             parsed_answer: Mutex::new(None),
         })
@@ -281,6 +287,10 @@ impl Call {
         let mut retries = 0;
         loop {
             let (attempt, refusal) = match self.attempt(message, edits).await {
+                Ok((answer, uris)) if self.is_ruled(&answer) => {
+                    let (answer, uris) = Box::pin(self.apply_rule(answer, uris)).await?;
+                    return Ok(CallOutcome::Answered(answer, uris));
+                }
                 Ok((answer, uris)) => return Ok(CallOutcome::Answered(answer, uris)),
                 Err(failed) => failed,
             };
@@ -339,6 +349,7 @@ impl Call {
         &self,
         answer: Result<Message, Failure>,
     ) -> (Result<Message, Failure>, ResourceUris) {
+        let answer = answer.map(|answer| self.scanned(answer));
         let found =
             answer.as_ref().map(|answer| ResourceUris::find(answer, &self.session.endpoint));
         match found.unwrap_or_else(|_| Ok(ResourceUris::default())) {

@@ -1,6 +1,6 @@
 //! Sessions with their calls, streams and tasks, and stateless clients. They stand on [`crate::backends`].
 //!
-//! From bottom to top: streams; sessions; approvals; calls; tasks; [`submit`], which takes requests; stateless clients.
+//! From bottom to top: streams; sessions; approvals; calls; tasks; stored results; [`submit`], which takes requests; stateless clients.
 
 pub mod access_doors;
 mod access_log;
@@ -9,6 +9,7 @@ pub mod approvals;
 pub mod call;
 mod connect_tool;
 pub mod deadline_list;
+mod kept_results;
 pub mod registry;
 pub mod request_observer;
 pub mod session;

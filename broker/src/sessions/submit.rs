@@ -10,10 +10,13 @@
 //! - a call to a backend is a [`CallFuture`], polled by its holder or by a task of the runtime
 //!   ([`Call::run`]);
 //! - a call that is to become a task is stored first, and runs by itself;
-//! - a request that the broker answers itself is at most a local request of the session.
+//! - a request that the broker answers itself is at most a local request of the session;
+//! - the calls of a batch are submitted like requests of the client.
 //!
 //! A name that nothing offers may belong to a backend whose first connection attempt is not over.
 //! Such a request waits for the attempt, as a local request, and is then decided again.
+
+mod batch;
 
 use std::{sync::Arc, time::Instant};
 
@@ -40,7 +43,7 @@ use super::{
     access_doors, access_log,
     approvals::HeldCall,
     call::{Call, CallFuture},
-    connect_tool,
+    connect_tool, kept_results,
     session::{
         CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
         local_requests::{decide_after, set_level, spawn_local_request},
@@ -232,6 +235,12 @@ fn decide_and_start(
             );
             Ok(())
         }
+        Decision::KeptResult(page) => {
+            spawn_local_request(session, request, CancelScope::Wait, |session| {
+                kept_results::read(session, page)
+            })
+        }
+        Decision::Batch(calls) => batch::start(session, request, *calls, &message),
         Decision::CreateTask(plan, target) => {
             let tool = plan.names.tool().map(|tool| tool.name.as_str());
             observation::note_backend(session, &plan.backend, tool);
@@ -294,14 +303,16 @@ fn start_call(
     (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
 ) -> Result<CallFuture, Refusal> {
     let held = HeldCall::of_plan(session, &message, &plan)?;
-    let Plan { backend, edits, names, .. } = plan;
     let RequestContext { id, stream, started_at: begun, .. } = request;
-    observation::note_backend(session, &backend, names.tool().map(|tool| tool.name.as_str()));
-    let call =
-        Call::new(&message, id.clone(), session, stream, (backend, home), names.tool(), begun);
+    let tool = plan.names.tool();
+    observation::note_backend(session, &plan.backend, tool.map(|tool| tool.name.as_str()));
+    let place = (plan.backend.clone(), home);
+    let call = Call::new(&message, id.clone(), session, stream, place, tool, begun);
     if let Some(held) = held {
         call.hold(held);
     }
+    call.note_answer_rule(&plan);
+    let Plan { edits, .. } = plan;
     session.open_request(id, InFlight::Call(call.clone()))?;
     // Each future goes to the heap first, because the wrapper around it would move it several
     // times.

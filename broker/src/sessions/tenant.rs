@@ -287,11 +287,10 @@ impl Tenant {
             .filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?)))
             .collect();
         let (id, key) = (self.id.clone(), self.shared.cursor_key.clone());
-        let catalog = Catalog::with_hosted(id, key, lists, self.hosted_prompts.load_full());
-        self.publish(Arc::new(match self.shared.config.compat.app_names {
-            true => catalog,
-            false => catalog.without_app_names(),
-        }));
+        let (hosted, config) = (self.hosted_prompts.load_full(), &self.shared.config);
+        let catalog = Catalog::with_hosted(id, key, lists, hosted, config.limits.batch_calls);
+        let names = config.compat.app_names;
+        self.publish(Arc::new(if names { catalog } else { catalog.without_app_names() }));
     }
 
     /// Registers a session, if the tenant and its principal may have another.

@@ -60,6 +60,17 @@ pub fn header_context(headers: &HeaderMap, traced: bool) -> Option<HeaderMap> {
     Some(kept)
 }
 
+/// Returns `work` with the context of the received messages that this task works for.
+pub fn in_inbound_context<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let context = ARRIVAL.try_with(Clone::clone).ok();
+    async move {
+        match context {
+            Some(context) => ARRIVAL.scope(context, work).await,
+            None => work.await,
+        }
+    }
+}
+
 /// Runs `work` for received messages, with the context of their headers.
 pub async fn with_inbound_context<F: Future>(
     headers: Option<HeaderMap>,

@@ -19,7 +19,8 @@ use protocol::{
 use rules::catalog::DefinitionDigest;
 
 pub use super::inbound_context::{
-    RequestName, header_context, inbound_client, inbound_request_name, with_inbound_context,
+    RequestName, header_context, in_inbound_context, inbound_client, inbound_request_name,
+    with_inbound_context,
 };
 use super::{activity::AskedRequest, audit::AuditDraft, traces::RequestTrace};
 

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 use testkit::{
     Authority, DuplexClient, FakeBackend, QuicPeer, Reply, TestBroker, TestClient, duplex::Wire,
-    eventually,
+    eventually, within,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::{builder, kind, stateless::Modern, text_of};
+use crate::{binary, builder, kind, stateless::Modern, text_of};
 
 const TOOLSETS: &str = "/admin/v1/tenants/default/toolsets";
 const PROMPTS: &str = "/admin/v1/tenants/default/prompts";
@@ -581,4 +581,56 @@ async fn a_server_of_a_registry_becomes_a_backend() {
     assert_eq!(added.code, Some(0), "{added:?}");
     let view = broker.admin().backend("default", "far").await;
     assert_eq!(view["settings"]["transport"]["url"], "http://127.0.0.1:9/mcp");
+}
+
+/// Reads from a terminal until it shows a text. Returns everything that it showed.
+async fn shown_until(terminal: &mut (impl tokio::io::AsyncRead + Unpin), text: &str) -> String {
+    let mut shown = Vec::new();
+    while !String::from_utf8_lossy(&shown).contains(text) {
+        let read = within("the terminal", terminal.read_buf(&mut shown)).await.unwrap();
+        assert!(read > 0, "{text} is not shown: {}", String::from_utf8_lossy(&shown));
+    }
+    String::from_utf8_lossy(&shown).into_owned()
+}
+
+#[tokio::test]
+async fn a_person_at_a_terminal_is_asked_for_inputs_and_a_secret_is_not_shown() {
+    let broker = builder().single_process().start().await;
+    let input = |name: &str, is_secret: bool| json!({"name": name, "description": "needed", "isRequired": true, "isSecret": is_secret});
+    let document = json!({
+        "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
+        "name": "io.example/asks", "description": "d", "version": "1.0.0",
+        "packages": [{
+            "registryType": "npm", "identifier": "@example/asks", "version": "1.0.0",
+            "transport": {"type": "stdio"},
+            "environmentVariables": [input("API_KEY", true), input("REGION", false)]
+        }]
+    });
+    let file = broker.folder().join("asks.json");
+    std::fs::write(&file, document.to_string()).unwrap();
+    let command =
+        format!("{} backend add asks --no-wait --server-json {}", binary(), file.display());
+    // A terminal around the command.
+    let mut script = tokio::process::Command::new("script")
+        .args(["-qefc", &command, "/dev/null"])
+        .env("MCP_BROKER_ADMIN_URL", format!("http://{}", broker.admin_address()))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the program script of util-linux");
+    let (mut keys, mut screen) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());
+    let mut shown = shown_until(&mut screen, "API_KEY (secret)  needed: ").await;
+    keys.write_all(b"k-e-y\n").await.unwrap();
+    shown += &shown_until(&mut screen, "REGION  needed: ").await;
+    keys.write_all(b"north\n").await.unwrap();
+    let mut rest = String::new();
+    within("the end", screen.read_to_string(&mut rest)).await.unwrap();
+    shown += &rest;
+    let status = within("the end of the command", script.wait()).await.unwrap();
+    assert!(status.success(), "{status}: {shown}");
+    assert!(!shown.contains("k-e-y") && shown.contains("north"), "{shown}");
+    let view = broker.admin().backend("default", "asks").await;
+    assert_eq!(view["settings"]["transport"]["args"], json!(["-y", "@example/asks@1.0.0"]));
+    assert!(!view.to_string().contains("k-e-y"), "sealed: {view}");
 }

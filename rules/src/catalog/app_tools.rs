@@ -4,7 +4,10 @@
 //! a name is resolved only among backends with apps, and only if one backend alone can be meant. A
 //! call therefore never leaves the server of its app by a guess.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use protocol::ids::BackendId;
 
@@ -18,15 +21,23 @@ const TOOLS: ListKind = ListKind::Tools;
 pub(super) struct AppTools {
     /// In the order of the backends' names.
     by_name: FastMap<String, Vec<BackendId>>,
+    /// Names of such tools that pins keep from clients.
+    held: HashSet<String>,
     is_off: bool,
 }
 
 impl AppTools {
     pub(super) fn of(backends: &BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
         let mut by_name: FastMap<String, Vec<BackendId>> = FastMap::default();
-        let with_apps =
-            backends.iter().filter(|(_, lists)| lists.listed(TOOLS).any(|tool| tool.traits.has_ui));
-        for (backend, lists) in with_apps {
+        let mut held = HashSet::new();
+        let has_app = |lists: &BackendLists| lists.tools.iter().any(|tool| tool.traits.has_ui);
+        for (backend, lists) in backends.iter().filter(|(_, lists)| has_app(lists)) {
+            let kept = lists.tools.iter().filter(|tool| tool.pin.is_held);
+            let kept = kept.filter(|tool| tool.traits.is_app_visible);
+            held.extend(kept.map(|tool| tool.key.clone()));
+            if !lists.listed(TOOLS).any(|tool| tool.traits.has_ui) {
+                continue;
+            }
             // A tool with fixed arguments is called by the name of its toolset only, which fixes them.
             let by_app = lists.listed(TOOLS).filter(|tool| tool.traits.is_app_visible);
             for tool in by_app.filter(|tool| tool.fixed.is_none()) {
@@ -36,7 +47,7 @@ impl AppTools {
                 }
             }
         }
-        Self { by_name, is_off: false }
+        Self { by_name, held, is_off: false }
     }
 
     /// Returns the table in which no name is found.
@@ -53,12 +64,16 @@ impl AppTools {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the tool of this own name, if only one backend can be meant.
+    /// Returns whether pins keep a tool of this own name for apps from clients.
+    pub(super) fn is_held(&self, name: &str) -> bool {
+        self.held.contains(name)
+    }
+
+    /// Returns the tool of this own name, if only one backend can be meant. A held tool can be meant
+    /// too.
     pub(super) fn only_tool(&self, name: &str) -> Option<Target> {
         match self.backends_with(name) {
-            [backend] => {
-                Some(Target { backend: backend.clone(), name: name.to_owned(), fixed: None })
-            }
+            [backend] if !self.is_held(name) => Some(Target::of(backend.clone(), name.to_owned())),
             _ => None,
         }
     }

@@ -107,6 +107,8 @@ pub struct CatalogEntry {
     pub pin: EntryPin,
     /// Arguments that the broker sets in every call. Only in the catalog of a toolset.
     pub fixed: Option<Arc<FixedArguments>>,
+    /// Estimated tokens of a result at most. Only in the catalog of a toolset.
+    pub result_tokens: Option<u32>,
     /// Place among the entries of a toolset: lower ones come first.
     pub rank: u32,
 }
@@ -329,6 +331,7 @@ fn read_entry(
             definition,
             pin: EntryPin::default(),
             fixed: None,
+            result_tokens: None,
             rank: 0,
         });
     }
@@ -346,6 +349,7 @@ fn read_entry(
         definition,
         pin: EntryPin::default(),
         fixed: None,
+        result_tokens: None,
         rank: 0,
     })
 }

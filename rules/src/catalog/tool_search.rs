@@ -215,11 +215,7 @@ impl ToolSearch {
         }
         self.words += u64::from(total);
         self.by_name.insert(entry.exposed_key.clone(), at);
-        let target = Target {
-            backend: backend.clone(),
-            name: entry.key.clone(),
-            fixed: entry.fixed.clone(),
-        };
+        let target = Target::of_entry(backend, entry);
         let (traits, entry) = (entry.traits, entry.exposed.clone());
         self.tools.push(FoundTool { target, traits, entry, words: total });
     }

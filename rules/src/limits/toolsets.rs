@@ -1,4 +1,4 @@
-//! Limits of toolsets and of prompts that the broker hosts.
+//! Limits of toolsets, of batches of calls, and of prompts that the broker hosts.
 
 /// Toolsets of one tenant.
 pub const TOOLSETS_PER_TENANT_MAX: usize = 200;
@@ -34,3 +34,9 @@ pub const HOSTED_PROMPT_TEXT_BYTES_MAX: usize = 256 * 1024;
 pub const HOSTED_PROMPT_RESULT_BYTES_MAX: usize = 1024 * 1024;
 /// The name of a hosted prompt, and of an argument of it.
 pub const HOSTED_PROMPT_NAME_BYTES_MAX: usize = 64;
+/// Calls of one batch at most, whatever the configuration allows.
+pub const BATCH_CALLS_MAX: u64 = 100;
+/// Calls of one parallel batch that are in flight at the same time.
+pub const BATCH_PARALLEL_MAX: usize = 8;
+/// All results of one batch together, as JSON.
+pub const BATCH_RESULT_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -136,6 +136,21 @@ impl PinDefinition {
         made
     }
 
+    /// Returns the definition of a user interface: its URI, and what the answer to its read holds.
+    /// The contents themselves are a hash.
+    pub fn of_app(uri: &str, result: &[u8]) -> Self {
+        let definition = match serde_json::from_slice::<Unambiguous>(result) {
+            Ok(Unambiguous(result)) => {
+                let contents = result["contents"].as_array().map(Vec::as_slice);
+                let parts: Vec<Value> =
+                    contents.unwrap_or_default().iter().map(contents_of_app).collect();
+                json!({"uri": uri, "contents": parts})
+            }
+            Err(_) => json!({"uri": uri, "sha256": hex_digest(result)}),
+        };
+        Self::new(PinKind::App, uri, &definition)
+    }
+
     /// Returns what a list keeps of the definition.
     pub fn entry_pin(&self) -> EntryPin {
         EntryPin {
@@ -164,6 +179,23 @@ impl PinDefinition {
     }
 }
 
+/// Returns what counts of one part of a user interface.
+fn contents_of_app(part: &Value) -> Value {
+    let body = part["text"].as_str().or(part["blob"].as_str()).unwrap_or_default();
+    let mut counted = json!({"bytes": body.len(), "sha256": hex_digest(body.as_bytes())});
+    for (name, value) in [("mimeType", &part["mimeType"]), ("ui", &part["_meta"]["ui"])] {
+        if !value.is_null() {
+            counted[name] = value.clone();
+        }
+    }
+    counted
+}
+
+fn hex_digest(bytes: &[u8]) -> String {
+    let digest = digest::digest(&digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Returns the members of an entry that are hashed. Another choice is another version.
 fn members(kind: PinKind, entry: &Value) -> Value {
     const TOOL: &[&str] = &[
@@ -180,7 +212,7 @@ fn members(kind: PinKind, entry: &Value) -> Value {
         PinKind::Prompt => &["name", "title", "description", "arguments"],
         PinKind::Resource => &["uri", "name", "title", "description", "mimeType"],
         PinKind::Template => &["uriTemplate", "name", "title", "description", "mimeType"],
-        PinKind::Instructions | PinKind::Command => &[],
+        PinKind::Instructions | PinKind::Command | PinKind::App => &[],
     };
     let mut members = Map::new();
     for name in wanted {
@@ -367,6 +399,20 @@ mod tests {
         assert_ne!(read(PinKind::Prompt, "a", one), read(PinKind::Prompt, "a", other));
         let third = r#"{"name":"a","title":"t","inputSchema":{}}"#;
         assert_ne!(read(PinKind::Tool, "a", one), read(PinKind::Tool, "a", third));
+    }
+
+    #[test]
+    fn the_contents_of_a_user_interface_and_its_rights_change_its_hash() {
+        let part = |text: &str, domain: &str| {
+            json!({"contents": [{"uri": "ui://a", "mimeType": "text/html", "text": text,
+                "_meta": {"ui": {"csp": {"connectDomains": [domain]}}, "other": text.len()}}]})
+        };
+        let read = |result: Value| PinDefinition::of_app("ui://a", result.to_string().as_bytes());
+        let plain = read(part("<p>", "a.example"));
+        assert_eq!(read(part("<p>", "a.example")).fingerprint, plain.fingerprint);
+        assert_ne!(read(part("<b>", "a.example")).fingerprint, plain.fingerprint);
+        assert_ne!(read(part("<p>", "b.example")).fingerprint, plain.fingerprint);
+        assert!(!plain.text.contains("<p>"), "the contents are a hash: {}", plain.text);
     }
 
     #[test]

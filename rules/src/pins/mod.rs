@@ -9,6 +9,7 @@ mod book;
 mod definition;
 mod diff;
 mod lock_file;
+mod result_scan;
 mod scanner;
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,8 @@ pub use self::{
     definition::{Fingerprint, IgnoredMembers, PinDefinition},
     diff::{DefinitionChange, diff},
     lock_file::{LockDifference, LockFile, LockFileError, LockedBackend},
-    scanner::{Finding, FindingSeverity, Neighbours, findings_of_command},
+    result_scan::{ResultScan, ScannedResult},
+    scanner::{CHARACTER_RULES, Finding, FindingSeverity, Neighbours, findings_of_command},
     visible::visible,
 };
 

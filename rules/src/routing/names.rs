@@ -26,7 +26,7 @@ fn lookup<'a>(catalog: &'a Catalog, kind: ListKind, name: &str) -> Option<Cow<'a
 }
 
 /// Returns the refusal of an object that pins keep from clients.
-pub(super) fn held() -> Refusal {
+pub fn held() -> Refusal {
     Refusal::new(ErrorKind::ToolHeld, "this is held until an operator approves its definition")
 }
 
@@ -52,7 +52,8 @@ pub(super) fn check_held(
 pub(super) fn ambiguous_tool(message: &Message, catalog: &Catalog) -> Option<Refusal> {
     let name = message.text(message.fields.name)?;
     let meant = catalog.app_tools(&name);
-    (meant.len() > 1).then(|| {
+    let least = if catalog.is_app_tool_held(&name) { 1 } else { 2 };
+    (meant.len() >= least).then(|| {
         let text = format!("several servers with apps have a tool {}", quoted(&name));
         Refusal::new(ErrorKind::ToolAmbiguous, text).with("tools", meant)
     })
@@ -95,6 +96,7 @@ pub(super) fn by_name(
             })?;
             let named = vec![(span, json::quote(&target.name).into_bytes())];
             let mut plan = Plan::new(target.backend.clone(), named);
+            plan.result_tokens = target.result_tokens;
             if let Some(fixed) = &target.fixed {
                 plan.fix_arguments(message, fixed)?;
             }

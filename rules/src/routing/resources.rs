@@ -18,6 +18,7 @@ use crate::{
     endpoint::Endpoint,
     exposed_names,
     limits::URI_BYTES_MAX,
+    result_budget::ResultPage,
 };
 
 pub(super) fn by_uri(
@@ -48,6 +49,12 @@ pub(super) fn by_uri(
     })
 }
 
+/// Returns the page of a stored result that a request names, if it names one. No backend of a merged
+/// endpoint has such a URI.
+pub(super) fn kept_result(message: &Message) -> Option<ResultPage> {
+    ResultPage::parse(&message.text(message.fields.uri)?)
+}
+
 /// Refuses a resource that the caller may not use, like one that does not exist, and one that pins
 /// keep from clients.
 fn check_resource(
@@ -65,7 +72,8 @@ fn check_resource(
     }
 }
 
-fn resource_not_found(uri: &str) -> Refusal {
+/// Returns the refusal of a resource that does not exist, or that the caller may not see.
+pub fn resource_not_found(uri: &str) -> Refusal {
     Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri)
 }
 

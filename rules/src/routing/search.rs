@@ -9,10 +9,10 @@ use protocol::{
     json::{self, Span},
 };
 
-use super::{Decision, Plan, quoted, required_text, supported};
+use super::{Decision, Plan, held, quoted, refuse_task, required_text, supported};
 use crate::{
     access::AccessCheck,
-    catalog::{Catalog, FoundCall, SearchTool, Target, ToolSearch},
+    catalog::{Catalog, FoundCall, ListKind, SearchTool, Target, ToolSearch},
 };
 
 /// What a call of one of the five tools leads to.
@@ -35,18 +35,19 @@ pub(super) fn searched(
     let tool = SearchTool::parse(&name).ok_or_else(|| unknown(&name))?;
     let arguments = message.bytes(message.fields.arguments);
     if matches!(tool, SearchTool::Search | SearchTool::Describe) {
-        if offers_tasks && message.fields.task.is_some() {
-            let text = "this tool does not run as a task, leave out params.task";
-            return Err(Refusal::new(ErrorKind::CapabilityMissing, text));
-        }
+        refuse_task(message, offers_tasks)?;
         let answer = match tool {
             SearchTool::Search => search.search(arguments)?,
+            _ if is_held(catalog, search, &FoundCall::read(arguments)?.name) => return Err(held()),
             _ => search.describe(arguments)?,
         };
         return Ok(Searched::Answered(Decision::Answer(answer)));
     }
     let call = FoundCall::read(arguments)?;
     let Some((target, traits)) = search.target(&call.name) else {
+        if is_held(catalog, search, &call.name) {
+            return Err(held());
+        }
         if let Some(access) = access
             && let Some(hidden) = access.full_catalog().tool(&call.name)
         {
@@ -64,6 +65,11 @@ pub(super) fn searched(
     Ok(Searched::Called(plan, target.name.clone()))
 }
 
+/// Returns whether pins keep a tool from clients, and no other tool has its name.
+fn is_held(catalog: &Catalog, search: &ToolSearch, name: &str) -> bool {
+    search.target(name).is_none() && catalog.is_exposed_held(ListKind::Tools, name)
+}
+
 fn found_plan(
     message: &Message,
     span: Span,
@@ -72,6 +78,7 @@ fn found_plan(
 ) -> Result<Plan, Refusal> {
     let named = vec![(span, json::quote(&target.name).into_bytes())];
     let mut plan = Plan::new(target.backend.clone(), named);
+    plan.result_tokens = target.result_tokens;
     let arguments = match &target.fixed {
         Some(fixed) => fixed.apply(call.arguments.as_deref())?,
         None => call.arguments.clone().unwrap_or_else(|| "{}".into()),

@@ -12,9 +12,12 @@ use super::{
 use crate::{
     access::{Ceiling, PolicyFault, Selection},
     catalog::FixedArguments,
-    limits::toolsets::{
-        FIXED_ARGUMENT_BYTES_MAX, FIXED_ARGUMENTS_MAX, TOOLSET_ALIAS_BYTES_MAX,
-        TOOLSET_ENTRIES_MAX, TOOLSET_TEXT_BYTES_MAX,
+    limits::{
+        results::{RESULT_TOKENS_MAX, RESULT_TOKENS_MIN},
+        toolsets::{
+            FIXED_ARGUMENT_BYTES_MAX, FIXED_ARGUMENTS_MAX, TOOLSET_ALIAS_BYTES_MAX,
+            TOOLSET_ENTRIES_MAX, TOOLSET_TEXT_BYTES_MAX,
+        },
     },
 };
 
@@ -37,6 +40,7 @@ pub(super) fn compile(
     if document.description_chars_max == Some(0) {
         compiler.fault("description_chars_max", "must be at least 1");
     }
+    compiler.result_tokens("max_result_tokens", document.max_result_tokens);
     let ceiling = compiler.ceiling(document, &selection, &shapes);
     if !compiler.faults.is_empty() {
         return Err(compiler.faults);
@@ -54,6 +58,7 @@ pub(super) fn compile(
             first_sentence: document.descriptions == DescriptionLength::FirstSentence,
             chars_max: document.description_chars_max.map(|max| max as usize),
             output_schemas: document.output_schemas,
+            result_tokens: document.max_result_tokens,
         },
     })
 }
@@ -82,6 +87,13 @@ impl ToolsetCompiler<'_> {
     fn count(&mut self, path: &str, count: usize, max: usize) {
         if count > max {
             self.fault(path, format!("has {count} entries, at most {max} are allowed"));
+        }
+    }
+
+    fn result_tokens(&mut self, path: &str, tokens: Option<u32>) {
+        let allowed = RESULT_TOKENS_MIN..=RESULT_TOKENS_MAX;
+        if tokens.is_some_and(|tokens| !allowed.contains(&tokens)) {
+            self.fault(path, format!("must be {RESULT_TOKENS_MIN} to {RESULT_TOKENS_MAX}"));
         }
     }
 
@@ -143,6 +155,7 @@ impl ToolsetCompiler<'_> {
                     self.fault(format!("{path}.annotations.{hint}"), text);
                 }
             }
+            self.result_tokens(&format!("{path}.max_result_tokens"), given.max_result_tokens);
             let fixed = self.fixed(&path, given);
             let entry = self.entry(&path, key);
             read.extend(entry.map(|entry| (entry, EntryShape { given: given.clone(), fixed })));

@@ -40,6 +40,10 @@ pub struct ToolsetDocument {
     /// List the `outputSchema` of tools.
     #[serde(skip_serializing_if = "is_true")]
     pub output_schemas: bool,
+    /// Estimated tokens of the result of a tool at most. Longer ones are shortened, and read in pages.
+    /// Absent: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_result_tokens: Option<u32>,
     /// List five tools that find and call the others, in place of the others.
     #[serde(skip_serializing_if = "is_default")]
     pub search: bool,
@@ -66,6 +70,7 @@ impl Default for ToolsetDocument {
             descriptions: DescriptionLength::Full,
             description_chars_max: None,
             output_schemas: true,
+            max_result_tokens: None,
             search: false,
             published: false,
             enforce: false,
@@ -109,6 +114,9 @@ pub struct EntryOverride {
     /// Fixed and hidden arguments of a tool, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, ArgumentOverride>,
+    /// Estimated tokens of the result of the tool at most, in place of that of the toolset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_result_tokens: Option<u32>,
     /// Place in the list: lower ones come first, then by backend and name.
     #[serde(skip_serializing_if = "is_default")]
     pub rank: u32,

@@ -25,11 +25,16 @@ pub(super) struct Trim {
     /// Longest description, in characters.
     pub(super) chars_max: Option<usize>,
     pub(super) output_schemas: bool,
+    /// Estimated tokens of a result at most.
+    pub(super) result_tokens: Option<u32>,
 }
 
 impl Trim {
     fn is_none(&self) -> bool {
-        !self.first_sentence && self.chars_max.is_none() && self.output_schemas
+        !self.first_sentence
+            && self.chars_max.is_none()
+            && self.output_schemas
+            && self.result_tokens.is_none()
     }
 
     /// Returns the part of a description that stays.
@@ -85,7 +90,10 @@ pub(super) fn shaped(
             annotate(&mut splice, root, given);
             rewrite_schema(&mut splice, root, &given.args)?;
         }
-        if !trim.output_schemas {
+        shown.result_tokens =
+            given.and_then(|given| given.max_result_tokens).or(trim.result_tokens);
+        // A shortened result has no structured content, so no schema is promised.
+        if !trim.output_schemas || shown.result_tokens.is_some() {
             splice.remove_member(root.span(), "outputSchema");
         }
     }
@@ -218,7 +226,12 @@ mod tests {
 
     #[test]
     fn a_cut_falls_between_characters() {
-        let trim = Trim { first_sentence: false, chars_max: Some(2), output_schemas: true };
+        let trim = Trim {
+            first_sentence: false,
+            chars_max: Some(2),
+            output_schemas: true,
+            result_tokens: None,
+        };
         assert_eq!((trim.cut("äöü"), trim.cut("ä")), ("äö", "ä"));
     }
 }

@@ -71,7 +71,7 @@ fn catalog(backends: impl IntoIterator<Item = (BackendId, Arc<BackendLists>)>) -
     let prompt = HostedPrompt::compile(&serde_json::from_value(prompt).unwrap()).unwrap();
     let prompts = HostedPrompts::new([("greet".to_owned(), Arc::new(prompt))]);
     let backends = backends.into_iter().collect();
-    Catalog::with_hosted(TenantId::parse("acme").unwrap(), key, backends, Arc::new(prompts))
+    Catalog::with_hosted(TenantId::parse("acme").unwrap(), key, backends, Arc::new(prompts), 0)
 }
 
 fn two_backends() -> Catalog {

@@ -69,6 +69,13 @@ macro_rules! durable_conformance {
                 records_outlive_their_tenant
                 a_change_and_what_is_told_of_it_are_one
             }
+            results {
+                a_result_is_kept_as_given_for_its_principal_only
+                a_result_expires_and_is_removed
+                the_oldest_results_of_a_principal_make_room
+                a_tenant_without_room_stores_no_result
+                results_end_with_their_backend_and_tenant
+            }
             approvals {
                 an_approval_is_kept_as_given
                 an_equal_call_joins_and_another_one_does_not

@@ -24,6 +24,7 @@ pub mod hot;
 mod lists;
 pub mod nodes;
 pub mod pins;
+pub mod results;
 pub mod sessions;
 pub mod task_inputs;
 pub mod task_limits;

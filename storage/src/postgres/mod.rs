@@ -16,6 +16,7 @@ mod grants;
 mod nodes;
 mod pins;
 mod pool;
+mod results;
 mod rows;
 mod schema;
 mod sessions;

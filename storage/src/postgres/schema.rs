@@ -87,6 +87,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0012_approvals.sql"),
         ["migration.12.begun", "migration.12.applied"],
     ),
+    (
+        13,
+        "results",
+        include_str!("../../../migrations/postgres/0013_results.sql"),
+        ["migration.13.begun", "migration.13.applied"],
+    ),
 ];
 
 const TABLE: &str = "_sqlx_migrations";

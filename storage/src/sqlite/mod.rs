@@ -20,6 +20,7 @@ mod grants;
 mod nodes;
 mod pins;
 mod process_lock;
+mod results;
 mod rows;
 mod schema;
 mod session_writes;

@@ -29,6 +29,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (10, "pins", include_str!("../../../migrations/sqlite/0010_pins.sql")),
     (11, "toolsets", include_str!("../../../migrations/sqlite/0011_toolsets.sql")),
     (12, "approvals", include_str!("../../../migrations/sqlite/0012_approvals.sql")),
+    (13, "results", include_str!("../../../migrations/sqlite/0013_results.sql")),
 ];
 
 /// Schema versions before and after opening. They are equal if no migration was missing.

@@ -147,7 +147,22 @@ where
     W: FnOnce(Arc<Session>) -> F,
     F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
 {
-    let (cancelled, moved) = (CancellationToken::new(), CancellationToken::new());
+    spawn_cancellable_request(session, request, cancellation, CancellationToken::new(), work)
+}
+
+/// Answers a request with the outcome of `work`, which learns of a cancellation by the token.
+pub(in crate::sessions) fn spawn_cancellable_request<F, W>(
+    session: &Arc<Session>,
+    request: RequestContext<'_>,
+    cancellation: CancelScope,
+    cancelled: CancellationToken,
+    work: W,
+) -> Result<(), Refusal>
+where
+    W: FnOnce(Arc<Session>) -> F,
+    F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
+{
+    let moved = CancellationToken::new();
     let in_flight = match cancellation {
         CancelScope::Nothing => InFlight::Uncancellable,
         CancelScope::Wait => InFlight::Local(cancelled.clone()),

@@ -18,7 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     capabilities::ClientCapabilities,
     error::{ErrorKind, Refusal},
-    ids::RequestId,
+    ids::{BackendId, RequestId},
     version::Version,
 };
 use rules::{
@@ -31,6 +31,7 @@ use rules::{
         SESSION_POOL_GROW_INTERVAL, SESSIONS_PER_POOL_MAX, apps::EXTENSION_POOLS_MAX,
     },
     maps::FastMap,
+    routing,
 };
 use tokio::sync::Notify;
 
@@ -315,10 +316,18 @@ const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
 
 /// Returns whether the backend of the request cannot tell for which request it asks something.
 fn cannot_tell_who_asked(visitor: &StatelessClient, request: &StatelessRequest) -> bool {
-    let backend = backend_of(&request.message, &visitor.endpoint, &visitor.visible_catalog());
-    backend
-        .and_then(|backend| visitor.tenant.backend(&backend))
-        .is_some_and(|backend| backend.has_unattributed_requests())
+    let catalog = visitor.visible_catalog();
+    let cannot_tell = |backend: &BackendId| {
+        visitor.tenant.backend(backend).is_some_and(|backend| backend.has_unattributed_requests())
+    };
+    match backend_of(&request.message, &visitor.endpoint, &catalog) {
+        Some(backend) => cannot_tell(&backend),
+        // The calls of a batch may go to any backend.
+        None => {
+            routing::is_batch(&request.message, &visitor.endpoint, &catalog)
+                && catalog.backends.keys().any(cannot_tell)
+        }
+    }
 }
 
 fn open(visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &EndpointInfo) -> Arc<Session> {

@@ -368,6 +368,7 @@ mod tests {
             backend: protocol::ids::BackendId::parse("b").unwrap(),
             edits: vec![],
             arguments: None,
+            result_tokens: None,
             drop_task: false,
             names: routing::Named::Other,
             approval: None,

@@ -1,6 +1,7 @@
 //! Pins of definitions: what no operator approved is not listed and not called while it is held, on
 //! every wire and replica, and through crashes.
 
+mod contents;
 mod decisions;
 mod findings;
 mod modes;

@@ -6,26 +6,46 @@ use crate::pins::visible::{is_direction, is_invisible, is_tag, is_variation, is_
 /// Begins a flag of emoji, whose country follows in tags.
 const FLAG: char = '\u{1f3f4}';
 
+/// The rules about characters.
+pub const CHARACTER_RULES: [&str; 5] = [
+    "hidden-direction",
+    "hidden-tag",
+    "hidden-variation",
+    "hidden-zero-width",
+    "control-character",
+];
+
 /// Returns one finding for each kind of hidden characters in a text.
-pub(super) fn hidden(pointer: &str, text: &str) -> Vec<Finding> {
+pub(in crate::pins) fn hidden(pointer: &str, text: &str) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
-    let (mut before, mut in_flag) = (None, false);
-    let mut chars = text.char_indices().peekable();
-    while let Some((at, char)) = chars.next() {
-        in_flag = char == FLAG || (in_flag && is_tag(char));
-        let after = chars.peek().map(|(_, char)| *char);
-        if is_invisible(char)
-            && !in_flag
-            && !joins_script(before, char, after)
-            && let Some(rule) = rule_of(char)
+    for (at, char, rule) in judged(text) {
+        if let Some(rule) = rule
             && findings.iter().all(|finding| finding.rule != rule)
         {
             let place = excerpt(text, at, at + char.len_utf8());
             findings.push(Finding::serious(rule, pointer, &place));
         }
-        before = Some(char);
     }
     findings
+}
+
+/// Returns a text without the characters that are findings.
+pub(in crate::pins) fn without_hidden(text: &str) -> String {
+    judged(text).filter(|(_, _, rule)| rule.is_none()).map(|(_, char, _)| char).collect()
+}
+
+/// Returns each character of a text with its place, and the rule that it breaks.
+fn judged(text: &str) -> impl Iterator<Item = (usize, char, Option<&'static str>)> {
+    let (mut before, mut in_flag) = (None, false);
+    let mut chars = text.char_indices().peekable();
+    std::iter::from_fn(move || {
+        let (at, char) = chars.next()?;
+        in_flag = char == FLAG || (in_flag && is_tag(char));
+        let after = chars.peek().map(|(_, char)| *char);
+        let is_hidden = is_invisible(char) && !in_flag && !joins_script(before, char, after);
+        before = Some(char);
+        Some((at, char, is_hidden.then(|| rule_of(char)).flatten()))
+    })
 }
 
 fn rule_of(char: char) -> Option<&'static str> {

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-pub use self::names::Neighbours;
+pub(super) use self::characters::{hidden, without_hidden};
+pub use self::{characters::CHARACTER_RULES, names::Neighbours};
 use super::visible;
 use crate::limits::pins::{
     DEFAULT_BYTES_USUAL, DESCRIPTION_BYTES_USUAL, FINDINGS_MAX, SCANNED_BYTES_MAX,

@@ -1,0 +1,60 @@
+//! Questions to the person at the terminal.
+
+use std::{
+    io::{self, BufRead as _, IsTerminal as _, Write as _},
+    process::{Command, Stdio},
+};
+
+use super::client::ClientError;
+
+/// Returns whether a person can be asked.
+pub(super) fn is_possible() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Asks for a value on the terminal. A secret is not shown while it is typed.
+pub(super) fn ask(question: &str, is_secret: bool) -> Result<String, ClientError> {
+    let silence = is_secret.then(Silence::begin).transpose()?;
+    let failed = |error: io::Error| ClientError::Usage(format!("the terminal: {error}"));
+    let mut terminal = io::stderr();
+    write!(terminal, "{question}: ").and_then(|()| terminal.flush()).map_err(failed)?;
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line).map_err(failed);
+    if silence.is_some() {
+        let _unseen = writeln!(terminal); // the line end was not shown either
+    }
+    read?;
+    let value = line.trim_end_matches(['\r', '\n']);
+    match value.is_empty() {
+        true => Err(ClientError::Usage(format!("{question}: a value is needed"))),
+        false => Ok(value.to_owned()),
+    }
+}
+
+/// A terminal that does not show what is typed.
+struct Silence;
+
+impl Silence {
+    fn begin() -> Result<Self, ClientError> {
+        match set_echo("-echo") {
+            true => Ok(Self),
+            false => {
+                let text = "the terminal cannot hide a secret; give it with --input NAME from a variable of this shell";
+                Err(ClientError::Usage(text.to_owned()))
+            }
+        }
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        set_echo("echo");
+    }
+}
+
+/// Sets the echo of the terminal at the standard input. Returns whether it did.
+fn set_echo(mode: &str) -> bool {
+    let mut stty = Command::new("stty");
+    stty.arg(mode).stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(Stdio::null());
+    stty.status().is_ok_and(|status| status.success())
+}

@@ -1,0 +1,239 @@
+//! A batch: several calls of tools in one call of `execute_batch`.
+//!
+//! The tool belongs to no backend. Each of its calls is a call of its own, by the name that the
+//! client would use for it, and is told apart in the result.
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    json::{self, Tape, TapeValue, ValueKind},
+};
+use serde_json::{Value, json};
+
+use crate::{limits::toolsets::BATCH_RESULT_BYTES_MAX, tasks::is_tool_error};
+
+/// The name of the tool.
+pub const BATCH_TOOL: &str = "execute_batch";
+
+/// One call of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchCall {
+    pub tool: String,
+    /// The arguments as the client wrote them.
+    pub arguments: Option<Bytes>,
+}
+
+impl BatchCall {
+    /// Returns the call as a request of the client. `trace`: the `traceparent` of the batch, as JSON.
+    pub fn request(&self, id: &RequestId, trace: Option<&[u8]>) -> Result<Message, Refusal> {
+        let mut frame = b"{\"jsonrpc\":\"2.0\",\"id\":".to_vec();
+        frame.extend_from_slice(id.raw());
+        frame.extend_from_slice(b",\"method\":\"tools/call\",\"params\":{\"name\":");
+        json::quote_into(&mut frame, &self.tool);
+        if let Some(arguments) = &self.arguments {
+            frame.extend_from_slice(b",\"arguments\":");
+            frame.extend_from_slice(arguments);
+        }
+        if let Some(trace) = trace {
+            frame.extend_from_slice(b",\"_meta\":{\"traceparent\":");
+            frame.extend_from_slice(trace);
+            frame.push(b'}');
+        }
+        frame.extend_from_slice(b"}}");
+        let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+        Message::decode(frame.into(), &limits).map_err(|rejected| rejected.refusal)
+    }
+}
+
+/// The arguments of `execute_batch`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    pub calls: Vec<BatchCall>,
+    pub is_parallel: bool,
+    /// Whether no further call begins after one that failed.
+    pub stops_on_error: bool,
+}
+
+impl Batch {
+    /// Reads the arguments. All calls are checked before one begins.
+    pub fn read(arguments: Option<&[u8]>, calls_max: usize) -> Result<Self, Refusal> {
+        let text = arguments.unwrap_or(b"{}");
+        let limits = json::Limits { bytes_max: text.len(), ..json::Limits::default() };
+        let tape = Tape::parse(text, &limits).map_err(|_| invalid("cannot be read"))?;
+        let [calls, parallel, stop] =
+            members(tape.root(), "", ["calls", "parallel", "stop_on_error"])?;
+        let calls = calls
+            .filter(|calls| calls.kind() == ValueKind::Array)
+            .ok_or_else(|| invalid("needs the array calls"))?;
+        let count = calls.elements().take(calls_max + 1).count();
+        if !(1..=calls_max).contains(&count) {
+            return Err(invalid(&format!("has calls that are not 1 to {calls_max}")));
+        }
+        let flag = |given: Option<TapeValue<'_>>, name: &str, absent: bool| match given {
+            None => Ok(absent),
+            Some(value) => value
+                .as_bool()
+                .ok_or_else(|| invalid(&format!("has a {name} that must be a boolean"))),
+        };
+        Ok(Self {
+            is_parallel: flag(parallel, "parallel", false)?,
+            stops_on_error: flag(stop, "stop_on_error", true)?,
+            calls: calls
+                .elements()
+                .enumerate()
+                .map(|(at, call)| read_call(at, call))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn read_call(at: usize, call: TapeValue<'_>) -> Result<BatchCall, Refusal> {
+    let place = format!("calls[{at}]");
+    let [tool, arguments] = members(call, &place, ["tool", "arguments"])?;
+    let tool = tool
+        .and_then(|tool| tool.as_str())
+        .ok_or_else(|| invalid(&format!("needs the text {place}.tool")))?;
+    if tool == BATCH_TOOL {
+        let text = format!("has {place}.tool {BATCH_TOOL}: a batch has no batch in it");
+        return Err(invalid(&text));
+    }
+    let arguments = match arguments {
+        None => None,
+        Some(value) if value.kind() == ValueKind::Object => {
+            Some(Bytes::copy_from_slice(value.raw()))
+        }
+        Some(_) => return Err(invalid(&format!("has {place}.arguments that are no object"))),
+    };
+    Ok(BatchCall { tool: tool.into_owned(), arguments })
+}
+
+/// Reads the members of an object. Another member, and one that occurs twice, is refused: a batch
+/// must not do less or other than its text says.
+fn members<'t, const N: usize>(
+    object: TapeValue<'t>,
+    place: &str,
+    names: [&str; N],
+) -> Result<[Option<TapeValue<'t>>; N], Refusal> {
+    let name = if place.is_empty() { String::new() } else { format!("has {place} that ") };
+    if object.kind() != ValueKind::Object {
+        return Err(invalid(&format!("{name}must be an object")));
+    }
+    let mut found = [None; N];
+    for member in object.members() {
+        let at = names.iter().position(|name| *name == member.key);
+        let Some(slot) = at.map(|at| &mut found[at]) else {
+            let allowed = names.join(", ");
+            return Err(invalid(&format!("{name}has a member other than {allowed}")));
+        };
+        if slot.replace(member.value).is_some() {
+            return Err(invalid(&format!("{name}has a member twice")));
+        }
+    }
+    Ok(found)
+}
+
+fn invalid(problem: &str) -> Refusal {
+    Refusal::new(ErrorKind::InvalidParams, format!("params.arguments {problem}"))
+}
+
+/// Returns the entry of the tool in a list.
+pub fn entry(calls_max: usize) -> Bytes {
+    let call = json!({
+        "type": "object", "required": ["tool"], "additionalProperties": false,
+        "properties": {
+            "tool": {"type": "string", "description": "The name of a listed tool."},
+            "arguments": {"type": "object", "description": "Arguments by the schema of the tool."}
+        }
+    });
+    let properties = json!({
+        "calls": {"type": "array", "minItems": 1, "maxItems": calls_max, "items": call},
+        "parallel": {"type": "boolean", "default": false, "description": "Run the calls at the same time. Otherwise each begins when the one before it is over."},
+        "stop_on_error": {"type": "boolean", "default": true, "description": "Begin no further call after one that failed. Nothing is undone."}
+    });
+    let schema = json!({
+        "type": "object", "required": ["calls"], "additionalProperties": false,
+        "properties": properties
+    });
+    json!({
+        "name": BATCH_TOOL,
+        "description": "Calls several tools. Returns the result of each call, in the order of the calls.",
+        "inputSchema": schema,
+        "annotations": {"readOnlyHint": false, "destructiveHint": true, "openWorldHint": true}
+    })
+    .to_string()
+    .into()
+}
+
+/// The end of one call of a batch.
+#[derive(Debug)]
+pub enum BatchEnd {
+    Answered(Box<Message>),
+    /// The call did not begin, because an earlier one failed or the time was over.
+    NotRun,
+}
+
+impl BatchEnd {
+    /// Returns whether the call failed. One that did not run has not failed itself.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Self::Answered(answer) => answer.kind != Kind::Result || is_tool_error(answer),
+            Self::NotRun => false,
+        }
+    }
+}
+
+/// Returns the result of a batch. `isError` is set if a batch stopped, or if all of its calls failed.
+pub fn result(batch: &Batch, ends: &[BatchEnd]) -> Bytes {
+    let (mut room, mut content, mut results) = (BATCH_RESULT_BYTES_MAX, Vec::new(), Vec::new());
+    for (at, (call, end)) in batch.calls.iter().zip(ends).enumerate() {
+        let mut told = told(end, &mut room);
+        let status = told["status"].as_str().unwrap_or_default();
+        let head = format!("calls[{at}] {}: {status}", call.tool);
+        let error = told["error"]["message"].as_str().map(|text| format!("{head}: {text}"));
+        content.push(json!({"type": "text", "text": error.unwrap_or(head)}));
+        if let Some(blocks) = told["result"]["content"].as_array() {
+            content.extend(blocks.iter().cloned());
+        }
+        told["tool"] = call.tool.clone().into();
+        results.push(told);
+    }
+    let failed = ends.iter().filter(|end| end.is_failure()).count();
+    let mut result = json!({"content": content, "structuredContent": {"results": results}});
+    if failed > 0 && (batch.stops_on_error || failed == ends.len()) {
+        result["isError"] = true.into();
+    }
+    result.to_string().into()
+}
+
+fn told(end: &BatchEnd, room: &mut usize) -> Value {
+    let BatchEnd::Answered(answer) = end else { return json!({"status": "not_run"}) };
+    let status = match (answer.kind, end.is_failure()) {
+        (Kind::Result, false) => "ok",
+        (Kind::Result, true) => "tool_error",
+        _ => "error",
+    };
+    let lost = |kind: ErrorKind, text: &str| {
+        let error = json!({"code": kind.code(), "message": text, "data": {"kind": kind.name()}});
+        json!({"status": status, "error": error})
+    };
+    match room.checked_sub(answer.frame.len()) {
+        Some(left) => *room = left,
+        None => {
+            let text = format!(
+                "the call was carried out; its result is left out, because all results together have more than {BATCH_RESULT_BYTES_MAX} bytes"
+            );
+            return lost(ErrorKind::MessageTooLarge, &text);
+        }
+    }
+    let mut frame: Value = serde_json::from_slice(&answer.frame).unwrap_or_default();
+    let member = if answer.kind == Kind::Result { "result" } else { "error" };
+    match frame.get_mut(member).map(Value::take) {
+        Some(value) => json!({"status": status, member: value}),
+        None => lost(ErrorKind::BackendProtocolError, "the answer cannot be read"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

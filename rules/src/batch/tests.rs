@@ -1,0 +1,110 @@
+//! Tests of batches.
+
+use super::*;
+
+fn read(arguments: &str) -> Result<Batch, String> {
+    Batch::read(Some(arguments.as_bytes()), 2).map_err(|refusal| {
+        assert_eq!(refusal.kind, ErrorKind::InvalidParams);
+        refusal.to_string()
+    })
+}
+
+#[test]
+fn a_batch_is_read_as_a_whole_before_a_call_begins() {
+    let batch = read(r#"{"calls":[{"tool":"a","arguments":{"n":1.50}},{"tool":"b"}]}"#).unwrap();
+    let [a, b] = &batch.calls[..] else { panic!("{batch:?}") };
+    assert_eq!(a.arguments.as_deref(), Some(br#"{"n":1.50}"#.as_slice()), "as it was written");
+    assert_eq!((b.tool.as_str(), &b.arguments), ("b", &None));
+    assert!(batch.stops_on_error && !batch.is_parallel);
+    for (arguments, problem) in [
+        ("{}", "needs the array calls"),
+        ("[]", "must be an object"),
+        (r#"{"calls":[]}"#, "not 1 to 2"),
+        (r#"{"calls":[{"tool":"a"},{"tool":"a"},{"tool":"a"}]}"#, "not 1 to 2"),
+        (r#"{"calls":[{"tool":"a"}],"atomic":true}"#, "other than calls, parallel, stop_on_error"),
+        (r#"{"calls":[{"tool":"a"}],"parallel":1}"#, "parallel that must be a boolean"),
+        (r#"{"calls":[{"tool":"a"}],"calls":[]}"#, "member twice"),
+        (r#"{"calls":[{"tool":"a"},{"tool":1}]}"#, "needs the text calls[1].tool"),
+        (r#"{"calls":[{"tool":"a","args":{}}]}"#, "other than tool, arguments"),
+        (r#"{"calls":[{"tool":"a","arguments":[]}]}"#, "calls[0].arguments that are no object"),
+        (r#"{"calls":["a"]}"#, "has calls[0] that must be an object"),
+        (r#"{"calls":[{"tool":"execute_batch"}]}"#, "a batch has no batch in it"),
+    ] {
+        let text = read(arguments).unwrap_err();
+        assert!(text.contains(problem), "{arguments}: {text}");
+    }
+}
+
+#[test]
+fn a_call_of_a_batch_is_a_request_of_the_client() {
+    let call = BatchCall { tool: "a\"b".to_owned(), arguments: Some("{\"n\":1.50}".into()) };
+    let id = RequestId::from_raw("\"x\"".into());
+    let message = call.request(&id, Some(b"\"00-1\"")).unwrap();
+    assert_eq!(message.text(message.fields.meta_traceparent).as_deref(), Some("00-1"));
+    assert_eq!(message.text(message.fields.name).as_deref(), Some("a\"b"));
+    assert_eq!(message.bytes(message.fields.arguments), Some(br#"{"n":1.50}"#.as_slice()));
+}
+
+fn answered(frame: &str) -> BatchEnd {
+    let frame = Bytes::from(frame.to_owned());
+    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    BatchEnd::Answered(Box::new(Message::decode(frame, &limits).unwrap()))
+}
+
+fn shown(stops: bool, ends: &[BatchEnd]) -> Value {
+    let call = BatchCall { tool: "t".to_owned(), arguments: None };
+    let calls = vec![call; ends.len()];
+    let batch = Batch { calls, is_parallel: false, stops_on_error: stops };
+    serde_json::from_slice(&result(&batch, ends)).unwrap()
+}
+
+#[test]
+fn each_call_has_its_own_end_in_the_result() {
+    let done = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"yes"}]}}"#;
+    let tool_error = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true}}"#;
+    let error =
+        r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no","data":{"kind":"x"}}}"#;
+    let ends = || [answered(done), answered(tool_error), answered(error), BatchEnd::NotRun];
+    let result = shown(true, &ends());
+    let results = result["structuredContent"]["results"].as_array().unwrap();
+    let told: Vec<&str> = results.iter().map(|one| one["status"].as_str().unwrap()).collect();
+    assert_eq!(told, ["ok", "tool_error", "error", "not_run"]);
+    assert_eq!(results[0]["result"]["content"][0]["text"], "yes");
+    assert_eq!(results[2]["error"]["data"]["kind"], "x");
+    let texts: Vec<&str> = result["content"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["text"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        texts,
+        [
+            "calls[0] t: ok",
+            "yes",
+            "calls[1] t: tool_error",
+            "calls[2] t: error: no",
+            "calls[3] t: not_run"
+        ]
+    );
+    assert_eq!(result["isError"], true, "it stopped");
+    assert_eq!(shown(false, &ends()).get("isError"), None, "one of them is done");
+    assert_eq!(shown(false, &[answered(error)])["isError"], true, "none of them is done");
+    assert_eq!(shown(true, &[answered(done)]).get("isError"), None);
+}
+
+#[test]
+fn results_beyond_the_room_are_left_out_and_said_to_be() {
+    let text = "x".repeat(BATCH_RESULT_BYTES_MAX * 2 / 3);
+    let frame = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#
+    );
+    let result = shown(true, &[answered(&frame), answered(&frame)]);
+    let results = &result["structuredContent"]["results"];
+    assert!(results[0]["result"].is_object());
+    assert_eq!(
+        (&results[1]["status"], &results[1]["error"]["data"]["kind"]),
+        (&json!("ok"), &json!("message_too_large"))
+    );
+    assert_eq!(result.get("isError"), None, "both were carried out");
+}

@@ -1,0 +1,114 @@
+//! The pages of lists, made once for each snapshot.
+
+use std::{collections::HashSet, sync::OnceLock};
+
+use bytes::Bytes;
+use protocol::ids::BackendId;
+
+use super::{Catalog, ListKind};
+use crate::{batch, cursor, endpoint::Endpoint, limits::PAGE_ENTRIES};
+
+/// One list of one endpoint, in pages.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Pages {
+    pub(super) pages: Vec<Bytes>,
+    pub(super) entries: Vec<Bytes>,
+    pub(super) keys: Vec<String>,
+    /// Text before the `}` of each page: the mark of stale backends.
+    suffix: String,
+    /// Digest of the entries, computed at its first use.
+    pub(super) digest: OnceLock<u128>,
+}
+
+impl Catalog {
+    /// Paginates a list of an endpoint. A list of tools has `execute_batch` at its end, unless it is
+    /// empty or has or holds a tool of this name.
+    pub(super) fn paginate_with_batch<'a>(
+        &mut self,
+        endpoint: &Endpoint,
+        kind: ListKind,
+        entries: Vec<(&'a str, &'a Bytes)>,
+        stale: impl Iterator<Item = &'a BackendId>,
+    ) -> Pages {
+        let calls_max = self.origin.batch_calls_max;
+        let is_taken = || {
+            entries.iter().any(|(name, _)| *name == batch::BATCH_TOOL)
+                || match endpoint {
+                    Endpoint::Single(backend) => self.is_held(backend, kind, batch::BATCH_TOOL),
+                    _ => self.is_exposed_held(kind, batch::BATCH_TOOL),
+                }
+        };
+        if calls_max == 0 || kind != ListKind::Tools || entries.is_empty() || is_taken() {
+            return self.paginate(endpoint, kind, entries.into_iter(), stale);
+        }
+        self.batching.push(endpoint.clone());
+        let entry = batch::entry(calls_max);
+        let mut all: Vec<(&str, &Bytes)> = entries;
+        all.push((batch::BATCH_TOOL, &entry));
+        self.paginate(endpoint, kind, all.into_iter(), stale)
+    }
+
+    fn paginate<'a, 'b>(
+        &self,
+        endpoint: &Endpoint,
+        kind: ListKind,
+        entries: impl Iterator<Item = (&'a str, &'a Bytes)>,
+        stale: impl Iterator<Item = &'b BackendId>,
+    ) -> Pages {
+        let mut pages = Pages { suffix: stale_mark(stale), ..Pages::default() };
+        let mut seen = HashSet::new();
+        for (key, entry) in entries {
+            if seen.insert(key) {
+                pages.keys.push(key.to_owned());
+                pages.entries.push(entry.clone());
+            }
+        }
+        let count = pages.entries.len().div_ceil(PAGE_ENTRIES).max(1);
+        pages.pages = (0..count)
+            .map(|index| self.page(endpoint, kind, &pages, index * PAGE_ENTRIES))
+            .collect();
+        pages
+    }
+
+    pub(super) fn page(
+        &self,
+        endpoint: &Endpoint,
+        kind: ListKind,
+        pages: &Pages,
+        start: usize,
+    ) -> Bytes {
+        let end = pages.entries.len().min(start + PAGE_ENTRIES);
+        let mut body = Vec::with_capacity(
+            64 + pages.entries[start..end].iter().map(|entry| entry.len() + 1).sum::<usize>(),
+        );
+        body.extend_from_slice(format!("{{\"{}\":[", kind.member()).as_bytes());
+        for (index, entry) in pages.entries[start..end].iter().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            body.extend_from_slice(entry);
+        }
+        body.push(b']');
+        if end < pages.entries.len() {
+            let cursor = cursor::seal(
+                &self.origin.key,
+                self.scope(&endpoint.name(), kind),
+                &pages.keys[end - 1],
+            );
+            body.extend_from_slice(format!(",\"nextCursor\":\"{cursor}\"").as_bytes());
+        }
+        body.extend_from_slice(pages.suffix.as_bytes());
+        body.push(b'}');
+        body.into()
+    }
+}
+
+/// Returns the `_meta` member that names the backends whose lists are stale.
+fn stale_mark<'a>(stale: impl Iterator<Item = &'a BackendId>) -> String {
+    let names: Vec<String> = stale.map(|backend| format!("\"{backend}\"")).collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(",\"_meta\":{{\"dev.mcp-broker/stale\":[{}]}}", names.join(","))
+    }
+}

@@ -1,0 +1,176 @@
+//! Looks through results of tools for characters that a reader does not see, and takes them out.
+//!
+//! A result is data of any kind, so only characters are looked for: the phrases of definitions occur in
+//! honest texts.
+
+use bytes::Bytes;
+use memchr::memmem;
+use protocol::{
+    envelope::{Kind, Message},
+    json::{self, Tape, TapeValue, ValueKind},
+    splice::Splice,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::scanner::{Finding, hidden, without_hidden};
+use crate::limits::pins::FINDINGS_MAX;
+
+/// Member of `_meta` with what was found.
+const FINDINGS_MEMBER: &str = "dev.mcp-broker/findings";
+
+/// What the broker does with hidden characters in the results of tools.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ResultScan {
+    /// It does not look for them.
+    #[default]
+    Off,
+    /// The result says what was found.
+    Flag,
+    /// They are taken out, and the result says what was found.
+    Strip,
+}
+
+/// A result in which something was found.
+#[derive(Debug)]
+pub struct ScannedResult {
+    pub frame: Bytes,
+    pub findings: Vec<Finding>,
+}
+
+impl ResultScan {
+    /// Scans the result of a tool. `None`: there is nothing to tell.
+    pub fn scan(self, answer: &Message) -> Option<ScannedResult> {
+        let span = answer.result.filter(|_| self != Self::Off && answer.kind == Kind::Result)?;
+        let result = span.of(&answer.frame);
+        let escapes = [br"\u", br"\b", br"\f"];
+        if result.is_ascii() && escapes.iter().all(|escape| memmem::find(result, *escape).is_none())
+        {
+            return None; // as nearly everywhere
+        }
+        let limits = json::Limits { bytes_max: result.len(), ..json::Limits::default() };
+        let tape = Tape::parse(result, &limits).ok()?;
+        let mut splice = Splice::new(&answer.frame);
+        let mut walk = Walk { base: span.start, strips: self == Self::Strip, findings: Vec::new() };
+        walk.value("", tape.root(), &mut splice);
+        let mut findings = walk.findings;
+        if findings.is_empty() {
+            return None;
+        }
+        findings.truncate(FINDINGS_MAX);
+        let told = serde_json::to_vec(&findings).ok()?;
+        let frame = splice.set_meta(answer, FINDINGS_MEMBER, &told).finish();
+        Some(ScannedResult { frame, findings })
+    }
+}
+
+struct Walk {
+    /// Place of the result in its frame.
+    base: u32,
+    strips: bool,
+    findings: Vec<Finding>,
+}
+
+impl Walk {
+    fn value(&mut self, pointer: &str, value: TapeValue<'_>, splice: &mut Splice<'_>) {
+        match value.kind() {
+            ValueKind::String => self.text(pointer, value, splice),
+            ValueKind::Array => {
+                for (at, element) in value.elements().enumerate() {
+                    self.value(&format!("{pointer}/{at}"), element, splice);
+                }
+            }
+            ValueKind::Object => {
+                for member in value.members() {
+                    // The broker replaces its own member, and a `_meta` that is not an object.
+                    let is_replaced = (pointer == "/_meta" && member.key == FINDINGS_MEMBER)
+                        || (pointer.is_empty()
+                            && member.key == "_meta"
+                            && member.value.kind() != ValueKind::Object);
+                    if is_replaced {
+                        continue;
+                    }
+                    let name = member.key.replace('~', "~0").replace('/', "~1");
+                    self.value(&format!("{pointer}/{name}"), member.value, splice);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn text(&mut self, pointer: &str, value: TapeValue<'_>, splice: &mut Splice<'_>) {
+        let Some(text) = value.as_str() else { return };
+        let found = hidden(pointer, &text);
+        if found.is_empty() {
+            return;
+        }
+        self.findings.extend(found);
+        if self.strips {
+            let kept = json::quote(&without_hidden(&text)).into_bytes();
+            splice.replace(value.span().shifted(self.base), kept);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn scanned(mode: ResultScan, result: &Value) -> Option<(Value, Vec<String>)> {
+        let frame = json!({"jsonrpc": "2.0", "id": 1, "result": result}).to_string();
+        let message = Message::decode(Bytes::from(frame), &json::Limits::default()).unwrap();
+        let scanned = mode.scan(&message)?;
+        let shown: Value = serde_json::from_slice(&scanned.frame).unwrap();
+        let rules = scanned.findings.into_iter().map(|finding| finding.rule).collect();
+        Some((shown["result"].clone(), rules))
+    }
+
+    fn text(text: &str) -> Value {
+        json!({"content": [{"type": "text", "text": text}], "structuredContent": {"a": [text]}})
+    }
+
+    #[test]
+    fn hidden_characters_are_flagged_or_taken_out_and_nothing_else_changes() {
+        for (bad, good, rule) in [
+            ("a\u{200b}b", "ab", "hidden-zero-width"),
+            ("a\u{202e}b", "ab", "hidden-direction"),
+            ("a\u{e0041}b", "ab", "hidden-tag"),
+            ("a\u{8}b", "ab", "control-character"),
+        ] {
+            let (flagged, rules) = scanned(ResultScan::Flag, &text(bad)).unwrap();
+            assert_eq!(rules, [rule, rule]);
+            assert_eq!(flagged["content"][0]["text"], bad);
+            let told = &flagged["_meta"][FINDINGS_MEMBER][0];
+            assert_eq!(
+                (&told["rule"], &told["pointer"]),
+                (&json!(rule), &json!("/content/0/text"))
+            );
+            let (stripped, rules) = scanned(ResultScan::Strip, &text(bad)).unwrap();
+            assert_eq!(rules, [rule, rule]);
+            assert_eq!(stripped["content"], text(good)["content"]);
+            assert_eq!(stripped["structuredContent"], text(good)["structuredContent"]);
+            assert_eq!(scanned(ResultScan::Off, &text(bad)).map(|(result, _)| result), None);
+        }
+    }
+
+    #[test]
+    fn honest_texts_and_a_forged_mark_are_told_apart() {
+        for honest in [
+            "plain",
+            "two\nlines\t",
+            "K\u{f6}ln",
+            "\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467}",
+            "\u{645}\u{6cc}\u{200c}\u{62e}",
+        ] {
+            assert!(scanned(ResultScan::Strip, &text(honest)).is_none(), "{honest}");
+        }
+        let mut forged = text("a\u{200b}b");
+        forged["_meta"] = json!({FINDINGS_MEMBER: "nothing\u{200b}", "own": 1});
+        let (shown, _) = scanned(ResultScan::Strip, &forged).unwrap();
+        assert!(shown["_meta"][FINDINGS_MEMBER].is_array(), "{shown}");
+        assert_eq!(shown["_meta"]["own"], 1);
+    }
+}
