@@ -30,7 +30,9 @@ pub use config::{
     TokenIssuerRecord,
 };
 pub use event::{LogEntry, LoggedEvent, StoredStream, StreamRecord};
-pub use grant::{GrantKey, GrantRecord, GrantState, SecretKey, SecretKind, StoredGrant};
+pub use grant::{
+    GrantKey, GrantRecord, GrantState, SecretKey, SecretKind, StoredGrant, WeakGrants,
+};
 pub use node::{LeaseRenewal, NodeName, NodeRecord};
 pub use pin::{
     PIN_APPROVED_MAX, PIN_HASH_CHARS, PinApproval, PinBlock, PinDefinitions, PinKey, PinKind,
