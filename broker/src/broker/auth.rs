@@ -12,12 +12,11 @@ use rules::operators::Operator;
 use super::Broker;
 use crate::{
     auth::{
-        AuthError, AuthSettings, Caller, ExchangeableToken, IssuerState, LoginAnswer, LoginFault,
-        StartedLogin, adapted::AdaptedIssuer,
+        AuthError, AuthSettings, Caller, ExchangeableToken, IssuerState, adapted::AdaptedIssuer,
     },
     backends::backend::BackendState,
     config::{AuthConfig, IssuerConfig},
-    oauth::{ProvenSignIn, SignIns, TokenSource},
+    oauth::{OperatorLogins, ProvenSignIn, SignIns, TokenSource},
 };
 
 /// What a denied sign-in has waited for already. A token can need its key first, and then the word
@@ -71,27 +70,9 @@ impl Broker {
         }
     }
 
-    /// Returns the issuers at which operators can log in to the console.
-    pub fn operator_login_issuers(&self) -> Vec<String> {
-        self.tokens.login_issuers()
-    }
-
-    /// Begins the login of an operator at an issuer. Returns the address for the browser.
-    pub async fn begin_operator_login(
-        &self,
-        issuer: &str,
-        redirect_uri: &str,
-    ) -> Result<(String, StartedLogin), LoginFault> {
-        self.tokens.begin_login(issuer, redirect_uri).await
-    }
-
-    /// Ends the login of an operator. Returns a token, which is not verified yet.
-    pub async fn finish_operator_login(
-        &self,
-        started: &StartedLogin,
-        answer: &LoginAnswer,
-    ) -> Result<String, LoginFault> {
-        self.tokens.finish_login(started, answer).await
+    /// Returns what carries out logins of operators at issuers.
+    pub fn operator_logins(&self) -> OperatorLogins {
+        OperatorLogins::new(self.tokens.operator_login_issuers(), self.tokens.clients())
     }
 
     /// Notes a token that can be exchanged for tokens of backends. With the first one of a principal,
@@ -113,7 +94,7 @@ impl Broker {
     /// Returns what carries out sign-ins of people.
     pub fn sign_ins(&self) -> SignIns {
         let shared = &self.shared;
-        SignIns::new(shared.durable.clone(), self.tokens.http_client(), shared.address.clone())
+        SignIns::new(shared.durable.clone(), self.tokens.clients(), shared.address.clone())
     }
 
     /// Returns the issuers at which people can sign in.
