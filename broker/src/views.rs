@@ -232,8 +232,46 @@ pub struct OverviewView {
     pub calls_in_flight: usize,
     /// Calls that wait for room at a backend.
     pub calls_queued: usize,
+    /// Tools, prompts, resources and templates that pins keep from clients.
+    pub held: usize,
+    /// Objects that pins keep from clients, by backend. At most 20.
+    pub holding: Vec<HoldingBackend>,
+    /// Work for people, of all replicas. Absent while the database does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<WaitingView>,
     /// Backends that are not ready, or whose breaker is not closed. At most 20.
     pub troubled: Vec<TroubledBackend>,
+}
+
+/// A backend with objects that pins keep from clients.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HoldingBackend {
+    pub tenant: String,
+    pub backend: String,
+    pub held: usize,
+}
+
+/// What waits for a person.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WaitingView {
+    /// Calls that wait for a decision.
+    pub approvals: u64,
+    /// Accounts at backends whose people must connect again.
+    pub reconnect: u64,
+    /// Connected accounts whose access token has ended. The next call renews it, or the person must
+    /// connect again.
+    pub ended: u64,
+    /// Tenants with at least one of these.
+    pub tenants: Vec<WaitingTenant>,
+}
+
+/// What waits for a person in one tenant.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WaitingTenant {
+    pub tenant: String,
+    pub approvals: u64,
+    pub reconnect: u64,
+    pub ended: u64,
 }
 
 /// A backend that needs attention.

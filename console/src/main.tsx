@@ -19,6 +19,7 @@ const VIEWS: Record<string, () => Promise<View>> = {
   overview: async () => Overview,
   backends: async () => (await import('./views/backends')).Backends,
   catalog: async () => (await import('./views/catalog')).Catalog,
+  toolsets: async () => (await import('./views/toolsets')).ToolsetsView,
   try: async () => (await import('./views/try')).Try,
   policy: async () => (await import('./views/policy')).PolicyView,
   connections: async () => (await import('./views/connections')).Connections,

@@ -59,8 +59,14 @@ export async function signIn(token: string): Promise<void> {
 }
 
 export async function signOut(): Promise<void> {
-  await send('POST', 'console/logout');
+  const response = await send('POST', 'console/logout');
   operator.value = null;
+  if (response.status === 200) {
+    // The issuer ends its own session, and leads back here.
+    location.assign(((await response.json()) as { url: string }).url);
+    return;
+  }
+  loginNote.value = response.ok ? '' : `${(await problemOf(response)).message} The login may still be valid at the broker.`;
   await resume(); // a listener without a token stays open
 }
 

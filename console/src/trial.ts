@@ -1,5 +1,5 @@
-// An MCP client for one call, over the trial route of the admin API: Streamable HTTP of revision 2025-11-25.
-import { problemOf, send } from './api/client';
+// An MCP client for one call or one look at the lists, over the trial route of the admin API: Streamable HTTP of revision 2025-11-25.
+import { Problem, problemOf, send } from './api/client';
 
 export type Message = Record<string, unknown>;
 
@@ -23,6 +23,22 @@ export interface Hooks {
   /** Answers a question of the backend. */
   ask: (params: Message) => Promise<Message>;
 }
+
+/** What an endpoint lists. */
+export interface Lists {
+  tools: Message[];
+  prompts: Message[];
+  resources: Message[];
+  resourceTemplates: Message[];
+}
+
+/** The capability, the method and the member of each list. */
+const LISTS = [
+  ['tools', 'tools/list', 'tools'],
+  ['prompts', 'prompts/list', 'prompts'],
+  ['resources', 'resources/list', 'resources'],
+  ['resources', 'resources/templates/list', 'resourceTemplates'],
+] as const;
 
 const PATH = '/admin/v1/tenants/{tenant}/try';
 const REVISION = '2025-11-25';
@@ -48,10 +64,40 @@ export class Trial {
     private readonly tenant: string,
     private readonly subject: Subject,
     private readonly hooks: Hooks,
+    /** Without one, the endpoint of all backends. */
+    private readonly toolset?: string,
   ) {}
 
   /** Opens a session, calls the tool, ends the session. Returns the answer to the call. */
   async run(tool: string, args: unknown): Promise<Message> {
+    return this.inSession(() => this.request('tools/call', { name: tool, arguments: args, _meta: { progressToken: 'trial' } }));
+  }
+
+  /** Opens a session, reads its lists to their ends, ends the session. */
+  async lists(): Promise<Lists> {
+    const lists: Lists = { tools: [], prompts: [], resources: [], resourceTemplates: [] };
+    const opened = await this.inSession(async opened => {
+      const offered = ((opened['result'] as Message | undefined)?.['capabilities'] ?? {}) as Message;
+      for (const [capability, method, member] of LISTS) {
+        let cursor: unknown;
+        do {
+          if (!offered[capability]) break;
+          const answer = await this.request(method, cursor === undefined ? {} : { cursor });
+          if (answer['error']) return answer;
+          const page = answer['result'] as Message;
+          lists[member].push(...((page[member] ?? []) as Message[]));
+          cursor = page['nextCursor'];
+        } while (cursor !== undefined);
+      }
+      return opened;
+    });
+    const error = opened['error'] as Message | undefined;
+    if (error) throw new Problem(0, 'trial-refused', String(error['message'] ?? 'The lists are refused.'), []);
+    return lists;
+  }
+
+  /** Opens a session, works in it, ends it. Returns the answer of the work, or the refusal of the session. */
+  private async inSession(work: (opened: Message) => Promise<Message>): Promise<Message> {
     try {
       const opened = await this.request('initialize', {
         protocolVersion: REVISION,
@@ -60,7 +106,7 @@ export class Trial {
       });
       if (opened['error']) return opened;
       await this.post({ jsonrpc: '2.0', method: 'notifications/initialized' });
-      return await this.request('tools/call', { name: tool, arguments: args, _meta: { progressToken: 'trial' } });
+      return await work(opened);
     } finally {
       await this.close();
     }
@@ -74,7 +120,11 @@ export class Trial {
   private async close(): Promise<void> {
     const session = this.session;
     this.session = undefined;
-    if (session) await send('DELETE', PATH, { params: { tenant: this.tenant }, headers: this.headers(session) }).catch(() => undefined);
+    if (session) await send('DELETE', PATH, { ...this.place(), headers: this.headers(session) }).catch(() => undefined);
+  }
+
+  private place() {
+    return { params: { tenant: this.tenant }, query: { toolset: this.toolset } };
   }
 
   private headers(session = this.session): Record<string, string> {
@@ -99,7 +149,7 @@ export class Trial {
   /** Sends a message. Returns the answer to the request `id`. */
   private async post(message: Message, id?: number): Promise<Message | undefined> {
     this.note('out', message);
-    const response = await send('POST', PATH, { params: { tenant: this.tenant }, body: message, headers: this.headers(), signal: this.end.signal });
+    const response = await send('POST', PATH, { ...this.place(), body: message, headers: this.headers(), signal: this.end.signal });
     this.session = response.headers.get('mcp-session-id') ?? this.session;
     return this.read(response, id);
   }
@@ -130,7 +180,7 @@ export class Trial {
       }
       stream = null;
       if (last) {
-        const again = await send('GET', PATH, { params: { tenant: this.tenant }, headers: { ...this.headers(), 'last-event-id': last }, signal: this.end.signal });
+        const again = await send('GET', PATH, { ...this.place(), headers: { ...this.headers(), 'last-event-id': last }, signal: this.end.signal });
         if (again.ok) stream = again.body;
       }
     }

@@ -14,6 +14,7 @@
 //   --rotate                each refresh token works once, also those of confidential clients
 //   --pages                 a person signs in and consents on pages of the server
 //   --redirect-uri URI      registers the public client `login` for this URI (may be repeated)
+//   --logout-uri URI        where the server leads the browser of the client `login` after a logout
 //   --client-jwks JSON      public keys of the client `broker-key` (private_key_jwt)
 //   --no-registration       no dynamic client registration (RFC 7591)
 //   --client-id-documents   client ID metadata documents as clients
@@ -54,6 +55,7 @@ const { values: options } = parseArgs({
     rotate: { type: 'boolean', default: false },
     pages: { type: 'boolean', default: false },
     'redirect-uri': { type: 'string', multiple: true, default: [] },
+    'logout-uri': { type: 'string', multiple: true, default: [] },
     'client-jwks': { type: 'string' },
     'no-registration': { type: 'boolean', default: false },
     'client-id-documents': { type: 'boolean', default: false },
@@ -77,7 +79,8 @@ function confidential(id, more = {}) {
 function publicClient(id) {
   const redirect_uris = options['redirect-uri'];
   const grant_types = ['authorization_code', 'refresh_token'];
-  return { client_id: id, redirect_uris, grant_types, token_endpoint_auth_method: 'none', application_type: 'native' };
+  const post_logout_redirect_uris = options['logout-uri'];
+  return { client_id: id, redirect_uris, post_logout_redirect_uris, grant_types, token_endpoint_auth_method: 'none', application_type: 'native' };
 }
 const machine = { grant_types: ['client_credentials'] };
 const clients = [

@@ -49,6 +49,8 @@ pub struct ApprovalBinding {
     pub tool: String,
     /// Digest of the tool's definition.
     pub definition: [u8; 32],
+    /// Hash of the tool's pin. It takes the place of the definition where the tool is pinned.
+    pub pin: Option<String>,
     /// Digest of the arguments in their canonical form.
     pub arguments_hash: [u8; 32],
 }
@@ -64,6 +66,20 @@ impl ApprovalBinding {
         self.digest(&[])
     }
 
+    /// Returns the definition and the pin as they are stored together: the digest, then the hash of
+    /// the pin as it is written.
+    pub fn definition_column(&self) -> Vec<u8> {
+        let pin = self.pin.as_deref().unwrap_or_default();
+        [self.definition.as_slice(), pin.as_bytes()].concat()
+    }
+
+    /// Reads definition and pin as they are stored together. `None`: they cannot be read.
+    pub fn read_definition(column: &[u8]) -> Option<([u8; 32], Option<String>)> {
+        let (definition, pin) = column.split_first_chunk::<32>()?;
+        let pin = std::str::from_utf8(pin).ok()?;
+        Some((*definition, (!pin.is_empty()).then(|| pin.to_owned())))
+    }
+
     /// Hashes each part with its length, so that no two lists of parts are the same bytes.
     fn digest(&self, more: &[&[u8]]) -> [u8; 32] {
         let parts = [
@@ -71,7 +87,7 @@ impl ApprovalBinding {
             self.principal.as_str().as_bytes(),
             self.backend.as_str().as_bytes(),
             self.tool.as_bytes(),
-            &self.definition,
+            self.pin.as_ref().map_or(self.definition.as_slice(), |pin| pin.as_bytes()),
         ];
         let mut context = Context::new(&SHA256);
         for part in parts.iter().chain(more) {
@@ -107,6 +123,8 @@ pub struct StoredApproval {
     pub decided_by: Option<String>,
     pub decision_reason: Option<String>,
     pub decided_at_us: Option<i64>,
+    /// The call was not executed, because the tool is not the one that was approved.
+    pub is_void: bool,
     /// Until then, calls of the tool by the principal need no other approval.
     pub window_until_us: Option<i64>,
     pub created_at_us: i64,
@@ -183,6 +201,7 @@ mod tests {
             backend: BackendId::parse("pay").unwrap(),
             tool: "send".to_owned(),
             definition: [1; 32],
+            pin: None,
             arguments_hash: [2; 32],
         };
         let others = [
@@ -191,6 +210,7 @@ mod tests {
             ApprovalBinding { backend: BackendId::parse("mail").unwrap(), ..binding.clone() },
             ApprovalBinding { tool: "sen".to_owned(), ..binding.clone() },
             ApprovalBinding { definition: [9; 32], ..binding.clone() },
+            ApprovalBinding { pin: Some("v1:a".to_owned()), ..binding.clone() },
         ];
         for other in &others {
             assert_ne!(other.key(), binding.key(), "{other:?}");
@@ -200,5 +220,8 @@ mod tests {
         assert_ne!(other.key(), binding.key());
         assert_eq!(other.window_key(), binding.window_key());
         assert_ne!(binding.key(), binding.window_key());
+        let pinned = ApprovalBinding { pin: Some("v1:a".to_owned()), ..binding };
+        let written_otherwise = ApprovalBinding { definition: [9; 32], ..pinned.clone() };
+        assert_eq!(written_otherwise.key(), pinned.key(), "the pin decides");
     }
 }

@@ -58,6 +58,15 @@ pub struct StoredGrant {
     pub lease_left: Duration,
 }
 
+/// Numbers of grants that cannot be used as they are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WeakGrants {
+    /// The principal must connect again.
+    pub reconnect: u64,
+    /// The grant is connected, and its access token has ended.
+    pub ended: u64,
+}
+
 /// Purpose of a stored secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretKind {
@@ -73,6 +82,10 @@ pub enum SecretKind {
     Subject,
     /// The sign-in of a person that a browser began.
     SignIn,
+    /// A login of the console that its operator ended.
+    EndedLogin,
+    /// What ends the login of an operator at an issuer.
+    IssuerLogin,
 }
 
 impl SecretKind {
@@ -84,6 +97,8 @@ impl SecretKind {
             Self::Key => "key",
             Self::Subject => "subject",
             Self::SignIn => "sign_in",
+            Self::EndedLogin => "ended_login",
+            Self::IssuerLogin => "issuer_login",
         }
     }
 }

@@ -31,7 +31,9 @@ pub use config::{
     TokenIssuerRecord,
 };
 pub use event::{LogEntry, LoggedEvent, StoredStream, StreamRecord};
-pub use grant::{GrantKey, GrantRecord, GrantState, SecretKey, SecretKind, StoredGrant};
+pub use grant::{
+    GrantKey, GrantRecord, GrantState, SecretKey, SecretKind, StoredGrant, WeakGrants,
+};
 pub use kept_result::{KeptResult, ResultKey, ResultLimits};
 pub use node::{LeaseRenewal, NodeName, NodeRecord};
 pub use pin::{

@@ -37,8 +37,8 @@ use protocol::{
 use self::{app_tools::AppTools, held::HeldEntries, offers::LimitedCatalogs, pages::Pages};
 pub use self::{
     backend_lists::{
-        BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry, read_page,
-        read_page_pinned,
+        BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry,
+        ToolIdentity, read_page, read_page_pinned,
     },
     fixed_arguments::FixedArguments,
     held::{HeldParts, mark_held},
@@ -97,7 +97,7 @@ pub struct Catalog {
     tools: FastMap<String, Target>,
     prompts: FastMap<String, Target>,
     /// By backend and the tool's own name.
-    traits: FastMap<BackendId, FastMap<String, (ToolTraits, DefinitionDigest)>>,
+    traits: FastMap<BackendId, FastMap<String, (ToolTraits, ToolIdentity)>>,
     /// Tools that want arguments repeated in headers, by backend and the tool's own name.
     mirrored: FastMap<BackendId, FastMap<String, Vec<ParamHeader>>>,
     apps: AppTools,
@@ -181,7 +181,7 @@ impl Catalog {
         for (backend, lists) in &backends {
             let traits = lists
                 .listed(ListKind::Tools)
-                .map(|tool| (tool.key.clone(), (tool.traits, tool.definition)))
+                .map(|tool| (tool.key.clone(), (tool.traits, tool.identity())))
                 .collect();
             catalog.traits.insert(backend.clone(), traits);
             let mirrored = mirrored(lists.listed(ListKind::Tools));
@@ -349,6 +349,10 @@ impl Catalog {
 
     /// Returns the digest of a listed tool by the backend's name for it.
     pub fn definition(&self, backend: &BackendId, tool: &str) -> Option<DefinitionDigest> {
+        self.tool_identity(backend, tool).map(|identity| identity.definition)
+    }
+
+    pub fn tool_identity(&self, backend: &BackendId, tool: &str) -> Option<ToolIdentity> {
         Some(self.traits.get(backend)?.get(tool)?.1)
     }
 

@@ -30,6 +30,10 @@ pub trait ApprovalStore: Send + Sync {
     /// not used by another call. Only one call gets true; the same call gets it again.
     async fn use_approval(&self, id: &ApprovalId, user: &str) -> Result<bool, StoreError>;
 
+    /// Ends an approval whose tool changed before a call could use it. Keeps the arguments for the
+    /// approver. Returns false unless it is approved.
+    async fn void_approval(&self, id: &ApprovalId) -> Result<bool, StoreError>;
+
     /// Returns those of these approvals that are not pending any more.
     async fn settled_approvals(&self, ids: &[ApprovalId]) -> Result<Vec<ApprovalId>, StoreError>;
 
@@ -41,6 +45,10 @@ pub trait ApprovalStore: Send + Sync {
         after: Option<&ApprovalListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredApproval>, StoreError>;
+
+    /// Returns the number of calls of each tenant that wait for a decision. Tenants without one
+    /// are left out.
+    async fn pending_approvals(&self) -> Result<Vec<(TenantId, u64)>, StoreError>;
 
     /// Returns the number of approvals in each state.
     async fn approval_counts(&self) -> Result<Vec<(ApprovalState, u64)>, StoreError>;

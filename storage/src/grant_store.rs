@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, TenantId};
-use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant};
+use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant, WeakGrants};
 
 use crate::StoreError;
 
@@ -45,6 +45,10 @@ pub trait GrantStore: Send + Sync {
 
     /// Returns the number of grants in each state.
     async fn grant_counts(&self) -> Result<Vec<(GrantState, u64)>, StoreError>;
+
+    /// Returns for each tenant the number of grants that must be connected again, and of connected
+    /// ones whose access token has ended. Tenants without any are left out.
+    async fn weak_grants(&self) -> Result<Vec<(TenantId, WeakGrants)>, StoreError>;
 
     /// Writes a secret that expires after `life`. Removes expired ones.
     async fn put_secret(

@@ -14,11 +14,11 @@ use super::{Broker, key_required, unknown_backend, unknown_toolset};
 use crate::{
     auth::{
         AuthError, AuthSettings, AuthenticatedCaller, Caller, ExchangeableToken, IssuerState,
-        LoginAnswer, LoginFault, StartedLogin, adapted::AdaptedIssuer,
+        adapted::AdaptedIssuer,
     },
     backends::backend::BackendState,
     config::{AuthConfig, IssuerConfig},
-    oauth::{ProvenSignIn, SignIns, TokenSource},
+    oauth::{OperatorLogins, ProvenSignIn, SignIns, TokenSource},
     sessions::tenant::Tenant,
 };
 
@@ -73,27 +73,9 @@ impl Broker {
         }
     }
 
-    /// Returns the issuers at which operators can log in to the console.
-    pub fn operator_login_issuers(&self) -> Vec<String> {
-        self.tokens.login_issuers()
-    }
-
-    /// Begins the login of an operator at an issuer. Returns the address for the browser.
-    pub async fn begin_operator_login(
-        &self,
-        issuer: &str,
-        redirect_uri: &str,
-    ) -> Result<(String, StartedLogin), LoginFault> {
-        self.tokens.begin_login(issuer, redirect_uri).await
-    }
-
-    /// Ends the login of an operator. Returns a token, which is not verified yet.
-    pub async fn finish_operator_login(
-        &self,
-        started: &StartedLogin,
-        answer: &LoginAnswer,
-    ) -> Result<String, LoginFault> {
-        self.tokens.finish_login(started, answer).await
+    /// Returns what carries out logins of operators at issuers.
+    pub fn operator_logins(&self) -> OperatorLogins {
+        OperatorLogins::new(self.tokens.operator_login_issuers(), self.tokens.clients())
     }
 
     /// Admits a caller to its tenant as [`Broker::admit_authenticated`] does. `None`: the tenant is
@@ -132,7 +114,7 @@ impl Broker {
     /// Returns what carries out sign-ins of people.
     pub fn sign_ins(&self) -> SignIns {
         let shared = &self.shared;
-        SignIns::new(shared.durable.clone(), self.tokens.http_client(), shared.address.clone())
+        SignIns::new(shared.durable.clone(), self.tokens.clients(), shared.address.clone())
     }
 
     /// Returns the issuers at which people can sign in.

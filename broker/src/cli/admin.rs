@@ -9,15 +9,15 @@ use serde_json::{Map, Value, json};
 use super::{
     approval,
     args::{
-        AdminCommand, BackendCommand, KeyCommand, NodeCommand, OutputOptions, SessionCommand,
-        SubscriptionCommand, TaskCommand, TenantCommand, TenantFilter,
+        AdminCommand, BackendCommand, KeyCommand, NodeCommand, SessionCommand, SubscriptionCommand,
+        TaskCommand, TenantCommand, TenantFilter,
     },
     audit,
     bodies::{backend_body, tenant_body},
     catalog,
     client::{AdminClient, ClientError, escape, with_query},
     connection, issuer, operator,
-    output::{CommandOutput, render, render_list},
+    output::{CommandOutput, remove, render, render_list},
     pins, policy, root,
     table::{self, Column},
     token,
@@ -372,16 +372,6 @@ impl TenantFilter {
     fn name(&self) -> Option<&str> {
         self.tenant.as_ref().map(|tenant| tenant.as_str())
     }
-}
-
-pub(super) async fn remove(
-    client: &AdminClient,
-    path: &str,
-    name: &str,
-    output: &OutputOptions,
-) -> Result<CommandOutput, ClientError> {
-    client.request(Method::DELETE, path, None).await?;
-    Ok(render(&json!({ "removed": name }), output, |_| format!("removed {}\n", table::clean(name))))
 }
 
 #[cfg(test)]

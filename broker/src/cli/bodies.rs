@@ -134,6 +134,12 @@ fn credentials(add: &BackendAdd) -> Result<Map<String, Value>, ClientError> {
     Ok(credentials)
 }
 
+/// Returns the JSON of a file.
+pub(super) fn read_json(file: &Path) -> Result<Value, ClientError> {
+    serde_json::from_str(&read_file(file)?)
+        .map_err(|error| ClientError::Usage(format!("{} is not JSON: {error}", file.display())))
+}
+
 pub(super) fn read_file(file: &Path) -> Result<String, ClientError> {
     let read = || {
         if file == Path::new("-") {

@@ -4,11 +4,10 @@ use axum::http::Method;
 use serde_json::Value;
 
 use super::{
-    admin::remove,
     args::{CatalogCommand, PromptCommand, ToolsetCommand},
+    bodies::read_json,
     client::{AdminClient, ClientError, with_query},
-    output::{CommandOutput, render, render_list},
-    policy::read,
+    output::{CommandOutput, remove, render, render_list},
     table::{self, Column},
 };
 
@@ -37,7 +36,7 @@ pub(super) async fn toolset(
     match command {
         ToolsetCommand::Put { name, file, of, output } => {
             let path = format!("tenants/{}/toolsets/{name}", of.tenant);
-            let answer = client.request(Method::PUT, &path, Some(&read(&file)?)).await?;
+            let answer = client.request(Method::PUT, &path, Some(&read_json(&file)?)).await?;
             let stored = |answer: &Value| format!("stored\n{}", table::facts(answer, TOOLSETS));
             Ok(render(&answer, &output, stored))
         }
@@ -64,7 +63,7 @@ pub(super) async fn prompt(
     match command {
         PromptCommand::Put { name, file, of, output } => {
             let path = format!("tenants/{}/prompts/{name}", of.tenant);
-            let answer = client.request(Method::PUT, &path, Some(&read(&file)?)).await?;
+            let answer = client.request(Method::PUT, &path, Some(&read_json(&file)?)).await?;
             let stored = |answer: &Value| format!("stored\n{}", table::facts(answer, PROMPTS));
             Ok(render(&answer, &output, stored))
         }

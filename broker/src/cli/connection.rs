@@ -4,10 +4,9 @@ use axum::http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    admin::remove,
     client::{AdminClient, ClientError},
     key_args::ConnectionCommand,
-    output::{CommandOutput, render, render_list},
+    output::{CommandOutput, remove, render, render_list},
     table::Column,
 };
 

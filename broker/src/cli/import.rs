@@ -7,8 +7,8 @@ use http::{Method, StatusCode};
 use serde_json::Value;
 
 use super::{
+    bodies::read_json,
     client::{AdminClient, ClientError, escape},
-    policy::read,
     prompt,
     server_json::{ImportError, MissingInput, ServerJson},
 };
@@ -61,7 +61,7 @@ impl ServerImport {
             Some(name) => self.of_registry(client, name).await?,
             None => {
                 let file = self.server_json.as_deref().unwrap_or(std::path::Path::new("-"));
-                ServerJson::read(&read(file)?).map_err(ClientError::Usage)?
+                ServerJson::read(&read_json(file)?).map_err(ClientError::Usage)?
             }
         };
         loop {

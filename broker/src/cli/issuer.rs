@@ -4,11 +4,10 @@ use axum::http::Method;
 use serde_json::Value;
 
 use super::{
-    admin::remove,
     args::IssuerCommand,
+    bodies::read_json,
     client::{AdminClient, ClientError},
-    output::{CommandOutput, render, render_list},
-    policy::read,
+    output::{CommandOutput, remove, render, render_list},
     table::{self, Column},
 };
 
@@ -28,7 +27,7 @@ pub(super) async fn issuer(
     match command {
         IssuerCommand::Put { name, file, of, output } => {
             let path = format!("tenants/{}/issuers/{name}", of.tenant);
-            let answer = client.request(Method::PUT, &path, Some(&read(&file)?)).await?;
+            let answer = client.request(Method::PUT, &path, Some(&read_json(&file)?)).await?;
             let stored = |answer: &Value| format!("stored\n{}", table::facts(answer, ISSUERS));
             Ok(render(&answer, &output, stored))
         }

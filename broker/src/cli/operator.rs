@@ -4,10 +4,9 @@ use http::Method;
 use serde_json::{Map, Value};
 
 use super::{
-    admin::remove,
     args::OperatorCommand,
     client::{AdminClient, ClientError, escape},
-    output::{CommandOutput, render, render_list},
+    output::{CommandOutput, remove, render, render_list},
     table::{self, Column},
 };
 

@@ -1,9 +1,12 @@
-//! Output of a command for operators: the broker's answer as JSON, or as a table.
+//! Output of a command for operators: the broker's answer as JSON, or as a table. Removals, which
+//! print alike, are here whole.
 
-use serde_json::Value;
+use http::Method;
+use serde_json::{Value, json};
 
 use super::{
     args::OutputOptions,
+    client::{AdminClient, ClientError},
     table::{self, Column},
 };
 
@@ -29,4 +32,15 @@ pub(super) fn render(
 ) -> CommandOutput {
     let out = if output.json { format!("{answer:#}\n") } else { people(answer) };
     CommandOutput { out, note: String::new() }
+}
+
+/// Removes what is at a path of the admin API.
+pub(super) async fn remove(
+    client: &AdminClient,
+    path: &str,
+    name: &str,
+    output: &OutputOptions,
+) -> Result<CommandOutput, ClientError> {
+    client.request(Method::DELETE, path, None).await?;
+    Ok(render(&json!({ "removed": name }), output, |_| format!("removed {}\n", table::clean(name))))
 }

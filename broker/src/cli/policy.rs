@@ -1,16 +1,13 @@
 //! Commands about the access policy of a tenant.
 
-use std::path::Path;
-
 use axum::http::Method;
 use serde_json::{Map, Value, json};
 
 use super::{
-    admin::remove,
     args::PolicyCommand,
-    bodies::read_file,
+    bodies::read_json,
     client::{AdminClient, ClientError, with_query},
-    output::{CommandOutput, render, render_list},
+    output::{CommandOutput, remove, render, render_list},
     table::{self, Column},
 };
 
@@ -39,7 +36,7 @@ pub(super) async fn policy(
     match command {
         PolicyCommand::Put { file, of, output } => {
             let path = format!("tenants/{}/policy", of.tenant);
-            let answer = client.request(Method::PUT, &path, Some(&read(&file)?)).await?;
+            let answer = client.request(Method::PUT, &path, Some(&read_json(&file)?)).await?;
             let stored = |answer: &Value| {
                 let rules = answer["rules"].as_array().map_or(0, Vec::len);
                 let warnings = answer["warnings"].as_array().into_iter().flatten();
@@ -85,11 +82,6 @@ pub(super) async fn policy(
             Ok(render_list(answer, "decisions", DECISIONS, &output))
         }
     }
-}
-
-pub(super) fn read(file: &Path) -> Result<Value, ClientError> {
-    serde_json::from_str(&read_file(file)?)
-        .map_err(|error| ClientError::Usage(format!("{} is not JSON: {error}", file.display())))
 }
 
 /// Returns the subject of a check.

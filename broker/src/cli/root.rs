@@ -6,10 +6,9 @@ use protocol::ids::BackendId;
 use serde_json::json;
 
 use super::{
-    admin::remove,
     args::{OutputOptions, TenantArg},
     client::{AdminClient, ClientError, with_query},
-    output::{CommandOutput, render_list},
+    output::{CommandOutput, remove, render_list},
     table::Column,
 };
 

@@ -4,10 +4,9 @@ use axum::http::Method;
 use serde_json::{Map, Value};
 
 use super::{
-    admin::remove,
     args::TokenCommand,
     client::{AdminClient, ClientError, escape},
-    output::{CommandOutput, render, render_list},
+    output::{CommandOutput, remove, render, render_list},
     table::{self, Column},
 };
 

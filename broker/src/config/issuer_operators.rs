@@ -5,10 +5,10 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{
-    Secret,
-    config_reader::read_secret_file,
+    LoginClient,
     field_error::join,
     issuers::{IssuerReader, WORD_BYTES_MAX},
+    login_client::OperatorLoginEntry,
     operator_scope::parse_operator_scope,
 };
 
@@ -26,16 +26,7 @@ pub struct OperatorMapping {
     pub claim: String,
     grants: Vec<OperatorGrant>,
     /// Client by which operators log in to the console. `None`: they paste a token.
-    pub login: Option<OperatorLoginClient>,
-}
-
-/// The console as a client of an issuer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OperatorLoginClient {
-    pub client_id: String,
-    /// `None`: a public client.
-    pub client_secret: Option<Secret>,
-    pub scopes: Vec<String>,
+    pub login: Option<LoginClient>,
 }
 
 /// The role of everyone with a value of the claim.
@@ -85,17 +76,6 @@ pub(super) struct OperatorMappingEntry {
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct OperatorLoginEntry {
-    client_id: String,
-    /// Absent, with `client_secret_file`: a public client.
-    client_secret: Option<String>,
-    client_secret_file: Option<String>,
-    /// Scopes that the console asks for.
-    scopes: Option<Vec<String>>,
-}
-
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 struct OperatorGrantEntry {
     value: String,
     role: String,
@@ -133,34 +113,8 @@ impl IssuerReader<'_> {
             .enumerate()
             .filter_map(|(at, grant)| self.grant(&join("admin.map", &at.to_string()), grant))
             .collect();
-        let login = entry.login.and_then(|login| self.login_client(login));
+        let login = entry.login.and_then(|login| self.operator_login(login));
         Some(OperatorMapping { audiences, claim, grants, login })
-    }
-
-    fn login_client(&mut self, entry: OperatorLoginEntry) -> Option<OperatorLoginClient> {
-        let scopes = self.words("admin.login.scopes", entry.scopes, |word| {
-            word.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte))
-        });
-        let is_id = (1..=WORD_BYTES_MAX).contains(&entry.client_id.len())
-            && !entry.client_id.chars().any(char::is_control);
-        if !is_id {
-            let allowed = format!("1 to {WORD_BYTES_MAX} bytes without control characters");
-            self.fault("admin.login.client_id", "is not the id of a client", &allowed);
-        }
-        let secret = match (entry.client_secret, &entry.client_secret_file) {
-            (Some(_), Some(_)) => Err("is set together with client_secret_file".to_owned()),
-            (Some(text), None) if text.is_empty() => Err("is empty".to_owned()),
-            (Some(text), None) => Ok(Some(Secret::new(text))),
-            (None, Some(file)) => read_secret_file(file, 1).map(Some),
-            (None, None) => Ok(None),
-        };
-        let wrong = "client_secret or client_secret_file, or none for a public client";
-        let secret = secret.map_err(|fault| self.fault("admin.login.client_secret", &fault, wrong));
-        Some(OperatorLoginClient {
-            client_id: entry.client_id,
-            client_secret: secret.ok()?,
-            scopes,
-        })
     }
 
     fn grant(&mut self, path: &str, entry: OperatorGrantEntry) -> Option<OperatorGrant> {

@@ -31,7 +31,7 @@ use super::{
         AdaptedFront, FrontKind, Preset, PromptRule, RegistrationEntry, ResourceParameter,
     },
     issuer_operators::{OperatorMapping, OperatorMappingEntry},
-    issuer_sign_in::{SignInClient, SignInEntry},
+    login_client::{LoginClient, SignInEntry},
     range::check_duration,
     spec::optional_duration,
     units::DurationText,
@@ -107,7 +107,7 @@ pub struct IssuerConfig {
     /// True if the broker may exchange its tokens for tokens of backends.
     pub exchange: bool,
     /// The broker's client for people who sign in at the connect page. `None`: they cannot.
-    pub sign_in: Option<SignInClient>,
+    pub sign_in: Option<LoginClient>,
     /// True if an operator stored it through the admin API. The broker then reaches it only at
     /// addresses that `egress` permits.
     pub is_stored: bool,
@@ -605,7 +605,7 @@ mod tests {
                 &format!(
                     "{{{url}, tenant: acme, sign_in: {{client_id: c, client_secret: a, client_secret_file: /x}}}}"
                 ),
-                "auth.issuers.0.sign_in.client_secret: is set twice",
+                "auth.issuers.0.sign_in.client_secret: is set together",
             ),
             (
                 &format!(

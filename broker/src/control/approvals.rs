@@ -9,6 +9,7 @@ use protocol::ids::{ApprovalId, TenantId};
 use records::{AdminChange, ApprovalDecision, ApprovalListPosition, ApprovalState, StoredApproval};
 use rules::{
     access::{ApprovalTerms, Approvers},
+    approvals::is_for,
     limits::approvals::{APPROVAL_REASON_BYTES_MAX, APPROVAL_WINDOW_MAX},
     operators::{Operator, Permission},
 };
@@ -43,6 +44,13 @@ pub struct ApprovalView {
     pub arguments_hash: String,
     /// Hash of the tool's definition.
     pub definition: String,
+    /// Hash of the tool's pin, to which the approval is bound. Absent: the tool is not pinned, and
+    /// the approval is bound to the definition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pin: Option<String>,
+    /// True if the tool is not the one that the call was made for: its definition changed, or it
+    /// is not listed or held by now. Such a call is not executed.
+    pub tool_changed: bool,
     /// `pending`, `approved`, `denied`, `expired` or `used`.
     pub state: String,
     /// Id of the policy's rule.
@@ -99,7 +107,7 @@ impl Control {
             id: last.record.id.clone(),
         });
         let seen = found.iter().filter(|approval| is_seen(operator, approval));
-        Ok((seen.map(|approval| view(operator, approval)).collect(), next))
+        Ok((seen.map(|approval| self.approval_view(operator, approval)).collect(), next))
     }
 
     pub async fn approval(
@@ -108,7 +116,8 @@ impl Control {
         tenant: &TenantId,
         id: &ApprovalId,
     ) -> Result<ApprovalView, ControlError> {
-        Ok(view(operator, &self.seen_approval(operator, tenant, id).await?).with_text())
+        let found = self.seen_approval(operator, tenant, id).await?;
+        Ok(self.approval_view(operator, &found).with_text())
     }
 
     /// Decides about a call. The calls that wait for it continue here at once, and on other
@@ -151,7 +160,24 @@ impl Control {
         self.metrics.approvals.decided(decision.state(), waited);
         let binding = &pending.record.binding;
         tracing::info!(%tenant, principal = %requester, backend = %binding.backend, tool = binding.tool, approval = %id, by = operator.name, state = decision.state().name(), window = decision.window.map(format_duration), "an approval was decided");
-        Ok(view(operator, &now).with_text())
+        Ok(self.approval_view(operator, &now).with_text())
+    }
+
+    fn approval_view(&self, operator: &Operator, approval: &StoredApproval) -> ApprovalView {
+        let tool_changed = approval.is_void || self.has_other_tool(approval);
+        ApprovalView { tool_changed, ..view(operator, approval) }
+    }
+
+    /// Returns whether the tool of a call that can still be executed is another one by now, as far
+    /// as this replica has read the lists of its backend.
+    fn has_other_tool(&self, approval: &StoredApproval) -> bool {
+        let binding = &approval.record.binding;
+        let is_open = matches!(approval.state, ApprovalState::Pending | ApprovalState::Approved);
+        let catalog = self.broker.full_catalog(&binding.tenant).filter(|_| is_open);
+        catalog.is_some_and(|catalog| {
+            catalog.backends.contains_key(&binding.backend)
+                && !is_for(binding, catalog.tool_identity(&binding.backend, &binding.tool))
+        })
     }
 
     /// Loads an approval that an operator sees.
@@ -225,6 +251,7 @@ fn audited(approval: &StoredApproval, decision: &ApprovalDecision) -> [String; 2
             "backend": binding.backend.as_str(),
             "tool": binding.tool,
             "definition": digest(&binding.definition),
+            "pin": binding.pin,
             "arguments_hash": digest(&binding.arguments_hash),
         })
     };
@@ -251,6 +278,8 @@ fn view(operator: &Operator, approval: &StoredApproval) -> ApprovalView {
         arguments_text: None,
         arguments_hash: digest(&binding.arguments_hash),
         definition: digest(&binding.definition),
+        pin: binding.pin.clone(),
+        tool_changed: false,
         state: state.name().to_owned(),
         rule: terms.as_ref().map_or_else(String::new, |terms| terms.rule.clone()),
         rule_reason: terms.as_ref().and_then(|terms| terms.reason.clone()),

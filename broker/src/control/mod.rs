@@ -23,6 +23,7 @@ mod catalog_documents;
 mod catalog_views;
 mod config_generation;
 mod connections;
+mod console_logins;
 mod error;
 mod issuers;
 mod key_attributes;

@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, env};
 
 use protocol::ids::{BackendId, TenantId};
+use records::WeakGrants;
 use rules::{
     catalog::{CatalogEntry, ListKind},
     limits::console::OVERVIEW_TROUBLED_MAX,
@@ -12,7 +13,10 @@ use rules::{
 use serde_json::Value;
 
 use super::{Control, ControlError, Readiness};
-use crate::views::{ActivityEntry, BackendStatus, CatalogItemView, OverviewView, TroubledBackend};
+use crate::views::{
+    ActivityEntry, BackendStatus, CatalogItemView, HoldingBackend, OverviewView, TroubledBackend,
+    WaitingTenant, WaitingView,
+};
 
 /// Entries of a catalog that a caller asks for.
 #[derive(Debug, Default)]
@@ -27,7 +31,7 @@ pub struct CatalogFilter {
 
 impl Control {
     /// Returns the state of what an operator sees.
-    pub fn overview(&self, operator: &Operator) -> OverviewView {
+    pub async fn overview(&self, operator: &Operator) -> OverviewView {
         let mut view = OverviewView {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             replica: self.durable().node().to_string(),
@@ -43,6 +47,9 @@ impl Control {
             sessions: 0,
             calls_in_flight: 0,
             calls_queued: 0,
+            held: 0,
+            holding: Vec::new(),
+            waiting: self.waiting(operator).await,
             troubled: Vec::new(),
         };
         for tenant in self.registry.load().tenants.keys() {
@@ -51,12 +58,44 @@ impl Control {
             }
             view.tenants += 1;
             let running = self.broker.tenant(tenant);
-            view.sessions += running.map_or(0, |tenant| tenant.session_count());
+            view.sessions += running.as_ref().map_or(0, |tenant| tenant.session_count());
             for status in self.backend_statuses(tenant, operator) {
                 add_backend(&mut view, status);
             }
+            for backend in running.iter().flat_map(|tenant| tenant.backends()) {
+                if operator.covers_backend(tenant.as_str(), backend.id.as_str()) {
+                    let held = backend.lists.load().as_ref().map_or(0, |lists| lists.held_count());
+                    add_held(&mut view, tenant, &backend.id, held);
+                }
+            }
         }
         view
+    }
+
+    /// Returns what waits for people in the tenants that an operator sees as a whole. `None`: the
+    /// database does not answer.
+    async fn waiting(&self, operator: &Operator) -> Option<WaitingView> {
+        let approvals = self.query_store("pending_approvals", self.store().pending_approvals());
+        let grants = self.query_store("weak_grants", self.store().weak_grants());
+        let (approvals, grants) = tokio::try_join!(approvals, grants).ok()?;
+        let mut tenants = BTreeMap::<TenantId, WaitingTenant>::new();
+        for (tenant, count) in approvals {
+            tenants.entry(tenant).or_default().approvals = count;
+        }
+        for (tenant, WeakGrants { reconnect, ended }) in grants {
+            let waiting = tenants.entry(tenant).or_default();
+            (waiting.reconnect, waiting.ended) = (reconnect, ended);
+        }
+        let mut view = WaitingView::default();
+        for (tenant, waiting) in tenants {
+            if operator.covers_tenant(tenant.as_str()) {
+                view.approvals += waiting.approvals;
+                view.reconnect += waiting.reconnect;
+                view.ended += waiting.ended;
+                view.tenants.push(WaitingTenant { tenant: tenant.to_string(), ..waiting });
+            }
+        }
+        Some(view)
     }
 
     /// Returns the status of each backend that an operator sees, of one tenant or of all.
@@ -143,6 +182,14 @@ const fn readiness_name(readiness: Readiness) -> &'static str {
         Readiness::Starting => "starting",
         Readiness::Draining => "draining",
         Readiness::StoreUnavailable => "store_unavailable",
+    }
+}
+
+fn add_held(view: &mut OverviewView, tenant: &TenantId, backend: &BackendId, held: usize) {
+    view.held += held;
+    if held > 0 && view.holding.len() < OVERVIEW_TROUBLED_MAX {
+        let (tenant, backend) = (tenant.to_string(), backend.to_string());
+        view.holding.push(HoldingBackend { tenant, backend, held });
     }
 }
 

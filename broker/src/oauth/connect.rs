@@ -19,9 +19,9 @@ use super::{
     challenge::Challenge,
     client_keys::signed,
     discovery::DiscoveredServer,
-    fetch::{ConnectReason, OauthError, OauthFetcher},
+    fetch::{OauthError, OauthFetcher},
     machine::TokenHeader,
-    token_request::request_token,
+    token_request::{error_code, request_token},
     user_tokens::{UserTokens, end_of, for_resource, with_token},
     vault::Grant,
 };
@@ -65,7 +65,10 @@ impl AuthorizationAnswer {
             let text = "the answer does not come from the authorization server that was asked";
             return Err(OauthError::Refused(text.to_owned()));
         }
-        let refused = || OauthError::Refused("the authorization server refused".to_owned());
+        let refused = || {
+            let code = error_code(self.error.as_deref());
+            OauthError::Refused(format!("the authorization server refused: {code}"))
+        };
         self.code.clone().filter(|_| self.error.is_none()).ok_or_else(refused)
     }
 }
@@ -95,7 +98,8 @@ impl UserTokens {
         let key = self.key(principal);
         let settings = self.settings(&key, None)?;
         let server = self.discovered_now().await?;
-        let endpoint = authorization_endpoint(&self.fetcher, &server)?;
+        announce_pkce(&server)?;
+        let endpoint = browser_endpoint(&self.fetcher, &server, "authorization_endpoint")?;
         let client = settings.client(&server).await?;
         let wanted = self.vault.grant(&key).await?.map(|open| open.grant.wanted);
         let scopes = self.scopes_for(&server, wanted.unwrap_or_default());
@@ -321,23 +325,30 @@ fn login_place(tenant: &TenantId, state: &str) -> SecretKey {
     SecretKey { kind: SecretKind::Login, tenant: tenant.clone(), name: digest_of(state) }
 }
 
-/// Returns the endpoint for browsers. The server must support PKCE with S256.
-pub(super) fn authorization_endpoint(
+/// Refuses a server that does not announce PKCE with S256.
+pub(super) fn announce_pkce(server: &DiscoveredServer) -> Result<(), OauthError> {
+    if server.texts("code_challenge_methods_supported").iter().any(|method| method == "S256") {
+        return Ok(());
+    }
+    Err(OauthError::Refused(format!("{} does not announce PKCE with S256", server.issuer)))
+}
+
+/// Returns an endpoint for browsers.
+pub(super) fn browser_endpoint(
     fetcher: &OauthFetcher,
     server: &DiscoveredServer,
+    name: &str,
 ) -> Result<String, OauthError> {
-    let issuer = &server.issuer;
-    if !server.texts("code_challenge_methods_supported").iter().any(|method| method == "S256") {
-        let text = format!("{issuer} does not announce PKCE with S256");
-        return Err(OauthError::Refused(text));
-    }
-    let text = server.text("authorization_endpoint").unwrap_or_default();
+    let text = server.text(name).unwrap_or_default();
     let usable: Option<Uri> = fetcher.permitted(text);
-    usable.map(|_| text.to_owned()).ok_or_else(|| {
-        OauthError::Refused(format!(
-            "{issuer} names no authorization_endpoint that the broker may use"
-        ))
+    usable.filter(|_| is_plain(text)).map(|_| text.to_owned()).ok_or_else(|| {
+        OauthError::Refused(format!("{} names no {name} that the broker may use", server.issuer))
     })
+}
+
+/// Returns whether parameters can follow the text of a URL.
+fn is_plain(url: &str) -> bool {
+    url.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#')
 }
 
 /// Returns the address of an authorization request.

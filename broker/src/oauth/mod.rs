@@ -14,6 +14,7 @@
 
 mod challenge;
 mod client_keys;
+mod code_flow;
 mod connect;
 mod connections;
 mod discovery;
@@ -23,6 +24,7 @@ mod id_token;
 mod identity;
 mod known_server;
 mod machine;
+mod operator_logins;
 mod public_address;
 mod registration;
 mod sign_in;
@@ -36,12 +38,14 @@ mod vault;
 pub use self::{
     challenge::Challenge,
     client_keys::ClientKeys,
+    code_flow::BegunLogin,
     connect::{
         AuthorizationAnswer, PendingLogin, backend_of, connect_elicitation, digest_of, random_text,
     },
     connections::{ConnectLink, Connections},
     fetch::{ConnectReason, OauthError},
     machine::{MachineTokens, TokenHeader},
+    operator_logins::{FinishedLogin, IssuerLogin, OperatorLogins},
     public_address::PublicAddress,
     registration::{
         CALLBACK_PATH, CLIENT_METADATA_PATH, KEY_SET_PATH, client_metadata, tenant_of_metadata,

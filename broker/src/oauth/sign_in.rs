@@ -1,5 +1,5 @@
-//! People sign in at the connect page with an issuer of callers: authorization code with PKCE, as
-//! OpenID Connect Core 1.0 has it. What the ID token proves is judged by `auth`.
+//! People sign in at the connect page with an issuer of callers, as OpenID Connect Core 1.0 has it.
+//! What the ID token proves is judged by `auth`.
 //!
 //! Invariant: a request belongs to one browser, and its answer counts once.
 
@@ -9,23 +9,18 @@ use protocol::ids::TenantId;
 use records::{SecretKey, SecretKind};
 use rules::limits::oauth::CONNECT_REQUEST_LIFE;
 use serde::{Deserialize, Serialize};
-use transport::HttpClient;
 
 use super::{
-    client_keys::signed,
-    connect::{
-        AuthorizationAnswer, authorization_endpoint, authorization_url, digest_of, random_text,
-    },
-    discovery::DiscoveredServer,
-    fetch::{OauthError, OauthFetcher},
+    code_flow::{BegunLogin, CodeFlow},
+    connect::{AuthorizationAnswer, digest_of, random_text},
+    fetch::OauthError,
     public_address::PublicAddress,
-    registration::{CALLBACK_PATH, secret_credential},
-    token_request::request_token,
+    registration::CALLBACK_PATH,
     vault::Vault,
 };
 use crate::{
-    auth::{ClientAuthentication, ClientCredential, DEFAULT_TENANT},
-    config::{IssuerConfig, SignInClient, spec::IssuerComparison},
+    auth::{DEFAULT_TENANT, KeyFetcher},
+    config::IssuerConfig,
     persistence::Persistence,
 };
 
@@ -36,20 +31,18 @@ const STATE_PREFIX: &str = "~.";
 #[derive(Debug)]
 pub struct SignIns {
     vault: Vault,
-    http: HttpClient,
+    /// Reach the issuers of the configuration file.
+    clients: KeyFetcher,
     address: Arc<PublicAddress>,
 }
 
 /// A sign-in that waits for its answer.
 #[derive(Serialize, Deserialize)]
 struct StoredSignIn {
-    issuer: String,
-    verifier: String,
-    nonce: String,
-    redirect_uri: String,
+    #[serde(flatten)]
+    begun: BegunLogin,
     /// Digest of the browser's cookie.
     browser: String,
-    sends_issuer: bool,
     /// Backend whose page the person wanted.
     backend: String,
 }
@@ -65,9 +58,12 @@ pub struct ProvenSignIn {
 }
 
 impl SignIns {
-    /// `http` reaches the issuers of the configuration file.
-    pub fn new(durable: Arc<Persistence>, http: HttpClient, address: Arc<PublicAddress>) -> Self {
-        Self { vault: Vault(durable), http, address }
+    pub fn new(
+        durable: Arc<Persistence>,
+        clients: KeyFetcher,
+        address: Arc<PublicAddress>,
+    ) -> Self {
+        Self { vault: Vault(durable), clients, address }
     }
 
     /// Returns whether an answer belongs to a sign-in.
@@ -82,35 +78,15 @@ impl SignIns {
         browser: &str,
         backend: &str,
     ) -> Result<String, OauthError> {
-        let client_id = client_of(issuer)?.client_id.as_str();
-        let (fetcher, server) = self.server(&issuer.issuer).await?;
-        let endpoint = authorization_endpoint(&fetcher, &server)?;
+        let flow = self.flow(issuer).await?.announces_pkce()?;
         let base = self.address.base().unwrap_or_default();
-        let (state, nonce) = (format!("{STATE_PREFIX}{}", random_text()), random_text());
-        let sign_in = StoredSignIn {
-            issuer: server.issuer.clone(),
-            verifier: random_text(),
-            nonce: nonce.clone(),
-            redirect_uri: format!("{base}{CALLBACK_PATH}"),
-            browser: digest_of(browser),
-            sends_issuer: server.flag("authorization_response_iss_parameter_supported"),
-            backend: backend.to_owned(),
-        };
-        self.vault.put_secret(&place(&state), &sign_in, CONNECT_REQUEST_LIFE).await?;
-        let challenge = digest_of(&sign_in.verifier);
-        Ok(authorization_url(
-            &endpoint,
-            &[
-                ("response_type", "code"),
-                ("client_id", client_id),
-                ("redirect_uri", &sign_in.redirect_uri),
-                ("scope", "openid"),
-                ("state", &state),
-                ("nonce", &nonce),
-                ("code_challenge", &challenge),
-                ("code_challenge_method", "S256"),
-            ],
-        ))
+        let state = format!("{STATE_PREFIX}{}", random_text());
+        let (address, begun) = flow.begin(state, format!("{base}{CALLBACK_PATH}"), None)?;
+        let place = place(&begun.state);
+        let (browser, backend) = (digest_of(browser), backend.to_owned());
+        let sign_in = StoredSignIn { begun, browser, backend };
+        self.vault.put_secret(&place, &sign_in, CONNECT_REQUEST_LIFE).await?;
+        Ok(address)
     }
 
     /// Ends a sign-in with the answer of the issuer. `None`: the answer belongs to no sign-in of this
@@ -127,44 +103,22 @@ impl SignIns {
             return Ok(None);
         }
         let taken: Option<StoredSignIn> = self.vault.take_secret(&place).await?;
-        let Some(sign_in) = taken else { return Ok(None) };
-        let issuer = issuers.iter().find(|issuer| issuer.issuer == sign_in.issuer);
+        let Some(StoredSignIn { begun, backend, .. }) = taken else { return Ok(None) };
+        let issuer = issuers.iter().find(|issuer| issuer.issuer == begun.issuer);
         let Some(issuer) = issuer else { return Ok(None) };
-        let code = answer.code_of(&sign_in.issuer, sign_in.sends_issuer)?;
-        let (fetcher, server) = self.server(&issuer.issuer).await?;
-        let client = authentication(client_of(issuer)?, &server);
-        let form = vec![
-            ("grant_type", "authorization_code".to_owned()),
-            ("code", code),
-            ("redirect_uri", sign_in.redirect_uri),
-            ("code_verifier", sign_in.verifier),
-        ];
-        let request = signed(&client, &server.token_endpoint, &server.issuer, form)?;
-        let token = request_token(&fetcher, request).await?;
-        let nameless = || OauthError::Refused(format!("{} gives no ID token", sign_in.issuer));
+        let code = begun.code_of(answer)?;
+        let token = self.flow(issuer).await?.finish(&begun, code, None).await?;
+        let nameless = || OauthError::Refused(format!("{} gives no ID token", begun.issuer));
         let id_token = token.id_token.ok_or_else(nameless)?;
-        let StoredSignIn { issuer, nonce, backend, .. } = sign_in;
+        let BegunLogin { issuer, nonce, .. } = begun;
         Ok(Some(ProvenSignIn { issuer, nonce, id_token, backend }))
     }
 
-    async fn server(&self, issuer: &str) -> Result<(OauthFetcher, DiscoveredServer), OauthError> {
-        let fetcher = OauthFetcher::new(self.http.clone(), issuer);
-        let server = DiscoveredServer::of_issuer(&fetcher, issuer, IssuerComparison::Exact).await?;
-        Ok((fetcher, server))
+    async fn flow<'a>(&self, issuer: &'a IssuerConfig) -> Result<CodeFlow<'a>, OauthError> {
+        let nothing = || OauthError::Refused(format!("{} has no sign-in", issuer.issuer));
+        let client = issuer.sign_in.as_ref().ok_or_else(nothing)?;
+        CodeFlow::at(&self.clients, issuer, client).await
     }
-}
-
-fn client_of(issuer: &IssuerConfig) -> Result<&SignInClient, OauthError> {
-    let nothing = || OauthError::Refused(format!("{} has no sign-in", issuer.issuer));
-    issuer.sign_in.as_ref().ok_or_else(nothing)
-}
-
-fn authentication(client: &SignInClient, server: &DiscoveredServer) -> ClientAuthentication {
-    let credential = match &client.client_secret {
-        Some(secret) => secret_credential(secret.clone(), None, server),
-        None => ClientCredential::None,
-    };
-    ClientAuthentication::new(&client.client_id, credential)
 }
 
 fn place(state: &str) -> SecretKey {

@@ -104,7 +104,7 @@ impl GrantedAnswer {
         if status == StatusCode::OK {
             return Ok(Self { place, members });
         }
-        let code = error_code(members.get("error"));
+        let code = error_code(members.get("error").and_then(Value::as_str));
         let text = format!("{place} answers {status}: {code}");
         if code == "invalid_grant" {
             return Err(OauthError::InvalidGrant(text));
@@ -139,10 +139,23 @@ fn seconds(value: &Value) -> Option<Duration> {
 
 /// Returns the error code of an answer if it has the form of one. Other text of a server is not
 /// shown.
-fn error_code(value: Option<&Value>) -> &str {
+pub(super) fn error_code(text: Option<&str>) -> &str {
     let is_code = |code: &&str| {
         (1..=ERROR_CODE_BYTES_MAX).contains(&code.len())
             && code.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     };
-    value.and_then(Value::as_str).filter(is_code).unwrap_or("without an error code")
+    text.filter(is_code).unwrap_or("without an error code")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_shown_only_in_the_form_of_a_code() {
+        assert_eq!(error_code(Some("access_denied")), "access_denied");
+        for hostile in ["", "<b>", "a b", &"x".repeat(ERROR_CODE_BYTES_MAX + 1)] {
+            assert_eq!(error_code(Some(hostile)), "without an error code");
+        }
+    }
 }

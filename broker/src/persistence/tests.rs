@@ -14,7 +14,7 @@ use records::{
     RevocationRecord, SecretKey, SessionClaimOutcome, SessionIdentity, SessionKey, StoredApproval,
     StoredAuditRecord, StoredGrant, StoredPin, StoredSession, StoredTask, StoredTaskSnapshot,
     SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
-    TenantRecord, TokenIssuerRecord, UnchainedAudit, WriteOp, WriteOutcome,
+    TenantRecord, TokenIssuerRecord, UnchainedAudit, WeakGrants, WriteOp, WriteOutcome,
 };
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
@@ -297,6 +297,9 @@ impl GrantStore for Meddled {
     ) -> Result<Option<StoredGrant>, StoreError> {
         self.inner.first_grant(tenant, backend).await
     }
+    async fn weak_grants(&self) -> Result<Vec<(TenantId, WeakGrants)>, StoreError> {
+        self.inner.weak_grants().await
+    }
     async fn grant_counts(&self) -> Result<Vec<(GrantState, u64)>, StoreError> {
         self.inner.grant_counts().await
     }
@@ -356,6 +359,12 @@ impl ApprovalStore for Meddled {
     }
     async fn use_approval(&self, id: &ApprovalId, user: &str) -> Result<bool, StoreError> {
         self.inner.use_approval(id, user).await
+    }
+    async fn void_approval(&self, id: &ApprovalId) -> Result<bool, StoreError> {
+        self.inner.void_approval(id).await
+    }
+    async fn pending_approvals(&self) -> Result<Vec<(TenantId, u64)>, StoreError> {
+        self.inner.pending_approvals().await
     }
     async fn settled_approvals(&self, ids: &[ApprovalId]) -> Result<Vec<ApprovalId>, StoreError> {
         self.inner.settled_approvals(ids).await

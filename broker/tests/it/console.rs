@@ -218,6 +218,26 @@ async fn a_login_and_a_trial_continue_on_another_replica() {
 }
 
 #[tokio::test]
+async fn a_logout_at_one_replica_ends_the_login_at_the_other() {
+    const TOKEN: &str = "admin-of-two-replicas";
+    let cluster = builder().admin_token(TOKEN).cluster(2).start().await;
+    let [here, there] = [0, 1].map(|at| cluster.admin(at).with_token(None));
+    let origin = format!("http://{}", here.address());
+    let page = [("origin", origin.as_str()), ("mcp-broker-console", "1")];
+    let body = json!({"token": TOKEN});
+    let response = here.send_with("POST", "/console/login", &page, Some(&body)).await;
+    assert_eq!(response.status, 204);
+    let cookie = response.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let login = [("cookie", cookie.as_str()), ("mcp-broker-console", "1")];
+    let who = async || there.send_with("GET", "/admin/v1/operator", &login, None).await.status;
+    assert_eq!(who().await, 200);
+    let headers = [page[0], login[0], login[1]];
+    let out = here.send_with("POST", "/console/logout", &headers, None).await;
+    assert_eq!(out.status, 204);
+    assert_eq!(who().await, 401, "at once, because the answer came after the store had it");
+}
+
+#[tokio::test]
 async fn the_catalog_lists_what_backends_offer_as_they_wrote_it() {
     let backend = FakeBackend::start().await;
     backend.tool("wait", |_| async { Reply::Result(json!({"content": []})) });

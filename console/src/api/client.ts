@@ -5,6 +5,11 @@ import type { components } from './schema';
 export type Schemas = components['schemas'];
 export type Operation = keyof typeof OPERATIONS;
 
+/** Returns whether a fault's field is this one, or one of its members. */
+export function isPartOf(path: string, field: string): boolean {
+  return path === field || path.startsWith(`${field}.`) || path.startsWith(`${field}[`);
+}
+
 /** A refusal of the admin API (RFC 9457). */
 export class Problem extends Error {
   constructor(
@@ -19,7 +24,7 @@ export class Problem extends Error {
 
   /** Returns the text for a field, or for one of its members. */
   of(field: string): string | undefined {
-    const found = this.faults.filter(fault => fault.field === field || fault.field.startsWith(`${field}.`) || fault.field.startsWith(`${field}[`));
+    const found = this.faults.filter(fault => isPartOf(fault.field, field));
     return found.length ? found.map(fault => fault.detail).join('; ') : undefined;
   }
 }

@@ -3,7 +3,7 @@ import { signal } from '@preact/signals';
 import type { ComponentChildren, TargetedInputEvent } from 'preact';
 import { useEffect, useId, useRef, useState } from 'preact/hooks';
 
-import type { Problem } from '../api/client';
+import { isPartOf, type Problem } from '../api/client';
 import { asProblem } from '../live';
 import { Icon, type IconName } from './icons';
 
@@ -149,7 +149,7 @@ export function Filter({ label, value, set, options }: { label: string; value: s
 }
 
 const TONES: Record<string, string> = {
-  ready: 'good', closed: 'good', ok: 'good', allow: 'good', connected: 'good', completed: 'good', trusted: 'good', approved: 'good', verified: 'good',
+  ready: 'good', published: 'good', closed: 'good', ok: 'good', allow: 'good', connected: 'good', completed: 'good', trusted: 'good', approved: 'good', verified: 'good',
   degraded: 'warn', half_open: 'warn', connecting: 'warn', parked: 'warn', challenge: 'warn', approve: 'warn', reconnect: 'warn', pending: 'warn',
   input_required: 'warn', timeout: 'warn', draining: 'warn', starting: 'warn', changed: 'warn', shadow: 'warn', tool_error: 'warn', cancelled: 'warn',
   failed: 'bad', open: 'bad', refused: 'bad', error: 'bad', deny: 'bad', denied: 'bad', blocked: 'bad', store_unavailable: 'bad', broken: 'bad',
@@ -177,7 +177,7 @@ export function Note({ children, tone = 'info' }: { children: ComponentChildren;
 /** A refusal, with each field at fault. */
 export function Refused({ problem, except = [] }: { problem: Problem | undefined; except?: readonly string[] }) {
   if (!problem) return null;
-  const others = problem.faults.filter(fault => !except.some(field => fault.field === field || fault.field.startsWith(`${field}.`)));
+  const others = problem.faults.filter(fault => !except.some(field => isPartOf(fault.field, field)));
   return (
     <Note tone="bad">
       {problem.faults.length > 1 ? (

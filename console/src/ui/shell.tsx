@@ -24,6 +24,7 @@ export const GROUPS: readonly (readonly [string, readonly Entry[]])[] = [
       { view: 'overview', title: 'Overview', icon: 'overview', needs: 'GET /admin/v1/overview' },
       { view: 'backends', title: 'Backends', icon: 'backends', needs: 'GET /admin/v1/backends' },
       { view: 'catalog', title: 'Catalog', icon: 'catalog', needs: 'GET /admin/v1/tenants/{tenant}/catalog' },
+      { view: 'toolsets', title: 'Toolsets', icon: 'toolsets', needs: 'GET /admin/v1/tenants/{tenant}/toolsets' },
       { view: 'try', title: 'Try it', icon: 'try', needs: 'POST /admin/v1/tenants/{tenant}/try' },
     ],
   ],

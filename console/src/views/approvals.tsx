@@ -3,9 +3,9 @@ import { useState } from 'preact/hooks';
 
 import { call, callAll, type Problem, type Schemas } from '../api/client';
 import { asProblem, useLive } from '../live';
-import { route, setQuery } from '../router';
+import { href, route, setQuery } from '../router';
 import { chooseTenant, may, oneTenant, tenants } from '../session';
-import { Button, Dialog, Empty, Filter, Input, Loading, Note, Refused, Select, State, tell } from '../ui/controls';
+import { Button, Dialog, Empty, Filter, Input, Loading, Note, Refused, Select, State, Tag, tell } from '../ui/controls';
 import { Facts, Page, Toolbar } from '../ui/page';
 import { Table } from '../ui/table';
 import { Text, Time, number } from '../ui/text';
@@ -48,7 +48,7 @@ export function Approvals() {
           columns={[
             { title: 'Tool', cell: row => <Button kind="quiet" run={() => setShown(row.id)}><Text>{`${row.backend}/${row.tool}`}</Text></Button> },
             { title: 'Principal', width: '22%', by: row => row.principal, cell: row => <Text>{row.principal}</Text> },
-            { title: 'State', width: '120px', by: row => row.state, cell: row => <State>{row.state}</State> },
+            { title: 'State', width: '150px', by: row => row.state, cell: row => <><State>{row.state}</State> {row.tool_changed && <Tag tone="bad">tool changed</Tag>}</> },
             { title: 'Rule', width: '16%', wide: true, cell: row => <Text>{row.rule}</Text> },
             { title: 'Asked', width: '120px', wide: true, by: row => row.created_at, cell: row => <Time at={row.created_at} /> },
             { title: 'Until', width: '120px', wide: true, by: row => row.expires_at, cell: row => <Time at={row.expires_at} /> },
@@ -104,10 +104,17 @@ function Decision({ owner, id, close, decided }: { owner: string; id: string; cl
               approval.rule_reason != null && ['Why the rule asks', <Text>{approval.rule_reason}</Text>],
               ['Until', <Time at={approval.expires_at} />],
               ['Arguments', <code>{approval.arguments_hash.slice(0, 23)}…</code>],
+              approval.pin != null && ['Pin of the tool', <code>{approval.pin.slice(0, 19)}…</code>],
               approval.decided_by != null && ['Decided by', <Text>{approval.decided_by}</Text>],
               approval.reason != null && ['Reason', <Text>{approval.reason}</Text>],
             ]}
           </Facts>
+          {approval.tool_changed && (
+            <Note tone="bad">
+              <strong>{approval.state === 'expired' ? 'The call was not executed.' : 'This call will not be executed.'}</strong> The tool is not the one that the call was made for: its definition changed, or it is
+              not listed any more. <a href={href('backends', [owner, approval.backend])}>Show the pins of {approval.backend}</a>. Its caller is told to ask again.
+            </Note>
+          )}
           {approval.four_eyes && <Note>Another person than the caller must decide.</Note>}
           <pre class="json" tabIndex={0} role="region" aria-label="Arguments">
             <Text multiline>{approval.arguments_text ?? (approval.arguments === undefined ? 'The arguments are not shown to this role.' : JSON.stringify(approval.arguments, null, 2))}</Text>

@@ -4,7 +4,7 @@ import { useRef } from 'preact/hooks';
 import { call, problemOf, send, type Schemas } from '../api/client';
 import { useLive } from '../live';
 import { href } from '../router';
-import { may } from '../session';
+import { chooseTenant, may } from '../session';
 import { Empty, Loading, Note, State, Tag } from '../ui/controls';
 import { Icon, type IconName } from '../ui/icons';
 import { Card, Facts, Page } from '../ui/page';
@@ -69,6 +69,26 @@ function summary(counts: Record<string, number>): string {
   return Object.entries(counts).filter(([state]) => state !== 'ready').map(([state, count]) => `${count} ${state}`).join(', ') || 'all ready';
 }
 
+interface Work {
+  tenant: string;
+  what: string;
+  count: number;
+  to: string;
+}
+
+/** Returns what waits for a person, as far as the operator sees it. */
+function workOf(view: View): Work[] {
+  const work: Work[] = view.holding.map(({ tenant, backend, held }) => ({ tenant, what: `held at ${backend}`, count: held, to: href('backends', [tenant, backend]) }));
+  for (const { tenant, approvals, reconnect, ended } of view.waiting?.tenants ?? []) {
+    if (may('GET /admin/v1/tenants/{tenant}/approvals')) work.push({ tenant, what: 'calls that wait for approval', count: approvals, to: href('approvals') });
+    if (may('GET /admin/v1/tenants/{tenant}/connections')) {
+      work.push({ tenant, what: 'connections to make again', count: reconnect, to: href('connections') });
+      work.push({ tenant, what: 'connections whose token has ended', count: ended, to: href('connections') });
+    }
+  }
+  return work.filter(({ count }) => count > 0);
+}
+
 export function Overview() {
   const tag = useRef<string | undefined>(undefined);
   const history = useRef<{ calls: number[]; sessions: number[] }>({ calls: [], sessions: [] });
@@ -106,6 +126,7 @@ export function Overview() {
   const backends = Object.values(view.backends).reduce((sum, count) => sum + count, 0);
   const open = (view.breakers['open'] ?? 0) + (view.breakers['half_open'] ?? 0);
   const refused = file.value?.refused;
+  const work = workOf(view);
   return (
     <Page
       title="Overview"
@@ -141,6 +162,20 @@ export function Overview() {
         <Stat icon="sessions" name="Sessions" value={view.sessions} about="at this replica" {...(may('GET /admin/v1/sessions') ? { to: href('sessions') } : {})}>
           <Spark points={history.current.sessions} />
         </Stat>
+        <Stat icon="pins" name="Held by pins" value={view.held} about={view.held ? `at ${number(view.holding.length)} backends` : 'nothing is kept from clients'} bad={view.held > 0} />
+        {view.waiting && may('GET /admin/v1/tenants/{tenant}/approvals') && (
+          <Stat icon="approvals" name="Waiting approvals" value={view.waiting.approvals} about="calls that a person decides about" to={href('approvals')} bad={view.waiting.approvals > 0} />
+        )}
+        {view.waiting && may('GET /admin/v1/tenants/{tenant}/connections') && (
+          <Stat
+            icon="connections"
+            name="Broken connections"
+            value={view.waiting.reconnect}
+            about={`must connect again; ${number(view.waiting.ended)} with an ended token`}
+            to={href('connections')}
+            bad={view.waiting.reconnect > 0}
+          />
+        )}
         <Stat icon="catalog" name="Tools" value={view.tools} about={`${number(view.prompts)} prompts, ${number(view.resources)} resources`} to={href('catalog')} />
         <Stat icon="operators" name="Tenants" value={view.tenants} about="that you see" />
       </div>
@@ -168,6 +203,20 @@ export function Overview() {
             </Empty>
           )}
         </Card>
+        {work.length > 0 && (
+          <Card title="Waiting for a person" wide>
+            <Table
+              label="Waiting for a person"
+              rows={work}
+              id={row => `${row.tenant} ${row.what}`}
+              columns={[
+                { title: 'Tenant', width: '30%', cell: row => row.tenant },
+                { title: 'What', cell: row => <a href={row.to} onClick={() => chooseTenant(row.tenant)}>{row.what}</a> },
+                { title: 'Count', width: '90px', end: true, cell: row => number(row.count) },
+              ]}
+            />
+          </Card>
+        )}
         {recent.value && (
           <Card title="Recent refusals and errors" actions={<a href={href('activity')}>All activity</a>} wide>
             {recent.value.entries.length ? (

@@ -4,15 +4,15 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { call, callAll, type Problem, type Schemas } from '../api/client';
 import { asProblem, useLive } from '../live';
 import { go, href, route } from '../router';
-import { chooseTenant, may, oneTenant, tenants } from '../session';
-import { Button, Copy, Empty, Filter, Input, Loading, Note, Refused, Select, State, Tag } from '../ui/controls';
+import { chooseTenant, oneTenant, tenants } from '../session';
+import { Button, Copy, Empty, Filter, Input, Loading, Note, Refused, State, Tag } from '../ui/controls';
 import { Card, Facts, Json, Page, Toolbar } from '../ui/page';
 import { SchemaForm, draftsOf, valueOf, type Drafts, type Schema } from '../ui/schema-form';
+import { SubjectFields } from '../ui/subject';
 import { Text, milliseconds } from '../ui/text';
 import { Trial, type Message, type Noted, type Subject } from '../trial';
 
 type Item = Schemas['CatalogItemView'];
-type Key = Schemas['KeyView'];
 
 interface Question {
   params: Message;
@@ -28,9 +28,6 @@ interface Run {
   problem?: Problem;
   took?: number;
 }
-
-const ANONYMOUS = '(anonymous)';
-const OTHER = '(other)';
 
 export function Try() {
   const [owner = oneTenant.value, named = ''] = route.value.rest;
@@ -204,42 +201,6 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
         )}
       </div>
     </div>
-  );
-}
-
-function SubjectFields({ owner, set }: { owner: string; set: (subject: Subject) => void }) {
-  const keys = useLive<Key[]>(
-    async () => (may('GET /admin/v1/tenants/{tenant}/keys') ? callAll<Key>('GET /admin/v1/tenants/{tenant}/keys', 'keys', { params: { tenant: owner } }) : []),
-    [owner],
-  );
-  const [chosen, setChosen] = useState(ANONYMOUS);
-  const [draft, setDraft] = useState({ principal: '', groups: '', scopes: '' });
-  useEffect(() => {
-    const list = (text: string) => text.split(/[\s,]+/).filter(Boolean);
-    const key = keys.value?.find(one => one.id === chosen);
-    if (key) set({ principal: key.principal, key: key.id, groups: key.groups ?? [], scopes: key.scopes ?? [] });
-    else if (chosen === OTHER) set({ principal: draft.principal, groups: list(draft.groups), scopes: list(draft.scopes) });
-    else set({ principal: 'anonymous' });
-  }, [chosen, draft, keys.value]);
-  const change = (member: keyof typeof draft) => (value: string) => setDraft({ ...draft, [member]: value });
-  return (
-    <fieldset>
-      <legend>Subject</legend>
-      <Select
-        label="Call as"
-        value={chosen}
-        set={setChosen}
-        options={[[ANONYMOUS, 'a caller without a credential'], ...(keys.value ?? []).map(key => [key.id, `${key.name || key.id} (${key.principal})`] as const), [OTHER, 'another subject…']]}
-        hint="The subject’s permissions count. Its sessions, tasks and accounts stay out of reach."
-      />
-      {chosen === OTHER && (
-        <div class="pair">
-          <Input label="Principal" value={draft.principal} set={change('principal')} />
-          <Input label="Groups" value={draft.groups} set={change('groups')} />
-          <Input label="Scopes" value={draft.scopes} set={change('scopes')} />
-        </div>
-      )}
-    </fieldset>
   );
 }
 

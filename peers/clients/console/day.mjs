@@ -1,14 +1,17 @@
-// The day of an operator, from an empty broker to a tool that its people use: `day.mjs ORIGIN TOKEN NODE SERVER [IMAGES]`. The
-// backend is the program NODE with the script SERVER, which is `server-everything`.
+// The day of an operator, from an empty broker to a tool that its people use: `day.mjs ORIGIN TOKEN NODE SERVER MCP BANK [IMAGES]`.
+// The backend is the program NODE with the script SERVER, which is `server-everything`. MCP is the endpoint of the broker for clients.
+// BANK is the URL of a second backend, which counts the calls of its tool `send`, and changes that tool once a call to zoe waits.
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 
+import { Agent } from './agent.mjs';
 import { Person, launch, ok } from './browser.mjs';
 
-const [origin, token, node, server, images] = process.argv.slice(2);
+const [origin, token, node, server, mcp, bank, images] = process.argv.slice(2);
 const browser = await launch();
 const person = await Person.sit(browser, origin);
 const { page } = person;
+let [key, agent, olga, paul] = [];
 const answer = page.locator('.card', { has: page.getByRole('heading', { name: 'Answer' }) });
 
 async function firstBackend() {
@@ -149,6 +152,139 @@ async function keyShownOnce() {
   ok('a key, shown once');
 }
 
+/** A backend in quarantine: its tools are held until an operator looked at them. */
+async function heldTool() {
+  await person.open('backends/+');
+  await page.getByLabel('Name (required)').fill('bank');
+  await page.getByLabel('URL').fill(bank);
+  await page.locator('summary', { hasText: 'Further settings' }).click();
+  await page.getByRole('textbox', { name: 'Further settings' }).fill('{"pins": "hold_all"}');
+  await person.button('Add and connect').click();
+  await person.heading('bank').waitFor();
+  await createKey('assistant', 'olga');
+  agent = await Agent.connected(mcp, key);
+  assert.ok(!(await agent.tools()).includes('bank__send'), 'a held tool is listed');
+  assert.equal((await agent.call('bank__send', { to: 'ann' })).error.data.kind, 'tool_held');
+  await person.open('overview');
+  const held = page.locator('.stat', { hasText: 'Held by pins' });
+  await held.locator('.value', { hasText: '2' }).waitFor();
+  await page.getByRole('region', { name: 'Waiting for a person' }).getByRole('link', { name: 'held at bank' }).click();
+  await person.heading('bank').waitFor();
+  await acceptPin();
+  assert.ok((await agent.tools()).includes('bank__send'), 'the approved tool is listed');
+  assert.ok(!(await agent.tools()).includes('bank__read'), 'the other one is held still');
+  ok('a held tool, approved');
+}
+
+/** Approves the tool `send` of the backend that is shown. */
+async function acceptPin() {
+  await page.getByRole('region', { name: 'Pins' }).getByRole('button', { name: 'send' }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByText('Definition as it is now').click();
+  await dialog.getByRole('region', { name: 'Definition' }).getByText('send').first().waitFor();
+  await person.judge('a pin');
+  await dialog.getByRole('button', { name: 'Approve' }).click();
+  await page.getByText('send is trusted.').waitFor();
+  await person.row('send').getByText('trusted').waitFor();
+}
+
+async function createKey(name, principal) {
+  await person.open('keys');
+  await person.button('Create a key').click();
+  await page.getByLabel('Name').fill(name);
+  await page.getByLabel('Principal').fill(principal);
+  await page.getByRole('dialog').getByRole('button', { name: 'Create the key' }).click();
+  key = await page.locator('.secret').innerText();
+  await person.button('Done').click();
+}
+
+/** Creates an operator, who sits down at a console of their own. */
+async function colleague(name) {
+  await person.open('operators');
+  await person.button('Create an operator').click();
+  await page.getByLabel('Name (required)').fill(name);
+  await page.getByLabel('Role').selectOption('operator');
+  await page.getByRole('dialog').getByRole('button', { name: 'Create the operator' }).click();
+  const made = await Person.sit(browser, origin);
+  await made.signIn(await page.locator('.secret').innerText());
+  await person.button('Done').click();
+  return made;
+}
+
+/** Opens the only call that waits. */
+async function lookAtCall(at, args) {
+  await at.open('approvals');
+  await at.page.getByRole('button', { name: 'bank/send' }).click();
+  const dialog = at.page.getByRole('dialog');
+  await dialog.getByRole('region', { name: 'Arguments' }).getByText(JSON.stringify(args)).waitFor();
+  return dialog;
+}
+
+async function approvedCall() {
+  await person.open('policy');
+  await person.button('Edit').click();
+  const rule = { id: 'pay', effect: 'approve', objects: { tools: ['bank/send'] }, ttl: '10m', reason: 'money leaves the house' };
+  await page.getByRole('textbox', { name: 'Policy' }).fill(JSON.stringify({ rules: [rule] }));
+  await person.button('Put into force').click();
+  await person.row('pay').waitFor();
+  olga = await colleague('olga');
+  paul = await colleague('paul');
+  const call = agent.call('bank__send', { to: 'ann' });
+  await person.open('overview');
+  await page.locator('.stat', { hasText: 'Waiting approvals' }).locator('.value', { hasText: '1' }).waitFor();
+  // Four eyes: the agent has a key of olga, so she cannot approve its call.
+  const own = await lookAtCall(olga, { to: 'ann' });
+  await own.getByText('money leaves the house').waitFor();
+  await olga.judge('a call that waits');
+  await own.getByRole('button', { name: 'Approve' }).click();
+  await own.getByText('another person than the one who made the call').waitFor();
+  const dialog = await lookAtCall(paul, { to: 'ann' });
+  await dialog.getByRole('button', { name: 'Approve' }).click();
+  await paul.page.getByText('The call is approved.').waitFor();
+  const { result } = await call;
+  assert.deepEqual([result.isError ?? false, result.content[0].text], [false, 'sent ann']);
+  await paul.open('approvals?state=used');
+  await paul.row('bank/send').getByText('used').waitFor();
+  ok('a call that another person approved');
+}
+
+async function deniedCall() {
+  const call = agent.call('bank__send', { to: 'mallory' });
+  const dialog = await lookAtCall(paul, { to: 'mallory' });
+  await dialog.getByLabel('Reason').fill('not to this one');
+  await dialog.getByRole('button', { name: 'Deny' }).click();
+  await paul.page.getByText('The call is denied.').waitFor();
+  const { result } = await call;
+  assert.ok(result.isError && result.content[0].text.includes('not to this one'), JSON.stringify(result));
+  ok('a call that a person denied');
+}
+
+/** The bank changes the tool while the call waits. */
+async function changedTool() {
+  const call = agent.call('bank__send', { to: 'zoe' });
+  const dialog = await lookAtCall(paul, { to: 'zoe' });
+  await dialog.getByText('This call will not be executed.').waitFor();
+  await paul.judge('a call whose tool changed');
+  await dialog.getByRole('button', { name: 'Approve' }).click();
+  const { result } = await call;
+  assert.ok(result.isError && result.content[0].text.includes('definition of the tool changed'), JSON.stringify(result));
+  await paul.open('approvals?state=expired');
+  await paul.row('bank/send').getByText('tool changed').waitFor();
+  await paul.page.getByRole('button', { name: 'bank/send' }).click();
+  await paul.page.getByRole('dialog').getByText('The call was not executed.').waitFor();
+  await paul.page.getByRole('link', { name: 'Show the pins of bank' }).click();
+  await paul.heading('bank').waitFor();
+  await paul.row('send').getByText('changed').waitFor();
+  await person.open('backends/default/bank');
+  await person.row('send').getByText('changed').waitFor();
+  await acceptPin();
+  olga.check();
+  paul.check();
+  await olga.leave();
+  await paul.leave();
+  ok('a call whose tool changed');
+}
+
 async function breakerHeld() {
   await person.open('backends/default/everything');
   await person.button('Hold the breaker open').click();
@@ -191,7 +327,8 @@ async function signedOut() {
 }
 
 try {
-  for (const part of [firstBackend, editBackend, tryTool, answerQuestion, watchProgress, policyInForce, keyShownOnce, breakerHeld, auditTrail, signedOut]) await part();
+  const parts = [firstBackend, editBackend, tryTool, answerQuestion, watchProgress, policyInForce, keyShownOnce, heldTool, approvedCall, deniedCall, changedTool, breakerHeld, auditTrail, signedOut];
+  for (const part of parts) await part();
   person.check();
 } catch (error) {
   console.error(error, await page.locator('body').innerText(), person.complaints);

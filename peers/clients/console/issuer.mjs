@@ -1,4 +1,4 @@
-// An operator signs in at an authorization server: `issuer.mjs ORIGIN ISSUER NAME`. Then a stranger sends the browser an answer of that
+// An operator signs in at an authorization server, and out again at both: `issuer.mjs ORIGIN ISSUER NAME`. Then a stranger sends the browser an answer of that
 // server which belongs to another login.
 import assert from 'node:assert/strict';
 
@@ -6,7 +6,8 @@ import { Person, launch, ok } from './browser.mjs';
 
 const [origin, issuer, name] = process.argv.slice(2);
 const browser = await launch();
-const person = await Person.sit(browser, origin, { alsoAt: [issuer] });
+// The pages of the server ask for a font.
+const person = await Person.sit(browser, origin, { alsoAt: [issuer, 'https://fonts.googleapis.com'] });
 const { page } = person;
 const answers = [];
 page.on('request', request => {
@@ -17,7 +18,13 @@ try {
   await page.goto(`${origin}/console/`);
   await page.getByRole('button', { name: `Sign in at ${new URL(issuer).host}` }).waitFor();
   await person.judge('login with an issuer');
-  await page.getByRole('button', { name: `Sign in at ${new URL(issuer).host}` }).click();
+  const signIn = () => page.getByRole('button', { name: `Sign in at ${new URL(issuer).host}` }).click();
+  const asWho = page.getByPlaceholder('Enter any login');
+  await signIn();
+  await asWho.fill('ann');
+  await page.getByPlaceholder('and password').fill('any');
+  await page.getByRole('button', { name: 'Sign-in' }).click();
+  await page.getByRole('button', { name: 'Continue' }).click();
   await person.heading('Overview').waitFor();
   await page.getByText(name, { exact: true }).waitFor();
   await page.getByText('auditor', { exact: true }).waitFor();
@@ -28,9 +35,22 @@ try {
   assert.deepEqual(cookies.filter(cookie => cookie.name.includes('begun')), []);
   const login = cookies.find(cookie => cookie.name === 'mcp-broker');
   assert.ok(login.httpOnly && login.sameSite === 'Strict' && !login.value.includes('.'), 'the token is sealed');
+  const copy = { cookie: `${login.name}=${login.value}`, 'mcp-broker-console': '1' };
+  const who = async () => (await fetch(`${origin}/admin/v1/operator`, { headers: copy })).status;
+  assert.equal(await who(), 200);
   await person.button('Sign out').click();
+  await page.getByRole('button', { name: 'Yes, sign me out' }).waitFor();
+  const asked = new URL(page.url()).searchParams;
+  assert.deepEqual([asked.get('client_id'), asked.get('post_logout_redirect_uri')], ['login', `${origin}/console/`]);
+  assert.match(asked.get('id_token_hint'), /^[\w-]+\.[\w-]+\.[\w-]+$/);
+  assert.equal(await who(), 401, 'the broker ended the login already');
+  await page.getByRole('button', { name: 'Yes, sign me out' }).click();
   await page.getByLabel('Operator token').waitFor();
-  ok('signed out again');
+  assert.equal(new URL(page.url()).origin, origin, 'the issuer led back to the console');
+  ok('signed out at the broker');
+  await signIn();
+  await asWho.waitFor();
+  ok('signed out at the issuer');
 
   for (const answer of [answers[0], `${origin}/console/callback?code=x&state=y`, `${origin}/console/callback`]) {
     await page.goto(answer);

@@ -8,11 +8,15 @@ import { Person, launch, ok } from './browser.mjs';
 const [origin, token, images] = process.argv.slice(2);
 const VIEWS = [
   'overview', 'backends', 'backends/default/everything', 'backends/acme/crm', 'backends/default/everything?edit=1', 'backends/+',
-  'catalog/default?item=everything%2Fget-structured-content', 'try/default/everything__echo', 'policy/default', 'connections', 'approvals', 'sessions', 'tasks',
+  'catalog/default?item=everything%2Fget-structured-content', 'toolsets', 'toolsets/default/research', 'toolsets/default/research?edit=1',
+  'toolsets/+', 'try/default/everything__echo', 'policy/default', 'connections', 'approvals', 'sessions', 'tasks',
   'activity', 'audit', 'keys', 'operators', 'setup',
 ];
 /** Views of the documentation, with the name of the picture. */
 const PICTURES = { overview: 'console-overview', 'catalog/default?item=everything%2Fget-structured-content': 'console-catalog' };
+
+/** Compressed bytes of the first view. */
+const FIRST_BYTES_MAX = 150 * 1024;
 
 const browser = await launch();
 
@@ -76,6 +80,23 @@ async function byKeyboard() {
   ok('the keyboard alone');
 }
 
+/** What a browser that knows nothing loads until the overview is there. */
+async function firstView() {
+  const person = await Person.sit(browser, origin);
+  await person.signIn(token);
+  await person.page.getByText('Backends ready').waitFor();
+  const loaded = await person.page.evaluate(() => {
+    const entries = [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')];
+    return entries.filter(entry => new URL(entry.name).pathname.includes('/console/')).map(entry => [entry.name, entry.encodedBodySize]);
+  });
+  const bytes = loaded.reduce((sum, [, size]) => sum + size, 0);
+  console.error(`the first view takes ${bytes} bytes in ${loaded.length} files`);
+  assert.ok(bytes > 10_000 && bytes <= FIRST_BYTES_MAX, JSON.stringify(loaded));
+  person.check();
+  await person.leave();
+  ok('the size of the first view');
+}
+
 /** Back and reload return to what was shown. */
 async function byAddress() {
   const person = await Person.sit(browser, origin);
@@ -107,6 +128,7 @@ try {
   await everyView({ width: 375, height: 740 }, 'narrow');
   await byKeyboard();
   await byAddress();
+  await firstView();
 } catch (error) {
   console.error(error);
   process.exitCode = 1;

@@ -5,8 +5,8 @@ import assert from 'node:assert/strict';
 import { Person, launch, ok } from './browser.mjs';
 
 const [origin, adminToken, viewerToken] = process.argv.slice(2);
-const VIEWS = ['overview', 'backends', 'backends/default/b', 'catalog', 'policy', 'connections', 'sessions', 'tasks', 'activity', 'keys', 'setup'];
-const CHANGES = ['Add a backend', 'Edit', 'Remove', 'Test the connection', 'Hold the breaker open', 'Try it', 'Write a policy', 'Make a link', 'Create a key', 'Export', 'End', 'Revoke'];
+const VIEWS = ['overview', 'backends', 'backends/default/b', 'catalog', 'toolsets', 'toolsets/default/research', 'policy', 'connections', 'sessions', 'tasks', 'activity', 'keys', 'setup'];
+const CHANGES = ['Add a backend', 'Edit', 'Remove', 'Test the connection', 'Hold the breaker open', 'Try it', 'Write a policy', 'Make a link', 'Create a key', 'Export', 'End', 'Revoke', 'Add a toolset', 'Show the lists'];
 
 const browser = await launch();
 const admin = await Person.sit(browser, origin);

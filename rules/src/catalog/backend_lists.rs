@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     exposed_names, exposure,
-    pins::{EntryPin, IgnoredMembers, PinDefinition},
+    pins::{EntryPin, Fingerprint, IgnoredMembers, PinDefinition},
 };
 
 /// The four lists of a server.
@@ -114,6 +114,10 @@ pub struct CatalogEntry {
 }
 
 impl CatalogEntry {
+    pub(super) fn identity(&self) -> ToolIdentity {
+        ToolIdentity { definition: self.definition, pin: self.pin.fingerprint }
+    }
+
     /// Returns the `inputSchema` of a tool, as its backend wrote it.
     pub fn input_schema(&self) -> Option<Bytes> {
         let document = Document::parse(
@@ -148,6 +152,14 @@ impl CatalogEntry {
 
 /// SHA-256 of an entry as its backend lists it.
 pub type DefinitionDigest = [u8; 32];
+
+/// What tells whether a tool is the one that a person looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToolIdentity {
+    pub definition: DefinitionDigest,
+    /// Hash of the tool's pin. `None`: the tool is not pinned.
+    pub pin: Option<Fingerprint>,
+}
 
 /// An entry of a backend's list that was left out, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -37,6 +37,12 @@ impl BackendLists {
         };
     }
 
+    /// Returns the number of entries that are kept from clients.
+    pub fn held_count(&self) -> usize {
+        let entries = ListKind::ALL.into_iter().flat_map(|kind| self.entries(kind));
+        entries.filter(|entry| entry.pin.is_held).count()
+    }
+
     /// Returns the entries of a list that clients may see.
     pub fn listed(&self, kind: ListKind) -> impl Iterator<Item = &CatalogEntry> {
         self.entries(kind).iter().filter(|entry| !entry.pin.is_held)

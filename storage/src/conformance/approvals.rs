@@ -105,6 +105,36 @@ pub async fn an_approval_is_used_once_and_by_the_same_call_again(
     Ok(())
 }
 
+pub async fn an_approval_whose_tool_changed_is_not_used(store: &dyn DurableStore) -> Outcome {
+    open(store, &record("a", 1)).await?;
+    assert!(!store.void_approval(&id("a")).await?, "not approved yet");
+    store.apply(AdminChange::DecideApproval(&decision("a", true)), None).await?;
+    assert!(store.void_approval(&id("a")).await?);
+    assert!(!store.use_approval(&id("a"), "x").await?);
+    let found = store.approval(&id("a")).await?.expect("an approval");
+    assert_eq!((found.state, found.is_void), (ApprovalState::Expired, true));
+    assert_eq!(found.record.arguments, record("a", 1).arguments, "the approver sees them");
+    open(store, &ApprovalRecord { ttl: Duration::ZERO, ..record("b", 2) }).await?;
+    assert!(!store.approval(&id("b")).await?.expect("an approval").is_void);
+    Ok(())
+}
+
+pub async fn pending_approvals_are_counted_by_tenant(store: &dyn DurableStore) -> Outcome {
+    let of = |name: &str, of: &str, arguments| {
+        let binding = ApprovalBinding { tenant: tenant(of), ..record(name, arguments).binding };
+        ApprovalRecord { binding, ..record(name, arguments) }
+    };
+    for asked in [of("a", "acme", 1), of("b", "acme", 2), of("c", "acme", 3), of("d", "zoo", 1)] {
+        open(store, &asked).await?;
+    }
+    open(store, &ApprovalRecord { ttl: Duration::ZERO, ..of("e", "zoo", 2) }).await?;
+    store.apply(AdminChange::DecideApproval(&decision("a", true)), None).await?;
+    let mut counts = store.pending_approvals().await?;
+    counts.sort_unstable();
+    assert_eq!(counts, [(tenant("acme"), 2), (tenant("zoo"), 1)]);
+    Ok(())
+}
+
 pub async fn a_denied_approval_is_not_used_and_the_next_call_asks_again(
     store: &dyn DurableStore,
 ) -> Outcome {
@@ -141,7 +171,8 @@ pub async fn a_window_lets_other_arguments_pass_for_its_time(store: &dyn Durable
     }
     for binding in [
         ApprovalBinding { tool: "other".to_owned(), ..record("d", 1).binding },
-        ApprovalBinding { definition: [9; 32], ..record("d", 1).binding },
+        ApprovalBinding { pin: None, ..record("d", 1).binding },
+        ApprovalBinding { pin: None, definition: [9; 32], ..record("d", 1).binding },
         ApprovalBinding { principal: PrincipalId::new("bob"), ..record("d", 1).binding },
         ApprovalBinding { tenant: tenant("zoo"), ..record("d", 1).binding },
     ] {
@@ -303,6 +334,7 @@ fn record(name: &str, arguments: u8) -> ApprovalRecord {
             backend: backend("one"),
             tool: "send\0money".to_owned(),
             definition: [7; 32],
+            pin: Some("v1:ab".to_owned()),
             arguments_hash: [arguments; 32],
         },
         arguments: vec![arguments, 0, 255],

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use protocol::ids::PrincipalId;
 use records::{
     AdminChange, BackendRecord, GrantKey, GrantRecord, GrantState, SecretKey, SecretKind,
+    WeakGrants,
 };
 
 use super::{LONG, Outcome, backend, config::tenant_record, tenant};
@@ -77,6 +78,28 @@ pub async fn the_first_connected_grant_is_found_and_grants_are_counted(
     }
     assert_eq!(store.first_grant(&acme, &one).await?, None);
     assert_eq!(store.grant_counts().await?, [(GrantState::Reconnect, 2)]);
+    Ok(())
+}
+
+pub async fn weak_grants_are_counted_by_tenant(store: &dyn DurableStore) -> Outcome {
+    let of =
+        |name: &str, state, expires_at_us| GrantRecord { state, expires_at_us, ..record(name, 1) };
+    let zoo = |mut grant: GrantRecord| {
+        grant.key.tenant = tenant("zoo");
+        grant
+    };
+    for grant in [
+        of("ann", GrantState::Reconnect, Some(1)),
+        of("bob", GrantState::Connected, Some(1)),
+        of("cat", GrantState::Connected, Some(1)),
+        of("dan", GrantState::Connected, Some(i64::MAX)),
+        of("eve", GrantState::Connected, None),
+        zoo(of("ann", GrantState::Connected, None)),
+    ] {
+        store.put_grant(&grant, None).await?;
+    }
+    let weak = WeakGrants { reconnect: 1, ended: 2 };
+    assert_eq!(store.weak_grants().await?, [(tenant("acme"), weak)]);
     Ok(())
 }
 

@@ -82,6 +82,8 @@ macro_rules! durable_conformance {
                 one_of_many_decisions_counts
                 a_decision_and_what_is_told_of_it_are_one
                 an_approval_is_used_once_and_by_the_same_call_again
+                an_approval_whose_tool_changed_is_not_used
+                pending_approvals_are_counted_by_tenant
                 a_denied_approval_is_not_used_and_the_next_call_asks_again
                 an_approval_expires_pending_and_approved
                 a_window_lets_other_arguments_pass_for_its_time
@@ -104,6 +106,7 @@ macro_rules! durable_conformance {
                 a_grant_is_written_over_the_expected_version_only
                 one_of_many_gets_the_lease_of_a_grant
                 the_first_connected_grant_is_found_and_grants_are_counted
+                weak_grants_are_counted_by_tenant
                 grants_end_with_their_backend_and_their_tenant
                 a_secret_is_taken_once_and_expires
                 the_first_added_secret_stays_until_it_expires

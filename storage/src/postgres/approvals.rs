@@ -20,7 +20,7 @@ macro_rules! approvals {
     ($rest:literal) => {
         concat!(
             "SELECT approval, tenant, principal, backend, tool, definition, arguments_hash, arguments, terms, ttl_us, state, decided_by,
-                 decision_reason, decided_at_us, window_until_us, created_at_us, expires_at_us, expires_at_us - now_us() AS left_us
+                 decision_reason, decided_at_us, used_by, window_until_us, created_at_us, expires_at_us, expires_at_us - now_us() AS left_us
              FROM approvals ",
             $rest
         )
@@ -53,7 +53,7 @@ impl ApprovalStore for PostgresStore {
             .bind(binding.principal.as_str())
             .bind(binding.backend.as_str())
             .bind(binding.tool.as_bytes())
-            .bind(binding.definition.as_slice())
+            .bind(binding.definition_column())
             .bind(binding.arguments_hash.as_slice())
             .bind(record.arguments.as_slice())
             .bind(key.to_vec())
@@ -97,6 +97,17 @@ impl ApprovalStore for PostgresStore {
         Ok(!self.rows_of(&self.write_pool, take).await?.is_empty())
     }
 
+    async fn void_approval(&self, id: &ApprovalId) -> Result<bool, StoreError> {
+        let end = |_| {
+            sqlx::query(
+                "UPDATE approvals SET state = 'expired', used_by = 'nobody: the tool changed', changed_at_us = now_us()
+                 WHERE approval = $1 AND state = 'approved' RETURNING 1",
+            )
+            .bind(id.as_str())
+        };
+        Ok(!self.rows_of(&self.write_pool, end).await?.is_empty())
+    }
+
     async fn settled_approvals(&self, ids: &[ApprovalId]) -> Result<Vec<ApprovalId>, StoreError> {
         let ids: Vec<String> = ids.iter().map(|id| id.as_str().to_owned()).collect();
         // A removed approval is settled too.
@@ -131,6 +142,17 @@ impl ApprovalStore for PostgresStore {
             .bind(i64::from(limit))
         };
         Ok(self.stored_approvals(&self.rows(select).await?))
+    }
+
+    async fn pending_approvals(&self) -> Result<Vec<(TenantId, u64)>, StoreError> {
+        let select = |_| {
+            sqlx::query(
+                "SELECT tenant, count(*) AS approvals FROM approvals
+                 WHERE state = 'pending' AND expires_at_us > now_us() GROUP BY tenant",
+            )
+        };
+        let rows = self.rows(select).await?;
+        rows.iter().map(|row| Ok((rows::tenant(row)?, count(row, "approvals")?))).collect()
     }
 
     async fn approval_counts(&self) -> Result<Vec<(ApprovalState, u64)>, StoreError> {
@@ -189,6 +211,12 @@ fn stored(row: &PgRow) -> Result<StoredApproval, StoreError> {
     let is_open = matches!(state, ApprovalState::Pending | ApprovalState::Approved);
     let left = Duration::from_micros(u64::try_from(get::<i64>(row, "left_us")?).unwrap_or(0));
     let ttl = u64::try_from(get::<i64>(row, "ttl_us")?).unwrap_or(0);
+    let (definition, pin) =
+        ApprovalBinding::read_definition(get(row, "definition")?).ok_or_else(|| {
+            StoreError::Corrupt {
+                detail: "the definition of an approval cannot be read".to_owned(),
+            }
+        })?;
     Ok(StoredApproval {
         record: ApprovalRecord {
             id: ApprovalId::new(get::<&str>(row, "approval")?),
@@ -197,7 +225,8 @@ fn stored(row: &PgRow) -> Result<StoredApproval, StoreError> {
                 principal: PrincipalId::new(get::<&str>(row, "principal")?),
                 backend: rows::backend(get(row, "backend")?)?,
                 tool: rows::text(get(row, "tool")?)?,
-                definition: digest(row, "definition")?,
+                definition,
+                pin,
                 arguments_hash: digest(row, "arguments_hash")?,
             },
             arguments: get(row, "arguments")?,
@@ -208,6 +237,7 @@ fn stored(row: &PgRow) -> Result<StoredApproval, StoreError> {
         decided_by: get(row, "decided_by")?,
         decision_reason: get(row, "decision_reason")?,
         decided_at_us: get(row, "decided_at_us")?,
+        is_void: state == ApprovalState::Expired && get::<Option<&str>>(row, "used_by")?.is_some(),
         window_until_us: get(row, "window_until_us")?,
         created_at_us: get(row, "created_at_us")?,
         expires_at_us: get(row, "expires_at_us")?,

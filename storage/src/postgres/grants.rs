@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant};
+use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant, WeakGrants};
 use sqlx::postgres::PgRow;
 
 use super::{
@@ -137,6 +137,21 @@ impl GrantStore for PostgresStore {
             Some((GrantState::of_name(get(row, "state").ok()?)?, count(row, "grants").ok()?))
         };
         Ok(rows.iter().filter_map(read).collect())
+    }
+
+    async fn weak_grants(&self) -> Result<Vec<(TenantId, WeakGrants)>, StoreError> {
+        let select = |_| {
+            sqlx::query(
+                "SELECT tenant, count(*) FILTER (WHERE state = 'reconnect') AS reconnect, count(*) FILTER (WHERE state = 'connected') AS ended
+                 FROM upstream_grants WHERE state = 'reconnect' OR (state = 'connected' AND expires_at_us <= now_us()) GROUP BY tenant",
+            )
+        };
+        let read = |row: &PgRow| {
+            let weak =
+                WeakGrants { reconnect: count(row, "reconnect")?, ended: count(row, "ended")? };
+            Ok((rows::tenant(row)?, weak))
+        };
+        self.rows(select).await?.iter().map(read).collect()
     }
 
     async fn put_secret(

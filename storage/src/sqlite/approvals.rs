@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{ApprovalStore, StoreError};
 
-const COLUMNS: &str = "SELECT approval, tenant, principal, backend, tool, definition, arguments_hash, arguments, terms, ttl_us, state, decided_by, decision_reason, decided_at_us, window_until_us, created_at_us, expires_at_us FROM approvals";
+const COLUMNS: &str = "SELECT approval, tenant, principal, backend, tool, definition, arguments_hash, arguments, terms, ttl_us, state, decided_by, decision_reason, decided_at_us, used_by, window_until_us, created_at_us, expires_at_us FROM approvals";
 
 /// Returns the statement of a decision.
 pub(super) fn decide(decision: &ApprovalDecision) -> Query<'_, Sqlite, SqliteArguments> {
@@ -93,6 +93,21 @@ impl ApprovalStore for SqliteStore {
         .await
     }
 
+    async fn void_approval(&self, id: &ApprovalId) -> Result<bool, StoreError> {
+        with_deadline("ending an approval", async {
+            let mut writing = self.begin().await?;
+            let ended = sqlx::query(
+                "UPDATE approvals SET state = 'expired', used_by = 'nobody: the tool changed', changed_at_us = ?1 WHERE approval = ?2 AND state = 'approved'",
+            )
+            .bind(now_us())
+            .bind(id.as_str());
+            let ended = ended.execute(writing.connection()).await.map_err(map_error)?;
+            writing.commit().await?;
+            Ok(ended.rows_affected() > 0)
+        })
+        .await
+    }
+
     async fn settled_approvals(&self, ids: &[ApprovalId]) -> Result<Vec<ApprovalId>, StoreError> {
         with_deadline("looking at approvals", async {
             let ids: Vec<&str> = ids.iter().map(ApprovalId::as_str).collect();
@@ -134,6 +149,24 @@ impl ApprovalStore for SqliteStore {
                 .await
                 .map_err(map_error)?;
             Ok(self.readable(&rows, name, stored))
+        })
+        .await
+    }
+
+    async fn pending_approvals(&self) -> Result<Vec<(TenantId, u64)>, StoreError> {
+        with_deadline("counting pending approvals", async {
+            let rows = sqlx::query(
+                "SELECT tenant, count(*) FROM approvals WHERE state = 'pending' AND expires_at_us > ? GROUP BY tenant",
+            )
+            .bind(now_us())
+            .fetch_all(&self.readers)
+            .await
+            .map_err(map_error)?;
+            let read = |row: &SqliteRow| -> Option<(TenantId, u64)> {
+                let tenant = TenantId::parse(row.try_get(0).ok()?).ok()?;
+                Some((tenant, u64::try_from(row.try_get::<i64, _>(1).ok()?).ok()?))
+            };
+            Ok(rows.iter().filter_map(read).collect())
         })
         .await
     }
@@ -267,7 +300,7 @@ async fn open(
     .bind(binding.principal.as_str())
     .bind(binding.backend.as_str())
     .bind(binding.tool.as_str())
-    .bind(binding.definition.as_slice())
+    .bind(binding.definition_column())
     .bind(binding.arguments_hash.as_slice())
     .bind(record.arguments.as_slice())
     .bind(key.as_slice())
@@ -297,6 +330,8 @@ fn stored(row: &SqliteRow) -> Result<StoredApproval, UnreadableColumn> {
     let state = ApprovalState::of_name(get(row, "state")?).ok_or(UnreadableColumn("state"))?;
     let is_open = matches!(state, ApprovalState::Pending | ApprovalState::Approved);
     let ttl: i64 = get(row, "ttl_us")?;
+    let (definition, pin) = ApprovalBinding::read_definition(get(row, "definition")?)
+        .ok_or(UnreadableColumn("definition"))?;
     Ok(StoredApproval {
         record: ApprovalRecord {
             id: ApprovalId::new(get::<&str>(row, "approval")?),
@@ -307,7 +342,8 @@ fn stored(row: &SqliteRow) -> Result<StoredApproval, UnreadableColumn> {
                 backend: BackendId::parse(get(row, "backend")?)
                     .map_err(|_| UnreadableColumn("backend"))?,
                 tool: get(row, "tool")?,
-                definition: digest(row, "definition")?,
+                definition,
+                pin,
                 arguments_hash: digest(row, "arguments_hash")?,
             },
             arguments: get(row, "arguments")?,
@@ -318,6 +354,7 @@ fn stored(row: &SqliteRow) -> Result<StoredApproval, UnreadableColumn> {
         decided_by: get(row, "decided_by")?,
         decision_reason: get(row, "decision_reason")?,
         decided_at_us: get(row, "decided_at_us")?,
+        is_void: state == ApprovalState::Expired && get::<Option<&str>>(row, "used_by")?.is_some(),
         window_until_us: get(row, "window_until_us")?,
         created_at_us: get(row, "created_at_us")?,
         expires_at_us,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant};
+use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant, WeakGrants};
 use sqlx::{Row, sqlite::SqliteRow};
 
 use super::{
@@ -140,6 +140,26 @@ impl GrantStore for SqliteStore {
             let read = |row: &SqliteRow| -> Option<(GrantState, u64)> {
                 let state = GrantState::of_name(row.try_get(0).ok()?)?;
                 Some((state, u64::try_from(row.try_get::<i64, _>(1).ok()?).ok()?))
+            };
+            Ok(rows.iter().filter_map(read).collect())
+        })
+        .await
+    }
+
+    async fn weak_grants(&self) -> Result<Vec<(TenantId, WeakGrants)>, StoreError> {
+        with_deadline("counting weak grants", async {
+            let rows = sqlx::query(
+                "SELECT tenant, sum(state = 'reconnect'), sum(state = 'connected') FROM upstream_grants
+                 WHERE state = 'reconnect' OR (state = 'connected' AND expires_at_us <= ?) GROUP BY tenant",
+            )
+            .bind(now_us())
+            .fetch_all(&self.readers)
+            .await
+            .map_err(map_error)?;
+            let read = |row: &SqliteRow| -> Option<(TenantId, WeakGrants)> {
+                let count = |at: usize| u64::try_from(row.try_get::<i64, _>(at).ok()?).ok();
+                let weak = WeakGrants { reconnect: count(1)?, ended: count(2)? };
+                Some((TenantId::parse(row.try_get(0).ok()?).ok()?, weak))
             };
             Ok(rows.iter().filter_map(read).collect())
         })

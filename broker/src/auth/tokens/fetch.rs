@@ -55,7 +55,7 @@ impl KeyFetcher {
     }
 
     /// Returns the client for addresses that the operator configured.
-    pub(super) fn trusting(&self) -> HttpClient {
+    pub fn trusting(&self) -> HttpClient {
         self.unrestricted.clone()
     }
 
@@ -116,7 +116,7 @@ impl KeyFetcher {
     }
 
     /// Returns the client for a URL that the metadata of the issuer names.
-    pub(in crate::auth) fn client_for(&self, issuer: &IssuerConfig, url: &Uri) -> &HttpClient {
+    pub fn client_for(&self, issuer: &IssuerConfig, url: &Uri) -> &HttpClient {
         let is_there = parse_http_url(&issuer.issuer)
             .is_ok_and(|own| own.authority() == url.authority() && own.scheme() == url.scheme());
         if is_there { self.client_of(issuer) } else { &self.egress_checked }

@@ -36,15 +36,11 @@ impl IssuerMetadata {
     }
 
     /// Returns whether the issuer identifies itself in its answers to browsers (RFC 9207).
-    pub(in crate::auth) fn sends_issuer(&self) -> bool {
+    fn sends_issuer(&self) -> bool {
         self.members.get("authorization_response_iss_parameter_supported") == Some(&json!(true))
     }
 
-    /// Like [`Self::new`], for an issuer that the broker does not stand in front of.
-    pub(in crate::auth) fn read(
-        members: Map<String, Value>,
-        issuer: &str,
-    ) -> Result<Self, MetadataFault> {
+    fn read(members: Map<String, Value>, issuer: &str) -> Result<Self, MetadataFault> {
         let is_local = parse_http_url(issuer).is_ok_and(|uri| is_loopback(&uri));
         let endpoint = |name: &'static str| {
             let text = members.get(name).and_then(Value::as_str).unwrap_or_default();

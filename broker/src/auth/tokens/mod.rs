@@ -20,8 +20,7 @@ mod jwt;
 mod key_set;
 pub(super) mod metadata;
 mod operator;
-pub(super) mod operator_login;
-mod sign_in;
+pub(super) mod sign_in;
 #[cfg(test)]
 mod tests;
 mod token_checks;
@@ -36,7 +35,6 @@ use rules::{
 };
 
 use tokio::sync::Semaphore;
-use transport::HttpClient;
 
 use self::{
     error::TokenError,
@@ -175,9 +173,9 @@ impl TokenVerifier {
         Some(IssuerState { keys: issuer.key_count(), fault: fault.map(ToString::to_string) })
     }
 
-    /// Returns the client that reaches the issuers of the configuration file.
-    pub fn http_client(&self) -> HttpClient {
-        self.fetcher.trusting()
+    /// Returns the clients that reach the issuers.
+    pub fn clients(&self) -> KeyFetcher {
+        self.fetcher.clone()
     }
 
     /// Returns whether tokens of any issuer are accepted.

@@ -1,4 +1,5 @@
-//! People who sign in at the connect page with an issuer (`auth.issuers[].sign_in`).
+//! The issuers at which people sign in: at the connect page (`auth.issuers[].sign_in`), and at the
+//! console (`auth.issuers[].admin.login`). What an ID token proves of a person at the connect page.
 //!
 //! Invariant: a person who signs in is the principal that the access tokens of the same issuer have.
 
@@ -12,7 +13,19 @@ use super::{
     issuer::TokenIssuer,
     jwt::{Claims, Jwt},
 };
-use crate::{auth::verified_token::VerifiedToken, config::IssuerConfig};
+use crate::{
+    auth::verified_token::VerifiedToken,
+    config::{IssuerConfig, LoginClient},
+};
+
+/// An issuer at which operators log in to the console.
+#[derive(Debug, Clone)]
+pub struct OperatorLoginIssuer {
+    pub config: Arc<IssuerConfig>,
+    pub client: LoginClient,
+    /// Audience of the token that a login asks for.
+    pub audience: String,
+}
 
 impl TokenVerifier {
     /// Returns the issuers at which people can sign in, by name.
@@ -21,6 +34,20 @@ impl TokenVerifier {
         let mut found: Vec<_> = issuers.values().map(|issuer| issuer.shared_config()).collect();
         found.retain(|issuer| issuer.sign_in.is_some());
         found.sort_by(|one, other| one.issuer.cmp(&other.issuer));
+        found
+    }
+
+    /// Returns the issuers at which operators can log in, by name.
+    pub fn operator_login_issuers(&self) -> Vec<OperatorLoginIssuer> {
+        let issuers = self.issuers.load();
+        let login = |issuer: &Arc<TokenIssuer>| {
+            let config = issuer.shared_config();
+            let mapping = config.operators.as_ref()?;
+            let (client, audience) = (mapping.login.clone()?, mapping.audience(issuer.resource()));
+            Some(OperatorLoginIssuer { config, client, audience })
+        };
+        let mut found: Vec<_> = issuers.values().filter_map(login).collect();
+        found.sort_by(|one, other| one.config.issuer.cmp(&other.config.issuer));
         found
     }
 

@@ -107,10 +107,11 @@ impl Access {
         let shown = headers.get(header::AUTHORIZATION).map(bearer);
         if shown.is_none()
             && let Some(host) = requested_host(uri, headers)
-            && let Some(token) =
-                login_cookie::token(headers, &host, &control.broker.shared.durable.seal)?
+            && let Some(login) =
+                login_cookie::login(headers, &host, &control.broker.shared.durable.seal)?
+            && !control.is_login_ended(&login.id).await
         {
-            let admitted = self.authenticate(control, Some(Some(&token))).await;
+            let admitted = self.authenticate(control, Some(Some(&login.token))).await;
             // The token was valid at the login, so its end is not a failed sign-in.
             return admitted.map(Some).map_err(|denied| AccessDenied { failure: None, ..denied });
         }

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     health::Health,
     input::{PathId, QueryParams},
-    page::Page,
+    page::{OfTenant, Page, page_of},
     permissions::SignedIn,
     problem::Problem,
 };
@@ -21,47 +21,13 @@ use crate::{
     views::{NodeView, SessionView, SubscriptionView, TaskShown, TaskView},
 };
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(super) struct SessionList {
-    pub sessions: Vec<SessionView>,
-    /// Value of `after` for the next page; absent on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<String>,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(super) struct TaskList {
-    pub tasks: Vec<TaskView>,
-    /// Value of `after` for the next page; absent on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<String>,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(super) struct SubscriptionList {
-    pub subscriptions: Vec<SubscriptionView>,
-    /// Value of `after` for the next page; absent on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<String>,
-}
+page_of!(SessionList { sessions: SessionView });
+page_of!(TaskList { tasks: TaskView });
+page_of!(SubscriptionList { subscriptions: SubscriptionView });
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct NodeList {
     pub nodes: Vec<NodeView>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct OfTenant {
-    /// Only this tenant.
-    #[param(value_type = Option<String>)]
-    tenant: Option<TenantId>,
-    /// Maximum number of entries on a page; absent: all entries.
-    #[param(minimum = 1, maximum = 1000)]
-    limit: Option<u32>,
-    /// `next` of the page before.
-    after: Option<String>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -89,13 +55,11 @@ pub(super) async fn sessions(
     signed_in: SignedIn,
     QueryParams(of): QueryParams<OfTenant>,
 ) -> Result<impl IntoResponse, Problem> {
-    signed_in.check_filter(&control, of.tenant.as_ref())?;
-    let page = Page::new(of.limit, of.after)?;
+    let page = of.page(&signed_in, &control)?;
     let place = |view: &SessionView| format!("{}/{}", view.created_at, view.id);
-    let mut sessions = control.sessions(of.tenant.as_ref()).await?;
-    sessions.retain(|view| signed_in.0.covers_tenant(&view.tenant));
-    let (sessions, next) = page.of(sessions, place);
-    Ok(axum::Json(SessionList { sessions, next }))
+    let sessions = control.sessions(of.tenant.as_ref()).await?;
+    let seen = signed_in.seen_of(sessions, |view| &view.tenant);
+    Ok(axum::Json(SessionList::from(page.sorted(seen, place))))
 }
 
 /// Shows one session.
@@ -145,12 +109,10 @@ pub(super) async fn tasks(
         .map(|status| TaskStatus::parse(status).ok_or_else(|| wrong(status)))
         .transpose()?;
     let page = Page::new(filter.limit, filter.after)?;
-    let mut tasks = control.tasks(filter.tenant.as_ref(), status).await?;
-    tasks.retain(|view| signed_in.0.covers_tenant(&view.tenant));
+    let tasks = control.tasks(filter.tenant.as_ref(), status).await?;
+    let seen = signed_in.seen_of(tasks, |view| &view.tenant);
     let place = |view: &TaskView| format!("{}/{}", view.created_at, view.id);
-    tasks.sort_by_cached_key(place);
-    let (tasks, next) = page.of(tasks, place);
-    Ok(axum::Json(TaskList { tasks, next }))
+    Ok(axum::Json(TaskList::from(page.sorted(seen, place))))
 }
 
 /// Shows one task with its history.
@@ -197,15 +159,12 @@ pub(super) async fn subscriptions(
     signed_in: SignedIn,
     QueryParams(of): QueryParams<OfTenant>,
 ) -> Result<impl IntoResponse, Problem> {
-    signed_in.check_filter(&control, of.tenant.as_ref())?;
-    let page = Page::new(of.limit, of.after)?;
+    let page = of.page(&signed_in, &control)?;
     // A slash is invalid in both names.
     let place = |view: &SubscriptionView| format!("{}/{}/{}", view.tenant, view.backend, view.uri);
-    let mut subscriptions = control.subscriptions(of.tenant.as_ref()).await?;
-    subscriptions.retain(|view| signed_in.0.covers_tenant(&view.tenant));
-    subscriptions.sort_by_cached_key(place);
-    let (subscriptions, next) = page.of(subscriptions, place);
-    Ok(axum::Json(SubscriptionList { subscriptions, next }))
+    let subscriptions = control.subscriptions(of.tenant.as_ref()).await?;
+    let seen = signed_in.seen_of(subscriptions, |view| &view.tenant);
+    Ok(axum::Json(SubscriptionList::from(page.sorted(seen, place))))
 }
 
 /// Lists the replicas with a valid lease.

@@ -1,11 +1,12 @@
 //! The login of a browser at the console: the operator's token in a cookie, sealed with the root secret.
 //!
 //! Every replica opens it and verifies the token as one that was sent in `Authorization`. A revoked
-//! operator's login ends with the token. Invariants:
+//! operator's login ends with the token, and a login that its operator ended is stored as such.
+//! Invariants:
 //! - A request with the cookie counts only if a page of this origin sent it.
 //! - The cookie is sent over TLS only, or to a loopback name.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, uri::Authority};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -16,7 +17,10 @@ use rules::limits::{
 use serde::{Deserialize, Serialize};
 
 use super::{access::is_loopback_name, problem::Problem};
-use crate::auth::{SealKey, StartedLogin};
+use crate::{
+    auth::SealKey,
+    oauth::{BegunLogin, random_text},
+};
 
 /// Name over TLS. The prefix binds the cookie to this host and to TLS.
 const SECURE_NAME: &str = "__Host-mcp-broker";
@@ -35,10 +39,27 @@ const PLACE_BEGUN: &str = "console login at an issuer";
 
 /// A login as the cookie holds it, sealed.
 #[derive(Serialize, Deserialize)]
-struct ConsoleLogin {
-    token: String,
+pub(super) struct ConsoleLogin {
+    /// Name of the login, by which its end is stored.
+    pub(super) id: String,
+    pub(super) token: String,
     /// Seconds since 1970.
     until: u64,
+}
+
+impl ConsoleLogin {
+    pub(super) fn new(token: &str) -> Self {
+        Self {
+            id: random_text(),
+            token: token.to_owned(),
+            until: now() + CONSOLE_LOGIN_LIFE.as_secs(),
+        }
+    }
+
+    /// Returns the time for which the cookie would still be accepted.
+    pub(super) fn time_left(&self) -> Duration {
+        Duration::from_secs(self.until.saturating_sub(now()))
+    }
 }
 
 /// How a browser reaches the console.
@@ -68,10 +89,12 @@ impl BrowserChannel {
     }
 
     /// Returns the cookie of a new login. Refuses a token that is too long for a cookie.
-    pub(super) fn login(self, seal: &SealKey, token: &str) -> Result<HeaderValue, Problem> {
-        let login =
-            ConsoleLogin { token: token.to_owned(), until: now() + CONSOLE_LOGIN_LIFE.as_secs() };
-        let text = serde_json::to_vec(&login).expect("a login is a text and a number");
+    pub(super) fn login(
+        self,
+        seal: &SealKey,
+        login: &ConsoleLogin,
+    ) -> Result<HeaderValue, Problem> {
+        let text = serde_json::to_vec(login).expect("a login is plain texts and a number");
         let internal = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no login");
         let sealed = URL_SAFE_NO_PAD.encode(seal.seal(PLACE, &text).map_err(|_| internal())?);
         if sealed.len() > CONSOLE_COOKIE_BYTES_MAX {
@@ -85,7 +108,7 @@ impl BrowserChannel {
     pub(super) fn begun(
         self,
         seal: &SealKey,
-        started: &StartedLogin,
+        started: &BegunLogin,
     ) -> Result<HeaderValue, Problem> {
         let until = now() + CONNECT_REQUEST_LIFE.as_secs();
         let text = serde_json::to_vec(&(until, started)).expect("a started login is plain texts");
@@ -124,12 +147,12 @@ impl BrowserChannel {
     }
 }
 
-/// Returns the token of a request's login. Returns `None` without a valid one.
-pub(super) fn token(
+/// Returns the login of a request. Returns `None` without a valid one.
+pub(super) fn login(
     headers: &HeaderMap,
     host: &Authority,
     seal: &SealKey,
-) -> Result<Option<String>, Problem> {
+) -> Result<Option<ConsoleLogin>, Problem> {
     let plain = || cookie(headers, LOOPBACK_NAME).filter(|_| is_loopback_name(host.host()));
     let Some(sealed) = cookie(headers, SECURE_NAME).or_else(plain) else { return Ok(None) };
     let opened = URL_SAFE_NO_PAD.decode(sealed).ok();
@@ -137,7 +160,7 @@ pub(super) fn token(
     let login = opened.and_then(|text| serde_json::from_slice::<ConsoleLogin>(&text).ok());
     let Some(login) = login.filter(|login| login.until > now()) else { return Ok(None) };
     check_page_of_this_origin(headers, host)?;
-    Ok(Some(login.token))
+    Ok(Some(login))
 }
 
 /// Returns the login that has begun in this browser, and its channel.
@@ -145,7 +168,7 @@ pub(super) fn begun(
     headers: &HeaderMap,
     host: &Authority,
     seal: &SealKey,
-) -> Option<(BrowserChannel, StartedLogin)> {
+) -> Option<(BrowserChannel, BegunLogin)> {
     let plain = || {
         let sealed = cookie(headers, LOOPBACK_BEGUN).filter(|_| is_loopback_name(host.host()));
         sealed.map(|sealed| (BrowserChannel::Loopback, sealed))
@@ -153,7 +176,7 @@ pub(super) fn begun(
     let secure = cookie(headers, SECURE_BEGUN).map(|sealed| (BrowserChannel::Tls, sealed));
     let (channel, sealed) = secure.or_else(plain)?;
     let opened = seal.open(PLACE_BEGUN, &URL_SAFE_NO_PAD.decode(sealed).ok()?).ok()?;
-    let (until, started): (u64, StartedLogin) = serde_json::from_slice(&opened).ok()?;
+    let (until, started): (u64, BegunLogin) = serde_json::from_slice(&opened).ok()?;
     (until > now()).then_some((channel, started))
 }
 
@@ -214,14 +237,18 @@ mod tests {
         set.to_str().unwrap().split(';').next().unwrap().to_owned()
     }
 
+    fn token(headers: &HeaderMap, host: &Authority, seal: &SealKey) -> Option<String> {
+        login(headers, host, seal).unwrap().map(|login| login.token)
+    }
+
     #[test]
     fn a_login_opens_with_the_same_root_secret_only() {
         let seal = Keys::from_root(b"root").seal;
-        let set = BrowserChannel::Tls.login(&seal, "mcpo_x").unwrap();
+        let set = BrowserChannel::Tls.login(&seal, &ConsoleLogin::new("mcpo_x")).unwrap();
         let sent = headers(&[("cookie", &sent_back(&set)), ("mcp-broker-console", "1")]);
-        assert_eq!(token(&sent, &host(OURS), &seal).unwrap().as_deref(), Some("mcpo_x"));
+        assert_eq!(token(&sent, &host(OURS), &seal).as_deref(), Some("mcpo_x"));
         let other = Keys::from_root(b"toor").seal;
-        assert_eq!(token(&sent, &host(OURS), &other).unwrap(), None);
+        assert_eq!(token(&sent, &host(OURS), &other), None);
         let attributes = set.to_str().unwrap();
         assert!(attributes.starts_with("__Host-mcp-broker="), "{attributes}");
         for attribute in ["; Path=/", "; HttpOnly", "; Secure", "; SameSite=Strict"] {
@@ -233,34 +260,65 @@ mod tests {
     #[test]
     fn a_login_without_tls_is_for_loopback_names() {
         let seal = Keys::from_root(b"root").seal;
-        let sent = sent_back(&BrowserChannel::Loopback.login(&seal, "mcpo_x").unwrap());
+        let sent = sent_back(
+            &BrowserChannel::Loopback.login(&seal, &ConsoleLogin::new("mcpo_x")).unwrap(),
+        );
         let sent = headers(&[("cookie", &sent), ("mcp-broker-console", "1")]);
-        assert!(token(&sent, &host("127.0.0.1:9090"), &seal).unwrap().is_some());
-        assert!(token(&sent, &host("localhost"), &seal).unwrap().is_some());
-        assert!(token(&sent, &host(OURS), &seal).unwrap().is_none());
+        assert!(token(&sent, &host("127.0.0.1:9090"), &seal).is_some());
+        assert!(token(&sent, &host("localhost"), &seal).is_some());
+        assert!(token(&sent, &host(OURS), &seal).is_none());
+    }
+
+    #[test]
+    fn every_cookie_is_for_this_host_and_hidden_from_scripts() {
+        let seal = Keys::from_root(b"root").seal;
+        let begun: BegunLogin = serde_json::from_value(serde_json::json!({
+            "issuer": "i", "state": "s", "redirect_uri": "r", "nonce": "n", "verifier": "v", "sends_issuer": false,
+        }))
+        .unwrap();
+        for channel in [BrowserChannel::Tls, BrowserChannel::Loopback] {
+            let login = channel.login(&seal, &ConsoleLogin::new("t")).unwrap();
+            let strict = [login, channel.logout().unwrap()];
+            // The page of an issuer leads the browser back to a login that has begun.
+            let lax = [channel.begun(&seal, &begun).unwrap(), channel.forget_begun().unwrap()];
+            for (site, cookies) in [("SameSite=Strict", strict), ("SameSite=Lax", lax)] {
+                for cookie in cookies {
+                    let text = cookie.to_str().unwrap();
+                    let parts: Vec<&str> = text.split("; ").skip(1).collect();
+                    for part in ["Path=/", "HttpOnly", site] {
+                        assert!(parts.contains(&part), "{text} has no {part}");
+                    }
+                    let is_tls = channel == BrowserChannel::Tls;
+                    assert_eq!(parts.contains(&"Secure"), is_tls, "{text}");
+                    assert_eq!(text.starts_with("__Host-"), is_tls, "{text}");
+                    assert!(!text.contains("Domain"), "{text}");
+                }
+            }
+        }
     }
 
     #[test]
     fn an_expired_login_is_none() {
         let seal = Keys::from_root(b"root").seal;
         let sealed_until = |until| {
-            let text = serde_json::to_vec(&ConsoleLogin { token: "t".to_owned(), until }).unwrap();
+            let text =
+                serde_json::to_vec(&ConsoleLogin { until, ..ConsoleLogin::new("t") }).unwrap();
             let sealed = URL_SAFE_NO_PAD.encode(seal.seal(PLACE, &text).unwrap());
             let cookie = format!("{SECURE_NAME}={sealed}");
             token(&headers(&[("cookie", &cookie), ("mcp-broker-console", "1")]), &host(OURS), &seal)
         };
-        assert!(sealed_until(now() + 60).unwrap().is_some());
-        assert!(sealed_until(now() - 1).unwrap().is_none());
+        assert!(sealed_until(now() + 60).is_some());
+        assert!(sealed_until(now() - 1).is_none());
     }
 
     #[test]
     fn a_login_counts_only_from_a_page_of_this_origin() {
         let seal = Keys::from_root(b"root").seal;
-        let cookie = sent_back(&BrowserChannel::Tls.login(&seal, "t").unwrap());
+        let cookie = sent_back(&BrowserChannel::Tls.login(&seal, &ConsoleLogin::new("t")).unwrap());
         let ask = |more: &[(&'static str, &str)]| {
             let mut sent = headers(more);
             sent.insert(header::COOKIE, cookie.parse().unwrap());
-            token(&sent, &host(OURS), &seal).is_ok()
+            login(&sent, &host(OURS), &seal).is_ok()
         };
         let console = ("mcp-broker-console", "1");
         assert!(ask(&[console, ("sec-fetch-site", "same-origin")]));
@@ -289,7 +347,8 @@ mod tests {
     #[test]
     fn a_token_that_no_browser_would_keep_is_refused() {
         let seal = Keys::from_root(b"root").seal;
-        let refused = BrowserChannel::Tls.login(&seal, &"x".repeat(CONSOLE_COOKIE_BYTES_MAX));
+        let refused = BrowserChannel::Tls
+            .login(&seal, &ConsoleLogin::new(&"x".repeat(CONSOLE_COOKIE_BYTES_MAX)));
         assert_eq!(refused.unwrap_err().field.as_deref(), Some("token"));
     }
 }

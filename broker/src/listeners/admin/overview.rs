@@ -17,7 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{
     input::{QueryParams, TenantName},
-    page::{LIMIT_MAX, Page},
+    page::{LIMIT_MAX, OfTenant, Page, page_of},
     permissions::{OPERATIONS, SignedIn},
     problem::Problem,
 };
@@ -29,21 +29,8 @@ use crate::{
 /// Entries of the activity without a `limit`.
 const ACTIVITY_USUAL: u32 = 200;
 
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct StatusList {
-    pub backends: Vec<BackendStatus>,
-    /// Value of `after` for the next page; absent on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next: Option<String>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct CatalogList {
-    pub items: Vec<CatalogItemView>,
-    /// Value of `after` for the next page; absent on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next: Option<String>,
-}
+page_of!(StatusList { backends: BackendStatus });
+page_of!(CatalogList { items: CatalogItemView });
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ActivityList {
@@ -66,20 +53,6 @@ pub(super) struct SignedInView {
     pub backends: Option<Vec<String>>,
     /// Permissions, as `x-permission` names them.
     pub permissions: Vec<&'static str>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct StatusParams {
-    /// Only this tenant.
-    #[param(value_type = Option<String>)]
-    tenant: Option<TenantId>,
-    /// Maximum number of entries on a page; absent: all entries.
-    #[param(minimum = 1, maximum = 1000)]
-    limit: Option<u32>,
-    /// `next` of the page before.
-    after: Option<String>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -154,7 +127,7 @@ pub(super) async fn overview(
     SignedIn(operator): SignedIn,
     headers: HeaderMap,
 ) -> Response {
-    let view = control.overview(&operator);
+    let view = control.overview(&operator).await;
     // The uptime always changes, and a page can count it itself.
     let compared = OverviewView { uptime_seconds: 0, ..view.clone() };
     let text = serde_json::to_vec(&compared).unwrap_or_default();
@@ -167,21 +140,18 @@ pub(super) async fn overview(
 }
 
 /// Lists the status of the backends of all tenants that the operator sees.
-#[utoipa::path(get, operation_id = "list_all_backends", path = "/admin/v1/backends", tag = "backends", params(StatusParams), responses(
+#[utoipa::path(get, operation_id = "list_all_backends", path = "/admin/v1/backends", tag = "backends", params(OfTenant), responses(
     (status = 200, body = StatusList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn backends(
     State(control): State<Arc<Control>>,
     signed_in: SignedIn,
-    QueryParams(asked): QueryParams<StatusParams>,
+    QueryParams(of): QueryParams<OfTenant>,
 ) -> Result<impl IntoResponse, Problem> {
-    signed_in.check_filter(&control, asked.tenant.as_ref())?;
-    let page = Page::new(asked.limit, asked.after)?;
+    let page = of.page(&signed_in, &control)?;
     // A slash is invalid in both names.
     let place = |status: &BackendStatus| format!("{}/{}", status.tenant, status.backend);
-    let mut backends = control.all_backends(asked.tenant.as_ref(), &signed_in.0)?;
-    backends.sort_by_cached_key(place);
-    let (backends, next) = page.of(backends, place);
-    Ok(axum::Json(StatusList { backends, next }))
+    let backends = control.all_backends(of.tenant.as_ref(), &signed_in.0)?;
+    Ok(axum::Json(StatusList::from(page.sorted(backends, place))))
 }
 
 /// Lists the tools, prompts, resources and templates of a tenant's backends.
@@ -202,10 +172,8 @@ pub(super) async fn catalog(
     };
     // A name may hold any character, so it comes last.
     let place = |item: &CatalogItemView| format!("{}/{}/{}", item.backend, item.kind, item.name);
-    let mut items = control.catalog(&tenant, &operator, &filter)?;
-    items.sort_by_cached_key(place);
-    let (items, next) = page.of(items, place);
-    Ok(axum::Json(CatalogList { items, next }))
+    let items = control.catalog(&tenant, &operator, &filter)?;
+    Ok(axum::Json(CatalogList::from(page.sorted(items, place))))
 }
 
 fn kind(name: &str) -> Result<ListKind, Problem> {

@@ -1,9 +1,57 @@
 //! Pages of long lists. `limit` is the number of entries, `after` is the `next` of the page before.
 
-use super::problem::Problem;
+use protocol::ids::TenantId;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{permissions::SignedIn, problem::Problem};
+use crate::control::Control;
 
 /// Maximum number of entries on a page.
 pub(super) const LIMIT_MAX: u32 = 1_000;
+
+/// Declares the body of a page: entries under a name of their own, and where the next page begins.
+macro_rules! page_of {
+    ($name:ident { $entries:ident: $entry:ty }) => {
+        #[derive(Debug, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
+        pub(super) struct $name {
+            pub $entries: Vec<$entry>,
+            /// Value of `after` for the next page; absent on the last page.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub next: Option<String>,
+        }
+
+        impl From<(Vec<$entry>, Option<String>)> for $name {
+            fn from(($entries, next): (Vec<$entry>, Option<String>)) -> Self {
+                Self { $entries, next }
+            }
+        }
+    };
+}
+pub(super) use page_of;
+
+/// Requested part of a list that has the entries of all tenants.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OfTenant {
+    /// Only this tenant.
+    #[param(value_type = Option<String>)]
+    pub(super) tenant: Option<TenantId>,
+    /// Maximum number of entries on a page; absent: all entries.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// `next` of the page before.
+    after: Option<String>,
+}
+
+impl OfTenant {
+    /// Returns the page, unless the operator does not see the tenant.
+    pub(super) fn page(&self, by: &SignedIn, control: &Control) -> Result<Page, Problem> {
+        by.check_filter(control, self.tenant.as_ref())?;
+        Page::new(self.limit, self.after.clone())
+    }
+}
 
 /// Requested part of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +74,16 @@ impl Page {
             }
         };
         Ok(Self { limit, after })
+    }
+
+    /// Puts a list into the order of `place`, and returns the page of it.
+    pub(super) fn sorted<T>(
+        &self,
+        mut entries: Vec<T>,
+        place: impl Fn(&T) -> String,
+    ) -> (Vec<T>, Option<String>) {
+        entries.sort_by_cached_key(&place);
+        self.of(entries, place)
     }
 
     /// Returns the page of a list ordered by `place`, and the value of `after` for the next page.

@@ -139,6 +139,16 @@ impl SignedIn {
         control.check_tenant(tenant).map_err(|error| Problem::from(error).field("tenant"))
     }
 
+    /// Returns the entries whose tenant the operator sees.
+    pub(super) fn seen_of<View>(
+        &self,
+        mut views: Vec<View>,
+        tenant: impl Fn(&View) -> &str,
+    ) -> Vec<View> {
+        views.retain(|view| self.0.covers_tenant(tenant(view)));
+        views
+    }
+
     /// Returns an entry if the operator sees its tenant. Otherwise returns the answer to an unknown
     /// entry.
     pub(super) fn seen<View>(

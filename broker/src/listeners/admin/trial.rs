@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use axum::{
     body::Body,
-    extract::{Request, State},
-    http::{HeaderMap, HeaderName, StatusCode, Uri, header},
+    extract::{FromRequest, FromRequestParts, Request},
+    http::{HeaderMap, HeaderName, StatusCode, Uri, header, request::Parts},
     response::Response,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http_body_util::BodyExt as _;
-use protocol::ids::{BackendId, PrincipalId};
+use protocol::ids::{BackendId, PrincipalId, ToolsetId};
 use rules::{access::TestSubject, endpoint::Endpoint, limits::console::TRIAL_SUBJECT_BYTES_MAX};
 use serde::Deserialize;
 use serde_json::Value;
@@ -51,9 +51,24 @@ const PRINCIPAL_CHARS_MAX: usize = 128;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct TrialParams {
-    /// Endpoint of one backend. Absent: that of all backends.
+    /// Endpoint of one backend. Absent, without `toolset`: that of all backends.
     #[param(value_type = Option<String>)]
     backend: Option<BackendId>,
+    /// Endpoint of a published toolset, instead of one backend.
+    #[param(value_type = Option<String>)]
+    toolset: Option<ToolsetId>,
+}
+
+impl TrialParams {
+    fn endpoint(self) -> Result<Endpoint, Problem> {
+        match (self.backend, self.toolset) {
+            (Some(_), Some(_)) => {
+                Err(Problem::invalid("toolset", "is given together with backend"))
+            }
+            (None, Some(toolset)) => Ok(Endpoint::Toolset(toolset)),
+            (backend, None) => Ok(backend.map_or(Endpoint::Aggregated, Endpoint::Single)),
+        }
+    }
 }
 
 /// Sends a message to the data plane as a subject that the operator names.
@@ -64,14 +79,8 @@ pub(super) struct TrialParams {
     request_body(content = Object, description = "A message of MCP"), responses(
     (status = 200, description = "The answer of the data plane: a message, or an event stream", body = Object),
     (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn send(
-    control: State<Arc<Control>>,
-    tenant: TenantName,
-    signed_in: SignedIn,
-    asked: QueryParams<TrialParams>,
-    request: Request,
-) -> Result<Response, Problem> {
-    serve(control, tenant, signed_in, asked, request).await
+pub(super) async fn send(trial: Trial) -> Result<Response, Problem> {
+    trial.serve().await
 }
 
 /// Opens the event stream of a trial's session.
@@ -79,58 +88,62 @@ pub(super) async fn send(
     params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), TrialParams, ("Mcp-Broker-Subject" = Option<String>, Header)), responses(
     (status = 200, description = "An event stream", body = String, content_type = "text/event-stream"),
     (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn listen(
-    control: State<Arc<Control>>,
-    tenant: TenantName,
-    signed_in: SignedIn,
-    asked: QueryParams<TrialParams>,
-    request: Request,
-) -> Result<Response, Problem> {
-    serve(control, tenant, signed_in, asked, request).await
+pub(super) async fn listen(trial: Trial) -> Result<Response, Problem> {
+    trial.serve().await
 }
 
 /// Ends the session of a trial.
 #[utoipa::path(delete, operation_id = "end_trial", path = "/admin/v1/tenants/{tenant}/try", tag = "trials",
     params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), TrialParams, ("Mcp-Broker-Subject" = Option<String>, Header)), responses(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn end(
-    control: State<Arc<Control>>,
-    tenant: TenantName,
-    signed_in: SignedIn,
-    asked: QueryParams<TrialParams>,
-    request: Request,
-) -> Result<Response, Problem> {
-    serve(control, tenant, signed_in, asked, request).await
+pub(super) async fn end(trial: Trial) -> Result<Response, Problem> {
+    trial.serve().await
 }
 
-async fn serve(
-    State(control): State<Arc<Control>>,
-    TenantName(tenant): TenantName,
-    SignedIn(operator): SignedIn,
-    QueryParams(asked): QueryParams<TrialParams>,
-    request: Request,
-) -> Result<Response, Problem> {
-    control.check_tenant(&tenant)?;
-    let (mut head, body) = request.into_parts();
-    let subject = subject_of(&head.headers)?;
-    let shown = match subject.principal.as_str() {
-        "" => ANONYMOUS,
-        principal => principal,
-    };
-    let principal = PrincipalId::new(format!("{OPERATOR_PREFIX}{} as {shown}", operator.name));
-    let caller = Caller { principal, key: None, ..Caller::of_subject(tenant, subject) };
-    let endpoint = asked.backend.map_or(Endpoint::Aggregated, Endpoint::Single);
-    head.uri = Uri::try_from(endpoint.path("/mcp")).expect("a backend's name fits a path");
-    let given = std::mem::take(&mut head.headers);
-    head.headers.extend(
-        PASSED.iter().filter_map(|name| given.get(name).map(|value| (name.clone(), value.clone()))),
-    );
-    let response = request::serve_operator(&control.broker, &caller, &head, body).await;
-    match response.status() {
-        status if status.is_client_error() || status.is_server_error() => {
-            Err(refusal(status, response.into_body()).await)
+/// A request of a client, and the caller that the operator makes of the subject.
+pub(super) struct Trial {
+    control: Arc<Control>,
+    caller: Caller,
+    head: Parts,
+    body: Body,
+}
+
+impl FromRequest<Arc<Control>> for Trial {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, control: &Arc<Control>) -> Result<Self, Problem> {
+        let (mut head, body) = request.into_parts();
+        let TenantName(tenant) = TenantName::from_request_parts(&mut head, control).await?;
+        let Ok(SignedIn(operator)) = SignedIn::from_request_parts(&mut head, control).await;
+        let QueryParams(asked): QueryParams<TrialParams> =
+            QueryParams::from_request_parts(&mut head, control).await?;
+        control.check_tenant(&tenant)?;
+        let subject = subject_of(&head.headers)?;
+        let shown = match subject.principal.as_str() {
+            "" => ANONYMOUS,
+            principal => principal,
+        };
+        let principal = PrincipalId::new(format!("{OPERATOR_PREFIX}{} as {shown}", operator.name));
+        let caller = Caller { principal, key: None, ..Caller::of_subject(tenant, subject) };
+        let path = asked.endpoint()?.path("/mcp");
+        head.uri = Uri::try_from(path).expect("a backend's name fits a path");
+        let given = std::mem::take(&mut head.headers);
+        let passed = |name: &HeaderName| Some((name.clone(), given.get(name)?.clone()));
+        head.headers.extend(PASSED.iter().filter_map(passed));
+        Ok(Self { control: Arc::clone(control), caller, head, body })
+    }
+}
+
+impl Trial {
+    async fn serve(self) -> Result<Response, Problem> {
+        let Self { control, caller, head, body } = self;
+        let response = request::serve_operator(&control.broker, &caller, &head, body).await;
+        match response.status() {
+            status if status.is_client_error() || status.is_server_error() => {
+                Err(refusal(status, response.into_body()).await)
+            }
+            _ => Ok(response.map(Body::new)),
         }
-        _ => Ok(response.map(Body::new)),
     }
 }
 

@@ -82,12 +82,14 @@ impl HeldCall {
             let text = "the tool is not listed at present, so its calls cannot be approved";
             Refusal::new(ErrorKind::BackendUnavailable, text)
         };
+        let identity = session.catalog().full.tool_identity(backend, tool).ok_or_else(unlisted)?;
         let binding = ApprovalBinding {
             tenant: session.tenant.id.clone(),
             principal: session.caller.principal.clone(),
             backend: backend.clone(),
             tool: tool.to_owned(),
-            definition: session.catalog().full.definition(backend, tool).ok_or_else(unlisted)?,
+            definition: identity.definition,
+            pin: identity.pin.map(|pin| pin.to_string()),
             arguments_hash: arguments_hash(arguments).ok_or_else(unreadable)?,
         };
         let id = URL_SAFE_NO_PAD.encode(rand::random::<[u8; APPROVAL_ID_BYTES]>());

@@ -6,10 +6,10 @@ use std::{
 };
 
 use protocol::{error::Refusal, ids::ApprovalId};
-use records::{ApprovalState, StoredApproval};
+use records::{ApprovalBinding, ApprovalState, StoredApproval};
 use rules::{
-    approvals::{ApprovalNotice, ApprovalStanding},
-    catalog::DefinitionDigest,
+    approvals::{ApprovalNotice, ApprovalStanding, is_for},
+    catalog::ToolIdentity,
     limits::STORE_RETRY_MAX,
 };
 use tokio::time::sleep_until;
@@ -56,13 +56,13 @@ pub(in crate::sessions) async fn await_decision(
     }
 }
 
-/// Uses a decided approval for the call `user`. `definition` is that of the tool now. Returns why
-/// the call may not leave, if it may not.
+/// Uses a decided approval for the call `user`. `tool` is what the tool is now. Returns why the call
+/// may not leave, if it may not.
 pub(in crate::sessions) async fn use_approval(
     shared: &Shared,
     approval: &StoredApproval,
     user: &str,
-    definition: Option<DefinitionDigest>,
+    tool: Option<ToolIdentity>,
 ) -> Result<Result<(), ApprovalNotice>, Refusal> {
     let notice = |standing| Ok(Err(ApprovalNotice::new(approval, standing)));
     match approval.state {
@@ -71,10 +71,17 @@ pub(in crate::sessions) async fn use_approval(
         ApprovalState::Expired => return notice(ApprovalStanding::Expired),
         ApprovalState::Approved | ApprovalState::Used => {}
     }
-    if definition != Some(approval.record.binding.definition) {
+    let (durable, id) = (&shared.durable, &approval.record.id);
+    if !is_for(&approval.record.binding, tool) {
+        // The approver sees that the call was not executed, and why.
+        let is_ended = durable.timed("void_approval", durable.store.void_approval(id)).await?;
+        if is_ended {
+            shared.metrics.approvals.expired(1);
+        }
+        let ApprovalBinding { tenant, principal, backend, tool, .. } = &approval.record.binding;
+        tracing::warn!(%tenant, %principal, %backend, tool, approval = %id, by = approval.decided_by, "an approved call was not executed, because its tool changed");
         return notice(ApprovalStanding::ToolChanged);
     }
-    let (durable, id) = (&shared.durable, &approval.record.id);
     let is_ours = durable.timed("use_approval", durable.store.use_approval(id, user)).await?;
     if !is_ours {
         return notice(ApprovalStanding::UsedElsewhere);

@@ -93,9 +93,9 @@ impl Call {
         }
         let binding = held.binding();
         let catalog = self.session.catalog();
-        let definition = catalog.full.definition(&binding.backend, &binding.tool);
+        let tool = catalog.full.tool_identity(&binding.backend, &binding.tool);
         let user = format!("call {:032x}", rand::random::<u128>());
-        use_approval(shared, &decided, &user, definition).await
+        use_approval(shared, &decided, &user, tool).await
     }
 
     /// Returns the time until which the call waits for a permit. The wait for an approval is not

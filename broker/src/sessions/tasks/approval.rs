@@ -11,7 +11,7 @@ use protocol::{
     ids::ApprovalId,
 };
 use records::StoredApproval;
-use rules::{catalog::DefinitionDigest, limits::STORE_RETRY_MAX};
+use rules::{catalog::ToolIdentity, limits::STORE_RETRY_MAX};
 
 use super::{outcome::RunOutcome, run::TaskRun};
 use crate::sessions::approvals::{await_decision, use_approval};
@@ -41,9 +41,9 @@ impl TaskApproval {
     /// the task.
     pub(super) async fn used(&self, run: &Arc<TaskRun>) -> Result<(), RunOutcome> {
         let user = format!("task {}", super::digest(&run.id));
-        let definition = self.definition(run).await.map_err(RunOutcome::Refused)?;
+        let tool = self.tool(run).await.map_err(RunOutcome::Refused)?;
         loop {
-            match use_approval(&run.shared, &self.0, &user, definition).await {
+            match use_approval(&run.shared, &self.0, &user, tool).await {
                 Ok(used) => return used.map_err(RunOutcome::NotApproved),
                 Err(refusal) if run.time_left().is_zero() => {
                     return Err(RunOutcome::Refused(refusal));
@@ -54,9 +54,9 @@ impl TaskApproval {
         }
     }
 
-    /// Returns the definition of the tool, or `None` if the tool is gone. After a start the list of
+    /// Returns what the tool is now, or `None` if it is gone. After a start the list of
     /// the backend may not be read yet.
-    async fn definition(&self, run: &TaskRun) -> Result<Option<DefinitionDigest>, Refusal> {
+    async fn tool(&self, run: &TaskRun) -> Result<Option<ToolIdentity>, Refusal> {
         let binding = &self.0.record.binding;
         let give_up = Instant::now() + run.timeouts().initialize;
         loop {
@@ -65,7 +65,7 @@ impl TaskApproval {
                 None => run.tenant.catalog_of(&run.record.principal),
             };
             if catalog.backends.contains_key(&binding.backend) {
-                return Ok(catalog.definition(&binding.backend, &binding.tool));
+                return Ok(catalog.tool_identity(&binding.backend, &binding.tool));
             }
             if Instant::now() >= give_up {
                 let text = "the tools of the backend are not known, so the approval was not used";

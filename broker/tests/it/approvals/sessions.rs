@@ -1,9 +1,9 @@
 //! Calls in sessions. They wait up to their deadline, and are then told how to come back.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, eventually};
+use testkit::eventually;
 
-use super::{Desk, POLICY, asking, decide, id_of, key, list, to, told};
+use super::{Desk, POLICY, asking, change_definition, decide, id_of, key, list, to, told};
 use crate::{kind, text_of};
 
 #[tokio::test]
@@ -156,14 +156,6 @@ async fn in_a_window_the_tool_needs_no_other_approval_for_this_principal() {
     })
     .await;
     assert!(!calls.contains("9007199254740993"), "the audit log has hashes only: {calls}");
-}
-
-/// Lists `send` with another description.
-async fn change_definition(backend: &FakeBackend) {
-    let mut changed = testkit::backend::tool("send");
-    changed["description"] = json!("sends twice as much");
-    backend.list("tools", vec![changed]);
-    backend.notify("notifications/tools/list_changed", json!({})).await;
 }
 
 #[tokio::test]

@@ -9,14 +9,17 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{AdminClient, BrokerBuilder, FakeBackend, Reply, TestBroker};
+use testkit::{AdminClient, BrokerBuilder, FakeBackend, Reply, TestBroker, eventually_within};
 use tokio::process::Command;
 
 use super::{
     install::Peers,
     process::{Ended, Server, run},
 };
-use crate::tokens::reload::reload;
+use crate::{
+    approvals::{bank, change_definition, list},
+    tokens::reload::reload,
+};
 
 const ADMIN: &str = "operator-of-tests";
 const RUN_WITHIN: Duration = Duration::from_secs(150);
@@ -53,6 +56,13 @@ async fn operator(admin: &AdminClient, name: &str, role: &str) -> String {
     made["token"].as_str().unwrap().to_owned()
 }
 
+async fn put_toolset(admin: &AdminClient, tools: &str) {
+    let toolset = json!({"include": {"tools": [tools]}, "published": true});
+    let path = "/admin/v1/tenants/default/toolsets/research";
+    let (status, made) = admin.put(path, &toolset).await;
+    assert_eq!(status, 201, "{made}");
+}
+
 #[tokio::test]
 async fn every_view_is_for_everybody() {
     let peers = Peers::installed();
@@ -70,6 +80,7 @@ async fn every_view_is_for_everybody() {
     let key = json!({"name": "build server", "principal": "ci", "groups": ["guests"]});
     let (_, key) = admin.post("/admin/v1/tenants/default/keys", &key).await;
     operator(&admin, "vera", "viewer").await;
+    put_toolset(&admin, "everything/*").await;
     let client = broker.client("/mcp").bearer(key["key"].as_str().unwrap());
     let client = client.connected(json!({})).await;
     for tool in ["everything__get-env", "everything__no-such-tool"] {
@@ -79,7 +90,7 @@ async fn every_view_is_for_everybody() {
     let images = pictures();
     let arguments: Vec<&str> =
         [origin.as_str(), ADMIN].into_iter().chain(images.as_deref()).collect();
-    passes("pages.mjs", &arguments, 5, || broker.log()).await;
+    passes("pages.mjs", &arguments, 6, || broker.log()).await;
 }
 
 #[tokio::test]
@@ -89,10 +100,46 @@ async fn an_operators_day_begins_with_the_first_backend() {
     let transport = peers.everything_over_stdio();
     let program = transport["command"].as_str().unwrap();
     let script = transport["args"][0].as_str().unwrap();
+    let bank = bank().await;
     let (origin, images) = (origin(&broker), pictures());
-    let arguments: Vec<&str> =
-        [origin.as_str(), ADMIN, program, script].into_iter().chain(images.as_deref()).collect();
-    passes("day.mjs", &arguments, 10, || broker.log()).await;
+    let (mcp, url) =
+        (broker.url("/mcp"), bank.spec()["transport"]["url"].as_str().unwrap().to_owned());
+    let arguments: Vec<&str> = [origin.as_str(), ADMIN, program, script, &mcp, &url]
+        .into_iter()
+        .chain(images.as_deref())
+        .collect();
+    let change = async {
+        let admin = broker.admin();
+        let is_to_zoe = |approval: &Value| approval["arguments"]["to"] == "zoe";
+        eventually_within(RUN_WITHIN, "a call to zoe", || async {
+            let waits = list(&admin, "pending").await;
+            if waits.iter().any(is_to_zoe) { Ok(()) } else { Err(waits) }
+        })
+        .await;
+        change_definition(&bank).await;
+    };
+    let ((), ()) = tokio::join!(passes("day.mjs", &arguments, 14, || broker.log()), change);
+    let sent = bank.recorded_of("tools/call");
+    let to: Vec<&Value> =
+        sent.iter().map(|call| &call.message["params"]["arguments"]["to"]).collect();
+    assert_eq!(to, ["ann"], "one approved call was executed, once");
+}
+
+#[tokio::test]
+async fn toolsets_are_made_and_shown_for_a_subject() {
+    let backend = FakeBackend::start().await;
+    for name in ["echo", "wipe"] {
+        backend.tool(name, |_| async { Reply::text("done") });
+    }
+    backend.list("tools", ["echo", "wipe"].map(testkit::backend::tool).to_vec());
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    let admin = broker.admin();
+    admin.wait_backend_state("default", "b", "ready").await;
+    let policy = json!({"rules": [
+        {"id": "no-wipe", "effect": "deny", "subjects": {"groups": ["guests"]}, "objects": {"tools": ["b/wipe"]}},
+    ]});
+    assert_eq!(admin.put("/admin/v1/tenants/default/policy", &policy).await.0, 201);
+    passes("toolsets.mjs", &[&origin(&broker), ADMIN], 4, || broker.log()).await;
 }
 
 #[tokio::test]
@@ -104,6 +151,7 @@ async fn two_people_see_what_their_roles_permit() {
     admin.create_key("default").await;
     let _session = broker.connected(json!({})).await;
     let viewer = operator(&admin, "vera", "viewer").await;
+    put_toolset(&admin, "b/*").await;
     passes("roles.mjs", &[&origin(&broker), ADMIN, &viewer], 3, || broker.log()).await;
 }
 
@@ -165,7 +213,8 @@ async fn an_operator_logs_in_at_an_issuer() {
     let mut command = Command::new(peers.node());
     command
         .arg(Peers::ours("peers/servers/oidc.mjs"))
-        .args(["--redirect-uri", "http://127.0.0.1/console/callback"])
+        .args(["--pages", "--redirect-uri", "http://127.0.0.1/console/callback"])
+        .args(["--logout-uri", "http://127.0.0.1/console/"])
         .args(["--groups", r#"{"ann": ["auditors"]}"#])
         .env("NODE_MODULES", peers.node_folder().join("node_modules"));
     let server =
@@ -187,7 +236,7 @@ async fn an_operator_logs_in_at_an_issuer() {
     let name = format!("{} ann", server.url);
     let origin = origin(&broker);
     let arguments = [&origin, &server.url, &name].map(String::as_str);
-    passes("issuer.mjs", &arguments, 3, || broker.log()).await;
+    passes("issuer.mjs", &arguments, 4, || broker.log()).await;
 }
 
 /// Returns the files below a folder with their contents, by their paths.

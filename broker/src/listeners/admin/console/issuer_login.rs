@@ -8,17 +8,18 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
+use transport::parse_http_url;
 use utoipa::ToSchema;
 
 use super::{ConsoleState, login};
 use crate::{
-    auth::{LoginAnswer, LoginFault, is_console_callback},
     listeners::admin::{
         audit::ClientIp,
         input::{JsonBody, read_as},
-        login_cookie::{self, BrowserChannel},
+        login_cookie::{self, BrowserChannel, ConsoleLogin},
         problem::Problem,
     },
+    oauth::AuthorizationAnswer,
 };
 
 /// View that says that a login failed.
@@ -44,9 +45,25 @@ struct LoginAddress {
     url: String,
 }
 
+/// Answer of an issuer, as its redirect carries it.
+#[derive(Debug, Default, Deserialize)]
+struct LoginAnswer {
+    #[serde(default)]
+    state: String,
+    code: Option<String>,
+    error: Option<String>,
+    iss: Option<String>,
+}
+
+impl From<LoginAnswer> for AuthorizationAnswer {
+    fn from(LoginAnswer { state, code, error, iss }: LoginAnswer) -> Self {
+        Self { state, code, error, issuer: iss }
+    }
+}
+
 /// Lists the issuers at which operators can log in.
 pub(super) async fn issuers(State((control, _)): State<ConsoleState>) -> impl IntoResponse {
-    axum::Json(LoginIssuers { issuers: control.broker.operator_login_issuers() })
+    axum::Json(LoginIssuers { issuers: control.broker.operator_logins().issuers() })
 }
 
 /// Begins a login at an issuer.
@@ -62,18 +79,14 @@ pub(super) async fn begin(
     if !is_console_callback(&redirect_uri, origin.unwrap_or_default()) {
         return Err(Problem::invalid("redirect_uri", "is not the callback of this console"));
     }
-    let begun = control.broker.begin_operator_login(&issuer, &redirect_uri).await;
-    let (url, started) = begun.map_err(|fault| refused(&issuer, &fault))?;
+    let begun = control.broker.operator_logins().begin(&issuer, &redirect_uri).await;
+    let begun = begun.ok_or_else(|| Problem::not_found("issuer", &issuer))?;
+    let (url, started) = begun.map_err(|fault| {
+        tracing::warn!(issuer, %fault, "an operator's login could not begin");
+        Problem::new(StatusCode::BAD_GATEWAY, "issuer-unavailable", fault.to_string())
+    })?;
     let cookie = channel.begun(&control.broker.shared.durable.seal, &started)?;
     Ok(([(header::SET_COOKIE, cookie)], axum::Json(LoginAddress { url })).into_response())
-}
-
-fn refused(issuer: &str, fault: &LoginFault) -> Problem {
-    tracing::warn!(issuer, %fault, "an operator's login could not begin");
-    match fault {
-        LoginFault::UnknownIssuer => Problem::not_found("issuer", issuer),
-        _ => Problem::new(StatusCode::BAD_GATEWAY, "issuer-unavailable", fault.to_string()),
-    }
 }
 
 /// Takes the answer of an issuer. The browser comes from the issuer's page, so the request has no
@@ -91,22 +104,25 @@ pub(super) async fn callback(
     };
     let forgotten = channel.forget_begun();
     let failed = || redirect(FAILED, [forgotten.clone()]);
-    let answer = Query::<LoginAnswer>::try_from_uri(&uri).map(|Query(answer)| answer);
+    let answer = Query::<LoginAnswer>::try_from_uri(&uri)
+        .map(|Query(answer)| AuthorizationAnswer::from(answer));
     let Ok(answer) = answer else { return failed() };
-    let token = match control.broker.finish_operator_login(&started, &answer).await {
-        Ok(token) => token,
+    let finished = match control.broker.operator_logins().finish(&started, &answer).await {
+        Ok(finished) => finished,
         Err(fault) => {
             tracing::warn!(%fault, "an operator's login at an issuer failed");
             return failed();
         }
     };
     let address = peer.map(|Extension(ClientIp(address))| address);
-    let Ok(operator) = access.authenticate(&control, Some(Some(&token))).await else {
+    let Ok(operator) = access.authenticate(&control, Some(Some(&finished.token))).await else {
         tracing::warn!("an issuer signed in a person who is not an operator");
         return failed();
     };
-    match channel.login(seal, &token) {
+    let console = ConsoleLogin::new(&finished.token);
+    match channel.login(seal, &console) {
         Ok(cookie) => {
+            control.note_issuer_login(&console.id, &finished.at_issuer).await;
             login::record(&control, &operator, address).await;
             redirect(SIGNED_IN, [forgotten.clone(), Some(cookie)])
         }
@@ -125,4 +141,32 @@ fn redirect(
         headers.append(header::SET_COOKIE, cookie);
     }
     response
+}
+
+/// Returns whether a redirect URI is the callback of the console at this origin.
+fn is_console_callback(redirect_uri: &str, origin: &str) -> bool {
+    let path = redirect_uri.strip_prefix(origin).filter(|path| path.starts_with('/'));
+    path.is_some_and(|path| path.ends_with("/console/callback") && !path.contains(['?', '#']))
+        && parse_http_url(redirect_uri).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_consoles_own_callback_is_one() {
+        let origin = "https://ops.example";
+        for (uri, is_one) in [
+            ("https://ops.example/console/callback", true),
+            ("https://ops.example/below/console/callback", true),
+            ("https://ops.example.evil/console/callback", false),
+            ("https://evil.example/console/callback", false),
+            ("https://ops.example/console/callback?x=1", false),
+            ("https://ops.example/console/callback#x", false),
+            ("https://ops.example/callback", false),
+        ] {
+            assert_eq!(is_console_callback(uri, origin), is_one, "{uri}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use rules::operators::Operator;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ConsoleState;
@@ -19,7 +19,7 @@ use crate::{
         access::{self, requested_host},
         audit::ClientIp,
         input::{JsonBody, read_as},
-        login_cookie::BrowserChannel,
+        login_cookie::{self, BrowserChannel, ConsoleLogin},
         problem::Problem,
     },
     telemetry::request::RequestName,
@@ -48,7 +48,8 @@ pub(super) async fn sign_in(
         Ok(operator) => operator,
         Err(denied) => return Ok(access::answer(&control, denied, address)),
     };
-    let cookie = channel.login(&control.broker.shared.durable.seal, token)?;
+    let login = ConsoleLogin::new(token);
+    let cookie = channel.login(&control.broker.shared.durable.seal, &login)?;
     record(&control, &operator, address).await;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
@@ -66,10 +67,31 @@ pub(super) async fn record(control: &Control, operator: &Operator, address: Opti
     control.record(&author, None).await;
 }
 
-/// Removes the login from the browser.
-pub(super) async fn sign_out(uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
-    let channel = BrowserChannel::of_page(&headers, &host(&uri, &headers)?)?;
-    let mut response = StatusCode::NO_CONTENT.into_response();
+/// Where the browser ends its session at the issuer of a login.
+#[derive(Serialize)]
+struct IssuerLogout {
+    url: String,
+}
+
+/// Ends the login on every replica, and removes it from the browser. Returns the address at which
+/// the issuer of the login ends its own session, if there is one. Without the database the login
+/// does not end, but the browser forgets it.
+pub(super) async fn sign_out(
+    State((control, _)): State<ConsoleState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let host = host(&uri, &headers)?;
+    let channel = BrowserChannel::of_page(&headers, &host)?;
+    let login = login_cookie::login(&headers, &host, &control.broker.shared.durable.seal)?;
+    let mut response = match &login {
+        None => StatusCode::NO_CONTENT.into_response(),
+        Some(login) => match control.end_login(&login.id, login.time_left()).await {
+            Err(error) => Problem::from(error).into_response(),
+            Ok(None) => StatusCode::NO_CONTENT.into_response(),
+            Ok(Some(url)) => axum::Json(IssuerLogout { url }).into_response(),
+        },
+    };
     if let Some(cookie) = channel.logout() {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }

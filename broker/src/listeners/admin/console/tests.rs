@@ -161,6 +161,26 @@ async fn a_logout_removes_the_cookie() {
 }
 
 #[tokio::test]
+async fn a_logout_ends_its_login_and_no_other_one() {
+    let admin = Admin::start(WITH_TOKEN, LOOPBACK).await;
+    let (mut browser, mut other) = (Browser::new(&admin), Browser::new(&admin));
+    browser.sign_in(ADMIN).await;
+    other.sign_in(ADMIN).await;
+    let mut stranger = Browser { origin: "http://evil.example", ..Browser::new(&admin) };
+    stranger.cookie = browser.cookie.clone();
+    let refused = stranger.send("POST", "/console/logout", None).await;
+    assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+    assert_eq!(browser.whoami().await.0, 200, "a foreign page ends no login");
+    let out = browser.send("POST", "/console/logout", None).await;
+    assert_eq!(out.status(), StatusCode::NO_CONTENT);
+    // The browser of this test keeps its copy of the cookie.
+    assert_eq!(browser.whoami().await.0, 401);
+    assert_eq!(other.whoami().await.0, 200, "another login of the operator is another one");
+    let again = browser.send("POST", "/console/logout", None).await;
+    assert_eq!(again.status(), StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
 async fn another_machine_signs_in_over_tls_only() {
     let admin = Admin::start(WITH_TOKEN, "10.1.2.3:9090").await;
     let mut browser = Browser::new(&admin);

@@ -1,0 +1,144 @@
+//! The login of a person at an issuer of the configuration: authorization code with PKCE (RFC 7636),
+//! the identification of the issuer (RFC 9207), and the tokens that the issuer gives for the code.
+//! The connect page and the console use it. Each keeps what has begun in a place of its own.
+//!
+//! Invariant: nothing of an answer is used or shown before its issuer is checked.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    client_keys::signed,
+    connect::{
+        AuthorizationAnswer, announce_pkce, authorization_url, browser_endpoint, digest_of,
+        random_text,
+    },
+    discovery::DiscoveredServer,
+    fetch::{OauthError, OauthFetcher},
+    registration::secret_credential,
+    token_request::{AccessToken, request_token},
+};
+use crate::{
+    auth::{ClientAuthentication, ClientCredential, KeyFetcher},
+    config::{IssuerConfig, LoginClient, spec::IssuerComparison},
+};
+
+/// A login that waits for its answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BegunLogin {
+    pub issuer: String,
+    pub state: String,
+    pub redirect_uri: String,
+    pub(super) nonce: String,
+    verifier: String,
+    /// True if the issuer identifies itself in each answer.
+    sends_issuer: bool,
+}
+
+/// An issuer, with the broker as its client.
+pub(super) struct CodeFlow<'a> {
+    client: &'a LoginClient,
+    server: DiscoveredServer,
+    /// Reaches the endpoint of tokens.
+    fetcher: OauthFetcher,
+}
+
+impl<'a> CodeFlow<'a> {
+    /// Reads the metadata of the issuer. The broker asks a host that only the metadata names at
+    /// addresses that `egress` permits.
+    pub(super) async fn at(
+        clients: &KeyFetcher,
+        issuer: &IssuerConfig,
+        client: &'a LoginClient,
+    ) -> Result<Self, OauthError> {
+        let name = &issuer.issuer;
+        let fetcher = OauthFetcher::new(clients.trusting(), name);
+        let server = DiscoveredServer::of_issuer(&fetcher, name, IssuerComparison::Exact).await?;
+        let http = clients.client_for(issuer, &server.token_endpoint).clone();
+        Ok(Self { client, server, fetcher: OauthFetcher::new(http, name) })
+    }
+
+    /// Refuses an issuer that does not announce PKCE.
+    pub(super) fn announces_pkce(self) -> Result<Self, OauthError> {
+        announce_pkce(&self.server)?;
+        Ok(self)
+    }
+
+    /// Begins a login. Returns the address for the browser, and what its answer is checked against.
+    pub(super) fn begin(
+        &self,
+        state: String,
+        redirect_uri: String,
+        audience: Option<&str>,
+    ) -> Result<(String, BegunLogin), OauthError> {
+        let begun = BegunLogin {
+            issuer: self.server.issuer.clone(),
+            state,
+            redirect_uri,
+            nonce: random_text(),
+            verifier: random_text(),
+            sends_issuer: self.server.flag("authorization_response_iss_parameter_supported"),
+        };
+        let (challenge, scopes) = (digest_of(&begun.verifier), self.client.scopes.join(" "));
+        let mut parameters = vec![
+            ("response_type", "code"),
+            ("client_id", self.client.client_id.as_str()),
+            ("redirect_uri", &begun.redirect_uri),
+            ("state", &begun.state),
+            ("nonce", &begun.nonce),
+            ("code_challenge", &challenge),
+            ("code_challenge_method", "S256"),
+        ];
+        if !scopes.is_empty() {
+            parameters.push(("scope", &scopes));
+        }
+        parameters.extend(audience.map(|audience| ("resource", audience)));
+        let endpoint = browser_endpoint(&self.fetcher, &self.server, "authorization_endpoint")?;
+        Ok((authorization_url(&endpoint, &parameters), begun))
+    }
+
+    /// Ends a login with the code of its answer.
+    pub(super) async fn finish(
+        &self,
+        begun: &BegunLogin,
+        code: String,
+        audience: Option<&str>,
+    ) -> Result<AccessToken, OauthError> {
+        let mut form = vec![
+            ("grant_type", "authorization_code".to_owned()),
+            ("code", code),
+            ("redirect_uri", begun.redirect_uri.clone()),
+            ("code_verifier", begun.verifier.clone()),
+        ];
+        form.extend(audience.map(|audience| ("resource", audience.to_owned())));
+        let credential = match &self.client.client_secret {
+            Some(secret) => secret_credential(secret.clone(), None, &self.server),
+            None => ClientCredential::None,
+        };
+        let client = ClientAuthentication::new(&self.client.client_id, credential);
+        let server = &self.server;
+        let request = signed(&client, &server.token_endpoint, &server.issuer, form)?;
+        request_token(&self.fetcher, request).await
+    }
+
+    /// Returns the address at which the browser ends its session at the issuer (OpenID Connect
+    /// RP-Initiated Logout 1.0). `None`: the issuer has none that may be used.
+    pub(super) fn end(&self, id_token: Option<&str>, back: &str) -> Option<String> {
+        let name = "end_session_endpoint";
+        let endpoint = browser_endpoint(&self.fetcher, &self.server, name).ok()?;
+        let client_id = self.client.client_id.as_str();
+        let mut parameters = vec![("client_id", client_id), ("post_logout_redirect_uri", back)];
+        parameters.extend(id_token.map(|token| ("id_token_hint", token)));
+        Some(authorization_url(&endpoint, &parameters))
+    }
+}
+
+impl BegunLogin {
+    /// Returns the code of the answer to this login.
+    pub(super) fn code_of(&self, answer: &AuthorizationAnswer) -> Result<String, OauthError> {
+        if answer.state != self.state {
+            let text = "the answer belongs to another login";
+            return Err(OauthError::Refused(text.to_owned()));
+        }
+        answer.code_of(&self.issuer, self.sends_issuer)
+    }
+}

@@ -1,0 +1,94 @@
+//! Operators log in to the console at an issuer (`auth.issuers[].admin.login`), and out again.
+//!
+//! Invariant: the result of a login is a token, which is verified like any other before its holder is
+//! an operator.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    code_flow::{BegunLogin, CodeFlow},
+    connect::{AuthorizationAnswer, random_text},
+    fetch::OauthError,
+};
+use crate::auth::{KeyFetcher, OperatorLoginIssuer};
+
+/// Logins of operators at the issuers of the configuration.
+pub struct OperatorLogins {
+    issuers: Vec<OperatorLoginIssuer>,
+    clients: KeyFetcher,
+}
+
+/// A login that succeeded at its issuer.
+#[derive(Debug)]
+pub struct FinishedLogin {
+    /// A token, which is not verified yet.
+    pub token: String,
+    pub at_issuer: IssuerLogin,
+}
+
+/// What ends a login at its issuer later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IssuerLogin {
+    issuer: String,
+    /// Absent: the issuer gave none, and asks the browser whom to sign out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id_token: Option<String>,
+    /// Address of the console, to which the browser comes back.
+    console: String,
+}
+
+impl OperatorLogins {
+    pub fn new(issuers: Vec<OperatorLoginIssuer>, clients: KeyFetcher) -> Self {
+        Self { issuers, clients }
+    }
+
+    /// Returns the names of the issuers.
+    pub fn issuers(&self) -> Vec<String> {
+        self.issuers.iter().map(|issuer| issuer.config.issuer.clone()).collect()
+    }
+
+    /// Begins a login. Returns the address for the browser, and what its answer is checked against.
+    /// `None`: no issuer of this name has `admin.login`.
+    pub async fn begin(
+        &self,
+        issuer: &str,
+        redirect_uri: &str,
+    ) -> Option<Result<(String, BegunLogin), OauthError>> {
+        let issuer = self.issuer(issuer)?;
+        let begun = self.flow(issuer).await.and_then(|flow| {
+            flow.begin(random_text(), redirect_uri.to_owned(), Some(&issuer.audience))
+        });
+        Some(begun)
+    }
+
+    /// Ends a login with the answer of the issuer.
+    pub async fn finish(
+        &self,
+        begun: &BegunLogin,
+        answer: &AuthorizationAnswer,
+    ) -> Result<FinishedLogin, OauthError> {
+        let code = begun.code_of(answer)?;
+        let gone = || OauthError::Refused(format!("{} has no login any more", begun.issuer));
+        let issuer = self.issuer(&begun.issuer).ok_or_else(gone)?;
+        let given = self.flow(issuer).await?.finish(begun, code, Some(&issuer.audience)).await?;
+        let console = begun.redirect_uri.trim_end_matches("callback").to_owned();
+        let at_issuer =
+            IssuerLogin { issuer: begun.issuer.clone(), id_token: given.id_token, console };
+        Ok(FinishedLogin { token: given.text, at_issuer })
+    }
+
+    /// Returns the address at which the browser ends its session at the issuer of a login. `None`:
+    /// the issuer has none, or does not answer.
+    pub async fn logout_address(&self, login: &IssuerLogin) -> Option<String> {
+        let flow = self.flow(self.issuer(&login.issuer)?).await.ok()?;
+        flow.end(login.id_token.as_deref(), &login.console)
+    }
+
+    fn issuer(&self, name: &str) -> Option<&OperatorLoginIssuer> {
+        self.issuers.iter().find(|issuer| issuer.config.issuer == name)
+    }
+
+    async fn flow<'a>(&self, issuer: &'a OperatorLoginIssuer) -> Result<CodeFlow<'a>, OauthError> {
+        CodeFlow::at(&self.clients, &issuer.config, &issuer.client).await
+    }
+}
