@@ -19,7 +19,7 @@ use super::{
     challenge::Challenge,
     client_keys::signed,
     discovery::DiscoveredServer,
-    fetch::{OauthError, OauthFetcher},
+    fetch::{ConnectReason, OauthError, OauthFetcher},
     machine::TokenHeader,
     token_request::{error_code, request_token},
     user_tokens::{UserTokens, end_of, for_resource, with_token},
