@@ -1811,6 +1811,12 @@ export interface components {
             };
             /**
              * Format: int32
+             * @description Estimated tokens of the result of the tool at most, in place of that of the toolset.
+             * @default null
+             */
+            max_result_tokens: number | null;
+            /**
+             * Format: int32
              * @description Place in the list: lower ones come first, then by backend and name.
              * @default 0
              */
@@ -2273,12 +2279,14 @@ export interface components {
             ignore?: {
                 [key: string]: string[];
             };
+            /** @description What happens to hidden characters in the results of tools. */
+            results?: components["schemas"]["ResultScan"];
         };
         /** @description Pins of a backend: a mode, or settings. */
         PinSettings: components["schemas"]["PinMode"] | components["schemas"]["PinRules"];
         /** @description A pinned object of a backend. */
         PinView: {
-            /** @description `tool`, `prompt`, `resource`, `template`, `instructions` or `command`. */
+            /** @description `tool`, `prompt`, `resource`, `template`, `instructions`, `command` or `app`. */
             kind: string;
             /** @description The backend's own name, URI or URI template. */
             name: string;
@@ -2522,6 +2530,11 @@ export interface components {
              */
             roots: string[];
         };
+        /**
+         * @description What the broker does with hidden characters in the results of tools.
+         * @enum {string}
+         */
+        ResultScan: "off" | "flag" | "strip";
         RevocationList: {
             revocations: components["schemas"]["RevocationView"][];
             /** @description Value of `after` for the next page; absent on the last page. */
@@ -2982,6 +2995,13 @@ export interface components {
              */
             output_schemas: boolean;
             /**
+             * Format: int32
+             * @description Estimated tokens of the result of a tool at most. Longer ones are shortened, and read in pages.
+             *     Absent: any.
+             * @default null
+             */
+            max_result_tokens: number | null;
+            /**
              * @description List five tools that find and call the others, in place of the others.
              * @default false
              */
@@ -3071,6 +3091,13 @@ export interface components {
              * @default true
              */
             output_schemas: boolean;
+            /**
+             * Format: int32
+             * @description Estimated tokens of the result of a tool at most. Longer ones are shortened, and read in pages.
+             *     Absent: any.
+             * @default null
+             */
+            max_result_tokens: number | null;
             /**
              * @description List five tools that find and call the others, in place of the others.
              * @default false
