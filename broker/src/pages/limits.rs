@@ -200,6 +200,7 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits/console.rs"),
     include_str!("../../../rules/src/limits/oauth.rs"),
     include_str!("../../../rules/src/limits/pins.rs"),
+    include_str!("../../../rules/src/limits/results.rs"),
     include_str!("../../../rules/src/limits/sign_ins.rs"),
     include_str!("../../../rules/src/limits/tokens.rs")
 );
