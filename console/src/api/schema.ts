@@ -1115,6 +1115,16 @@ export interface components {
             arguments_hash: string;
             /** @description Hash of the tool's definition. */
             definition: string;
+            /**
+             * @description Hash of the tool's pin, to which the approval is bound. Absent: the tool is not pinned, and
+             *     the approval is bound to the definition.
+             */
+            pin?: string | null;
+            /**
+             * @description True if the tool is not the one that the call was made for: its definition changed, or it
+             *     is not listed or held by now. Such a call is not executed.
+             */
+            tool_changed: boolean;
             /** @description `pending`, `approved`, `denied`, `expired` or `used`. */
             state: string;
             /** @description Id of the policy's rule. */
@@ -1853,6 +1863,12 @@ export interface components {
             };
             /**
              * Format: int32
+             * @description Estimated tokens of the result of the tool at most, in place of that of the toolset.
+             * @default null
+             */
+            max_result_tokens: number | null;
+            /**
+             * Format: int32
              * @description Place in the list: lower ones come first, then by backend and name.
              * @default 0
              */
@@ -1892,6 +1908,12 @@ export interface components {
         Health: {
             /** @description `ok`, `ready`, `starting`, `drain` or `store_unavailable`. */
             status: string;
+        };
+        /** @description A backend with objects that pins keep from clients. */
+        HoldingBackend: {
+            tenant: string;
+            backend: string;
+            held: number;
         };
         /** @description A prompt, as operators write it. */
         HostedPromptDocument: {
@@ -2179,6 +2201,7 @@ export interface components {
         OperatorList: {
             operators: components["schemas"]["OperatorView"][];
         };
+        /** @description `admin.login` as written. */
         OperatorLoginEntry: {
             client_id: string;
             /** @description Absent, with `client_secret_file`: a public client. */
@@ -2256,6 +2279,11 @@ export interface components {
             calls_in_flight: number;
             /** @description Calls that wait for room at a backend. */
             calls_queued: number;
+            /** @description Tools, prompts, resources and templates that pins keep from clients. */
+            held: number;
+            /** @description Objects that pins keep from clients, by backend. At most 20. */
+            holding: components["schemas"]["HoldingBackend"][];
+            waiting?: components["schemas"]["WaitingView"] | null;
             /** @description Backends that are not ready, or whose breaker is not closed. At most 20. */
             troubled: components["schemas"]["TroubledBackend"][];
         };
@@ -2315,12 +2343,14 @@ export interface components {
             ignore?: {
                 [key: string]: string[];
             };
+            /** @description What happens to hidden characters in the results of tools. */
+            results?: components["schemas"]["ResultScan"];
         };
         /** @description Pins of a backend: a mode, or settings. */
         PinSettings: components["schemas"]["PinMode"] | components["schemas"]["PinRules"];
         /** @description A pinned object of a backend. */
         PinView: {
-            /** @description `tool`, `prompt`, `resource`, `template`, `instructions` or `command`. */
+            /** @description `tool`, `prompt`, `resource`, `template`, `instructions`, `command` or `app`. */
             kind: string;
             /** @description The backend's own name, URI or URI template. */
             name: string;
@@ -2564,6 +2594,11 @@ export interface components {
              */
             roots: string[];
         };
+        /**
+         * @description What the broker does with hidden characters in the results of tools.
+         * @enum {string}
+         */
+        ResultScan: "off" | "flag" | "strip";
         RevocationList: {
             revocations: components["schemas"]["RevocationView"][];
             /** @description Value of `after` for the next page; absent on the last page. */
@@ -3024,6 +3059,13 @@ export interface components {
              */
             output_schemas: boolean;
             /**
+             * Format: int32
+             * @description Estimated tokens of the result of a tool at most. Longer ones are shortened, and read in pages.
+             *     Absent: any.
+             * @default null
+             */
+            max_result_tokens: number | null;
+            /**
              * @description List five tools that find and call the others, in place of the others.
              * @default false
              */
@@ -3114,6 +3156,13 @@ export interface components {
              */
             output_schemas: boolean;
             /**
+             * Format: int32
+             * @description Estimated tokens of the result of a tool at most. Longer ones are shortened, and read in pages.
+             *     Absent: any.
+             * @default null
+             */
+            max_result_tokens: number | null;
+            /**
              * @description List five tools that find and call the others, in place of the others.
              * @default false
              */
@@ -3193,6 +3242,37 @@ export interface components {
          * @enum {string}
          */
         Verdict: "allow" | "deny" | "challenge" | "approve";
+        /** @description What waits for a person in one tenant. */
+        WaitingTenant: {
+            tenant: string;
+            /** Format: int64 */
+            approvals: number;
+            /** Format: int64 */
+            reconnect: number;
+            /** Format: int64 */
+            ended: number;
+        };
+        /** @description What waits for a person. */
+        WaitingView: {
+            /**
+             * Format: int64
+             * @description Calls that wait for a decision.
+             */
+            approvals: number;
+            /**
+             * Format: int64
+             * @description Accounts at backends whose people must connect again.
+             */
+            reconnect: number;
+            /**
+             * Format: int64
+             * @description Connected accounts whose access token has ended. The next call renews it, or the person must
+             *     connect again.
+             */
+            ended: number;
+            /** @description Tenants with at least one of these. */
+            tenants: components["schemas"]["WaitingTenant"][];
+        };
     };
     responses: never;
     parameters: never;
@@ -5692,8 +5772,10 @@ export interface operations {
     listen_to_trial: {
         parameters: {
             query?: {
-                /** @description Endpoint of one backend. Absent: that of all backends. */
+                /** @description Endpoint of one backend. Absent, without `toolset`: that of all backends. */
                 backend?: string;
+                /** @description Endpoint of a published toolset, instead of one backend. */
+                toolset?: string;
             };
             header?: {
                 "Mcp-Broker-Subject"?: string | null;
@@ -5729,8 +5811,10 @@ export interface operations {
     try_message: {
         parameters: {
             query?: {
-                /** @description Endpoint of one backend. Absent: that of all backends. */
+                /** @description Endpoint of one backend. Absent, without `toolset`: that of all backends. */
                 backend?: string;
+                /** @description Endpoint of a published toolset, instead of one backend. */
+                toolset?: string;
             };
             header?: {
                 "Mcp-Broker-Subject"?: string | null;
@@ -5771,8 +5855,10 @@ export interface operations {
     end_trial: {
         parameters: {
             query?: {
-                /** @description Endpoint of one backend. Absent: that of all backends. */
+                /** @description Endpoint of one backend. Absent, without `toolset`: that of all backends. */
                 backend?: string;
+                /** @description Endpoint of a published toolset, instead of one backend. */
+                toolset?: string;
             };
             header?: {
                 "Mcp-Broker-Subject"?: string | null;

@@ -32,7 +32,7 @@ async function faults() {
   await tabTo('Name (required)');
   await page.keyboard.type('research');
   await tabTo('Tools');
-  await page.keyboard.type('nobody/echo');
+  await page.keyboard.type('absent/echo');
   await tabTo('Not these tools');
   await page.keyboard.type('b/wipe');
   await tabTo('Further members');

@@ -100,7 +100,7 @@ impl ApprovalStore for PostgresStore {
     async fn void_approval(&self, id: &ApprovalId) -> Result<bool, StoreError> {
         let end = |_| {
             sqlx::query(
-                "UPDATE approvals SET state = 'expired', used_by = 'nobody: the tool changed', changed_at_us = now_us()
+                "UPDATE approvals SET state = 'expired', used_by = 'no call: the tool changed', changed_at_us = now_us()
                  WHERE approval = $1 AND state = 'approved' RETURNING 1",
             )
             .bind(id.as_str())

@@ -97,7 +97,7 @@ impl ApprovalStore for SqliteStore {
         with_deadline("ending an approval", async {
             let mut writing = self.begin().await?;
             let ended = sqlx::query(
-                "UPDATE approvals SET state = 'expired', used_by = 'nobody: the tool changed', changed_at_us = ?1 WHERE approval = ?2 AND state = 'approved'",
+                "UPDATE approvals SET state = 'expired', used_by = 'no call: the tool changed', changed_at_us = ?1 WHERE approval = ?2 AND state = 'approved'",
             )
             .bind(now_us())
             .bind(id.as_str());
