@@ -8,8 +8,8 @@ export default defineConfig({
     target: 'es2022',
     outDir: 'dist',
     emptyOutDir: true,
-    // Without a polyfill and without inlined files: the page runs under a policy that allows neither.
-    modulePreload: { polyfill: false },
+    // Without preloaded modules and inlined files: the page runs under a policy that allows neither.
+    modulePreload: false,
     assetsInlineLimit: 0,
     cssCodeSplit: false,
     reportCompressedSize: false,

@@ -21,8 +21,7 @@ use parking_lot::Mutex;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::{GrantKey, GrantState};
 use rules::limits::oauth::{
-    GRANT_CACHED_MAX, GRANT_LEASE, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX,
-    OAUTH_METADATA_AGE_MAX,
+    GRANT_CACHED_MAX, GRANT_LEASE, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, OAUTH_METADATA_AGE_MAX,
 };
 
 use super::{

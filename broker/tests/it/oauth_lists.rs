@@ -9,6 +9,7 @@ use crate::{
     accounts::{Browser, World, call},
     builder, kind,
     oauth_exchange::{Protected, broker_for, member, payload},
+    restarts::back,
     stateless::Modern,
     text_of,
 };
@@ -115,9 +116,11 @@ async fn lists_of_one_user_never_show_to_another() {
     drop(told);
     broker.kill().await;
     broker.restart().await;
-    sees(&clients[0], &["b__shared", "b__new-of-ann"]).await;
-    sees(&clients[1], &["b__shared", "b__new-of-bob"]).await;
-    sees(&stranger, &["b__connect"]).await;
+    let ann = back(&broker, &clients[0]).bearer(&tokens[0]);
+    let bob = back(&broker, &clients[1]).bearer(&tokens[1]);
+    sees(&ann, &["b__shared", "b__new-of-ann"]).await;
+    sees(&bob, &["b__shared", "b__new-of-bob"]).await;
+    sees(&back(&broker, &stranger).bearer(&key), &["b__connect"]).await;
     for (token, user) in tokens.iter().zip(["ann", "bob"]) {
         let modern = Modern::of(&broker, "/mcp").bearer(token);
         assert_eq!(listed(&modern).await, ["b__shared".to_owned(), format!("b__new-of-{user}")]);

@@ -43,7 +43,7 @@ async fn restart(broker: &mut TestBroker, end: End) {
 }
 
 /// Returns a client of the same session at the new process, which has another port.
-fn back(broker: &TestBroker, client: &TestClient) -> TestClient {
+pub(crate) fn back(broker: &TestBroker, client: &TestClient) -> TestClient {
     let back = broker.client("/mcp");
     back.set_session(client.session().as_deref());
     back.set_version(Some("2025-11-25"));

@@ -266,8 +266,8 @@ async function changedTool() {
   await dialog.getByText('This call will not be executed.').waitFor();
   await paul.judge('a call whose tool changed');
   await dialog.getByRole('button', { name: 'Approve' }).click();
-  const { result } = await call;
-  assert.ok(result.isError && result.content[0].text.includes('definition of the tool changed'), JSON.stringify(result));
+  const { result, error } = await call;
+  assert.ok(result?.isError && result.content[0].text.includes('definition of the tool changed'), JSON.stringify(result ?? error));
   await paul.open('approvals?state=expired');
   await paul.row('bank/send').getByText('tool changed').waitFor();
   await paul.page.getByRole('button', { name: 'bank/send' }).click();

@@ -82,10 +82,10 @@ pub(super) async fn handle<B: RequestBody>(
         (HttpMethod::GET, CLIENT_METADATA_PATH) => {
             response::json(StatusCode::OK, client_metadata(&base, None).to_string().into())
         }
-        (HttpMethod::GET, path) if path.starts_with(OAUTH) => visit.client_with_keys(path),
         (HttpMethod::GET, KEY_SET_PATH) => visit.key_set().await,
         (HttpMethod::GET, CALLBACK_PATH) => visit.callback().await,
         (_, CALLBACK_PATH | CLIENT_METADATA_PATH | KEY_SET_PATH) => not_allowed(),
+        (HttpMethod::GET, path) if path.starts_with(OAUTH) => visit.client_with_keys(path),
         (HttpMethod::GET, path) => visit.show(path).await,
         (HttpMethod::POST, path) => {
             let time = broker.shared.config.timeouts.request_read;
