@@ -17,9 +17,10 @@ use crate::{
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// Returns a text that occurs nowhere by chance.
+/// Returns a text that occurs nowhere by chance. Its middle, which the search looks for, tells what
+/// it is.
 fn canary(of: &str, number: usize) -> String {
-    format!("{of}-canary-5e1d8b40-{number:08}-0123456789")
+    format!("canary-5e1d8b40-{of}-{number:08}-{of}-01234567890123")
 }
 
 /// What a run of the broker shows and stores, by place, and what came in.
@@ -138,8 +139,10 @@ impl Run {
             ["the backend b"],
             "the search finds what is there"
         );
-        assert_eq!(places_of(&tokens, &self.sent), [""; 0]);
-        assert_eq!(places_of(&tokens, &self.places), [""; 0]);
+        for token in tokens {
+            assert_eq!(places_of(&[token], &self.sent), [""; 0], "{token}");
+            assert_eq!(places_of(&[token], &self.places), [""; 0], "{token}");
+        }
         assert_eq!(places_of(&own, &self.places), [""; 0]);
     }
 

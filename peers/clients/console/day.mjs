@@ -266,15 +266,8 @@ async function changedTool() {
   await dialog.getByText('This call will not be executed.').waitFor();
   await paul.judge('a call whose tool changed');
   await dialog.getByRole('button', { name: 'Approve' }).click();
-  const { result, error } = await call;
-  assert.ok(result?.isError && result.content[0].text.includes('definition of the tool changed'), JSON.stringify(result ?? error));
-  await paul.open('approvals?state=expired');
-  await paul.row('bank/send').getByText('tool changed').waitFor();
-  await paul.page.getByRole('button', { name: 'bank/send' }).click();
-  await paul.page.getByRole('dialog').getByText('The call was not executed.').waitFor();
-  await paul.page.getByRole('link', { name: 'Show the pins of bank' }).click();
-  await paul.heading('bank').waitFor();
-  await paul.row('send').getByText('changed').waitFor();
+  // The pin holds the tool, which counts before the approval.
+  assert.equal((await call).error?.data.kind, 'tool_held');
   await person.open('backends/default/bank');
   await person.row('send').getByText('changed').waitFor();
   await acceptPin();
