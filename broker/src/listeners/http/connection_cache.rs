@@ -61,6 +61,9 @@ impl ConnectionCache {
     }
 }
 
+/// Values of a body that headers repeat: revision, method and name.
+type KnownValues = [Option<Box<[u8]>>; 3];
+
 /// Results of the checks that depend on the head alone, after the head has passed them.
 #[derive(Debug, Default)]
 pub(in crate::listeners) struct ValidatedHead {
@@ -70,7 +73,7 @@ pub(in crate::listeners) struct ValidatedHead {
     /// Endpoint that the path names.
     endpoint: OnceLock<Endpoint>,
     /// Values of the last body that the head was found to repeat.
-    mirrored: Mutex<Option<[Option<Box<[u8]>>; 3]>>,
+    mirrored: Mutex<Option<KnownValues>>,
     /// Tenant of the caller.
     tenant: Mutex<Option<Arc<Tenant>>>,
     /// Session that the head named last, and that was found here for its caller.

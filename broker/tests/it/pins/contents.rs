@@ -1,7 +1,8 @@
 //! What backends answer: hidden characters in results of tools, and the contents of user interfaces.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Reply, backend::tool};
 
@@ -58,7 +59,7 @@ async fn with_app() -> (FakeBackend, Arc<Mutex<String>>) {
     let html = Arc::new(Mutex::new("<p>one</p>".to_owned()));
     let read = html.clone();
     backend.on("resources/read", move |call| {
-        let text = read.lock().unwrap().clone();
+        let text = read.lock().clone();
         async move {
             let uri = call.params()["uri"].clone();
             Reply::Result(json!({"contents": [{"uri": uri, "mimeType": "text/html;profile=mcp-app", "text": text}]}))
@@ -78,7 +79,7 @@ async fn a_changed_user_interface_is_held_until_it_is_approved() {
     let read = client.result("resources/read", merged.clone()).await;
     assert_eq!(read["contents"][0]["text"], "<p>one</p>");
     wait_state(&admin, "app", "ui://view", "pending").await;
-    *html.lock().unwrap() = "<p>two</p>".to_owned();
+    *html.lock() = "<p>two</p>".to_owned();
     let refused = [
         client.error("resources/read", merged.clone()).await,
         native.error("resources/read", json!({"uri": "ui://view"})).await,
@@ -97,7 +98,7 @@ async fn a_changed_user_interface_is_held_until_it_is_approved() {
     assert_eq!(status, 200, "{answer}");
     let read = client.result("resources/read", merged.clone()).await;
     assert_eq!(read["contents"][0]["text"], "<p>two</p>");
-    *html.lock().unwrap() = "<p>one</p>".to_owned();
+    *html.lock() = "<p>one</p>".to_owned();
     let error = client.error("resources/read", merged).await;
     assert_eq!(kind(&error), "tool_held", "the first one is not approved: {error}");
 }
