@@ -102,6 +102,11 @@ DASHBOARDS = {
         panel("Event streams", "cps", "Sent again to streams that were resumed; lost to the log; clients told of a gap.",
               (rate("mcp_events_replayed_total"), "sent again"), (rate("mcp_events_lost_total"), "lost"), (rate("mcp_event_gaps_total"), "gaps told")),
         panel("Removed as their time was over", "cps", "", (rate("mcp_expired_total", "kind"), "{{kind}}")),
+        panel("Calls that wait for a person", "short", "Pending approvals, by the count of the database.",
+              (f'max(mcp_approvals{{{AT},state="pending"}}) or vector(0)', "pending")),
+        panel("Changes of approvals", "cps", "", (rate("mcp_approval_transitions_total", "to"), "{{to}}")),
+        panel("Wait for a decision", "s", "",
+              (f"histogram_quantile(0.95, {rate('mcp_approval_wait_seconds_bucket', 'le, decision')})", "p95 {{decision}}")),
     ]),
     "stores": ("Stores", [
         panel("Operations", "ops", "", (rate("mcp_store_seconds_count", "store, operation"), "{{store}} {{operation}}")),
