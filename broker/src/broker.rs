@@ -433,6 +433,11 @@ impl Broker {
         self.shared.draining.is_cancelled()
     }
 
+    /// Ends the streams that wait for no answer. Their clients resume them at another replica.
+    pub fn close_streams(&self) {
+        self.shared.closing.cancel();
+    }
+
     /// Resolves once a drain has started.
     pub async fn drain_requested(&self) {
         self.shared.draining.cancelled().await;

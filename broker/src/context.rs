@@ -53,6 +53,8 @@ pub struct Context {
     pub running: TaskTracker,
     /// Cancelled when a drain starts: no new sessions, no new calls.
     pub draining: CancellationToken,
+    /// Cancelled when the listeners close: streams without a request end.
+    pub closing: CancellationToken,
     /// Confinement of child processes.
     pub confinement: Arc<Confinement>,
     /// Permits for long messages of clients that are not authenticated yet.
@@ -107,6 +109,7 @@ impl Context {
             cursor_key,
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
+            closing: CancellationToken::new(),
             activity: ActivityLog::default(),
             own_lists_bytes: Arc::default(),
             unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),

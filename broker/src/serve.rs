@@ -343,6 +343,7 @@ impl RunningBroker {
             if !finished {
                 tracing::warn!("the grace period is over: what is still in flight is given up");
             }
+            self.broker.close_streams();
             self.http.close(CLOSE_WAIT).await;
             for listener in [&mut self.tcp, &mut self.quic].into_iter().flatten() {
                 listener.close(CLOSE_WAIT).await;
@@ -374,11 +375,7 @@ impl RunningBroker {
             .count();
         let listeners = [Some(&mut self.http), Some(&mut self.admin), self.tcp.as_mut()];
         let left = passed_on
-            + listeners
-                .into_iter()
-                .flatten()
-                .filter_map(ListenerTask::drop_new_connections)
-                .count();
+            + listeners.into_iter().flatten().filter_map(ListenerTask::leave_shared_port).count();
         if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
 }

@@ -1,6 +1,6 @@
 """A server of the Python SDK that supports every revision, with tools that behave alike in all of them. Differences between two
 of its clients therefore come from the software between. `both_eras.py --port PORT` prints the port on standard error. With
-`--sse` it serves HTTP+SSE of 2024-11-05, which has sessions only.
+`--sse` it serves HTTP+SSE of 2024-11-05, which has sessions only. With `--stdio` it serves its standard input.
 
 `ask` needs an elicitation, a sampling and the roots of its client. For 2025-11-25 it sends requests during the call, for
 2026-07-28 it requires the inputs in its answer. `steps` takes a while, sends progress, and notes its cancellation.
@@ -135,5 +135,8 @@ mcp._lowlevel_server.add_request_handler("resources/unsubscribe", UnsubscribeReq
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    port = int(sys.argv[sys.argv.index("--port") + 1])
-    mcp.run(transport="sse" if "--sse" in sys.argv else "streamable-http", port=port)
+    if "--stdio" in sys.argv:
+        mcp.run(transport="stdio")
+    else:
+        port = int(sys.argv[sys.argv.index("--port") + 1])
+        mcp.run(transport="sse" if "--sse" in sys.argv else "streamable-http", port=port)

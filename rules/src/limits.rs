@@ -202,6 +202,11 @@ pub const TASKS_DEFERRED_MAX: usize = 10_000;
 /// Time in which a listener that shares its port still accepts connections whose handshake had
 /// begun, after it stopped.
 pub const HANDSHAKES_END_WITHIN: Duration = Duration::from_millis(500);
+/// Time in which a stopped listener still accepts what waits in its queue. The kernel resets the
+/// connections that a closed socket leaves behind.
+pub const QUEUE_ACCEPTED_WITHIN: Duration = Duration::from_millis(50);
+/// Time in which connections of a stopped listener still serve a request that is on its way.
+pub const LAST_REQUESTS_WITHIN: Duration = Duration::from_millis(250);
 
 // Sessions.
 
@@ -274,6 +279,9 @@ pub const NOISE_LINES_MAX: u32 = 1_000;
 /// Time after which the broker also sends `initialize` to a backend that has not answered
 /// `server/discover`. Also the deadline of HTTP+SSE at a URL that refused Streamable HTTP.
 pub const ERA_SILENCE_MAX: Duration = Duration::from_secs(2);
+/// Connections that the broker opens at once after one whose first request decided the era, or
+/// ended the backend.
+pub const ERA_RETRIES_MAX: u32 = 2;
 /// Times that a backend may ask for more input before it answers a call.
 pub const BACKEND_INPUT_ROUNDS_MAX: u32 = 16;
 /// Random bytes of an elicitation id that the broker creates.

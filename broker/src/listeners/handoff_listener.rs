@@ -3,8 +3,12 @@
 
 use std::{io, net::SocketAddr};
 
-use tokio::net::{TcpListener, TcpStream};
-use tokio_util::sync::CancellationToken;
+use rules::limits::{LAST_REQUESTS_WITHIN, QUEUE_ACCEPTED_WITHIN};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 #[derive(Debug)]
 pub struct HandoffListener {
@@ -32,4 +36,20 @@ impl HandoffListener {
             accepted = self.listener.accept() => accepted,
         }
     }
+}
+
+/// Resolves when a stopped listener has had the time to accept what waits in its queue.
+pub(super) async fn listener_closing(stop: &CancellationToken) {
+    stop.cancelled().await;
+    sleep(QUEUE_ACCEPTED_WITHIN).await;
+}
+
+/// Waits for the connections of a closed listener. Stops those that have no request by then.
+///
+/// A client, or a balancer, may have sent a request before it could know that this process ends.
+/// It must get an answer, because it cannot tell whether an unanswered request had an effect.
+pub(super) async fn stop_connections(connections: &TaskTracker, stop: &CancellationToken) {
+    let _over = timeout(LAST_REQUESTS_WITHIN, connections.wait()).await;
+    stop.cancel();
+    connections.wait().await;
 }

@@ -22,9 +22,10 @@ use crate::{
 
 pub(super) struct ListenerTask {
     pub(super) address: SocketAddr,
-    /// Socket of a listener that shares its port. A drain attaches a filter to it that drops new
-    /// connections.
-    shared: Option<Socket>,
+    /// Socket of a listener that is not inherited. A drain attaches a filter to it that drops new
+    /// connections: at its begin if the port is shared, otherwise before the socket closes.
+    own: Option<Socket>,
+    is_port_shared: bool,
     /// Token of an inherited listener. Its cancellation stops the accept of new connections.
     left: Option<CancellationToken>,
     stop: CancellationToken,
@@ -42,14 +43,15 @@ impl ListenerTask {
         let system = |source| ServeError::System { what: "the address of a listener", source };
         let BoundSocket { socket, inherited } = bound;
         let address = socket.local_addr().map_err(system)?;
+        let is_port_shared = SockRef::from(&socket).reuse_port().map_err(system)?;
         // The next process has the same inherited socket, so a filter would affect it too.
-        let shared = match !inherited && SockRef::from(&socket).reuse_port().map_err(system)? {
-            true => Some(SockRef::from(&socket).try_clone().map_err(system)?),
-            false => None,
+        let own = match inherited {
+            true => None,
+            false => Some(SockRef::from(&socket).try_clone().map_err(system)?),
         };
         let port = HandoffListener::new(socket);
         let left = inherited.then(|| port.handoff_token().clone());
-        Ok(Self { shared, left, ..Self::begin(address, |stop| serve(port, stop)) })
+        Ok(Self { own, is_port_shared, left, ..Self::begin(address, |stop| serve(port, stop)) })
     }
 
     /// Leaves new connections to the process that gets the socket next. Accepted connections
@@ -64,8 +66,12 @@ impl ListenerTask {
     /// closed socket resets the connections in its queue. This filter therefore drops the first
     /// packets of new connections. The clients send them again within a second, after this socket
     /// is closed.
-    pub(super) fn drop_new_connections(&mut self) -> Option<()> {
-        let socket = self.shared.take()?; // it must not live on here: it would be listened on for ever
+    pub(super) fn leave_shared_port(&mut self) -> Option<()> {
+        if self.is_port_shared { self.drop_new_connections() } else { None }
+    }
+
+    fn drop_new_connections(&mut self) -> Option<()> {
+        let socket = self.own.take()?; // it must not live on here: it would be listened on for ever
         match socket.attach_filter(&NO_FIRST_PACKETS) {
             Ok(()) => Some(()),
             Err(error) => {
@@ -84,10 +90,12 @@ impl ListenerTask {
     {
         let stop = CancellationToken::new();
         let task = tokio::spawn(serve(stop.clone()));
-        Self { address, shared: None, left: None, stop, task }
+        Self { address, own: None, is_port_shared: false, left: None, stop, task }
     }
 
+    /// Closes the listener. Connections that the kernel has accepted are served first.
     pub(super) async fn close(&mut self, within: Duration) {
+        self.drop_new_connections();
         self.stop.cancel();
         if timeout(within, &mut self.task).await.is_err() {
             tracing::warn!(address = %self.address, "connections did not close in time");

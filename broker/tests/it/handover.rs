@@ -131,6 +131,35 @@ async fn r6_a_process_takes_over_and_no_connection_is_refused_or_reset() {
     second.connected(json!({})).await;
 }
 
+/// A balancer sends what a client sends until it notices that the process ends. It can retry a
+/// refused connection, because then no request was sent. It cannot retry one that closes without an
+/// answer.
+#[tokio::test]
+async fn a_process_that_ends_answers_each_connection_or_refuses_it() {
+    let listen = json!({"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "tcp": "127.0.0.1:0"});
+    let config = json!({"listen": listen, "limits": {"connections_per_address": 10_000}});
+    let mut broker = builder().single_process().config(config).start().await;
+    let crowds = [
+        Crowd::at(broker.http_address(), |answer| answer.starts_with("HTTP/1.1 "), GET),
+        Crowd::at(broker.tcp_address(), |answer| answer.starts_with("{\"jsonrpc\""), PING),
+    ];
+    for crowd in &crowds {
+        crowd.served_more(200).await;
+    }
+    assert_eq!(broker.terminate().await.code(), Some(0));
+    for crowd in crowds {
+        let failures = crowd.end().await;
+        let unanswered: Vec<_> =
+            failures.iter().filter(|failure| !failure.contains("refused")).collect();
+        assert!(
+            unanswered.is_empty(),
+            "{} of {}: {unanswered:?}",
+            unanswered.len(),
+            failures.len()
+        );
+    }
+}
+
 /// The part of systemd: it listens, passes the sockets on to one process after the other, and keeps
 /// them.
 struct Sockets {

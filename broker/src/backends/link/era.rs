@@ -6,7 +6,7 @@
 //! session has arrived. Before that, the backend gets no message that its revision does not have.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU8, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -52,9 +52,11 @@ impl EraSupport {
 #[derive(Debug)]
 pub struct EraCache {
     known: AtomicU8,
-    /// Set when the backend ended on the last probe, so that the broker retries once in the other
-    /// era.
-    died_of_asking: AtomicBool,
+    /// Number of times that another connection became useful at once: the backend ended on a
+    /// probe, or the probe decided the era of its connection.
+    retries_useful: AtomicU32,
+    /// Set when the next connection for clients with sessions begins with `initialize`.
+    initialize_first: AtomicBool,
     /// Set when the first client with a session has arrived.
     sessions_wanted: AtomicBool,
     /// Notifies the catalog, which asks the backend.
@@ -70,7 +72,8 @@ impl Default for EraCache {
     fn default() -> Self {
         Self {
             known: AtomicU8::new(0),
-            died_of_asking: AtomicBool::new(false),
+            retries_useful: AtomicU32::new(0),
+            initialize_first: AtomicBool::new(false),
             sessions_wanted: AtomicBool::new(false),
             ask_for_sessions: Notify::new(),
             http_sse: AtomicBool::new(false),
@@ -106,6 +109,7 @@ impl EraCache {
     /// Clears the cached support. The next connection asks again.
     pub fn forget(&self) {
         self.known.store(0, Ordering::Relaxed);
+        self.initialize_first.store(false, Ordering::Relaxed);
     }
 
     /// Notes that a client with a session has arrived.
@@ -155,12 +159,28 @@ impl EraCache {
     /// the remaining support.
     pub(super) fn died_of_asking(&self, left: EraSupport) {
         self.note(left);
-        self.died_of_asking.store(true, Ordering::Relaxed);
+        self.retries_useful.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns whether another attempt is useful at once, and clears the mark.
-    pub fn take_second_chance(&self) -> bool {
-        self.died_of_asking.swap(false, Ordering::Relaxed)
+    /// Notes that the backend refused `initialize` after `server/discover` on the same connection.
+    /// Some servers keep the era of the first request for the whole connection. The next one
+    /// begins with `initialize`.
+    pub(super) fn retry_with_initialize(&self) {
+        self.note(EraSupport::AtLeastStateless);
+        self.initialize_first.store(true, Ordering::Relaxed);
+        self.retries_useful.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether a connection for clients with sessions begins with `initialize`.
+    pub(super) fn initialize_first(&self) -> bool {
+        self.initialize_first.load(Ordering::Relaxed)
+            && self.known() == Some(EraSupport::AtLeastStateless)
+    }
+
+    /// Returns a number that grows when another attempt is useful at once. All connections of the
+    /// backend compare it, so that none takes the attempt of another.
+    pub(super) fn retries_useful(&self) -> u32 {
+        self.retries_useful.load(Ordering::Relaxed)
     }
 }
 
@@ -175,10 +195,15 @@ mod tests {
         memory.note(EraSupport::Stateless);
         assert_eq!(memory.known(), Some(EraSupport::Stateless));
         memory.forget();
-        assert_eq!((memory.known(), memory.take_second_chance()), (None, false));
+        assert_eq!((memory.known(), memory.retries_useful()), (None, 0));
         memory.died_of_asking(EraSupport::Sessions);
         assert_eq!(memory.known(), Some(EraSupport::Sessions));
-        assert!(memory.take_second_chance() && !memory.take_second_chance());
+        assert_eq!((memory.retries_useful(), memory.initialize_first()), (1, false));
+        memory.retry_with_initialize();
+        assert_eq!(memory.known(), Some(EraSupport::AtLeastStateless));
+        assert_eq!((memory.retries_useful(), memory.initialize_first()), (2, true));
+        memory.note(EraSupport::Both);
+        assert!(!memory.initialize_first());
     }
 
     #[test]

@@ -44,7 +44,11 @@ use protocol::{
     method::Method,
     version::Version,
 };
-use rules::{limits::BACKOFF_MAX, link_sharing::LinkScope, log_level::LogLevel};
+use rules::{
+    limits::{BACKOFF_MAX, ERA_RETRIES_MAX},
+    link_sharing::LinkScope,
+    log_level::LogLevel,
+};
 
 use tokio_util::sync::CancellationToken;
 
@@ -257,9 +261,15 @@ impl Link {
     }
 
     async fn open_in_matching_era(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
-        match self.open().await {
-            Err(_) if self.backend.era.take_second_chance() => self.open().await,
-            opened => opened,
+        let mut retries = ERA_RETRIES_MAX;
+        loop {
+            let useful = self.backend.era.retries_useful();
+            match self.open().await {
+                Err(_) if retries > 0 && self.backend.era.retries_useful() != useful => {
+                    retries -= 1;
+                }
+                opened => return opened,
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! The data plane over TCP: one message per line, one session per connection.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use rules::{client_transport::Transport, limits::CLIENT_WRITE_STALL_MAX};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -10,8 +10,10 @@ use super::{incoming::IncomingConnection, serve as serve_connection};
 use crate::{
     broker::Broker,
     listeners::{
-        connection_limits::ConnectionLimiter, handoff_listener::HandoffListener,
-        tls_acceptor::TlsAcceptor, trusted_proxies::ProxyProtocol,
+        connection_limits::ConnectionLimiter,
+        handoff_listener::{HandoffListener, listener_closing, stop_connections},
+        tls_acceptor::TlsAcceptor,
+        trusted_proxies::ProxyProtocol,
     },
 };
 
@@ -29,13 +31,15 @@ pub async fn serve(
         ProxyProtocol::new(config, config.listen.proxies.tcp),
     ));
     let connections = TaskTracker::new();
+    let mut queue_accepted = pin!(listener_closing(&stop));
+    let connections_stop = CancellationToken::new();
     loop {
-        let (mut socket, peer, mut admitted) = tokio::select! {
-            () = stop.cancelled() => break,
+        let (mut socket, peer, mut admitted) = tokio::select! { biased;
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
+            () = &mut queue_accepted => break,
         };
         let (broker, door, stop, admission) =
-            (broker.clone(), door.clone(), stop.clone(), admission.clone());
+            (broker.clone(), door.clone(), connections_stop.clone(), admission.clone());
         connections.spawn(async move {
             // Boxed, like the opening of a session.
             let opening = Box::pin(async {
@@ -74,5 +78,5 @@ pub async fn serve(
     }
     drop(listener);
     connections.close();
-    connections.wait().await;
+    stop_connections(&connections, &connections_stop).await;
 }

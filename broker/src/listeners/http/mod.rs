@@ -29,7 +29,13 @@ mod sse_streams;
 mod stateless;
 pub(super) mod websocket;
 
-use std::{convert::Infallible, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{
@@ -65,13 +71,13 @@ use self::{
 };
 use super::{
     connection_limits::ConnectionLimiter,
-    handoff_listener::HandoffListener,
+    handoff_listener::{HandoffListener, listener_closing, stop_connections},
     tls_acceptor::{TlsAcceptor, certificate_expired},
     trusted_proxies::ProxyProtocol,
 };
 use crate::{auth::RemotePeer, broker::Broker};
 
-/// Serves until `stop`, then waits for the requests in flight.
+/// Serves until `stop`, then accepts what waits in the queue, and waits for the requests in flight.
 pub async fn serve(
     broker: Arc<Broker>,
     listener: HandoffListener,
@@ -86,14 +92,16 @@ pub async fn serve(
     let guard = Arc::new(RequestGuard::new(broker.auth_settings(), local));
     let (connections, sessions, streams) =
         (TaskTracker::new(), TaskTracker::new(), Arc::<SseStreams>::default());
+    let mut queue_accepted = pin!(listener_closing(&stop));
+    let connections_stop = CancellationToken::new();
     loop {
-        let (mut socket, peer, mut admitted) = tokio::select! {
-            () = stop.cancelled() => break,
+        let (mut socket, peer, mut admitted) = tokio::select! { biased;
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
+            () = &mut queue_accepted => break,
         };
         let (broker, guard, door) = (broker.clone(), guard.clone(), door.clone());
         let (stop, admission, sessions, streams) =
-            (stop.clone(), admission.clone(), sessions.clone(), streams.clone());
+            (connections_stop.clone(), admission.clone(), sessions.clone(), streams.clone());
         connections.spawn(async move {
             let identified = tokio::select! {
                 // Boxed, like the handshake.
@@ -111,7 +119,7 @@ pub async fn serve(
     }
     drop(listener);
     connections.close();
-    connections.wait().await;
+    stop_connections(&connections, &connections_stop).await;
     sessions.close();
     sessions.wait().await;
 }

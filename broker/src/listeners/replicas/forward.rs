@@ -12,11 +12,12 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use http::{
     HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri,
     header::{ACCEPT, CONTENT_TYPE},
 };
-use http_body_util::{BodyExt, Either, Full};
+use http_body_util::{BodyExt, Either, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use protocol::{
     envelope::{Body as Frames, Kind, Message, Rejection, decode_body},
@@ -255,7 +256,7 @@ async fn relay_response(
     if !is_small {
         return ForwardResult::Answered(Response::from_parts(
             head,
-            Either::Right(RelayedBody { body, is_events }.boxed_unsync()),
+            Either::Right(relayed_body(shared, body, outgoing, is_events)),
         ));
     }
     match body.collect().await {
@@ -268,6 +269,23 @@ async fn relay_response(
             outgoing.unanswered(shared)
         }
     }
+}
+
+/// Returns the body for the client of this replica. A stream that waits for no answer ends when
+/// this replica closes, and its client resumes it elsewhere.
+fn relayed_body(
+    shared: &Shared,
+    body: Incoming,
+    outgoing: &ReplicaRequest,
+    is_events: bool,
+) -> UnsyncBoxBody<Bytes, BodyAborted> {
+    let relayed = RelayedBody { body, is_events };
+    if outgoing.method != HttpMethod::GET {
+        return relayed.boxed_unsync();
+    }
+    let closing = shared.closing.clone().cancelled_owned();
+    StreamBody::new(relayed.into_data_stream().map_ok(Frame::data).take_until(closing))
+        .boxed_unsync()
 }
 
 /// A body that is relayed frame by frame.

@@ -68,9 +68,11 @@ impl LocalRequest {
     /// Counts the request out and decides it again. What `decide` starts answers. An error is the
     /// answer.
     fn decide_again(mut self, decide: impl FnOnce() -> Result<(), Refusal>) {
-        self.settled = true;
         let _settling = self.session.close_request(&self.id);
-        let Err(refusal) = decide() else { return };
+        let decided = decide();
+        // Not before: a panic in `decide` leaves the answer to the drop.
+        self.settled = true;
+        let Err(refusal) = decided else { return };
         let frame = self.session.refusal_frame(&refusal, Some(&self.id));
         let _cut = self.stream.push(Instant::now(), EventKind::Answer, frame);
         let took = self.started_at.elapsed();

@@ -86,6 +86,18 @@ async fn python_sdk_2_sees_the_same_behind_http_and_sse() {
     compares(broker, client, &["auto", "legacy"], &peers, &direct.url).await;
 }
 
+/// The server behind the broker keeps the era of the first request for its whole process.
+#[tokio::test]
+async fn python_sdk_2_sees_the_same_behind_stdio() {
+    let peers = Peers::installed();
+    let direct = peers.both_eras().await;
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
+        .backend("default", "old", peers.both_eras_over_stdio())
+        .backend("default", "new", peers.both_eras_over_stdio());
+    let client = |peers: &Peers| python(peers.python(2), "python_2_eras.py");
+    compares(broker, client, &["auto", "legacy"], &peers, &direct.url).await;
+}
+
 #[tokio::test]
 async fn fastmcp_sees_what_it_sees_directly() {
     sees_the_same(

@@ -182,6 +182,15 @@ impl Peers {
         uvicorn(command, "mcp").await
     }
 
+    /// Returns a backend that starts the same server as a child process.
+    pub(super) fn both_eras_over_stdio(&self) -> serde_json::Value {
+        let (python, script) = (self.python(2), Self::ours("peers/servers/both_eras.py"));
+        json!({
+            "transport": {"type": "stdio", "command": python, "args": ["-B", script, "--stdio"]},
+            "sandbox": {"read": [self.cache.join("python2"), Self::ours("peers/servers")]},
+        })
+    }
+
     /// Starts the same server over HTTP+SSE (2024-11-05), which has sessions only.
     pub(super) async fn both_eras_over_sse(&self) -> Server {
         let mut command = Command::new(self.python(2));

@@ -51,8 +51,8 @@ async fn nb_era_01_pipes_are_asked_as_well() {
     assert_eq!(revision(&broker_with(&modern).await).await, "2026-07-28");
     assert_eq!(
         modern.recorded_of("initialize").len(),
-        1,
-        "whether it knows sessions too is asked once"
+        2,
+        "it is asked whether it knows sessions too: after the probe, and once before any other request"
     );
 }
 

@@ -5,7 +5,8 @@
 //! `initialize`. No single code decides.
 //!
 //! If the clients of the link use sessions, the broker sends `initialize` to a stateless backend
-//! too, once. For the catalog's link, it does so after the first such client has arrived. The
+//! too, once. If the backend refuses it on that connection, the broker opens another one with
+//! `initialize`, because some servers keep the era of the first request. For the catalog's link, it does so after the first such client has arrived. The
 //! result is cached for the other connections to the backend.
 
 use std::{pin::pin, sync::Arc};
@@ -77,7 +78,45 @@ pub(in crate::backends::link) async fn agree(
                 agreed => agreed,
             }
         }
+        (ProtocolChoice::Auto, _)
+            if link.client_era() == Era::Sessions && memory.initialize_first() =>
+        {
+            initialize_or_discover(connection, link).await
+        }
         (ProtocolChoice::Auto, _) => find_out(connection, link).await,
+    }
+}
+
+/// Opens a session with a backend that answered `server/discover` on an earlier connection, or uses
+/// it in the form of 2026-07-28 if it has no sessions.
+async fn initialize_or_discover(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+) -> Result<(), Failure> {
+    let memory = &link.backend.era;
+    match tokio::time::timeout(ERA_SILENCE_MAX, connection.initialize(link)).await {
+        Ok(Ok(())) => {
+            memory.note(EraSupport::Both);
+            Ok(())
+        }
+        Ok(Err(Failure::Protocol(_))) | Err(_) => {
+            memory.note(EraSupport::Stateless);
+            match judge(discover(connection, link).await)? {
+                DiscoverVerdict::Modern(found) => becomes_modern(connection, link, &found),
+                // This connection may be kept for sessions. The next one begins with the probe.
+                DiscoverVerdict::Sessions => {
+                    memory.died_of_asking(EraSupport::Stateless);
+                    Err(Failure::Protocol("the backend refused both eras on one connection".into()))
+                }
+                DiscoverVerdict::Unsupported(why) => Err(Failure::Protocol(why)),
+            }
+        }
+        Ok(Err(failure)) => {
+            if connection.is_closed() {
+                memory.died_of_asking(EraSupport::Stateless);
+            }
+            Err(failure)
+        }
     }
 }
 
@@ -112,6 +151,14 @@ async fn as_its_client_speaks(
             memory.note(EraSupport::Both);
             Ok(())
         }
+        Ok(Err(Failure::Protocol(why))) if is_connection_bound(connection) => {
+            memory.retry_with_initialize();
+            Err(Failure::Protocol(why))
+        }
+        Err(_) if is_connection_bound(connection) => {
+            memory.retry_with_initialize();
+            Err(Failure::Protocol("no answer to initialize after server/discover".to_owned()))
+        }
         Ok(Err(Failure::Protocol(_))) | Err(_) => {
             memory.note(EraSupport::Stateless);
             becomes_modern(connection, link, found)
@@ -123,6 +170,12 @@ async fn as_its_client_speaks(
             Err(failure)
         }
     }
+}
+
+/// Returns whether a connection to the backend can have an era of its own. Over HTTP each request
+/// stands alone.
+fn is_connection_bound(connection: &Connection) -> bool {
+    matches!(connection.wire(), WireSender::Pipe(_))
 }
 
 /// Tries both eras after a silence, and takes the first that succeeds. Some servers ignore unknown
@@ -160,7 +213,7 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     if answer.as_ref().is_ok_and(names_ours) {
         answer = requests::probe(connection, link).await;
     }
-    let closed = connection.is_closed() && matches!(connection.wire(), WireSender::Pipe(_));
+    let closed = connection.is_closed() && is_connection_bound(connection);
     if closed && answer.is_err() && link.backend.spec.protocol == ProtocolChoice::Auto {
         link.backend.era.died_of_asking(EraSupport::Sessions);
     }
