@@ -183,16 +183,7 @@ fn decide_and_start(
     let mut decision = match decided {
         Ok(decision) => decision,
         Err(refusal) => {
-            if let Some(backend) = connect_tool::meant_by(session, &message, &refusal) {
-                return connect_tool::answer(session, request, backend).map(|()| None);
-            }
-            let unreached = unreached_backends(session, &refusal);
-            if unlisted == Unlisted::Waits && unreached.iter().any(|backend| is_connecting(backend))
-            {
-                return decide_after_first_attempts(session, message, request, unreached)
-                    .map(|()| None);
-            }
-            return Err(unavailable_if_unreached(refusal, &unreached));
+            return refuse_or_wait(session, message, request, refusal, unlisted).map(|()| None);
         }
     };
     if let Decision::Forward(plan) = &mut decision
@@ -214,6 +205,36 @@ fn decide_and_start(
         check = check_policy((home, &session.caller.principal), &message, &decision)?;
         session.tenant.take_backend_budget(home, decision.tool())?;
     }
+    start(session, message, request, decision, (home, check))
+}
+
+/// Handles a request that cannot be routed. It may mean the connect tool of a backend, or wait for
+/// a backend that connects. Otherwise the refusal is the answer.
+fn refuse_or_wait(
+    session: &Arc<Session>,
+    message: Message,
+    request: RequestContext<'_>,
+    refusal: Refusal,
+    unlisted: Unlisted,
+) -> Result<(), Refusal> {
+    if let Some(backend) = connect_tool::meant_by(session, &message, &refusal) {
+        return connect_tool::answer(session, request, backend);
+    }
+    let unreached = unreached_backends(session, &refusal);
+    if unlisted == Unlisted::Waits && unreached.iter().any(|backend| is_connecting(backend)) {
+        return decide_after_first_attempts(session, message, request, unreached);
+    }
+    Err(unavailable_if_unreached(refusal, &unreached))
+}
+
+/// Starts what was decided. `home` is the backend that the request goes to.
+fn start(
+    session: &Arc<Session>,
+    message: Message,
+    request: RequestContext<'_>,
+    decision: Decision,
+    (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
+) -> Result<Option<CallFuture>, Refusal> {
     match decision {
         Decision::Forward(plan) => {
             return start_call(session, message, request, plan, (home, check)).map(Some);
