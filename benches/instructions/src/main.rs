@@ -58,7 +58,7 @@ fn known() -> anyhow::Result<BTreeMap<String, u64>> {
 fn compared(is_strict: bool) -> anyhow::Result<()> {
     let (known, mut grown) = (known()?, Vec::new());
     println!(
-        "| {:<12} | {:>12} | {:>12} | {:>5} |\n|{:-<14}|{:->13}:|{:->13}:|{:->6}:|",
+        "| {:<13} | {:>12} | {:>12} | {:>5} |\n|{:-<15}|{:->13}:|{:->13}:|{:->6}:|",
         "step", "instructions", "figure", "ratio", "", "", "", ""
     );
     for step in &STEPS {
@@ -67,7 +67,7 @@ fn compared(is_strict: bool) -> anyhow::Result<()> {
             .get(step.name)
             .with_context(|| format!("figures.json does not know {:?}", step.name))?;
         let ratio = counted as f64 / figure as f64;
-        println!("| {:<12} | {counted:>12} | {figure:>12} | {ratio:>5.3} |", step.name);
+        println!("| {:<13} | {counted:>12} | {figure:>12} | {ratio:>5.3} |", step.name);
         if ratio > GROWTH_MAX {
             grown.push(step.name);
         }

@@ -1,11 +1,16 @@
-//! The steps: reading an envelope, a call's way out (read, decided, rewritten), the decision of an
-//! access policy, and an answer's way back (read, restored).
+//! The steps: reading an envelope, a call's way out (read, decided, rewritten), the head of its POST to
+//! a backend with a static bearer and with the token of a connected account, the decision of an access
+//! policy, and an answer's way back (read, restored).
 
 use std::{collections::BTreeMap, hint::black_box, sync::Arc};
 
 use aws_lc_rs::hmac;
-use broker::sessions::tenant_access::TenantCatalog;
+use broker::{
+    oauth::{LinkPosts, TokenCache},
+    sessions::tenant_access::TenantCatalog,
+};
 use bytes::Bytes;
+use http::{HeaderValue, Method as HttpMethod, Request, header::AUTHORIZATION};
 use protocol::{
     capabilities::ServerCapabilities,
     envelope::Message,
@@ -24,6 +29,7 @@ use rules::{
     exposure::ResourceUris,
     routing::{Decision, decide},
 };
+use transport::{HttpClient, http_client::HttpClientConfig};
 
 /// Code that runs many times.
 pub(crate) struct Step {
@@ -31,12 +37,14 @@ pub(crate) struct Step {
     pub(crate) prepare: fn() -> Box<dyn FnMut()>,
 }
 
-pub(crate) const STEPS: [Step; 7] = [
+pub(crate) const STEPS: [Step; 9] = [
     Step { name: "decode 256 B", prepare: || decode(256) },
     Step { name: "decode 2 KB", prepare: || decode(2048) },
     Step { name: "decode 64 KB", prepare: || decode(65_536) },
     Step { name: "out 256 B", prepare: || out(256) },
     Step { name: "access", prepare: access },
+    Step { name: "head, bearer", prepare: bearer },
+    Step { name: "head, account", prepare: account },
     Step { name: "back 256 B", prepare: || back(256) },
     Step { name: "back 64 KB", prepare: || back(65_536) },
 ];
@@ -102,6 +110,45 @@ fn access() -> Box<dyn FnMut()> {
         let absent = || Refusal::new(ErrorKind::ToolNotFound, "unknown name");
         check.check(Method::ToolsCall, &object, absent).expect("the tool is allowed");
         drop(black_box(check.into_noted()));
+    })
+}
+
+const TOKEN: &str = "Bearer 2YotnFZFEjr1zCsicMWpAA2YotnFZFEjr1zCsicMWpAA2YotnFZFEjr1zCsicMWpAA";
+
+fn bare() -> Request<()> {
+    let mut post = Request::new(());
+    *post.method_mut() = HttpMethod::POST;
+    *post.uri_mut() = "http://127.0.0.1:9/mcp".parse().expect("a good address");
+    post
+}
+
+fn client() -> HttpClient {
+    HttpClient::new(HttpClientConfig::default()).expect("nothing of the system is needed")
+}
+
+/// The head of a POST with a bearer of the settings, which every POST of the link has.
+fn bearer() -> Box<dyn FnMut()> {
+    let mut post = bare();
+    post.headers_mut().insert(AUTHORIZATION, HeaderValue::from_static(TOKEN));
+    let prepared = Arc::new(client().prepare(post).expect("a head without TLS"));
+    Box::new(move || drop(black_box(black_box(&prepared).clone())))
+}
+
+/// The head of a POST with the token of a principal's account, among those of a thousand.
+fn account() -> Box<dyn FnMut()> {
+    let (cache, posts, client) = (TokenCache::default(), LinkPosts::default(), client());
+    let principal = |number: u32| PrincipalId::new(format!("https://login.example user-{number}"));
+    for number in 0..1_000 {
+        cache.put(&principal(number), HeaderValue::from_static(TOKEN), Some(i64::MAX));
+    }
+    let ann = principal(500);
+    Box::new(move || {
+        // Every few seconds the product looks into the database.
+        let header = cache.get(black_box(&ann)).unwrap_or_else(|| {
+            cache.put(&ann, HeaderValue::from_static(TOKEN), Some(i64::MAX));
+            HeaderValue::from_static(TOKEN)
+        });
+        drop(black_box(posts.get(&client, header, bare).expect("a head without TLS")));
     })
 }
 
