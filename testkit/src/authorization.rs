@@ -220,6 +220,8 @@ struct IssuerState {
     metadata: Mutex<Value>,
     token_requests: Mutex<Vec<TokenRequest>>,
     token_answer: Mutex<Option<TokenAnswer>>,
+    /// True while token requests wait for their answers.
+    holds_tokens: watch::Sender<bool>,
     /// Answers to introspections, by token. Every other token is inactive.
     introspected: Mutex<HashMap<String, Value>>,
     introspections_asked: AtomicUsize,
@@ -267,6 +269,7 @@ impl AuthorizationServer {
             metadata: Mutex::new(json!({})),
             token_requests: Mutex::default(),
             token_answer: Mutex::default(),
+            holds_tokens: watch::Sender::new(false),
             introspected: Mutex::default(),
             introspections_asked: AtomicUsize::new(0),
         });
@@ -325,11 +328,21 @@ impl AuthorizationServer {
         *self.state.metadata.lock() = members;
     }
 
-    /// Returns the requests at its token endpoint since the last call.
     pub fn answer_tokens(&self, answer: TokenAnswer) {
         *self.state.token_answer.lock() = Some(answer);
     }
 
+    /// Holds the answers to token requests back, or sends them.
+    pub fn hold_tokens(&self, held: bool) {
+        self.state.holds_tokens.send_replace(held);
+    }
+
+    /// Returns the requests at its token endpoint that were not taken yet.
+    pub fn token_requests(&self) -> Vec<TokenRequest> {
+        self.state.token_requests.lock().clone()
+    }
+
+    /// Returns the requests at its token endpoint since the last call.
     pub fn take_token_requests(&self) -> Vec<TokenRequest> {
         std::mem::take(&mut *self.state.token_requests.lock())
     }
@@ -438,6 +451,8 @@ async fn answer(
                 requests.push(asked.clone());
                 requests.len()
             };
+            let mut held = state.holds_tokens.subscribe();
+            drop(held.wait_for(|held| !held).await);
             let scripted = state.token_answer.lock().clone();
             if let Some(scripted) = scripted {
                 let (status, body) = scripted(&asked, number);
