@@ -140,11 +140,11 @@ async fn the_login_of_a_browser_ends_after_an_hour() {
     .await;
 }
 
-/// Makes a server register clients. Its tokens live for two seconds.
+/// Makes a server register clients and revoke tokens. Its tokens live for two seconds.
 fn register_clients(server: &AuthorizationServer, world: &World) {
     let endpoint = format!("{}/token", server.issuer());
-    let metadata =
-        json!({"code_challenge_methods_supported": ["S256"], "registration_endpoint": endpoint});
+    let metadata = json!({"code_challenge_methods_supported": ["S256"],
+        "registration_endpoint": endpoint, "revocation_endpoint": endpoint});
     server.set_metadata(metadata);
     let accepted = world.accepted.clone();
     server.answer_tokens(Arc::new(move |request, number| {
@@ -176,7 +176,7 @@ async fn a_server_that_changes_gets_no_code_and_no_refresh_token() {
         broker.admin().wait_backend_state("default", "b", "ready").await;
         let client = broker.connected(json!({})).await;
         let request = browser.begin().await;
-        let _first = std::mem::replace(&mut world.server, other);
+        let first = std::mem::replace(&mut world.server, other);
         world.gate(false);
         // The page looks for the server of the backend again.
         assert_eq!(Browser::new(&broker).send("GET", "/connect/b", "").await.status, 200);
@@ -185,6 +185,10 @@ async fn a_server_that_changes_gets_no_code_and_no_refresh_token() {
         let mut asked = world.server.take_token_requests();
         asked.retain(|request| member(request, "grant_type").is_some());
         assert_eq!(asked, [], "is_registered: {is_registered}");
+        // A client of the other server ends no token at the first one.
+        first.take_token_requests();
+        assert_eq!(broker.admin().delete(&format!("{CONNECTIONS}/anonymous/b")).await.0, 204);
+        assert_eq!(first.take_token_requests(), [], "is_registered: {is_registered}");
     }
 }
 

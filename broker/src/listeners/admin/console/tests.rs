@@ -116,6 +116,10 @@ async fn a_login_is_the_operator_of_its_token_until_it_is_revoked() {
     assert_eq!(root.sign_in(ADMIN).await, StatusCode::NO_CONTENT);
     let (status, who) = root.whoami().await;
     assert_eq!((status, &who["name"], &who["role"]), (200, &json!("admin"), &json!("admin")));
+    let answer = root.send("GET", OPERATOR, None).await;
+    for (name, value) in [("cache-control", "no-store"), ("x-content-type-options", "nosniff")] {
+        assert_eq!(answer.headers()[name], value, "{name}");
+    }
     let made = json!({"name": "vera", "role": "viewer"});
     let (status, made) = read(root.send("POST", "/admin/v1/operators", Some(made)).await).await;
     assert_eq!(status, 201, "{made}");
