@@ -1,7 +1,5 @@
 //! An authorization server: keys, tokens signed with them, metadata and a key set over HTTP. It
 //! counts requests, can change its keys, and can be set to hang, to refuse, or to answer nonsense.
-//!
-//! Tokens are put together by hand, so that they can be as wrong as a test needs.
 
 use std::{
     collections::HashMap,
@@ -14,14 +12,6 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use aws_lc_rs::{
-    rand::SystemRandom,
-    rsa::KeySize,
-    signature::{
-        ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair,
-        Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RSA_PSS_SHA256, RsaEncoding, RsaKeyPair,
-    },
-};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -31,7 +21,9 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 
-use crate::{abort_on_drop::AbortOnDrop, broker::merge, http_server::serve};
+use crate::{
+    abort_on_drop::AbortOnDrop, broker::merge, http_server::serve, signing_key::SigningKey,
+};
 
 /// Audience of tokens unless a test sets another.
 pub const RESOURCE: &str = "https://mcp.example.com";
@@ -48,146 +40,6 @@ pub fn now() -> u64 {
 /// Encodes a part of a token.
 pub fn encoded(text: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(text)
-}
-
-/// A key pair with a name. Clones are the same key.
-#[derive(Clone)]
-pub struct SigningKey {
-    pub id: Option<String>,
-    algorithm: &'static str,
-    pair: Arc<Pair>,
-}
-
-enum Pair {
-    Rsa(RsaKeyPair),
-    Ec(EcdsaKeyPair, &'static str),
-    Ed(Ed25519KeyPair),
-}
-
-impl SigningKey {
-    fn new(id: &str, algorithm: &'static str, pair: Pair) -> Self {
-        Self { id: Some(id.to_owned()), algorithm, pair: Arc::new(pair) }
-    }
-
-    /// Makes a key for RS256.
-    pub fn rsa(id: &str) -> Self {
-        Self::new(id, "RS256", Pair::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).expect("a key")))
-    }
-
-    /// Makes a key for ES256.
-    pub fn ec(id: &str) -> Self {
-        Self::new(
-            id,
-            "ES256",
-            Pair::Ec(
-                EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key"),
-                "P-256",
-            ),
-        )
-    }
-
-    /// Makes a key for ES384.
-    pub fn ec_384(id: &str) -> Self {
-        Self::new(
-            id,
-            "ES384",
-            Pair::Ec(
-                EcdsaKeyPair::generate(&ECDSA_P384_SHA384_FIXED_SIGNING).expect("a key"),
-                "P-384",
-            ),
-        )
-    }
-
-    /// Makes a key for EdDSA.
-    pub fn ed(id: &str) -> Self {
-        Self::new(id, "EdDSA", Pair::Ed(Ed25519KeyPair::generate().expect("a key")))
-    }
-
-    /// Returns the key without a name.
-    pub fn unnamed(&self) -> Self {
-        Self { id: None, ..self.clone() }
-    }
-
-    /// Returns the RSA key with PS256 as the algorithm of its tokens.
-    pub fn pss(&self) -> Self {
-        Self { algorithm: "PS256", ..self.clone() }
-    }
-
-    pub fn algorithm(&self) -> &'static str {
-        self.algorithm
-    }
-
-    /// Returns the public half in the form of a key set.
-    pub fn public(&self) -> Value {
-        let mut key = match &*self.pair {
-            Pair::Rsa(pair) => {
-                // PKCS #1: a sequence of the modulus and the exponent 65537. The modulus has 256
-                // bytes and one more that marks it as positive.
-                let der = pair.public_key().as_ref().to_vec();
-                json!({"kty": "RSA", "n": encoded(&der[9..265]), "e": encoded([1, 0, 1])})
-            }
-            Pair::Ec(pair, curve) => {
-                let point = &pair.public_key().as_ref()[1..];
-                let (x, y) = point.split_at(point.len() / 2);
-                json!({"kty": "EC", "crv": curve, "x": encoded(x), "y": encoded(y)})
-            }
-            Pair::Ed(pair) => {
-                json!({"kty": "OKP", "crv": "Ed25519", "x": encoded(pair.public_key())})
-            }
-        };
-        if let Some(id) = &self.id {
-            key["kid"] = json!(id);
-        }
-        key
-    }
-
-    /// Returns the bytes of the public half, which an attacker may use as a shared secret.
-    pub fn public_bytes(&self) -> Vec<u8> {
-        match &*self.pair {
-            Pair::Rsa(pair) => pair.public_key().as_ref().to_vec(),
-            Pair::Ec(pair, _) => pair.public_key().as_ref().to_vec(),
-            Pair::Ed(pair) => pair.public_key().as_ref().to_vec(),
-        }
-    }
-
-    /// Returns the header that belongs to the key.
-    pub fn header(&self) -> Value {
-        let mut header = json!({"alg": self.algorithm, "typ": "at+jwt"});
-        if let Some(id) = &self.id {
-            header["kid"] = json!(id);
-        }
-        header
-    }
-
-    pub fn sign(&self, claims: &Value) -> String {
-        self.sign_text(&self.header().to_string(), &claims.to_string())
-    }
-
-    /// Signs the claims under a header of the test's own.
-    pub fn sign_under(&self, header: &Value, claims: &Value) -> String {
-        self.sign_text(&header.to_string(), &claims.to_string())
-    }
-
-    /// Signs any texts as header and claims.
-    pub fn sign_text(&self, header: &str, claims: &str) -> String {
-        let signed = format!("{}.{}", encoded(header), encoded(claims));
-        let random = SystemRandom::new();
-        let signature = match &*self.pair {
-            Pair::Rsa(pair) => {
-                let encoding: &'static dyn RsaEncoding =
-                    if self.algorithm == "PS256" { &RSA_PSS_SHA256 } else { &RSA_PKCS1_SHA256 };
-                let mut signature = vec![0; pair.public_modulus_len()];
-                pair.sign(encoding, &random, signed.as_bytes(), &mut signature)
-                    .expect("a signature");
-                signature
-            }
-            Pair::Ec(pair, _) => {
-                pair.sign(&random, signed.as_bytes()).expect("a signature").as_ref().to_vec()
-            }
-            Pair::Ed(pair) => pair.sign(signed.as_bytes()).as_ref().to_vec(),
-        };
-        format!("{signed}.{}", encoded(signature))
-    }
 }
 
 /// Way in which the server answers.
@@ -220,6 +72,8 @@ struct IssuerState {
     metadata: Mutex<Value>,
     token_requests: Mutex<Vec<TokenRequest>>,
     token_answer: Mutex<Option<TokenAnswer>>,
+    /// True while token requests wait for their answers.
+    holds_tokens: watch::Sender<bool>,
     /// Answers to introspections, by token. Every other token is inactive.
     introspected: Mutex<HashMap<String, Value>>,
     introspections_asked: AtomicUsize,
@@ -267,6 +121,7 @@ impl AuthorizationServer {
             metadata: Mutex::new(json!({})),
             token_requests: Mutex::default(),
             token_answer: Mutex::default(),
+            holds_tokens: watch::Sender::new(false),
             introspected: Mutex::default(),
             introspections_asked: AtomicUsize::new(0),
         });
@@ -325,11 +180,21 @@ impl AuthorizationServer {
         *self.state.metadata.lock() = members;
     }
 
-    /// Returns the requests at its token endpoint since the last call.
     pub fn answer_tokens(&self, answer: TokenAnswer) {
         *self.state.token_answer.lock() = Some(answer);
     }
 
+    /// Holds the answers to token requests back, or sends them.
+    pub fn hold_tokens(&self, held: bool) {
+        self.state.holds_tokens.send_replace(held);
+    }
+
+    /// Returns the requests at its token endpoint that were not taken yet.
+    pub fn token_requests(&self) -> Vec<TokenRequest> {
+        self.state.token_requests.lock().clone()
+    }
+
+    /// Returns the requests at its token endpoint since the last call.
     pub fn take_token_requests(&self) -> Vec<TokenRequest> {
         std::mem::take(&mut *self.state.token_requests.lock())
     }
@@ -438,6 +303,8 @@ async fn answer(
                 requests.push(asked.clone());
                 requests.len()
             };
+            let mut held = state.holds_tokens.subscribe();
+            drop(held.wait_for(|held| !held).await);
             let scripted = state.token_answer.lock().clone();
             if let Some(scripted) = scripted {
                 let (status, body) = scripted(&asked, number);

@@ -23,6 +23,9 @@ const DOCUMENT_BYTES_MAX: usize = 1024 * 1024;
 pub(super) enum ClientError {
     #[error("{0}")]
     Usage(String),
+    /// Faults of what the caller gave, one on each line.
+    #[error("{}", .0.join("\n"))]
+    Faults(Vec<String>),
     #[error("no broker answers at {url}: {reason}; start one, or set {URL} to its admin listener")]
     Unreachable { url: String, reason: String },
     #[error(

@@ -61,7 +61,7 @@ impl ServerImport {
             Some(name) => self.of_registry(client, name).await?,
             None => {
                 let file = self.server_json.as_deref().unwrap_or(std::path::Path::new("-"));
-                ServerJson::read(&read_json(file)?).map_err(ClientError::Usage)?
+                ServerJson::read(&read_json(file)?).map_err(ClientError::Faults)?
             }
         };
         loop {
@@ -74,7 +74,7 @@ impl ServerImport {
                         inputs.insert(input.name, value);
                     }
                 }
-                Err(error) => return Err(ClientError::Usage(text(error))),
+                Err(error) => return Err(ClientError::Faults(lines(error))),
             }
         }
     }
@@ -124,7 +124,7 @@ impl ServerImport {
         }
         let answer: Value = serde_json::from_slice(&answer)
             .map_err(|error| usage(format!("the answer of {base} is not JSON: {error}")))?;
-        let server = ServerJson::read(&answer).map_err(usage)?;
+        let server = ServerJson::read(&answer).map_err(ClientError::Faults)?;
         let is_asked =
             server.name == name && version.is_none_or(|version| version == server.version);
         if is_asked {
@@ -142,16 +142,12 @@ fn question(input: &MissingInput) -> String {
     format!("{}{secret}  {}", input.name, input.description).trim_end().to_owned()
 }
 
-fn text(error: ImportError) -> String {
+fn lines(error: ImportError) -> Vec<String> {
     match error {
-        ImportError::Faults(faults) => faults.join("\n"),
+        ImportError::Faults(faults) => faults,
         ImportError::Missing(missing) => {
-            let lines: Vec<String> =
-                missing.iter().map(|input| format!("  {}", question(input))).collect();
-            format!(
-                "the server needs these inputs; give each with --input NAME=VALUE, and a secret with --input NAME from a variable of this shell:\n{}",
-                lines.join("\n")
-            )
+            let text = "the server needs these inputs; give each with --input NAME=VALUE, and a secret with --input NAME from a variable of this shell:";
+            [text.to_owned()].into_iter().chain(missing.iter().map(question)).collect()
         }
     }
 }

@@ -26,6 +26,7 @@ mod policy;
 mod prompt;
 mod root;
 mod server_json;
+mod server_json_faults;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -113,7 +114,11 @@ fn administer(command: args::AdminCommand) -> ExitCode {
             complain_softly(&said.note);
             ExitCode::SUCCESS
         }
-        Err(error) => complain(error.exit_code(), &error.to_string()),
+        Err(error) => {
+            let code = error.exit_code();
+            complain_in_lines(error.lines());
+            code.into()
+        }
     }
 }
 
@@ -121,9 +126,16 @@ impl ClientError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Refused { .. } => EXIT_REFUSED,
-            Self::Usage(_) => EXIT_USAGE,
+            Self::Usage(_) | Self::Faults(_) => EXIT_USAGE,
             Self::Unreachable { .. } | Self::Foreign { .. } => EXIT_UNREACHABLE,
             Self::Internal(_) => EXIT_INTERNAL,
+        }
+    }
+
+    fn lines(self) -> Vec<String> {
+        match self {
+            Self::Faults(lines) => lines,
+            other => vec![other.to_string()],
         }
     }
 }
@@ -141,6 +153,12 @@ fn complain(code: u8, text: &str) -> ExitCode {
 
 fn complain_softly(text: &str) {
     if !text.is_empty() {
-        let _ = writeln!(io::stderr(), "mcp-broker: {}", table::clean(text));
+        complain_in_lines(vec![text.to_owned()]);
     }
+}
+
+/// Prints to standard error. The texts of others have no line ends here.
+fn complain_in_lines(lines: Vec<String>) {
+    let lines: Vec<String> = lines.iter().map(|line| table::clean(line)).collect();
+    let _ = writeln!(io::stderr(), "mcp-broker: {}", lines.join("\n  "));
 }

@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::server_json_faults;
+
 /// Revisions of the schema that this module reads.
 const SCHEMAS: [&str; 4] = ["2025-12-11", "2025-10-17", "2025-09-29", "2025-09-16"];
 
 /// A server as its publisher describes it. Unknown members have no meaning here.
 #[derive(Debug, Deserialize)]
 pub(super) struct ServerJson {
-    #[serde(rename = "$schema", default)]
-    schema: Option<String>,
     pub(super) name: String,
     pub(super) version: String,
     #[serde(default)]
@@ -123,18 +123,22 @@ struct Inputs<'i> {
 }
 
 impl ServerJson {
-    /// Reads a document, or an answer of a registry that holds one.
-    pub(super) fn read(document: &Value) -> Result<Self, String> {
+    /// Reads a document, or an answer of a registry that holds one. All faults of the document are in
+    /// the error, each with its path.
+    pub(super) fn read(document: &Value) -> Result<Self, Vec<String>> {
         let document = document.get("server").unwrap_or(document);
-        let read: Self = serde_json::from_value(document.clone())
-            .map_err(|error| format!("this is not a server.json: {error}"))?;
-        if let Some(schema) = &read.schema
+        if let Some(schema) = document.get("$schema").and_then(Value::as_str)
             && !SCHEMAS.iter().any(|known| schema.contains(known))
         {
             let known = SCHEMAS.join(", ");
-            return Err(format!("$schema is {schema}; readable are the schemas of {known}"));
+            return Err(vec![format!("$schema is {schema}; readable are the schemas of {known}")]);
         }
-        Ok(read)
+        let faults = server_json_faults::faults(document);
+        let no_server = "this is not a server.json:".to_owned();
+        if !faults.is_empty() {
+            return Err([no_server].into_iter().chain(faults).collect());
+        }
+        serde_json::from_value(document.clone()).map_err(|error| vec![no_server, error.to_string()])
     }
 
     /// Returns the body of the backend. `wants_remote`: the remote server, not the package.
@@ -401,7 +405,7 @@ mod tests {
             "name": "io.example/one", "description": "d", "version": "1.0.0"
         });
         server.as_object_mut().unwrap().extend(document.as_object().unwrap().clone());
-        ServerJson::read(&server).unwrap().body(&given.collect(), false)
+        ServerJson::read(&server).map_err(ImportError::Faults)?.body(&given.collect(), false)
     }
 
     fn package(members: Value) -> Value {
@@ -458,7 +462,7 @@ mod tests {
             (json!({"transport": {"type": "streamable-http", "url": "http://x"}}), "not stdio"),
             (json!({"runtimeHint": "bash"}), "runtime \"bash\""),
             (json!({"registryBaseUrl": "https://evil.example"}), "registry https://evil.example"),
-            (json!({"fileSha256": "00"}), "cannot check"),
+            (json!({"fileSha256": "0".repeat(64)}), "cannot check"),
             (json!({"identifier": "--call=evil"}), "unusable identifier"),
         ] {
             let told = faults(package(members));

@@ -50,21 +50,28 @@ pub(super) trait CatalogDocument:
     ) -> Self::View;
 }
 
+/// Writes the members of a [`CatalogDocument`] that differ by names alone.
+macro_rules! kept_as {
+    ($kind:ident, $name:literal, $documents:ident, at most $max:ident) => {
+        const KIND: CatalogDocumentKind = CatalogDocumentKind::$kind;
+        const NAME: &'static str = $name;
+        const PLURAL: &'static str = concat!($name, "s of this tenant");
+        const MAX: usize = $max;
+
+        fn documents(registry: &Registry) -> &CatalogDocuments<Self> {
+            &registry.$documents
+        }
+
+        fn documents_mut(registry: &mut Registry) -> &mut CatalogDocuments<Self> {
+            &mut registry.$documents
+        }
+    };
+}
+
 impl CatalogDocument for ToolsetDocument {
     type View = ToolsetView;
 
-    const KIND: CatalogDocumentKind = CatalogDocumentKind::Toolset;
-    const NAME: &'static str = "toolset";
-    const PLURAL: &'static str = "toolsets of this tenant";
-    const MAX: usize = TOOLSETS_PER_TENANT_MAX;
-
-    fn documents(registry: &Registry) -> &CatalogDocuments<Self> {
-        &registry.toolsets
-    }
-
-    fn documents_mut(registry: &mut Registry) -> &mut CatalogDocuments<Self> {
-        &mut registry.toolsets
-    }
+    kept_as!(Toolset, "toolset", toolsets, at most TOOLSETS_PER_TENANT_MAX);
 
     fn check(&self, control: &Control, tenant: &TenantId, name: &str) -> Result<(), ControlError> {
         let mut backends: Vec<BackendId> = control
@@ -107,18 +114,7 @@ impl CatalogDocument for ToolsetDocument {
 impl CatalogDocument for HostedPromptDocument {
     type View = HostedPromptView;
 
-    const KIND: CatalogDocumentKind = CatalogDocumentKind::Prompt;
-    const NAME: &'static str = "prompt";
-    const PLURAL: &'static str = "prompts of this tenant";
-    const MAX: usize = HOSTED_PROMPTS_PER_TENANT_MAX;
-
-    fn documents(registry: &Registry) -> &CatalogDocuments<Self> {
-        &registry.prompts
-    }
-
-    fn documents_mut(registry: &mut Registry) -> &mut CatalogDocuments<Self> {
-        &mut registry.prompts
-    }
+    kept_as!(Prompt, "prompt", prompts, at most HOSTED_PROMPTS_PER_TENANT_MAX);
 
     fn check(&self, _: &Control, _: &TenantId, _: &str) -> Result<(), ControlError> {
         let fault =

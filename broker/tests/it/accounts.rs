@@ -10,7 +10,11 @@ use std::{
     },
 };
 
-use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
+};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
@@ -99,6 +103,23 @@ pub(crate) fn parameter(url: &str, name: &str) -> Option<String> {
 
 pub(crate) fn member(request: &TokenRequest, name: &str) -> Option<String> {
     parameter(&format!("?{}", request.form), name)
+}
+
+/// Returns a text as the broker writes it in a form.
+pub(crate) fn form_text(text: &str) -> String {
+    text.replace(':', "%3A").replace('/', "%2F")
+}
+
+/// Checks that a token request belongs to an authorization request: it shows the secret of the
+/// challenge (RFC 7636, 4.6), and it has the redirect URI of this broker again (RFC 6749, 4.1.3).
+pub(crate) fn assert_proves(asked: &TokenRequest, request: &str, redirect_uri: &str) {
+    let verifier = member(asked, "code_verifier").expect("a verifier");
+    let challenge = URL_SAFE_NO_PAD.encode(digest(&SHA256, verifier.as_bytes()));
+    assert_eq!(parameter(request, "code_challenge"), Some(challenge), "{asked:?}");
+    assert_eq!(parameter(request, "code_challenge_method").as_deref(), Some("S256"));
+    let redirect_uri = Some(form_text(redirect_uri));
+    assert_eq!(parameter(request, "redirect_uri"), redirect_uri);
+    assert_eq!(member(asked, "redirect_uri"), redirect_uri);
 }
 
 /// A backend that demands a token of each user, and its authorization server.

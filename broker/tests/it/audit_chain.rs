@@ -21,7 +21,7 @@ fn on(folder: &Path, audit: Value) -> BrokerBuilder {
 }
 
 /// Edits the file of a running broker by hand.
-fn edit(folder: &Path, sql: &str) {
+pub(crate) fn edit(folder: &Path, sql: &str) {
     let script = "import sqlite3, sys; d = sqlite3.connect(sys.argv[1], timeout=30); d.executescript(sys.argv[2]); d.commit()";
     let file = folder.join("broker.db");
     let edited = std::process::Command::new("python3")

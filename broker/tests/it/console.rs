@@ -109,6 +109,7 @@ async fn a_trial_reaches_nothing_of_its_subject() {
     let broker = builder()
         .single_process()
         .auth_required()
+        .config(json!({"audit": {"calls": "metadata"}}))
         .backend("default", "b", backend.spec())
         .start()
         .await;
@@ -123,6 +124,19 @@ async fn a_trial_reaches_nothing_of_its_subject() {
     let (status, answer) =
         trial.post(json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})).await;
     assert_eq!(status, 404, "her session is unknown to it: {answer}");
+    // Records of a trial name the operator, and not the key of the subject.
+    let mut trial = Trial::new(&admin, json!({"principal": "ann", "key": id}));
+    trial.open().await;
+    assert!(trial.call("b__echo").await["result"].is_object());
+    let record = eventually("the record of the call", || async {
+        let (_, log) = admin.get("/admin/v1/audit?tenant=default&kind=call").await;
+        let records = log["records"].as_array().cloned().unwrap_or_default();
+        let of_trial =
+            records.into_iter().find(|record| record["principal"] == "operator admin as ann");
+        of_trial.ok_or(log)
+    })
+    .await;
+    assert_eq!(record.get("api_key"), None, "{record}");
     // No key can be made for the principal of a trial either.
     let body = json!({"principal": "Operator admin as ann"});
     let (status, answer) = admin.post("/admin/v1/tenants/default/keys", &body).await;

@@ -33,6 +33,12 @@ async fn fetched(broker: &TestBroker, path: &str) -> Value {
     answer.json().await
 }
 
+/// Returns the date of an answer, such as `Sun, 22 Nov 2026`.
+async fn day(broker: &TestBroker) -> String {
+    let answer = broker.admin().send("GET", "/healthz", None).await;
+    answer.header("date").unwrap()[..16].to_owned()
+}
+
 async fn keys(broker: &TestBroker) -> Vec<Value> {
     fetched(broker, "/oauth/jwks.json?tenant=default").await["keys"].as_array().unwrap().clone()
 }
@@ -84,7 +90,14 @@ async fn a_document_of_the_broker_names_keys_that_change() {
     assert_eq!((&claims["sub"], &claims["aud"]), (&json!(id), &json!(world.server.issuer())));
 
     // A server that fetched the keys a period ago knows the key that is used now.
+    let before = day(&broker).await;
     clock.set("+31d");
+    // A login that the clock changes under would be too old.
+    eventually("the broker to see its clock", || async {
+        let day = day(&broker).await;
+        if day == before { Err(day) } else { Ok(()) }
+    })
+    .await;
     let second = eventually("a proof with the next key", || async {
         let asked = connected(&broker, &world).await;
         let second = signer(&member(&asked, "client_assertion").unwrap(), &published);

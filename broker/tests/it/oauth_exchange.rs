@@ -459,3 +459,30 @@ async fn an_exchange_names_the_broker_as_the_acting_party() {
         }
     }
 }
+
+/// A principal of the identity provider is one of its users, and connects no account of another one.
+#[tokio::test]
+async fn a_principal_of_an_identity_provider_signs_in_as_itself_only() {
+    let protected = Protected::start(|request| member(request, "assertion")).await;
+    let (provider, claims) = identity_provider().await;
+    let settings = json!({"issuer": provider.issuer(), "client_id": "broker-at-idp"});
+    let spec = protected.spec(json!({"type": "enterprise", "provider": settings}));
+    let broker =
+        builder().single_process().auth_required().admin_token("operator-of-tests").start().await;
+    let admin = broker.admin();
+    assert_eq!(admin.put("/admin/v1/tenants/default/backends/b", &spec).await.0, 201);
+    let connections = "/admin/v1/tenants/default/connections";
+    let ann = format!("{} ann", provider.issuer());
+    let (status, link) = admin.post(connections, &json!({"principal": ann, "backend": "b"})).await;
+    assert_eq!(status, 201, "{link}");
+    let secret = parameter(link["url"].as_str().unwrap(), "link").unwrap();
+    let browser = Browser::new(&broker);
+    assert_eq!(browser.send("POST", "/connect", &format!("link={secret}")).await.status, 303);
+    *claims.lock() = json!({"aud": "broker-at-idp", "sub": "bob"});
+    let request = browser.begin().await;
+    assert_eq!(browser.answer(&request, "&code=c").await, 502);
+    assert_eq!(admin.get(connections).await.1["connections"], json!([]));
+    *claims.lock() = json!({"aud": "broker-at-idp", "sub": "ann"});
+    assert_eq!(browser.connect().await, 200);
+    assert_eq!(admin.get(connections).await.1["connections"][0]["principal"], json!(ann));
+}

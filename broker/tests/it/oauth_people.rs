@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use testkit::{AuthorizationServer, Collector, eventually};
+use testkit::{AuthorizationServer, Collector, SigningKey, authorization::RESOURCE, eventually};
 
 use crate::{
-    accounts::{Browser, World, between, call, member, outputs, parameter, places_of},
+    accounts::{
+        Browser, World, assert_proves, between, call, member, outputs, parameter, places_of,
+    },
     builder, text_of,
 };
 
@@ -86,6 +88,8 @@ async fn answers_of_others_and_forms_from_elsewhere_connect_nothing() {
     let (victim, attacker) = (Browser::new(&broker), Browser::new(&broker));
     let request = attacker.begin().await;
     assert_eq!(victim.answer(&request, "&code=c").await, 403, "of another browser");
+    victim.begin().await;
+    assert_eq!(victim.answer(&request, "&code=c").await, 403, "that has begun a request too");
     let issuer = world.server.issuer().replace(':', "%3A").replace('/', "%2F");
     assert_eq!(attacker.answer(&request, "&code=c").await, 502, "without iss");
     let request = attacker.begin().await;
@@ -282,7 +286,8 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
         }));
     };
     answers(&request, json!({}));
-    let thief = Browser::new(&broker);
+    // The thief has begun a sign-in of its own.
+    let (thief, _) = begin(Browser::new(&broker)).await;
     assert_eq!(thief.answer(&request, &format!("&code=c&iss={from}")).await, 403);
     assert_eq!(browser.answer(&request, &format!("&code=c&iss={from}")).await, 303);
     assert_eq!(browser.answer(&request, &format!("&code=c&iss={from}")).await, 403, "once");
@@ -296,7 +301,7 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
     .await;
     assert_ne!(call(&client, "b__echo").await["isError"], true);
     let asked = issuer.take_token_requests();
-    assert!(member(&asked[0], "code_verifier").is_some());
+    assert_proves(&asked[0], &request, &format!("{RESOURCE}/oauth/callback"));
     assert!(asked[0].authorization.as_deref().unwrap().starts_with("Basic "));
 
     // What does not prove the person signs no browser in.
@@ -314,4 +319,28 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
         assert!([403, 502].contains(&status), "{changes} {iss}: {status}");
         assert!(browser.send("GET", "/connect/b", "").await.text().await.contains("Sign in at"));
     }
+    let refused = async |key: &SigningKey, why: &str| {
+        let (browser, request) = begin(Browser::new(&broker)).await;
+        let claims = json!({"aud": "pages", "nonce": parameter(&request, "nonce")});
+        let token = key.sign(&issuer.claims("ann", claims));
+        issuer.answer_tokens(Arc::new(move |_, _| {
+            (200, json!({"access_token": "x", "token_type": "Bearer", "id_token": token}))
+        }));
+        let status = browser.answer(&request, &format!("&code=c&iss={from}")).await;
+        assert_eq!(status, 403, "{why}");
+    };
+    refused(&SigningKey::ec("one"), "the key of another server with the same name").await;
+    let enable = async |enabled: bool| {
+        let (status, answer) =
+            broker.admin().put("/admin/v1/tenants/default", &json!({"enabled": enabled})).await;
+        assert_eq!(status, 200, "{answer}");
+    };
+    enable(false).await;
+    refused(issuer.key(), "a tenant that is not enabled").await;
+    enable(true).await;
+    let revocation = json!({"principal": format!("{} ann", issuer.issuer())});
+    let (status, made) =
+        broker.admin().post("/admin/v1/tenants/default/revocations", &revocation).await;
+    assert_eq!(status, 201, "{made}");
+    refused(issuer.key(), "a revoked principal").await;
 }

@@ -136,3 +136,50 @@ async fn more_scopes_count_at_every_replica() {
     let told = call(&client, "echo").await;
     assert_ne!(told["isError"], true, "{told}");
 }
+
+/// Both replicas have the same token when the backend refuses it. One of them uses the refresh token,
+/// and the other one waits for the result.
+#[tokio::test]
+async fn a_refresh_token_is_used_by_one_replica_while_the_other_one_waits() {
+    let world = World::start(3600).await;
+    let cluster = cluster_of(&world, true, "first_user").await;
+    assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);
+    let clients = [
+        cluster.client_of(0, "/mcp").connected(json!({})).await,
+        cluster.client_of(1, "/mcp").connected(json!({})).await,
+    ];
+    for client in &clients {
+        works(client).await;
+    }
+    world.server.hold_tokens(true);
+    world.accepted.lock().clear();
+    let count = || {
+        let asked = world.server.token_requests();
+        asked.iter().filter(|one| one.form.contains("grant_type=refresh_token")).count()
+    };
+    let reads = async |replica: usize| {
+        let labels = [("operation", "grant")];
+        cluster.admin(replica).metric("mcp_store_seconds_count", &labels).await.unwrap_or_default()
+    };
+    let released = async {
+        eventually("the use of the refresh token", || async {
+            let count = count();
+            if count > 0 { Ok(()) } else { Err(count) }
+        })
+        .await;
+        let before = [reads(0).await, reads(1).await];
+        eventually("a replica that waits", || async {
+            let now = [reads(0).await, reads(1).await];
+            let waits = (0..2).any(|replica| now[replica] >= before[replica] + 3.0);
+            if waits { Ok(()) } else { Err(now) }
+        })
+        .await;
+        world.server.hold_tokens(false);
+    };
+    let (one, other, ()) =
+        tokio::join!(call(&clients[0], "b__echo"), call(&clients[1], "b__echo"), released);
+    for told in [one, other] {
+        assert_ne!(told["isError"], true, "{told}");
+    }
+    assert_eq!(count(), 1);
+}

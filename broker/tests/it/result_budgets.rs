@@ -2,7 +2,7 @@
 //! principal that made the call.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Reply, TestBroker, backend::tool};
+use testkit::{AdminClient, FakeBackend, Reply, TestBroker, backend::tool, eventually};
 
 use crate::{builder, kind, stateless::Modern, text_of};
 
@@ -27,9 +27,13 @@ async fn backend() -> FakeBackend {
 }
 
 async fn put_set(broker: &TestBroker, more: Value) {
+    put_set_at(&broker.admin(), more).await;
+}
+
+async fn put_set_at(admin: &AdminClient, more: Value) {
     let mut set = json!({"published": true, "include": {"tools": ["b/*"]}, "names": "unique", "max_result_tokens": 500});
     set.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let (status, answer) = broker.admin().put(SET, &set).await;
+    let (status, answer) = admin.put(SET, &set).await;
     assert!([200, 201].contains(&status), "{answer}");
 }
 
@@ -130,4 +134,40 @@ async fn only_the_principal_that_made_the_call_reads_the_result_also_after_a_res
     assert_eq!(status, 201, "{answer}");
     let denied = ann.error("resources/read", json!({"uri": uri})).await;
     assert_eq!(kind(&denied), "resource_not_found");
+}
+
+/// The call is made at one replica, and its pages are read at the other one.
+#[tokio::test]
+async fn a_result_is_read_at_another_replica_by_its_principal_alone() {
+    let backend = backend().await;
+    let cluster = builder().auth_required().cluster(2).start().await;
+    let (here, there) = (cluster.admin(0), cluster.admin(1));
+    here.put_ready_backend("default", "b", &backend.spec()).await;
+    let mut keys = Vec::new();
+    for principal in ["ann", "bob"] {
+        let path = "/admin/v1/tenants/default/keys";
+        let (_, key) = here.post(path, &json!({"principal": principal})).await;
+        keys.push(key["key"].as_str().unwrap().to_owned());
+    }
+    put_set_at(&here, json!({})).await;
+    there.wait_backend_state("default", "b", "ready").await;
+    eventually("the toolset at the other replica", || async {
+        let (status, answer) = there.get(SET).await;
+        if status == 200 { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    let ann = cluster.client_of(0, "/mcp/t/set").bearer(&keys[0]).connected(json!({})).await;
+    let short = ann.call("long", json!({})).await;
+    assert!(short.to_string().len() <= 2_000, "{short}");
+    let uri = link_of(&short);
+    let elsewhere = cluster.client_of(1, "/mcp/t/set").bearer(&keys[0]).connected(json!({})).await;
+    let read = async |params| elsewhere.result("resources/read", params).await;
+    assert_eq!(whole(uri.clone(), read).await, lines(), "a session of the other replica");
+    // The session of the call itself, whose next requests reach the other replica.
+    let moved = cluster.at(1, &ann);
+    let read = async |params| moved.result("resources/read", params).await;
+    assert_eq!(whole(uri.clone(), read).await, lines(), "a request that is forwarded");
+    let bob = cluster.client_of(1, "/mcp/t/set").bearer(&keys[1]).connected(json!({})).await;
+    let foreign = bob.error("resources/read", json!({"uri": uri})).await;
+    assert_eq!(kind(&foreign), "resource_not_found", "{foreign}");
 }

@@ -571,6 +571,17 @@ async fn a_server_of_a_registry_becomes_a_backend() {
         "sealed: {view}"
     );
     let file = broker.folder().join("server.json");
+    let wrong = json!({"$schema": schema, "name": "far", "description": "d", "version": "1",
+        "remotes": [{"type": "streamable-http", "headers": [{"isSecret": "yes"}]}]});
+    std::fs::write(&file, wrong.to_string()).unwrap();
+    let refused =
+        broker.cli(&["backend", "add", "far", "--server-json", file.to_str().unwrap()]).await;
+    assert_eq!(refused.code, Some(64), "{refused:?}");
+    for path in
+        ["name", "remotes[0].url", "remotes[0].headers[0].name", "remotes[0].headers[0].isSecret"]
+    {
+        assert!(refused.stderr.contains(&format!("\n  {path}: ")), "{path}: {refused:?}");
+    }
     let remote = json!({"$schema": schema, "name": "io.example/r", "description": "d", "version": "1",
         "remotes": [{"type": "streamable-http", "url": "http://127.0.0.1:{port}/mcp", "variables": {"port": {"isRequired": true}}}]});
     std::fs::write(&file, remote.to_string()).unwrap();

@@ -11,7 +11,8 @@ import { Text, Time, number } from '../ui/text';
 
 type Pin = Schemas['PinView'];
 
-const SEVERITY: Record<string, string> = { high: 'bad', medium: 'warn', low: '' };
+// Of the type of the API: another severity there is a fault of types here.
+const SEVERITY: Record<Schemas['FindingSeverity'], string> = { serious: 'bad', notable: 'warn' };
 
 export function Pins({ owner, backend }: { owner: string; backend: string }) {
   const params = { tenant: owner, backend };
@@ -112,7 +113,7 @@ function Difference({ owner, backend, pin, close, decided }: { owner: string; ba
       {!view && !live.problem && <Loading />}
       {view?.findings.map((finding, at) => (
         <Note key={at} tone="warn">
-          <Tag tone={SEVERITY[finding.severity] ?? ''}>{finding.severity}</Tag> <strong>{finding.rule}</strong> <code>{finding.pointer}</code>
+          <Tag tone={SEVERITY[finding.severity]}>{finding.severity}</Tag> <strong>{finding.rule}</strong> <code>{finding.pointer}</code>
           <p>
             <Text>{finding.excerpt}</Text>
           </p>

@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        catalog::{Catalog, ListKind, TaskHost, read_page},
+        catalog::{Catalog, CatalogEntry, FixedArguments, ListKind, TaskHost, read_page},
         endpoint::Endpoint,
     };
 
@@ -162,6 +162,40 @@ mod tests {
         let mut seen = catalog.backends.clone();
         seen.remove(&BackendId::parse("two").unwrap());
         assert_eq!(backend_of(&catalog.rebuilt(seen), "poll").as_deref(), Some("one/poll"));
+    }
+
+    /// Returns the catalog of two servers with apps, whose tools `poll` are changed before.
+    fn with_polls(change: impl Fn(&str, &mut CatalogEntry)) -> Catalog {
+        let tools = format!("{},{}", tool("show", LINK), tool("poll", ""));
+        let changed = ["one", "two"].map(|name| {
+            let (id, mut lists) = lists(name, &tools);
+            change(name, &mut Arc::get_mut(&mut lists).unwrap().tools[1]);
+            (id, lists)
+        });
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+        Catalog::build(TenantId::parse("acme").unwrap(), key, changed.into())
+    }
+
+    #[test]
+    fn a_held_tool_can_be_meant_too() {
+        let catalog = with_polls(|name, poll| poll.pin.is_held = name == "two");
+        assert_eq!(backend_of(&catalog, "poll"), None, "not that of the other server");
+        assert!(catalog.is_app_tool_held("poll"));
+        assert!(!catalog.is_exposed_held(ListKind::Tools, "poll"), "one can be called");
+        assert_eq!(backend_of(&catalog, "one__poll").as_deref(), Some("one/poll"));
+        assert_eq!(backend_of(&catalog, "two__poll"), None);
+        let both = with_polls(|_, poll| poll.pin.is_held = true);
+        assert!(both.is_exposed_held(ListKind::Tools, "poll"));
+    }
+
+    #[test]
+    fn a_tool_with_fixed_arguments_has_the_name_of_its_toolset_only() {
+        let fixed = BTreeMap::from([("mode".to_owned(), Some("\"ro\"".to_owned()))]);
+        let fixed = FixedArguments::of(fixed).map(Arc::new);
+        let catalog = with_polls(|_, poll| poll.fixed = fixed.clone());
+        assert_eq!(backend_of(&catalog, "poll"), None);
+        assert_eq!(catalog.app_tools("poll"), [""; 0]);
+        assert_eq!(backend_of(&catalog, "one__poll").as_deref(), Some("one/poll"));
     }
 
     #[test]

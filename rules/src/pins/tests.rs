@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use protocol::ids::BackendId;
 use records::{PinKey, PinKind, StoredPin};
 
 use super::*;
+use crate::catalog::{ListKind, TaskHost, mark_held, read_page};
 
 const REPLICAS: usize = 2;
 const NAMES: usize = 2;
@@ -295,4 +297,43 @@ fn what_has_no_stored_pin_is_held_where_anything_is() {
     ] {
         assert_eq!(book.holds(mode, PinKind::Tool, "a", seen), held, "{mode:?}");
     }
+}
+
+/// A replica can read rows in another order than that in which operators decided.
+#[test]
+fn a_row_with_fewer_decisions_replaces_none_with_more() {
+    let mut world = World::new();
+    world.store(0, 1);
+    let older = world.rows[&0].clone();
+    let newer = StoredPin { is_blocked: true, decisions: 1, ..older.clone() };
+    for rows in [[&older, &newer], [&newer, &older]] {
+        let mut book = PinBook::default();
+        book.merge(rows);
+        assert!(book.pin(PinKind::Tool, &name(0)).unwrap().is_blocked, "{rows:?}");
+    }
+}
+
+#[test]
+fn a_twin_of_a_held_object_is_held_too() {
+    let mut world = World::new();
+    for (number, seen) in [(0, 1), (1, 1)] {
+        world.store(number, seen);
+        let row = world.rows.get_mut(&number).unwrap();
+        (row.approved, row.decisions) = (vec![hash(seen).to_string()], 1);
+    }
+    let mut book = PinBook::default();
+    book.merge(world.rows.values());
+    let tool =
+        |number| format!(r#"{{"name":"{}","inputSchema":{{"type":"object"}}}}"#, name(number));
+    let page = format!(r#"{{"tools":[{},{},{}]}}"#, tool(0), tool(0), tool(1));
+    let backend = BackendId::parse("b").unwrap();
+    let page = read_page(ListKind::Tools, &backend, TaskHost::Backend, page.as_bytes()).unwrap();
+    let mut entries = page.entries;
+    // The second entry has the name of the first, and a definition that no operator approved.
+    for (entry, seen) in entries.iter_mut().zip([1, 2, 1]) {
+        entry.pin.fingerprint = Some(hash(seen));
+    }
+    mark_held(&book, PinMode::HoldChanged, ListKind::Tools, &mut entries);
+    let held: Vec<bool> = entries.iter().map(|entry| entry.pin.is_held).collect();
+    assert_eq!(held, [true, true, false]);
 }

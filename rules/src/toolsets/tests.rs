@@ -349,8 +349,15 @@ fn an_enforced_toolset_is_a_ceiling_at_every_endpoint() {
         assert!(call(published, &["ops"], &mcp, "web__read"), "others are not bound");
     }
     assert!(call(true, &["dev"], &endpoint(), "files__write"));
-    let unknown = Subject { groups: Attribute::Unknown, ..subject(&[]) };
+    // A backend outside of the toolset looks like an absent one.
     let toolsets = Toolsets::new([bound(enforced.clone(), true)]);
+    for (groups, may_use_web) in [(&["dev"], false), (&["ops"], true)] {
+        let subject = subject(groups);
+        let view = view(&full, &toolsets, &mcp, None, &subject).unwrap();
+        assert!(view.policy().may_use_backend(&subject, &backend("files")));
+        assert_eq!(view.policy().may_use_backend(&subject, &backend("web")), may_use_web);
+    }
+    let unknown = Subject { groups: Attribute::Unknown, ..subject(&[]) };
     let got = outcome(
         &full,
         &toolsets,

@@ -269,18 +269,41 @@ mod tests {
         assert!(token(&sent, &host(OURS), &seal).is_none());
     }
 
+    fn started() -> BegunLogin {
+        let login = serde_json::json!({
+            "issuer": "i", "state": "s", "redirect_uri": "r", "nonce": "n", "verifier": "v", "sends_issuer": false,
+        });
+        serde_json::from_value(login).unwrap()
+    }
+
+    #[test]
+    fn a_login_that_has_begun_is_for_its_channel_and_ends() {
+        let seal = Keys::from_root(b"root").seal;
+        let until = |seconds: u64, place: &str| {
+            let text = serde_json::to_vec(&(seconds, started())).unwrap();
+            URL_SAFE_NO_PAD.encode(seal.seal(place, &text).unwrap())
+        };
+        let channel = |name: &str, sealed: &str, at: &'static str| {
+            let sent = headers(&[("cookie", &format!("{name}={sealed}"))]);
+            begun(&sent, &host(at), &seal).map(|(channel, _)| channel)
+        };
+        let live = until(now() + 60, PLACE_BEGUN);
+        assert_eq!(channel(SECURE_BEGUN, &live, OURS), Some(BrowserChannel::Tls));
+        let here = "127.0.0.1:9090";
+        assert_eq!(channel(LOOPBACK_BEGUN, &live, here), Some(BrowserChannel::Loopback));
+        assert_eq!(channel(LOOPBACK_BEGUN, &live, OURS), None, "without TLS");
+        assert_eq!(channel(SECURE_BEGUN, &until(now() - 1, PLACE_BEGUN), OURS), None);
+        assert_eq!(channel(SECURE_BEGUN, &until(now() + 60, PLACE), OURS), None);
+    }
+
     #[test]
     fn every_cookie_is_for_this_host_and_hidden_from_scripts() {
         let seal = Keys::from_root(b"root").seal;
-        let begun: BegunLogin = serde_json::from_value(serde_json::json!({
-            "issuer": "i", "state": "s", "redirect_uri": "r", "nonce": "n", "verifier": "v", "sends_issuer": false,
-        }))
-        .unwrap();
         for channel in [BrowserChannel::Tls, BrowserChannel::Loopback] {
             let login = channel.login(&seal, &ConsoleLogin::new("t")).unwrap();
             let strict = [login, channel.logout().unwrap()];
             // The page of an issuer leads the browser back to a login that has begun.
-            let lax = [channel.begun(&seal, &begun).unwrap(), channel.forget_begun().unwrap()];
+            let lax = [channel.begun(&seal, &started()).unwrap(), channel.forget_begun().unwrap()];
             for (site, cookies) in [("SameSite=Strict", strict), ("SameSite=Lax", lax)] {
                 for cookie in cookies {
                     let text = cookie.to_str().unwrap();
@@ -341,7 +364,9 @@ mod tests {
         assert!(from("http://ops.example:9090", OURS).unwrap_err().ends_with("https-needed"));
         assert!(from("https://evil.example", OURS).unwrap_err().ends_with("cross-site"));
         let nameless = headers(&[("mcp-broker-console", "1")]);
-        assert!(BrowserChannel::of_page(&nameless, &host(OURS)).is_err());
+        for name in [OURS, "127.0.0.1:9090"] {
+            assert!(BrowserChannel::of_page(&nameless, &host(name)).is_err(), "{name}");
+        }
     }
 
     #[test]

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{FromRequestParts, State},
+    extract::{FromRequest, FromRequestParts, Request, State},
     http::request::Parts,
     response::IntoResponse,
 };
+use protocol::ids::{BackendId, TenantId};
 use records::{PinKey, PinKind};
 use rules::pins::PinMode;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use utoipa::ToSchema;
 
 use super::{
@@ -44,6 +45,32 @@ impl<S: Send + Sync> FromRequestParts<S> for PinName {
             Problem::invalid("kind", format!("is not a kind of pins; allowed: {allowed}"))
         })?;
         Ok(Self(PinKey { kind, name }))
+    }
+}
+
+/// What an operator decides about the pins of a backend.
+pub(super) struct PinDecision<Wanted> {
+    control: Arc<Control>,
+    tenant: TenantId,
+    backend: BackendId,
+    author: Author,
+    wanted: Wanted,
+    /// That of the backend.
+    mode: PinMode,
+}
+
+impl<Wanted: DeserializeOwned + ToSchema + Send> FromRequest<Arc<Control>> for PinDecision<Wanted> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, control: &Arc<Control>) -> Result<Self, Problem> {
+        let (mut head, body) = request.into_parts();
+        let TenantName(tenant) = TenantName::from_request_parts(&mut head, control).await?;
+        let BackendName(backend) = BackendName::from_request_parts(&mut head, control).await?;
+        let Ok(author) = Author::from_request_parts(&mut head, control).await;
+        let body = JsonBody::from_request(Request::from_parts(head, body), control).await?;
+        let wanted = read_as(&body.required()?)?;
+        let (mode, _) = control.pins(&tenant, &backend).await?;
+        Ok(Self { control: Arc::clone(control), tenant, backend, author, wanted, mode })
     }
 }
 
@@ -81,14 +108,8 @@ pub(super) async fn diff(
 #[utoipa::path(post, operation_id = "approve_pins", path = "/admin/v1/tenants/{tenant}/backends/{backend}/pins/approve", tag = "pins", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), request_body = PinApprovalRequest,
     responses((status = 200, body = PinList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn approve(
-    State(control): State<Arc<Control>>,
-    TenantName(tenant): TenantName,
-    BackendName(backend): BackendName,
-    author: Author,
-    body: JsonBody,
+    PinDecision { control, tenant, backend, author, wanted, mode }: PinDecision<PinApprovalRequest>,
 ) -> Result<impl IntoResponse, Problem> {
-    let wanted = read_as::<PinApprovalRequest>(&body.required()?)?;
-    let (mode, _) = control.pins(&tenant, &backend).await?;
     let pins = control.approve_pins(tenant, backend, wanted, author).await?;
     Ok(Json(PinList { mode, pins, next: None }))
 }
@@ -97,14 +118,8 @@ pub(super) async fn approve(
 #[utoipa::path(post, operation_id = "block_pins", path = "/admin/v1/tenants/{tenant}/backends/{backend}/pins/block", tag = "pins", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), request_body = PinBlockRequest,
     responses((status = 200, body = PinList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn block(
-    State(control): State<Arc<Control>>,
-    TenantName(tenant): TenantName,
-    BackendName(backend): BackendName,
-    author: Author,
-    body: JsonBody,
+    PinDecision { control, tenant, backend, author, wanted, mode }: PinDecision<PinBlockRequest>,
 ) -> Result<impl IntoResponse, Problem> {
-    let wanted = read_as::<PinBlockRequest>(&body.required()?)?;
-    let (mode, _) = control.pins(&tenant, &backend).await?;
     let pins = control.block_pins(tenant, backend, wanted, author).await?;
     Ok(Json(PinList { mode, pins, next: None }))
 }

@@ -69,22 +69,40 @@ async fn the_page_needs_no_token_and_may_load_its_own_files_only() {
         assert!(!policy.contains(forbidden), "{policy}");
     }
     assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
-    assert_eq!(headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
-    assert_eq!(headers[header::CACHE_CONTROL], "no-cache");
+    for (name, value) in [
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("referrer-policy", "no-referrer"),
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("cache-control", "no-cache"),
+    ] {
+        assert_eq!(headers[name], value, "{name}");
+    }
+    let features = headers["permissions-policy"].to_str().unwrap();
+    assert!(features.contains("camera=()") && features.contains("microphone=()"), "{features}");
     let bare = admin.send(request("GET", "/console").body(Body::empty()).unwrap()).await;
     assert_eq!(bare.headers()[header::LOCATION], "console/", "relative, below any prefix");
     let absent = admin.send(request("GET", "/console/none.js").body(Body::empty()).unwrap()).await;
     assert_eq!(absent.status(), StatusCode::NOT_FOUND);
     assert!(absent.headers().contains_key(header::CONTENT_SECURITY_POLICY));
+    assert_eq!(absent.headers()[header::CACHE_CONTROL], "no-store");
 }
 
 #[tokio::test]
 async fn a_rebound_name_and_a_foreign_page_get_nothing() {
     let admin = Admin::start(WITH_TOKEN, LOOPBACK).await;
     for path in ["/console/", OPERATOR] {
-        let rebound = axum::http::Request::get(path).header(header::HOST, "evil.example:9090");
-        let response = admin.send(rebound.body(Body::empty()).unwrap()).await;
-        assert_eq!(response.status(), StatusCode::FORBIDDEN, "{path}");
+        for name in ["evil.example:9090", "localhost.evil.example", "127.0.0.1.evil.example:9090"] {
+            let rebound = axum::http::Request::get(path).header(header::HOST, name);
+            let response = admin.send(rebound.body(Body::empty()).unwrap()).await;
+            assert_eq!(response.status(), StatusCode::FORBIDDEN, "{path} {name}");
+        }
+        for second in [LOOPBACK, "evil.example"] {
+            let two = request("GET", path).header(header::HOST, second);
+            let response = admin.send(two.body(Body::empty()).unwrap()).await;
+            assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{path} {second}");
+        }
     }
     let mut browser = Browser::new(&admin);
     browser.origin = "http://evil.example";
@@ -98,6 +116,10 @@ async fn a_login_is_the_operator_of_its_token_until_it_is_revoked() {
     assert_eq!(root.sign_in(ADMIN).await, StatusCode::NO_CONTENT);
     let (status, who) = root.whoami().await;
     assert_eq!((status, &who["name"], &who["role"]), (200, &json!("admin"), &json!("admin")));
+    let answer = root.send("GET", OPERATOR, None).await;
+    for (name, value) in [("cache-control", "no-store"), ("x-content-type-options", "nosniff")] {
+        assert_eq!(answer.headers()[name], value, "{name}");
+    }
     let made = json!({"name": "vera", "role": "viewer"});
     let (status, made) = read(root.send("POST", "/admin/v1/operators", Some(made)).await).await;
     assert_eq!(status, 201, "{made}");

@@ -105,4 +105,21 @@ mod tests {
         assert!(!text.contains("<script") && text.contains("a &amp; b"), "{text}");
         assert!(text.contains("href=\"&quot;x\"") && text.contains("value=\"&quot;v\""), "{text}");
     }
+
+    #[test]
+    fn a_page_is_not_framed_stored_or_extended() {
+        let page = protect(HtmlPage::new("t").respond(StatusCode::OK));
+        for (name, value) in [
+            (
+                CONTENT_SECURITY_POLICY,
+                "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
+            ),
+            (X_FRAME_OPTIONS, "DENY"),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (REFERRER_POLICY, "same-origin"),
+            (CACHE_CONTROL, "no-store"),
+        ] {
+            assert_eq!(page.headers()[&name], value, "{name}");
+        }
+    }
 }

@@ -134,3 +134,61 @@ fn now() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.unwrap_or_default().as_secs()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Keys;
+
+    const SECURE: &str = "https://mcp.example.com";
+    const LOOPBACK: &str = "http://127.0.0.1:8080";
+
+    fn ann() -> Person {
+        Person::new(TenantId::parse("acme").unwrap(), "ann")
+    }
+
+    /// Returns the person that a request with this cookie comes from.
+    fn person(base: &str, cookie: &str, seal: &SealKey) -> Option<(String, String)> {
+        let headers = HeaderMap::from_iter([(COOKIE, cookie.parse().unwrap())]);
+        let person = Cookies { base, headers: &headers }.login(seal)?;
+        Some((person.tenant.to_string(), person.principal.as_str().to_owned()))
+    }
+
+    #[test]
+    fn every_cookie_is_for_this_host_and_hidden_from_scripts() {
+        let seal = Keys::from_root(b"root").seal;
+        for (base, is_tls) in [(SECURE, true), (LOOPBACK, false)] {
+            let cookies = Cookies { base, headers: &HeaderMap::new() };
+            for set in [cookies.set_browser("x"), cookies.set_login(&seal, &ann()).unwrap()] {
+                let text = set.to_str().unwrap();
+                let parts: Vec<&str> = text.split("; ").skip(1).collect();
+                // The page of an authorization server leads the browser back.
+                for part in ["Path=/", "HttpOnly", "SameSite=Lax"] {
+                    assert!(parts.contains(&part), "{text} has no {part}");
+                }
+                assert_eq!(parts.contains(&"Secure"), is_tls, "{text}");
+                assert_eq!(text.starts_with("__Host-"), is_tls, "{text}");
+                assert!(!text.contains("Domain"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_login_opens_with_the_root_secret_under_its_name_and_until_its_end() {
+        let seal = Keys::from_root(b"root").seal;
+        let cookies = Cookies { base: SECURE, headers: &HeaderMap::new() };
+        let set = cookies.set_login(&seal, &ann()).unwrap();
+        let sent = set.to_str().unwrap().split(';').next().unwrap();
+        let known = Some(("acme".to_owned(), "ann".to_owned()));
+        assert_eq!(person(SECURE, sent, &seal), known);
+        assert_eq!(person(SECURE, sent, &Keys::from_root(b"toor").seal), None);
+        assert_eq!(person(SECURE, &sent.replace("__Host-", ""), &seal), None);
+        let ended = |until| {
+            let login = Login { tenant: "acme".to_owned(), principal: "ann".to_owned(), until };
+            let text = serde_json::to_vec(&login).unwrap();
+            let sealed = URL_SAFE_NO_PAD.encode(seal.seal(PLACE, &text).unwrap());
+            person(SECURE, &format!("__Host-mcp-broker-login={sealed}"), &seal)
+        };
+        assert_eq!((ended(now() + 60), ended(now() - 1)), (known, None));
+    }
+}

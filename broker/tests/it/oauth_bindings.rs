@@ -1,0 +1,351 @@
+//! What binds an account at a backend: a login to its person, its browser and its server, a grant to
+//! its backend and its URL, and a sealed row to its place.
+
+use std::{path::Path, sync::Arc};
+
+use serde_json::{Value, json};
+use testkit::{
+    AuthorizationServer, BrokerBuilder, FakeBackend, FakeClock, TestBroker, TestClient,
+    TokenRequest, eventually,
+};
+
+use crate::{
+    accounts::{Browser, World, assert_proves, between, call, form_text, member, parameter},
+    audit_chain::edit,
+    builder, text_of,
+};
+
+const CONNECTIONS: &str = "/admin/v1/tenants/default/connections";
+
+/// Returns a broker that demands a credential, alone.
+fn guarded() -> BrokerBuilder {
+    builder().single_process().auth_required().admin_token("operator-of-tests")
+}
+
+/// Adds the backend of a world under this name.
+async fn add(broker: &TestBroker, world: &World, (tenant, name): (&str, &str)) {
+    let (status, view) = broker.admin().put_backend(tenant, name, &world.spec()).await;
+    assert_eq!(status, 201, "{view}");
+}
+
+/// Makes a one-time link. Returns its secret.
+async fn link(broker: &TestBroker, principal: &str) -> String {
+    let body = json!({"principal": principal, "backend": "b"});
+    let (status, link) = broker.admin().post(CONNECTIONS, &body).await;
+    assert_eq!(status, 201, "{link}");
+    parameter(link["url"].as_str().unwrap(), "link").unwrap()
+}
+
+/// Signs the browser in as this principal of the tenant `default`.
+async fn sign_in(browser: &Browser, broker: &TestBroker, principal: &str) {
+    let secret = link(broker, principal).await;
+    let sent = browser.send("POST", "/connect", &format!("link={secret}")).await;
+    assert_eq!(sent.status, 303);
+}
+
+/// Returns a client of a new key of the principal.
+async fn client(broker: &TestBroker, tenant: &str, principal: &str) -> TestClient {
+    let path = format!("/admin/v1/tenants/{tenant}/keys");
+    let (status, key) = broker.admin().post(&path, &json!({"principal": principal})).await;
+    assert_eq!(status, 201, "{key}");
+    broker.client("/mcp").bearer(key["key"].as_str().unwrap()).connected(json!({})).await
+}
+
+/// Calls the echo of a backend until the answer asks for a connection.
+async fn asks_to_connect(client: &TestClient, tool: &str) {
+    eventually("the address of the page", || async {
+        let told = call(client, tool).await;
+        let asks = told["isError"] == true && text_of(&told).contains("/connect/");
+        if asks { Ok(()) } else { Err(told) }
+    })
+    .await;
+}
+
+fn is_refresh(asked: &TokenRequest) -> bool {
+    member(asked, "grant_type").as_deref() == Some("refresh_token")
+}
+
+#[tokio::test]
+async fn requests_of_one_login_prove_and_name_the_same() {
+    let world = World::start(3600).await;
+    let broker = world.broker().await;
+    let browser = Browser::new(&broker);
+    let request = browser.begin().await;
+    assert_eq!(browser.answer(&request, "&code=code-1").await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.connected(json!({})).await;
+    // The backend refuses the token, so the broker uses the refresh token.
+    world.accepted.lock().clear();
+    assert_ne!(call(&client, "b__echo").await["isError"], true);
+    let asked = world.server.take_token_requests();
+    assert_proves(&asked[0], &request, &format!("{}/oauth/callback", broker.url("")));
+    let resource = Some(form_text(&world.backend.url()));
+    assert_eq!(parameter(&request, "resource"), resource);
+    assert!(asked.iter().any(is_refresh), "{asked:?}");
+    for asked in &asked {
+        assert_eq!(member(asked, "resource"), resource, "{asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_counts_for_the_person_that_began_it() {
+    let world = World::start(3600).await;
+    let broker = guarded().start().await;
+    add(&broker, &world, ("default", "b")).await;
+    let browser = Browser::new(&broker);
+    sign_in(&browser, &broker, "ann").await;
+    let request = browser.begin().await;
+    // The same browser belongs to another person now.
+    sign_in(&browser, &broker, "bob").await;
+    assert_eq!(browser.answer(&request, "&code=c").await, 403);
+    assert_eq!(world.server.take_token_requests(), []);
+    sign_in(&browser, &broker, "ann").await;
+    assert_eq!(browser.answer(&request, "&code=c").await, 200, "nothing used it up");
+    let (_, list) = broker.admin().get(CONNECTIONS).await;
+    assert_eq!(list["connections"].as_array().unwrap().len(), 1, "{list}");
+    assert_eq!(list["connections"][0]["principal"], "ann");
+}
+
+#[tokio::test]
+async fn a_form_has_the_proof_of_its_own_browser() {
+    let world = World::start(3600).await;
+    let broker = world.broker().await;
+    let (victim, attacker) = (Browser::new(&broker), Browser::new(&broker));
+    victim.begin().await;
+    let page = attacker.send("GET", "/connect/b", "").await.text().await;
+    let foreign = between(&page, "name=\"proof\" value=\"", "\"").unwrap();
+    for form in ["", "proof=", "proof=x", &format!("proof={foreign}"), "action=end&proof=x"] {
+        let sent = victim.send("POST", "/connect/b", form).await;
+        assert_eq!((sent.status, sent.header("location")), (403, None), "{form}");
+    }
+}
+
+#[tokio::test]
+async fn the_login_of_a_browser_ends_after_an_hour() {
+    let world = World::start(3600).await;
+    let clock = FakeClock::set_to("+0");
+    let env = clock.env();
+    let broker = env.iter().fold(guarded(), |broker, (name, value)| broker.env(name, value));
+    let broker = broker.start().await;
+    add(&broker, &world, ("default", "b")).await;
+    let browser = Browser::new(&broker);
+    sign_in(&browser, &broker, "ann").await;
+    let page = async || browser.send("GET", "/connect", "").await.status;
+    assert_eq!(page().await, 200);
+    clock.set("+61m");
+    eventually("the end of the login", || async {
+        let status = page().await;
+        if status == 403 { Ok(()) } else { Err(status) }
+    })
+    .await;
+}
+
+/// Makes a server register clients and revoke tokens. Its tokens live for two seconds.
+fn register_clients(server: &AuthorizationServer, world: &World) {
+    let endpoint = format!("{}/token", server.issuer());
+    let metadata = json!({"code_challenge_methods_supported": ["S256"],
+        "registration_endpoint": endpoint, "revocation_endpoint": endpoint});
+    server.set_metadata(metadata);
+    let accepted = world.accepted.clone();
+    server.answer_tokens(Arc::new(move |request, number| {
+        if serde_json::from_str::<Value>(&request.form).is_ok() {
+            return (201, json!({"client_id": "made"}));
+        }
+        accepted.lock().insert(format!("Bearer token-{number}"));
+        (200, json!({"access_token": format!("token-{number}"), "token_type": "Bearer", "expires_in": 2, "refresh_token": format!("refresh-{number}")}))
+    }));
+}
+
+/// The broker is a client that the operator registered, or one that registers itself anywhere.
+#[tokio::test]
+async fn a_server_that_changes_gets_no_code_and_no_refresh_token() {
+    for is_registered in [true, false] {
+        let mut world = World::start(2).await;
+        let other = AuthorizationServer::start().await;
+        register_clients(&other, &world);
+        let mut spec = world.spec();
+        if !is_registered {
+            register_clients(&world.server, &world);
+            spec["auth"] = json!({"type": "oauth_user"});
+        }
+        let broker = builder().single_process().start().await;
+        let (status, view) = broker.admin().put_backend("default", "b", &spec).await;
+        assert_eq!(status, 201, "{view}");
+        let browser = Browser::new(&broker);
+        assert_eq!(browser.connect().await, 200);
+        broker.admin().wait_backend_state("default", "b", "ready").await;
+        let client = broker.connected(json!({})).await;
+        let request = browser.begin().await;
+        let first = std::mem::replace(&mut world.server, other);
+        world.gate(false);
+        // The page looks for the server of the backend again.
+        assert_eq!(Browser::new(&broker).send("GET", "/connect/b", "").await.status, 200);
+        assert_eq!(browser.answer(&request, "&code=c").await, 502);
+        asks_to_connect(&client, "b__echo").await;
+        let mut asked = world.server.take_token_requests();
+        asked.retain(|request| member(request, "grant_type").is_some());
+        assert_eq!(asked, [], "is_registered: {is_registered}");
+        // A client of the other server ends no token at the first one.
+        first.take_token_requests();
+        assert_eq!(broker.admin().delete(&format!("{CONNECTIONS}/anonymous/b")).await.0, 204);
+        assert_eq!(first.take_token_requests(), [], "is_registered: {is_registered}");
+    }
+}
+
+#[tokio::test]
+async fn a_grant_is_for_the_url_that_it_was_made_for() {
+    let (world, other) = (World::start(3600).await, FakeBackend::echo().await);
+    let broker = world.broker().await;
+    assert_eq!(Browser::new(&broker).connect().await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.connected(json!({})).await;
+    assert_ne!(call(&client, "b__echo").await["isError"], true);
+    let mut moved = world.spec();
+    moved["transport"] = other.spec()["transport"].clone();
+    let (status, view) = broker.admin().put_backend("default", "b", &moved).await;
+    assert_eq!(status, 200, "{view}");
+    asks_to_connect(&client, "b__echo").await;
+    let seen = format!("{:?}", other.recorded());
+    assert!(!seen.contains("Bearer token-"), "{seen}");
+}
+
+/// The process that renews a token is slow. Meanwhile an operator ends the connection.
+#[tokio::test]
+async fn a_late_answer_brings_no_ended_connection_back() {
+    let world = World::start(3600).await;
+    let broker = world.broker().await;
+    assert_eq!(Browser::new(&broker).connect().await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.connected(json!({})).await;
+    world.server.hold_tokens(true);
+    world.accepted.lock().clear();
+    let late = async { call(&client, "b__echo").await };
+    let ended = async {
+        eventually("the request for a new token", || async {
+            let asked = world.server.token_requests();
+            if asked.iter().any(is_refresh) { Ok(()) } else { Err(asked) }
+        })
+        .await;
+        let gone = broker.admin().delete(&format!("{CONNECTIONS}/anonymous/b")).await;
+        assert_eq!(gone.0, 204, "{}", gone.1);
+        world.server.hold_tokens(false);
+    };
+    let (told, ()) = tokio::join!(late, ended);
+    assert_eq!(told["isError"], true, "{told}");
+    let (_, list) = broker.admin().get(CONNECTIONS).await;
+    assert_eq!(list["connections"], json!([]), "{list}");
+}
+
+/// Returns a broker on a file, with an account of `ann` at `b`.
+async fn with_a_row(folder: &Path, world: &World) -> TestBroker {
+    let url = format!("sqlite:{}", folder.join("broker.db").display());
+    let broker = guarded().config(json!({"storage": {"url": url}})).tenant("acme").start().await;
+    for place in [("default", "b"), ("default", "c"), ("acme", "b")] {
+        add(&broker, world, place).await;
+    }
+    let browser = Browser::new(&broker);
+    sign_in(&browser, &broker, "ann").await;
+    assert_eq!(browser.connect().await, 200);
+    broker
+}
+
+/// A person who writes the database without the root secret gives no account to another principal.
+#[tokio::test]
+async fn a_moved_row_does_not_open() {
+    let (world, folder) = (World::start(3600).await, tempfile::tempdir().unwrap());
+    let broker = with_a_row(folder.path(), &world).await;
+    let copy = |columns: &str| {
+        let sql = format!(
+            "INSERT INTO upstream_grants (tenant, backend, principal, issuer, sealed, state, expires_at_us, version, created_at_us) \
+             SELECT {columns}, sealed, state, expires_at_us, version, created_at_us FROM upstream_grants \
+             WHERE tenant = 'default' AND backend = 'b' AND principal = 'ann';"
+        );
+        edit(folder.path(), &sql);
+    };
+    copy("tenant, backend, 'bob', issuer");
+    copy("tenant, 'c', principal, issuer");
+    copy("'acme', backend, principal, issuer");
+    let ann = client(&broker, "default", "ann").await;
+    let bob = client(&broker, "default", "bob").await;
+    let namesake = client(&broker, "acme", "ann").await;
+    eventually("the tools of the account", || async {
+        let names = ann.tool_names().await;
+        if names.iter().any(|name| name == "b__echo") { Ok(()) } else { Err(names) }
+    })
+    .await;
+    assert_ne!(call(&ann, "b__echo").await["isError"], true);
+    for (who, client, tool) in [
+        ("another principal", &bob, "b__echo"),
+        ("another backend", &ann, "c__connect"),
+        ("another tenant", &namesake, "b__connect"),
+    ] {
+        let told = call(client, tool).await;
+        assert!(told["isError"] == true && text_of(&told).contains("/connect/"), "{who}: {told}");
+    }
+    // The row says that another server gave the tokens.
+    edit(
+        folder.path(),
+        "UPDATE upstream_grants SET issuer = 'https://evil.example' WHERE principal = 'ann';",
+    );
+    asks_to_connect(&ann, "b__echo").await;
+}
+
+/// A sealed row under another name, or as another kind of secret, signs no person in.
+#[tokio::test]
+async fn a_moved_secret_does_not_open() {
+    let (world, folder) = (World::start(3600).await, tempfile::tempdir().unwrap());
+    let broker = with_a_row(folder.path(), &world).await;
+    let (mine, hers) = (link(&broker, "bob").await, link(&broker, "ann").await);
+    // Two links exchange their sealed values.
+    edit(
+        folder.path(),
+        "CREATE TEMP TABLE links AS SELECT row_number() OVER (ORDER BY name) AS at, name, sealed FROM upstream_secrets WHERE kind = 'link'; \
+         UPDATE upstream_secrets SET sealed = (SELECT other.sealed FROM links other, links own WHERE own.name = upstream_secrets.name AND other.at <> own.at) \
+         WHERE kind = 'link';",
+    );
+    let thief = Browser::new(&broker);
+    for secret in [mine, hers] {
+        let sent = thief.send("POST", "/connect", &format!("link={secret}")).await;
+        assert_eq!(sent.status, 403);
+    }
+    // An authorization request names ann too, but it is not a link.
+    let browser = Browser::new(&broker);
+    sign_in(&browser, &broker, "ann").await;
+    let state = parameter(&browser.begin().await, "state").unwrap();
+    edit(folder.path(), "UPDATE upstream_secrets SET kind = 'link' WHERE kind = 'login';");
+    let sent = thief.send("POST", "/connect", &format!("link={state}")).await;
+    assert_eq!(sent.status, 403);
+    assert_eq!(thief.send("GET", "/connect", "").await.status, 403, "not signed in");
+}
+
+/// The broker registers itself for each tenant, also where a row of another tenant was copied.
+#[tokio::test]
+async fn a_moved_registration_is_made_again() {
+    let (world, folder) = (World::start(3600).await, tempfile::tempdir().unwrap());
+    register_clients(&world.server, &world);
+    let url = format!("sqlite:{}", folder.path().join("broker.db").display());
+    let broker = guarded().config(json!({"storage": {"url": url}})).tenant("acme").start().await;
+    let mut spec = world.spec();
+    spec["auth"] = json!({"type": "oauth_user"});
+    let registrations = async |tenant: &str| {
+        let (status, view) = broker.admin().put_backend(tenant, "b", &spec).await;
+        assert_eq!(status, 201, "{view}");
+        let path = format!("/admin/v1/tenants/{tenant}/connections");
+        let body = json!({"principal": "ann", "backend": "b"});
+        let (_, link) = broker.admin().post(&path, &body).await;
+        let secret = parameter(link["url"].as_str().unwrap(), "link").unwrap();
+        let browser = Browser::new(&broker);
+        let sent = browser.send("POST", "/connect", &format!("link={secret}")).await;
+        assert_eq!(sent.status, 303);
+        browser.begin().await;
+        let asked = world.server.take_token_requests();
+        asked.iter().filter(|asked| asked.form.starts_with('{')).count()
+    };
+    assert_eq!(registrations("default").await, 1);
+    edit(
+        folder.path(),
+        "INSERT INTO upstream_secrets (kind, tenant, name, sealed, expires_at_us) \
+         SELECT kind, 'acme', name, sealed, expires_at_us FROM upstream_secrets WHERE kind = 'client';",
+    );
+    assert_eq!(registrations("acme").await, 1, "the copy does not open");
+}
