@@ -14,6 +14,7 @@ pub mod oauth;
 pub mod own_lists;
 pub mod pins;
 mod relations;
+pub mod replicas;
 pub mod results;
 pub mod sign_ins;
 pub mod tokens;
