@@ -20,6 +20,9 @@ use super::{
 /// Interval between two probes of a silent backend.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
+/// Longest wait for a connection and an answer after another replica's verdict.
+const VERDICT_PROBE_MAX: Duration = PROBE_ANSWER_MAX.saturating_mul(2);
+
 /// The outcome of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProbeOutcome {
@@ -39,6 +42,7 @@ pub(super) async fn run(backend: &Arc<Backend>, link: &Arc<Link>) {
                 backend.record_probe(found == ProbeOutcome::Healthy);
             }
             ProbeReason::Suspicion => resolve_suspicion(backend, link).await,
+            ProbeReason::Verdict => resolve_verdict(backend, link).await,
         }
     }
 }
@@ -62,6 +66,15 @@ async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
         tokio::time::sleep(LOOK_AGAIN_AFTER).await;
     }
     backend.clear_suspicion();
+}
+
+/// Probes a backend that fails for another replica, once. An answer to any call counts as well.
+async fn resolve_verdict(backend: &Arc<Backend>, link: &Arc<Link>) {
+    let begun = backend.shared.uptime();
+    // A connection that hangs is no answer either.
+    let found = tokio::time::timeout(VERDICT_PROBE_MAX, catch_panic(probe(backend, link))).await;
+    let answered = found == Ok(ProbeOutcome::Healthy) || backend.answered_since(begun);
+    backend.judge_verdict(!answered);
 }
 
 /// Turns a panic into a failed probe, so that the breaker does not wait forever.
