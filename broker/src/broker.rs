@@ -46,7 +46,7 @@ use crate::{
         KeyringVersion, Keys, PresentedCertificate, RemotePeer, TokenVerifier,
     },
     backends::{
-        backend::Backend, capability_probe, catalog_refresh, fixed_lists,
+        backend::Backend, capability_probe, catalog_refresh, fixed_lists, prober,
         resources::BackendResources,
     },
     config::{
@@ -270,7 +270,7 @@ impl Broker {
         }
         let tenant = self.tenant(&verdict.tenant);
         if let Some(backend) = tenant.and_then(|tenant| tenant.backend(&verdict.backend)) {
-            backend.receive_verdict(verdict);
+            prober::receive_verdict(&backend, verdict);
         }
     }
 

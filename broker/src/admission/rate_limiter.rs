@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use protocol::error::{ErrorKind, Refusal};
 use rules::{
     gcra::Rate,
-    limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, REPLICAS_COUNT_INTERVAL},
+    limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, replicas::REPLICAS_COUNT_INTERVAL},
     shared_rate_limit::{QuotaGrant, QuotaRequest, SharedRateLimiter, SharingMode},
 };
 use tokio::sync::Notify;

@@ -30,7 +30,8 @@ use tokio::sync::{Notify, watch};
 use super::{
     backend::Backend,
     link::connection::{Connection, Failure},
-    verdicts::PeerVerdicts,
+    prober,
+    verdicts::{self, ReplicaVerdicts},
 };
 use crate::{
     admission::concurrency_limit::{AcquireError, ConcurrencyLimiter, LimiterPermit, TenantShare},
@@ -49,8 +50,8 @@ pub struct BackendAdmission {
     pub(super) probe_wanted: Notify,
     suspected: AtomicBool,
     /// Time before which the backend is not suspected again, in milliseconds of the process clock.
-    pub(super) trusted_until_ms: AtomicU64,
-    pub(super) verdicts: PeerVerdicts,
+    trusted_until_ms: AtomicU64,
+    pub(super) verdicts: ReplicaVerdicts,
     /// Number of probes so far.
     probes: watch::Sender<u64>,
     pub(super) limiter: Arc<ConcurrencyLimiter<PrincipalId, SessionKey>>,
@@ -108,7 +109,7 @@ impl BackendAdmission {
             probe_wanted: Notify::new(),
             suspected: AtomicBool::new(false),
             trusted_until_ms: AtomicU64::new(0),
-            verdicts: PeerVerdicts::default(),
+            verdicts: ReplicaVerdicts::default(),
             probes: watch::Sender::new(0),
             limiter: ConcurrencyLimiter::new(max, queued, metrics.queue_depth("backend_calls")),
             adaptive: adapts.then(|| Mutex::new(AdaptiveLimit::new(max))),
@@ -120,6 +121,11 @@ impl BackendAdmission {
             label,
             metrics,
         }
+    }
+
+    /// Returns whether a probe succeeded so recently that no other one is needed.
+    pub(super) fn is_trusted(&self, now: Duration) -> bool {
+        now < Duration::from_millis(self.trusted_until_ms.load(Ordering::Relaxed))
     }
 }
 
@@ -276,8 +282,9 @@ impl Backend {
     /// backend.
     pub fn record_abandoned(&self, after: Duration) {
         let now = self.shared.uptime();
-        let is_suspect =
-            after >= SILENCE_SUSPECTED && !self.is_trusted() && self.admission.breaker.is_enabled();
+        let is_suspect = after >= SILENCE_SUSPECTED
+            && !self.admission.is_trusted(now)
+            && self.admission.breaker.is_enabled();
         if is_suspect && !self.answered_since(now.saturating_sub(after)) {
             self.admission.suspected.store(true, Ordering::Relaxed);
             self.admission.probe_wanted.notify_one();
@@ -319,7 +326,7 @@ impl Backend {
             self.admission.limiter.in_use(),
         );
         if let Some(limit) = limit
-            && !self.admission.verdicts.suspicious.load(Ordering::Relaxed)
+            && !self.admission.verdicts.is_suspicious()
         {
             self.admission.limiter.set_limit(limit);
             self.admission.metrics.resilience.calls_max(&self.admission.label, limit);
@@ -357,7 +364,7 @@ impl Backend {
             tracing::info!(tenant = %self.tenant, backend = %self.id, open, "an operator has set the breaker");
             self.report_breaker_state();
         }
-        self.end_verdict_suspicion();
+        prober::end_verdict_suspicion(self);
         if open {
             self.admission.limiter.drain_queue();
         } else {
@@ -379,9 +386,7 @@ impl Backend {
                         return ProbeReason::HalfOpen;
                     }
                 }
-                None if self.admission.verdicts.suspicious.load(Ordering::Acquire)
-                    && self.check_breaker().is_ok() =>
-                {
+                None if self.admission.verdicts.is_suspicious() && self.check_breaker().is_ok() => {
                     return ProbeReason::Verdict;
                 }
                 None if self.admission.suspected.load(Ordering::Relaxed)
@@ -413,7 +418,7 @@ impl Backend {
         self.report_breaker_state();
         self.admission.probes.send_modify(|count| *count += 1);
         self.clear_suspicion();
-        self.end_verdict_suspicion();
+        prober::end_verdict_suspicion(self);
         if to == Some(CircuitState::Closed) {
             self.on_recovered();
         }
@@ -435,18 +440,16 @@ impl Backend {
         if before == state {
             return;
         }
-        self.admission.metrics.resilience.breaker_transition(
-            &self.admission.label,
-            Some(before),
-            Some(state),
-        );
+        let resilience = &self.admission.metrics.resilience;
+        resilience.breaker_transition(&self.admission.label, Some(before), Some(state));
         drop(told);
-        let rest = self.admission.breaker.open_details(self.shared.uptime());
-        self.send_verdict(state, rest.map(|rest| rest.reason));
         let (tenant, backend) = (&self.tenant, &self.id);
+        let details = self.admission.breaker.open_details(self.shared.uptime());
+        let reason = details.map(|details| details.reason);
+        verdicts::send(&self.shared.durable, (tenant, backend), state, reason);
         match (before, state) {
             (CircuitState::Closed, _) => {
-                let why = rest.map(|rest| rest.reason.name());
+                let why = reason.map(OpenReason::name);
                 tracing::warn!(%tenant, %backend, why, "breaker open: the backend gets no calls until a probe succeeds");
             }
             (_, CircuitState::Closed) => {
@@ -465,7 +468,7 @@ impl Backend {
             next_probe_ms: rest
                 .and_then(|rest| rest.retry_after)
                 .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
-            verdict: self.last_verdict(),
+            verdict: self.admission.verdicts.last(),
         }
     }
 

@@ -57,7 +57,7 @@ pub struct Tenant {
     backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
     /// Locked while a new catalog is built, so that an older one never replaces a newer one.
     pub(super) publishing: Mutex<()>,
-    sessions: TenantSessions,
+    sessions: TenantSessions<Session>,
     calls: Arc<SharedPlaces>,
     /// Connections that are sessions, and open GET streams.
     connections: Arc<SharedPlaces>,
@@ -302,14 +302,16 @@ impl Tenant {
     /// Registers a session, if the tenant and its principal may have another.
     pub async fn open_session(&self, session: &Arc<Session>) -> Result<(), Refusal> {
         self.shared.places.expect_use(&self.calls, self.calls_max());
-        self.sessions.open(session, self.session_limits(), &self.shared.metrics).await
+        let owned = (session, &session.caller.principal);
+        let (limits, metrics) = (self.session_limits(), &self.shared.metrics);
+        self.sessions.open(owned, Session::is_leaving, limits, metrics).await
     }
 
     /// Registers a session that was opened elsewhere. The limits do not apply, because its client
     /// was admitted. Returns false if the tenant is gone.
     pub fn adopt_session(&self, session: &Arc<Session>) -> bool {
         self.shared.places.expect_use(&self.calls, self.calls_max());
-        self.sessions.adopt(session, self.session_limits())
+        self.sessions.adopt((session, &session.caller.principal), self.session_limits())
     }
 
     /// Closes the tenant for new sessions, because it is removed.
@@ -318,7 +320,7 @@ impl Tenant {
     }
 
     pub fn close_session(&self, session: &Arc<Session>) {
-        self.sessions.remove(session);
+        self.sessions.remove(session, &session.caller.principal);
     }
 
     pub fn sessions(&self) -> Vec<Arc<Session>> {

@@ -16,7 +16,6 @@ use protocol::{
 };
 use rules::{limits::ROOM_RETRY, shared_places::SharedPlaces};
 
-use super::session::Session;
 use crate::{admission::place_limiter::PlaceLimiter, metrics::Metrics};
 
 /// Sessions of a tenant and of one of its principals at most, over all replicas.
@@ -26,36 +25,36 @@ pub(super) struct SessionLimits {
     pub principal: usize,
 }
 
-/// The sessions of one tenant.
+/// The sessions of one tenant. `S` is a session: this file knows only who has it.
 #[derive(Debug)]
-pub(super) struct TenantSessions {
+pub(super) struct TenantSessions<S> {
     tenant: TenantId,
     places: Arc<SharedPlaces>,
     limiter: Arc<PlaceLimiter>,
-    known: Mutex<KnownSessions>,
+    known: Mutex<KnownSessions<S>>,
     /// Set when the tenant was removed. Set and read for new sessions while `known` is locked.
     closed: AtomicBool,
 }
 
-#[derive(Debug, Default)]
-struct KnownSessions {
-    by_principal: HashMap<PrincipalId, PrincipalSessions>,
+#[derive(Debug)]
+struct KnownSessions<S> {
+    by_principal: HashMap<PrincipalId, PrincipalSessions<S>>,
 }
 
 #[derive(Debug)]
-struct PrincipalSessions {
+struct PrincipalSessions<S> {
     places: Arc<SharedPlaces>,
-    sessions: Vec<Weak<Session>>,
+    sessions: Vec<Weak<S>>,
     /// Sessions that wait for their places.
     opening: usize,
 }
 
-impl KnownSessions {
+impl<S> KnownSessions<S> {
     fn principal(
         &mut self,
         principal: &PrincipalId,
         places: impl FnOnce() -> Arc<SharedPlaces>,
-    ) -> &mut PrincipalSessions {
+    ) -> &mut PrincipalSessions<S> {
         self.by_principal.entry(principal.clone()).or_insert_with(|| PrincipalSessions {
             places: places(),
             sessions: Vec::new(),
@@ -71,24 +70,26 @@ impl KnownSessions {
     }
 }
 
-impl TenantSessions {
+impl<S> TenantSessions<S> {
     pub(super) fn new(tenant: TenantId, limiter: Arc<PlaceLimiter>) -> Self {
         let places = limiter.places(format!("sessions/{tenant}"), 0);
-        Self { tenant, places, limiter, known: Mutex::default(), closed: AtomicBool::new(false) }
+        let known = Mutex::new(KnownSessions { by_principal: HashMap::new() });
+        Self { tenant, places, limiter, known, closed: AtomicBool::new(false) }
     }
 
     fn principal_places(&self, principal: &PrincipalId) -> Arc<SharedPlaces> {
         self.limiter.places(format!("sessions/{}/{}", self.tenant, principal.as_str()), 0)
     }
 
-    /// Registers a session, if the tenant and its principal may have another.
+    /// Registers a session, if the tenant and its principal may have another. `is_leaving`: it has
+    /// ended.
     pub(super) async fn open(
         &self,
-        session: &Arc<Session>,
+        (session, principal): (&Arc<S>, &PrincipalId),
+        is_leaving: impl Fn(&S) -> bool,
         limits: SessionLimits,
         metrics: &Metrics,
     ) -> Result<(), Refusal> {
-        let principal = &session.caller.principal;
         let opening = OpeningSession::begin(self, principal)?;
         let too_many = |whose: &str, scope, max| {
             metrics.rate_limited(scope);
@@ -105,7 +106,7 @@ impl TenantSessions {
             return Err(tenant_is_gone());
         }
         // One that ended meanwhile was not found here, and is not removed again.
-        if session.is_leaving() {
+        if is_leaving(session) {
             let text = "the session was ended while it was opened";
             return Err(Refusal::new(ErrorKind::SessionNotFound, text));
         }
@@ -118,8 +119,11 @@ impl TenantSessions {
 
     /// Registers a session that was opened elsewhere. The limits do not apply, because its client
     /// was admitted. Returns false if the tenant is gone.
-    pub(super) fn adopt(&self, session: &Arc<Session>, limits: SessionLimits) -> bool {
-        let principal = &session.caller.principal;
+    pub(super) fn adopt(
+        &self,
+        (session, principal): (&Arc<S>, &PrincipalId),
+        limits: SessionLimits,
+    ) -> bool {
         let mut known = self.known.lock();
         if self.is_closed() {
             return false;
@@ -141,9 +145,8 @@ impl TenantSessions {
         self.closed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn remove(&self, session: &Arc<Session>) {
+    pub(super) fn remove(&self, session: &Arc<S>, principal: &PrincipalId) {
         let mut known = self.known.lock();
-        let principal = &session.caller.principal;
         let Some(own) = known.by_principal.get_mut(principal) else { return };
         let before = own.sessions.len();
         own.sessions.retain(|other| other.as_ptr() != Arc::as_ptr(session));
@@ -154,13 +157,13 @@ impl TenantSessions {
         known.forget_if_unused(principal);
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<Session>> {
+    pub(super) fn all(&self) -> Vec<Arc<S>> {
         let known = self.known.lock();
         let sessions = known.by_principal.values().flat_map(|own| &own.sessions);
         sessions.filter_map(Weak::upgrade).collect()
     }
 
-    pub(super) fn of(&self, principal: &PrincipalId) -> Vec<Arc<Session>> {
+    pub(super) fn of(&self, principal: &PrincipalId) -> Vec<Arc<S>> {
         let known = self.known.lock();
         let own = known.by_principal.get(principal).map(|own| &own.sessions);
         own.into_iter().flatten().filter_map(Weak::upgrade).collect()
@@ -179,14 +182,14 @@ impl TenantSessions {
 }
 
 /// A session that waits for its places. The entry of its principal stays meanwhile.
-struct OpeningSession<'a> {
-    sessions: &'a TenantSessions,
+struct OpeningSession<'a, S> {
+    sessions: &'a TenantSessions<S>,
     principal: &'a PrincipalId,
     places: Arc<SharedPlaces>,
 }
 
-impl<'a> OpeningSession<'a> {
-    fn begin(sessions: &'a TenantSessions, principal: &'a PrincipalId) -> Result<Self, Refusal> {
+impl<'a, S> OpeningSession<'a, S> {
+    fn begin(sessions: &'a TenantSessions<S>, principal: &'a PrincipalId) -> Result<Self, Refusal> {
         let mut known = sessions.known.lock();
         if sessions.is_closed() {
             return Err(tenant_is_gone());
@@ -197,7 +200,7 @@ impl<'a> OpeningSession<'a> {
     }
 }
 
-impl Drop for OpeningSession<'_> {
+impl<S> Drop for OpeningSession<'_, S> {
     fn drop(&mut self) {
         let mut known = self.sessions.known.lock();
         if let Some(own) = known.by_principal.get_mut(self.principal) {

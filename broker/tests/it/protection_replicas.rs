@@ -196,11 +196,14 @@ async fn until_its_own_ping_is_answered_a_replica_sends_one_call_at_a_time() {
     let waiting = (CALLS - 1) as f64;
     let queue = [("queue", "backend_calls")];
     cluster.admin(1).wait_metric("mcp_queue_depth", &queue, |depth| depth == waiting).await;
-    assert_eq!(patient.backend.count(|seen| seen.calls("work")), 1);
-    ping.open();
     let at_work = |seen: &RecordedRequest| seen.calls("work");
+    patient.backend.wait_count("the first call", 1, at_work).await;
+    assert_eq!(patient.backend.count(at_work), 1);
+    ping.open();
     patient.backend.wait_count("all calls at once", CALLS, at_work).await;
-    assert_eq!(verdicts(&cluster, 1, "refuted").await, 1.0);
+    let refuted = [("effect", "refuted")];
+    let admin = cluster.admin(1);
+    admin.wait_metric("mcp_breaker_verdicts_total", &refuted, |count| count >= 1.0).await;
     work.open();
     for call in calls {
         assert_eq!(call.await.unwrap().kind(), "result");

@@ -24,6 +24,9 @@ pub const PLACES_ASKED_AT_ONCE: usize = 256;
 /// Longest wait for an exchange with Redis.
 pub const PLACES_WAIT_MAX: Duration = Duration::from_secs(2);
 
+/// Interval at which replicas are counted, to compute the share of one.
+pub const REPLICAS_COUNT_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Time for which the verdict of another replica about a backend is shown.
 pub const VERDICT_KEPT: Duration = Duration::from_secs(10);
 
