@@ -10,7 +10,7 @@ use std::{
 };
 
 /// The files, by their place below the root of the repository.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "broker/src/admission/concurrency_limit.rs",
     "broker/src/admission/outbox_budget.rs",
     "broker/src/sessions/call/task_handoff.rs",
@@ -18,6 +18,7 @@ const FILES: [&str; 7] = [
     "broker/src/sessions/stream.rs",
     "rules/src/breaker.rs",
     "rules/src/retries.rs",
+    "rules/src/shared_places.rs",
 ];
 
 fn main() {

@@ -5,10 +5,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scripts/install-servers.sh >/dev/null
-# The promises about limits and noisy neighbours (R6, R13 to R20, R23), with the promised counts.
+# The promises about limits and noisy neighbours (R6, R13 to R20, R23), with the promised counts, and limits over replicas.
 limits() {
   MCP_BROKER_FULL_COUNTS=1 cargo nextest run --locked -p mcp-broker --test it --no-capture --no-fail-fast \
-    -E 'test(/(^|::)(r6|r1[3-9]|r20|r23)_/)'
+    -E 'test(/(^|::)(r6|r1[3-9]|r20|r23)_/) or test(/^limits::places::/) or test(/^protection_replicas::/)'
 }
 case " $* " in
 *" limits "*)

@@ -46,7 +46,7 @@ use crate::{
         KeyringVersion, Keys, PresentedCertificate, RemotePeer, TokenVerifier,
     },
     backends::{
-        backend::Backend, capability_probe, catalog_refresh, fixed_lists,
+        backend::Backend, capability_probe, catalog_refresh, fixed_lists, prober,
         resources::BackendResources,
     },
     config::{
@@ -55,7 +55,7 @@ use crate::{
     },
     maps::SharedMap,
     metrics::Metrics,
-    persistence::Stores,
+    persistence::{BackendVerdict, Stores},
     session_location::SessionLocator,
     sessions::{
         session::{Session, subscriptions},
@@ -261,6 +261,17 @@ impl Broker {
         };
         backend.set_breaker(open);
         true
+    }
+
+    /// Handles another replica's verdict about a backend.
+    pub fn receive_verdict(&self, verdict: &BackendVerdict) {
+        if verdict.node == self.shared.durable.node().as_str() {
+            return;
+        }
+        let tenant = self.tenant(&verdict.tenant);
+        if let Some(backend) = tenant.and_then(|tenant| tenant.backend(&verdict.backend)) {
+            prober::receive_verdict(&backend, verdict);
+        }
     }
 
     pub fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {

@@ -25,7 +25,9 @@ use crate::{
     admission::{
         concurrency_limit::{ConcurrencyLimiter, TenantShare},
         overload::OverloadManager,
+        place_limiter::PlaceLimiter,
         rate_limiter::RateLimiter,
+        replica_sharing::ReplicaSharing,
     },
     config::{self, Config},
     metrics::Metrics,
@@ -61,6 +63,8 @@ pub struct Context {
     pub unauthenticated_messages: Arc<Semaphore>,
     /// Limits of requests per second.
     pub rates: Arc<RateLimiter>,
+    /// Limits of sessions, calls and connections by tenant and principal.
+    pub places: Arc<PlaceLimiter>,
     pub overload: Arc<OverloadManager>,
     /// Bytes of the lists that backends show to single links.
     pub own_lists_bytes: Arc<AtomicUsize>,
@@ -88,13 +92,10 @@ impl Context {
             config.limits.calls_queued,
             metrics.queue_depth("calls"),
         );
+        let sharing = ReplicaSharing::new(redis, config.limits.without_redis, metrics.clone());
         Arc::new(Self {
-            rates: Arc::new(RateLimiter::new(
-                redis,
-                config.limits.without_redis,
-                started,
-                metrics.clone(),
-            )),
+            rates: Arc::new(RateLimiter::new(sharing.clone(), started, metrics.clone())),
+            places: Arc::new(PlaceLimiter::new(sharing, started, metrics.clone())),
             overload: OverloadManager::new(&config.overload, metrics.clone()),
             call_limiter: room,
             confinement: Confinement::new(&config),

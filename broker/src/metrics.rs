@@ -57,7 +57,7 @@ pub use self::{
     labels::{Direction, ForwardOutcome, RequestOutcome, Side},
     observability::BACKEND_STATES,
     pins::PinCounts,
-    resilience::{ResilienceMetrics, RetryOutcome},
+    resilience::{ResilienceMetrics, RetryOutcome, VerdictEffect},
     tasks::PromotionOutcome,
 };
 

@@ -68,7 +68,8 @@ pub struct BackendStatus {
 pub struct BreakerStatus {
     /// `closed`, `half_open` (a probe is running) or `open`.
     pub state: String,
-    /// Reason why it is not closed: `failures_in_a_row`, `error_ratio` or `operator`.
+    /// Reason why it is not closed: `failures_in_a_row`, `error_ratio`,
+    /// `operator`, or `other_replica`: another replica found that it fails, and so did this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub failures_in_a_row: u32,
@@ -76,6 +77,20 @@ pub struct BreakerStatus {
     /// holds it open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_probe_ms: Option<u64>,
+    /// The last verdict of another replica, for ten seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<VerdictView>,
+}
+
+/// The state of a backend's breaker on another replica.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VerdictView {
+    /// Name of the replica.
+    pub replica: String,
+    /// `closed`, `half_open` or `open`.
+    pub state: String,
+    /// Time since this replica learned of it, in milliseconds.
+    pub age_ms: u64,
 }
 
 /// One record of the audit log.

@@ -51,6 +51,18 @@ pub mod retries {
     include!(concat!(env!("OUT_DIR"), "/retries.rs"));
 }
 
+pub mod shared_places {
+    include!(concat!(env!("OUT_DIR"), "/shared_places.rs"));
+}
+
+mod gcra {
+    pub(crate) use rules::gcra::nanoseconds;
+}
+
 mod limits {
     pub(crate) use rules::limits::*;
+}
+
+mod shared_rate_limit {
+    pub(crate) use rules::shared_rate_limit::{ReplicaShare, SharingMode};
 }

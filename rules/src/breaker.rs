@@ -4,8 +4,8 @@
 //! Invariants:
 //!
 //! - The check of a call loads one atomic.
-//! - A closed breaker opens only by failures or an operator. An open one closes only by a
-//!   successful probe or an operator.
+//! - A closed breaker opens only by failures, an operator, or the verdict of another replica after
+//!   a failed probe. An open one closes only by a successful probe or an operator.
 //! - If several threads report failures, one of them opens it.
 
 use std::{
@@ -64,6 +64,8 @@ pub enum OpenReason {
     Ratio,
     /// An operator opened it.
     Operator,
+    /// Another replica found that the backend fails, and a probe of this replica failed too.
+    Verdict,
 }
 
 impl OpenReason {
@@ -72,6 +74,7 @@ impl OpenReason {
             Self::Failures => "failures_in_a_row",
             Self::Ratio => "error_ratio",
             Self::Operator => "operator",
+            Self::Verdict => "other_replica",
         }
     }
 }
@@ -106,6 +109,9 @@ const HALF_OPEN: u64 = 1;
 const OPEN: u64 = 2;
 const HELD: u64 = 4;
 const STATE_BITS: u64 = 3;
+/// Stored reasons other than consecutive failures.
+const RATIO: u8 = 1;
+const VERDICT: u8 = 2;
 const TIME_SHIFT: u32 = 3;
 
 /// One slot of the window, unpacked: its turn, answers and failures.
@@ -160,10 +166,10 @@ impl Breaker {
         if word & HELD != 0 {
             return CircuitOpen { reason: OpenReason::Operator, retry_after: None };
         }
-        let reason = if self.reason.load(Ordering::Relaxed) == 0 {
-            OpenReason::Failures
-        } else {
-            OpenReason::Ratio
+        let reason = match self.reason.load(Ordering::Relaxed) {
+            RATIO => OpenReason::Ratio,
+            VERDICT => OpenReason::Verdict,
+            _ => OpenReason::Failures,
         };
         let left = Duration::from_millis(word >> TIME_SHIFT).saturating_sub(now);
         CircuitOpen { reason, retry_after: Some(left.max(PROBE_TAKES)) }
@@ -241,13 +247,23 @@ impl Breaker {
         if closed_for >= self.settings.window {
             self.attempts.store(0, Ordering::Relaxed);
         }
+        self.open(now, u8::from(reason == OpenReason::Ratio), chance)
+    }
+
+    /// Opens a closed breaker because of another replica's verdict that a failed probe confirmed.
+    /// Returns true if that opened it.
+    pub fn open_by_verdict(&self, now: Duration, chance: f64) -> bool {
+        self.settings.enabled && self.open(now, VERDICT, chance)
+    }
+
+    fn open(&self, now: Duration, reason: u8, chance: f64) -> bool {
         let wait = self.next_wait(chance);
         let opened = self
             .word
             .compare_exchange(CLOSED, open_until(now + wait), Ordering::AcqRel, Ordering::Relaxed)
             .is_ok();
         if opened {
-            self.reason.store(u8::from(reason == OpenReason::Ratio), Ordering::Relaxed);
+            self.reason.store(reason, Ordering::Relaxed);
             self.attempts.fetch_add(1, Ordering::Relaxed);
         }
         opened
@@ -499,6 +515,20 @@ mod tests {
                 "calls still wait for the probe"
             );
         }
+    }
+
+    #[test]
+    fn a_verdict_opens_a_closed_one_only_and_a_probe_of_this_replica_closes_it() {
+        let breaker = Breaker::new(settings());
+        assert!(breaker.open_by_verdict(at(0), 1.0) && !breaker.open_by_verdict(at(0), 1.0));
+        assert_eq!(breaker.open_details(at(0)).unwrap().reason, OpenReason::Verdict);
+        assert!(breaker.begin_probe(at(1_000)));
+        assert_eq!(breaker.finish_probe(true, at(1_000), 1.0), Some(CircuitState::Closed));
+        breaker.hold_open();
+        assert!(!breaker.open_by_verdict(at(2_000), 1.0));
+        assert_eq!(breaker.open_details(at(2_000)).unwrap().reason, OpenReason::Operator);
+        let off = Breaker::new(BreakerSettings { enabled: false, ..settings() });
+        assert!(!off.open_by_verdict(at(0), 1.0));
     }
 
     #[test]

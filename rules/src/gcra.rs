@@ -97,7 +97,8 @@ impl GcraLimiter {
     }
 }
 
-pub(super) fn nanoseconds(time: Duration) -> u64 {
+/// Returns the time in nanoseconds, or the largest number that there is.
+pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

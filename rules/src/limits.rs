@@ -14,6 +14,7 @@ pub mod oauth;
 pub mod own_lists;
 pub mod pins;
 mod relations;
+pub mod replicas;
 pub mod results;
 pub mod sign_ins;
 pub mod tokens;
@@ -453,8 +454,6 @@ pub const END_RETRY_MAX: Duration = Duration::from_secs(60);
 pub const BUDGET_ASK_INTERVAL: Duration = Duration::from_millis(20);
 /// Rates in one such exchange.
 pub const BUDGET_ASKS_AT_ONCE: usize = 256;
-/// Interval at which replicas are counted, to compute the share of one.
-pub const REPLICAS_COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Principals of one tenant with a rate of their own.
 pub const PRINCIPALS_METERED_MAX: usize = 10_000;
 /// Tools of one backend with a rate of their own.

@@ -6,10 +6,7 @@
 //! number of leases in the database.
 
 use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU8, AtomicU32, Ordering},
-    },
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
@@ -17,13 +14,13 @@ use parking_lot::Mutex;
 use protocol::error::{ErrorKind, Refusal};
 use rules::{
     gcra::Rate,
-    limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, REPLICAS_COUNT_INTERVAL},
-    shared_rate_limit::{QuotaGrant, QuotaRequest, ReplicaShare, SharedRateLimiter, SharingMode},
+    limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, replicas::REPLICAS_COUNT_INTERVAL},
+    shared_rate_limit::{QuotaGrant, QuotaRequest, SharedRateLimiter, SharingMode},
 };
 use tokio::sync::Notify;
 
+use super::replica_sharing::ReplicaSharing;
 use crate::{
-    config::RedisOutagePolicy,
     metrics::Metrics,
     persistence::{BudgetGrant, BudgetRequest, Persistence},
 };
@@ -52,9 +49,7 @@ impl RateScope {
 /// The rates of one process.
 #[derive(Debug)]
 pub struct RateLimiter {
-    sharing: AtomicU8,
-    replicas: AtomicU32,
-    without: SharingMode,
+    sharing: Arc<ReplicaSharing>,
     /// Limiters to settle with the hot store, each once.
     queue: Mutex<Vec<Arc<SharedRateLimiter>>>,
     wanted: Notify,
@@ -62,50 +57,15 @@ pub struct RateLimiter {
     metrics: Arc<Metrics>,
 }
 
-const ALL: [SharingMode; 5] = [
-    SharingMode::LocalShare,
-    SharingMode::Global,
-    SharingMode::LocalFallback,
-    SharingMode::Unlimited,
-    SharingMode::Refuse,
-];
-
 impl RateLimiter {
-    /// Creates the rates. `redis`: budgets are shared through Redis. `started`: the origin of the
-    /// limiters' clock.
-    pub fn new(
-        redis: bool,
-        without: RedisOutagePolicy,
-        started: Instant,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let without = match without {
-            RedisOutagePolicy::LocalShare => SharingMode::LocalFallback,
-            RedisOutagePolicy::Unlimited => SharingMode::Unlimited,
-            RedisOutagePolicy::Refuse => SharingMode::Refuse,
-        };
-        let sharing = if redis { SharingMode::Global } else { SharingMode::LocalShare };
-        metrics.limits.rates_shared(redis);
-        metrics.limits.rates_replicas(1);
-        Self {
-            sharing: AtomicU8::new(sharing as u8),
-            replicas: AtomicU32::new(1),
-            without,
-            queue: Mutex::default(),
-            wanted: Notify::new(),
-            started,
-            metrics,
-        }
+    /// Creates the rates. `started`: the origin of the limiters' clock.
+    pub fn new(sharing: Arc<ReplicaSharing>, started: Instant, metrics: Arc<Metrics>) -> Self {
+        Self { sharing, queue: Mutex::default(), wanted: Notify::new(), started, metrics }
     }
 
     /// Returns the time on the limiters' clock.
     pub fn now(&self) -> Duration {
         self.started.elapsed()
-    }
-
-    fn shares(&self) -> ReplicaShare {
-        let sharing = ALL[usize::from(self.sharing.load(Ordering::Relaxed)) % ALL.len()];
-        ReplicaShare { sharing, replicas: self.replicas.load(Ordering::Relaxed) }
     }
 
     /// Takes one request from the rate.
@@ -115,7 +75,7 @@ impl RateLimiter {
         meter: &Arc<SharedRateLimiter>,
         rate: Rate,
     ) -> Result<(), Refusal> {
-        let shares = self.shares();
+        let shares = self.sharing.shares();
         let taken = meter.try_acquire(rate, shares, self.now());
         if shares.sharing != SharingMode::LocalShare && meter.try_enqueue() {
             self.queue.lock().push(meter.clone());
@@ -132,12 +92,12 @@ impl RateLimiter {
 
     /// Returns to the rate what [`RateLimiter::take`] took.
     pub fn give_back(&self, meter: &SharedRateLimiter, rate: Rate) {
-        meter.refund(rate, self.shares());
+        meter.refund(rate, self.sharing.shares());
     }
 
     /// Settles used rates with the hot store until the stores are dropped.
     pub async fn keep(self: Arc<Self>, durable: Weak<Persistence>) {
-        let asks = self.shares().sharing == SharingMode::Global;
+        let asks = self.sharing.shares().sharing == SharingMode::Global;
         let mut counted: Option<Instant> = None;
         while let Some(durable) = durable.upgrade() {
             if !asks && !durable.is_shared() {
@@ -147,7 +107,7 @@ impl RateLimiter {
                 && counted.is_none_or(|at| at.elapsed() >= REPLICAS_COUNT_INTERVAL)
             {
                 counted = Some(Instant::now());
-                self.count_replicas(&durable).await;
+                self.sharing.count_replicas(&durable).await;
             }
             let _or_counted_anew =
                 tokio::time::timeout(REPLICAS_COUNT_INTERVAL, self.wanted.notified()).await;
@@ -159,18 +119,8 @@ impl RateLimiter {
         }
     }
 
-    /// Counts the replicas that share the rates: those with a lease that do not drain.
-    async fn count_replicas(&self, durable: &Persistence) {
-        let Ok(nodes) = durable.timed("nodes", durable.store.live_nodes()).await else { return };
-        let living =
-            nodes.iter().filter(|node| !node.draining && !node.lease_left.is_zero()).count();
-        let living = u32::try_from(living).unwrap_or(u32::MAX).max(1);
-        self.replicas.store(living, Ordering::Relaxed);
-        self.metrics.limits.rates_replicas(living);
-    }
-
     async fn ask(&self, durable: &Persistence, meters: &[Arc<SharedRateLimiter>]) {
-        let (shares, now) = (self.shares(), self.now());
+        let (shares, now) = (self.sharing.shares(), self.now());
         let wants: Vec<QuotaRequest> =
             meters.iter().map(|meter| meter.next_request(shares, now)).collect();
         let ask = |(meter, want): (&Arc<SharedRateLimiter>, &QuotaRequest)| BudgetRequest {
@@ -203,23 +153,7 @@ impl RateLimiter {
                 meters.iter().zip(&wants).for_each(|(meter, want)| meter.restore_unreported(*want))
             }
         }
-        self.is_shared(answered);
-    }
-
-    /// Notes whether the hot store answered. Logs only a change.
-    fn is_shared(&self, answered: bool) {
-        let sharing = if answered { SharingMode::Global } else { self.without };
-        let before = self.sharing.swap(sharing as u8, Ordering::Relaxed);
-        if before == sharing as u8 {
-            return;
-        }
-        self.metrics.limits.rates_shared(answered);
-        if answered {
-            tracing::info!("rates hold over all replicas again");
-        } else {
-            let replicas = self.replicas.load(Ordering::Relaxed);
-            tracing::warn!(without_redis = ?self.without, replicas, "Redis is away: rates do not hold over all replicas");
-        }
+        self.sharing.note_answer(answered);
     }
 }
 
@@ -233,9 +167,12 @@ fn at_least_a_millisecond(wait: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::RedisOutagePolicy;
 
     fn rates(redis: bool, without: RedisOutagePolicy) -> RateLimiter {
-        RateLimiter::new(redis, without, Instant::now(), Arc::new(Metrics::new(false)))
+        let metrics = Arc::new(Metrics::new(false));
+        let sharing = ReplicaSharing::new(redis, without, metrics.clone());
+        RateLimiter::new(sharing, Instant::now(), metrics)
     }
 
     #[test]
@@ -269,13 +206,13 @@ mod tests {
             let shared =
                 |rates: &RateLimiter| rates.metrics.render().contains("mcp_rates_shared 1");
             assert!(shared(&rates));
-            rates.is_shared(false);
+            rates.sharing.note_answer(false);
             assert!(!shared(&rates));
             let taken =
                 (0..100).filter(|_| rates.take(RateScope::Tenant, &meter, rate).is_ok()).count();
             assert_eq!(taken, expected, "{without:?}");
             assert_eq!(rates.queue.lock().len(), 1, "it is asked whether Redis is back");
-            rates.is_shared(true);
+            rates.sharing.note_answer(true);
             assert!(shared(&rates));
         }
     }

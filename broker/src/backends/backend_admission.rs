@@ -30,6 +30,8 @@ use tokio::sync::{Notify, watch};
 use super::{
     backend::Backend,
     link::connection::{Connection, Failure},
+    prober,
+    verdicts::{self, ReplicaVerdicts},
 };
 use crate::{
     admission::concurrency_limit::{AcquireError, ConcurrencyLimiter, LimiterPermit, TenantShare},
@@ -42,22 +44,23 @@ use crate::{
 /// The admission state of one backend.
 #[derive(Debug)]
 pub struct BackendAdmission {
-    breaker: Breaker,
+    pub(super) breaker: Breaker,
     /// Notified when the breaker opens, when a probe is wanted sooner, or when a client suspects an
     /// outage.
-    probe_wanted: Notify,
+    pub(super) probe_wanted: Notify,
     suspected: AtomicBool,
     /// Time before which the backend is not suspected again, in milliseconds of the process clock.
     trusted_until_ms: AtomicU64,
+    pub(super) verdicts: ReplicaVerdicts,
     /// Number of probes so far.
     probes: watch::Sender<u64>,
-    limiter: Arc<ConcurrencyLimiter<PrincipalId, SessionKey>>,
+    pub(super) limiter: Arc<ConcurrencyLimiter<PrincipalId, SessionKey>>,
     adaptive: Option<Mutex<AdaptiveLimit>>,
     retries: Option<retries::RetryBudget>,
     /// The last state that went to the metrics and the log.
     reported_state: Mutex<CircuitState>,
     label: String,
-    metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 /// Permission for one call, by the limits of its backend and of the broker.
@@ -74,6 +77,8 @@ pub(super) enum ProbeReason {
     HalfOpen,
     /// Clients gave up waiting for the backend.
     Suspicion,
+    /// Another replica found that the backend fails.
+    Verdict,
 }
 
 /// The owner of a call.
@@ -104,6 +109,7 @@ impl BackendAdmission {
             probe_wanted: Notify::new(),
             suspected: AtomicBool::new(false),
             trusted_until_ms: AtomicU64::new(0),
+            verdicts: ReplicaVerdicts::default(),
             probes: watch::Sender::new(0),
             limiter: ConcurrencyLimiter::new(max, queued, metrics.queue_depth("backend_calls")),
             adaptive: adapts.then(|| Mutex::new(AdaptiveLimit::new(max))),
@@ -115,6 +121,11 @@ impl BackendAdmission {
             label,
             metrics,
         }
+    }
+
+    /// Returns whether a probe succeeded so recently that no other one is needed.
+    pub(super) fn is_trusted(&self, now: Duration) -> bool {
+        now < Duration::from_millis(self.trusted_until_ms.load(Ordering::Relaxed))
     }
 }
 
@@ -154,6 +165,9 @@ impl Backend {
             }
             OpenReason::Ratio => "fails too often and gets no calls until a probe succeeds",
             OpenReason::Operator => "gets no calls because an operator opened its breaker",
+            OpenReason::Verdict => {
+                "fails for several replicas and gets no calls until a probe succeeds"
+            }
         };
         let refusal =
             Refusal::new(ErrorKind::BackendUnavailable, format!("backend {} {why}", self.id))
@@ -268,10 +282,8 @@ impl Backend {
     /// backend.
     pub fn record_abandoned(&self, after: Duration) {
         let now = self.shared.uptime();
-        let trusted_until =
-            Duration::from_millis(self.admission.trusted_until_ms.load(Ordering::Relaxed));
         let is_suspect = after >= SILENCE_SUSPECTED
-            && now >= trusted_until
+            && !self.admission.is_trusted(now)
             && self.admission.breaker.is_enabled();
         if is_suspect && !self.answered_since(now.saturating_sub(after)) {
             self.admission.suspected.store(true, Ordering::Relaxed);
@@ -313,7 +325,9 @@ impl Backend {
             failed,
             self.admission.limiter.in_use(),
         );
-        if let Some(limit) = limit {
+        if let Some(limit) = limit
+            && !self.admission.verdicts.is_suspicious()
+        {
             self.admission.limiter.set_limit(limit);
             self.admission.metrics.resilience.calls_max(&self.admission.label, limit);
         }
@@ -350,6 +364,7 @@ impl Backend {
             tracing::info!(tenant = %self.tenant, backend = %self.id, open, "an operator has set the breaker");
             self.report_breaker_state();
         }
+        prober::end_verdict_suspicion(self);
         if open {
             self.admission.limiter.drain_queue();
         } else {
@@ -370,6 +385,9 @@ impl Backend {
                         self.report_breaker_state();
                         return ProbeReason::HalfOpen;
                     }
+                }
+                None if self.admission.verdicts.is_suspicious() && self.check_breaker().is_ok() => {
+                    return ProbeReason::Verdict;
                 }
                 None if self.admission.suspected.load(Ordering::Relaxed)
                     && self.check_breaker().is_ok() =>
@@ -400,6 +418,7 @@ impl Backend {
         self.report_breaker_state();
         self.admission.probes.send_modify(|count| *count += 1);
         self.clear_suspicion();
+        prober::end_verdict_suspicion(self);
         if to == Some(CircuitState::Closed) {
             self.on_recovered();
         }
@@ -414,27 +433,23 @@ impl Backend {
     }
 
     /// Reports a new state of the breaker to the metrics and the log.
-    fn report_breaker_state(&self) {
+    pub(super) fn report_breaker_state(&self) {
         let mut told = self.admission.reported_state.lock();
         let state = self.admission.breaker.state();
         let before = std::mem::replace(&mut *told, state);
         if before == state {
             return;
         }
-        self.admission.metrics.resilience.breaker_transition(
-            &self.admission.label,
-            Some(before),
-            Some(state),
-        );
+        let resilience = &self.admission.metrics.resilience;
+        resilience.breaker_transition(&self.admission.label, Some(before), Some(state));
         drop(told);
         let (tenant, backend) = (&self.tenant, &self.id);
+        let details = self.admission.breaker.open_details(self.shared.uptime());
+        let reason = details.map(|details| details.reason);
+        verdicts::send(&self.shared.durable, (tenant, backend), state, reason);
         match (before, state) {
             (CircuitState::Closed, _) => {
-                let why = self
-                    .admission
-                    .breaker
-                    .open_details(self.shared.uptime())
-                    .map(|rest| rest.reason.name());
+                let why = reason.map(OpenReason::name);
                 tracing::warn!(%tenant, %backend, why, "breaker open: the backend gets no calls until a probe succeeds");
             }
             (_, CircuitState::Closed) => {
@@ -453,6 +468,7 @@ impl Backend {
             next_probe_ms: rest
                 .and_then(|rest| rest.retry_after)
                 .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
+            verdict: self.admission.verdicts.last(),
         }
     }
 

@@ -31,3 +31,4 @@ pub mod roots;
 pub mod schema_cache;
 pub mod subscriptions;
 pub mod validation_pool;
+pub mod verdicts;

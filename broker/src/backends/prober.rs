@@ -3,22 +3,27 @@
 //! which owns that link.
 //!
 //! Any answer proves that the backend is there: an error, or a forgotten session after a restart.
-//! Clients can only cause a probe. Only the result of the probe counts for the breaker.
+//! Clients can only cause a probe, and so can other replicas. Only the result of the probe counts for
+//! the breaker.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use protocol::{error::Refusal, method::Method};
-use rules::limits::PROBE_ANSWER_MAX;
+use rules::{breaker::CircuitState, limits::PROBE_ANSWER_MAX};
 
 use super::{
     backend::Backend,
     backend_admission::ProbeReason,
     link::{Link, connection::Failure},
 };
+use crate::{metrics::VerdictEffect, persistence::BackendVerdict};
 
 /// Interval between two probes of a silent backend.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Longest wait for a connection and an answer after another replica's verdict.
+const VERDICT_PROBE_MAX: Duration = PROBE_ANSWER_MAX.saturating_mul(2);
 
 /// The outcome of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +44,7 @@ pub(super) async fn run(backend: &Arc<Backend>, link: &Arc<Link>) {
                 backend.record_probe(found == ProbeOutcome::Healthy);
             }
             ProbeReason::Suspicion => resolve_suspicion(backend, link).await,
+            ProbeReason::Verdict => resolve_verdict(backend, link).await,
         }
     }
 }
@@ -62,6 +68,60 @@ async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
         tokio::time::sleep(LOOK_AGAIN_AFTER).await;
     }
     backend.clear_suspicion();
+}
+
+/// Probes a backend that fails for another replica, once. An answer to any call counts as well.
+async fn resolve_verdict(backend: &Arc<Backend>, link: &Arc<Link>) {
+    let begun = backend.shared.uptime();
+    // A connection that hangs does not answer either.
+    let found = tokio::time::timeout(VERDICT_PROBE_MAX, catch_panic(probe(backend, link))).await;
+    let answered = found == Ok(ProbeOutcome::Healthy) || backend.answered_since(begun);
+    let admission = &backend.admission;
+    let opened =
+        !answered && admission.breaker.open_by_verdict(backend.shared.uptime(), rand::random());
+    if opened {
+        backend.report_breaker_state();
+        admission.limiter.drain_queue();
+    }
+    end_verdict_suspicion(backend);
+    admission.metrics.resilience.verdict(match (answered, opened) {
+        (true, _) => VerdictEffect::Refuted,
+        (false, true) => VerdictEffect::Confirmed,
+        // It was opened meanwhile, by failures or an operator.
+        (false, false) => VerdictEffect::Ignored,
+    });
+}
+
+/// Sends calls at the usual limit again, if the verdict of another replica lowered it.
+pub(super) fn end_verdict_suspicion(backend: &Backend) {
+    let admission = &backend.admission;
+    if admission.verdicts.end_suspicion(&admission.limiter) {
+        backend.clear_suspicion();
+    }
+}
+
+/// Handles the verdict of another replica.
+pub fn receive_verdict(backend: &Backend, verdict: &BackendVerdict) {
+    let (admission, now) = (&backend.admission, backend.shared.uptime());
+    match admission.verdicts.note(verdict) {
+        CircuitState::Open => {
+            let is_ignored = !admission.breaker.is_enabled()
+                || admission.breaker.state() != CircuitState::Closed
+                || admission.is_trusted(now)
+                || admission.verdicts.is_suspicious();
+            if is_ignored {
+                return admission.metrics.resilience.verdict(VerdictEffect::Ignored);
+            }
+            tracing::info!(tenant = %backend.tenant, backend = %backend.id, replica = verdict.node, "another replica finds that the backend fails: one call at a time until a probe");
+            admission.verdicts.suspect(&admission.limiter);
+            admission.probe_wanted.notify_one();
+        }
+        // The backend may be well for this replica too.
+        CircuitState::Closed if admission.breaker.probe_now(now) => {
+            admission.probe_wanted.notify_one();
+        }
+        CircuitState::Closed | CircuitState::HalfOpen => {}
+    }
 }
 
 /// Turns a panic into a failed probe, so that the breaker does not wait forever.

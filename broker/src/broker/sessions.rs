@@ -121,6 +121,7 @@ impl Broker {
         self.sessions.insert(session.id.clone(), session.clone());
         let admitted = tenant
             .open_session(&session)
+            .await
             .and_then(|()| self.admits_sessions())
             .and_then(|()| self.recheck_admission(&session));
         if let Err(refusal) = admitted {

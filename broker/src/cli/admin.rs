@@ -44,6 +44,8 @@ const BACKEND: &[Column] = &[
     ("breaker", "breaker.state"),
     ("breaker because of", "breaker.reason"),
     ("next probe ms", "breaker.next_probe_ms"),
+    ("verdict of replica", "breaker.verdict.replica"),
+    ("verdict", "breaker.verdict.state"),
     ("last error", "last_error"),
     ("protocol version", "protocol_version"),
     ("server", "server_name"),

@@ -64,14 +64,14 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "connections_per_tenant",
         COUNT,
         "10000",
-        "Connections that are sessions (TCP, WebSocket, QUIC, HTTP+SSE) and open GET streams of one tenant, on each replica.",
+        "Connections that are sessions (TCP, WebSocket, QUIC, HTTP+SSE) and open GET streams of one tenant, over all replicas.",
     ),
-    key("sessions_per_tenant", COUNT, "10000", "Open sessions of one tenant."),
+    key("sessions_per_tenant", COUNT, "10000", "Open sessions of one tenant, over all replicas."),
     key(
         "sessions_per_principal",
         COUNT,
         "1000",
-        "Open sessions of one principal, with all its keys together.",
+        "Open sessions of one principal, with all its keys together, over all replicas.",
     ),
     key(
         "calls_in_flight_per_session",
@@ -83,7 +83,7 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "calls_in_flight_per_tenant",
         COUNT,
         "10000",
-        "Requests of one tenant that wait for an answer.",
+        "Requests of one tenant that wait for an answer, over all replicas.",
     ),
     key(
         "calls_in_flight_per_backend",
@@ -158,7 +158,7 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "without_redis",
         KeyKind::Choice(&["local_share", "unlimited", "refuse"]),
         "local_share",
-        "Rates while the configured Redis is unavailable. `local_share`: each replica admits its share; `unlimited`: each replica admits every request; `refuse`: each replica refuses every request that has a rate. If no Redis is configured, the local share always applies.",
+        "Rates, sessions, calls and connections of tenants while the configured Redis is unavailable. `local_share`: each replica admits its share; `unlimited`: each replica admits every request, and the whole limit of sessions, calls and connections; `refuse`: each replica refuses every request that has a rate, and sessions, calls and connections beyond those that it reserved. If no Redis is configured, the local share always applies.",
     ),
     key(
         "outbox_bytes",
@@ -241,7 +241,7 @@ pub struct Limits {
     pub outbox_bytes_total: Option<usize>,
 }
 
-/// Decision about rates while Redis is unavailable.
+/// Decision about rates and places while Redis is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RedisOutagePolicy {
     LocalShare,

@@ -214,6 +214,7 @@ async fn listen(control: Weak<Control>) {
         match word {
             Ok(Wakeup::Config) if control.durable().is_shared() => control.changed.notify_one(),
             Ok(Wakeup::SessionEnd(session)) => control.asked_to_end(vec![session]),
+            Ok(Wakeup::Verdict(verdict)) => control.broker.receive_verdict(&verdict),
             Ok(_) => {}
             // The missed messages may have concerned this replica. Sessions to end are also
             // reported by the next renewal.

@@ -30,11 +30,11 @@ impl LimitMetrics {
             ),
             rates_shared: declare.gauge(
                 "mcp_rates_shared",
-                "Whether rates hold over all replicas by Redis (1) or for each (0).",
+                "Whether rates and limits of sessions, calls and connections hold over all replicas by Redis (1) or for each (0).",
             ),
             rates_replicas: declare.gauge(
                 "mcp_rates_replicas",
-                "Replicas that rates are shared among, as this one counts them.",
+                "Replicas that rates and limits are shared among, as this one counts them.",
             ),
             queue_delay: declare.number(
                 "mcp_runtime_queue_seconds",

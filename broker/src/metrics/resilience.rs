@@ -15,6 +15,18 @@ pub struct ResilienceMetrics {
     retries: IntCounterVec,
     queue_timeouts: IntCounterVec,
     calls_max: IntGaugeVec,
+    verdicts: IntCounterVec,
+}
+
+/// What became of another replica's verdict that a backend fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VerdictEffect {
+    /// A probe failed here too.
+    Confirmed,
+    /// The backend answered here.
+    Refuted,
+    /// Nothing was to be found out.
+    Ignored,
 }
 
 /// Outcome of a possible retry.
@@ -50,7 +62,21 @@ impl ResilienceMetrics {
                 "Calls a backend with adaptive concurrency gets at the same time.",
                 &["backend"],
             ),
+            verdicts: declare.closed_counters(
+                "mcp_breaker_verdicts_total",
+                "Verdicts of other replicas that a backend fails, by what a probe of this replica found.",
+                [("effect", &["confirmed", "ignored", "refuted"])],
+            ),
         }
+    }
+
+    pub fn verdict(&self, effect: VerdictEffect) {
+        let effect = match effect {
+            VerdictEffect::Confirmed => "confirmed",
+            VerdictEffect::Refuted => "refuted",
+            VerdictEffect::Ignored => "ignored",
+        };
+        self.verdicts.with_label_values(&[effect]).inc();
     }
 
     /// Returns the label of a new backend, which is fixed for the life of the backend.

@@ -7,8 +7,8 @@ use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
 use rules::limits::{
-    approvals::*, apps::*, arguments::*, included::*, oauth::*, own_lists::*, pins::*, results::*,
-    sign_ins::*, tokens::*, toolsets::*, *,
+    approvals::*, apps::*, arguments::*, included::*, oauth::*, own_lists::*, pins::*, replicas::*,
+    results::*, sign_ins::*, tokens::*, toolsets::*, *,
 };
 
 use super::assert_current;
@@ -105,7 +105,10 @@ const KEYS: &[(&str, Effect)] = &[
     ("limits.burst_per_backend", Says("see `limits.requests_per_second_per_backend`")),
     ("limits.requests_per_second_per_tool", Scoped(ErrorKind::RateLimited, "tool")),
     ("limits.burst_per_tool", Says("see `limits.requests_per_second_per_tool`")),
-    ("limits.without_redis", Other("how rates apply without Redis", "`mcp_rates_shared`")),
+    (
+        "limits.without_redis",
+        Other("how limits over replicas apply without Redis", "`mcp_rates_shared`"),
+    ),
     (
         "limits.outbox_bytes",
         Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"outbox_bytes\"}`"),
@@ -200,6 +203,7 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits/console.rs"),
     include_str!("../../../rules/src/limits/oauth.rs"),
     include_str!("../../../rules/src/limits/pins.rs"),
+    include_str!("../../../rules/src/limits/replicas.rs"),
     include_str!("../../../rules/src/limits/results.rs"),
     include_str!("../../../rules/src/limits/sign_ins.rs"),
     include_str!("../../../rules/src/limits/tokens.rs")
@@ -355,6 +359,8 @@ fn met() -> Vec<Fixed> {
         AUDIT_ARGUMENTS_BYTES_MAX Other("only their digest is kept", "");
         AUDIT_VALUE_BYTES_MAX Other("only its digest is kept", "");
         AUDIT_TARGET_CHARS_MAX Other("the rest is cut", "");
+        PLACES_LEASE Says("when the places of a killed replica are free");
+        CALL_PLACES_RESERVED_MAX Says("places that another replica cannot use for a moment");
         PRINCIPALS_METERED_MAX Other("further ones share one rate", "");
         TOOLS_METERED_MAX Other("further ones share one rate", "");
         ADDRESSES_METERED_MAX Other("further ones share one rate", "");
@@ -418,6 +424,7 @@ const INNER: &str = "BATCH_CALLS_MAX RESULT_TOKENS_MIN RESULT_TOKENS_MAX TOKEN_B
     CONFIG_READ_INTERVAL_MIN ADMIN_PAGE_ROWS PERSIST_BATCH_MAX PERSIST_BATCH_BYTES_MAX PERSIST_SUSPECT_BYTES EVENT_BATCH_MAX \
     EVENT_BATCH_BYTES_MAX LOST_STREAMS_MAX TRIM_LOGGED_EVERY QUIET_LOGGED_EVERY_MIN CLOSING_UP_MAX MOVE_ON_MAX OWNER_NEWS_WAIT \
     LISTS_RETRY FLUSHED_AT_ONCE SEEN_STORED_EVERY_MAX EVENTS_FLUSH_WAIT RELEASED_AT_ONCE END_RETRY_MAX BUDGET_ASK_INTERVAL \
+    PLACES_RENEW_INTERVAL PLACES_RETURN_INTERVAL PLACES_REFUSED_FOR PLACES_IDLE_RENEWALS PLACES_KEPT PLACES_REPORT_RENEWALS PLACES_ASKED_AT_ONCE PLACES_WAIT_MAX VERDICT_KEPT \
     BUDGET_ASKS_AT_ONCE REPLICAS_COUNT_INTERVAL ROOM_RETRY OVERLOAD_RETRY OVERLOAD_SAMPLE_INTERVAL OVERLOAD_SAMPLES_IN_A_ROW \
     OUTBOX_STEP_BYTES CLOSE_WAIT RETRIES_MAX RETRY_PAUSE_FIRST RETRY_PAUSE_MAX RETRIES_SAVED_MAX PACE_WEIGHT PACE_WEIGHT_MAX PACE_OUTLIER \
     PACE_GAP_USUAL PROBE_ANSWER_MAX \
@@ -568,8 +575,34 @@ fn the_page_of_limits_is_up_to_date() {
         waits for Redis. Three replicas together admit what one would, within 2 in 100 over ten seconds.\n\
         - A single replica admits its share of a burst at once, and the rest within milliseconds.\n\
         - Without Redis each replica admits its share, by the number of leases in the database. While a configured Redis is \
-        unavailable, `limits.without_redis` decides.\n\
-        - All other limits count on each replica.\n\n\
+        unavailable, `limits.without_redis` decides.\n\n\
+        ## Sessions, calls and connections over replicas\n\n\
+        `sessions_per_tenant`, `sessions_per_principal`, `calls_in_flight_per_tenant` and `connections_per_tenant` hold over all \
+        replicas that share a Redis. All other limits count on each replica.\n\n\
+        - A replica takes places in Redis before it uses them, so that all replicas together never use more than the limit. A \
+        call below the places that its replica holds does not wait for Redis. A call beyond them waits for one round trip, and so \
+        does each new session and connection.\n\
+        - For calls, a replica reserves at most 64 places ahead, from the opening of a session on. All replicas together reserve \
+        at most an eighth of the limit. A replica asks for more places once half of its reserve is used, and calls do not wait for \
+        that. A reserve returns after a minute without calls.\n\
+        - A limit below eight calls for each replica leaves no reserve. A call then waits for one round trip, unless its replica \
+        has just finished another one.\n\
+        - A changed limit is in force on all replicas within two seconds. What is open stays open.\n\
+        - A place that one replica frees is available to the others after 200 ms at the latest. A replica returns \
+        a reserve that is more than its part within two seconds.\n\
+        - The places of a replica that was killed are free after three seconds.\n\
+        - A session that moves to another replica is never refused. It counts there, so a limit can be exceeded by the sessions \
+        that move from a killed replica after its three seconds. The broker admits new ones only below the limit.\n\
+        - A replica reports all its places again after Redis lost its data, within one second. Until then the limit can be \
+        exceeded by what was not reported yet. The same holds for a replica that was frozen for more than three seconds.\n\
+        - A WebSocket connection that is resumed through another replica counts at both.\n\
+        - While a configured Redis is unavailable, `limits.without_redis` decides. With `local_share` each replica admits its \
+        share, and at least one. What is open stays open, so N replicas can exceed a limit by (N - 1)/N of it. With `unlimited` \
+        each replica admits the whole limit. With `refuse` each replica uses only the places that it holds already.\n\
+        - `mcp_rates_shared` is 0 meanwhile, and the log has one line for each change. When Redis is back, the replicas report \
+        what they use.\n\
+        - Without Redis each replica admits its share, and at least one, by the number of leases in the database. One process \
+        admits the whole limit.\n\n\
         ## Limits of a tenant or a backend\n\n\
         The defaults of `limits` apply to every tenant. The record of a tenant can set its own rates, sessions, calls and \
         connections, and the profile of message sizes for its clients (`message_profile`). The body of a backend has `limits` too: \

@@ -30,7 +30,10 @@ use storage::{DurableStore, EventStore, HotStore};
 use rules::limits::PAST_NAMES_MAX;
 pub use storage::{
     OwnerHint, Wakeup, fault_point,
-    hot::{BudgetGrant, BudgetRequest, TASK_NOTIFICATION_BYTES_MAX},
+    hot::{
+        BackendVerdict, BudgetGrant, BudgetRequest, PlacesLifetime, PlacesRequest,
+        TASK_NOTIFICATION_BYTES_MAX, VerdictState,
+    },
 };
 
 use self::{audit::AuditWriter, availability::Availability, node::Lease, persister::Persister};

@@ -23,3 +23,4 @@ pub mod tenant;
 pub mod tenant_access;
 mod tenant_backends;
 mod tenant_lists;
+mod tenant_sessions;

@@ -106,6 +106,7 @@ pub async fn handle_request_after_quiesce(
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
+    let _place = session.tenant.wait_for_call().await;
     if !session.shared.draining.is_cancelled() {
         return handle_request(session, message, stream);
     }

@@ -3,14 +3,7 @@
 
 mod budget;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
@@ -25,17 +18,26 @@ use rules::{
     catalog::{Catalog, HostedPrompts},
     deadlines::{self, CallDeadline, TimeoutSource},
     endpoint::Endpoint,
-    limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
+    limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY, replicas::CALL_PLACES_RESERVED_MAX},
+    shared_places::SharedPlaces,
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     toolsets::Toolsets,
 };
 
-use super::{access_doors, session::Session, shared::Shared, tenant_access::TenantCatalog};
+use super::{
+    access_doors,
+    session::Session,
+    shared::Shared,
+    tenant_access::TenantCatalog,
+    tenant_sessions::{SessionLimits, TenantSessions},
+};
 use crate::{
-    admission::concurrency_limit::TenantShare,
+    admission::{concurrency_limit::TenantShare, place_limiter::WaitingCaller},
     backends::{backend::Backend, backend_admission::CallOwner},
     config::{MessageWire, spec::TenantSpec},
 };
+
+pub use crate::admission::place_limiter::PlacePermit;
 
 #[derive(Debug)]
 pub struct Tenant {
@@ -55,13 +57,10 @@ pub struct Tenant {
     backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
     /// Locked while a new catalog is built, so that an older one never replaces a newer one.
     pub(super) publishing: Mutex<()>,
-    sessions: Mutex<HashMap<PrincipalId, Vec<Weak<Session>>>>,
-    session_count: AtomicUsize,
-    calls: AtomicUsize,
-    /// Number of connections that are sessions, and of open GET streams.
-    connections: Arc<AtomicUsize>,
-    /// Set when the tenant was removed. Set and read while `sessions` is locked.
-    closed: AtomicBool,
+    sessions: TenantSessions<Session>,
+    calls: Arc<SharedPlaces>,
+    /// Connections that are sessions, and open GET streams.
+    connections: Arc<SharedPlaces>,
 }
 
 impl Tenant {
@@ -74,7 +73,7 @@ impl Tenant {
                 PRINCIPALS_METERED_MAX,
                 format!("principals/{id}"),
             )),
-            connections: Arc::default(),
+            connections: shared.places.places(format!("connections/{id}"), 0),
             catalog: ArcSwap::from_pointee(TenantCatalog::new(
                 Arc::new(catalog),
                 None,
@@ -86,10 +85,8 @@ impl Tenant {
             backends: Mutex::default(),
             decisions: Mutex::default(),
             publishing: Mutex::default(),
-            sessions: Mutex::default(),
-            session_count: AtomicUsize::new(0),
-            calls: AtomicUsize::new(0),
-            closed: AtomicBool::new(false),
+            sessions: TenantSessions::new(id.clone(), shared.places.clone()),
+            calls: shared.places.places(format!("calls/{id}"), CALL_PLACES_RESERVED_MAX),
             shared,
             share: TenantShare::of(id.clone()),
             id,
@@ -101,6 +98,7 @@ impl Tenant {
     /// Sets a new record. Its limits apply from the next request on.
     pub fn configure(&self, spec: TenantSpec) {
         self.spec.store(Arc::new(spec));
+        self.shared.places.set_max(&self.calls, self.calls_max());
     }
 
     pub fn enabled(&self) -> bool {
@@ -109,7 +107,7 @@ impl Tenant {
 
     /// Returns whether the tenant was removed. Another one may have its name.
     pub fn is_removed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
+        self.sessions.is_closed()
     }
 
     /// Returns the tenant's weight where tenants compete.
@@ -293,141 +291,109 @@ impl Tenant {
         self.publish(Arc::new(if names { catalog } else { catalog.without_app_names() }));
     }
 
+    fn session_limits(&self) -> SessionLimits {
+        let (own, common) = (&self.spec.load().limits, &self.shared.config.limits);
+        SessionLimits {
+            tenant: own.sessions_per_tenant.unwrap_or(common.sessions_per_tenant),
+            principal: own.sessions_per_principal.unwrap_or(common.sessions_per_principal),
+        }
+    }
+
     /// Registers a session, if the tenant and its principal may have another.
-    pub fn open_session(&self, session: &Arc<Session>) -> Result<(), Refusal> {
-        let common = &self.shared.config.limits;
-        let own_limits = &self.spec.load().limits;
-        let tenant_max = own_limits.sessions_per_tenant.unwrap_or(common.sessions_per_tenant);
-        let principal_max =
-            own_limits.sessions_per_principal.unwrap_or(common.sessions_per_principal);
-        let mut sessions = self.sessions.lock();
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"));
-        }
-        if self.session_count.load(Ordering::Relaxed) >= tenant_max {
-            self.shared.metrics.rate_limited("sessions_per_tenant");
-            return Err(too_many_sessions("tenant", tenant_max));
-        }
-        let own = sessions.entry(session.caller.principal.clone()).or_default();
-        if own.len() >= principal_max {
-            self.shared.metrics.rate_limited("sessions_per_principal");
-            return Err(too_many_sessions("principal", principal_max));
-        }
-        own.push(Arc::downgrade(session));
-        self.session_count.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+    pub async fn open_session(&self, session: &Arc<Session>) -> Result<(), Refusal> {
+        self.shared.places.expect_use(&self.calls, self.calls_max());
+        let owned = (session, &session.caller.principal);
+        let (limits, metrics) = (self.session_limits(), &self.shared.metrics);
+        self.sessions.open(owned, Session::is_leaving, limits, metrics).await
     }
 
     /// Registers a session that was opened elsewhere. The limits do not apply, because its client
     /// was admitted. Returns false if the tenant is gone.
     pub fn adopt_session(&self, session: &Arc<Session>) -> bool {
-        let mut sessions = self.sessions.lock();
-        if self.closed.load(Ordering::Relaxed) {
-            return false;
-        }
-        sessions.entry(session.caller.principal.clone()).or_default().push(Arc::downgrade(session));
-        self.session_count.fetch_add(1, Ordering::Relaxed);
-        true
+        self.shared.places.expect_use(&self.calls, self.calls_max());
+        self.sessions.adopt((session, &session.caller.principal), self.session_limits())
     }
 
     /// Closes the tenant for new sessions, because it is removed.
     pub fn close(&self) {
-        let _sessions = self.sessions.lock();
-        self.closed.store(true, Ordering::Relaxed);
+        self.sessions.close();
     }
 
     pub fn close_session(&self, session: &Arc<Session>) {
-        let mut sessions = self.sessions.lock();
-        let Some(own) = sessions.get_mut(&session.caller.principal) else { return };
-        let before = own.len();
-        own.retain(|other| other.as_ptr() != Arc::as_ptr(session));
-        if own.len() < before {
-            self.session_count.fetch_sub(1, Ordering::Relaxed);
-        }
-        if own.is_empty() {
-            sessions.remove(&session.caller.principal);
-        }
+        self.sessions.remove(session, &session.caller.principal);
     }
 
     pub fn sessions(&self) -> Vec<Arc<Session>> {
-        self.sessions.lock().values().flatten().filter_map(Weak::upgrade).collect()
+        self.sessions.all()
     }
 
     /// Returns the sessions of a principal that live here.
     pub fn sessions_of(&self, principal: &PrincipalId) -> Vec<Arc<Session>> {
-        let sessions = self.sessions.lock();
-        sessions.get(principal).into_iter().flatten().filter_map(Weak::upgrade).collect()
+        self.sessions.of(principal)
     }
 
     /// Returns the principals with sessions that live here.
     pub(super) fn principals_here(&self) -> Vec<PrincipalId> {
-        self.sessions.lock().keys().cloned().collect()
+        self.sessions.principals()
     }
 
     /// Returns the number of sessions that live here.
     pub fn session_count(&self) -> usize {
-        self.session_count.load(Ordering::Relaxed)
+        self.sessions.count()
     }
 
     /// Takes a place for a connection that is a session, or for an open GET stream.
-    pub fn acquire_connection(&self) -> Result<ConnectionPermit, Refusal> {
+    pub async fn acquire_connection(&self) -> Result<PlacePermit, Refusal> {
         let max = self
             .spec
             .load()
             .limits
             .connections_per_tenant
             .unwrap_or(self.shared.config.limits.connections_per_tenant);
-        let place = ConnectionPermit(self.connections.clone());
-        if place.0.fetch_add(1, Ordering::Relaxed) < max {
-            return Ok(place);
+        self.shared.places.take(&self.connections, max).await.map_err(|_none| {
+            self.shared.metrics.rate_limited("connections_per_tenant");
+            let text =
+                format!("the tenant has {max} connections and streams open, which is its limit");
+            Refusal::new(ErrorKind::TooManyConnections, text).retry_after(ROOM_RETRY)
+        })
+    }
+
+    fn calls_max(&self) -> usize {
+        let own = self.spec.load().limits.calls_in_flight_per_tenant;
+        own.unwrap_or(self.shared.config.limits.calls_in_flight_per_tenant)
+    }
+
+    /// Waits until this replica has a place for one more call, or gets none. The returned value
+    /// keeps the place for [`Tenant::open_call`], which refuses if there is none.
+    pub async fn wait_for_call(&self) -> Option<WaitingCaller<'_>> {
+        let limiter = &self.shared.places;
+        if !limiter.is_shared() {
+            return None;
         }
-        self.shared.metrics.rate_limited("connections_per_tenant");
-        let text = format!("the tenant has {max} connections and streams open, which is its limit");
-        Err(Refusal::new(ErrorKind::TooManyConnections, text).retry_after(ROOM_RETRY))
+        match limiter.wait_for_place(&self.calls, self.calls_max()) {
+            Ok(ready) => ready,
+            // Boxed, because a wait is rare and would enlarge the future of every call.
+            Err(asking) => Some(Box::pin(limiter.ask(&self.calls, asking)).await),
+        }
     }
 
     /// Counts a call in, if there is room.
     pub fn open_call(&self) -> Result<(), Refusal> {
-        let max = self
-            .spec
-            .load()
-            .limits
-            .calls_in_flight_per_tenant
-            .unwrap_or(self.shared.config.limits.calls_in_flight_per_tenant);
-        if self.calls.fetch_add(1, Ordering::Relaxed) >= max {
-            self.calls.fetch_sub(1, Ordering::Relaxed);
+        let max = self.calls_max();
+        self.shared.places.try_take(&self.calls, max).map_err(|_none| {
             self.shared.metrics.rate_limited("calls_in_flight_per_tenant");
-            return Err(Refusal::new(
+            Refusal::new(
                 ErrorKind::TooManyCalls,
                 format!("the tenant has {max} calls in flight, which is its limit"),
-            ));
-        }
-        Ok(())
+            )
+        })
     }
 
     pub fn close_call(&self) {
-        self.calls.fetch_sub(1, Ordering::Relaxed);
+        self.shared.places.release(&self.calls);
     }
 
     pub fn calls_in_flight(&self) -> usize {
-        self.calls.load(Ordering::Relaxed)
-    }
-}
-
-fn too_many_sessions(whose: &str, max: usize) -> Refusal {
-    Refusal::new(
-        ErrorKind::TooManySessions,
-        format!("the {whose} has {max} sessions, which is its limit"),
-    )
-    .retry_after(ROOM_RETRY)
-}
-
-/// One connection's place among its tenant's. Dropping it frees the place.
-#[derive(Debug)]
-pub struct ConnectionPermit(Arc<AtomicUsize>);
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.calls.in_use() as usize
     }
 }

@@ -79,6 +79,7 @@ mod process;
 mod protection;
 mod protection_calls;
 mod protection_load;
+mod protection_replicas;
 mod proxies;
 mod quic_amplification;
 mod relay;

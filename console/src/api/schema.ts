@@ -1579,7 +1579,10 @@ export interface components {
         BreakerStatus: {
             /** @description `closed`, `half_open` (a probe is running) or `open`. */
             state: string;
-            /** @description Reason why it is not closed: `failures_in_a_row`, `error_ratio` or `operator`. */
+            /**
+             * @description Reason why it is not closed: `failures_in_a_row`, `error_ratio`,
+             *     `operator`, or `other_replica`: another replica found that it fails, and so did this one.
+             */
             reason?: string | null;
             /** Format: int32 */
             failures_in_a_row: number;
@@ -1589,6 +1592,7 @@ export interface components {
              *     holds it open.
              */
             next_probe_ms?: number | null;
+            verdict?: components["schemas"]["VerdictView"] | null;
         };
         /** @description Requested state of a breaker. */
         BreakerWanted: {
@@ -3242,6 +3246,18 @@ export interface components {
          * @enum {string}
          */
         Verdict: "allow" | "deny" | "challenge" | "approve";
+        /** @description The state of a backend's breaker on another replica. */
+        VerdictView: {
+            /** @description Name of the replica. */
+            replica: string;
+            /** @description `closed`, `half_open` or `open`. */
+            state: string;
+            /**
+             * Format: int64
+             * @description Time since this replica learned of it, in milliseconds.
+             */
+            age_ms: number;
+        };
         /** @description What waits for a person in one tenant. */
         WaitingTenant: {
             tenant: string;

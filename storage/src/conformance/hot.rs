@@ -4,13 +4,16 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use protocol::ids::TaskId;
+use protocol::ids::{BackendId, TaskId, TenantId};
 use tokio::{sync::broadcast, time::timeout};
 
 use super::{LONG, Outcome, session};
 use crate::{
     HotStore, OwnerHint, Wakeup,
-    hot::{BudgetGrant, BudgetRequest, TASK_NOTIFICATION_BYTES_MAX, WAKEUPS_BUFFERED_MAX},
+    hot::{
+        BackendVerdict, BudgetGrant, BudgetRequest, PlacesGrant, PlacesLifetime, PlacesRequest,
+        TASK_NOTIFICATION_BYTES_MAX, VerdictState, WAKEUPS_BUFFERED_MAX,
+    },
 };
 
 /// Two replicas that receive each other's wakeups.
@@ -66,6 +69,12 @@ pub async fn a_word_reaches_every_listener_once_and_in_order(replicas: &Replicas
             frame: Bytes::from(vec![b'x'; TASK_NOTIFICATION_BYTES_MAX]),
         },
         Wakeup::SessionEnd(session(3)),
+        Wakeup::Verdict(BackendVerdict {
+            tenant: TenantId::parse("acme").expect("a name"),
+            backend: BackendId::parse("files").expect("a name"),
+            node: "a/1".into(),
+            state: VerdictState::HalfOpen,
+        }),
     ];
     for word in &words {
         one.publish(word.clone());
@@ -182,6 +191,21 @@ pub async fn many_budgets_are_asked_for_at_once(replicas: &Replicas) -> Outcome 
     Ok(())
 }
 
+pub async fn a_replica_gets_places_up_to_the_limit_and_keeps_what_it_uses(
+    replicas: &Replicas,
+) -> Outcome {
+    let [one, _] = replicas;
+    let places = |in_use, wanted| PlacesRequest { name: "acme".into(), max: 5, in_use, wanted };
+    for (ask, held) in [(places(0, 3), 3), (places(3, 9), 5), (places(7, 7), 7), (places(0, 0), 0)]
+    {
+        let answer = one.settle_places(LIFETIME, &[ask]).await.expect("an answer");
+        assert_eq!(answer.grants, [PlacesGrant { held, others: 0 }]);
+    }
+    let alone = one.settle_places(LIFETIME, &[]).await.expect("an answer");
+    assert!(alone.renewed && alone.grants.is_empty());
+    Ok(())
+}
+
 pub async fn nothing_fails_after_close(replicas: &Replicas) -> Outcome {
     let [one, _] = replicas;
     one.put_owner_hint(&session(1), &hint("a"), LONG).await;
@@ -196,8 +220,11 @@ pub async fn nothing_fails_after_close(replicas: &Replicas) -> Outcome {
         (None, None)
     );
     assert_eq!(one.take_from_budgets(&[ask("acme", 0, 1)]).await, None);
+    assert_eq!(one.settle_places(LIFETIME, &[]).await, None);
     Ok(())
 }
+
+const LIFETIME: PlacesLifetime = PlacesLifetime { lease: LONG, kept: LONG };
 
 /// Rates are whole numbers per second, so one unit comes back within a second. No test waits for
 /// it.

@@ -275,6 +275,7 @@ macro_rules! hot_conformance {
                 a_budget_is_closed_for_seconds_at_most
                 a_budget_comes_back_at_its_rate
                 many_budgets_are_asked_for_at_once
+                a_replica_gets_places_up_to_the_limit_and_keeps_what_it_uses
                 nothing_fails_after_close
             }
         }

@@ -12,7 +12,8 @@ use records::SessionKey;
 use tokio::sync::broadcast;
 
 use super::{
-    BudgetGrant, BudgetRequest, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup, budget::settle,
+    BudgetGrant, BudgetRequest, HotStore, OwnerHint, PlacesAnswer, PlacesLifetime, PlacesRequest,
+    WAKEUPS_BUFFERED_MAX, Wakeup, budget::settle, places::settle_alone,
     recency_cache::RecencyCache,
 };
 
@@ -91,6 +92,14 @@ impl HotStore for MemoryHotStore {
             share
         };
         self.is_connected().then(|| asks.iter().map(&mut take).collect())
+    }
+
+    async fn settle_places(
+        &self,
+        _lifetime: PlacesLifetime,
+        asks: &[PlacesRequest],
+    ) -> Option<PlacesAnswer> {
+        self.is_connected().then(|| settle_alone(asks))
     }
 
     fn is_connected(&self) -> bool {

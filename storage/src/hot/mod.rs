@@ -1,12 +1,14 @@
 //! State that may be lost at any time: hints about the owner of a session, wakeups to other
-//! replicas, and the use of budgets.
+//! replicas, the use of budgets, and the places that replicas hold.
 //!
 //! A receiver of wakeups also polls from time to time. A user of a hint detects a wrong one.
 
 mod budget;
 mod memory;
+mod places;
 mod recency_cache;
 mod redis;
+mod verdict;
 
 use std::time::Duration;
 
@@ -19,7 +21,9 @@ use tokio::sync::broadcast;
 pub use self::{
     budget::{BudgetGrant, BudgetRequest},
     memory::MemoryHotStore,
+    places::{PlacesAnswer, PlacesGrant, PlacesLifetime, PlacesRequest},
     redis::{RedisOptions, RedisStore},
+    verdict::{BackendVerdict, VerdictState},
 };
 
 /// Wakeups buffered for one receiver. A slower receiver misses the oldest and gets an error.
@@ -38,6 +42,8 @@ pub enum Wakeup {
     TaskNotification { session: SessionKey, frame: Bytes },
     /// The end of a session was requested.
     SessionEnd(SessionKey),
+    /// The breaker of a backend has a new state on one replica.
+    Verdict(BackendVerdict),
 }
 
 /// Largest notification that is passed on.
@@ -45,7 +51,11 @@ pub const TASK_NOTIFICATION_BYTES_MAX: usize = 64 * 1024;
 
 impl Wakeup {
     fn is_too_long(&self) -> bool {
-        matches!(self, Self::TaskNotification { frame, .. } if frame.len() > TASK_NOTIFICATION_BYTES_MAX)
+        match self {
+            Self::TaskNotification { frame, .. } => frame.len() > TASK_NOTIFICATION_BYTES_MAX,
+            Self::Verdict(verdict) => verdict.is_too_long(),
+            _ => false,
+        }
     }
 }
 
@@ -56,7 +66,7 @@ pub struct OwnerHint {
     pub address: String,
 }
 
-/// Hints, wakeups and budgets. No call fails: an operation that is not possible is counted and
+/// Hints, wakeups, budgets and places. No call fails: an operation that is not possible is counted and
 /// lost.
 #[async_trait]
 pub trait HotStore: Send + Sync {
@@ -79,6 +89,14 @@ pub trait HotStore: Send + Sync {
     /// order. Returns `None` if the budgets are not reachable. All or none of the amounts may then
     /// have been taken.
     async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>>;
+
+    /// Settles reports of places that replicas share, and renews the lease of this replica's places.
+    /// Returns `None` if they are not reachable. All or none of the reports may then have arrived.
+    async fn settle_places(
+        &self,
+        lifetime: PlacesLifetime,
+        asks: &[PlacesRequest],
+    ) -> Option<PlacesAnswer>;
 
     /// Returns whether wakeups reach other replicas now.
     fn is_connected(&self) -> bool;

@@ -17,7 +17,7 @@ use crate::{
     broker::{Broker, tenant_gone},
     config::MessageWire,
     listeners::tls_acceptor::CertificateCaller,
-    sessions::{stateless::StatelessClient, tenant::ConnectionPermit},
+    sessions::{stateless::StatelessClient, tenant::PlacePermit},
 };
 
 const TOKEN: &str = "dev.mcp-broker/token";
@@ -101,12 +101,12 @@ impl InitializeMeta {
 }
 
 /// Acquires a permit for one more connection of the caller's tenant.
-pub(in crate::listeners) fn acquire_connection(
+pub(in crate::listeners) async fn acquire_connection(
     broker: &Broker,
     caller: &Caller,
-) -> Result<Arc<ConnectionPermit>, Refusal> {
+) -> Result<Arc<PlacePermit>, Refusal> {
     let tenant = broker.tenant(&caller.tenant).ok_or_else(tenant_gone)?;
-    tenant.acquire_connection().map(Arc::new)
+    tenant.acquire_connection().await.map(Arc::new)
 }
 
 /// Returns whether the refusal concerns the credential. Such a client must reconnect to show

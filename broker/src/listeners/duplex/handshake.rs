@@ -190,7 +190,7 @@ async fn initialize(
     }
     let (AuthenticatedCaller { caller, until, .. }, endpoint) =
         authenticate_initialize(broker, guest, message).await?;
-    let place = acquire_connection(broker, &caller)?;
+    let place = acquire_connection(broker, &caller).await?;
     let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;
     Ok((SessionConnection::new(broker.clone(), session, place, until), result))
 }

@@ -12,7 +12,7 @@ use crate::{
     sessions::{
         session::{Session, outbox},
         stream::EventStream,
-        tenant::ConnectionPermit,
+        tenant::PlacePermit,
     },
 };
 
@@ -22,7 +22,7 @@ pub(in crate::listeners) struct SessionConnection {
     pub(super) session: Arc<Session>,
     /// Set when the client has received the answer to `initialize`.
     pub(super) is_known: bool,
-    _place: Arc<ConnectionPermit>,
+    _place: Arc<PlacePermit>,
     /// Expiry time of the credential that the client showed for the connection.
     pub(super) until: Option<CredentialExpiry>,
 }
@@ -57,7 +57,7 @@ impl SessionConnection {
     pub(super) fn new(
         broker: Arc<Broker>,
         session: Arc<Session>,
-        place: Arc<ConnectionPermit>,
+        place: Arc<PlacePermit>,
         until: Option<CredentialExpiry>,
     ) -> Self {
         Self { broker, session, is_known: false, _place: place, until }
@@ -67,7 +67,7 @@ impl SessionConnection {
     pub(in crate::listeners) fn again(
         broker: Arc<Broker>,
         session: Arc<Session>,
-        place: Arc<ConnectionPermit>,
+        place: Arc<PlacePermit>,
         until: Option<CredentialExpiry>,
     ) -> Self {
         let mut seat = Self::new(broker, session, place, until);

@@ -46,7 +46,7 @@ use crate::{
         shared::Shared,
         stateless::StatelessClient,
         stream::{Batch, EventStream, StreamCursor},
-        tenant::{ConnectionPermit, Tenant},
+        tenant::{PlacePermit, Tenant},
     },
 };
 
@@ -63,7 +63,7 @@ pub(super) struct RequestDispatcher {
     /// Signals that messages were written.
     room: Notify,
     /// Connection permits, one for each tenant of the requests.
-    places: Mutex<HashMap<TenantId, ConnectionPermit>>,
+    places: Mutex<HashMap<TenantId, PlacePermit>>,
     /// Sender of the last request. Notifications name no sender, so they count against this one's
     /// rates.
     payer: Mutex<Option<(Arc<Tenant>, PrincipalId)>>,
@@ -369,7 +369,7 @@ impl RequestDispatcher {
         let begun = async {
             let AuthenticatedClient { visitor, until } =
                 authenticate(&self.broker, &self.guest, &message).await?;
-            self.count_connection(&visitor)?;
+            self.count_connection(&visitor).await?;
             self.note_payer(&visitor);
             let request = parse_request(&self.broker, message)?;
             let answering = match dispatch(&self.broker, &visitor, request).await? {
@@ -398,14 +398,14 @@ impl RequestDispatcher {
 
     /// Counts the connection for the tenant. A connection with known parameters was counted at its
     /// opening.
-    fn count_connection(&self, visitor: &StatelessClient) -> Result<(), Refusal> {
-        if self.guest.known.is_some() {
+    async fn count_connection(&self, visitor: &StatelessClient) -> Result<(), Refusal> {
+        let tenant = &visitor.tenant;
+        if self.guest.known.is_some() || self.places.lock().contains_key(&tenant.id) {
             return Ok(());
         }
-        let mut places = self.places.lock();
-        if let Entry::Vacant(free) = places.entry(visitor.tenant.id.clone()) {
-            free.insert(visitor.tenant.acquire_connection()?);
-        }
+        let place = tenant.acquire_connection().await?;
+        // A request that came meanwhile may have counted the connection too.
+        self.places.lock().entry(tenant.id.clone()).or_insert(place);
         Ok(())
     }
 

@@ -107,7 +107,7 @@ async fn handle_request(
     let proven = authenticate(broker, &head, floor.request_remote(&head.headers)).await?;
     if is_stream {
         headers::check_get_accept(&head.headers)?;
-        return open_stream(broker, proven, endpoint, floor);
+        return open_stream(broker, proven, endpoint, floor).await;
     }
     headers::check_content_type(&head.headers)?;
     if !has_small_body(&body) {
@@ -170,7 +170,7 @@ fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 }
 
 /// Opens a stream, and the session on it.
-fn open_stream(
+async fn open_stream(
     broker: &Arc<Broker>,
     AuthenticatedCaller { caller, until, .. }: AuthenticatedCaller,
     endpoint: Endpoint,
@@ -184,7 +184,7 @@ fn open_stream(
     }
     broker.check_endpoint(&caller, &endpoint)?;
     broker.shared.overload.admits()?;
-    let place = duplex::acquire_connection(broker, &caller)?;
+    let place = duplex::acquire_connection(broker, &caller).await?;
     let name = URL_SAFE_NO_PAD.encode(rand::random::<[u8; HTTP_SSE_NAME_BYTES]>());
     let (messages, posted) = mpsc::channel(HTTP_SSE_QUEUE_FRAMES);
     let (events, taken) = mpsc::channel(1);

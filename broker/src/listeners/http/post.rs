@@ -241,8 +241,10 @@ async fn handle_message(
             let reader = stream.read_from(0).map_err(|_| {
                 reject_without_id(Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))
             })?;
+            let place = session.tenant.wait_for_call().await;
             let call = submit::handle_request(session, message, &stream)
                 .map_err(|refusal| Rejection::new(refusal, id))?;
+            drop(place);
             return Ok(respond(session, reader, call, cache).await);
         }
     }
@@ -304,15 +306,18 @@ async fn batch(
     for message in messages {
         match message {
             Err(rejected) => refuse_into(session, &stream, rejected),
-            Ok(message) => match submit_into(session, &stream, message) {
-                Ok(is_request) => begun |= is_request,
-                Err(Rejection { refusal, .. })
-                    if refusal.kind == ErrorKind::SessionElsewhere && !begun =>
-                {
-                    return Err(refusal);
+            Ok(message) => {
+                let _place = session.tenant.wait_for_call().await;
+                match submit_into(session, &stream, message) {
+                    Ok(is_request) => begun |= is_request,
+                    Err(Rejection { refusal, .. })
+                        if refusal.kind == ErrorKind::SessionElsewhere && !begun =>
+                    {
+                        return Err(refusal);
+                    }
+                    Err(rejected) => refuse_into(session, &stream, rejected),
                 }
-                Err(rejected) => refuse_into(session, &stream, rejected),
-            },
+            }
         }
     }
     if answers == 0 {

@@ -33,7 +33,7 @@ use crate::{
         session::Session,
         shared::Shared,
         stream::{StreamCursor, StreamEnd, StreamItem},
-        tenant::ConnectionPermit,
+        tenant::PlacePermit,
     },
 };
 
@@ -224,7 +224,7 @@ pub(super) struct EventStreamOptions {
     pub(super) keepalive: Duration,
     /// Permit among the connections of the tenant. `None` for a request's stream, which the limit
     /// of requests in flight covers.
-    pub(super) _place: Option<ConnectionPermit>,
+    pub(super) _place: Option<PlacePermit>,
 }
 
 /// Returns an event stream: first the events `read`, then those of the reader.

@@ -43,7 +43,7 @@ use crate::{
     sessions::{
         session::{Session, outbox},
         stream::StreamCursor,
-        tenant::ConnectionPermit,
+        tenant::PlacePermit,
     },
 };
 
@@ -88,8 +88,8 @@ struct UpgradeResponse {
 
 enum UpgradeAction {
     Open(ConnectionParams),
-    Resume(Arc<Session>, StreamCursor, Arc<ConnectionPermit>, Option<CredentialExpiry>),
-    Proxy(Tunnel, Arc<ConnectionPermit>, Option<CredentialExpiry>),
+    Resume(Arc<Session>, StreamCursor, Arc<PlacePermit>, Option<CredentialExpiry>),
+    Proxy(Tunnel, Arc<PlacePermit>, Option<CredentialExpiry>),
 }
 
 /// Location of a session that a client resumes.
@@ -130,7 +130,7 @@ async fn prepare_upgrade(
         }
     };
     broker.shared.overload.admits().map_err(reject_without_id)?;
-    let place = duplex::acquire_connection(broker, &caller).map_err(reject_without_id)?;
+    let place = duplex::acquire_connection(broker, &caller).await.map_err(reject_without_id)?;
     let known = ConnectionParams { caller, until, endpoint, can_come_back: true, place };
     let plan = match session_id(&head.headers).map_err(reject_without_id)? {
         None if broker.draining() => {

@@ -32,12 +32,12 @@ use crate::{
             websocket::{check_transport, endpoint, limits, resume},
         },
     },
-    sessions::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
+    sessions::{session::Session, stream::StreamCursor, tenant::PlacePermit},
 };
 
 /// A resumed session, its messages that the client has not received, and a permit for the
 /// connection.
-type ResumedWebSocket = (Arc<Session>, StreamCursor, Arc<ConnectionPermit>);
+type ResumedWebSocket = (Arc<Session>, StreamCursor, Arc<PlacePermit>);
 
 /// Serves the WebSocket of a client that is connected to another replica.
 pub(super) async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
@@ -76,7 +76,7 @@ async fn find_session(
         SessionLocation::Local(session) => {
             check_transport(&session)?;
             broker.wait_until_adopted(&session).await;
-            let place = duplex::acquire_connection(broker, &caller)?;
+            let place = duplex::acquire_connection(broker, &caller).await?;
             let outbox = resume(&session, &head.headers)?;
             Ok(Ok((session, outbox, place)))
         }

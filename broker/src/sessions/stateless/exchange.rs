@@ -181,7 +181,9 @@ impl StatelessClient {
             .read_from(0)
             .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))?;
         let mut waiting = PendingExchange::new(lease, id, reader);
+        let place = session.tenant.wait_for_call().await;
         let carried = submit::handle_request(&session, message, &stream)?;
+        drop(place);
         if let Some(call) = carried.as_ref().and_then(CallFuture::call) {
             if !request.passed.is_empty() {
                 call.set_forwarded_headers(request.passed.clone());

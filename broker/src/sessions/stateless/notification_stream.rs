@@ -97,7 +97,7 @@ impl StatelessClient {
             over: false,
         };
         // From here on the session gets notifications and counts as a session.
-        self.tenant.open_session(&listening.session)?;
+        self.tenant.open_session(&listening.session).await?;
         listening.filter = listening.accepted(wish, offer).await;
         let members = format!("\"notifications\":{}", listening.filter.to_json());
         listening.ready.push_back(ExchangeEvent::Frame(subscription_notification(

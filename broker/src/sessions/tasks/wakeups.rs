@@ -56,7 +56,7 @@ pub(super) async fn listen(tasks: Arc<TaskManager>) {
                 Wakeup::TaskNotification { session, frame } => {
                     relay_notification(&tasks, &session, frame)
                 }
-                Wakeup::Config | Wakeup::SessionEnd(_) => {} // others listen to these
+                Wakeup::Config | Wakeup::SessionEnd(_) | Wakeup::Verdict(_) => {} // others listen to these
             }
         }
         let here = changed

@@ -4,6 +4,7 @@
 mod connections;
 mod notifications;
 mod overload;
+mod places;
 mod replicas;
 mod scopes;
 mod sizes;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use protocol::ids::TaskId;
 use records::{LoggedEvent, SESSION_KEY_BYTES, SessionKey, StreamRecord};
 
-use crate::{OwnerHint, Wakeup};
+use crate::{OwnerHint, Wakeup, hot::BackendVerdict};
 
 /// Version of the layout. It increases when a reader of the old layout could misread the new one.
 /// Also part of the key names.
@@ -26,27 +26,33 @@ const WAKE_CONFIG: u8 = 1;
 const WAKE_TASK: u8 = 2;
 const WAKE_TASK_WORD: u8 = 3;
 const WAKE_SESSION_END: u8 = 4;
+const WAKE_VERDICT: u8 = 5;
 
 const GENERAL: u8 = 1;
 const WAS_READ: u8 = 2;
 
 /// Returns the key for the owner of a session.
 pub(super) fn owner_key(session: &SessionKey) -> String {
-    format!("mcpb:1:o:{}", hexadecimal(session))
+    format!("mcpb:1:o:{}", hexadecimal(session.as_bytes()))
 }
 
 /// Returns the key for the streams of a session.
 pub(super) fn streams_key(session: &SessionKey) -> String {
-    format!("mcpb:1:s:{}", hexadecimal(session))
+    format!("mcpb:1:s:{}", hexadecimal(session.as_bytes()))
 }
 
 /// Returns the key for the events of a stream.
 pub(super) fn events_key(session: &SessionKey, stream: u64) -> String {
-    format!("mcpb:1:e:{}:{stream}", hexadecimal(session))
+    format!("mcpb:1:e:{}:{stream}", hexadecimal(session.as_bytes()))
 }
 
-fn hexadecimal(session: &SessionKey) -> String {
-    session.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the key for the lease of a replica's places.
+pub(super) fn places_lease_key(node: &str) -> String {
+    format!("mcpb:1:l:{node}")
 }
 
 /// A message from the broadcast channel.
@@ -75,10 +81,22 @@ impl Codec {
     /// Returns the key of a budget. The name of the budget may contain names of people, so the key
     /// is hashed: Redis cannot read the names or guess the key.
     pub(super) fn budget_key(&self, name: &str) -> String {
-        let tag = hmac::sign(&self.key, format!("budget\0{name}").as_bytes());
-        let hexadecimal: String =
-            tag.as_ref().iter().take(TAG_BYTES).map(|byte| format!("{byte:02x}")).collect();
-        format!("mcpb:1:b:{hexadecimal}")
+        format!("mcpb:1:b:{}", self.hashed("budget", name))
+    }
+
+    /// Returns the key of places, hashed like that of a budget.
+    pub(super) fn places_key(&self, name: &str) -> String {
+        format!("mcpb:1:n:{}", self.hashed("places", name))
+    }
+
+    fn hashed(&self, what: &str, name: &str) -> String {
+        let tag = hmac::sign(&self.key, format!("{what}\0{name}").as_bytes());
+        hexadecimal(&tag.as_ref()[..TAG_BYTES])
+    }
+
+    /// Returns the name of this replica.
+    pub(super) fn node_name(&self) -> String {
+        hexadecimal(&self.node)
     }
 
     pub(super) fn owner(&self, session: &SessionKey, owner: &OwnerHint) -> Vec<u8> {
@@ -164,6 +182,10 @@ impl Codec {
                 body.push(WAKE_SESSION_END);
                 body.extend_from_slice(session.as_bytes());
             }
+            Wakeup::Verdict(verdict) => {
+                body.push(WAKE_VERDICT);
+                verdict.write(&mut body);
+            }
         }
         let mut message = vec![VERSION];
         message.extend_from_slice(&self.node);
@@ -220,6 +242,9 @@ fn read_wake_body(body: &[u8]) -> Option<Wakeup> {
     if *kind == WAKE_CONFIG {
         return Some(Wakeup::Config);
     }
+    if *kind == WAKE_VERDICT {
+        return BackendVerdict::read(rest).map(Wakeup::Verdict);
+    }
     let (session, rest) = rest.split_first_chunk::<SESSION_KEY_BYTES>()?;
     let session = SessionKey::new(*session);
     match *kind {
@@ -238,7 +263,10 @@ fn text(bytes: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use protocol::ids::{BackendId, TenantId};
+
     use super::*;
+    use crate::hot::VerdictState;
 
     const SESSION: SessionKey = SessionKey::new([7; 32]);
     const OTHER: SessionKey = SessionKey::new([8; 32]);
@@ -298,6 +326,12 @@ mod tests {
                 frame: Bytes::from_static(b"{\"method\":\"x\"}"),
             },
             Wakeup::SessionEnd(OTHER),
+            Wakeup::Verdict(BackendVerdict {
+                tenant: TenantId::parse("acme").unwrap(),
+                backend: BackendId::parse("files").unwrap(),
+                node: "a/1".into(),
+                state: VerdictState::Open,
+            }),
         ];
         for word in words {
             let message = sender.wake(&word);

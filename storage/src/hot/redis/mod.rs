@@ -9,6 +9,7 @@ mod budgets;
 mod codec;
 mod connection;
 mod events;
+mod places;
 mod pubsub;
 #[cfg(test)]
 mod tests;
@@ -38,7 +39,10 @@ use self::{
     events::{KnownStreams, Scripts},
     pubsub::{Outbox, Subscriber},
 };
-use super::{BudgetGrant, BudgetRequest, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup};
+use super::{
+    BudgetGrant, BudgetRequest, HotStore, OwnerHint, PlacesAnswer, PlacesLifetime, PlacesRequest,
+    WAKEUPS_BUFFERED_MAX, Wakeup,
+};
 use crate::StoreError;
 
 /// Time limit for publishing the last wakeups at the close.
@@ -71,6 +75,7 @@ pub struct RedisStore {
     retention: Duration,
     scripts: Scripts,
     budgets: Script,
+    places: Script,
     known: Mutex<KnownStreams>,
     words: broadcast::Sender<Wakeup>,
     outbox: Outbox,
@@ -105,6 +110,7 @@ impl RedisStore {
             retention: options.event_retention,
             scripts: Scripts::new(),
             budgets: budgets::script(),
+            places: places::script(),
             known: Mutex::new(events::no_known_streams()),
             words,
             outbox,
@@ -184,6 +190,14 @@ impl HotStore for RedisStore {
 
     async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
         budgets::take(self, asks).await
+    }
+
+    async fn settle_places(
+        &self,
+        lifetime: PlacesLifetime,
+        asks: &[PlacesRequest],
+    ) -> Option<PlacesAnswer> {
+        places::settle(self, lifetime, asks).await
     }
 
     fn is_connected(&self) -> bool {

@@ -14,6 +14,8 @@ use tokio::time::Instant;
 use super::{RedisOptions, RedisStore, codec};
 use crate::{EventStore, HotStore, OwnerHint, StoreError, Wakeup, conformance::hot::Replicas};
 
+mod places;
+
 const SESSION: SessionKey = SessionKey::new([5; 32]);
 const HOUR: Duration = Duration::from_secs(3_600);
 /// Time limit of a call in any fault, a little above the call's own limit of one second.

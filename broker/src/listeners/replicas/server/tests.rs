@@ -95,6 +95,14 @@ impl HotStore for Hints {
         None
     }
 
+    async fn settle_places(
+        &self,
+        _: storage::hot::PlacesLifetime,
+        _: &[storage::hot::PlacesRequest],
+    ) -> Option<storage::hot::PlacesAnswer> {
+        None
+    }
+
     fn is_connected(&self) -> bool {
         true
     }

@@ -1,0 +1,118 @@
+//! Verdicts of replicas about backends: each change of a breaker is sent to the other replicas.
+//!
+//! A verdict opens no breaker. A replica whose breaker is closed becomes suspicious: it sends one
+//! call at a time, the others wait, and the [`super::prober`] sends a ping over the replica's own
+//! connection. An answer ends the suspicion. Without one the breaker opens, and the waiting calls
+//! are refused. So the broken network of one replica does not shut the others out, and a dead
+//! backend gets one probe. A breaker that an operator holds open stays so.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    time::Instant,
+};
+
+use parking_lot::Mutex;
+use protocol::ids::{BackendId, PrincipalId, TenantId};
+use records::SessionKey;
+use rules::{
+    breaker::{CircuitState, OpenReason},
+    limits::replicas::VERDICT_KEPT,
+};
+
+use crate::{
+    admission::concurrency_limit::ConcurrencyLimiter,
+    persistence::{BackendVerdict, Persistence, VerdictState, Wakeup},
+    views::VerdictView,
+};
+
+/// What this replica knows from others about one backend.
+#[derive(Debug, Default)]
+pub(super) struct ReplicaVerdicts {
+    /// Set while the verdict of another replica waits for a probe.
+    suspicious: AtomicBool,
+    /// The limit of calls before the suspicion.
+    limit_before: AtomicUsize,
+    last: Mutex<Option<LastVerdict>>,
+}
+
+#[derive(Debug)]
+struct LastVerdict {
+    replica: String,
+    state: CircuitState,
+    /// By the clock of this process: that of the other one may differ.
+    received: Instant,
+}
+
+impl ReplicaVerdicts {
+    /// Notes the verdict of another replica. Returns the state of its breaker.
+    pub(super) fn note(&self, verdict: &BackendVerdict) -> CircuitState {
+        let state = match verdict.state {
+            VerdictState::Closed => CircuitState::Closed,
+            VerdictState::HalfOpen => CircuitState::HalfOpen,
+            VerdictState::Open => CircuitState::Open,
+        };
+        let replica = verdict.node.clone();
+        *self.last.lock() = Some(LastVerdict { replica, state, received: Instant::now() });
+        state
+    }
+
+    pub(super) fn is_suspicious(&self) -> bool {
+        self.suspicious.load(Ordering::Acquire)
+    }
+
+    /// Sends one call at a time until [`ReplicaVerdicts::end_suspicion`].
+    pub(super) fn suspect(&self, limiter: &ConcurrencyLimiter<PrincipalId, SessionKey>) {
+        self.limit_before.store(limiter.limit(), Ordering::Relaxed);
+        // The flag comes last, because a probe that sees it restores the limit.
+        limiter.set_limit(1);
+        self.suspicious.store(true, Ordering::Release);
+    }
+
+    /// Sends calls at the usual limit again. Returns whether the backend was suspected.
+    pub(super) fn end_suspicion(
+        &self,
+        limiter: &ConcurrencyLimiter<PrincipalId, SessionKey>,
+    ) -> bool {
+        let was = self.suspicious.swap(false, Ordering::AcqRel);
+        if was {
+            limiter.set_limit(self.limit_before.load(Ordering::Relaxed));
+        }
+        was
+    }
+
+    /// Returns the last verdict of another replica, unless it is old.
+    pub(super) fn last(&self) -> Option<VerdictView> {
+        let last = self.last.lock();
+        let last = last.as_ref().filter(|last| last.received.elapsed() < VERDICT_KEPT)?;
+        Some(VerdictView {
+            replica: last.replica.clone(),
+            state: last.state.name().to_owned(),
+            age_ms: u64::try_from(last.received.elapsed().as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+}
+
+/// Sends a new state of a breaker to the other replicas.
+pub(super) fn send(
+    durable: &Persistence,
+    (tenant, backend): (&TenantId, &BackendId),
+    state: CircuitState,
+    reason: Option<OpenReason>,
+) {
+    // An operator's choice reaches them through the store. A confirmed verdict is known.
+    let is_own = !matches!(reason, Some(OpenReason::Operator | OpenReason::Verdict));
+    if !durable.is_shared() || !is_own {
+        return;
+    }
+    let state = match state {
+        CircuitState::Closed => VerdictState::Closed,
+        CircuitState::HalfOpen => VerdictState::HalfOpen,
+        CircuitState::Open => VerdictState::Open,
+    };
+    durable.hot.publish(Wakeup::Verdict(BackendVerdict {
+        tenant: tenant.clone(),
+        backend: backend.clone(),
+        node: durable.node().to_string(),
+        state,
+    }));
+}

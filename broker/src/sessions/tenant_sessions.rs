@@ -1,0 +1,223 @@
+//! The sessions of one tenant on this replica, by principal, with the places that they take of the
+//! tenant's and the principal's limits.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::{PrincipalId, TenantId},
+};
+use rules::{limits::ROOM_RETRY, shared_places::SharedPlaces};
+
+use crate::{admission::place_limiter::PlaceLimiter, metrics::Metrics};
+
+/// Sessions of a tenant and of one of its principals at most, over all replicas.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionLimits {
+    pub tenant: usize,
+    pub principal: usize,
+}
+
+/// The sessions of one tenant. `S` is a session: this file knows only who has it.
+#[derive(Debug)]
+pub(super) struct TenantSessions<S> {
+    tenant: TenantId,
+    places: Arc<SharedPlaces>,
+    limiter: Arc<PlaceLimiter>,
+    known: Mutex<KnownSessions<S>>,
+    /// Set when the tenant was removed. Set and read for new sessions while `known` is locked.
+    closed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct KnownSessions<S> {
+    by_principal: HashMap<PrincipalId, PrincipalSessions<S>>,
+}
+
+#[derive(Debug)]
+struct PrincipalSessions<S> {
+    places: Arc<SharedPlaces>,
+    sessions: Vec<Weak<S>>,
+    /// Sessions that wait for their places.
+    opening: usize,
+}
+
+impl<S> KnownSessions<S> {
+    fn principal(
+        &mut self,
+        principal: &PrincipalId,
+        places: impl FnOnce() -> Arc<SharedPlaces>,
+    ) -> &mut PrincipalSessions<S> {
+        self.by_principal.entry(principal.clone()).or_insert_with(|| PrincipalSessions {
+            places: places(),
+            sessions: Vec::new(),
+            opening: 0,
+        })
+    }
+
+    fn forget_if_unused(&mut self, principal: &PrincipalId) {
+        let of = self.by_principal.get(principal);
+        if of.is_some_and(|of| of.sessions.is_empty() && of.opening == 0) {
+            self.by_principal.remove(principal);
+        }
+    }
+}
+
+impl<S> TenantSessions<S> {
+    pub(super) fn new(tenant: TenantId, limiter: Arc<PlaceLimiter>) -> Self {
+        let places = limiter.places(format!("sessions/{tenant}"), 0);
+        let known = Mutex::new(KnownSessions { by_principal: HashMap::new() });
+        Self { tenant, places, limiter, known, closed: AtomicBool::new(false) }
+    }
+
+    fn principal_places(&self, principal: &PrincipalId) -> Arc<SharedPlaces> {
+        self.limiter.places(format!("sessions/{}/{}", self.tenant, principal.as_str()), 0)
+    }
+
+    /// Registers a session, if the tenant and its principal may have another. `is_leaving`: it has
+    /// ended.
+    pub(super) async fn open(
+        &self,
+        (session, principal): (&Arc<S>, &PrincipalId),
+        is_leaving: impl Fn(&S) -> bool,
+        limits: SessionLimits,
+        metrics: &Metrics,
+    ) -> Result<(), Refusal> {
+        let opening = OpeningSession::begin(self, principal)?;
+        let too_many = |whose: &str, scope, max| {
+            metrics.rate_limited(scope);
+            too_many_sessions(whose, max)
+        };
+        let of_tenant = self.limiter.take(&self.places, limits.tenant).await;
+        let of_tenant =
+            of_tenant.map_err(|_none| too_many("tenant", "sessions_per_tenant", limits.tenant))?;
+        let own = self.limiter.take(&opening.places, limits.principal).await;
+        let own =
+            own.map_err(|_none| too_many("principal", "sessions_per_principal", limits.principal))?;
+        let mut known = self.known.lock();
+        if self.is_closed() {
+            return Err(tenant_is_gone());
+        }
+        // One that ended meanwhile was not found here, and is not removed again.
+        if is_leaving(session) {
+            let text = "the session was ended while it was opened";
+            return Err(Refusal::new(ErrorKind::SessionNotFound, text));
+        }
+        let entry = known.principal(principal, || opening.places.clone());
+        entry.sessions.push(Arc::downgrade(session));
+        of_tenant.keep();
+        own.keep();
+        Ok(())
+    }
+
+    /// Registers a session that was opened elsewhere. The limits do not apply, because its client
+    /// was admitted. Returns false if the tenant is gone.
+    pub(super) fn adopt(
+        &self,
+        (session, principal): (&Arc<S>, &PrincipalId),
+        limits: SessionLimits,
+    ) -> bool {
+        let mut known = self.known.lock();
+        if self.is_closed() {
+            return false;
+        }
+        let own = known.principal(principal, || self.principal_places(principal));
+        own.sessions.push(Arc::downgrade(session));
+        self.limiter.take_forced(&self.places, limits.tenant);
+        self.limiter.take_forced(&own.places, limits.principal);
+        true
+    }
+
+    /// Refuses new sessions, because the tenant is removed.
+    pub(super) fn close(&self) {
+        let _no_session_opens = self.known.lock();
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn remove(&self, session: &Arc<S>, principal: &PrincipalId) {
+        let mut known = self.known.lock();
+        let Some(own) = known.by_principal.get_mut(principal) else { return };
+        let before = own.sessions.len();
+        own.sessions.retain(|other| other.as_ptr() != Arc::as_ptr(session));
+        if own.sessions.len() < before {
+            self.limiter.release(&self.places);
+            self.limiter.release(&own.places);
+        }
+        known.forget_if_unused(principal);
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<S>> {
+        let known = self.known.lock();
+        let sessions = known.by_principal.values().flat_map(|own| &own.sessions);
+        sessions.filter_map(Weak::upgrade).collect()
+    }
+
+    pub(super) fn of(&self, principal: &PrincipalId) -> Vec<Arc<S>> {
+        let known = self.known.lock();
+        let own = known.by_principal.get(principal).map(|own| &own.sessions);
+        own.into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns the principals with sessions that live here.
+    pub(super) fn principals(&self) -> Vec<PrincipalId> {
+        let known = self.known.lock();
+        let open = known.by_principal.iter().filter(|(_, own)| !own.sessions.is_empty());
+        open.map(|(principal, _)| principal.clone()).collect()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.places.in_use() as usize
+    }
+}
+
+/// A session that waits for its places. The entry of its principal stays meanwhile.
+struct OpeningSession<'a, S> {
+    sessions: &'a TenantSessions<S>,
+    principal: &'a PrincipalId,
+    places: Arc<SharedPlaces>,
+}
+
+impl<'a, S> OpeningSession<'a, S> {
+    fn begin(sessions: &'a TenantSessions<S>, principal: &'a PrincipalId) -> Result<Self, Refusal> {
+        let mut known = sessions.known.lock();
+        if sessions.is_closed() {
+            return Err(tenant_is_gone());
+        }
+        let own = known.principal(principal, || sessions.principal_places(principal));
+        own.opening += 1;
+        Ok(Self { sessions, principal, places: own.places.clone() })
+    }
+}
+
+impl<S> Drop for OpeningSession<'_, S> {
+    fn drop(&mut self) {
+        let mut known = self.sessions.known.lock();
+        if let Some(own) = known.by_principal.get_mut(self.principal) {
+            own.opening -= 1;
+        }
+        known.forget_if_unused(self.principal);
+    }
+}
+
+fn tenant_is_gone() -> Refusal {
+    Refusal::new(ErrorKind::Unauthorized, "the tenant is gone")
+}
+
+fn too_many_sessions(whose: &str, max: usize) -> Refusal {
+    Refusal::new(
+        ErrorKind::TooManySessions,
+        format!("the {whose} has {max} sessions, which is its limit"),
+    )
+    .retry_after(ROOM_RETRY)
+}

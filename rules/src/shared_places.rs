@@ -1,0 +1,606 @@
+//! Places of one scope (the calls, sessions or connections of a tenant, the sessions of a
+//! principal), on one replica of several.
+//!
+//! The hot store keeps for each replica how many places it *holds*. Together they hold at most the
+//! limit. A replica uses the places that it holds without the hot store, and asks for more when it
+//! needs them. It reserves some ahead, asks again once half of them are used, and returns those that
+//! it does not use. A report is absolute: it replaces the former one, so no lost message can leak a
+//! place.
+//!
+//! Invariants, while the hot store is available:
+//!
+//! - A place is taken only while fewer are in use than are held. [`SharedPlaces::take_forced`] is
+//!   the exception, for a session that was admitted elsewhere.
+//! - `held` sinks before the hot store learns of it, and rises afterwards. One caller settles at a
+//!   time.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{
+    gcra::nanoseconds,
+    limits::replicas::{PLACES_IDLE_RENEWALS, PLACES_REFUSED_FOR},
+    shared_rate_limit::{ReplicaShare, SharingMode},
+};
+
+/// Part of the free places that all replicas together reserve ahead.
+const RESERVED_PART: u32 = 8;
+
+/// The answer to an attempt to take a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceAttempt {
+    Taken,
+    /// The limit is reached.
+    Full,
+    /// This replica holds no further place. The hot store may have one.
+    Ask,
+}
+
+/// A report to the hot store, with a request for places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlacesReport {
+    /// The limit over all replicas.
+    pub max: u32,
+    /// Places in use, which count even beyond the limit.
+    pub in_use: u32,
+    /// Places that the replica wants to hold, those in use included.
+    pub wanted: u32,
+    /// Places in use and places that callers wait for.
+    needed: u32,
+}
+
+/// The answer of the hot store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlacesHeld {
+    /// Places that this replica holds now.
+    pub held: u32,
+    /// Places that the other replicas hold.
+    pub others: u32,
+}
+
+#[derive(Debug)]
+pub struct SharedPlaces {
+    /// Name of the scope, which is equal on all replicas.
+    pub name: String,
+    /// Places to reserve ahead at most.
+    reserve_max: u32,
+    in_use: AtomicU32,
+    /// Callers that wait for a place.
+    waiting: AtomicU32,
+    held: AtomicU32,
+    /// Places reserved ahead, as of the last report.
+    reserve: AtomicU32,
+    /// Unused places below which the reserve is to be refilled.
+    refill_below: AtomicU32,
+    /// Most places in use since the last report.
+    peak: AtomicU32,
+    /// Places that no replica holds, as of the last exchange. All of them before the first one.
+    free: AtomicU32,
+    /// Time until which this replica gets no further place.
+    full_until_ns: AtomicU64,
+    /// The last limit.
+    max: AtomicU32,
+    /// Renewals since the last use.
+    idle_renewals: AtomicU32,
+    /// Set while a report is queued.
+    queued: AtomicBool,
+    /// Set while a refill is queued.
+    refilling: AtomicBool,
+    /// Set while a report may not have reached the hot store.
+    unsettled: AtomicBool,
+}
+
+impl SharedPlaces {
+    pub fn new(name: String, reserve_max: u32) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            reserve_max,
+            in_use: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            held: AtomicU32::new(0),
+            reserve: AtomicU32::new(0),
+            refill_below: AtomicU32::new(0),
+            peak: AtomicU32::new(0),
+            free: AtomicU32::new(u32::MAX),
+            full_until_ns: AtomicU64::new(0),
+            max: AtomicU32::new(0),
+            idle_renewals: AtomicU32::new(0),
+            queued: AtomicBool::new(false),
+            refilling: AtomicBool::new(false),
+            unsettled: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns the places that this replica can use without the hot store.
+    fn room(&self, max: u32, shares: ReplicaShare) -> u32 {
+        match shares.sharing {
+            SharingMode::LocalShare | SharingMode::LocalFallback if shares.replicas > 1 => {
+                (max / shares.replicas).max(1)
+            }
+            SharingMode::LocalShare | SharingMode::LocalFallback | SharingMode::Unlimited => max,
+            SharingMode::Global | SharingMode::Refuse => self.held.load(Ordering::SeqCst).min(max),
+        }
+    }
+
+    /// Takes a place, if this replica has one. [`SharedPlaces::release`] returns it.
+    pub fn try_take(
+        &self,
+        max: u32,
+        shares: ReplicaShare,
+        now: impl FnOnce() -> Duration,
+    ) -> PlaceAttempt {
+        let room = self.room(max, shares);
+        let one_more = |in_use: u32| (in_use < room).then_some(in_use + 1);
+        if let Ok(before) = self.in_use.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more) {
+            if shares.sharing == SharingMode::LocalShare {
+                return PlaceAttempt::Taken;
+            }
+            self.note_use(before + 1, max);
+            // A report that lowers the room meanwhile either counts this place or is seen here.
+            if before < self.room(max, shares) {
+                return PlaceAttempt::Taken;
+            }
+            self.in_use.fetch_sub(1, Ordering::SeqCst);
+        }
+        if shares.sharing == SharingMode::Global && self.can_get_more(max, now) {
+            PlaceAttempt::Ask
+        } else {
+            PlaceAttempt::Full
+        }
+    }
+
+    /// Returns whether the hot store may have a place. Notes the limit for the report.
+    fn can_get_more(&self, max: u32, now: impl FnOnce() -> Duration) -> bool {
+        let can = self.in_use.load(Ordering::SeqCst) < max
+            && self.full_until_ns.load(Ordering::Relaxed) <= nanoseconds(now());
+        if can {
+            self.max.store(max, Ordering::Relaxed);
+        }
+        can
+    }
+
+    fn note_use(&self, in_use: u32, max: u32) {
+        if self.peak.load(Ordering::Relaxed) < in_use {
+            self.peak.fetch_max(in_use, Ordering::Relaxed);
+        }
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    /// Takes a place beyond any limit, because its holder was admitted elsewhere.
+    pub fn take_forced(&self, max: u32) {
+        let in_use = self.in_use.fetch_add(1, Ordering::SeqCst) + 1;
+        self.note_use(in_use, max);
+    }
+
+    /// Returns a place.
+    pub fn release(&self) {
+        self.in_use.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Counts in a caller that needs a place soon, until [`SharedPlaces::stop_waiting`]. Returns
+    /// whether the hot store must be asked first.
+    pub fn wait_for_place(
+        &self,
+        max: u32,
+        shares: ReplicaShare,
+        now: impl FnOnce() -> Duration,
+    ) -> bool {
+        let waiting = self.waiting.fetch_add(1, Ordering::AcqRel) + 1;
+        let needed = self.in_use.load(Ordering::SeqCst).saturating_add(waiting);
+        shares.sharing == SharingMode::Global
+            && needed > self.room(max, shares)
+            && self.can_get_more(max, now)
+    }
+
+    pub fn stop_waiting(&self) {
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Returns whether what this replica holds differs too much from what it uses.
+    pub fn is_report_due(&self) -> bool {
+        let (in_use, held) =
+            (self.in_use.load(Ordering::Relaxed), self.held.load(Ordering::Relaxed));
+        in_use > held || held - in_use > self.reserve.load(Ordering::Relaxed).saturating_mul(2)
+    }
+
+    /// Returns whether the caller must queue a refill, because half of the reserve is used.
+    pub fn try_enqueue_refill(&self) -> bool {
+        let unused =
+            self.held.load(Ordering::Relaxed).saturating_sub(self.in_use.load(Ordering::Relaxed));
+        unused < self.refill_below.load(Ordering::Relaxed)
+            && !self.refilling.swap(true, Ordering::AcqRel)
+    }
+
+    /// Notes that calls are to be expected. Returns whether the caller must queue a refill, because
+    /// nothing is reserved for them.
+    pub fn expect_use(&self, max: u32) -> bool {
+        if self.reserve_max == 0 || self.held.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        self.max.store(max, Ordering::Relaxed);
+        self.idle_renewals.store(0, Ordering::Relaxed);
+        !self.refilling.swap(true, Ordering::AcqRel)
+    }
+
+    /// Sets a changed limit. Returns whether the hot store must learn of it, because this replica
+    /// may hold more than its part of the new one.
+    pub fn set_max(&self, max: u32) -> bool {
+        self.max.swap(max, Ordering::Relaxed) != max && self.is_present()
+    }
+
+    /// Returns whether the caller must queue a report.
+    pub fn try_enqueue(&self) -> bool {
+        !self.queued.load(Ordering::Relaxed) && !self.queued.swap(true, Ordering::AcqRel)
+    }
+
+    /// Notes a renewal. Returns whether a report is due with it, because it has a reserve.
+    pub fn note_renewal(&self) -> bool {
+        if self.in_use.load(Ordering::Relaxed) > 0 || self.peak.load(Ordering::Relaxed) > 0 {
+            self.idle_renewals.store(0, Ordering::Relaxed);
+        } else {
+            let more = |count: u32| Some(count.saturating_add(1));
+            let _always_some =
+                self.idle_renewals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        }
+        self.reserve_max > 0 && self.held.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns the next report. It is outstanding until [`SharedPlaces::settle`], or lost.
+    pub fn next_report(&self, replicas: u32) -> PlacesReport {
+        self.queued.store(false, Ordering::Release);
+        self.refilling.store(false, Ordering::Release);
+        self.unsettled.store(true, Ordering::Relaxed);
+        let max = self.max.load(Ordering::Relaxed);
+        let in_use = self.in_use.load(Ordering::SeqCst);
+        let peak = self.peak.swap(in_use, Ordering::Relaxed).max(in_use);
+        let needed = in_use.saturating_add(self.waiting.load(Ordering::SeqCst));
+        let held = self.held.load(Ordering::SeqCst);
+        let reserve = if self.idle_renewals.load(Ordering::Relaxed) < PLACES_IDLE_RENEWALS {
+            // What this replica has reserved already is free too.
+            let free =
+                self.free.load(Ordering::Relaxed).saturating_add(held.saturating_sub(needed));
+            (free.min(max) / RESERVED_PART / replicas.max(1)).min(self.reserve_max)
+        } else {
+            0
+        };
+        self.reserve.store(reserve, Ordering::Relaxed);
+        let wanted = needed.max(peak).saturating_add(reserve).min(max);
+        if wanted < held {
+            self.held.store(wanted, Ordering::SeqCst);
+            // A place that was taken before the change counts.
+            self.held
+                .store(wanted.max(self.in_use.load(Ordering::SeqCst)).min(held), Ordering::SeqCst);
+        }
+        let in_use = self.in_use.load(Ordering::SeqCst);
+        PlacesReport { max, in_use, wanted: wanted.max(in_use), needed }
+    }
+
+    /// Stores the answer to a report.
+    pub fn settle(&self, report: PlacesReport, got: PlacesHeld, now: Duration) {
+        self.held.store(got.held, Ordering::SeqCst);
+        let free = report.max.saturating_sub(got.others).saturating_sub(got.held);
+        self.free.store(free, Ordering::Relaxed);
+        // Without a grant there is nothing to refill: callers ask once they need a place.
+        let reserved =
+            got.held.saturating_sub(report.needed).min(self.reserve.load(Ordering::Relaxed));
+        self.refill_below.store(reserved / 2, Ordering::Relaxed);
+        let full_until =
+            if got.held < report.needed { nanoseconds(now + PLACES_REFUSED_FOR) } else { 0 };
+        self.full_until_ns.store(full_until, Ordering::Relaxed);
+        self.unsettled.store(false, Ordering::Relaxed);
+    }
+
+    pub fn in_use(&self) -> u32 {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Returns the places that this replica can use without asking.
+    pub fn held(&self) -> u32 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the hot store may have an entry of this replica, or must get one.
+    pub fn is_present(&self) -> bool {
+        self.in_use.load(Ordering::SeqCst) > 0
+            || self.held.load(Ordering::SeqCst) > 0
+            || self.waiting.load(Ordering::SeqCst) > 0
+            || self.unsettled.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(10);
+    const LATER: Duration = Duration::from_secs(11);
+    const TWO: ReplicaShare = ReplicaShare { sharing: SharingMode::Global, replicas: 2 };
+
+    /// The hot store's side, as `storage` implements it: what each replica holds.
+    #[derive(Debug, Default)]
+    struct Store(BTreeMap<usize, u32>);
+
+    impl Store {
+        fn settle(&mut self, replica: usize, report: PlacesReport) -> PlacesHeld {
+            let others = self.0.iter().filter(|(name, _)| **name != replica).map(|(_, held)| held);
+            let others: u32 = others.sum();
+            let held = report.in_use.max(report.wanted.min(report.max.saturating_sub(others)));
+            self.0.insert(replica, held);
+            PlacesHeld { held, others }
+        }
+
+        fn exchange(&mut self, replica: usize, places: &SharedPlaces, now: Duration) {
+            let report = places.next_report(2);
+            let got = self.settle(replica, report);
+            places.settle(report, got, now);
+        }
+    }
+
+    /// Takes a place, and asks the store once if it must.
+    fn take(store: &mut Store, replica: usize, places: &SharedPlaces, max: u32) -> bool {
+        let asks = places.wait_for_place(max, TWO, || LATER);
+        if asks {
+            store.exchange(replica, places, NOW);
+        }
+        let taken = places.try_take(max, TWO, || LATER) == PlaceAttempt::Taken;
+        places.stop_waiting();
+        taken
+    }
+
+    fn taken_at_once(places: &SharedPlaces, max: u32, shares: ReplicaShare) -> usize {
+        let take = || places.try_take(max, shares, || NOW) == PlaceAttempt::Taken;
+        (0..1_000).take_while(|_| take()).count()
+    }
+
+    #[test]
+    fn two_replicas_have_the_limit_together_and_a_returned_place_moves() {
+        let (mut store, ours, theirs) =
+            (Store::default(), SharedPlaces::new("a".into(), 0), SharedPlaces::new("a".into(), 0));
+        assert!((0..3).all(|_| take(&mut store, 1, &ours, 5)));
+        assert!((0..2).all(|_| take(&mut store, 2, &theirs, 5)));
+        assert!(!take(&mut store, 1, &ours, 5) && !take(&mut store, 2, &theirs, 5));
+        ours.release();
+        assert!(ours.is_report_due());
+        // The first report still has the peak, the second one returns the place.
+        (0..2).for_each(|_| store.exchange(1, &ours, NOW));
+        assert!(!ours.is_report_due() && take(&mut store, 2, &theirs, 5));
+        assert!(!take(&mut store, 1, &ours, 5));
+    }
+
+    #[test]
+    fn a_full_scope_is_not_asked_for_again_at_once() {
+        let (mut store, ours) = (Store::default(), SharedPlaces::new("a".into(), 0));
+        store.0.insert(2, 5);
+        assert_eq!(ours.try_take(5, TWO, || NOW), PlaceAttempt::Ask);
+        assert!(ours.wait_for_place(5, TWO, || NOW));
+        store.exchange(1, &ours, NOW);
+        assert_eq!(ours.try_take(5, TWO, || NOW), PlaceAttempt::Full);
+        assert!(!ours.wait_for_place(5, TWO, || NOW));
+        assert_eq!(ours.try_take(5, TWO, || LATER), PlaceAttempt::Ask);
+    }
+
+    #[test]
+    fn calls_are_reserved_ahead_by_the_free_places_and_not_for_an_idle_tenant() {
+        let (mut store, calls) = (Store::default(), SharedPlaces::new("a".into(), 64));
+        assert!(take(&mut store, 1, &calls, 10_000));
+        assert_eq!(store.0[&1], 65);
+        assert_eq!(taken_at_once(&calls, 10_000, TWO), 64, "without the store");
+        (0..65).for_each(|_| calls.release());
+        (0..2).for_each(|_| store.exchange(1, &calls, NOW));
+        assert_eq!(store.0[&1], 64);
+        store.0.insert(2, 9_900);
+        (0..2).for_each(|_| store.exchange(1, &calls, NOW));
+        assert_eq!(store.0[&1], 6, "an eighth of a half of the hundred that are free");
+        for renewal in 0..=PLACES_IDLE_RENEWALS {
+            assert!(calls.note_renewal(), "{renewal}");
+        }
+        store.exchange(1, &calls, NOW);
+        assert_eq!((store.0[&1], calls.note_renewal(), calls.is_present()), (0, false, false));
+    }
+
+    #[test]
+    fn a_reserve_is_refilled_before_it_is_used_up_and_not_asked_for_twice() {
+        let (mut store, calls) = (Store::default(), SharedPlaces::new("a".into(), 64));
+        assert!(calls.expect_use(10_000) && !calls.expect_use(10_000));
+        store.exchange(1, &calls, NOW);
+        assert_eq!((store.0[&1], calls.expect_use(10_000)), (64, false), "it has a reserve");
+        let take = || assert_eq!(calls.try_take(10_000, TWO, || NOW), PlaceAttempt::Taken);
+        (0..32).for_each(|_| take());
+        assert!(!calls.try_enqueue_refill());
+        take();
+        assert!(calls.try_enqueue_refill() && !calls.try_enqueue_refill());
+        store.exchange(1, &calls, NOW);
+        assert_eq!((store.0[&1], calls.try_enqueue_refill()), (33 + 64, false));
+        // Without a further place, only a caller that needs one asks.
+        store.0.insert(2, 9_903);
+        (0..64).for_each(|_| take());
+        assert!(calls.try_enqueue_refill());
+        store.exchange(1, &calls, NOW);
+        assert_eq!((store.0[&1], calls.try_enqueue_refill()), (97, false));
+        let sessions = SharedPlaces::new("b".into(), 0);
+        assert!(!sessions.expect_use(10_000) && !sessions.try_enqueue_refill());
+    }
+
+    #[test]
+    fn a_lower_limit_takes_back_what_is_reserved() {
+        let (mut store, calls) = (Store::default(), SharedPlaces::new("a".into(), 64));
+        assert!(!calls.set_max(10_000), "it holds nothing");
+        assert!(calls.expect_use(10_000));
+        store.exchange(1, &calls, NOW);
+        assert!(calls.set_max(100) && !calls.set_max(100));
+        store.exchange(1, &calls, NOW);
+        assert_eq!(store.0[&1], 6, "an eighth of a half");
+        assert!(calls.set_max(4));
+        store.exchange(1, &calls, NOW);
+        assert_eq!(store.0[&1], 0);
+    }
+
+    #[test]
+    fn without_the_hot_store_it_is_as_told() {
+        for (sharing, replicas, expected) in [
+            (SharingMode::LocalShare, 1, 10),
+            (SharingMode::LocalShare, 3, 3),
+            (SharingMode::LocalFallback, 3, 3),
+            (SharingMode::LocalFallback, 30, 1),
+            (SharingMode::Unlimited, 3, 10),
+            (SharingMode::Refuse, 3, 2),
+        ] {
+            let (mut store, places) = (Store::default(), SharedPlaces::new("a".into(), 0));
+            store.exchange(1, &places, NOW);
+            assert!((0..2).all(|_| take(&mut store, 1, &places, 10)));
+            (0..2).for_each(|_| places.release());
+            let shares = ReplicaShare { sharing, replicas };
+            assert_eq!(taken_at_once(&places, 10, shares), expected, "{shares:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_admitted_elsewhere_counts_beyond_the_limit() {
+        let (mut store, ours, theirs) =
+            (Store::default(), SharedPlaces::new("a".into(), 0), SharedPlaces::new("a".into(), 0));
+        (0..4).for_each(|_| ours.take_forced(3));
+        assert!(ours.is_report_due());
+        store.exchange(1, &ours, NOW);
+        assert_eq!((store.0[&1], ours.is_report_due()), (4, false));
+        assert!(!take(&mut store, 2, &theirs, 3));
+        (0..2).for_each(|_| ours.release());
+        (0..2).for_each(|_| store.exchange(1, &ours, NOW));
+        assert!(take(&mut store, 2, &theirs, 3));
+    }
+
+    #[test]
+    fn a_report_that_was_lost_is_sent_again() {
+        let (mut store, ours) = (Store::default(), SharedPlaces::new("a".into(), 0));
+        assert!(take(&mut store, 1, &ours, 3));
+        ours.release();
+        (0..2).for_each(|_| _ = ours.next_report(2));
+        assert!(ours.is_present(), "the store still has its place");
+        (0..2).for_each(|_| store.exchange(1, &ours, NOW));
+        assert!(!ours.is_present());
+    }
+
+    /// One step of three replicas.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Take(usize),
+        Release(usize),
+        /// A report goes out. Its answer comes later, if at all.
+        Report(usize),
+        Answer(usize),
+        /// The answer to the outstanding report is lost.
+        Lose(usize),
+        /// `kill -9`, and a new process. The store still has the entry of the old one.
+        Kill(usize),
+        /// The entries of the killed processes end.
+        Expire,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let replica = 0..3_usize;
+        let step = prop_oneof![
+            6 => replica.clone().prop_map(Step::Take),
+            4 => replica.clone().prop_map(Step::Release),
+            3 => replica.clone().prop_map(Step::Report),
+            3 => replica.clone().prop_map(Step::Answer),
+            1 => replica.clone().prop_map(Step::Lose),
+            1 => replica.prop_map(Step::Kill),
+            1 => Just(Step::Expire),
+        ];
+        prop::collection::vec(step, 1..200)
+    }
+
+    struct Process {
+        name: usize,
+        places: Arc<SharedPlaces>,
+        outstanding: Option<(PlacesReport, PlacesHeld)>,
+    }
+
+    impl Process {
+        fn new(name: usize, reserve: u32) -> Self {
+            Self { name, places: SharedPlaces::new("a".into(), reserve), outstanding: None }
+        }
+
+        fn answer(&mut self) {
+            if let Some((report, got)) = self.outstanding.take() {
+                self.places.settle(report, got, NOW);
+            }
+        }
+
+        fn report(&mut self, store: &mut Store) {
+            if self.outstanding.is_none() {
+                let report = self.places.next_report(3);
+                self.outstanding = Some((report, store.settle(self.name, report)));
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever replicas take, return, report, lose and die of, together they use at most the
+        /// limit; the places of the dead are free after their lease, and no place leaks.
+        #[test]
+        fn replicas_never_use_more_than_the_limit_and_leak_no_place(
+            steps in steps(),
+            max in 1_u32..40,
+            reserve in prop_oneof![Just(0_u32), Just(4)],
+        ) {
+            let (mut store, mut names) = (Store::default(), 3);
+            let mut replicas = [0, 1, 2].map(|name| Process::new(name, reserve));
+            for step in steps {
+                match step {
+                    Step::Take(at) => {
+                        let process = &mut replicas[at];
+                        let asks = process.places.wait_for_place(max, TWO, || LATER);
+                        if asks && process.outstanding.is_none() {
+                            process.report(&mut store);
+                            process.answer();
+                        }
+                        let _taken = process.places.try_take(max, TWO, || LATER);
+                        process.places.stop_waiting();
+                    }
+                    Step::Release(at) if replicas[at].places.in_use() > 0 => {
+                        replicas[at].places.release();
+                    }
+                    Step::Release(_) => {}
+                    Step::Report(at) => replicas[at].report(&mut store),
+                    Step::Answer(at) => replicas[at].answer(),
+                    Step::Lose(at) => replicas[at].outstanding = None,
+                    Step::Kill(at) => {
+                        replicas[at] = Process::new(names, reserve);
+                        names += 1;
+                    }
+                    Step::Expire => {
+                        let alive = replicas.each_ref().map(|process| process.name);
+                        store.0.retain(|name, _| alive.contains(name));
+                    }
+                }
+                let used: u32 = replicas.iter().map(|process| process.places.in_use()).sum();
+                prop_assert!(used <= max, "{used} of {max}");
+            }
+            for process in &mut replicas {
+                process.outstanding = None;
+                while process.places.in_use() > 0 {
+                    process.places.release();
+                }
+            }
+            let alive = replicas.each_ref().map(|process| process.name);
+            store.0.retain(|name, _| alive.contains(name));
+            for process in &replicas {
+                store.exchange(process.name, &process.places, NOW);
+                (0..=PLACES_IDLE_RENEWALS).for_each(|_| _ = process.places.note_renewal());
+                (0..2).for_each(|_| store.exchange(process.name, &process.places, NOW));
+            }
+            prop_assert_eq!(store.0.values().sum::<u32>(), 0, "a place leaked");
+            let last = &replicas[2];
+            prop_assert!((0..max).all(|_| take(&mut store, last.name, &last.places, max)));
+        }
+    }
+}

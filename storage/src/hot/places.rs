@@ -1,0 +1,54 @@
+//! Places that all replicas share: how many each of them holds of one limit. `redis/places.lua`
+//! computes the shares of replicas on one Redis. An entry lives as long as the lease of its replica,
+//! which every exchange renews.
+
+use std::time::Duration;
+
+/// Report of one replica about one limit, with a request for places.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacesRequest {
+    /// Same name on every replica. May contain names that clients chose.
+    pub name: String,
+    /// The limit over all replicas.
+    pub max: u32,
+    /// Places in use. They count even beyond the limit.
+    pub in_use: u32,
+    /// Places to hold, those in use included.
+    pub wanted: u32,
+}
+
+/// How long places stay without a further report.
+#[derive(Debug, Clone, Copy)]
+pub struct PlacesLifetime {
+    /// Time after which all places of a replica are free.
+    pub lease: Duration,
+    /// Time after which one entry of a living replica is forgotten.
+    pub kept: Duration,
+}
+
+/// Answer to a [`PlacesRequest`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlacesGrant {
+    /// Places that the replica holds from now on.
+    pub held: u32,
+    /// Places that the other replicas hold.
+    pub others: u32,
+}
+
+/// Answers to the requests of one exchange.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacesAnswer {
+    /// Whether the replica's lease was in force. Otherwise others may have its places.
+    pub renewed: bool,
+    /// One answer for each request, in the same order.
+    pub grants: Vec<PlacesGrant>,
+}
+
+/// Answers the requests of a replica that is the only one.
+pub(super) fn settle_alone(asks: &[PlacesRequest]) -> PlacesAnswer {
+    let grant = |ask: &PlacesRequest| PlacesGrant {
+        held: ask.in_use.max(ask.wanted.min(ask.max)),
+        others: 0,
+    };
+    PlacesAnswer { renewed: true, grants: asks.iter().map(grant).collect() }
+}

@@ -1,0 +1,36 @@
+//! Places in Redis: one hash for each limit, with the places that each replica holds, and one key for
+//! the lease of each replica.
+
+use redis::{Script, from_redis_value};
+
+use super::{RedisStore, codec, connection::Request, milliseconds};
+use crate::hot::places::{PlacesAnswer, PlacesGrant, PlacesLifetime, PlacesRequest};
+
+pub(super) fn script() -> Script {
+    Script::new(include_str!("places.lua"))
+}
+
+pub(super) async fn settle(
+    store: &RedisStore,
+    lifetime: PlacesLifetime,
+    asks: &[PlacesRequest],
+) -> Option<PlacesAnswer> {
+    let mut script = store.places.prepare_invoke();
+    let node = store.codec.node_name();
+    script.key(codec::places_lease_key(&node));
+    script.arg(&node).arg(codec::places_lease_key(""));
+    script.arg(milliseconds(lifetime.lease)).arg(milliseconds(lifetime.kept));
+    for ask in asks {
+        script.key(store.codec.places_key(&ask.name));
+        script.arg(ask.max).arg(ask.in_use).arg(ask.wanted);
+    }
+    let answer = store.link.execute(Request::Script(&script)).await.ok()?;
+    let numbers: Vec<u64> = from_redis_value(answer).ok()?;
+    let (renewed, counts) = numbers.split_first()?;
+    let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let grants = counts.as_chunks::<2>().0.iter();
+    let grants: Vec<_> = grants
+        .map(|[held, others]| PlacesGrant { held: count(*held), others: count(*others) })
+        .collect();
+    (grants.len() == asks.len()).then_some(PlacesAnswer { renewed: *renewed == 1, grants })
+}

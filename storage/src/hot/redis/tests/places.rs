@@ -1,0 +1,90 @@
+//! Places of two replicas on one Redis: the limit, the leases, and values of other programs.
+
+use std::time::Duration;
+
+use testkit::eventually;
+use tokio::time::Instant;
+
+use super::{HOUR, open};
+use crate::{
+    HotStore,
+    hot::{PlacesAnswer, PlacesGrant, PlacesLifetime, PlacesRequest, RedisStore},
+};
+use testkit::servers::{RedisReply, RedisServer};
+
+const LIFETIME: PlacesLifetime = PlacesLifetime { lease: HOUR, kept: HOUR };
+const LEASE: Duration = Duration::from_millis(400);
+
+fn ask(name: &str, in_use: u32, wanted: u32) -> PlacesRequest {
+    PlacesRequest { name: name.into(), max: 5, in_use, wanted }
+}
+
+async fn settled(store: &RedisStore, asks: &[PlacesRequest]) -> PlacesAnswer {
+    store.settle_places(LIFETIME, asks).await.expect("an answer")
+}
+
+/// Returns how many of five places a replica holds after it wanted some, and those of the others.
+async fn holds(store: &RedisStore, in_use: u32, wanted: u32) -> (u32, u32) {
+    let PlacesGrant { held, others } =
+        settled(store, &[ask("acme", in_use, wanted)]).await.grants[0];
+    (held, others)
+}
+
+#[tokio::test]
+async fn replicas_hold_the_limit_together_and_what_is_in_use_counts_beyond_it() {
+    let server = RedisServer::start().await;
+    let (one, two) = (open(&server).await, open(&server).await);
+    assert_eq!(holds(&one, 0, 3).await, (3, 0));
+    assert_eq!(holds(&two, 0, 9).await, (2, 3));
+    assert_eq!(holds(&one, 3, 4).await, (3, 2));
+    assert_eq!(holds(&one, 1, 1).await, (1, 2), "a report replaces the former one");
+    assert_eq!(holds(&two, 2, 9).await, (4, 1));
+    assert_eq!(holds(&one, 6, 6).await, (6, 4), "admitted elsewhere");
+    assert_eq!(holds(&two, 0, 9).await, (0, 6));
+    let asks: Vec<_> =
+        (0..300).map(|number| ask(&format!("scope {number} ü"), 0, number % 7)).collect();
+    let held: Vec<u32> = settled(&one, &asks).await.grants.iter().map(|grant| grant.held).collect();
+    assert_eq!(held, (0..300).map(|number| (number % 7).min(5)).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn the_places_of_a_replica_end_with_its_lease() {
+    let server = RedisServer::start().await;
+    let (one, two) = (open(&server).await, open(&server).await);
+    let short = PlacesLifetime { lease: LEASE, kept: HOUR };
+    assert!(!one.settle_places(short, &[ask("acme", 5, 5)]).await.unwrap().renewed);
+    assert!(one.settle_places(short, &[]).await.unwrap().renewed);
+    assert_eq!(holds(&two, 0, 5).await, (0, 5));
+    let begun = Instant::now();
+    eventually("the lease to end", async || match holds(&two, 0, 5).await {
+        (5, 0) => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    assert!(begun.elapsed() < LEASE + Duration::from_secs(2), "{:?}", begun.elapsed());
+    let back = settled(&one, &[ask("acme", 5, 5)]).await;
+    assert!(!back.renewed, "it learns that others may have its places");
+    assert_eq!(back.grants, [PlacesGrant { held: 5, others: 5 }]);
+}
+
+#[tokio::test]
+async fn a_redis_that_lost_its_data_says_so_and_foreign_values_count_nothing() {
+    let server = RedisServer::start().await;
+    let (one, two) = (open(&server).await, open(&server).await);
+    settled(&two, &[]).await;
+    assert_eq!(holds(&one, 2, 2).await, (2, 0));
+    server.flush_all().await;
+    let lost = settled(&one, &[]).await;
+    assert!(!lost.renewed && settled(&one, &[]).await.renewed);
+    assert_eq!(holds(&one, 2, 2).await, (2, 0));
+    let key = one.codec.places_key("acme");
+    let node = two.codec.node_name();
+    settled(&two, &[]).await;
+    for value in ["nan", "-7", "1e300", "text", ""] {
+        server.command(&["HSET", &key, &node, value]).await;
+        assert_eq!(holds(&one, 2, 9).await, (5, 0), "{value:?}");
+    }
+    server.command(&["DEL", &key]).await;
+    assert_eq!(server.command(&["SET", &key, "foreign"]).await, RedisReply::Text("OK".into()));
+    assert_eq!(holds(&one, 2, 2).await, (2, 0));
+}
