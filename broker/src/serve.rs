@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use rules::limits::{CLOSE_WAIT, HANDSHAKES_END_WITHIN};
+use rules::limits::{CLOSE_WAIT, shutdown::HANDSHAKES_END_WITHIN};
 use tokio::{net::TcpListener, time::timeout};
 
 pub use self::{check_config::check_config, error::ServeError};

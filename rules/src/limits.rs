@@ -16,6 +16,7 @@ pub mod pins;
 mod relations;
 pub mod replicas;
 pub mod results;
+pub mod shutdown;
 pub mod sign_ins;
 pub mod tokens;
 pub mod toolsets;
@@ -197,17 +198,6 @@ pub const TASK_DEFER_FIRST: Duration = Duration::from_secs(10);
 pub const TASK_DEFER_MAX: Duration = Duration::from_secs(600);
 /// Tasks that a process has deferred. A process with this many claims no further tasks.
 pub const TASKS_DEFERRED_MAX: usize = 10_000;
-
-// Listeners.
-
-/// Time in which a listener that shares its port still accepts connections whose handshake had
-/// begun, after it stopped.
-pub const HANDSHAKES_END_WITHIN: Duration = Duration::from_millis(500);
-/// Time in which a stopped listener still accepts what waits in its queue. The kernel resets the
-/// connections that a closed socket leaves behind.
-pub const QUEUE_ACCEPTED_WITHIN: Duration = Duration::from_millis(50);
-/// Time in which connections of a stopped listener still serve a request that is on its way.
-pub const LAST_REQUESTS_WITHIN: Duration = Duration::from_millis(250);
 
 // Sessions.
 

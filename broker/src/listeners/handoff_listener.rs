@@ -3,7 +3,7 @@
 
 use std::{io, net::SocketAddr};
 
-use rules::limits::{LAST_REQUESTS_WITHIN, QUEUE_ACCEPTED_WITHIN};
+use rules::limits::shutdown::{LAST_REQUESTS_WITHIN, QUEUE_ACCEPTED_WITHIN};
 use tokio::{
     net::{TcpListener, TcpStream},
     time::{sleep, timeout},
