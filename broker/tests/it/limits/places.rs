@@ -69,6 +69,18 @@ async fn open(cluster: &TestCluster, replica: usize, key: &str) -> Result<TestCl
     opened.map(|()| client).map_err(|refused| refused.kind())
 }
 
+/// Succeeds if a replica refuses another session, and ends the session otherwise.
+async fn is_full(cluster: &TestCluster, replica: usize, key: &str) -> Result<(), String> {
+    match open(cluster, replica, key).await {
+        Err(why) if why == "too_many_sessions" => Ok(()),
+        Err(why) => Err(why),
+        Ok(client) => {
+            client.delete_session().await;
+            Err("opened".to_owned())
+        }
+    }
+}
+
 /// Opens sessions at all replicas in turns until one refuses at each of them.
 async fn open_all(cluster: &TestCluster, key: &str) -> Vec<TestClient> {
     let replicas = cluster.replicas().len();
@@ -259,17 +271,7 @@ async fn r11_while_redis_is_away_each_replica_admits_its_part_and_recovers_by_it
     wait_shared(&cluster, true).await;
     cluster.replicas()[1].wait_for_log("limits of sessions, calls and connections too").await;
     for replica in 0..2 {
-        eventually("what is open to be known again", || async {
-            match open(&cluster, replica, &key).await {
-                Err(why) if why == "too_many_sessions" => Ok(()),
-                Err(why) => Err(why),
-                Ok(client) => {
-                    client.delete_session().await;
-                    Err("opened".to_owned())
-                }
-            }
-        })
-        .await;
+        eventually("what is open to be known again", || is_full(&cluster, replica, &key)).await;
     }
     assert!([200, 202, 204].contains(&first.delete_session().await));
     eventually("a place that moves to the other replica", || open(&cluster, 1, &key)).await;
@@ -452,17 +454,7 @@ async fn after_a_loss_of_data_the_replicas_report_what_they_use() {
     let key = key_of(&cluster, "acme", "ann").await;
     let _open = [open(&cluster, 0, &key).await.unwrap(), open(&cluster, 0, &key).await.unwrap()];
     cluster.redis().flush_all().await;
-    eventually("the places to be reported again", || async {
-        match open(&cluster, 1, &key).await {
-            Err(why) if why == "too_many_sessions" => Ok(()),
-            Err(why) => Err(why),
-            Ok(client) => {
-                client.delete_session().await;
-                Err("opened".to_owned())
-            }
-        }
-    })
-    .await;
+    eventually("the places to be reported again", || is_full(&cluster, 1, &key)).await;
 }
 
 #[tokio::test]

@@ -5,9 +5,10 @@
 //! `initialize`. No single code decides.
 //!
 //! If the clients of the link use sessions, the broker sends `initialize` to a stateless backend
-//! too, once. If the backend refuses it on that connection, the broker opens another one with
-//! `initialize`, because some servers keep the era of the first request. For the catalog's link, it does so after the first such client has arrived. The
-//! result is cached for the other connections to the backend.
+//! too, once. For the catalog's link, it does so after the first such client has arrived. Some
+//! servers keep the era of a connection's first request, except over HTTP. If such a backend
+//! refuses `initialize` after `server/discover`, the broker opens another connection that begins
+//! with `initialize`. The result is cached for the other connections to the backend.
 
 use std::{pin::pin, sync::Arc};
 
