@@ -17,7 +17,7 @@ use super::{
     head::BodyLength,
 };
 
-/// Largest buffer reserved at once for a body of known length.
+/// Bytes of a body of known length that must have come before the rest of it gets its memory.
 const ROOM_MAX: usize = 1024 * 1024;
 
 /// Reason why a body broke off.
@@ -98,9 +98,12 @@ impl Http1Body {
             whole.extend_from_slice(&connection.buffer);
             connection.buffer.clear();
             while whole.len() < bytes {
+                // The rest gets its memory at once. Several steps would copy the body as often, and
+                // leave as much memory behind as the body takes.
+                let room = if whole.len() < ROOM_MAX { bytes.min(ROOM_MAX) } else { bytes };
                 // With one spare byte, a read that does not fill the buffer shows that no more data
                 // is there. This saves one system call.
-                whole.reserve((bytes - whole.len()).min(ROOM_MAX) + 1);
+                whole.reserve(room - whole.len() + 1);
                 if connection.socket.read_buf(&mut whole).await? == 0 {
                     return Err(BodyStreamError::Ended);
                 }
