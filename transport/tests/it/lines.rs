@@ -208,3 +208,17 @@ async fn a_last_line_that_ends_with_the_stream_is_told_from_one_that_has_ended()
         assert!(reader.next().await.unwrap().is_none());
     }
 }
+
+#[tokio::test]
+async fn a_large_line_shares_its_memory_with_no_other_line() {
+    let large = "x".repeat(1_000_000);
+    let (mut near, far) = duplex(1024);
+    let mut reader = LineReader::new(far, 2_000_000);
+    let stream = format!("{large}\n{{\"next\":1}}\n");
+    let writing = tokio::spawn(async move { near.write_all(stream.as_bytes()).await });
+    let line = soon("the large line", reader.next()).await.unwrap().unwrap();
+    assert!(line.is_unique(), "the next line has begun elsewhere");
+    assert_eq!(text(line), large);
+    assert_eq!(text(soon("the next line", reader.next()).await.unwrap().unwrap()), "{\"next\":1}");
+    writing.await.unwrap().unwrap();
+}
