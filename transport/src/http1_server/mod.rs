@@ -32,6 +32,7 @@ use http_body::{Body, Frame};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf},
     net::TcpStream,
+    time::timeout,
 };
 
 pub use self::body::RequestBody;
@@ -49,6 +50,11 @@ const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
 /// Pieces of an answer up to this size are copied, so that one write sends them together.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
+/// Smallest piece of an answer whose rest is moved for a client that does not read.
+const MOVED_BYTES_MIN: usize = 256 * 1024;
+/// Time without progress after which the rest is moved.
+const MOVED_AFTER: Duration = Duration::from_millis(500);
+
 /// A connection of a client, while the client sends only plain requests.
 #[derive(Debug)]
 pub struct ServerConnection {
@@ -245,7 +251,7 @@ impl ServerConnection {
         response_head::head(&mut out, &parts, framing, keeps);
         yield_before_write(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX)).await;
         if framing == ResponseFraming::Absent {
-            self.write(&out, &[]).await?;
+            self.write(&out, Bytes::new()).await?;
         } else {
             self.write_body(out, body, framing).await?;
         }
@@ -260,7 +266,7 @@ impl ServerConnection {
         out.extend_from_slice(head.as_bytes());
         response_head::end(&mut out, ResponseFraming::Exactly(body.len() as u64), keeps);
         yield_before_write(body.len()).await;
-        self.write(&out, &body).await?;
+        self.write(&out, body).await?;
         self.answered(keeps).await
     }
 
@@ -316,7 +322,7 @@ impl ServerConnection {
             let frame = match ready {
                 Poll::Ready(frame) => frame,
                 Poll::Pending => {
-                    self.write(&out, &[]).await?;
+                    self.write(&out, Bytes::new()).await?;
                     out.clear();
                     let client = ClientWatch { socket: self.socket.get_ref(), left: &self.left };
                     tokio::select! {
@@ -343,14 +349,14 @@ impl ServerConnection {
             if data.len() <= COPIED_BYTES_MAX {
                 out.extend_from_slice(&data);
             } else {
-                self.write(&out, &data).await?;
+                self.write(&out, data).await?;
                 out.clear();
             }
             if is_chunk {
                 out.extend_from_slice(b"\r\n");
             }
             if out.len() > COPIED_BYTES_MAX {
-                self.write(&out, &[]).await?;
+                self.write(&out, Bytes::new()).await?;
                 out.clear();
             }
         }
@@ -359,22 +365,37 @@ impl ServerConnection {
             Some(0) => {}
             Some(_) => return Err(broken()),
         }
-        self.write(&out, &[]).await
+        self.write(&out, Bytes::new()).await
     }
 
-    async fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
-        let (mut sent, all) = (0, first.len() + second.len());
-        while sent < all {
-            let parts = [
-                IoSlice::new(&first[first.len().min(sent)..]),
-                IoSlice::new(&second[sent.saturating_sub(first.len())..]),
-            ];
-            match poll_fn(|context| Pin::new(&mut self.socket).poll_write_vectored(context, &parts))
-                .await?
-            {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                bytes => sent += bytes,
+    /// Writes both. While the client takes nothing, the rest of a large `second` gets memory of its
+    /// own, so that the part that the client has taken needs none.
+    async fn write(&mut self, mut first: &[u8], mut second: Bytes) -> io::Result<()> {
+        let mut held = second.len();
+        while !first.is_empty() || !second.is_empty() {
+            let parts = [IoSlice::new(first), IoSlice::new(&second)];
+            let writing =
+                poll_fn(|context| Pin::new(&mut self.socket).poll_write_vectored(context, &parts));
+            let is_wasteful = held >= MOVED_BYTES_MIN && second.len() <= held / 4 * 3;
+            let written = if is_wasteful {
+                // Boxed, because it is rare and would enlarge the future of every connection.
+                match Box::pin(timeout(MOVED_AFTER, writing)).await {
+                    Ok(written) => written?,
+                    Err(_) => {
+                        second = Bytes::copy_from_slice(&second);
+                        held = second.len();
+                        continue;
+                    }
+                }
+            } else {
+                writing.await?
+            };
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
             }
+            let of_first = written.min(first.len());
+            first = &first[of_first..];
+            second.advance(written - of_first);
         }
         Ok(())
     }

@@ -417,3 +417,35 @@ async fn a_client_that_hangs_up_while_it_waits_is_noticed() {
     drop(client);
     soon("the end", waiting.disconnected()).await;
 }
+
+/// An answer that notices when its memory is freed.
+struct Tracked(
+    Vec<u8>,
+    #[expect(dead_code, reason = "its drop closes the channel")] oneshot::Sender<()>,
+);
+
+impl AsRef<[u8]> for Tracked {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[tokio::test]
+async fn what_a_slow_client_has_taken_of_a_large_answer_needs_no_memory() {
+    const BYTES: usize = 16 << 20;
+    let (mut posts, mut client) = connected().await;
+    client.write_all(post("", "").as_bytes()).await.unwrap();
+    asked(&mut posts).await;
+    let text: Vec<u8> = (0..BYTES).map(|at| (at / 1000) as u8).collect();
+    let (alive, freed) = oneshot::channel();
+    let answer = Bytes::from_owner(Tracked(text.clone(), alive));
+    let serving = tokio::spawn(async move {
+        posts.respond_full("HTTP/1.1 200 OK\r\n", answer, false).await.unwrap();
+    });
+    let mut read = vec![0; BYTES / 2];
+    soon("half of the answer", client.read_exact(&mut read)).await.unwrap();
+    assert!(soon("the answer to be freed", freed).await.is_err());
+    soon("the rest", client.read_to_end(&mut read)).await.unwrap();
+    assert!(read.ends_with(&text), "each byte comes once and in order");
+    serving.await.unwrap();
+}
