@@ -73,6 +73,7 @@ install_python_part fastmcp "$pins/requirements-fastmcp.txt"
 install_python_part wires "$pins/requirements-wires.txt"
 install_python_part servers "$pins/requirements-servers.txt"
 install_python_part admin "$pins/requirements-admin.txt"
+install_python_part openapi "$pins/requirements-openapi.txt"
 install_python_part authlib "$pins/requirements-authlib.txt"
 install_fixture_part
 install_rust_part

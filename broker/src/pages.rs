@@ -90,8 +90,12 @@ fn label_values_are_in_their_closed_sets() {
         assert!(unknown.is_empty(), "{function}: {unknown:?} are not in metrics/labels.rs");
     }
     let document = serde_json::to_value(openapi::document()).unwrap();
-    let variants = document["components"]["schemas"]["TransportSpec"]["oneOf"].as_array().unwrap();
-    let named = variants.iter().map(|variant| &variant["properties"]["type"]["enum"][0]);
+    let schemas = &document["components"]["schemas"];
+    let variants = schemas["TransportSpec"]["oneOf"].as_array().unwrap();
+    let named = variants.iter().map(|variant| {
+        let name = variant["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
+        &schemas[name]["properties"]["type"]["enum"][0]
+    });
     assert_eq!(named.collect::<Vec<_>>(), LINK_TRANSPORTS);
 }
 

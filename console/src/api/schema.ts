@@ -1942,6 +1942,15 @@ export interface components {
             /** @description `api`, or `config` for one of the configuration file. */
             source: string;
         };
+        /** @description Streamable HTTP. */
+        HttpTransport: {
+            url: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "http";
+        };
         /** @description Identity provider whose users the authorization server of a backend trusts. */
         IdentityProvider: {
             issuer: string;
@@ -2554,6 +2563,20 @@ export interface components {
          * @enum {string}
          */
         ProtocolChoice: "auto" | "legacy" | "modern";
+        /** @description QUIC, which always uses TLS, with the binding in docs/transports.md. */
+        QuicTransport: {
+            /** @description `HOST:PORT` */
+            address: string;
+            /** @description Name that the certificate must have. Absent: the host of the address. */
+            server_name?: string | null;
+            /** @description True if each request has a stream of its own. Absent: the backend's handshake decides. */
+            streams?: boolean | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "quic";
+        };
         /** @description Rate of one tool. */
         RateSpec: {
             /**
@@ -2718,6 +2741,16 @@ export interface components {
             permissions: string[];
         };
         SizeText: number | string;
+        /** @description HTTP+SSE of 2024-11-05. The broker also detects it behind `http`. */
+        SseTransport: {
+            /** @description URL of the event stream */
+            url: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "sse";
+        };
         StatusList: {
             backends: components["schemas"]["BackendStatus"][];
             /** @description Value of `after` for the next page; absent on the last page. */
@@ -2755,6 +2788,21 @@ export interface components {
              * @default null
              */
             lifetime: components["schemas"]["DurationText"];
+        };
+        /** @description A child process that speaks newline-delimited JSON on its standard streams. */
+        StdioTransport: {
+            command: string;
+            args?: string[];
+            env?: {
+                [key: string]: string;
+            };
+            cwd?: string | null;
+            limits?: components["schemas"]["StdioLimits"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "stdio";
         };
         /**
          * @description Subjects of a rule. Every given member must match, by one of its values. An absent member
@@ -2851,6 +2899,17 @@ export interface components {
         };
         /** @description TLS of a TCP backend: false, true or settings. The certificate is always verified. */
         TcpTls: boolean | components["schemas"]["TlsSettings"];
+        /** @description TCP with newline-delimited JSON. */
+        TcpTransport: {
+            /** @description `HOST:PORT` */
+            address: string;
+            tls?: components["schemas"]["TcpTls"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "tcp";
+        };
         /** @description Limits of one tenant. An absent one has the configuration's default. */
         TenantLimits: {
             /**
@@ -3192,46 +3251,7 @@ export interface components {
             lists?: components["schemas"]["ToolsetLists"] | null;
         };
         /** @description Transport of a backend. */
-        TransportSpec: {
-            url: string;
-            /** @enum {string} */
-            type: "http";
-        } | {
-            /** @description URL of the event stream */
-            url: string;
-            /** @enum {string} */
-            type: "sse";
-        } | {
-            /** @description `HOST:PORT` */
-            address: string;
-            tls?: components["schemas"]["TcpTls"] | null;
-            /** @enum {string} */
-            type: "tcp";
-        } | {
-            /** @description `ws://` or `wss://` */
-            url: string;
-            /** @enum {string} */
-            type: "websocket";
-        } | {
-            /** @description `HOST:PORT` */
-            address: string;
-            /** @description Name that the certificate must have. Absent: the host of the address. */
-            server_name?: string | null;
-            /** @description True if each request has a stream of its own. Absent: the backend's handshake decides. */
-            streams?: boolean | null;
-            /** @enum {string} */
-            type: "quic";
-        } | {
-            command: string;
-            args?: string[];
-            env?: {
-                [key: string]: string;
-            };
-            cwd?: string | null;
-            limits?: components["schemas"]["StdioLimits"];
-            /** @enum {string} */
-            type: "stdio";
-        };
+        TransportSpec: components["schemas"]["HttpTransport"] | components["schemas"]["SseTransport"] | components["schemas"]["TcpTransport"] | components["schemas"]["WebsocketTransport"] | components["schemas"]["QuicTransport"] | components["schemas"]["StdioTransport"];
         /** @description A backend that needs attention. */
         TroubledBackend: {
             tenant: string;
@@ -3288,6 +3308,16 @@ export interface components {
             ended: number;
             /** @description Tenants with at least one of these. */
             tenants: components["schemas"]["WaitingTenant"][];
+        };
+        /** @description WebSocket with one message per text frame. */
+        WebsocketTransport: {
+            /** @description `ws://` or `wss://` */
+            url: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "websocket";
         };
     };
     responses: never;

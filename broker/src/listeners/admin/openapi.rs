@@ -5,8 +5,8 @@ use axum::{Json, response::IntoResponse};
 use utoipa::{
     Modify, OpenApi,
     openapi::{
-        RefOr, Schema,
-        schema::AdditionalProperties,
+        Object, Ref, RefOr, Schema,
+        schema::{AdditionalProperties, Discriminator},
         security::{Http, HttpAuthScheme, SecurityScheme},
     },
 };
@@ -45,7 +45,7 @@ use super::{
         health::live, health::ready, health::metrics, serve,
     ),
     security(("admin_token" = [])),
-    modifiers(&AdminToken, &ClosedVariants, &OpenedDocuments, &DescribedResponses, &RequiredPermissions)
+    modifiers(&AdminToken, &NamedTransports, &OpenedDocuments, &DescribedResponses, &RequiredPermissions)
 )]
 struct AdminApi;
 
@@ -112,23 +112,43 @@ fn usual_description(status: &str) -> &'static str {
     }
 }
 
-/// Forbids unknown members in variants, as utoipa does for structs only.
-struct ClosedVariants;
+/// Makes a schema of its own of each transport, with a discriminator, so that generated clients have
+/// a class with a name for each. Forbids unknown members in them, as utoipa does for structs only.
+struct NamedTransports;
 
-impl Modify for ClosedVariants {
+impl Modify for NamedTransports {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let components = document.components.get_or_insert_default();
-        let Some(RefOr::T(Schema::OneOf(transport))) = components.schemas.get_mut("TransportSpec")
+        let Some(RefOr::T(Schema::OneOf(transports))) = components.schemas.get_mut("TransportSpec")
         else {
             return;
         };
-        for variant in &mut transport.items {
-            if let RefOr::T(Schema::Object(variant)) = variant {
-                variant.additional_properties =
-                    Some(Box::new(AdditionalProperties::FreeForm(false)));
-            }
+        let mut named = Vec::new();
+        let mut mapping = Vec::new();
+        for variant in &mut transports.items {
+            let RefOr::T(Schema::Object(transport)) = variant else { continue };
+            let Some(kind) = transport_kind(transport) else { continue };
+            transport.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+            let name = transport_name(&kind);
+            let reference = Ref::from_schema_name(&name);
+            mapping.push((kind, reference.ref_location.clone()));
+            named.push((name, std::mem::replace(variant, RefOr::Ref(reference))));
         }
+        transports.discriminator = Some(Discriminator::with_mapping("type", mapping));
+        components.schemas.extend(named);
     }
+}
+
+/// Returns the value of `type` that chooses a transport.
+fn transport_kind(transport: &Object) -> Option<String> {
+    let RefOr::T(Schema::Object(tag)) = transport.properties.get("type")? else { return None };
+    Some(tag.enum_values.as_ref()?.first()?.as_str()?.to_owned())
+}
+
+/// Returns the name of a transport's schema: `HttpTransport` for `http`.
+fn transport_name(kind: &str) -> String {
+    let (first, rest) = kind.split_at(kind.len().min(1));
+    format!("{}{rest}Transport", first.to_ascii_uppercase())
 }
 
 /// Opens the documents that views flatten. As a part of a view, a document has further members.

@@ -34,6 +34,7 @@ impl Peers {
             "wires",
             "servers",
             "admin",
+            "openapi",
             "authlib",
             "fixture",
             "rmcp",
@@ -93,6 +94,11 @@ impl Peers {
     /// Returns the interpreter that has schemathesis.
     pub(super) fn python_of_admin(&self) -> PathBuf {
         self.cache.join("admin/bin/python")
+    }
+
+    /// Returns the interpreter that has openapi-python-client and what its clients need.
+    pub(super) fn python_of_openapi(&self) -> PathBuf {
+        self.cache.join("openapi/bin/python")
     }
 
     /// Returns the interpreter that has FastMCP.

@@ -52,6 +52,7 @@ mod conformance_accounts;
 mod conformance_tasks;
 mod console;
 mod eras;
+mod generated;
 mod go_server;
 mod install;
 mod issuers;
