@@ -157,7 +157,7 @@ impl EraCache {
 
     /// Notes that the backend ended on a probe, as some servers do on an unknown request. `left` is
     /// the remaining support.
-    pub(super) fn died_of_asking(&self, left: EraSupport) {
+    pub(super) fn note_ended_by_probe(&self, left: EraSupport) {
         self.note(left);
         self.retries_useful.fetch_add(1, Ordering::Relaxed);
     }
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(memory.known(), Some(EraSupport::Stateless));
         memory.forget();
         assert_eq!((memory.known(), memory.retries_useful()), (None, 0));
-        memory.died_of_asking(EraSupport::Sessions);
+        memory.note_ended_by_probe(EraSupport::Sessions);
         assert_eq!(memory.known(), Some(EraSupport::Sessions));
         assert_eq!((memory.retries_useful(), memory.initialize_first()), (1, false));
         memory.retry_with_initialize();

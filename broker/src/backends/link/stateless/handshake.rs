@@ -41,6 +41,14 @@ enum DiscoverVerdict {
     Unsupported(String),
 }
 
+/// The end of an `initialize` after which the connection can go on.
+enum InitializeOutcome {
+    /// The connection has a session.
+    Agreed,
+    /// The backend refused, or did not answer in time. The text states which.
+    Refused(String),
+}
+
 /// Negotiates the era of a connection. If the backend supports both, it is the era of the link's
 /// clients.
 pub(in crate::backends::link) async fn agree(
@@ -94,27 +102,40 @@ async fn initialize_or_discover(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
 ) -> Result<(), Failure> {
+    let InitializeOutcome::Refused(_) = try_initialize(connection, link).await? else {
+        return Ok(());
+    };
+    let memory = &link.backend.era;
+    memory.note(EraSupport::Stateless);
+    match judge(discover(connection, link).await)? {
+        DiscoverVerdict::Modern(found) => becomes_modern(connection, link, &found),
+        // This connection may be kept for sessions. The next one begins with the probe.
+        DiscoverVerdict::Sessions => {
+            memory.note_ended_by_probe(EraSupport::Stateless);
+            Err(Failure::Protocol("the backend refused both eras on one connection".into()))
+        }
+        DiscoverVerdict::Unsupported(why) => Err(Failure::Protocol(why)),
+    }
+}
+
+/// Sends `initialize` to a backend that supports 2026-07-28 and may have sessions too.
+async fn try_initialize(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+) -> Result<InitializeOutcome, Failure> {
     let memory = &link.backend.era;
     match tokio::time::timeout(ERA_SILENCE_MAX, connection.initialize(link)).await {
         Ok(Ok(())) => {
             memory.note(EraSupport::Both);
-            Ok(())
+            Ok(InitializeOutcome::Agreed)
         }
-        Ok(Err(Failure::Protocol(_))) | Err(_) => {
-            memory.note(EraSupport::Stateless);
-            match judge(discover(connection, link).await)? {
-                DiscoverVerdict::Modern(found) => becomes_modern(connection, link, &found),
-                // This connection may be kept for sessions. The next one begins with the probe.
-                DiscoverVerdict::Sessions => {
-                    memory.died_of_asking(EraSupport::Stateless);
-                    Err(Failure::Protocol("the backend refused both eras on one connection".into()))
-                }
-                DiscoverVerdict::Unsupported(why) => Err(Failure::Protocol(why)),
-            }
-        }
+        Ok(Err(Failure::Protocol(why))) => Ok(InitializeOutcome::Refused(why)),
+        Err(_) => Ok(InitializeOutcome::Refused(
+            "no answer to initialize after server/discover".to_owned(),
+        )),
         Ok(Err(failure)) => {
             if connection.is_closed() {
-                memory.died_of_asking(EraSupport::Stateless);
+                memory.note_ended_by_probe(EraSupport::Stateless);
             }
             Err(failure)
         }
@@ -147,28 +168,15 @@ async fn as_its_client_speaks(
     if link.client_era() == Era::Stateless || memory.known() == Some(EraSupport::Stateless) {
         return becomes_modern(connection, link, found);
     }
-    match tokio::time::timeout(ERA_SILENCE_MAX, connection.initialize(link)).await {
-        Ok(Ok(())) => {
-            memory.note(EraSupport::Both);
-            Ok(())
-        }
-        Ok(Err(Failure::Protocol(why))) if is_connection_bound(connection) => {
+    match try_initialize(connection, link).await? {
+        InitializeOutcome::Agreed => Ok(()),
+        InitializeOutcome::Refused(why) if is_connection_bound(connection) => {
             memory.retry_with_initialize();
             Err(Failure::Protocol(why))
         }
-        Err(_) if is_connection_bound(connection) => {
-            memory.retry_with_initialize();
-            Err(Failure::Protocol("no answer to initialize after server/discover".to_owned()))
-        }
-        Ok(Err(Failure::Protocol(_))) | Err(_) => {
+        InitializeOutcome::Refused(_) => {
             memory.note(EraSupport::Stateless);
             becomes_modern(connection, link, found)
-        }
-        Ok(Err(failure)) => {
-            if connection.is_closed() {
-                memory.died_of_asking(EraSupport::Stateless);
-            }
-            Err(failure)
         }
     }
 }
@@ -216,7 +224,7 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     }
     let closed = connection.is_closed() && is_connection_bound(connection);
     if closed && answer.is_err() && link.backend.spec.protocol == ProtocolChoice::Auto {
-        link.backend.era.died_of_asking(EraSupport::Sessions);
+        link.backend.era.note_ended_by_probe(EraSupport::Sessions);
     }
     answer
 }
