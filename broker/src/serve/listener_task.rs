@@ -22,14 +22,21 @@ use crate::{
 
 pub(super) struct ListenerTask {
     pub(super) address: SocketAddr,
-    /// Socket of a listener that is not inherited. A drain attaches a filter to it that drops new
-    /// connections: at its begin if the port is shared, otherwise before the socket closes.
-    own: Option<Socket>,
-    is_port_shared: bool,
-    /// Token of an inherited listener. Its cancellation stops the accept of new connections.
-    left: Option<CancellationToken>,
+    /// The drain of the socket, until it has happened.
+    drain: Option<SocketDrain>,
     stop: CancellationToken,
     pub(super) task: JoinHandle<()>,
+}
+
+/// How a drain keeps new connections from a listening socket. A filter on a socket drops them.
+enum SocketDrain {
+    /// The next process has the same inherited socket, so a filter would affect it too. The
+    /// cancellation of this token stops the accept.
+    Inherited(CancellationToken),
+    /// Another process shares the port. The filter is attached when the drain begins.
+    SharedPort(Socket),
+    /// The filter is attached before the socket closes.
+    OwnPort(Socket),
 }
 
 impl ListenerTask {
@@ -43,21 +50,34 @@ impl ListenerTask {
         let system = |source| ServeError::System { what: "the address of a listener", source };
         let BoundSocket { socket, inherited } = bound;
         let address = socket.local_addr().map_err(system)?;
-        let is_port_shared = SockRef::from(&socket).reuse_port().map_err(system)?;
-        // The next process has the same inherited socket, so a filter would affect it too.
-        let own = match inherited {
+        let filtered = match inherited {
             true => None,
-            false => Some(SockRef::from(&socket).try_clone().map_err(system)?),
+            false => {
+                let filtered = SockRef::from(&socket);
+                let is_port_shared = filtered.reuse_port().map_err(system)?;
+                let filtered = filtered.try_clone().map_err(system)?;
+                Some(match is_port_shared {
+                    true => SocketDrain::SharedPort(filtered),
+                    false => SocketDrain::OwnPort(filtered),
+                })
+            }
         };
         let port = HandoffListener::new(socket);
-        let left = inherited.then(|| port.handoff_token().clone());
-        Ok(Self { own, is_port_shared, left, ..Self::begin(address, |stop| serve(port, stop)) })
+        let drain =
+            filtered.unwrap_or_else(|| SocketDrain::Inherited(port.handoff_token().clone()));
+        Ok(Self { drain: Some(drain), ..Self::begin(address, |stop| serve(port, stop)) })
     }
 
     /// Leaves new connections to the process that gets the socket next. Accepted connections
     /// continue.
     pub(super) fn hand_off(&self) -> Option<()> {
-        self.left.as_ref().map(CancellationToken::cancel)
+        match &self.drain {
+            Some(SocketDrain::Inherited(handoff)) => {
+                handoff.cancel();
+                Some(())
+            }
+            _ => None,
+        }
     }
 
     /// Leaves new connections to another process that shares the port.
@@ -67,11 +87,18 @@ impl ListenerTask {
     /// packets of new connections. The clients send them again within a second, after this socket
     /// is closed.
     pub(super) fn leave_shared_port(&mut self) -> Option<()> {
-        if self.is_port_shared { self.drop_new_connections() } else { None }
+        match self.drain {
+            Some(SocketDrain::SharedPort(_)) => self.drop_new_connections(),
+            _ => None,
+        }
     }
 
     fn drop_new_connections(&mut self) -> Option<()> {
-        let socket = self.own.take()?; // it must not live on here: it would be listened on for ever
+        // The socket must not live on here: it would be listened on for ever.
+        let (SocketDrain::SharedPort(socket) | SocketDrain::OwnPort(socket)) = self.drain.take()?
+        else {
+            return None;
+        };
         match socket.attach_filter(&NO_FIRST_PACKETS) {
             Ok(()) => Some(()),
             Err(error) => {
@@ -90,7 +117,7 @@ impl ListenerTask {
     {
         let stop = CancellationToken::new();
         let task = tokio::spawn(serve(stop.clone()));
-        Self { address, own: None, is_port_shared: false, left: None, stop, task }
+        Self { address, drain: None, stop, task }
     }
 
     /// Closes the listener. Connections that the kernel has accepted are served first.
