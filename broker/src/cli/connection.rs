@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{AdminClient, ClientError},
-    key_args::ConnectionCommand,
+    key_args::{AccountArgs, ConnectionCommand},
     output::{CommandOutput, remove, render, render_list},
     table::Column,
 };
@@ -28,32 +28,32 @@ pub(super) async fn connection(
             let answer = client.request(Method::GET, &path, None).await?;
             Ok(render_list(answer, "connections", CONNECTIONS, &output))
         }
-        ConnectionCommand::Link { principal, backend, of, output } => {
-            let path = format!("tenants/{}/connections", of.tenant);
-            let body = json!({"principal": principal, "backend": backend.as_str()});
+        ConnectionCommand::Link(account) => {
+            let path = format!("tenants/{}/connections", account.of.tenant);
+            let body = json!({"principal": account.principal, "backend": account.backend.as_str()});
             let answer = client.request(Method::POST, &path, Some(&body)).await?;
             let shown =
                 |answer: &Value| format!("{}\n", answer["url"].as_str().unwrap_or_default());
-            Ok(render(&answer, &output, shown))
+            Ok(render(&answer, &account.output, shown))
         }
-        ConnectionCommand::Test { principal, backend, of, output } => {
-            let path = format!("{}/test", place(of.tenant.as_str(), &principal, backend.as_str()));
+        ConnectionCommand::Test(account) => {
+            let path = format!("{}/test", place(&account));
             let answer = client.request(Method::POST, &path, None).await?;
             let shown = |answer: &Value| match answer["error"].as_str() {
                 None => "the backend accepts the account\n".to_owned(),
                 Some(error) => format!("the account cannot be used: {error}\n"),
             };
-            Ok(render(&answer, &output, shown))
+            Ok(render(&answer, &account.output, shown))
         }
-        ConnectionCommand::Revoke { principal, backend, of, output } => {
-            let path = place(of.tenant.as_str(), &principal, backend.as_str());
-            remove(client, &path, backend.as_str(), &output).await
+        ConnectionCommand::Revoke(account) => {
+            remove(client, &place(&account), account.backend.as_str(), &account.output).await
         }
     }
 }
 
 /// Returns the path of a connection.
-fn place(tenant: &str, principal: &str, backend: &str) -> String {
+fn place(account: &AccountArgs) -> String {
+    let AccountArgs { principal, backend, of, .. } = account;
     let encoded: String = principal.bytes().map(|byte| format!("%{byte:02X}")).collect();
-    format!("tenants/{tenant}/connections/{encoded}/{backend}")
+    format!("tenants/{}/connections/{encoded}/{}", of.tenant, backend.as_str())
 }

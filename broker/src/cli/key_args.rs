@@ -170,36 +170,23 @@ pub(super) enum ConnectionCommand {
         output: OutputOptions,
     },
     /// Print a one-time address at which a principal connects an account
-    Link {
-        /// The principal, as `session list` shows it
-        principal: String,
-        #[arg(value_parser = BackendId::parse)]
-        backend: BackendId,
-        #[command(flatten)]
-        of: TenantArg,
-        #[command(flatten)]
-        output: OutputOptions,
-    },
+    Link(AccountArgs),
     /// Test whether the backend accepts the account of a principal
-    Test {
-        principal: String,
-        #[arg(value_parser = BackendId::parse)]
-        backend: BackendId,
-        #[command(flatten)]
-        of: TenantArg,
-        #[command(flatten)]
-        output: OutputOptions,
-    },
+    Test(AccountArgs),
     /// End a connection
-    Revoke {
-        principal: String,
-        #[arg(value_parser = BackendId::parse)]
-        backend: BackendId,
-        #[command(flatten)]
-        of: TenantArg,
-        #[command(flatten)]
-        output: OutputOptions,
-    },
+    Revoke(AccountArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AccountArgs {
+    /// The principal, as `session list` shows it
+    pub(super) principal: String,
+    #[arg(value_parser = BackendId::parse)]
+    pub(super) backend: BackendId,
+    #[command(flatten)]
+    pub(super) of: TenantArg,
+    #[command(flatten)]
+    pub(super) output: OutputOptions,
 }
 
 #[derive(Debug, Subcommand)]
