@@ -24,3 +24,4 @@ pub mod tenant_access;
 mod tenant_backends;
 mod tenant_lists;
 mod tenant_sessions;
+pub mod unread_answer;

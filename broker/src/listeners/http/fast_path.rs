@@ -2,7 +2,7 @@
 //! streams, which rest for long. `transport::http1_server` serves them until another kind of request
 //! comes.
 
-use std::{future::poll_fn, pin::pin, sync::Arc};
+use std::{future::poll_fn, io, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use rules::limits::{CLIENT_WRITE_STALL_MAX, REQUEST_HEAD_BYTES_MAX};
@@ -18,7 +18,7 @@ use super::{
     response::{ServerResponse, document_head},
     websocket,
 };
-use crate::broker::Broker;
+use crate::{broker::Broker, sessions::unread_answer::UnreadAnswer};
 
 /// A connection with another kind of request.
 pub(super) struct FallbackConnection {
@@ -79,15 +79,35 @@ pub(super) async fn serve(
         // The close header of HTTP/1 during a drain: the client opens its next connection to
         // another process.
         let keeps = !broker.draining();
-        let goes_on = match answer {
-            ServerResponse::Json { version, text } => {
-                posts.respond_full(document_head(version), text, keeps).await?
+        let unread = UnreadAnswer::count(&broker.shared.unread_budget, answer.whole_bytes());
+        let sending = async {
+            match answer {
+                ServerResponse::Json { version, text } => {
+                    posts.respond_full(document_head(version), text, keeps).await
+                }
+                ServerResponse::Other(response) => posts.respond(response, keeps).await,
             }
-            ServerResponse::Other(response) => posts.respond(response, keeps).await?,
+        };
+        let goes_on = match unread {
+            None => sending.await?,
+            // Boxed, because it is rare and would enlarge the future of every connection.
+            Some(unread) => Box::pin(send_unless_cut(sending, &unread)).await?,
         };
         if !goes_on {
             return Ok(None);
         }
         deadline = Instant::now() + broker.shared.config.timeouts.request_read;
+    }
+}
+
+/// Sends a large answer, unless too many bytes wait for clients that do not read.
+async fn send_unless_cut(
+    sending: impl Future<Output = io::Result<bool>>,
+    unread: &UnreadAnswer,
+) -> io::Result<bool> {
+    tokio::select! {
+        biased;
+        sent = sending => sent,
+        () = unread.was_cut() => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the client does not read")),
     }
 }

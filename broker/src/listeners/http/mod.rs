@@ -27,6 +27,7 @@ mod resource_metadata;
 pub(super) mod response;
 mod sse_streams;
 mod stateless;
+mod unread_body;
 pub(super) mod websocket;
 
 use std::{
@@ -317,14 +318,14 @@ fn service(
                 _ => {
                     let (head, body) = request.into_parts();
                     let remote = floor.request_remote(&head.headers);
-                    request::handle(
+                    let answer = request::handle(
                         &broker,
                         (&guard, remote),
                         (&head, &ConnectionCache::default()),
                         body,
                     )
-                    .await
-                    .into_response()
+                    .await;
+                    response::count_unread(&broker.shared, answer.into_response())
                 }
             };
             // Closes the connection if the request was not read to its end, or if nothing is read

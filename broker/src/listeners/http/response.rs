@@ -24,7 +24,9 @@ use protocol::{
 };
 use rules::event_log::Event;
 
-use super::{challenge, headers::PROTOCOL_VERSION, http2_stall::Http2StallTracker};
+use super::{
+    challenge, headers::PROTOCOL_VERSION, http2_stall::Http2StallTracker, unread_body::UnreadBody,
+};
 use crate::{
     auth::CredentialExpiry,
     config::EventLogStorage,
@@ -34,14 +36,15 @@ use crate::{
         shared::Shared,
         stream::{StreamCursor, StreamEnd, StreamItem},
         tenant::PlacePermit,
+        unread_answer::UnreadAnswer,
     },
 };
 
 pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BodyAborted>>;
 
-/// The rest of another replica's answer is lost.
+/// The rest of an answer is lost: its replica was, or its client does not read.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the replica that answered was lost")]
+#[error("the rest of the answer was lost")]
 pub(in crate::listeners) struct BodyAborted;
 
 /// Response to a request.
@@ -74,6 +77,14 @@ impl ServerResponse {
                 response
             }
             Self::Other(response) => response,
+        }
+    }
+
+    /// Returns the size of an answer that is complete.
+    pub(super) fn whole_bytes(&self) -> usize {
+        match self {
+            Self::Json { text, .. } => text.len(),
+            Self::Other(response) => whole_bytes(response.body()),
         }
     }
 
@@ -156,6 +167,32 @@ pub(in crate::listeners) fn json(status: StatusCode, body: Bytes) -> Response<Bo
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+fn whole_bytes(body: &Body) -> usize {
+    match body {
+        Either::Left(whole) => usize::try_from(whole.size_hint().lower()).unwrap_or(usize::MAX),
+        Either::Right(_) => 0,
+    }
+}
+
+/// Counts a large body among the unread bytes until the client has taken it.
+pub(in crate::listeners) fn count_unread(
+    shared: &Shared,
+    response: Response<Body>,
+) -> Response<Body> {
+    response.map(|mut body| {
+        let Some(unread) = UnreadAnswer::count(&shared.unread_budget, whole_bytes(&body)) else {
+            return body;
+        };
+        match body.frame().now_or_never() {
+            Some(Some(Ok(frame))) => {
+                let rest = frame.into_data().unwrap_or_default();
+                Either::Right(UnreadBody { rest, unread }.boxed_unsync())
+            }
+            _ => body,
+        }
+    })
 }
 
 /// Tracks the response's body until the client has taken it.
@@ -258,6 +295,7 @@ pub(super) fn event_stream(
         shared: shared.clone(),
         reader,
         opening: Some(opening),
+        unread: None,
         style,
         over: false,
     };
@@ -299,6 +337,8 @@ struct SseEventWriter {
     shared: Arc<Shared>,
     reader: StreamCursor,
     opening: Option<Vec<u8>>,
+    /// The event that the connection is sending, if it is large.
+    unread: Option<Arc<UnreadAnswer>>,
     style: EventStreamOptions,
     over: bool,
 }
@@ -306,6 +346,10 @@ struct SseEventWriter {
 impl SseEventWriter {
     async fn step(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Self)> {
         if self.over {
+            return None;
+        }
+        if self.unread.take().is_some_and(|unread| unread.is_cut()) {
+            self.shared.metrics.dropped_notification("slow_client");
             return None;
         }
         let mut out = self.opening.take().unwrap_or_default();
@@ -331,6 +375,7 @@ impl SseEventWriter {
             }
         }
         self.shared.metrics.bytes(Direction::Out, Side::Client, out.len());
+        self.unread = UnreadAnswer::count(&self.shared.unread_budget, out.len());
         Some((Ok(Frame::data(out.into())), self))
     }
 }

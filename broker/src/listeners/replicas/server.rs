@@ -24,7 +24,10 @@ use super::{connection_notice, tunnel_server};
 use crate::{
     broker::Broker,
     listeners::http::{
-        connection_cache::ConnectionCache, inbound_request::RequestSource, request, response::Body,
+        connection_cache::ConnectionCache,
+        inbound_request::RequestSource,
+        request,
+        response::{self, Body},
         websocket,
     },
 };
@@ -61,7 +64,6 @@ async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Bo
     }
     let (head, body) = request.into_parts();
     let cache = ConnectionCache::default();
-    request::serve_request(broker, RequestSource::Replica, (&head, &cache), body)
-        .await
-        .into_response()
+    let answer = request::serve_request(broker, RequestSource::Replica, (&head, &cache), body);
+    response::count_unread(&broker.shared, answer.await.into_response())
 }

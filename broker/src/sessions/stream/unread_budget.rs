@@ -1,7 +1,8 @@
 //! Unread messages of a stream: their move to another stream, and their part of the budget of all
-//! streams.
+//! clients.
 
 use std::{
+    fmt::Debug,
     sync::{Arc, Weak, atomic::Ordering},
     time::Instant,
 };
@@ -14,10 +15,20 @@ use crate::{
     metrics::Metrics,
 };
 
-/// The budget of unread bytes of all streams of the process.
+/// What holds bytes that a client has not read.
+pub trait UnreadHolder: Debug + Send + Sync {
+    /// Disconnects the client and gives its bytes back to the budget. Returns whether it was not
+    /// cut before.
+    fn cut(&self) -> bool;
+
+    /// Returns the number of the stream, for the log.
+    fn stream_number(&self) -> Option<u64>;
+}
+
+/// The budget of unread bytes of all clients of the process.
 #[derive(Debug)]
 pub struct UnreadBudget {
-    waiting: OutboxBudget<Weak<EventStream>>,
+    waiting: OutboxBudget<Weak<dyn UnreadHolder>>,
     metrics: Arc<Metrics>,
 }
 
@@ -26,14 +37,34 @@ impl UnreadBudget {
         Arc::new(Self { waiting: OutboxBudget::new(bytes_max), metrics })
     }
 
-    /// Cuts streams, the largest first, until the budget suffices.
-    fn enforce(&self) {
-        while let Some(largest) = self.waiting.to_be_cut().and_then(|stream| stream.upgrade()) {
+    pub fn new_holder(&self) -> HolderId {
+        self.waiting.new_holder()
+    }
+
+    /// Updates the steps of a holder with `bytes` unread bytes that held `held` steps. Returns its
+    /// new number of steps.
+    pub fn settle(
+        &self,
+        holder: HolderId,
+        held: usize,
+        bytes: usize,
+        handle: impl FnOnce() -> Weak<dyn UnreadHolder>,
+    ) -> usize {
+        let steps = self.waiting.settle(holder, held, bytes, handle);
+        if steps != held {
+            self.metrics.limits.outbox_bytes(held * OUTBOX_STEP_BYTES, steps * OUTBOX_STEP_BYTES);
+        }
+        steps
+    }
+
+    /// Cuts holders, the largest first, until the budget suffices. None may be locked.
+    pub fn enforce(&self) {
+        while let Some(largest) = self.waiting.to_be_cut().and_then(|holder| holder.upgrade()) {
             if !largest.cut() {
                 continue; // another sender has found it too
             }
             tracing::warn!(
-                stream = largest.number,
+                stream = largest.stream_number(),
                 "too much waits for all clients together: the client with most waiting bytes is disconnected"
             );
             self.metrics.rate_limited("outbox_bytes_total");
@@ -82,7 +113,7 @@ impl EventStream {
     pub fn attach_budget(self: &Arc<Self>, all: &Arc<UnreadBudget>) {
         let counted = UnreadAccount {
             budget: all.clone(),
-            holder: all.waiting.new_holder(),
+            holder: all.new_holder(),
             stream: Arc::downgrade(self),
         };
         let mut state = self.lock();
@@ -96,13 +127,11 @@ impl EventStream {
         let Some(counted) = self.unread_account.get() else { return };
         let all = &counted.budget;
         let unread = if state.log.was_cut() { 0 } else { state.log.unread_bytes() };
-        let steps = all
-            .waiting
-            .settle(counted.holder, state.unread_steps, unread, || counted.stream.clone());
+        let steps =
+            all.settle(counted.holder, state.unread_steps, unread, || counted.stream.clone());
         let before = std::mem::replace(&mut state.unread_steps, steps);
         if steps != before {
             self.grown.store(true, Ordering::Relaxed);
-            all.metrics.limits.outbox_bytes(before * OUTBOX_STEP_BYTES, steps * OUTBOX_STEP_BYTES);
         }
     }
 
@@ -115,9 +144,9 @@ impl EventStream {
             counted.budget.enforce();
         }
     }
+}
 
-    /// Cuts the stream, because its client does not read and the unread bytes exceed the budget.
-    /// Returns whether it was not cut before.
+impl UnreadHolder for EventStream {
     fn cut(&self) -> bool {
         let mut state = self.lock();
         let is_first = !state.log.was_cut();
@@ -127,14 +156,17 @@ impl EventStream {
         unlock_and_wake(state);
         is_first
     }
+
+    fn stream_number(&self) -> Option<u64> {
+        Some(self.number)
+    }
 }
 
 impl Drop for EventStream {
     fn drop(&mut self) {
         let steps = self.lock().unread_steps;
         if let Some(UnreadAccount { budget: all, holder, stream }) = self.unread_account.get() {
-            all.waiting.settle(*holder, steps, 0, || stream.clone());
-            all.metrics.limits.outbox_bytes(steps * OUTBOX_STEP_BYTES, 0);
+            all.settle(*holder, steps, 0, || stream.clone());
         }
     }
 }

@@ -175,3 +175,49 @@ async fn r16_f_19_what_waits_for_all_clients_together_is_bounded() {
     broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;
     tokio::time::timeout(Duration::from_secs(30), other.call("b__echo", json!({}))).await.unwrap();
 }
+
+/// Calls `wait` on a connection of its own, and reads nothing of the answer.
+async fn call_without_reading(broker: &TestBroker, session: &str, id: u64) -> TcpStream {
+    let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
+    let call = request(id, "tools/call", json!({"name": "b__wait", "arguments": {}}));
+    let headers = format!("mcp-session-id: {session}\r\nconnection: close\r\n");
+    socket.write_all(http::post("/mcp", &headers, &call).as_bytes()).await.unwrap();
+    socket
+}
+
+/// Reads to the end of a connection, however it ends. Returns the number of bytes.
+async fn read_to_the_end(mut socket: TcpStream) -> usize {
+    let (mut bytes, mut piece) = (0, vec![0; 64 * 1024]);
+    while let Ok(count @ 1..) = within("the end of an answer", socket.read(&mut piece)).await {
+        bytes += count;
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn r16_unread_answers_over_http_count_among_what_waits_for_all_clients() {
+    // More than the buffers of a socket take.
+    const ANSWER_BYTES: usize = 8 << 20;
+    let gate = Gate::new();
+    gate.open();
+    let backend = waiting(&gate, ANSWER_BYTES).await;
+    let broker = builder()
+        .single_process()
+        .config(json!({"limits": {"outbox_bytes_total": "12MiB"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let client = broker.connected(json!({})).await;
+    let session = client.session().unwrap();
+    let scope = [("scope", "outbox_bytes_total")];
+    let one = call_without_reading(&broker, &session, 90).await;
+    let waits = |bytes: f64| bytes >= ANSWER_BYTES as f64;
+    broker.admin().wait_metric("mcp_outbox_bytes", &[], waits).await;
+    assert_eq!(broker.admin().metric("mcp_rate_limited_total", &scope).await.unwrap_or(0.0), 0.0);
+    let other = call_without_reading(&broker, &session, 91).await;
+    broker.admin().wait_metric("mcp_rate_limited_total", &scope, |count| count == 1.0).await;
+    let mut read = [read_to_the_end(one).await, read_to_the_end(other).await];
+    read.sort_unstable();
+    assert!(read[0] < ANSWER_BYTES && read[1] > ANSWER_BYTES, "one of two is cut: {read:?}");
+    broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;
+}

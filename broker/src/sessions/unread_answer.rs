@@ -1,0 +1,112 @@
+//! A large answer on its way to a client that may not read it. Its bytes count in the budget of
+//! unread bytes until the client has taken all of them, because they are one piece of memory.
+//!
+//! The HTTP listener counts its answers with it. A session whose connection carries all its messages
+//! counts them in its outbox instead. An answer of less than one step of the budget does not count.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rules::limits::OUTBOX_STEP_BYTES;
+use tokio_util::sync::CancellationToken;
+
+use super::stream::{UnreadBudget, UnreadHolder};
+use crate::admission::outbox_budget::HolderId;
+
+/// An answer that counts until it is dropped.
+#[derive(Debug)]
+pub struct UnreadAnswer {
+    budget: Arc<UnreadBudget>,
+    holder: HolderId,
+    steps: Mutex<usize>,
+    cut: CancellationToken,
+}
+
+impl UnreadAnswer {
+    /// Counts an answer of this size, and cuts the client with the most unread bytes while all of
+    /// them are too many. Returns `None` for an answer that does not count.
+    pub fn count(budget: &Arc<UnreadBudget>, bytes: usize) -> Option<Arc<Self>> {
+        if bytes < OUTBOX_STEP_BYTES {
+            return None;
+        }
+        let answer = Arc::new(Self {
+            budget: budget.clone(),
+            holder: budget.new_holder(),
+            steps: Mutex::new(0),
+            cut: CancellationToken::new(),
+        });
+        answer.settle(bytes);
+        budget.enforce();
+        Some(answer)
+    }
+
+    /// Resolves when the budget cuts the answer.
+    pub async fn was_cut(&self) {
+        self.cut.cancelled().await;
+    }
+
+    pub fn is_cut(&self) -> bool {
+        self.cut.is_cancelled()
+    }
+
+    fn settle(self: &Arc<Self>, bytes: usize) {
+        let handle: Weak<Self> = Arc::downgrade(self);
+        let mut steps = self.steps.lock();
+        *steps = self.budget.settle(self.holder, *steps, bytes, || handle);
+    }
+
+    fn release(&self) {
+        let mut steps = self.steps.lock();
+        *steps = self.budget.settle(self.holder, *steps, 0, || Weak::<Self>::new());
+    }
+}
+
+impl UnreadHolder for UnreadAnswer {
+    fn cut(&self) -> bool {
+        self.release();
+        let is_first = !self.cut.is_cancelled();
+        self.cut.cancel();
+        is_first
+    }
+
+    fn stream_number(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Drop for UnreadAnswer {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    const STEP: usize = OUTBOX_STEP_BYTES;
+
+    #[test]
+    fn r16_of_answers_that_are_not_read_the_largest_is_cut() {
+        let metrics = Arc::new(Metrics::new(false));
+        let budget = UnreadBudget::new(4 * STEP, metrics.clone());
+        let shown = || {
+            let text = metrics.render();
+            let value = text.lines().find_map(|line| line.strip_prefix("mcp_outbox_bytes "));
+            value.and_then(|value| value.parse::<usize>().ok())
+        };
+        assert!(UnreadAnswer::count(&budget, STEP - 1).is_none());
+        let small = UnreadAnswer::count(&budget, STEP).unwrap();
+        let large = UnreadAnswer::count(&budget, 3 * STEP).unwrap();
+        assert_eq!((small.is_cut(), large.is_cut(), shown()), (false, false, Some(4 * STEP)));
+        let last = UnreadAnswer::count(&budget, STEP).unwrap();
+        assert_eq!((small.is_cut(), large.is_cut(), last.is_cut()), (false, true, false));
+        assert_eq!(shown(), Some(2 * STEP));
+        drop((small, large, last));
+        assert_eq!(shown(), Some(0));
+        assert!(
+            metrics.render().contains(r#"mcp_rate_limited_total{scope="outbox_bytes_total"} 1"#)
+        );
+    }
+}
