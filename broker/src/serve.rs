@@ -15,6 +15,7 @@ mod exposure;
 mod inherited_sockets;
 mod isolation;
 mod listener_task;
+mod memory_return;
 mod reload;
 mod signals;
 mod stores;
@@ -255,6 +256,7 @@ impl RunningBroker {
         control.start_store_sync();
         control.start_audit_maintenance();
         report_certificates(&doors, &metrics);
+        tokio::spawn(memory_return::run());
         tokio::spawn(persistence::sweep(
             Arc::clone(&broker.shared.durable),
             Arc::clone(&config),

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool, eventually, http, within};
+use testkit::{
+    FakeBackend, Gate, Reply, TestBroker, backend::tool, eventually, eventually_within, http,
+    within,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -220,4 +223,35 @@ async fn r16_unread_answers_over_http_count_among_what_waits_for_all_clients() {
     read.sort_unstable();
     assert!(read[0] < ANSWER_BYTES && read[1] > ANSWER_BYTES, "one of two is cut: {read:?}");
     broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;
+}
+
+/// Returns the resident memory of a process that is not that of a file, in bytes.
+fn own_memory(pid: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
+    kib.unwrap().parse::<usize>().unwrap() * 1024
+}
+
+#[tokio::test]
+async fn memory_of_large_answers_goes_back_while_the_broker_rests() {
+    const ANSWERS: usize = 20;
+    const ANSWER_BYTES: usize = 4 << 20;
+    let gate = Gate::new();
+    let backend = waiting(&gate, ANSWER_BYTES).await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let at_rest = own_memory(broker.pid());
+    let calls: Vec<_> = (0..ANSWERS).map(|_| client.begin_call("b__wait", json!({}))).collect();
+    backend.wait_count("the calls", ANSWERS, |seen| seen.calls("wait")).await;
+    gate.open();
+    for call in calls {
+        assert!(call.result().await.to_string().len() > ANSWER_BYTES);
+    }
+    // No request is made from here on.
+    eventually_within(Duration::from_secs(30), "the memory to go back", || async {
+        let held = own_memory(broker.pid()).saturating_sub(at_rest);
+        if held < ANSWERS * ANSWER_BYTES / 4 { Ok(()) } else { Err(held) }
+    })
+    .await;
 }
