@@ -25,7 +25,10 @@ use quinn::{
 use rustls::ServerConfig;
 use tokio::time::timeout;
 
-use super::{Limits, QuicConnection, QuicSink, QuicSource, gso::GsoLimitRuntime};
+use super::{
+    Limits, QuicConnection, QuicSink, QuicSource, connection_id::TaggedConnectionIds,
+    gso::GsoLimitRuntime,
+};
 use crate::{frame::CloseReason, tls::ServerTls};
 
 /// Reason for a failed bind.
@@ -178,22 +181,19 @@ fn server_config(
 struct DerivedKeys {
     reset: Arc<hmac::Key>,
     tokens: Arc<hkdf::Prk>,
-    connection_ids: u64,
+    connection_ids: hmac::Key,
 }
 
 impl DerivedKeys {
     fn derive(secret: &[u8; 32]) -> Self {
         let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let derived = |purpose: &[u8]| hmac::sign(&root, purpose);
-        let (ids, tokens) = (derived(b"quic connection ids"), derived(b"quic address tokens"));
-        let ids = ids.as_ref().first_chunk().copied().expect("an SHA-256 tag has 32 bytes");
+        let key_for = |purpose: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, derived(purpose).as_ref());
+        let tokens = derived(b"quic address tokens");
         Self {
-            reset: Arc::new(hmac::Key::new(
-                hmac::HMAC_SHA256,
-                derived(b"quic stateless reset").as_ref(),
-            )),
+            reset: Arc::new(key_for(b"quic stateless reset")),
             tokens: Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, b"").extract(tokens.as_ref())),
-            connection_ids: u64::from_be_bytes(ids),
+            connection_ids: key_for(b"quic connection ids"),
         }
     }
 
@@ -201,10 +201,8 @@ impl DerivedKeys {
         let mut config = EndpointConfig::new(Arc::clone(&self.reset) as _);
         // The endpoint must recognise the connection ids of an earlier process, or it sends no
         // stateless reset for them.
-        let key = self.connection_ids;
-        config.cid_generator(move || {
-            Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key))
-        });
+        let key = self.connection_ids.clone();
+        config.cid_generator(move || Box::new(TaggedConnectionIds::new(key.clone())));
         config
     }
 }

@@ -12,6 +12,7 @@
 
 mod client;
 mod connection;
+mod connection_id;
 mod frames;
 mod gso;
 mod listener;
