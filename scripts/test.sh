@@ -47,6 +47,8 @@ said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 (set -o pipefail; scripts/test-deploy.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" 2>&1 | tee "$said") &
 deploying=$!
+# The first run on a machine makes images. These writes would hold up what tests write to disk for many seconds.
+images=(${MCP_BROKER_CACHE:-$HOME/.cache/mcp-broker}/containers/services-*.tar)
 contained_said=$(mktemp)
 trap 'rm -f "$said" "$contained_said"' EXIT
 (set -o pipefail; scripts/test-containers.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" 2>&1 | tee "$contained_said") &
@@ -55,8 +57,12 @@ contained=0
 deployed=0
 tested=0
 if cargo nextest --version >/dev/null 2>&1; then
+    cargo nextest run --locked --workspace --no-run
+    [[ -e ${images[0]} ]] || wait "$containing" || contained=1
     cargo nextest run --locked --workspace --no-fail-fast || tested=1
 else
+    cargo test --locked --workspace --no-run
+    [[ -e ${images[0]} ]] || wait "$containing" || contained=1
     cargo test --locked --workspace --no-fail-fast || tested=1
 fi
 wait "$deploying" || deployed=1

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 /// Longest wait of a test for anything before it fails.
-pub const DEADLINE: Duration = Duration::from_secs(10);
+pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Interval at which a state is read that can only be polled (a metric, a process table).
 const LOOK_EVERY: Duration = Duration::from_millis(10);
