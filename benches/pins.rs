@@ -1,6 +1,6 @@
 //! Measures what pins cost when one of a hundred backends shows another list: reading its list with
 //! the definitions, comparing its tools with those of the others, and building the catalog again.
-//! Five thousand tools in all.
+//! Five thousand tools in all. Then measures the memory of the broker for each of so many tools.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -10,9 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
-use benches::{Scale, Table, median, shown};
+use anyhow::{Context as _, ensure};
+use benches::{Scale, Table, broker_binary, median, shown};
 use bytes::Bytes;
+use loadtest::process;
 use protocol::{
     capabilities::ServerCapabilities,
     handshake::InitializeResult,
@@ -24,6 +25,7 @@ use rules::{
     pins::{EntryPin, IgnoredMembers, Neighbours, PinBook, PinMode},
 };
 use serde_json::json;
+use testkit::{BrokerBuilder, FakeBackend, TestBroker};
 
 const BACKENDS: usize = 100;
 const TOOLS: usize = 50;
@@ -60,7 +62,57 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     let ratio = format!("{:.2}", with / without);
     table.row(["a change of one backend".to_owned(), secs(without), secs(with), ratio]);
     table.print("Another list of one of 100 backends with 5,000 tools");
+    memory(scale).await
+}
+
+/// Measures the memory of a tool: the broker with all tools, less the broker with half of them. The
+/// caches of the database are full in both.
+async fn memory(scale: Scale) -> anyhow::Result<()> {
+    let (backends, tools) = (scale.of(BACKENDS, 2), scale.of(TOOLS, 2));
+    let definition = described(0, 0).to_string().len();
+    let mut resident = Vec::new();
+    for each in [tools / 2, tools] {
+        let (broker, _running) = broker_with(backends, each).await?;
+        settle(scale).await;
+        resident.push(process::usage(broker.pid())?.resident_bytes as f64);
+        for client in [broker.client("/mcp"), broker.client("/mcp/backend-0")] {
+            let client = client.connected(json!({})).await;
+            let seen = client.tool_names().await.len();
+            ensure!(seen >= each, "{seen} tools are listed");
+        }
+        settle(scale).await;
+        resident.push(process::usage(broker.pid())?.resident_bytes as f64);
+    }
+    let each = |index: usize| {
+        let tools = (backends * (tools - tools / 2)) as f64;
+        format!("{:.1} KiB", (resident[index + 2] - resident[index]) / tools / 1024.0)
+    };
+    let mut table = Table::new(["when", "resident, each tool", "definition"]);
+    for (when, index) in [("no client has listed them", 0), ("clients have listed them all", 1)] {
+        table.row([when.to_owned(), each(index), format!("{definition} B")]);
+    }
+    table.print("Resident memory of the broker for each of 5,000 tools of 100 backends");
     Ok(())
+}
+
+/// Waits until the allocator has given back what the last lists took for a moment.
+async fn settle(scale: Scale) {
+    tokio::time::sleep(scale.of(Duration::from_secs(3), Duration::from_millis(50))).await;
+}
+
+/// Returns a broker that pins so many tools of each of so many backends, and the backends.
+async fn broker_with(
+    backends: usize,
+    tools: usize,
+) -> anyhow::Result<(TestBroker, Vec<FakeBackend>)> {
+    let (mut builder, mut running) = (BrokerBuilder::new(broker_binary()?), Vec::new());
+    for number in 0..backends {
+        let backend = FakeBackend::start().await;
+        backend.list("tools", (0..tools).map(|tool| described(number, tool)).collect());
+        builder = builder.backend("default", &format!("backend-{number}"), backend.spec());
+        running.push(backend);
+    }
+    Ok((builder.single_process().start().await, running))
 }
 
 /// Reads the list of a backend as the broker does when it changes.

@@ -2,8 +2,8 @@
 //!
 //! [`BackendLists`] is the last good copy of one backend. [`Catalog`] is the merged, immutable
 //! snapshot that all sessions of a tenant read. A list request is answered from it. The order is
-//! stable: backends by name, then the backend's own order. Pages are built once, so equal lists
-//! have equal bytes.
+//! stable: backends by name, then the backend's own order. A page is a function of the list, so
+//! equal lists have equal bytes.
 
 mod alike;
 mod app_tools;
@@ -271,9 +271,10 @@ impl Catalog {
         self
     }
 
-    /// Returns the bytes of all pages, which are most of what the snapshot holds alone.
+    /// Returns the bytes that all pages have when they are made, which are most of what the snapshot
+    /// holds alone.
     pub fn bytes(&self) -> usize {
-        self.lists.values().flat_map(|pages| &pages.pages).map(Bytes::len).sum()
+        self.lists.values().flat_map(|pages| &pages.entries).map(Bytes::len).sum()
     }
 
     /// Returns whether a backend lists a tool or prompt with this own name.
@@ -390,13 +391,10 @@ impl Catalog {
         let Some(pages) = self.lists.get(&(endpoint.clone(), kind)) else {
             return Ok(Bytes::from(format!("{{\"{}\":[]}}", kind.member())));
         };
-        let Some(cursor) = cursor else { return Ok(pages.pages[0].clone()) };
+        let Some(cursor) = cursor else { return Ok(self.page(endpoint, kind, pages, 0)) };
         let last = cursor::open(&self.origin.key, self.scope(&endpoint.name(), kind), cursor)
             .ok_or_else(bad_cursor)?;
         let start = pages.keys.iter().position(|key| *key == last).ok_or_else(bad_cursor)? + 1;
-        if start % PAGE_ENTRIES == 0 && start / PAGE_ENTRIES < pages.pages.len() {
-            return Ok(pages.pages[start / PAGE_ENTRIES].clone());
-        }
         Ok(self.page(endpoint, kind, pages, start))
     }
 

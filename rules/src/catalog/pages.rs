@@ -1,4 +1,5 @@
-//! The pages of lists, made once for each snapshot.
+//! The pages of lists. Each is made once for a snapshot, when a client first asks for it: most
+//! endpoints of a backend have no client.
 
 use std::{collections::HashSet, sync::OnceLock};
 
@@ -9,9 +10,9 @@ use super::{Catalog, ListKind};
 use crate::{batch, cursor, endpoint::Endpoint, limits::PAGE_ENTRIES};
 
 /// One list of one endpoint, in pages.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct Pages {
-    pub(super) pages: Vec<Bytes>,
+    pages: Box<[OnceLock<Bytes>]>,
     pub(super) entries: Vec<Bytes>,
     pub(super) keys: Vec<String>,
     /// Text before the `}` of each page: the mark of stale backends.
@@ -39,37 +40,16 @@ impl Catalog {
                 }
         };
         if calls_max == 0 || kind != ListKind::Tools || entries.is_empty() || is_taken() {
-            return self.paginate(endpoint, kind, entries.into_iter(), stale);
+            return paginate(entries.into_iter(), stale);
         }
         self.batching.push(endpoint.clone());
         let entry = batch::entry(calls_max);
         let mut all: Vec<(&str, &Bytes)> = entries;
         all.push((batch::BATCH_TOOL, &entry));
-        self.paginate(endpoint, kind, all.into_iter(), stale)
+        paginate(all.into_iter(), stale)
     }
 
-    fn paginate<'a, 'b>(
-        &self,
-        endpoint: &Endpoint,
-        kind: ListKind,
-        entries: impl Iterator<Item = (&'a str, &'a Bytes)>,
-        stale: impl Iterator<Item = &'b BackendId>,
-    ) -> Pages {
-        let mut pages = Pages { suffix: stale_mark(stale), ..Pages::default() };
-        let mut seen = HashSet::new();
-        for (key, entry) in entries {
-            if seen.insert(key) {
-                pages.keys.push(key.to_owned());
-                pages.entries.push(entry.clone());
-            }
-        }
-        let count = pages.entries.len().div_ceil(PAGE_ENTRIES).max(1);
-        pages.pages = (0..count)
-            .map(|index| self.page(endpoint, kind, &pages, index * PAGE_ENTRIES))
-            .collect();
-        pages
-    }
-
+    /// Returns the page that begins with this entry of a list.
     pub(super) fn page(
         &self,
         endpoint: &Endpoint,
@@ -77,6 +57,14 @@ impl Catalog {
         pages: &Pages,
         start: usize,
     ) -> Bytes {
+        let made = || self.made_page(endpoint, kind, pages, start);
+        match pages.pages.get(start / PAGE_ENTRIES) {
+            Some(page) if start.is_multiple_of(PAGE_ENTRIES) => page.get_or_init(made).clone(),
+            _ => made(),
+        }
+    }
+
+    fn made_page(&self, endpoint: &Endpoint, kind: ListKind, pages: &Pages, start: usize) -> Bytes {
         let end = pages.entries.len().min(start + PAGE_ENTRIES);
         let mut body = Vec::with_capacity(
             64 + pages.entries[start..end].iter().map(|entry| entry.len() + 1).sum::<usize>(),
@@ -101,6 +89,23 @@ impl Catalog {
         body.push(b'}');
         body.into()
     }
+}
+
+fn paginate<'a, 'b>(
+    entries: impl Iterator<Item = (&'a str, &'a Bytes)>,
+    stale: impl Iterator<Item = &'b BackendId>,
+) -> Pages {
+    let mut pages = Pages { suffix: stale_mark(stale), ..Pages::default() };
+    let mut seen = HashSet::new();
+    for (key, entry) in entries {
+        if seen.insert(key) {
+            pages.keys.push(key.to_owned());
+            pages.entries.push(entry.clone());
+        }
+    }
+    let count = pages.entries.len().div_ceil(PAGE_ENTRIES).max(1);
+    pages.pages = std::iter::repeat_with(OnceLock::new).take(count).collect();
+    pages
 }
 
 /// Returns the `_meta` member that names the backends whose lists are stale.
