@@ -143,12 +143,15 @@ fn account() -> Box<dyn FnMut()> {
     }
     let ann = principal(500);
     Box::new(move || {
-        // Every few seconds the product looks into the database.
-        let header = cache.get(black_box(&ann)).unwrap_or_else(|| {
-            cache.put(&ann, HeaderValue::from_static(TOKEN), Some(i64::MAX));
-            HeaderValue::from_static(TOKEN)
+        let post = posts.last(cache.changes()).or_else(|| {
+            // Every few seconds the product looks into the database.
+            let held = cache.get(black_box(&ann)).or_else(|| {
+                cache.put(&ann, HeaderValue::from_static(TOKEN), Some(i64::MAX));
+                cache.get(&ann)
+            });
+            posts.with(&client, held?, bare)
         });
-        drop(black_box(posts.get(&client, header, bare).expect("a head without TLS")));
+        drop(black_box(post.expect("a head without TLS")));
     })
 }
 

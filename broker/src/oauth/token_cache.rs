@@ -1,7 +1,14 @@
 //! Tokens of principals that this process has at hand, so that a call asks neither the database nor a
 //! server. And the heads of POSTs with them, encoded once.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use http::{Request, header::AUTHORIZATION};
 use parking_lot::Mutex;
@@ -13,7 +20,11 @@ use super::{machine::TokenHeader, vault::now_us};
 
 /// Tokens of one backend, by principal.
 #[derive(Debug, Default)]
-pub struct TokenCache(Mutex<HashMap<PrincipalId, CachedToken>>);
+pub struct TokenCache {
+    tokens: Mutex<HashMap<PrincipalId, CachedToken>>,
+    /// Grows with every change of a token.
+    changes: AtomicU64,
+}
 
 #[derive(Debug)]
 struct CachedToken {
@@ -22,28 +33,61 @@ struct CachedToken {
     renew_at_us: Option<i64>,
 }
 
+/// A token at hand.
+#[derive(Debug)]
+pub struct UsableToken {
+    pub header: TokenHeader,
+    /// Time for which it stays the token of its principal, while the cache does not change. `None`:
+    /// each request looks for it.
+    pub stays: Option<TokenStay>,
+}
+
+/// Until when a token stays that of its principal.
+#[derive(Debug, Clone, Copy)]
+pub struct TokenStay {
+    changes: u64,
+    until: Instant,
+}
+
 impl TokenCache {
     /// Returns the token of a principal, unless it is due or another process may have changed it.
-    pub fn get(&self, principal: &PrincipalId) -> Option<TokenHeader> {
-        let cache = self.0.lock();
-        let cached = cache.get(principal)?;
-        let is_fresh = cached.read_at.elapsed() < GRANT_LOOK_INTERVAL;
-        let is_due = cached.renew_at_us.is_some_and(|at| at <= now_us());
-        (is_fresh && !is_due).then(|| cached.header.clone())
+    pub fn get(&self, principal: &PrincipalId) -> Option<UsableToken> {
+        let tokens = self.tokens.lock();
+        let changes = self.changes();
+        let cached = tokens.get(principal)?;
+        let fresh_for = GRANT_LOOK_INTERVAL.checked_sub(cached.read_at.elapsed())?;
+        let not_due_for = cached.renew_at_us.map(|at| at.saturating_sub(now_us()));
+        let not_due_for = not_due_for.map_or(Some(Duration::MAX), |left| {
+            Some(Duration::from_micros(left.try_into().ok()?))
+        })?;
+        let left = fresh_for.min(not_due_for);
+        let until = (!left.is_zero()).then(|| Instant::now() + left)?;
+        Some(UsableToken {
+            header: cached.header.clone(),
+            stays: Some(TokenStay { changes, until }),
+        })
+    }
+
+    /// Returns a number that grows with every change of a token.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Remembers a token. `renew_at_us`: the time from which another one is sought.
     pub fn put(&self, principal: &PrincipalId, header: TokenHeader, renew_at_us: Option<i64>) {
-        let mut cache = self.0.lock();
-        if cache.len() >= GRANT_CACHED_MAX {
-            cache.clear();
+        let mut tokens = self.tokens.lock();
+        if tokens.len() >= GRANT_CACHED_MAX {
+            tokens.clear();
         }
         let cached = CachedToken { header, read_at: Instant::now(), renew_at_us };
-        cache.insert(principal.clone(), cached);
+        tokens.insert(principal.clone(), cached);
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     pub(super) fn remove(&self, principal: &PrincipalId) {
-        self.0.lock().remove(principal);
+        let mut tokens = self.tokens.lock();
+        tokens.remove(principal);
+        self.changes.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -56,24 +100,76 @@ pub struct LinkPost {
 
 /// The head with the token that was used last.
 #[derive(Debug, Default)]
-pub struct LinkPosts(Mutex<Option<LinkPost>>);
+pub struct LinkPosts(Mutex<Option<LastPost>>);
+
+#[derive(Debug)]
+struct LastPost {
+    post: LinkPost,
+    stays: Option<TokenStay>,
+}
 
 impl LinkPosts {
+    /// Returns the head that was used last, if its token is still that of the principal. `changes`:
+    /// those of the cache by now.
+    pub fn last(&self, changes: u64) -> Option<LinkPost> {
+        let last = self.0.lock();
+        let known = last.as_ref()?;
+        let stays = known.stays.filter(|stays| stays.changes == changes)?;
+        (Instant::now() < stays.until).then(|| known.post.clone())
+    }
+
     /// Returns the head with this token. `bare` makes the POST without it.
-    pub fn get(
+    pub fn with(
         &self,
         client: &HttpClient,
-        header: TokenHeader,
+        UsableToken { header, stays }: UsableToken,
         bare: impl FnOnce() -> Request<()>,
     ) -> Option<LinkPost> {
         let mut last = self.0.lock();
-        if let Some(known) = last.as_ref().filter(|known| known.header == header) {
-            return Some(known.clone());
+        if let Some(known) = last.as_mut().filter(|known| known.post.header == header) {
+            known.stays = stays;
+            return Some(known.post.clone());
         }
         let mut post = bare();
         post.headers_mut().insert(AUTHORIZATION, header.clone());
-        let made = LinkPost { header, prepared: Arc::new(client.prepare(post)?) };
-        *last = Some(made.clone());
-        Some(made)
+        let post = LinkPost { header, prepared: Arc::new(client.prepare(post)?) };
+        *last = Some(LastPost { post: post.clone(), stays });
+        Some(post)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use transport::HttpClientConfig;
+
+    use super::*;
+
+    fn post(cache: &TokenCache, posts: &LinkPosts, principal: &PrincipalId) -> Option<LinkPost> {
+        let client = HttpClient::new(HttpClientConfig::default()).unwrap();
+        let bare = || Request::post("http://127.0.0.1:9/mcp").body(()).unwrap();
+        posts.with(&client, cache.get(principal)?, bare)
+    }
+
+    #[test]
+    fn the_last_head_is_used_until_a_token_changes_or_is_due() {
+        let (cache, posts) = (TokenCache::default(), LinkPosts::default());
+        let (ann, bob) = (PrincipalId::new("ann"), PrincipalId::new("bob"));
+        let token = |text| HeaderValue::from_static(text);
+        assert!(posts.last(cache.changes()).is_none());
+        cache.put(&ann, token("Bearer 1"), None);
+        assert_eq!(post(&cache, &posts, &ann).unwrap().header, "Bearer 1");
+        assert_eq!(posts.last(cache.changes()).unwrap().header, "Bearer 1");
+        cache.put(&bob, token("Bearer b"), None);
+        assert!(posts.last(cache.changes()).is_none(), "any change needs another look");
+        assert_eq!(post(&cache, &posts, &ann).unwrap().header, "Bearer 1");
+        assert!(posts.last(cache.changes()).is_some());
+        cache.put(&ann, token("Bearer 2"), Some(now_us()));
+        assert!(posts.last(cache.changes()).is_none());
+        assert!(cache.get(&ann).is_none(), "it is due");
+        cache.put(&ann, token("Bearer 3"), Some(i64::MAX));
+        assert_eq!(post(&cache, &posts, &ann).unwrap().header, "Bearer 3");
+        cache.remove(&ann);
+        assert!(posts.last(cache.changes()).is_none() && cache.get(&ann).is_none());
     }
 }

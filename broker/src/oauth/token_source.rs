@@ -24,7 +24,7 @@ use crate::{
         ActorToken, BackendAuth, BackendAuthKind, BackendSpec, CatalogAuth, IdentityProvider,
     },
     metrics::Metrics,
-    oauth::TokenHeader,
+    oauth::{TokenHeader, UsableToken},
     persistence::Persistence,
 };
 
@@ -208,13 +208,24 @@ pub struct LinkTokens {
 }
 
 impl LinkTokens {
-    /// Returns the header for the next request, if it is at hand and not due.
-    pub fn held(&self) -> Option<TokenHeader> {
+    /// Returns the token for the next request, if it is at hand and not due.
+    pub fn held(&self) -> Option<UsableToken> {
+        let sought_each_time = |header| UsableToken { header, stays: None };
         match (&self.source, &self.principal) {
-            (TokenSource::Machine(tokens), _) => tokens.held(),
+            (TokenSource::Machine(tokens), _) => tokens.held().map(sought_each_time),
             (TokenSource::User(tokens), Some(principal)) => tokens.cached(principal),
-            (TokenSource::Exchanged(tokens), Some(principal)) => tokens.held(principal),
+            (TokenSource::Exchanged(tokens), Some(principal)) => {
+                tokens.held(principal).map(sought_each_time)
+            }
             (_, None) => None,
+        }
+    }
+
+    /// Returns a number that grows with every change of a token that stays.
+    pub fn changes(&self) -> u64 {
+        match &self.source {
+            TokenSource::User(tokens) => tokens.changes(),
+            TokenSource::Machine(_) | TokenSource::Exchanged(_) => 0,
         }
     }
 

@@ -412,10 +412,13 @@ impl HttpWire {
 
     /// Returns the prepared head of a POST with the token of now, if that needs no request.
     fn prepared_with_token(&self, tokens: &LinkTokens) -> Option<LinkPost> {
+        if let Some(last) = self.prepared_with.last(tokens.changes()) {
+            return Some(last);
+        }
         let is_plain = self.uri.scheme() == Some(&Scheme::HTTP);
-        let header = tokens.held().filter(|_| is_plain)?;
+        let token = tokens.held().filter(|_| is_plain)?;
         let bare = || self.post(Bytes::new(), None).map(drop);
-        self.prepared_with.get(&self.client, header, bare)
+        self.prepared_with.with(&self.client, token, bare)
     }
 
     async fn body(
