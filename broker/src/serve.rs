@@ -41,7 +41,7 @@ use self::{
     stores::OpenDatabase,
 };
 use crate::{
-    auth::{Keyring, Keys},
+    auth::Keyring,
     broker::{Broker, BrokerParts},
     config::{self, Config, sandbox::SandboxMode},
     control::{Control, ControlParts},
@@ -166,7 +166,8 @@ impl RunningBroker {
         let doors = tls_acceptor::acceptors(&config)?;
         // The store locks an SQLite database. Only then may the secret next to it be created.
         let database = OpenDatabase::open(&config, config.storage.migrate_on_start).await?;
-        let keys = Keys::load(&config)?;
+        let root = database.open_root(&config).await?;
+        let keys = root.keys.clone();
         let quic_secret = keys.quic;
         let stores = database.into_stores(&config, &keys).await?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
@@ -206,6 +207,7 @@ impl RunningBroker {
         isolation::close_ports_to_children(&broker, &admin, internal.as_ref());
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
+        root.record(broker.shared.durable.store.as_ref()).await?;
         files.follow(&control).await;
         tracing::info!(
             tenants = loaded.tenants,
@@ -255,6 +257,7 @@ impl RunningBroker {
         let internal = internal.transpose()?;
         control.start_store_sync();
         control.start_audit_maintenance();
+        control.start_resealing();
         report_certificates(&doors, &metrics);
         tokio::spawn(memory_return::run());
         tokio::spawn(persistence::sweep(

@@ -36,6 +36,33 @@ impl GrantState {
     }
 }
 
+/// Reason why the last renewal of a grant's token failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrantError {
+    /// The server does not accept the refresh token any more (`invalid_grant`, RFC 6749, 5.2).
+    InvalidGrant,
+    /// The server refuses the request, or its metadata does not permit it.
+    Refused,
+    /// The server cannot be reached, or gives no usable answer.
+    Unavailable,
+}
+
+impl GrantError {
+    pub const ALL: [Self; 3] = [Self::InvalidGrant, Self::Refused, Self::Unavailable];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidGrant => "invalid_grant",
+            Self::Refused => "refused",
+            Self::Unavailable => "unavailable",
+        }
+    }
+
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|error| error.name() == name)
+    }
+}
+
 /// A grant as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantRecord {
@@ -56,6 +83,8 @@ pub struct StoredGrant {
     pub version: i64,
     /// Time that another process may still use the refresh token. Zero without a lease.
     pub lease_left: Duration,
+    /// Reason why the last renewal failed. `None`: it did not fail since the last write.
+    pub last_error: Option<GrantError>,
 }
 
 /// Numbers of grants that cannot be used as they are.

@@ -11,6 +11,7 @@ mod grant;
 mod kept_result;
 mod node;
 mod pin;
+mod seal;
 mod session;
 mod task;
 mod write;
@@ -32,7 +33,7 @@ pub use config::{
 };
 pub use event::{LogEntry, LoggedEvent, StoredStream, StreamRecord};
 pub use grant::{
-    GrantKey, GrantRecord, GrantState, SecretKey, SecretKind, StoredGrant, WeakGrants,
+    GrantError, GrantKey, GrantRecord, GrantState, SecretKey, SecretKind, StoredGrant, WeakGrants,
 };
 pub use kept_result::{KeptResult, ResultKey, ResultLimits};
 pub use node::{LeaseRenewal, NodeName, NodeRecord};
@@ -40,6 +41,7 @@ pub use pin::{
     PIN_APPROVED_MAX, PIN_HASH_CHARS, PinApproval, PinBlock, PinDefinitions, PinKey, PinKind,
     PinSighting, StoredPin, approved_hashes,
 };
+pub use seal::{ROOT_SECRET_ID_BYTES, RootSecretId, SealedPlace, SealedValue, StoredRoot};
 pub use session::{
     SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
     StoredSession, SubscriptionCount, SubscriptionRecord,

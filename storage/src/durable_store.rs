@@ -6,7 +6,7 @@ use records::{WriteOp, WriteOutcome};
 
 use crate::{
     ApprovalStore, AuditStore, ConfigStore, GrantStore, NodeStore, PinStore, ResultStore,
-    SessionStore, StoreError, TaskStore,
+    SealStore, SessionStore, StoreError, TaskStore,
 };
 
 /// All subjects of the database, and the writes that change several of them at once. The store
@@ -23,6 +23,7 @@ pub trait DurableStore:
     + ApprovalStore
     + PinStore
     + ResultStore
+    + SealStore
 {
     /// Returns `sqlite` or `postgres`, which is a metric label.
     fn engine(&self) -> &'static str;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, TenantId};
-use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant, WeakGrants};
+use records::{GrantError, GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant, WeakGrants};
 
 use crate::StoreError;
 
@@ -29,6 +29,14 @@ pub trait GrantStore: Send + Sync {
         version: i64,
         lease: Duration,
     ) -> Result<bool, StoreError>;
+
+    /// Writes why the renewal of this version failed. The next write of the grant removes it.
+    async fn note_grant_error(
+        &self,
+        key: &GrantKey,
+        version: i64,
+        error: GrantError,
+    ) -> Result<(), StoreError>;
 
     /// Removes a grant, whatever its version. Returns false if there was none.
     async fn remove_grant(&self, key: &GrantKey) -> Result<bool, StoreError>;

@@ -1,5 +1,5 @@
 //! Records that outlive the process: tenants, API keys, backends, sessions, subscriptions, tasks,
-//! grants, approvals, pins, long results and event streams.
+//! grants, approvals, pins, long results, root keys and event streams.
 //!
 //! The broker holds trait objects ([`DurableStore`], [`EventStore`], [`HotStore`]) and does not
 //! depend on the engine behind them. `conformance` defines the behaviours of an engine once. An
@@ -23,6 +23,8 @@ mod node_store;
 mod pin_store;
 mod postgres;
 mod result_store;
+mod seal_rows;
+mod seal_store;
 mod session_store;
 mod sqlite;
 mod task_store;
@@ -40,6 +42,7 @@ pub use node_store::NodeStore;
 pub use pin_store::PinStore;
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use result_store::ResultStore;
+pub use seal_store::SealStore;
 pub use session_store::SessionStore;
 pub use sqlite::{MigrationOutcome, SqliteOptions, SqliteStore};
 pub use task_store::TaskStore;

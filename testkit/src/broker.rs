@@ -412,6 +412,13 @@ impl TestBroker {
         }
     }
 
+    /// Starts the binary of a single process again with these variables for this life only. `Err`:
+    /// its output, if it ended before it was ready.
+    pub async fn try_restart(&mut self, env: &[(String, String)]) -> Result<(), String> {
+        let [replica] = self.replicas.as_mut_slice() else { panic!("there is one process") };
+        replica.try_restart(env).await
+    }
+
     /// Starts the binary again on the same folder (after [`Self::terminate`] or [`Self::kill`]); ports may change.
     pub async fn restart(&mut self) {
         for replica in &mut self.replicas {

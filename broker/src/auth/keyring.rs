@@ -21,8 +21,8 @@ use rules::maps::FastMap;
 use super::{
     caller::{AuthenticatedCaller, Caller},
     expiry::CredentialExpiry,
-    keys::KeysError,
     revocations::Revocations,
+    root_secret::KeysError,
     secret_token::{SecretToken, token_id},
 };
 

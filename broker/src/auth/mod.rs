@@ -20,6 +20,8 @@ mod keys;
 mod operator_tokens;
 mod principal_names;
 mod revocations;
+mod root_key;
+mod root_secret;
 mod secret_token;
 mod settings;
 mod signing;
@@ -36,9 +38,11 @@ pub use self::{
     client_authentication::{ClientAuthentication, ClientCredential, form_encoded},
     expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
-    keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
+    keys::{Keys, SealError, SealKey},
     operator_tokens::{OperatorEntry, OperatorTokens},
     principal_names::{OPERATOR_PREFIX, is_printable, reserved_reason},
+    root_key::OpenRoot,
+    root_secret::{KeysError, PREVIOUS_ROOT_FILE, ROOT_FILE, RootSecrets},
     secret_token::SecretToken,
     settings::AuthSettings,
     signing::SigningKey,

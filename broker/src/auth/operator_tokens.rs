@@ -7,7 +7,7 @@ use aws_lc_rs::hmac;
 use rules::operators::Operator;
 
 use super::{
-    keys::KeysError,
+    root_secret::KeysError,
     secret_token::{SecretToken, token_id},
 };
 

@@ -5,7 +5,7 @@
 
 use aws_lc_rs::{hmac, rand};
 
-use super::keys::KeysError;
+use super::root_secret::KeysError;
 
 const ID_CHARS: usize = 12;
 /// 43 characters of 62 kinds carry 256 bits.

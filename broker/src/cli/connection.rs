@@ -16,6 +16,7 @@ const CONNECTIONS: &[Column] = &[
     ("state", "state"),
     ("issuer", "issuer"),
     ("expires", "expires_at"),
+    ("last error", "last_error"),
 ];
 
 pub(super) async fn connection(

@@ -17,7 +17,7 @@ use super::{
     included,
     limits::{LIMITS, OVERLOAD},
     observability,
-    replica::TASKS,
+    replica::{NODE, TASKS},
     resilience, stdio, trusted_proxies,
 };
 
@@ -26,6 +26,7 @@ pub(super) static TABLE: KeyTable = KeyTable {
     unavailable: &["errors"],
     aliases: &[
         ("node.secret", "node.secret_file"),
+        ("node.secret_previous", "node.secret_previous_file"),
         ("storage.url", "storage.url_file"),
         ("storage.redis_url", "storage.redis_url_file"),
         ("auth.admin_token", "auth.admin_token_file"),
@@ -205,33 +206,6 @@ const TLS: &[ConfigKey] = &[
         KeyKind::Folders,
         "[]",
         "Folders whose certificates and keys a backend of the admin API can use (`tls.client_cert` and `tls.client_key` of a backend). A backend of this file can use any path.",
-    ),
-];
-
-const NODE: &[ConfigKey] = &[
-    optional_key(
-        "id",
-        KeyKind::NodeId,
-        "broker-1",
-        "Name of this process in logs. Absent: the host name and four random characters.",
-    ),
-    optional_key(
-        "advertise",
-        KeyKind::HostPort,
-        "broker-1.internal:7400",
-        "Address at which other replicas reach `listen.internal`. Absent: the address that the listener is bound to, which must then be a single address, not a wildcard.",
-    ),
-    optional_key(
-        "secret",
-        KeyKind::Secret { bytes_min: 16 },
-        "\"at-least-16-characters\"",
-        "Root secret. The keys that seal credentials, hash API keys and authenticate replicas follow from it. All processes with the same database need the same secret. Absent: created once, in `secret.key` next to an SQLite database. A change invalidates every API key and stored credential.",
-    ),
-    optional_key(
-        "secret_file",
-        KeyKind::SecretFile { bytes_min: 16 },
-        "/etc/mcp-broker/secret",
-        "File to read `node.secret` from.",
     ),
 ];
 

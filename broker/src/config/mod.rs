@@ -282,6 +282,8 @@ pub struct NodeConfig {
     pub advertise: Option<String>,
     /// Root of every derived key. When absent, it is generated next to an SQLite database.
     pub secret: Option<Secret>,
+    /// The root secret that `secret` replaces.
+    pub secret_previous: Option<Secret>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

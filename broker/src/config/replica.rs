@@ -7,12 +7,52 @@ use std::{path::PathBuf, time::Duration};
 
 use super::{
     Config, DatabaseConfig, NodeConfig, Secret, StorageConfig, TaskConfig,
-    config_key::{COUNT, ConfigKey, DAY, GIB, HOUR, KIB, KeyKind, MIB, SECOND, key},
+    config_key::{COUNT, ConfigKey, DAY, GIB, HOUR, KIB, KeyKind, MIB, SECOND, key, optional_key},
     config_reader::{ConfigReader, InvalidReason, host, invalid_value, read_secret_file, text},
     field_error::describe,
 };
 
 const TASK_TTL: KeyKind = KeyKind::Duration { min: SECOND, max: DAY.saturating_mul(365) };
+
+/// The keys of the section `node`.
+pub(super) const NODE: &[ConfigKey] = &[
+    optional_key(
+        "id",
+        KeyKind::NodeId,
+        "broker-1",
+        "Name of this process in logs. Absent: the host name and four random characters.",
+    ),
+    optional_key(
+        "advertise",
+        KeyKind::HostPort,
+        "broker-1.internal:7400",
+        "Address at which other replicas reach `listen.internal`. Absent: the address that the listener is bound to, which must then be a single address, not a wildcard.",
+    ),
+    optional_key(
+        "secret",
+        KeyKind::Secret { bytes_min: 16 },
+        "\"at-least-16-characters\"",
+        "Root secret. It opens the root key in the database, from which the keys follow that seal credentials, hash API keys and authenticate replicas. All processes with the same database need the same secret. Absent: created once, in `secret.key` next to an SQLite database. To change it, set `node.secret_previous` too.",
+    ),
+    optional_key(
+        "secret_file",
+        KeyKind::SecretFile { bytes_min: 16 },
+        "/etc/mcp-broker/secret",
+        "File to read `node.secret` from.",
+    ),
+    optional_key(
+        "secret_previous",
+        KeyKind::Secret { bytes_min: 16 },
+        "\"the-secret-until-now\"",
+        "Root secret that `node.secret` replaces. API keys, credentials and sessions stay valid. Remove it when every replica has the new secret: the previous one then opens nothing, and credentials are sealed again. Absent, with SQLite: `secret.key.previous` next to the database, if that exists.",
+    ),
+    optional_key(
+        "secret_previous_file",
+        KeyKind::SecretFile { bytes_min: 16 },
+        "/etc/mcp-broker/secret.previous",
+        "File to read `node.secret_previous` from.",
+    ),
+];
 
 /// The keys of the section `tasks`.
 pub(super) const TASKS: &[ConfigKey] = &[
@@ -78,6 +118,7 @@ impl ConfigReader<'_> {
             id: id.unwrap_or_else(generated_node_id),
             advertise,
             secret: self.secret("node.secret", "node.secret_file"),
+            secret_previous: self.secret("node.secret_previous", "node.secret_previous_file"),
         }
     }
 

@@ -26,6 +26,10 @@ pub struct ConnectionView {
     /// End of the access token, which the broker renews.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+    /// Why the last renewal of the token failed: `invalid_grant` (the server does not accept the
+    /// refresh token any more), `refused` or `unavailable`. Absent: it did not fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 /// Result of a test of a connection.
@@ -62,6 +66,7 @@ impl Control {
                 issuer: stored.record.issuer,
                 state: stored.record.state.name().to_owned(),
                 expires_at: stored.record.expires_at_us.map(moment),
+                last_error: stored.last_error.map(|error| error.name().to_owned()),
             })
             .collect())
     }

@@ -120,7 +120,7 @@ impl Control {
             }
             let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
             let text = serde_json::to_vec(&entry.spec.body).map_err(|_| ControlError::Internal)?;
-            let sealed = control.keys.seal.seal(&seal_place(&tenant, name.as_str()), &text);
+            let sealed = control.keys.seal.seal(&issuer_place(&tenant, name.as_str()), &text);
             let record = TokenIssuerRecord {
                 tenant: tenant.clone(),
                 issuer: name.as_str().to_owned(),
@@ -239,7 +239,7 @@ impl Control {
             what: format!("issuer {tenant}/{issuer}"),
             detail,
         };
-        let text = self.keys.seal.open(&seal_place(tenant, issuer), settings);
+        let text = self.keys.seal.open(&issuer_place(tenant, issuer), settings);
         let text = text.map_err(|error| unreadable(error.to_string()))?;
         let body: Value =
             serde_json::from_slice(&text).map_err(|_| unreadable("no JSON".to_owned()))?;
@@ -330,7 +330,7 @@ pub(super) fn refuse_twice(stored: &Issuers, config: &Config) -> Result<(), Load
 }
 
 /// Returns the name of the row, without which its settings do not open.
-fn seal_place(tenant: &TenantId, name: &str) -> String {
+pub(super) fn issuer_place(tenant: &TenantId, name: &str) -> String {
     // A slash is invalid in both names.
     format!("issuer/{tenant}/{name}")
 }

@@ -23,7 +23,7 @@ use super::{
     validation::client_files,
 };
 use crate::{
-    auth::{Caller, DEFAULT_TENANT, SealError, reserved_reason},
+    auth::{Caller, DEFAULT_TENANT, RootSecrets, SealError, reserved_reason},
     config::{
         Config, DeclaredBackend, FieldError,
         spec::{BackendSpec, TenantSpec},
@@ -87,7 +87,7 @@ impl Control {
         let operators = self.store().operators().await?;
         let is_empty = keys.is_empty() && backends.is_empty() && operators.is_empty();
         if self.keys.newly_created && !is_empty {
-            self.keys.remove_new_root(&self.config);
+            RootSecrets::remove_new_file(&self.config);
             return Err(LoadError::SecretMissing);
         }
         refuse_stored_names(&operators, &self.config.auth)?;

@@ -36,6 +36,7 @@ mod policies;
 mod preconditions;
 mod registry;
 mod reload;
+mod resealing;
 mod resource_views;
 mod revocations;
 mod store_sync;

@@ -9,6 +9,7 @@ use storage::{SqliteOptions, SqliteStore};
 
 use super::*;
 use crate::{
+    auth::{OpenRoot, RootSecrets},
     broker::BrokerParts,
     config::{self, DatabaseConfig, spec::BackendSpec, validation::parse_backend_spec},
     persistence::Stores,
@@ -38,7 +39,9 @@ impl Rig {
         let mut config = config::load_from(yaml, []).expect("the test's configuration is valid");
         config.storage.database = DatabaseConfig::Sqlite(folder.join("broker.db"));
         let config = Arc::new(config);
-        let keys = Keys::load(&config).expect("the folder is writable");
+        let secrets = RootSecrets::load(&config).expect("the folder is writable");
+        let root = OpenRoot::open(&secrets, stores.durable.as_ref()).await;
+        let keys = root.expect("the secret opens the database").keys;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(false));
         let broker = Broker::new(BrokerParts {

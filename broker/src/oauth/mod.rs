@@ -52,7 +52,8 @@ pub use self::{
     },
     sign_in::{ProvenSignIn, SignIns},
     subject_tokens::SubjectTokens,
-    token_cache::{LinkPost, LinkPosts, TokenCache},
+    token_cache::{LinkPost, LinkPosts, TokenCache, UsableToken},
     token_source::{LinkTokens, OauthResources, TokenSource},
     user_tokens::UserTokens,
+    vault::{grant_place, secret_place},
 };

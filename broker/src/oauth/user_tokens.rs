@@ -19,7 +19,7 @@ use http::{HeaderValue, Request};
 use http_body_util::Full;
 use parking_lot::Mutex;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use records::{GrantKey, GrantState};
+use records::{GrantError, GrantKey, GrantState};
 use rules::limits::oauth::{
     GRANT_CACHED_MAX, GRANT_LEASE, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, OAUTH_METADATA_AGE_MAX,
 };
@@ -33,7 +33,7 @@ use super::{
     machine::{MachineTokens, TokenHeader},
     public_address::PublicAddress,
     registration::{CALLBACK_PATH, ClientSettings},
-    token_cache::TokenCache,
+    token_cache::{TokenCache, UsableToken},
     token_request::{AccessToken, request_token},
     vault::{Grant, OpenGrant, Vault, now_us},
 };
@@ -126,12 +126,12 @@ impl UserTokens {
         }
         let principal = self.resolved(principal).await?;
         if let Some(cached) = self.cached(&principal) {
-            return Ok(cached);
+            return Ok(cached.header);
         }
         let turn = self.turn(&principal);
         let _turn = turn.lock().await;
         match self.cached(&principal) {
-            Some(cached) => Ok(cached),
+            Some(cached) => Ok(cached.header),
             None => self.current(&principal, None).await,
         }
     }
@@ -185,8 +185,13 @@ impl UserTokens {
         first.ok_or(OauthError::Unconnected(ConnectReason::New))
     }
 
-    pub(super) fn cached(&self, principal: &PrincipalId) -> Option<TokenHeader> {
+    pub(super) fn cached(&self, principal: &PrincipalId) -> Option<UsableToken> {
         self.state.cache.get(principal)
+    }
+
+    /// Returns a number that grows with every change of a token.
+    pub(super) fn changes(&self) -> u64 {
+        self.state.cache.changes()
     }
 
     fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
@@ -268,8 +273,9 @@ impl UserTokens {
             return Ok(Refresh::Leased);
         }
         let request = match self.refresh_request(open).await {
+            Ok(request) => request,
             Err(OauthError::InvalidGrant(_)) => return Err(self.ended(key, open).await),
-            prepared => prepared?,
+            Err(error) => return Err(self.failed(key, open, error).await),
         };
         if !self.vault.lease(key, open.stored.version, GRANT_LEASE).await? {
             return Ok(Refresh::Leased);
@@ -290,9 +296,21 @@ impl UserTokens {
             }
             Err(error) => {
                 self.metrics.oauth.requested("unavailable");
-                Err(error)
+                Err(self.failed(key, open, error).await)
             }
         }
+    }
+
+    /// Notes why a renewal failed that may succeed later.
+    async fn failed(&self, key: &GrantKey, open: &OpenGrant, error: OauthError) -> OauthError {
+        let kind = match error {
+            OauthError::Refused(_) => GrantError::Refused,
+            _ => GrantError::Unavailable,
+        };
+        if open.stored.last_error != Some(kind) {
+            self.vault.note_error(key, open.stored.version, kind).await;
+        }
+        error
     }
 
     /// Writes a renewed grant. Tries for a while, because the old refresh token may be used up.
@@ -408,7 +426,12 @@ impl UserTokens {
         let ends = (GrantState::Reconnect, None);
         let put = self.vault.put(key, &record.issuer, &lost, ends, Some(open.stored.version));
         match put.await {
-            Ok(_) => OauthError::Unconnected(ConnectReason::Ended),
+            Ok(written) => {
+                if let Some(version) = written {
+                    self.vault.note_error(key, version, GrantError::InvalidGrant).await;
+                }
+                OauthError::Unconnected(ConnectReason::Ended)
+            }
             Err(error) => error,
         }
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use protocol::ids::TenantId;
-use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant};
+use records::{GrantError, GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::fetch::OauthError;
@@ -66,12 +66,14 @@ fn away(error: StoreError) -> OauthError {
     OauthError::Unavailable(format!("the database does not answer: {error}"))
 }
 
-fn place(key: &GrantKey, issuer: &str) -> String {
+/// Returns the name of a grant's row, without which it does not open.
+pub fn grant_place(key: &GrantKey, issuer: &str) -> String {
     let GrantKey { tenant, backend, principal } = key;
     format!("upstream grant\0{tenant}\0{backend}\0{}\0{issuer}", principal.as_str())
 }
 
-fn secret_place(key: &SecretKey) -> String {
+/// Returns the name of a secret's row, without which it does not open.
+pub fn secret_place(key: &SecretKey) -> String {
     format!("upstream {}\0{}\0{}", key.kind.name(), key.tenant, key.name)
 }
 
@@ -91,7 +93,8 @@ impl Vault {
 
     fn opened(&self, stored: StoredGrant) -> Option<OpenGrant> {
         let record = &stored.record;
-        let text = self.0.seal.open(&place(&record.key, &record.issuer), &record.sealed).ok()?;
+        let text =
+            self.0.seal.open(&grant_place(&record.key, &record.issuer), &record.sealed).ok()?;
         let grant = serde_json::from_slice(&text).ok()?;
         Some(OpenGrant { stored, grant })
     }
@@ -110,7 +113,7 @@ impl Vault {
         let record = GrantRecord {
             key: key.clone(),
             issuer: issuer.to_owned(),
-            sealed: self.0.seal.seal(&place(key, issuer), &text).map_err(unsealed)?,
+            sealed: self.0.seal.seal(&grant_place(key, issuer), &text).map_err(unsealed)?,
             state,
             expires_at_us,
         };
@@ -126,6 +129,15 @@ impl Vault {
     ) -> Result<bool, OauthError> {
         let lease = self.0.store.lease_grant(key, version, time);
         self.0.ask("lease_grant", lease).await.map_err(away)
+    }
+
+    /// Notes why the renewal of this version failed, for operators. An error of the store is only in
+    /// the log.
+    pub(super) async fn note_error(&self, key: &GrantKey, version: i64, error: GrantError) {
+        let note = self.0.store.note_grant_error(key, version, error);
+        if let Err(error) = self.0.ask("note_grant_error", note).await {
+            tracing::debug!(%error, "the error of a grant could not be stored");
+        }
     }
 
     pub(super) async fn remove(&self, key: &GrantKey) -> Result<bool, OauthError> {

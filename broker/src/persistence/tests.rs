@@ -8,17 +8,18 @@ use protocol::ids::{ApprovalId, BackendId, TaskId, TenantId};
 use records::{
     AdminChange, ApprovalLimits, ApprovalListPosition, ApprovalOpening, ApprovalRecord,
     ApprovalState, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
-    AuditRetentionTerms, AuditTruncation, BackendRecord, CatalogDocumentRecord, FullTask, GrantKey,
-    GrantRecord, GrantState, KeptResult, KeyRecord, LeaseRenewal, NodeName, NodeRecord,
-    OperatorRecord, PinDefinitions, PinKey, PinSighting, PolicyRecord, ResultKey, ResultLimits,
-    RevocationRecord, SecretKey, SessionClaimOutcome, SessionIdentity, SessionKey, StoredApproval,
-    StoredAuditRecord, StoredGrant, StoredPin, StoredSession, StoredTask, StoredTaskSnapshot,
-    SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
-    TenantRecord, TokenIssuerRecord, UnchainedAudit, WeakGrants, WriteOp, WriteOutcome,
+    AuditRetentionTerms, AuditTruncation, BackendRecord, CatalogDocumentRecord, FullTask,
+    GrantError, GrantKey, GrantRecord, GrantState, KeptResult, KeyRecord, LeaseRenewal, NodeName,
+    NodeRecord, OperatorRecord, PinDefinitions, PinKey, PinSighting, PolicyRecord, ResultKey,
+    ResultLimits, RevocationRecord, RootSecretId, SealedValue, SecretKey, SessionClaimOutcome,
+    SessionIdentity, SessionKey, StoredApproval, StoredAuditRecord, StoredGrant, StoredPin,
+    StoredRoot, StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience,
+    TaskInput, TaskListPosition, TaskStatus, TaskTransition, TenantRecord, TokenIssuerRecord,
+    UnchainedAudit, WeakGrants, WriteOp, WriteOutcome,
 };
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
-    PinStore, ResultStore, SessionStore, SqliteStore, StoreError, TaskStore,
+    PinStore, ResultStore, SealStore, SessionStore, SqliteStore, StoreError, TaskStore,
 };
 
 /// Fate of a call.
@@ -265,6 +266,30 @@ impl PinStore for Meddled {
 }
 
 #[async_trait]
+impl SealStore for Meddled {
+    async fn roots(&self) -> Result<Vec<StoredRoot>, StoreError> {
+        self.inner.roots().await
+    }
+    async fn add_root(&self, root: &StoredRoot) -> Result<(), StoreError> {
+        self.inner.add_root(root).await
+    }
+    async fn keep_root(&self, secret: &RootSecretId) -> Result<(), StoreError> {
+        self.inner.keep_root(secret).await
+    }
+    async fn sealed_before(
+        &self,
+        number: u8,
+        skip: u32,
+        limit: u32,
+    ) -> Result<Vec<SealedValue>, StoreError> {
+        self.inner.sealed_before(number, skip, limit).await
+    }
+    async fn reseal(&self, value: &SealedValue, sealed: &[u8]) -> Result<(), StoreError> {
+        self.inner.reseal(value, sealed).await
+    }
+}
+
+#[async_trait]
 impl GrantStore for Meddled {
     async fn grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, StoreError> {
         self.inner.grant(key).await
@@ -283,6 +308,14 @@ impl GrantStore for Meddled {
         lease: Duration,
     ) -> Result<bool, StoreError> {
         self.inner.lease_grant(key, version, lease).await
+    }
+    async fn note_grant_error(
+        &self,
+        key: &GrantKey,
+        version: i64,
+        error: GrantError,
+    ) -> Result<(), StoreError> {
+        self.inner.note_grant_error(key, version, error).await
     }
     async fn remove_grant(&self, key: &GrantKey) -> Result<bool, StoreError> {
         self.inner.remove_grant(key).await

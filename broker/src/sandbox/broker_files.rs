@@ -8,7 +8,7 @@ use std::{
 
 use super::file_access::{self, READ};
 use crate::{
-    auth::ROOT_FILE,
+    auth::{PREVIOUS_ROOT_FILE, ROOT_FILE},
     config::{Certificate, Config, DatabaseConfig},
 };
 
@@ -35,7 +35,8 @@ impl BrokerFiles {
                     PathBuf::from(name)
                 };
                 let secret = path.with_file_name(ROOT_FILE);
-                [path.clone(), secret.with_extension("key.new"), secret]
+                let previous = path.with_file_name(PREVIOUS_ROOT_FILE);
+                [path.clone(), secret.with_extension("key.new"), secret, previous]
                     .into_iter()
                     .chain(SUFFIXES.iter().map(with_suffix))
                     .collect()

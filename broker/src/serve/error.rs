@@ -54,6 +54,7 @@ impl ServeError {
             | Self::Load(
                 LoadError::Twice { .. } | LoadError::NoTenant { .. } | LoadError::Refused { .. },
             ) => EXIT_USAGE,
+            Self::Keys(KeysError::OtherSecret | KeysError::SecretMissing) => EXIT_INTERNAL,
             Self::Store(_)
             | Self::Load(LoadError::Store(_))
             | Self::Keys(_)

@@ -8,7 +8,7 @@ use storage::{
 };
 
 use crate::{
-    auth::Keys,
+    auth::{Keys, KeysError, OpenRoot, RootSecrets},
     config::{self, Config, EventLogStorage},
     persistence::Stores,
 };
@@ -42,6 +42,17 @@ impl OpenDatabase {
                 Ok(Self { durable: store.clone(), events: store })
             }
         }
+    }
+
+    /// Opens the root key of the database with the root secrets. Removes a secret file that was
+    /// created for nothing.
+    pub(super) async fn open_root(&self, config: &Config) -> Result<OpenRoot, KeysError> {
+        let secrets = RootSecrets::load(config)?;
+        let opened = OpenRoot::open(&secrets, self.durable.as_ref()).await;
+        if let Err(KeysError::SecretMissing) = opened {
+            RootSecrets::remove_new_file(config);
+        }
+        opened
     }
 
     /// Adds the hot store, which is Redis if configured. Redis then also stores the event streams.

@@ -89,6 +89,7 @@ mod resource_roots;
 mod restarts;
 mod result_budgets;
 mod revisions;
+mod root_secret;
 mod rpc;
 mod sandbox;
 mod secrets;

@@ -18,8 +18,12 @@ use crate::{
 const WITHIN: Duration = Duration::from_secs(60);
 const CONNECTIONS: &str = "/admin/v1/tenants/default/connections";
 
+async fn connection(broker: &TestBroker) -> Value {
+    broker.admin().get(CONNECTIONS).await.1["connections"][0].clone()
+}
+
 async fn state(broker: &TestBroker) -> Value {
-    broker.admin().get(CONNECTIONS).await.1["connections"][0]["state"].clone()
+    connection(broker).await["state"].clone()
 }
 
 /// Connects an account, and waits until the lists of the backend are known.
@@ -71,7 +75,11 @@ async fn a_process_that_dies_with_a_new_refresh_token_asks_the_user_to_connect_a
         let is_usual = ["result", "backend_unavailable"].contains(&told.kind().as_str());
         assert!(is_usual && begun.elapsed() < WITHIN, "{told:?}");
     }
-    assert_eq!(state(&broker).await, "reconnect");
+    let lost = connection(&broker).await;
+    assert_eq!(
+        (&lost["state"], &lost["last_error"]),
+        (&json!("reconnect"), &json!("invalid_grant"))
+    );
     world.lifetime.store(3600, Ordering::Relaxed);
     assert_eq!(Browser::new(&broker).connect().await, 200);
     eventually("a call", || async {
@@ -79,7 +87,8 @@ async fn a_process_that_dies_with_a_new_refresh_token_asks_the_user_to_connect_a
         if told["isError"] == true { Err(told) } else { Ok(()) }
     })
     .await;
-    assert_eq!(state(&broker).await, "connected");
+    let again = connection(&broker).await;
+    assert_eq!((&again["state"], &again["last_error"]), (&json!("connected"), &Value::Null));
 }
 
 /// A token is used until its end. Then calls fail with a reason that names the server to operators,
@@ -103,7 +112,8 @@ async fn a_server_that_is_away_ends_no_grant() {
         if outcome.kind() == "backend_unavailable" { Ok(()) } else { Err(outcome) }
     })
     .await;
-    assert_eq!(state(&broker).await, "connected");
+    let view = connection(&broker).await;
+    assert_eq!((&view["state"], &view["last_error"]), (&json!("connected"), &json!("unavailable")));
     let labels = [("outcome", "unavailable")];
     assert!(broker.admin().metric("mcp_upstream_refresh_total", &labels).await >= Some(1.0));
     let accepted = world.accepted.clone();
@@ -123,6 +133,7 @@ async fn a_server_that_is_away_ends_no_grant() {
         if told.kind() == "result" { Ok(()) } else { Err(told) }
     })
     .await;
+    assert_eq!(connection(&broker).await["last_error"], Value::Null);
 }
 
 /// One of two replicas lives five minutes in the future. The life of a token is shorter than that,

@@ -1771,6 +1771,11 @@ export interface components {
             state: string;
             /** @description End of the access token, which the broker renews. */
             expires_at?: string | null;
+            /**
+             * @description Why the last renewal of the token failed: `invalid_grant` (the server does not accept the
+             *     refresh token any more), `refused` or `unavailable`. Absent: it did not fail.
+             */
+            last_error?: string | null;
         };
         /** @description A rule, and why it applied or not. */
         ConsideredRule: {

@@ -22,9 +22,12 @@ interface ButtonProps {
 export function Button({ children, icon, kind, run, submit, disabled, label, pressed }: ButtonProps) {
   const [busy, setBusy] = useState(false);
   const press = async () => {
-    setBusy(true);
+    if (busy) return;
     try {
-      await run?.();
+      const running = run?.();
+      if (!(running instanceof Promise)) return;
+      setBusy(true);
+      await running;
     } catch (error) {
       tell(asProblem(error).message, true);
     } finally {
@@ -35,8 +38,9 @@ export function Button({ children, icon, kind, run, submit, disabled, label, pre
     <button
       type={submit ? 'submit' : 'button'}
       class={`button ${kind ?? ''}`}
-      disabled={disabled || busy}
+      disabled={disabled}
       aria-busy={busy}
+      aria-disabled={busy || undefined} // a disabled button would lose the focus
       aria-label={label}
       aria-pressed={pressed}
       title={label}

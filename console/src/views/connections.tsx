@@ -60,6 +60,7 @@ export function Connections() {
             { title: 'Backend', width: '16%', by: row => row.backend, cell: row => row.backend },
             { title: 'Authorization server', wide: true, by: row => row.issuer, cell: row => <Text>{row.issuer}</Text> },
             { title: 'State', width: '130px', by: row => row.state, cell: row => <State>{row.state}</State> },
+            { title: 'Last error', width: '130px', wide: true, by: row => row.last_error ?? '', cell: row => <Text>{row.last_error ?? '–'}</Text> },
             { title: 'Token until', width: '140px', wide: true, cell: row => <Time at={row.expires_at} /> },
             ...(mayEnd ? [{ title: 'Act', width: '75px', end: true, cell: (row: Connection) => <Button kind="quiet" label={`End the connection of ${row.principal}`} run={() => setEnding(row)}>End</Button> }] : []),
           ]}

@@ -48,7 +48,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $given := (index .root.Values.secrets .which).name -}}
 {{- if $given -}}
 {{ $given }}
-{{- else if .root.Values.trial.enabled -}}
+{{- else if and .root.Values.trial.enabled (ne .which "nodePrevious") -}}
 {{ include "mcp-broker.fullname" .root }}-trial
 {{- end -}}
 {{- end -}}
@@ -57,7 +57,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if (index .root.Values.secrets .which).name -}}
 {{ (index .root.Values.secrets .which).key }}
 {{- else -}}
-{{ dict "node" "node-secret" "admin" "admin-token" "scraper" "scraper-token" "database" "database-url" "redis" "redis-url" | dig .which "" }}
+{{ dict "node" "node-secret" "nodePrevious" "node-secret-previous" "admin" "admin-token" "scraper" "scraper-token" "database" "database-url" "redis" "redis-url" | dig .which "" }}
 {{- end -}}
 {{- end -}}
 
@@ -114,6 +114,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $secrets := "/run/secrets/mcp-broker" -}}
 {{- $any := ternary "[::]" "0.0.0.0" .Values.ipv6 -}}
 {{- $storage := dict "url_file" (printf "%s/database-url" $secrets) "migrate_on_start" (not (include "mcp-broker.migratesInJob" .)) -}}
+{{- $node := dict "secret_file" (printf "%s/node-secret" $secrets) -}}
+{{- if .Values.secrets.nodePrevious.name -}}
+{{- $_ := set $node "secret_previous_file" (printf "%s/node-secret-previous" $secrets) -}}
+{{- end -}}
 {{- if include "mcp-broker.hasRedis" . -}}
 {{- $_ := set $storage "redis_url_file" (printf "%s/redis-url" $secrets) -}}
 {{- end -}}
@@ -124,7 +128,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $own := dict
   "listen" (dict "http" (printf "%s:8080" $any) "admin" (printf "%s:9090" $any) "internal" (printf "%s:7400" $any))
-  "node" (dict "secret_file" (printf "%s/node-secret" $secrets))
+  "node" $node
   "storage" $storage
   "auth" $auth
   "shutdown" (dict "grace" (printf "%ds" (int .Values.shutdown.graceSeconds)))
@@ -141,7 +145,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   projected:
     defaultMode: 0440
     sources:
-      {{- range $which, $path := dict "node" "node-secret" "admin" "admin-token" "scraper" "scraper-token" "database" "database-url" "redis" "redis-url" }}
+      {{- range $which, $path := dict "node" "node-secret" "nodePrevious" "node-secret-previous" "admin" "admin-token" "scraper" "scraper-token" "database" "database-url" "redis" "redis-url" }}
       {{- with include "mcp-broker.secretName" (dict "root" $ "which" $which) }}
       - secret:
           name: {{ . }}

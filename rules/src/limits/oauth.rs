@@ -48,6 +48,10 @@ pub const CONNECTION_NOTICE_WAIT: Duration = Duration::from_secs(5);
 pub const CONNECTION_NOTICE_TRIES: u32 = 3;
 /// Body of a form of the connect page.
 pub const CONNECT_FORM_BYTES_MAX: usize = 8 * 1024;
+/// Stored credentials that are read at a time to be sealed again.
+pub const RESEALED_AT_ONCE: u32 = 200;
+/// Pause before stored credentials are sealed again, after the database did not answer.
+pub const RESEAL_RETRY: Duration = Duration::from_secs(10);
 
 const _: () = assert!(OAUTH_REQUEST_MAX.as_millis() < GRANT_LEASE.as_millis()); // a refresh ends within its lease
 const _: () = assert!(GRANT_LEASE.as_millis() < GRANT_WAIT_MAX.as_millis()); // who waits outlives a lease that is left alone

@@ -5,12 +5,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use protocol::ids::PrincipalId;
 use records::{
-    AdminChange, BackendRecord, GrantKey, GrantRecord, GrantState, SecretKey, SecretKind,
-    WeakGrants,
+    AdminChange, BackendRecord, GrantError, GrantKey, GrantRecord, GrantState, SecretKey,
+    SecretKind, WeakGrants,
 };
 
 use super::{LONG, Outcome, backend, config::tenant_record, tenant};
-use crate::DurableStore;
+use crate::{DurableStore, StoreError};
 
 pub async fn a_grant_is_kept_as_given_for_its_principal_only(store: &dyn DurableStore) -> Outcome {
     let (ann, bob) = (record("ann", 1), record("bob", 2));
@@ -45,6 +45,25 @@ pub async fn a_grant_is_written_over_the_expected_version_only(
         None,
         "a removed grant is not made again"
     );
+    Ok(())
+}
+
+pub async fn the_error_of_a_grant_stays_until_its_next_write(store: &dyn DurableStore) -> Outcome {
+    let ann = record("ann", 1);
+    store.put_grant(&ann, None).await?;
+    store.note_grant_error(&ann.key, 2, GrantError::Refused).await?;
+    let noted = async || Ok::<_, StoreError>(store.grant(&ann.key).await?.expect("a grant"));
+    assert_eq!(noted().await?.last_error, None, "of another version");
+    for error in GrantError::ALL {
+        store.note_grant_error(&ann.key, 1, error).await?;
+        let found = noted().await?;
+        assert_eq!((found.last_error, found.version), (Some(error), 1));
+    }
+    store.put_grant(&ann, Some(1)).await?;
+    assert_eq!(noted().await?.last_error, None);
+    store.note_grant_error(&ann.key, 2, GrantError::Unavailable).await?;
+    store.put_grant(&ann, None).await?;
+    assert_eq!(noted().await?.last_error, None);
     Ok(())
 }
 

@@ -104,12 +104,19 @@ macro_rules! durable_conformance {
             grants {
                 a_grant_is_kept_as_given_for_its_principal_only
                 a_grant_is_written_over_the_expected_version_only
+                the_error_of_a_grant_stays_until_its_next_write
                 one_of_many_gets_the_lease_of_a_grant
                 the_first_connected_grant_is_found_and_grants_are_counted
                 weak_grants_are_counted_by_tenant
                 grants_end_with_their_backend_and_their_tenant
                 a_secret_is_taken_once_and_expires
                 the_first_added_secret_stays_until_it_expires
+            }
+            seals {
+                the_first_root_key_of_a_secret_stays
+                root_keys_of_other_secrets_are_removed_for_one_that_has_a_root_key
+                values_of_earlier_keys_are_found_and_sealed_again
+                a_value_that_changed_is_not_sealed_again
             }
             pins {
                 the_first_sighting_of_any_replica_stays

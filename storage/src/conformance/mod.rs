@@ -25,6 +25,7 @@ mod lists;
 pub mod nodes;
 pub mod pins;
 pub mod results;
+pub mod seals;
 pub mod sessions;
 pub mod task_inputs;
 pub mod task_limits;

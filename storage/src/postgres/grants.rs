@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant, WeakGrants};
+use records::{GrantError, GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant, WeakGrants};
 use sqlx::postgres::PgRow;
 
 use super::{
@@ -16,7 +16,7 @@ use crate::{GrantStore, StoreError};
 macro_rules! grants {
     ($rest:literal) => {
         concat!(
-            "SELECT tenant, backend, principal, issuer, sealed, state, expires_at_us, version, lease_until_us - now_us() AS lease_left_us
+            "SELECT tenant, backend, principal, issuer, sealed, state, expires_at_us, version, lease_until_us - now_us() AS lease_left_us, last_error
              FROM upstream_grants ",
             $rest
         )
@@ -49,12 +49,12 @@ impl GrantStore for PostgresStore {
         const UPSERT: &str = "INSERT INTO upstream_grants AS known (tenant, backend, principal, issuer, sealed, state, expires_at_us, version, created_at_us)
              SELECT $1, $2, $3, $4, $5, $6, $7, 1, now_us() WHERE $8::bigint IS NULL
              ON CONFLICT (tenant, backend, principal) DO UPDATE SET issuer = excluded.issuer, sealed = excluded.sealed,
-                 state = excluded.state, expires_at_us = excluded.expires_at_us, version = known.version + 1, lease_until_us = 0
+                 state = excluded.state, expires_at_us = excluded.expires_at_us, version = known.version + 1, lease_until_us = 0, last_error = NULL
              RETURNING version";
         // A repeated call after a lost answer finds its own bytes, which no other write has.
         const UPDATE: &str =
             "UPDATE upstream_grants SET issuer = $4, sealed = $5, state = $6, expires_at_us = $7,
-                 version = $8::bigint + 1, lease_until_us = 0
+                 version = $8::bigint + 1, lease_until_us = 0, last_error = NULL
              WHERE tenant = $1 AND backend = $2 AND principal = $3
                  AND (version = $8::bigint OR (version = $8::bigint + 1 AND sealed = $5))
              RETURNING version";
@@ -92,6 +92,26 @@ impl GrantStore for PostgresStore {
             .bind(micros(lease))
         };
         Ok(!self.rows_of(&self.write_pool, take).await?.is_empty())
+    }
+
+    async fn note_grant_error(
+        &self,
+        key: &GrantKey,
+        version: i64,
+        error: GrantError,
+    ) -> Result<(), StoreError> {
+        let note = |_| {
+            sqlx::query(
+                "UPDATE upstream_grants SET last_error = $1 WHERE tenant = $2 AND backend = $3 AND principal = $4 AND version = $5",
+            )
+            .bind(error.name())
+            .bind(key.tenant.as_str())
+            .bind(key.backend.as_str())
+            .bind(key.principal.as_str())
+            .bind(version)
+        };
+        self.rows_of(&self.write_pool, note).await?;
+        Ok(())
     }
 
     async fn remove_grant(&self, key: &GrantKey) -> Result<bool, StoreError> {
@@ -250,5 +270,6 @@ fn stored(row: &PgRow) -> Result<StoredGrant, StoreError> {
         lease_left: Duration::from_micros(
             u64::try_from(get::<i64>(row, "lease_left_us")?).unwrap_or(0),
         ),
+        last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::of_name),
     })
 }

@@ -19,6 +19,7 @@ mod pool;
 mod results;
 mod rows;
 mod schema;
+mod seals;
 mod sessions;
 mod tasks;
 #[cfg(test)]

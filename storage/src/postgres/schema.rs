@@ -93,6 +93,18 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0013_results.sql"),
         ["migration.13.begun", "migration.13.applied"],
     ),
+    (
+        14,
+        "root keys",
+        include_str!("../../../migrations/postgres/0014_root_keys.sql"),
+        ["migration.14.begun", "migration.14.applied"],
+    ),
+    (
+        15,
+        "grant errors",
+        include_str!("../../../migrations/postgres/0015_grant_errors.sql"),
+        ["migration.15.begun", "migration.15.applied"],
+    ),
 ];
 
 const TABLE: &str = "_sqlx_migrations";

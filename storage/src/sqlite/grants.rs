@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use records::{GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant, WeakGrants};
+use records::{GrantError, GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant, WeakGrants};
 use sqlx::{Row, sqlite::SqliteRow};
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{GrantStore, StoreError, fault_point};
 
-const COLUMNS: &str = "SELECT tenant, backend, principal, issuer, sealed, state, expires_at_us, version, lease_until_us FROM upstream_grants";
+const COLUMNS: &str = "SELECT tenant, backend, principal, issuer, sealed, state, expires_at_us, version, lease_until_us, last_error FROM upstream_grants";
 
 impl SqliteStore {
     async fn grants(
@@ -52,9 +52,9 @@ impl GrantStore for SqliteStore {
         const UPSERT: &str = "INSERT INTO upstream_grants (tenant, backend, principal, issuer, sealed, state, expires_at_us, version, created_at_us)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8)
              ON CONFLICT (tenant, backend, principal) DO UPDATE SET issuer = excluded.issuer, sealed = excluded.sealed,
-                 state = excluded.state, expires_at_us = excluded.expires_at_us, version = version + 1, lease_until_us = 0
+                 state = excluded.state, expires_at_us = excluded.expires_at_us, version = version + 1, lease_until_us = 0, last_error = NULL
              RETURNING version";
-        const UPDATE: &str = "UPDATE upstream_grants SET issuer = ?4, sealed = ?5, state = ?6, expires_at_us = ?7, version = version + 1, lease_until_us = 0
+        const UPDATE: &str = "UPDATE upstream_grants SET issuer = ?4, sealed = ?5, state = ?6, expires_at_us = ?7, version = version + 1, lease_until_us = 0, last_error = NULL
              WHERE tenant = ?1 AND backend = ?2 AND principal = ?3 AND version = ?8 RETURNING version";
         let statement = if expected.is_some() { UPDATE } else { UPSERT };
         with_deadline("writing a grant", async {
@@ -97,6 +97,28 @@ impl GrantStore for SqliteStore {
             let leased = leased.execute(writing.connection()).await.map_err(map_error)?;
             writing.commit().await?;
             Ok(leased.rows_affected() > 0)
+        })
+        .await
+    }
+
+    async fn note_grant_error(
+        &self,
+        key: &GrantKey,
+        version: i64,
+        error: GrantError,
+    ) -> Result<(), StoreError> {
+        with_deadline("noting the error of a grant", async {
+            let mut writing = self.begin().await?;
+            let noted = sqlx::query(
+                "UPDATE upstream_grants SET last_error = ? WHERE tenant = ? AND backend = ? AND principal = ? AND version = ?",
+            )
+            .bind(error.name())
+            .bind(key.tenant.as_str())
+            .bind(key.backend.as_str())
+            .bind(key.principal.as_str())
+            .bind(version);
+            noted.execute(writing.connection()).await.map_err(map_error)?;
+            writing.commit().await
         })
         .await
     }
@@ -274,5 +296,6 @@ fn stored(row: &SqliteRow) -> Result<StoredGrant, UnreadableColumn> {
         },
         version: get(row, "version")?,
         lease_left: Duration::from_micros(u64::try_from(left).unwrap_or(0)),
+        last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::of_name),
     })
 }

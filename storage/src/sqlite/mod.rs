@@ -23,6 +23,7 @@ mod process_lock;
 mod results;
 mod rows;
 mod schema;
+mod seals;
 mod session_writes;
 mod sessions;
 mod task_writes;

@@ -30,6 +30,8 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (11, "toolsets", include_str!("../../../migrations/sqlite/0011_toolsets.sql")),
     (12, "approvals", include_str!("../../../migrations/sqlite/0012_approvals.sql")),
     (13, "results", include_str!("../../../migrations/sqlite/0013_results.sql")),
+    (14, "root keys", include_str!("../../../migrations/sqlite/0014_root_keys.sql")),
+    (15, "grant errors", include_str!("../../../migrations/sqlite/0015_grant_errors.sql")),
 ];
 
 /// Schema versions before and after opening. They are equal if no migration was missing.
