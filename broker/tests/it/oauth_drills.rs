@@ -22,10 +22,6 @@ async fn connection(broker: &TestBroker) -> Value {
     broker.admin().get(CONNECTIONS).await.1["connections"][0].clone()
 }
 
-async fn state(broker: &TestBroker) -> Value {
-    connection(broker).await["state"].clone()
-}
-
 /// Connects an account, and waits until the lists of the backend are known.
 async fn connected(broker: &TestBroker, world: &World) -> TestClient {
     let (status, view) = broker.admin().put_backend("default", "b", &world.spec()).await;
