@@ -10,6 +10,7 @@ mod check_config;
 mod config_files;
 mod config_folder;
 mod demo;
+mod embedded;
 mod error;
 mod exposure;
 mod inherited_sockets;
@@ -30,7 +31,7 @@ use std::{
 use rules::limits::{CLOSE_WAIT, shutdown::HANDSHAKES_END_WITHIN};
 use tokio::{net::TcpListener, time::timeout};
 
-pub use self::{check_config::check_config, error::ServeError};
+pub use self::{check_config::check_config, embedded::EmbeddedBroker, error::ServeError};
 use self::{
     config_files::ConfigFiles,
     exposure::{report_certificates, warn_of_open_listeners},
@@ -50,7 +51,7 @@ use crate::{
     },
     metrics::Metrics,
     persistence::{
-        self,
+        self, Stores,
         node::{LeaseObserver, Node, NodeSettings},
     },
     telemetry::{self, LogFilterHandle},
@@ -113,7 +114,7 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
         let mut signals = Signals::install()
             .map_err(|source| ServeError::System { what: "signal handlers", source })?;
         let mut running = tokio::select! {
-            started = RunningBroker::start(files, config, logging, inherited) => started?,
+            started = RunningBroker::start(files, config, Some(logging), inherited, None) => started?,
             name = signals.stop() => {
                 tracing::info!(signal = name, "stopped before it was ready");
                 return Ok(());
@@ -141,7 +142,8 @@ struct RunningBroker {
     /// Configuration at start. Changed sections of a reload that need a restart are compared with
     /// it.
     config: Arc<Config>,
-    logging: LogFilterHandle,
+    /// `None`: the log is the caller's own affair.
+    logging: Option<LogFilterHandle>,
     broker: Arc<Broker>,
     control: Arc<Control>,
     node: Arc<Node>,
@@ -154,20 +156,22 @@ struct RunningBroker {
 }
 
 impl RunningBroker {
+    /// Starts on these stores, or opens those of the configuration.
     async fn start(
         mut files: ConfigFiles,
         config: Config,
-        logging: LogFilterHandle,
+        logging: Option<LogFilterHandle>,
         mut inherited: InheritedSockets,
+        stores: Option<Stores>,
     ) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
         let doors = tls_acceptor::acceptors(&config)?;
-        // The store locks an SQLite database. Only then may the secret next to it be created.
-        let database = OpenDatabase::open(&config, config.storage.migrate_on_start).await?;
-        let keys = Keys::load(&config)?;
+        let (stores, keys) = match stores {
+            Some(stores) => (stores, Keys::load(&config)?),
+            None => open_stores(&config).await?,
+        };
         let quic_secret = keys.quic;
-        let stores = database.into_stores(&config, &keys).await?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
         let parts = BrokerParts {
@@ -378,6 +382,14 @@ impl RunningBroker {
             + listeners.into_iter().flatten().filter_map(ListenerTask::leave_shared_port).count();
         if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
+}
+
+/// Opens the configured stores. The store locks an SQLite database. Only then may the secret next
+/// to it be created.
+async fn open_stores(config: &Config) -> Result<(Stores, Keys), ServeError> {
+    let database = OpenDatabase::open(config, config.storage.migrate_on_start).await?;
+    let keys = Keys::load(config)?;
+    Ok((database.into_stores(config, &keys).await?, keys))
 }
 
 /// Joins the replicas. This process owns what it commits from now on, as long as it renews its
