@@ -1,6 +1,6 @@
 # The commands of this project. A newcomer needs only `make run` and `make test`; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds test-deploy test-containers chaos soak mutants bench bench-report bench-check field loadtest autobahn check check-advisories check-deploy fuzz dist reproducible
+.PHONY: help run test test-grounds test-deploy test-containers chaos soak simulate mutants bench bench-report bench-check field loadtest autobahn check check-advisories check-deploy fuzz dist reproducible
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -12,6 +12,7 @@ help:
 	@echo "make test-containers  build the image and start docker-compose.yml on a container engine of the distribution, and use it (part of make test; needs root)"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N repeats the choices of a run, WHAT=tasks|points|rolling|expiry|limits selects a part"
 	@echo "make soak   mixed load on two replicas for an hour: every answer right, and memory, descriptors and rows flat; TIME=10m, RATE=operations a second, OUT=folder for soak.svg"
+	@echo "make simulate  run replicas, clients, stores and networks in one process in virtual time, with faults from a seed; SEED=N is the first seed, COUNT=N the number of seeds, LOG=debug prints the broker's log"
 	@echo "make bench  measure what stores, event logs, wires, readers of JSON and idle connections cost, in a release build; takes some minutes (WHAT=persister|events|access|pins|toolsets|wires|envelope|documents|websocket|logs|rates|eras|idle|protection|placement selects one)"
 	@echo "make bench-report  compare the broker with nginx and with a direct connection, and measure idle connections; writes the tables of docs/performance.md"
 	@echo "make bench-check  compare the instructions of decoding, of a call's request and of its answer with the committed figures; fails beyond +5 % (ACCEPT=yes writes new figures)"
@@ -61,6 +62,10 @@ soak:
 	@cargo build --release --locked -p mcp-broker
 	@cargo build --locked -p testkit --bins
 	@"$(CARGO_OUTPUT)/debug/soak" --broker "$(or $(BROKER),$(CARGO_OUTPUT)/release/mcp-broker)" --time $(or $(TIME),1h) $(if $(RATE),--rate $(RATE)) --out $(or $(OUT),"$(CARGO_OUTPUT)/soak")
+
+simulate:
+	@scripts/need-toolchain.sh
+	@scripts/simulate.sh --seed $(or $(SEED),1) --count $(or $(COUNT),1) $(if $(LOG),--log $(LOG))
 
 bench:
 	@scripts/need-toolchain.sh

@@ -10,6 +10,7 @@ mod check_config;
 mod config_files;
 mod config_folder;
 mod demo;
+mod embedded;
 mod error;
 mod exposure;
 mod inherited_sockets;
@@ -31,17 +32,17 @@ use std::{
 use rules::limits::{CLOSE_WAIT, shutdown::HANDSHAKES_END_WITHIN};
 use tokio::{net::TcpListener, time::timeout};
 
-pub use self::{check_config::check_config, error::ServeError};
+pub use self::{check_config::check_config, embedded::EmbeddedBroker, error::ServeError};
 use self::{
     config_files::ConfigFiles,
     exposure::{report_certificates, warn_of_open_listeners},
     inherited_sockets::InheritedSockets,
     listener_task::{BoundSocket, ListenerTask, bind, bind_or_inherit, bind_quic, ended},
     signals::{Signal, Signals},
-    stores::OpenDatabase,
+    stores::{OpenDatabase, open_root},
 };
 use crate::{
-    auth::Keyring,
+    auth::{Keyring, OpenRoot},
     broker::{Broker, BrokerParts},
     config::{self, Config, sandbox::SandboxMode},
     control::{Control, ControlParts},
@@ -51,7 +52,7 @@ use crate::{
     },
     metrics::Metrics,
     persistence::{
-        self,
+        self, Stores,
         node::{LeaseObserver, Node, NodeSettings},
     },
     telemetry::{self, LogFilterHandle},
@@ -114,7 +115,7 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
         let mut signals = Signals::install()
             .map_err(|source| ServeError::System { what: "signal handlers", source })?;
         let mut running = tokio::select! {
-            started = RunningBroker::start(files, config, logging, inherited) => started?,
+            started = RunningBroker::start(files, config, Some(logging), inherited, None) => started?,
             name = signals.stop() => {
                 tracing::info!(signal = name, "stopped before it was ready");
                 return Ok(());
@@ -142,7 +143,8 @@ struct RunningBroker {
     /// Configuration at start. Changed sections of a reload that need a restart are compared with
     /// it.
     config: Arc<Config>,
-    logging: LogFilterHandle,
+    /// `None`: the log is the caller's own affair.
+    logging: Option<LogFilterHandle>,
     broker: Arc<Broker>,
     control: Arc<Control>,
     node: Arc<Node>,
@@ -155,21 +157,26 @@ struct RunningBroker {
 }
 
 impl RunningBroker {
+    /// Starts on these stores, or opens those of the configuration.
     async fn start(
         mut files: ConfigFiles,
         config: Config,
-        logging: LogFilterHandle,
+        logging: Option<LogFilterHandle>,
         mut inherited: InheritedSockets,
+        stores: Option<Stores>,
     ) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
         let doors = tls_acceptor::acceptors(&config)?;
-        // The store locks an SQLite database. Only then may the secret next to it be created.
-        let database = OpenDatabase::open(&config, config.storage.migrate_on_start).await?;
-        let root = database.open_root(&config).await?;
+        let (stores, root) = match stores {
+            Some(stores) => {
+                let root = open_root(&config, stores.durable.as_ref()).await?;
+                (stores, root)
+            }
+            None => open_stores(&config).await?,
+        };
         let keys = root.keys.clone();
         let quic_secret = keys.quic;
-        let stores = database.into_stores(&config, &keys).await?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
         let parts = BrokerParts {
@@ -383,6 +390,14 @@ impl RunningBroker {
             + listeners.into_iter().flatten().filter_map(ListenerTask::leave_shared_port).count();
         if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
+}
+
+/// Opens the configured stores. The store locks an SQLite database. Only then may the secret next
+/// to it be created.
+async fn open_stores(config: &Config) -> Result<(Stores, OpenRoot), ServeError> {
+    let database = OpenDatabase::open(config, config.storage.migrate_on_start).await?;
+    let root = open_root(config, database.durable()).await?;
+    Ok((database.into_stores(config, &root.keys).await?, root))
 }
 
 /// Joins the replicas. This process owns what it commits from now on, as long as it renews its

@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 
 use crate::{
     broker::BrokerBuilder,
-    cluster::Store,
+    client::TestClient,
+    cluster::{Store, TestCluster},
     history::{History, InjectedFault, Report},
     ledger::Ledger,
 };
@@ -141,12 +142,13 @@ pub async fn run(plan: ChaosPlan) -> ChaosVerdict {
     let history = History::default();
     let mut seed = Seed::new(plan.seed);
     let key = cluster.operator().create_key("default").await;
-    let load = Load::open(&cluster, &key, plan.sessions, &history).await;
+    let client = client_of(&cluster, &key);
+    let load = Load::open(&client, plan.sessions, &history).await;
     let work = load.spread(&plan, &mut seed);
     faults::carry_out(&mut cluster, &plan, &mut seed, &history).await;
     load::finish(work, &history).await;
     cluster.ready().await;
-    load::read_all(&cluster, &key, &history, &history.acknowledged()).await;
+    load::read_all(&client, &history, &history.acknowledged()).await;
     load.sessions_live().await;
     let report = history.check(&ledger.effects(), SLACK);
     ChaosVerdict {
@@ -156,6 +158,26 @@ pub async fn run(plan: ChaosPlan) -> ChaosVerdict {
         took: began.elapsed(),
         report,
     }
+}
+
+fn client_of(cluster: &TestCluster, key: &str) -> TestClient {
+    cluster.client("/mcp").bearer(key)
+}
+
+/// Puts the load of the plan on replicas that the caller runs, and reads every task to its end.
+/// `faults` ends when all replicas serve again. `client` has an address and credentials.
+pub async fn put_load(
+    client: &TestClient,
+    plan: &ChaosPlan,
+    history: &History,
+    faults: impl Future<Output = ()>,
+) {
+    let load = Load::open(client, plan.sessions, history).await;
+    let work = load.spread(plan, &mut Seed::new(plan.seed));
+    faults.await;
+    load::finish(work, history).await;
+    load::read_all(client, history, &history.acknowledged()).await;
+    load.sessions_live().await;
 }
 
 fn in_words(plan: &ChaosPlan, history: &History) -> String {

@@ -86,12 +86,14 @@ pub enum InjectedFault {
     PostgresAway,
     RedisAway,
     RedisFlushed,
+    /// A connection of a client, of a backend or between replicas.
+    ConnectionCut,
 }
 
 impl InjectedFault {
     /// Returns whether calls in flight may be lost by it.
     const fn loses_calls(self) -> bool {
-        matches!(self, Self::Kill | Self::Freeze)
+        matches!(self, Self::Kill | Self::Freeze | Self::ConnectionCut)
     }
 }
 

@@ -9,8 +9,8 @@ use std::{
 use crate::graph::Modules;
 
 /// The crates that test and measure the program.
-pub(crate) const TEST_CRATES: [&str; 6] =
-    ["testkit", "loadtest", "benches", "fuzz", "models", "tidy"];
+pub(crate) const TEST_CRATES: [&str; 7] =
+    ["testkit", "loadtest", "benches", "fuzz", "models", "simulation", "tidy"];
 
 /// Returns the crates of the program: every member of the workspace that is not for tests.
 pub(crate) fn crates() -> Vec<String> {

@@ -66,6 +66,9 @@ pub(super) fn check_principal(principal: Option<&str>) -> Result<(), ControlErro
 
 /// Checks that the client certificate for a backend is usable.
 pub(super) async fn client_files(spec: &BackendSpec) -> Result<(), FieldError> {
+    if spec.tls.identity().is_none() {
+        return Ok(());
+    }
     let tls = spec.tls.clone();
     let checked = tokio::task::spawn_blocking(move || TlsConfig::check_files(&tls)).await;
     checked.unwrap_or_else(|error| Err(FieldError::new("tls", error.to_string(), "")))

@@ -111,7 +111,7 @@ impl Confinement {
 
     /// Returns whether children with users of their own may exist. The answer is false before the
     /// first child starts.
-    fn may_have_users(&self) -> bool {
+    pub fn may_have_users(&self) -> bool {
         self.mode != SandboxMode::Off && self.host.get().is_some_and(|host| host.no_users.is_none())
     }
 

@@ -55,7 +55,8 @@ impl RunningBroker {
         self.control.record_reload(reloaded).await;
         report_certificates(&self.doors, &self.control.metrics);
         // The filter was parsed with the file, so it is valid.
-        if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
+        let filter = &next.telemetry.log;
+        if let Some(Err(error)) = self.logging.as_ref().map(|log| log.set_filter(filter)) {
             tracing::error!(%error, "the log's filter stays as it is");
         }
         self.files.accept(source);

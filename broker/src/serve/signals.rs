@@ -14,6 +14,11 @@ pub(super) enum Signal {
 /// Signal handlers. Installed before slow steps, so that a broker that is still starting can be
 /// stopped.
 pub(super) struct Signals {
+    /// `None`: signals are the caller's own affair.
+    sources: Option<SignalSources>,
+}
+
+struct SignalSources {
     terminate: Source,
     interrupt: Source,
     hang_up: Source,
@@ -21,19 +26,26 @@ pub(super) struct Signals {
 
 impl Signals {
     pub(super) fn install() -> io::Result<Self> {
-        Ok(Self {
+        let sources = SignalSources {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
-        })
+        };
+        Ok(Self { sources: Some(sources) })
+    }
+
+    /// Returns no signal ever, and installs no handler.
+    pub(super) const fn ignored() -> Self {
+        Self { sources: None }
     }
 
     /// Returns the next signal. Cancel-safe: a dropped future loses no signal.
     pub(super) async fn next(&mut self) -> Signal {
+        let Some(sources) = &mut self.sources else { return std::future::pending().await };
         tokio::select! { biased;
-            _ = self.terminate.recv() => Signal::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Signal::Stop("SIGINT"),
-            _ = self.hang_up.recv() => Signal::Reload,
+            _ = sources.terminate.recv() => Signal::Stop("SIGTERM"),
+            _ = sources.interrupt.recv() => Signal::Stop("SIGINT"),
+            _ = sources.hang_up.recv() => Signal::Reload,
         }
     }
 

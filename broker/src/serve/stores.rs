@@ -44,15 +44,8 @@ impl OpenDatabase {
         }
     }
 
-    /// Opens the root key of the database with the root secrets. Removes a secret file that was
-    /// created for nothing.
-    pub(super) async fn open_root(&self, config: &Config) -> Result<OpenRoot, KeysError> {
-        let secrets = RootSecrets::load(config)?;
-        let opened = OpenRoot::open(&secrets, self.durable.as_ref()).await;
-        if let Err(KeysError::SecretMissing) = opened {
-            RootSecrets::remove_new_file(config);
-        }
-        opened
+    pub(super) fn durable(&self) -> &dyn DurableStore {
+        self.durable.as_ref()
     }
 
     /// Adds the hot store, which is Redis if configured. Redis then also stores the event streams.
@@ -83,6 +76,20 @@ impl OpenDatabase {
         let events = (config.events.log == EventLogStorage::Store).then_some(events);
         Ok(Stores { durable: self.durable, events, hot })
     }
+}
+
+/// Opens the root key of the database with the root secrets. Removes a secret file that was created
+/// for nothing.
+pub(super) async fn open_root(
+    config: &Config,
+    durable: &dyn DurableStore,
+) -> Result<OpenRoot, KeysError> {
+    let secrets = RootSecrets::load(config)?;
+    let opened = OpenRoot::open(&secrets, durable).await;
+    if let Err(KeysError::SecretMissing) = opened {
+        RootSecrets::remove_new_file(config);
+    }
+    opened
 }
 
 /// Updates the schema. Returns the name of the database for messages.

@@ -16,7 +16,6 @@ pub(super) use self::ending::{finish, read_all};
 use super::{ChaosPlan, seed::Seed, text_of};
 use crate::{
     client::{AttemptOutcome, TestClient},
-    cluster::TestCluster,
     history::{History, Observation, Outcome},
 };
 
@@ -88,23 +87,13 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) async fn open(
-        cluster: &TestCluster,
-        key: &str,
-        sessions: usize,
-        history: &History,
-    ) -> Arc<Self> {
-        Arc::new(Self::opener(cluster, key, sessions, history).open().await)
+    /// Opens sessions with the address and the credentials of `client`.
+    pub(super) async fn open(client: &TestClient, sessions: usize, history: &History) -> Arc<Self> {
+        Arc::new(Self::opener(client, sessions, history).open().await)
     }
 
     /// Returns clients whose sessions are opened later, by a task without access to the cluster.
-    pub(super) fn opener(
-        cluster: &TestCluster,
-        key: &str,
-        sessions: usize,
-        history: &History,
-    ) -> SessionOpener {
-        let client = cluster.client("/mcp").bearer(key);
+    pub(super) fn opener(client: &TestClient, sessions: usize, history: &History) -> SessionOpener {
         SessionOpener {
             clients: (0..sessions).map(|_| client.fresh()).collect(),
             history: history.clone(),

@@ -14,7 +14,8 @@ use std::{
 use serde_json::json;
 
 use super::{
-    ChaosVerdict, LEASE, SLACK, builder, faults::start_again, load, load::Load, seed::Seed,
+    ChaosVerdict, LEASE, SLACK, builder, client_of, faults::start_again, load, load::Load,
+    seed::Seed,
 };
 use crate::{
     cluster::{Store, TestCluster},
@@ -225,8 +226,10 @@ impl KillPointRun {
             }
         }
         let known = self.history.acknowledged().len();
-        let (mut opening, history) =
-            (Load::opener(&self.cluster, &self.key, SESSIONS, &self.history), self.history.clone());
+        let (mut opening, history) = (
+            Load::opener(&client_of(&self.cluster, &self.key), SESSIONS, &self.history),
+            self.history.clone(),
+        );
         let (label, tasks, mut of_load) = (label.to_owned(), self.tasks, seed.clone());
         seed.millis(0..2);
         // The load runs on a task of its own. Killed replicas are restarted meanwhile, or it could
@@ -246,7 +249,8 @@ impl KillPointRun {
             .await
             .expect("the load panics only where its clients do, and those are waited for");
         let acknowledged = self.history.acknowledged();
-        load::read_all(&self.cluster, &self.key, &self.history, &acknowledged[known..]).await;
+        load::read_all(&client_of(&self.cluster, &self.key), &self.history, &acknowledged[known..])
+            .await;
         load.sessions_live().await;
         reached
     }

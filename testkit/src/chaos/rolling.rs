@@ -13,7 +13,8 @@ use std::{
 use tokio::task::JoinSet;
 
 use super::{
-    ChaosVerdict, LEASE, SLACK, builder, faults::start_again, load, load::Load, seed::Seed,
+    ChaosVerdict, LEASE, SLACK, builder, client_of, faults::start_again, load, load::Load,
+    seed::Seed,
 };
 use crate::{
     client::TestClient,
@@ -71,7 +72,7 @@ pub async fn rolling_restart(plan: RollingPlan) -> ChaosVerdict {
         .await;
     let history = History::default();
     let key = cluster.operator().create_key("default").await;
-    let load = Load::open(&cluster, &key, plan.sessions, &history).await;
+    let load = Load::open(&client_of(&cluster, &key), plan.sessions, &history).await;
     let (over, reopened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let readers = read_streams(&load, plan.sessions, &history, &over, &reopened);
     let going_on = Arc::new(AtomicBool::new(true));

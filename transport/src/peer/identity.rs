@@ -55,8 +55,9 @@ impl PeerIdentity {
     /// The secret must have been derived for this purpose alone.
     pub fn from_secret(secret: &[u8; 32]) -> Result<Self, PeerIdentityError> {
         let authority = authority(secret)?;
-        let key = KeyPair::generate().map_err(PeerIdentityError::from)?;
-        let certificate = certificate_params()?
+        // A signature of this algorithm always has the same length, and so has each handshake.
+        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(PeerIdentityError::from)?;
+        let certificate = certificate_params(&key)?
             .signed_by(&key, &authority)
             .map_err(PeerIdentityError::from)?
             .der()
@@ -90,11 +91,15 @@ fn authority(secret: &[u8; 32]) -> Result<CertifiedIssuer<'static, KeyPair>, Pee
     CertifiedIssuer::self_signed(params, key).map_err(PeerIdentityError::from)
 }
 
-fn certificate_params() -> Result<CertificateParams, PeerIdentityError> {
+fn certificate_params(key: &KeyPair) -> Result<CertificateParams, PeerIdentityError> {
     let mut params =
         CertificateParams::new(vec![PEER_NAME.to_owned()]).map_err(PeerIdentityError::from)?;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, PEER_NAME);
+    let serial =
+        key.public_key_raw().iter().take(8).fold(0, |all, byte| (all << 8) | u64::from(*byte));
+    // Positive, and without leading zeros.
+    params.serial_number = Some(SerialNumber::from((serial >> 2) | (1 << 62)));
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];

@@ -46,13 +46,18 @@ pub struct PeerServer {
     tls: TlsAcceptor,
     http: http2::Builder<TokioExecutor>,
     places: Arc<Semaphore>,
-    rejected_connections: Option<ConnectionFilter>,
+    rejected_connections: Option<RejectedConnections>,
     untrusted_peer_hook: Option<UntrustedPeerHook>,
 }
 
-/// Returns true if a connection with this peer and local address must be rejected. May block for a
-/// moment.
-type ConnectionFilter = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
+/// Connections that are rejected before the handshake.
+#[derive(Clone)]
+struct RejectedConnections {
+    /// Returns whether there may be any now.
+    may_exist: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Returns true if a connection with this peer and local address is one. May block for a moment.
+    is_one: Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>,
+}
 
 impl std::fmt::Debug for PeerServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -83,14 +88,18 @@ impl PeerServer {
         }
     }
 
-    /// Rejects connections before the handshake if `rejected_connections` returns true. The broker uses it for
-    /// connections that it knows do not come from a replica.
+    /// Rejects connections before the handshake if `is_one` returns true. Calls it only while
+    /// `may_exist` returns true, on a thread of its own. The broker uses it for connections that it
+    /// knows do not come from a replica.
     #[must_use]
     pub fn reject_connections(
         self,
-        strangers: impl Fn(SocketAddr, SocketAddr) -> bool + Send + Sync + 'static,
+        may_exist: impl Fn() -> bool + Send + Sync + 'static,
+        is_one: impl Fn(SocketAddr, SocketAddr) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self { rejected_connections: Some(Arc::new(strangers)), ..self }
+        let rejected =
+            RejectedConnections { may_exist: Arc::new(may_exist), is_one: Arc::new(is_one) };
+        Self { rejected_connections: Some(rejected), ..self }
     }
 
     /// Sets a function that is called for each peer whose handshake proves that it is not a
@@ -151,11 +160,14 @@ impl PeerServer {
         socket: TcpStream,
     ) -> Option<(TlsStream<TcpStream>, OwnedSemaphorePermit)> {
         let (peer, local) = (socket.peer_addr().ok()?, socket.local_addr().ok()?);
-        let strangers = self.rejected_connections.clone();
-        let is_stranger = move || strangers.is_some_and(|strangers| strangers(peer, local));
-        if tokio::task::spawn_blocking(is_stranger).await.unwrap_or(true) {
-            tracing::warn!(%peer, "a child process was kept from the listener of replicas");
-            return None;
+        if let Some(rejected) = &self.rejected_connections
+            && (rejected.may_exist)()
+        {
+            let is_one = Arc::clone(&rejected.is_one);
+            if tokio::task::spawn_blocking(move || is_one(peer, local)).await.unwrap_or(true) {
+                tracing::warn!(%peer, "a child process was kept from the listener of replicas");
+                return None;
+            }
         }
         let _ = socket.set_nodelay(true);
         let stream = match timeout(HANDSHAKE_TIMEOUT, self.tls.accept(socket)).await {

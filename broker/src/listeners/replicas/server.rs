@@ -35,9 +35,13 @@ use crate::{
 /// Serves until `stop`, then waits for the requests in flight.
 pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: CancellationToken) {
     let confinement = Arc::clone(&broker.shared.confinement);
+    let suspicion = Arc::clone(&confinement);
     let told = Arc::downgrade(&broker);
     let server = PeerServer::new(&broker.placement.identity)
-        .reject_connections(move |peer, local| confinement.is_from_child(peer, local))
+        .reject_connections(
+            move || suspicion.may_have_users(),
+            move |peer, local| confinement.is_from_child(peer, local),
+        )
         .on_untrusted_peer(move |peer| {
             if let Some(broker) = told.upgrade() {
                 broker.sign_in_failed(

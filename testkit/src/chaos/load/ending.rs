@@ -8,7 +8,6 @@ use tokio::task::JoinSet;
 use super::{ANSWER_WITHIN, FINISHED_WITHIN, Load, PAUSE};
 use crate::{
     client::{AttemptOutcome, TestClient},
-    cluster::TestCluster,
     history::{History, Observation},
 };
 
@@ -35,13 +34,8 @@ pub(in crate::chaos) async fn finish(mut work: JoinSet<()>, history: &History) {
 
 /// Reads these tasks to their end, from a session that has not seen them, and the list of all
 /// tasks.
-pub(in crate::chaos) async fn read_all(
-    cluster: &TestCluster,
-    key: &str,
-    history: &History,
-    tasks: &[String],
-) {
-    let load = Load::open(cluster, key, 1, history).await;
+pub(in crate::chaos) async fn read_all(client: &TestClient, history: &History, tasks: &[String]) {
+    let load = Load::open(client, 1, history).await;
     let client = load.session(0);
     let began = Instant::now();
     for task in tasks {
