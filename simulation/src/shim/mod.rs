@@ -39,7 +39,7 @@ thread_local! {
 
 /// Makes this thread the simulated one. All its randomness comes from the seed from now on.
 pub(crate) fn enter(seed: u64) {
-    RANDOM.set(seed ^ 0x5eed_0f_a11);
+    RANDOM.set(seed ^ 0x5_eed0_fa11);
     NOW.set(0);
     SIMULATED.set(true);
 }
