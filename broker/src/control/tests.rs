@@ -9,7 +9,7 @@ use storage::{SqliteOptions, SqliteStore};
 
 use super::*;
 use crate::{
-    auth::{OpenRoot, RootSecrets},
+    auth::{Keys, OpenRoot, RootSecrets},
     broker::BrokerParts,
     config::{self, DatabaseConfig, spec::BackendSpec, validation::parse_backend_spec},
     persistence::Stores,
@@ -23,25 +23,42 @@ pub(crate) struct Rig {
 
 impl Rig {
     async fn try_start(folder: &Path, yaml: &str) -> Result<Self, LoadError> {
-        let store =
-            SqliteStore::open(&SqliteOptions { path: folder.join("broker.db"), migrate: true })
-                .await?;
-        let stores = Stores {
-            durable: Arc::new(store),
-            events: None,
-            hot: Arc::new(storage::hot::MemoryHotStore::new()),
-        };
-        Self::on(stores, folder, yaml).await
+        Self::on(Self::stores(folder).await?, folder, yaml).await
+    }
+
+    /// Starts as an earlier release did, whose root key was the root secret.
+    async fn of_earlier_release(folder: &Path, secret: &[u8]) -> Self {
+        let (stores, config) = (Self::stores(folder).await, Self::config(folder, ""));
+        let stores = stores.expect("the folder is writable");
+        Self::with_keys(stores, config, Keys::from_root(secret)).await.expect("starts")
+    }
+
+    async fn stores(folder: &Path) -> Result<Stores, LoadError> {
+        let options = SqliteOptions { path: folder.join("broker.db"), migrate: true };
+        let durable = Arc::new(SqliteStore::open(&options).await?);
+        let hot = Arc::new(storage::hot::MemoryHotStore::new());
+        Ok(Stores { durable, events: None, hot })
+    }
+
+    fn config(folder: &Path, yaml: &str) -> Arc<Config> {
+        let mut config = config::load_from(yaml, []).expect("the test's configuration is valid");
+        config.storage.database = DatabaseConfig::Sqlite(folder.join("broker.db"));
+        Arc::new(config)
     }
 
     /// Returns one of several controls on the same stores.
     pub(crate) async fn on(stores: Stores, folder: &Path, yaml: &str) -> Result<Self, LoadError> {
-        let mut config = config::load_from(yaml, []).expect("the test's configuration is valid");
-        config.storage.database = DatabaseConfig::Sqlite(folder.join("broker.db"));
-        let config = Arc::new(config);
+        let config = Self::config(folder, yaml);
         let secrets = RootSecrets::load(&config).expect("the folder is writable");
-        let root = OpenRoot::open(&secrets, stores.durable.as_ref()).await;
-        let keys = root.expect("the secret opens the database").keys;
+        let durable = Arc::clone(&stores.durable);
+        let root = OpenRoot::open(&secrets, durable.as_ref()).await;
+        let root = root.expect("the secret opens the database");
+        let rig = Self::with_keys(stores, config, root.keys.clone()).await?;
+        root.record(durable.as_ref()).await?;
+        Ok(rig)
+    }
+
+    async fn with_keys(stores: Stores, config: Arc<Config>, keys: Keys) -> Result<Self, LoadError> {
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(false));
         let broker = Broker::new(BrokerParts {
@@ -546,9 +563,11 @@ async fn the_default_tenant_yields_to_a_declaration_unless_it_was_changed() {
 }
 
 #[tokio::test]
-async fn another_secret_stops_the_start() {
+async fn another_secret_stops_the_start_on_a_database_of_an_earlier_release() {
     let folder = tempfile::tempdir().unwrap();
-    let rig = Rig::start(folder.path(), "").await;
+    let secret = folder.path().join("secret.key");
+    std::fs::write(&secret, [7; 32]).unwrap();
+    let rig = Rig::of_earlier_release(folder.path(), &[7; 32]).await;
     rig.control
         .put_backend(
             tenant("default"),
@@ -561,7 +580,6 @@ async fn another_secret_stops_the_start() {
         .await
         .unwrap();
     rig.stop().await;
-    let secret = folder.path().join("secret.key");
     let kept = std::fs::read(&secret).unwrap();
     std::fs::remove_file(&secret).unwrap();
     for attempt in 1..=2 {
@@ -576,7 +594,10 @@ async fn another_secret_stops_the_start() {
             .await;
     assert!(refusal.contains("default/one"), "{refusal}");
     std::fs::write(&secret, kept).unwrap();
-    Rig::start(folder.path(), "").await;
+    let rig = Rig::start(folder.path(), "").await;
+    assert_eq!(rig.control.store().roots().await.unwrap().len(), 1, "the root key is stored");
+    rig.stop().await;
+    Rig::start(folder.path(), "").await.stop().await;
 }
 
 #[tokio::test]
