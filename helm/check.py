@@ -248,11 +248,14 @@ def check_haproxy(snippet: str, work: Path) -> None:
 def check_config(documents: list[dict], broker: Path, work: Path) -> None:
     text = one(documents, "ConfigMap")["data"]["mcp-broker.yaml"]
     written = {"redis-url": "redis://redis:6379", "database-url": "postgres://u:p@database/broker", "database-ca.crt": "unused"}
-    for path in set(re.findall(r"/run/secrets/\S+?(?=[\"'\s,}]|$)", text)):
-        file = work / path.lstrip("/")
+
+    def written_at(path: re.Match) -> str:
+        file = work / path.group().lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(written.get(file.name, f"0123456789abcdef-{file.name}") + "\n")
-        text = text.replace(path, str(file))
+        return str(file)
+
+    text = re.sub(r"/run/secrets/\S+?(?=[\"'\s,}]|$)", written_at, text)
     mounted = work / "mcp-broker.d"
     mounted.mkdir(exist_ok=True)
     file = work / "mcp-broker.yaml"
