@@ -145,7 +145,7 @@ impl SimulatedReplica {
         self.life.send_replace(Life::Ended(None));
     }
 
-    /// Waits until its life is no longer one of these.
+    /// Waits until it is in another life than these.
     pub(crate) async fn leaves(&self, states: &[Life]) -> Life {
         let mut seen = self.life.subscribe();
         let left = seen.wait_for(|life| !states.contains(life)).await;

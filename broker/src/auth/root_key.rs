@@ -9,8 +9,8 @@
 //! 2. A replica starts with the new secret alone. It removes the rows of other secrets, and seals
 //!    with the newest seal key. What has no end is then sealed again ([`Control::reseal`]).
 //!
-//! A store of one process takes both steps at once. Invariant: a process seals with a key that
-//! every row of the database has.
+//! A store of one process takes both steps at once, unless its database had no root key yet.
+//! Invariant: a process seals with a key that every row of the database has.
 //!
 //! The root key of a new database is random. That of an older database is the root secret with
 //! which it was used, because its API keys and grants depend on it.
