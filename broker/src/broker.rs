@@ -332,8 +332,9 @@ impl Broker {
         }
     }
 
-    /// Authenticates a denied client once more, because its token may have a key that has to be
-    /// fetched first, or an issuer that has to be asked.
+    /// Authenticates a denied client once more. Another replica may have stored its API key a
+    /// moment ago. Its token may have a key that has to be fetched first, or an issuer that has to
+    /// be asked.
     pub async fn retry_authentication(
         &self,
         denied: AuthError,
@@ -343,6 +344,16 @@ impl Broker {
     ) -> Result<AuthenticatedCaller, Refusal> {
         let (mut denied, mut waits) = (denied, SignInWaits::default());
         let shown = bearer.unwrap_or_default();
+        if Keyring::has_form(shown) {
+            // Not only for an unknown id, so that the time of a refusal does not reveal the ids.
+            self.check_address(remote)?;
+            if self.keyring.refresh().wait().await {
+                denied = match self.authenticate_connection(bearer, presented) {
+                    Ok(proven) => return Ok(proven),
+                    Err(denied) => denied,
+                };
+            }
+        }
         while waits.wait_for(&denied, shown, || self.check_address(remote)).await? {
             denied = match self.authenticate_connection(bearer, presented) {
                 Ok(proven) => return Ok(proven),

@@ -357,8 +357,7 @@ pub const HALF_CLOSED_MAX: Duration = Duration::from_secs(10);
 pub const QUIC_REQUEST_STREAMS_MAX: u32 = 100;
 /// QUIC handshakes in progress.
 pub const QUIC_HANDSHAKES_MAX: usize = 1_024;
-/// Bytes of incomplete requests of one QUIC client, or of queued POSTs for one HTTP+SSE stream.
-/// Two messages of the largest size always fit.
+/// Bytes of incomplete requests of one QUIC client, or of queued POSTs of one HTTP+SSE stream.
 pub const UNFINISHED_REQUESTS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Queued POSTs for one HTTP+SSE stream; further ones wait with their request.
 pub const HTTP_SSE_QUEUE_FRAMES: usize = 64;
@@ -387,6 +386,10 @@ pub const SWEEP_EVENTS: u32 = 2_000;
 pub const SWEEP_ROUNDS_MAX: usize = 10;
 /// Shortest interval between two reads of the changes of other replicas.
 pub const CONFIG_READ_INTERVAL_MIN: Duration = Duration::from_millis(200);
+/// Longest wait of a sign-in for a read of keys and tokens that other replicas stored.
+pub const CREDENTIAL_READ_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Sign-ins that wait for such a read at the same time.
+pub const CREDENTIAL_READ_WAITERS_MAX: usize = 256;
 /// Rows that one query reads for a list of the admin API.
 pub const ADMIN_PAGE_ROWS: u32 = 500;
 /// Entries of one list of the admin API.

@@ -20,6 +20,7 @@ use rules::maps::FastMap;
 
 use super::{
     caller::{AuthenticatedCaller, Caller},
+    credential_refresh::CredentialRefresh,
     expiry::CredentialExpiry,
     revocations::Revocations,
     root_secret::KeysError,
@@ -44,6 +45,7 @@ pub struct Keyring {
     hasher: hmac::Key,
     snapshot: ArcSwap<KeyringSnapshot>,
     revocations: Arc<Revocations>,
+    refresh: CredentialRefresh,
     /// Number of changes so far.
     version: AtomicU64,
 }
@@ -66,6 +68,7 @@ impl Keyring {
             hasher,
             snapshot: ArcSwap::default(),
             revocations: Arc::default(),
+            refresh: CredentialRefresh::default(),
             version: AtomicU64::new(0),
         }
     }
@@ -92,6 +95,16 @@ impl Keyring {
             recheck_at: None,
             exchangeable: None,
         })
+    }
+
+    /// Returns whether a bearer has the form of an API key.
+    pub fn has_form(bearer: &str) -> bool {
+        token_id(PREFIX, bearer).is_some()
+    }
+
+    /// Returns the reads of credentials that other replicas stored.
+    pub fn refresh(&self) -> &CredentialRefresh {
+        &self.refresh
     }
 
     /// Returns whether the tenant exists and is enabled. The rule applies to anonymous callers too.

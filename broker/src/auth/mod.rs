@@ -14,6 +14,7 @@ pub mod adapted;
 mod auth_error;
 mod caller;
 mod client_authentication;
+mod credential_refresh;
 mod expiry;
 mod keyring;
 mod keys;
@@ -36,6 +37,7 @@ pub use self::{
         PresentedCertificate, RemotePeer,
     },
     client_authentication::{ClientAuthentication, ClientCredential, form_encoded},
+    credential_refresh::{CredentialRead, CredentialRefresh},
     expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, SealError, SealKey},

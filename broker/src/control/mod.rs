@@ -126,7 +126,7 @@ pub struct Control {
     /// Generation of the configuration in force.
     pub generation: ConfigGeneration,
     /// Tokens of the named operators.
-    pub operators: OperatorTokens,
+    operators: OperatorTokens,
     keyring: Arc<Keyring>,
     keys: Keys,
     /// Tenants and backends in force.

@@ -37,6 +37,9 @@ impl Control {
     /// Follows the changes of other replicas, for the life of the process. Must be called inside
     /// the runtime.
     pub fn start_store_sync(self: &Arc<Self>) {
+        if self.durable().is_shared() {
+            self.keyring.refresh().enable(self.changed.clone());
+        }
         tokio::spawn(listen(Arc::downgrade(self)));
         tokio::spawn(read_changes(Arc::downgrade(self)));
     }
@@ -229,8 +232,10 @@ async fn read_changes(control: Weak<Control>) {
     loop {
         changed.notified().await;
         let Some(control) = control.upgrade() else { return };
-        if control.refresh().await.is_err() {
-            changed.notify_one(); // tried again after the pause
+        let read = control.keyring.refresh().begin();
+        match control.refresh().await {
+            Ok(()) => control.keyring.refresh().end(read),
+            Err(_) => changed.notify_one(), // tried again after the pause
         }
         drop(control);
         sleep(CONFIG_READ_INTERVAL_MIN).await;

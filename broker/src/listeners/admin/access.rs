@@ -135,7 +135,7 @@ impl Access {
                 };
             }
         }
-        self.sign_in(&control.operators, shown)
+        self.sign_in(control, shown).await
     }
 
     /// Refuses requests that a web page of others could have caused, on a loopback listener.
@@ -185,9 +185,9 @@ impl Access {
         )
     }
 
-    fn sign_in(
+    async fn sign_in(
         &self,
-        operators: &OperatorTokens,
+        control: &Control,
         shown: Option<Option<&str>>,
     ) -> Result<Arc<Operator>, AccessDenied> {
         let refused = |detail: &str, failure| {
@@ -200,7 +200,7 @@ impl Access {
         if let Some(Some(shown)) = shown
             && OperatorTokens::has_form(shown)
         {
-            return match operators.verify(shown) {
+            return match control.operator_of_token(shown).await {
                 Some(operator) => Ok(operator),
                 None => refused(NOT_A_TOKEN, Some(SignInFailureReason::AdminToken)),
             };
