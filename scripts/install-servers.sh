@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs the programs that the tests start, from the distribution's packages: PostgreSQL, Redis, faketime (a process with its
-# own clock), h2load (another HTTP/2), openssl, ip, nginx (for comparison, and as a proxy in front), HAProxy (another proxy) and
-# Go (for a server that reads JSON as Go does), glewlwyd (an authorization server) and Chromium without a display. Called by
-# `make test`. Arguments name further commands (valgrind, which counts instructions). Without the right to install, it prints
-# the one command to run and fails.
+# Installs the programs that the tests start, from the distribution's packages: PostgreSQL, PgBouncer, Redis, faketime (a
+# process with its own clock), h2load (another HTTP/2), openssl, ip, nginx (for comparison, and as a proxy in front), HAProxy
+# (another proxy) and Go (for a server that reads JSON as Go does), glewlwyd (an authorization server) and Chromium without a
+# display. Called by `make test`. Arguments name further commands (valgrind, which counts instructions). Without the right to
+# install, it prints the one command to run and fails.
 set -euo pipefail
 
 packages=()
@@ -17,6 +17,7 @@ command -v nginx >/dev/null || packages+=(nginx-light)
 command -v go >/dev/null || packages+=(golang-go)
 command -v glewlwyd >/dev/null || packages+=(glewlwyd)
 command -v chromium-headless-shell >/dev/null || packages+=(chromium-headless-shell)
+command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] || packages+=(pgbouncer)
 command -v haproxy >/dev/null || [[ -x /usr/sbin/haproxy ]] || packages+=(haproxy)
 for named in "$@"; do command -v "$named" >/dev/null || packages+=("$named"); done
 ((${#packages[@]} == 0)) && exit 0

@@ -51,6 +51,13 @@ pub(super) fn may_connect_soon(error: &sqlx::Error) -> bool {
             && retry_action(error) == RetryAction::Reconnect
 }
 
+/// Returns true if a pooler refused the settings of a connection.
+pub(super) fn refuses_settings(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|fault| {
+        fault.code().as_deref() == Some("08P01") && fault.message().contains("startup parameter")
+    })
+}
+
 /// Returns whether the connection may serve the next statement.
 pub(super) fn leaves_connection_usable(error: &sqlx::Error) -> bool {
     match error {

@@ -20,6 +20,7 @@ mod results;
 mod rows;
 mod schema;
 mod seals;
+mod server_path;
 mod sessions;
 mod tasks;
 #[cfg(test)]
@@ -32,7 +33,7 @@ use std::{fmt, str::FromStr, sync::atomic::AtomicU64, time::Duration};
 use parking_lot::Mutex;
 use sqlx::{
     ConnectOptions, Connection,
-    postgres::{PgArguments, PgConnectOptions, PgRow, Postgres},
+    postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow, Postgres},
     query::Query,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -40,6 +41,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use self::{
     error_mapping::{RetryAction, map_error, retry_action},
     pool::Pool,
+    server_path::ServerPath,
 };
 use crate::{MigrationOutcome, StoreError};
 
@@ -59,9 +61,6 @@ const SETTLED_WITHIN: Duration = Duration::from_millis(2_700);
 const TRIES_MAX: u32 = 4;
 /// Longest pause before another attempt, in milliseconds.
 const RETRY_AFTER_MS_MAX: u64 = 40;
-/// Time limit of a start for another replica's migration, and for each statement of its own
-/// migration.
-const MIGRATES_WITHIN: Duration = Duration::from_secs(10 * 60);
 const _: () = assert!(ANSWER_WITHIN.as_millis() < SETTLED_WITHIN.as_millis()); // else a lost commit could never be settled
 
 /// Settings of each connection. The server ends a statement before its caller gives up, or at the
@@ -80,6 +79,11 @@ const SETTINGS: [(&str, &str); 7] = [
 /// For writes the server gives up well before the caller, unless it is committing. The caller then
 /// knows that the write had no effect.
 const WRITE_SETTINGS: [(&str, &str); 2] = [("statement_timeout", "1700"), ("lock_timeout", "1200")];
+
+/// For migrations: a start waits ten minutes for another replica's migration, and as long for each
+/// statement of its own.
+const MIGRATION_SETTINGS: [(&str, &str); 2] =
+    [("statement_timeout", "600000"), ("lock_timeout", "600000")];
 
 /// Address of the database, and the setting for migrations.
 #[derive(Clone)]
@@ -149,12 +153,19 @@ impl PostgresStore {
         let base = PgConnectOptions::from_str(&options.url).map_err(unusable)?;
         let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
         tls_verification::warn_if_unverified(&base);
-        let migrated = Self::apply_migrations(&base, options).await?;
-        let base = base.options(SETTINGS);
+        let (mut connection, path) = Self::connect(&base, options.connect_timeout).await?;
+        if path == ServerPath::TransactionPooler {
+            tracing::info!(
+                "the database is behind a pooler: each statement has its own transaction"
+            );
+        }
+        let migrated = schema::apply_migrations(&mut connection, path, options.migrate).await?;
+        let _gone_either_way = timeout(ANSWER_WITHIN, connection.close()).await;
+        let for_writes = [&SETTINGS[..], &WRITE_SETTINGS].concat();
         Ok(Self {
-            pool: Pool::new(base.clone(), CONNECTIONS_MAX),
-            write_pool: Pool::new(base.clone().options(WRITE_SETTINGS), WRITE_CONNECTIONS),
-            lease_pool: Pool::new(base, LEASE_CONNECTIONS),
+            pool: Pool::new(path, &base, &SETTINGS, CONNECTIONS_MAX),
+            write_pool: Pool::new(path, &base, &for_writes, WRITE_CONNECTIONS),
+            lease_pool: Pool::new(path, &base, &SETTINGS, LEASE_CONNECTIONS),
             migrated,
             unreadable: AtomicU64::new(0),
             unanswered: Mutex::default(),
@@ -162,20 +173,17 @@ impl PostgresStore {
         })
     }
 
-    async fn apply_migrations(
+    /// Returns a connection for migrations, and the way of statements to the server.
+    async fn connect(
         base: &PgConnectOptions,
-        options: &PostgresOptions,
-    ) -> Result<MigrationOutcome, StoreError> {
-        let patient = MIGRATES_WITHIN.as_millis().to_string();
-        let patient =
-            base.clone().options([("statement_timeout", &patient), ("lock_timeout", &patient)]);
-        let give_up_at = Instant::now() + options.connect_timeout;
-        let mut last = StoreError::Unavailable {
-            detail: format!("no answer within {:?}", options.connect_timeout),
-        };
-        let mut connection = loop {
-            match timeout_at(give_up_at, patient.connect()).await {
-                Ok(Ok(connection)) => break connection,
+        connect_timeout: Duration,
+    ) -> Result<(PgConnection, ServerPath), StoreError> {
+        let give_up_at = Instant::now() + connect_timeout;
+        let mut last =
+            StoreError::Unavailable { detail: format!("no answer within {connect_timeout:?}") };
+        loop {
+            match timeout_at(give_up_at, ServerPath::detect(base, &MIGRATION_SETTINGS)).await {
+                Ok(Ok(connected)) => return Ok(connected),
                 Ok(Err(error))
                     if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at =>
                 {
@@ -185,10 +193,7 @@ impl PostgresStore {
                 Err(_) => return Err(last),
             }
             sleep(retry_jitter()).await;
-        };
-        let migrated = schema::apply_migrations(&mut connection, options.migrate).await?;
-        let _gone_either_way = timeout(ANSWER_WITHIN, connection.close()).await;
-        Ok(migrated)
+        }
     }
 
     /// Returns the schema versions before and after opening.
@@ -235,7 +240,11 @@ impl PostgresStore {
         let mut tries = 1;
         loop {
             let mut connection = pool.acquire().await.map_err(StatementError::NotConnected)?;
-            let error = match query(again).fetch_all(&mut *connection).await {
+            let attempt = async {
+                connection.begin().await?;
+                connection.execute(query(again)).await
+            };
+            let error = match attempt.await {
                 Ok(rows) => {
                     connection.release();
                     return Ok(rows);

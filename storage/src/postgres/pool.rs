@@ -1,29 +1,32 @@
 //! Connection pool of the store. Every statement uses it.
 //!
-//! It differs from a general pool in three ways:
+//! It differs from a general pool in four ways:
 //! - Only a caller that knows a connection is idle returns it. A connection that is merely dropped,
 //!   with an answer still due, is closed. So no answer ever reaches the wrong call.
 //! - Returning and taking a connection costs no round trip.
 //! - One lost connection makes all idle connections suspect. After a restart or a failover, calls
 //!   do not have to detect each of them one by one.
+//! - Through a pooler of transactions, a statement is carried out in a transaction that has its
+//!   settings ([`super::server_path`]).
 
 use std::{
-    ops::{Deref, DerefMut},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use sqlx::{
-    ConnectOptions as _, Connection as _,
-    postgres::{PgConnectOptions, PgConnection},
+    AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlSafeStr as _,
+    postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow, Postgres},
+    query::Query,
+    raw_sql,
 };
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::{Instant, sleep, timeout},
 };
 
-use super::error_mapping;
+use super::{error_mapping, server_path::ServerPath};
 
 /// Idle time after which a connection is pinged before its use.
 const TRUSTED_FOR: Duration = Duration::from_secs(2);
@@ -51,6 +54,8 @@ struct Live {
 
 pub(super) struct Pool {
     options: PgConnectOptions,
+    /// Begins the transaction of a statement. `None`: each statement is its own transaction.
+    begin: Option<String>,
     connections_max: u32,
     permits: Semaphore,
     /// The last entry was idle for the shortest time.
@@ -71,15 +76,21 @@ impl std::fmt::Debug for Pool {
 /// A connection in use.
 pub(super) struct PooledConnection<'p> {
     pool: &'p Pool,
-    /// Taken out when the connection is returned.
+    /// Taken out when the connection is returned or lost.
     live: Option<Live>,
     _permit: SemaphorePermit<'p>,
 }
 
 impl Pool {
-    pub(super) fn new(options: PgConnectOptions, connections_max: u32) -> Self {
+    pub(super) fn new(
+        path: ServerPath,
+        base: &PgConnectOptions,
+        settings: &[(&'static str, &str)],
+        connections_max: u32,
+    ) -> Self {
         Self {
-            options,
+            options: path.options(base, settings),
+            begin: path.begin(settings),
             connections_max,
             permits: Semaphore::new(connections_max as usize),
             idle: Mutex::default(),
@@ -193,6 +204,53 @@ impl Pool {
 }
 
 impl PooledConnection<'_> {
+    /// Prepares a statement. A failure has no effect, and [`Self::execute`] then takes the fewest
+    /// round trips.
+    pub(super) async fn prepare(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
+        match &self.pool.begin {
+            None => self.connection().prepare(statement.into_sql_str()).await.map(drop),
+            Some(_) => self.begin().await,
+        }
+    }
+
+    /// Begins the transaction of a statement, if it needs one.
+    pub(super) async fn begin(&mut self) -> Result<(), sqlx::Error> {
+        let pool = self.pool;
+        let Some(begin) = &pool.begin else { return Ok(()) };
+        let begun = self.connection().execute(raw_sql(AssertSqlSafe(begin.as_str()))).await;
+        if begun.is_err() {
+            self.live = None;
+        }
+        begun.map(drop)
+    }
+
+    /// Carries out a statement, after [`Self::begin`] or [`Self::prepare`]. Returns all its rows.
+    /// The statement has then taken effect.
+    pub(super) async fn execute(
+        &mut self,
+        query: Query<'_, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        if self.pool.begin.is_none() {
+            return query.fetch_all(self.connection()).await;
+        }
+        let rows = query.persistent(false).fetch_all(self.connection()).await;
+        let end = if rows.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        match (rows, self.connection().execute(end).await) {
+            (Ok(rows), Ok(_)) => Ok(rows),
+            (Ok(_), Err(error)) => Err(error),
+            (Err(error), ended) => {
+                if ended.is_err() {
+                    self.live = None;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn connection(&mut self) -> &mut PgConnection {
+        &mut self.live.as_mut().expect("a statement follows no failed one").connection
+    }
+
     /// Returns the connection to the pool. No answer may be due on it.
     pub(super) fn release(mut self) {
         if let Some(live) = self.live.take() {
@@ -205,19 +263,5 @@ impl PooledConnection<'_> {
         if error_mapping::leaves_connection_usable(error) {
             self.release();
         }
-    }
-}
-
-impl Deref for PooledConnection<'_> {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        &self.live.as_ref().expect("it is taken out only by who consumes this").connection
-    }
-}
-
-impl DerefMut for PooledConnection<'_> {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.live.as_mut().expect("it is taken out only by who consumes this").connection
     }
 }

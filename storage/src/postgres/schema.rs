@@ -1,15 +1,20 @@
 //! The schema's versions. Migrations are the numbered files of `migrations/postgres`, built into
 //! the binary. Each runs in its own transaction, which also records the migration. Replicas that
 //! start at once take turns with an advisory lock. The server releases the lock when its holder
-//! ends.
+//! ends. Through a pooler all missing migrations run in one transaction, which holds the lock.
 
 use sqlx::{
-    Row, SqlSafeStr,
+    AssertSqlSafe, Connection, Executor, Row, SqlSafeStr,
     migrate::{Migrate, MigrateError, Migration, MigrationType},
     postgres::PgConnection,
+    raw_sql,
 };
 
-use super::error_mapping::map_error;
+use super::{
+    MIGRATION_SETTINGS,
+    error_mapping::map_error,
+    server_path::{ServerPath, set_local},
+};
 use crate::{MigrationOutcome, StoreError, fault_point};
 
 /// Every migration in order, and the places between them at which tests end the process. A released
@@ -114,30 +119,71 @@ pub(super) fn latest_version() -> i64 {
     MIGRATIONS.last().map_or(0, |(version, ..)| *version)
 }
 
+/// Key of the advisory lock that a transaction through a pooler holds.
+const POOLED_LOCK: i64 = 0x6d63_7062_0000_0001;
+/// Other clients of a pooler get this connection to the server later, with the statements that it
+/// prepared under a name.
+const FORGET_STATEMENTS: &str = "DEALLOCATE ALL";
+
 /// Brings the schema up to date. `connection` must allow waits as long as another replica's
 /// migration.
 pub(super) async fn apply_migrations(
     connection: &mut PgConnection,
+    path: ServerPath,
+    migrate: bool,
+) -> Result<MigrationOutcome, StoreError> {
+    match path {
+        ServerPath::Direct => {
+            let known = latest_version();
+            if is_current(connection, migrate).await? {
+                return Ok(MigrationOutcome { from: known, to: known });
+            }
+            connection.lock().await.map_err(refusal)?;
+            let done = apply_missing(connection).await;
+            let unlocked = connection.unlock().await.map_err(refusal);
+            let from = done?;
+            unlocked?;
+            Ok(MigrationOutcome { from, to: known })
+        }
+        ServerPath::TransactionPooler => apply_in_transaction(connection, migrate).await,
+    }
+}
+
+/// Brings the schema up to date in one transaction. All its statements reach the server over the
+/// same connection.
+async fn apply_in_transaction(
+    connection: &mut PgConnection,
     migrate: bool,
 ) -> Result<MigrationOutcome, StoreError> {
     let known = latest_version();
-    let at_first = found(connection).await?;
-    if at_first > known {
-        return Err(StoreError::SchemaNewer { found: at_first, known });
+    let mut transaction = connection.begin().await.map_err(map_error)?;
+    let begin = format!("{FORGET_STATEMENTS}{}", set_local(&MIGRATION_SETTINGS));
+    transaction.execute(raw_sql(AssertSqlSafe(begin))).await.map_err(map_error)?;
+    let mut from = known;
+    if !is_current(&mut transaction, migrate).await? {
+        let lock = sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(POOLED_LOCK);
+        lock.execute(&mut *transaction).await.map_err(map_error)?;
+        from = apply_missing(&mut transaction).await?;
     }
-    if at_first < known && !migrate {
-        return Err(StoreError::SchemaOlder { found: at_first, known });
-    }
-    if at_first == known {
-        check(connection).await?;
-        return Ok(MigrationOutcome { from: known, to: known });
-    }
-    connection.lock().await.map_err(refusal)?;
-    let done = apply_missing(connection).await;
-    let unlocked = connection.unlock().await.map_err(refusal);
-    let from = done?;
-    unlocked?;
+    transaction.execute(raw_sql(FORGET_STATEMENTS)).await.map_err(map_error)?;
+    transaction.commit().await.map_err(map_error)?;
     Ok(MigrationOutcome { from, to: known })
+}
+
+/// Returns whether the schema is that of this build. Fails for a newer one, and for an older one
+/// unless it may be migrated.
+async fn is_current(connection: &mut PgConnection, migrate: bool) -> Result<bool, StoreError> {
+    let (known, found) = (latest_version(), found(connection).await?);
+    if found > known {
+        return Err(StoreError::SchemaNewer { found, known });
+    }
+    if found < known && !migrate {
+        return Err(StoreError::SchemaOlder { found, known });
+    }
+    if found == known {
+        check(connection).await?;
+    }
+    Ok(found == known)
 }
 
 /// Applies missing migrations. The caller holds the lock. Returns the version before, which another

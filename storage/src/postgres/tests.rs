@@ -5,6 +5,7 @@ mod commits;
 mod expiry;
 mod migrations;
 mod outages;
+mod pooler;
 mod rows;
 mod tls;
 

@@ -24,13 +24,14 @@ use std::{
 
 use async_trait::async_trait;
 use records::{TaskLimit, WriteOp, WriteOutcome};
-use sqlx::{Executor as _, SqlSafeStr as _, postgres::PgRow};
+use sqlx::postgres::PgRow;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     ANSWER_WITHIN, PostgresStore, SETTLED_WITHIN, StatementError, TRIES_MAX,
     columns::Columns,
     error_mapping::{RetryAction, retry_action},
+    pool::PooledConnection,
     retry_jitter,
     rows::get,
 };
@@ -147,7 +148,7 @@ impl PostgresStore {
 }
 
 async fn carry_out(
-    connection: &mut sqlx::PgConnection,
+    connection: &mut PooledConnection<'_>,
     columns: &Columns<'_>,
     again: bool,
     is_open: &AtomicBool,
@@ -155,9 +156,9 @@ async fn carry_out(
     fault_point::hit("write.begun");
     // A separate step: the statement itself is then one round trip, and an error before it
     // certainly had no effect.
-    connection.prepare(columns.statement().into_sql_str()).await?;
+    connection.prepare(columns.statement()).await?;
     let was_open = is_open.swap(true, Ordering::AcqRel);
-    let rows = columns.query(again).fetch_all(&mut *connection).await.inspect_err(|error| {
+    let rows = connection.execute(columns.query(again)).await.inspect_err(|error| {
         // The server itself reported that the statement had no effect.
         if retry_action(error) != RetryAction::Reconnect {
             is_open.store(was_open, Ordering::Release);

@@ -2,9 +2,11 @@
 //! ends with its test.
 
 pub mod front_proxy;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod redis;
 
 pub use front_proxy::FrontProxy;
+pub use pgbouncer::PgBouncer;
 pub use postgres::PostgresServer;
 pub use redis::{RedisReply, RedisServer};

@@ -178,6 +178,11 @@ fn kept_folder(place: &Path) -> (PathBuf, Child) {
     (folder, keeper)
 }
 
+/// Returns the user and group of processes that refuse to run as root, if they cannot be ours.
+pub(super) fn runs_as() -> Option<(u32, u32)> {
+    INSTALLATION.runs_as
+}
+
 fn user(name: &str) -> (u32, u32) {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let of_line = |line: &str| {

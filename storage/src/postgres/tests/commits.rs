@@ -72,27 +72,34 @@ fn one_of_each() -> Vec<(WriteOp, WriteOutcome)> {
 
 /// Cuts the connection at many places of the exchange, in each direction. The cuts are close
 /// together at its end, the commit.
-#[tokio::test]
-async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
-    let (server, proxy, store) = behind_proxy().await;
+pub(super) async fn cut_anywhere(
+    server: &PostgresServer,
+    proxy: &FaultProxy,
+    store: &PostgresStore,
+) {
     // This connection bypasses the proxy and stays open. Starting a program for each query would
     // take most of the time.
     let mut witness = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
     for (way, step) in [(Direction::Upstream, 101), (Direction::Downstream, 31)] {
         let mut bytes = 1;
-        while survives_a_cut(&mut witness, &proxy, &store, way, bytes).await {
+        while survives_a_cut(&mut witness, proxy, store, way, bytes).await {
             bytes += step;
         }
         let mut at_the_end = 0;
         for last in (bytes.saturating_sub(step + 15)..bytes).step_by(3) {
-            at_the_end +=
-                usize::from(survives_a_cut(&mut witness, &proxy, &store, way, last).await);
+            at_the_end += usize::from(survives_a_cut(&mut witness, proxy, store, way, last).await);
         }
         assert!(
             bytes > step * 8 && at_the_end > 4,
             "{bytes} bytes, {at_the_end} cuts at the end {way:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
+    let (server, proxy, store) = behind_proxy().await;
+    cut_anywhere(&server, &proxy, &store).await;
 }
 
 /// Returns whether the batch was long enough to be cut.
