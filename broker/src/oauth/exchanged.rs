@@ -25,7 +25,7 @@ use super::{
     discovery::DiscoveredServer,
     fetch::{ConnectReason, OauthError, OauthFetcher},
     known_server::{KnownServer, chosen_scopes},
-    machine::{MachineTokens, TokenHeader},
+    machine::{MachineTokens, RenewedToken, TokenHeader},
     subject_tokens::SubjectTokens,
     token_request::{AccessToken, request_assertion, request_token},
     user_tokens::UserTokens,
@@ -139,7 +139,7 @@ impl ExchangedTokens {
         principal: Option<&PrincipalId>,
         refused: &TokenHeader,
         challenge: Option<Challenge>,
-    ) -> Result<TokenHeader, OauthError> {
+    ) -> Result<RenewedToken, OauthError> {
         if let (None, Some(service)) = (principal, &self.service) {
             return service.renewed(refused, challenge).await;
         }
@@ -147,8 +147,11 @@ impl ExchangedTokens {
         let turn = self.turn(&principal);
         let _turn = turn.lock().await;
         match self.held(&principal).filter(|held| held != refused) {
-            Some(header) => Ok(header),
-            None => self.request(&principal, Some(challenge.unwrap_or_default())).await,
+            Some(header) => Ok(RenewedToken { header, is_new: false }),
+            None => {
+                let requested = self.request(&principal, Some(challenge.unwrap_or_default()));
+                requested.await.map(RenewedToken::issued)
+            }
         }
     }
 

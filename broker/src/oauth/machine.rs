@@ -24,6 +24,21 @@ use crate::{config::spec::BackendSpec, metrics::Metrics};
 /// Value of `Authorization` for a backend.
 pub type TokenHeader = HeaderValue;
 
+/// A token in the place of a refused one.
+#[derive(Debug)]
+pub struct RenewedToken {
+    pub header: TokenHeader,
+    /// Whether the authorization server issued it after the refusal. Otherwise another process or
+    /// request may have got it before.
+    pub is_new: bool,
+}
+
+impl RenewedToken {
+    pub(super) fn issued(header: TokenHeader) -> Self {
+        Self { header, is_new: true }
+    }
+}
+
 /// Source of the tokens of one backend.
 #[derive(Debug)]
 pub struct MachineTokens {
@@ -95,7 +110,8 @@ impl MachineTokens {
             },
             None => {
                 let _turn = self.requesting.lock().await;
-                self.unless_changed(held.as_ref().map(|token| &token.header), None).await
+                let refused = held.as_ref().map(|token| &token.header);
+                self.unless_changed(refused, None).await.map(|current| current.header)
             }
         }
     }
@@ -114,7 +130,7 @@ impl MachineTokens {
         &self,
         refused: &TokenHeader,
         challenge: Option<Challenge>,
-    ) -> Result<TokenHeader, OauthError> {
+    ) -> Result<RenewedToken, OauthError> {
         let _turn = self.requesting.lock().await;
         self.unless_changed(Some(refused), Some(challenge.unwrap_or_default())).await
     }
@@ -123,7 +139,7 @@ impl MachineTokens {
         &self,
         refused: Option<&TokenHeader>,
         challenge: Option<Challenge>,
-    ) -> Result<TokenHeader, OauthError> {
+    ) -> Result<RenewedToken, OauthError> {
         let (current, failed) = {
             let state = self.state.lock();
             let current = state.token.as_ref().map(|token| token.header.clone());
@@ -132,11 +148,11 @@ impl MachineTokens {
         if let Some(current) = current
             && refused != Some(&current)
         {
-            return Ok(current);
+            return Ok(RenewedToken { header: current, is_new: false });
         }
         match failed {
             Some((error, at)) if at.elapsed() < OAUTH_FAILURE_PAUSE => Err(error),
-            _ => self.request(challenge).await,
+            _ => self.request(challenge).await.map(RenewedToken::issued),
         }
     }
 

@@ -44,7 +44,7 @@ pub use self::{
     },
     connections::{ConnectLink, Connections},
     fetch::{ConnectReason, OauthError},
-    machine::{MachineTokens, TokenHeader},
+    machine::{MachineTokens, RenewedToken, TokenHeader},
     operator_logins::{FinishedLogin, IssuerLogin, OperatorLogins},
     public_address::PublicAddress,
     registration::{

@@ -24,7 +24,7 @@ use crate::{
         ActorToken, BackendAuth, BackendAuthKind, BackendSpec, CatalogAuth, IdentityProvider,
     },
     metrics::Metrics,
-    oauth::{TokenHeader, UsableToken},
+    oauth::{RenewedToken, TokenHeader, UsableToken},
     persistence::Persistence,
 };
 
@@ -245,7 +245,7 @@ impl LinkTokens {
         &'t self,
         refused: &'t TokenHeader,
         challenge: Option<Challenge>,
-    ) -> BoxFuture<'t, Result<Option<TokenHeader>, OauthError>> {
+    ) -> BoxFuture<'t, Result<Option<RenewedToken>, OauthError>> {
         let principal = self.principal.as_ref();
         match &self.source {
             TokenSource::Machine(tokens) => tokens.renewed(refused, challenge).map_ok(Some).boxed(),

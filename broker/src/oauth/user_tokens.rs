@@ -30,7 +30,7 @@ use super::{
     discovery::{DiscoveredServer, ProtectedBackend},
     fetch::{ConnectReason, OauthError, OauthFetcher},
     id_token::remaining_life,
-    machine::{MachineTokens, TokenHeader},
+    machine::{MachineTokens, RenewedToken, TokenHeader},
     public_address::PublicAddress,
     registration::{CALLBACK_PATH, ClientSettings},
     token_cache::{TokenCache, UsableToken},
@@ -132,7 +132,7 @@ impl UserTokens {
         let _turn = turn.lock().await;
         match self.cached(&principal) {
             Some(cached) => Ok(cached.header),
-            None => self.current(&principal, None).await,
+            None => self.current(&principal, None).await.map(|current| current.header),
         }
     }
 
@@ -142,7 +142,7 @@ impl UserTokens {
         principal: Option<&PrincipalId>,
         refused: &TokenHeader,
         challenge: Option<Challenge>,
-    ) -> Result<Option<TokenHeader>, OauthError> {
+    ) -> Result<Option<RenewedToken>, OauthError> {
         if let (None, Some(service)) = (principal, &self.service) {
             return service.renewed(refused, challenge).await.map(Some);
         }
@@ -150,7 +150,8 @@ impl UserTokens {
         let turn = self.turn(&principal);
         let _turn = turn.lock().await;
         if let Some(challenge) = challenge.as_ref().filter(|challenge| challenge.wants_scopes()) {
-            return self.step_up(&principal, refused, challenge).await;
+            let header = self.step_up(&principal, refused, challenge).await?;
+            return Ok(header.map(|header| RenewedToken { header, is_new: false }));
         }
         let key = self.key(&principal);
         if let Some(open) = self.vault.grant(&key).await?
@@ -219,8 +220,9 @@ impl UserTokens {
         &self,
         principal: &PrincipalId,
         refused: Option<&TokenHeader>,
-    ) -> Result<TokenHeader, OauthError> {
+    ) -> Result<RenewedToken, OauthError> {
         let key = self.key(principal);
+        let stored = |header| RenewedToken { header, is_new: false };
         let until = Instant::now() + GRANT_WAIT_MAX;
         loop {
             self.forget(principal);
@@ -236,17 +238,19 @@ impl UserTokens {
             let is_due = open.grant.renew_at_us.is_some_and(|at| at <= now_us());
             let is_over = open.stored.record.expires_at_us.is_some_and(|at| at <= now_us());
             if !is_refused && !is_due {
-                return self.remember(principal, &open.grant);
+                return self.remember(principal, &open.grant).map(stored);
             }
             let must_wait = is_refused || is_over;
             if open.grant.refresh_token.is_none() {
                 if must_wait {
                     return Err(self.ended(&key, &open).await);
                 }
-                return self.remember(principal, &open.grant);
+                return self.remember(principal, &open.grant).map(stored);
             }
             match self.refresh(&key, &open).await {
-                Ok(Refresh::Done(grant)) => return self.remember(principal, &grant),
+                Ok(Refresh::Done(grant)) => {
+                    return self.remember(principal, &grant).map(RenewedToken::issued);
+                }
                 Ok(Refresh::Changed) => continue,
                 Ok(Refresh::Leased) => {}
                 Err(OauthError::Unavailable(_) | OauthError::Refused(_)) if !must_wait => {}
@@ -256,7 +260,7 @@ impl UserTokens {
                 let header = self.remember(principal, &open.grant)?;
                 // Looks again before the interval is over, because another process renews it.
                 self.state.cache.put(principal, header.clone(), Some(now_us() + 1_000_000));
-                return Ok(header);
+                return Ok(stored(header));
             }
             if Instant::now() >= until {
                 let text = "another process renews the token and does not finish";

@@ -137,6 +137,29 @@ async fn more_scopes_count_at_every_replica() {
     assert_ne!(told["isError"], true, "{told}");
 }
 
+/// The stored token is newer than that of one replica when the backend refuses all of them. That
+/// replica has its own token refused, then the stored one, and gets a third.
+#[tokio::test]
+async fn a_stored_token_that_is_refused_too_is_renewed() {
+    let world = World::start(3600).await;
+    let cluster = cluster_of(&world, true, "first_user").await;
+    assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);
+    let clients = [
+        cluster.client_of(0, "/mcp/b").connected(json!({})).await,
+        cluster.client_of(1, "/mcp/b").connected(json!({})).await,
+    ];
+    for client in &clients {
+        assert_ne!(call(client, "echo").await["isError"], true);
+    }
+    for _ in 0..5 {
+        for client in &clients {
+            world.accepted.lock().clear();
+            let told = call(client, "echo").await;
+            assert_ne!(told["isError"], true, "{told}");
+        }
+    }
+}
+
 /// Both replicas have the same token when the backend refuses it. One of them uses the refresh token,
 /// and the other one waits for the result.
 #[tokio::test]

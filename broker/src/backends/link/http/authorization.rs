@@ -55,12 +55,13 @@ pub(super) async fn send(
             (header, response)
         }
     };
-    let mut tries = 1;
+    let (mut tries, mut is_new) = (1, false);
     loop {
         let challenge = Challenge::of(response.headers());
         let may_change = match response.status() {
-            // A second token that is refused shows that another one would not help.
-            StatusCode::UNAUTHORIZED => tries == 1,
+            // If the server has issued a token since the first refusal, another one would not help.
+            // Another process may have stored one before the backend refused all of them.
+            StatusCode::UNAUTHORIZED => tries < OAUTH_TRIES_MAX && !is_new,
             StatusCode::FORBIDDEN => {
                 tries < OAUTH_TRIES_MAX && challenge.as_ref().is_some_and(Challenge::wants_scopes)
             }
@@ -71,7 +72,7 @@ pub(super) async fn send(
         }
         let renewed = tokens.renewed(&header, challenge).await;
         match renewed.map_err(|error| no_token(tokens, error))? {
-            Some(other) => header = other,
+            Some(renewed) => (header, is_new) = (renewed.header, renewed.is_new),
             None => return Ok(response),
         }
         response = with(&header).await.map_err(Failure::of_send)?;
