@@ -49,6 +49,17 @@ async fn stdio_02_loud_standard_error_is_no_failure() {
     assert_eq!(broker.admin().backend("default", "s").await["state"], "ready");
 }
 
+/// Waits until the broker has collected the status of each ended child.
+async fn reaped(broker: &TestBroker) {
+    eventually("the ended children to be reaped", || async {
+        match zombies_of(broker.pid()) {
+            0 => Ok(()),
+            left => Err(left),
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn stdio_03_a_stubborn_child_and_its_children_are_gone_after_removal() {
     let marker = marker("stubborn");
@@ -64,7 +75,7 @@ async fn stdio_03_a_stubborn_child_and_its_children_are_gone_after_removal() {
         if left.is_empty() { Ok(()) } else { Err(left) }
     })
     .await;
-    assert_eq!(zombies_of(broker.pid()), 0);
+    reaped(&broker).await;
 }
 
 #[tokio::test]
@@ -111,7 +122,7 @@ async fn stdio_05_a_child_that_dies_fails_its_calls_and_is_started_again() {
     .await;
     assert_eq!(text_of(&answer["result"]), r#"{"again":true}"#);
     assert!(std::fs::read_to_string(&starts).unwrap().lines().count() >= 2);
-    assert_eq!(zombies_of(broker.pid()), 0);
+    reaped(&broker).await;
 }
 
 #[tokio::test]
@@ -242,7 +253,7 @@ async fn stdio_03_two_hundred_sessions_leave_no_process_behind() {
         if now <= at_start { Ok(()) } else { Err(now) }
     })
     .await;
-    assert_eq!(zombies_of(broker.pid()), 0);
+    reaped(&broker).await;
     let tools = broker.connected(json!({})).await.tool_names().await;
     assert!(tools.iter().any(|name| name == "s__echo"), "it still serves: {tools:?}");
     assert!(broker.terminate().await.success());
