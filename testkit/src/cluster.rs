@@ -19,7 +19,7 @@ use crate::{
     judge::{Judge, JudgeGuard},
     proxy::{Direction, FaultProxy},
     replica::Replica,
-    servers::{PostgresServer, RedisServer},
+    servers::{PgBouncer, PostgresServer, RedisServer},
 };
 
 /// Secret of every replica, so that they trust each other.
@@ -37,6 +37,8 @@ pub enum Store {
     /// does not.
     Postgres,
     DurablePostgres,
+    /// [`Store::Postgres`] behind a PgBouncer, which pools transactions.
+    PooledPostgres,
     /// An embedded database next to the only replica.
     Sqlite,
 }
@@ -99,7 +101,7 @@ impl ClusterBuilder {
     /// Starts everything and registers what the builder names; panics if anything fails.
     pub async fn start(self) -> TestCluster {
         let postgres = match self.store {
-            Store::Postgres => Some(PostgresServer::fast().await),
+            Store::Postgres | Store::PooledPostgres => Some(PostgresServer::fast().await),
             Store::DurablePostgres => Some(PostgresServer::start().await),
             Store::Sqlite => None,
         };
@@ -109,11 +111,20 @@ impl ClusterBuilder {
             Some(postgres) => postgres.database().await,
             None => String::new(),
         };
+        let pooler = match &postgres {
+            Some(server) if self.store == Store::PooledPostgres => {
+                Some(PgBouncer::start(server, "").await)
+            }
+            _ => None,
+        };
         let (mut replicas, mut proxies) = (Vec::new(), Vec::new());
         for number in 0..self.replicas {
             let mut config = json!({});
             if let Some(postgres) = &postgres {
-                let mut url = database.clone();
+                let mut url = match &pooler {
+                    Some(pooler) => pooler.url(&database),
+                    None => database.clone(),
+                };
                 if self.proxies {
                     let proxy =
                         FaultProxy::start(SocketAddr::from(([127, 0, 0, 1], postgres.port())))
@@ -150,6 +161,7 @@ impl ClusterBuilder {
             balancer,
             proxies,
             postgres,
+            _pooler: pooler,
             redis,
             database,
             verdict: JudgeGuard(Judge::default()),
@@ -167,6 +179,7 @@ pub struct TestCluster {
     balancer: Balancer,
     proxies: Vec<FaultProxy>,
     postgres: Option<PostgresServer>,
+    _pooler: Option<PgBouncer>,
     redis: Option<RedisServer>,
     database: String,
     verdict: JudgeGuard,

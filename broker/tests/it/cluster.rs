@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::{
-    AttemptOutcome, BrokerBuilder, Call, Ledger, TestClient, TestCluster, eventually,
+    AttemptOutcome, BrokerBuilder, Call, Ledger, Store, TestClient, TestCluster, eventually,
     history::OUTCOME_UNKNOWN,
 };
 
@@ -21,8 +21,12 @@ pub(crate) fn on(ledger: &Ledger) -> BrokerBuilder {
 
 /// Starts two replicas in front of a ledger; returns them with a key for their clients.
 pub(crate) async fn two() -> (TestCluster, Ledger, String) {
+    two_on(Store::Postgres).await
+}
+
+async fn two_on(store: Store) -> (TestCluster, Ledger, String) {
     let ledger = Ledger::start().await;
-    let cluster = on(&ledger).cluster(2).start().await;
+    let cluster = on(&ledger).cluster(2).store(store).start().await;
     let key = cluster.operator().create_key("default").await;
     (cluster, ledger, key)
 }
@@ -179,7 +183,16 @@ async fn a_task_is_read_answered_and_cancelled_at_a_replica_that_does_not_run_it
 
 #[tokio::test]
 async fn r1_a_result_is_collected_at_another_replica_after_a_crash() {
-    let (mut cluster, ledger, key) = two().await;
+    collected_after_a_crash(Store::Postgres).await;
+}
+
+#[tokio::test]
+async fn r1_a_result_is_collected_after_a_crash_through_a_pooler() {
+    collected_after_a_crash(Store::PooledPostgres).await;
+}
+
+async fn collected_after_a_crash(store: Store) {
+    let (mut cluster, ledger, key) = two_on(store).await;
     let client = opened_at(&cluster, 0, &key).await;
     let done = task(&client, "write", json!({"key": "done"})).await;
     assert_eq!(over(&client, &done).await, "completed");
