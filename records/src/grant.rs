@@ -73,6 +73,8 @@ pub struct GrantRecord {
     pub state: GrantState,
     /// End of the access token, if it is known.
     pub expires_at_us: Option<i64>,
+    /// Reason why the last renewal failed. `None`: it did not fail since the last write.
+    pub last_error: Option<GrantError>,
 }
 
 /// A grant as it is stored.
@@ -83,8 +85,6 @@ pub struct StoredGrant {
     pub version: i64,
     /// Time that another process may still use the refresh token. Zero without a lease.
     pub lease_left: Duration,
-    /// Reason why the last renewal failed. `None`: it did not fail since the last write.
-    pub last_error: Option<GrantError>,
 }
 
 /// Numbers of grants that cannot be used as they are.

@@ -66,7 +66,7 @@ impl Control {
                 issuer: stored.record.issuer,
                 state: stored.record.state.name().to_owned(),
                 expires_at: stored.record.expires_at_us.map(moment),
-                last_error: stored.last_error.map(|error| error.name().to_owned()),
+                last_error: stored.record.last_error.map(|error| error.name().to_owned()),
             })
             .collect())
     }

@@ -23,7 +23,7 @@ use super::{
     machine::TokenHeader,
     token_request::{error_code, request_token},
     user_tokens::{UserTokens, end_of, for_resource, with_token},
-    vault::Grant,
+    vault::{Grant, GrantStatus},
 };
 use crate::auth::form_encoded;
 
@@ -179,8 +179,8 @@ impl UserTokens {
             url: self.place.url().to_owned(),
             revocation_endpoint: server.text("revocation_endpoint").map(str::to_owned),
         };
-        let ends = (GrantState::Connected, end_of(&token));
-        self.vault.put(&key, &login.issuer, &with_token(grant, &token), ends, None).await?;
+        let status = GrantStatus::connected(end_of(&token));
+        self.vault.put(&key, &login.issuer, &with_token(grant, &token), status, None).await?;
         self.forget(&principal);
         Ok(())
     }
@@ -285,9 +285,9 @@ impl UserTokens {
         wanted.extend(challenge.scopes.iter().filter(|scope| !held.contains(scope)).cloned());
         let record = &open.stored.record;
         let grant = Grant { wanted, ..open.grant.clone() };
-        let ends = (record.state, record.expires_at_us);
+        let status = GrantStatus::of(record);
         // A lost race only loses the note: the next refusal makes it again.
-        self.vault.put(&key, &record.issuer, &grant, ends, Some(open.stored.version)).await?;
+        self.vault.put(&key, &record.issuer, &grant, status, Some(open.stored.version)).await?;
         Err(OauthError::Unconnected(ConnectReason::Scopes))
     }
 

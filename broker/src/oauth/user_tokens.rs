@@ -35,7 +35,7 @@ use super::{
     registration::{CALLBACK_PATH, ClientSettings},
     token_cache::{TokenCache, UsableToken},
     token_request::{AccessToken, request_token},
-    vault::{Grant, OpenGrant, Vault, now_us},
+    vault::{Grant, GrantStatus, OpenGrant, Vault, now_us},
 };
 use crate::{
     auth::ClientAuthentication,
@@ -289,9 +289,9 @@ impl UserTokens {
                 fault_point::hit("grant.refreshed");
                 self.metrics.oauth.requested("granted");
                 let grant = with_token(open.grant.clone(), &token);
-                let ends = (GrantState::Connected, end_of(&token));
+                let status = GrantStatus::connected(end_of(&token));
                 let version =
-                    self.saved(key, &record.issuer, &grant, ends, open.stored.version).await?;
+                    self.saved(key, &record.issuer, &grant, status, open.stored.version).await?;
                 Ok(version.map_or(Refresh::Changed, |_| Refresh::Done(Box::new(grant))))
             }
             Err(OauthError::InvalidGrant(_)) => {
@@ -311,7 +311,7 @@ impl UserTokens {
             OauthError::Refused(_) => GrantError::Refused,
             _ => GrantError::Unavailable,
         };
-        if open.stored.last_error != Some(kind) {
+        if open.stored.record.last_error != Some(kind) {
             self.vault.note_error(key, open.stored.version, kind).await;
         }
         error
@@ -323,12 +323,12 @@ impl UserTokens {
         key: &GrantKey,
         issuer: &str,
         grant: &Grant,
-        ends: (GrantState, Option<i64>),
+        status: GrantStatus,
         version: i64,
     ) -> Result<Option<i64>, OauthError> {
         let until = Instant::now() + GRANT_WAIT_MAX;
         loop {
-            match self.vault.put(key, issuer, grant, ends, Some(version)).await {
+            match self.vault.put(key, issuer, grant, status, Some(version)).await {
                 Err(_) if Instant::now() < until => tokio::time::sleep(GRANT_POLL_INTERVAL).await,
                 written => return written,
             }
@@ -427,15 +427,10 @@ impl UserTokens {
             id_token: None,
             ..open.grant.clone()
         };
-        let ends = (GrantState::Reconnect, None);
-        let put = self.vault.put(key, &record.issuer, &lost, ends, Some(open.stored.version));
+        let status = GrantStatus::lost(GrantError::InvalidGrant);
+        let put = self.vault.put(key, &record.issuer, &lost, status, Some(open.stored.version));
         match put.await {
-            Ok(written) => {
-                if let Some(version) = written {
-                    self.vault.note_error(key, version, GrantError::InvalidGrant).await;
-                }
-                OauthError::Unconnected(ConnectReason::Ended)
-            }
+            Ok(_) => OauthError::Unconnected(ConnectReason::Ended),
             Err(error) => error,
         }
     }

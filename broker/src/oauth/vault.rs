@@ -50,6 +50,32 @@ impl std::fmt::Debug for Grant {
     }
 }
 
+/// What a row tells of its grant without being opened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GrantStatus {
+    state: GrantState,
+    expires_at_us: Option<i64>,
+    last_error: Option<GrantError>,
+}
+
+impl GrantStatus {
+    /// Returns the status of a grant with a new token.
+    pub(super) fn connected(expires_at_us: Option<i64>) -> Self {
+        Self { state: GrantState::Connected, expires_at_us, last_error: None }
+    }
+
+    /// Returns the status of a grant that its principal must connect again.
+    pub(super) fn lost(reason: GrantError) -> Self {
+        Self { state: GrantState::Reconnect, expires_at_us: None, last_error: Some(reason) }
+    }
+
+    /// Returns the status of a stored grant.
+    pub(super) fn of(record: &GrantRecord) -> Self {
+        let GrantRecord { state, expires_at_us, last_error, .. } = *record;
+        Self { state, expires_at_us, last_error }
+    }
+}
+
 /// A grant with its row.
 #[derive(Debug, Clone)]
 pub(super) struct OpenGrant {
@@ -105,7 +131,7 @@ impl Vault {
         key: &GrantKey,
         issuer: &str,
         grant: &Grant,
-        (state, expires_at_us): (GrantState, Option<i64>),
+        GrantStatus { state, expires_at_us, last_error }: GrantStatus,
         expected: Option<i64>,
     ) -> Result<Option<i64>, OauthError> {
         let text = serde_json::to_vec(grant).unwrap_or_default();
@@ -116,6 +142,7 @@ impl Vault {
             sealed: self.0.seal.seal(&grant_place(key, issuer), &text).map_err(unsealed)?,
             state,
             expires_at_us,
+            last_error,
         };
         let put = self.0.store.put_grant(&record, expected);
         self.0.ask("put_grant", put).await.map_err(away)

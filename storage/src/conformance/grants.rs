@@ -52,18 +52,25 @@ pub async fn the_error_of_a_grant_stays_until_its_next_write(store: &dyn Durable
     let ann = record("ann", 1);
     store.put_grant(&ann, None).await?;
     store.note_grant_error(&ann.key, 2, GrantError::Refused).await?;
-    let noted = async || Ok::<_, StoreError>(store.grant(&ann.key).await?.expect("a grant"));
-    assert_eq!(noted().await?.last_error, None, "of another version");
+    let key = ann.key.clone();
+    let noted = async || Ok::<_, StoreError>(store.grant(&key).await?.expect("a grant"));
+    assert_eq!(noted().await?.record.last_error, None, "of another version");
     for error in GrantError::ALL {
         store.note_grant_error(&ann.key, 1, error).await?;
         let found = noted().await?;
-        assert_eq!((found.last_error, found.version), (Some(error), 1));
+        assert_eq!((found.record.last_error, found.version), (Some(error), 1));
     }
     store.put_grant(&ann, Some(1)).await?;
-    assert_eq!(noted().await?.last_error, None);
+    assert_eq!(noted().await?.record.last_error, None);
     store.note_grant_error(&ann.key, 2, GrantError::Unavailable).await?;
     store.put_grant(&ann, None).await?;
-    assert_eq!(noted().await?.last_error, None);
+    assert_eq!(noted().await?.record.last_error, None);
+    let error = Some(GrantError::InvalidGrant);
+    let lost = GrantRecord { state: GrantState::Reconnect, last_error: error, ..ann };
+    for expected in [Some(3), None] {
+        store.put_grant(&lost, expected).await?;
+        assert_eq!(noted().await?.record, lost, "the state and its reason are one write");
+    }
     Ok(())
 }
 
@@ -196,5 +203,6 @@ fn record(principal: &str, number: u8) -> GrantRecord {
         sealed: vec![number, 0, 255],
         state: GrantState::Connected,
         expires_at_us: Some(1_000),
+        last_error: None,
     }
 }

@@ -101,7 +101,14 @@ async fn put(store: &dyn DurableStore, value: &SealedValue) -> Outcome {
         SealedPlace::Grant { key, issuer } => {
             let (key, issuer) = (key.clone(), issuer.clone());
             let state = GrantState::Connected;
-            let record = GrantRecord { key, issuer, sealed: settings, state, expires_at_us: None };
+            let record = GrantRecord {
+                key,
+                issuer,
+                sealed: settings,
+                state,
+                expires_at_us: None,
+                last_error: None,
+            };
             store.put_grant(&record, None).await?;
         }
         SealedPlace::Secret(key) => store.put_secret(key, &settings, LONG).await?,

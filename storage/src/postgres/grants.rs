@@ -46,15 +46,15 @@ impl GrantStore for PostgresStore {
         record: &GrantRecord,
         expected: Option<i64>,
     ) -> Result<Option<i64>, StoreError> {
-        const UPSERT: &str = "INSERT INTO upstream_grants AS known (tenant, backend, principal, issuer, sealed, state, expires_at_us, version, created_at_us)
-             SELECT $1, $2, $3, $4, $5, $6, $7, 1, now_us() WHERE $8::bigint IS NULL
+        const UPSERT: &str = "INSERT INTO upstream_grants AS known (tenant, backend, principal, issuer, sealed, state, expires_at_us, version, created_at_us, last_error)
+             SELECT $1, $2, $3, $4, $5, $6, $7, 1, now_us(), $9 WHERE $8::bigint IS NULL
              ON CONFLICT (tenant, backend, principal) DO UPDATE SET issuer = excluded.issuer, sealed = excluded.sealed,
-                 state = excluded.state, expires_at_us = excluded.expires_at_us, version = known.version + 1, lease_until_us = 0, last_error = NULL
+                 state = excluded.state, expires_at_us = excluded.expires_at_us, version = known.version + 1, lease_until_us = 0, last_error = excluded.last_error
              RETURNING version";
         // A repeated call after a lost answer finds its own bytes, which no other write has.
         const UPDATE: &str =
             "UPDATE upstream_grants SET issuer = $4, sealed = $5, state = $6, expires_at_us = $7,
-                 version = $8::bigint + 1, lease_until_us = 0, last_error = NULL
+                 version = $8::bigint + 1, lease_until_us = 0, last_error = $9
              WHERE tenant = $1 AND backend = $2 AND principal = $3
                  AND (version = $8::bigint OR (version = $8::bigint + 1 AND sealed = $5))
              RETURNING version";
@@ -68,6 +68,7 @@ impl GrantStore for PostgresStore {
                 .bind(record.state.name())
                 .bind(record.expires_at_us)
                 .bind(expected)
+                .bind(record.last_error.map(GrantError::name))
         };
         let written = self.rows_of(&self.write_pool, put).await?;
         written.first().map(|row| get(row, "version")).transpose()
@@ -265,11 +266,11 @@ fn stored(row: &PgRow) -> Result<StoredGrant, StoreError> {
                 detail: format!("a grant is in the state {state:?}"),
             })?,
             expires_at_us: get(row, "expires_at_us")?,
+            last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::of_name),
         },
         version: get(row, "version")?,
         lease_left: Duration::from_micros(
             u64::try_from(get::<i64>(row, "lease_left_us")?).unwrap_or(0),
         ),
-        last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::of_name),
     })
 }

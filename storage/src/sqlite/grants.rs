@@ -49,12 +49,12 @@ impl GrantStore for SqliteStore {
         record: &GrantRecord,
         expected: Option<i64>,
     ) -> Result<Option<i64>, StoreError> {
-        const UPSERT: &str = "INSERT INTO upstream_grants (tenant, backend, principal, issuer, sealed, state, expires_at_us, version, created_at_us)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8)
+        const UPSERT: &str = "INSERT INTO upstream_grants (tenant, backend, principal, issuer, sealed, state, expires_at_us, version, created_at_us, last_error)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9)
              ON CONFLICT (tenant, backend, principal) DO UPDATE SET issuer = excluded.issuer, sealed = excluded.sealed,
-                 state = excluded.state, expires_at_us = excluded.expires_at_us, version = version + 1, lease_until_us = 0, last_error = NULL
+                 state = excluded.state, expires_at_us = excluded.expires_at_us, version = version + 1, lease_until_us = 0, last_error = excluded.last_error
              RETURNING version";
-        const UPDATE: &str = "UPDATE upstream_grants SET issuer = ?4, sealed = ?5, state = ?6, expires_at_us = ?7, version = version + 1, lease_until_us = 0, last_error = NULL
+        const UPDATE: &str = "UPDATE upstream_grants SET issuer = ?4, sealed = ?5, state = ?6, expires_at_us = ?7, version = version + 1, lease_until_us = 0, last_error = ?9
              WHERE tenant = ?1 AND backend = ?2 AND principal = ?3 AND version = ?8 RETURNING version";
         let statement = if expected.is_some() { UPDATE } else { UPSERT };
         with_deadline("writing a grant", async {
@@ -68,7 +68,8 @@ impl GrantStore for SqliteStore {
                 .bind(record.sealed.as_slice())
                 .bind(record.state.name())
                 .bind(record.expires_at_us)
-                .bind(expected.unwrap_or_else(now_us));
+                .bind(expected.unwrap_or_else(now_us))
+                .bind(record.last_error.map(GrantError::name));
             let version = written.fetch_optional(writing.connection()).await.map_err(map_error)?;
             writing.commit().await?;
             Ok(version)
@@ -293,9 +294,9 @@ fn stored(row: &SqliteRow) -> Result<StoredGrant, UnreadableColumn> {
             sealed: get(row, "sealed")?,
             state: GrantState::of_name(get(row, "state")?).ok_or(UnreadableColumn("state"))?,
             expires_at_us: get(row, "expires_at_us")?,
+            last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::of_name),
         },
         version: get(row, "version")?,
         lease_left: Duration::from_micros(u64::try_from(left).unwrap_or(0)),
-        last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::of_name),
     })
 }
