@@ -1,7 +1,9 @@
 //! Sweeper of the stores: removes expired rows, except those of the audit log, and counts the
 //! remaining tasks.
 //!
-//! Every replica sweeps at its own moments. The first one that finds a row removes it.
+//! Every replica sweeps at its own moments. The first one that finds a row removes it. Every replica
+//! counts, which may read all rows of a kind. A replica repeats a slow count less often, so that
+//! counts cost the store little however many rows and replicas there are.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,15 +11,17 @@ use records::{ApprovalState, GrantState, TaskStatus};
 use rules::limits::{
     SWEEP_EVENTS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX, SWEEP_ROWS,
     approvals::{APPROVAL_EXPIRED_KEPT, APPROVAL_KEPT},
+    replicas::COUNT_PAUSE_TIMES,
 };
 use storage::StoreError;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::Persistence;
 use crate::{config::Config, metrics::Metrics};
 
 /// Sweeps until the future is dropped.
 pub async fn sweep(durable: Arc<Persistence>, config: Arc<Config>, metrics: Arc<Metrics>) {
+    let mut paces = CountPaces::default();
     loop {
         // The interval is random, so that replicas that started together spread.
         sleep(SWEEP_INTERVAL.mul_f64(rand::random_range(0.5..1.5))).await;
@@ -25,12 +29,45 @@ pub async fn sweep(durable: Arc<Persistence>, config: Arc<Config>, metrics: Arc<
         metrics.hot_store(durable.hot.engine(), durable.hot.is_connected());
         let sweep = Sweep { durable: &durable, metrics: &metrics };
         // An error is in the log and counted already. The next round does the rest.
-        let _later = sweep.count_grants().await;
-        let _later = sweep.approvals().await;
+        let _later = sweep.count_grants(&mut paces.grants).await;
+        let _later = sweep.approvals(&mut paces.approvals).await;
         let _later = sweep.sessions(config.session.idle).await;
-        let _later = sweep.tasks().await;
+        let _later = sweep.tasks(&mut paces.tasks).await;
         let _later = sweep.results().await;
         let _later = sweep.events(config.events.retain).await;
+    }
+}
+
+#[derive(Debug, Default)]
+struct CountPaces {
+    grants: CountPace,
+    approvals: CountPace,
+    tasks: CountPace,
+}
+
+/// How often the rows of one kind are counted.
+#[derive(Debug, Default)]
+struct CountPace {
+    /// Time of the next count. `None`: none was made so far.
+    due: Option<Instant>,
+}
+
+impl CountPace {
+    /// Counts if that is due. Returns `None` otherwise.
+    async fn count<T>(
+        &mut self,
+        counting: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<Option<T>, StoreError> {
+        let begun = Instant::now();
+        if self.due.is_some_and(|due| begun < due) {
+            return Ok(None);
+        }
+        let counted = counting.await;
+        // A store that is away says nothing about the number of rows.
+        if !matches!(counted, Err(StoreError::Unavailable { .. })) {
+            self.due = Some(Instant::now() + begun.elapsed() * COUNT_PAUSE_TIMES);
+        }
+        counted.map(Some)
     }
 }
 
@@ -40,8 +77,9 @@ struct Sweep<'s> {
 }
 
 impl Sweep<'_> {
-    async fn count_grants(&self) -> Result<(), StoreError> {
-        let counts = self.durable.ask("grant_counts", self.durable.store.grant_counts()).await?;
+    async fn count_grants(&self, pace: &mut CountPace) -> Result<(), StoreError> {
+        let counting = self.durable.ask("grant_counts", self.durable.store.grant_counts());
+        let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for state in GrantState::ALL {
             let count = counts.iter().find(|(counted, _)| *counted == state);
             self.metrics.oauth.grants(state.name(), count.map_or(0, |(_, count)| *count));
@@ -49,7 +87,7 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    async fn approvals(&self) -> Result<(), StoreError> {
+    async fn approvals(&self, pace: &mut CountPace) -> Result<(), StoreError> {
         let store = &self.durable.store;
         for _ in 0..SWEEP_ROUNDS_MAX {
             let expired =
@@ -62,7 +100,8 @@ impl Sweep<'_> {
                 break;
             }
         }
-        let counts = self.durable.ask("approval_counts", store.approval_counts()).await?;
+        let counting = self.durable.ask("approval_counts", store.approval_counts());
+        let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for state in ApprovalState::ALL {
             let count = counts.iter().find(|(counted, _)| *counted == state);
             self.metrics.approvals.stored(state, count.map_or(0, |(_, count)| *count));
@@ -87,7 +126,7 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    async fn tasks(&self) -> Result<(), StoreError> {
+    async fn tasks(&self, pace: &mut CountPace) -> Result<(), StoreError> {
         for _ in 0..SWEEP_ROUNDS_MAX {
             let gone = self
                 .durable
@@ -98,7 +137,8 @@ impl Sweep<'_> {
                 break;
             }
         }
-        let counts = self.durable.ask("task_counts", self.durable.store.task_counts()).await?;
+        let counting = self.durable.ask("task_counts", self.durable.store.task_counts());
+        let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for status in TaskStatus::ALL {
             let count = counts
                 .iter()
@@ -138,5 +178,42 @@ impl Sweep<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns whether a count that takes so long, and ends like this, was made.
+    async fn counted(
+        pace: &mut CountPace,
+        takes: Duration,
+        end: Result<(), StoreError>,
+    ) -> Result<bool, StoreError> {
+        let counting = async {
+            sleep(takes).await;
+            end
+        };
+        Ok(pace.count(counting).await?.is_some())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_count_is_repeated_less_often_and_an_outage_delays_none() {
+        let mut pace = CountPace::default();
+        let (fast, slow) = (Duration::from_millis(1), Duration::from_secs(1));
+        for _ in 0..3 {
+            assert_eq!(counted(&mut pace, fast, Ok(())).await, Ok(true));
+            sleep(SWEEP_INTERVAL / 2).await;
+        }
+        let away = StoreError::Unavailable { detail: "a test".into() };
+        assert_eq!(counted(&mut pace, slow, Err(away.clone())).await, Err(away));
+        assert_eq!(counted(&mut pace, slow, Ok(())).await, Ok(true));
+        sleep(slow * (COUNT_PAUSE_TIMES - 1)).await;
+        assert_eq!(counted(&mut pace, fast, Ok(())).await, Ok(false));
+        sleep(slow).await;
+        let busy = StoreError::Busy { detail: "a test".into() };
+        assert_eq!(counted(&mut pace, slow, Err(busy.clone())).await, Err(busy));
+        assert_eq!(counted(&mut pace, fast, Ok(())).await, Ok(false));
     }
 }

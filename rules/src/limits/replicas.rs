@@ -1,4 +1,5 @@
-//! Limits of what replicas share: places of tenants and principals, and verdicts about backends.
+//! Limits of what replicas share: places of tenants and principals, verdicts about backends, and
+//! counts of stored rows.
 
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ pub const REPLICAS_COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time for which the verdict of another replica about a backend is shown.
 pub const VERDICT_KEPT: Duration = Duration::from_secs(10);
+
+/// Pause after a replica counted the rows of one kind, in multiples of the time that the count took.
+pub const COUNT_PAUSE_TIMES: u32 = 100;
 
 const _: () = assert!(PLACES_RENEW_INTERVAL.as_millis() * 2 < PLACES_LEASE.as_millis()); // one lost renewal must not free places in use
 const _: () = assert!(
