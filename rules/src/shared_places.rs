@@ -24,7 +24,7 @@ use std::{
 
 use super::{
     gcra::nanoseconds,
-    limits::replicas::{PLACES_IDLE_RENEWALS, PLACES_REFUSED_FOR},
+    limits::replicas::{PLACES_IDLE_RENEWALS, PLACES_REFUSED_FOR, PLACES_RESERVE_REPORTERS},
     shared_rate_limit::{ReplicaShare, SharingMode},
 };
 
@@ -61,6 +61,13 @@ pub struct PlacesHeld {
     pub held: u32,
     /// Places that the other replicas hold.
     pub others: u32,
+}
+
+/// Returns the number of renewals after which a replica reports its reserves again. A report costs
+/// the hot store something for each replica. Were each to report at each renewal, the cost would
+/// grow with the square of their number.
+pub fn reserve_report_renewals(replicas: u32) -> u32 {
+    (replicas / PLACES_RESERVE_REPORTERS).max(1)
 }
 
 #[derive(Debug)]
@@ -238,7 +245,8 @@ impl SharedPlaces {
         !self.queued.load(Ordering::Relaxed) && !self.queued.swap(true, Ordering::AcqRel)
     }
 
-    /// Notes a renewal. Returns whether a report is due with it, because it has a reserve.
+    /// Notes a renewal. Returns whether it has a reserve, which [`reserve_report_renewals`] has
+    /// reported.
     pub fn note_renewal(&self) -> bool {
         if self.in_use.load(Ordering::Relaxed) > 0 || self.peak.load(Ordering::Relaxed) > 0 {
             self.idle_renewals.store(0, Ordering::Relaxed);
@@ -405,6 +413,15 @@ mod tests {
         }
         store.exchange(1, &calls, NOW);
         assert_eq!((store.0[&1], calls.note_renewal(), calls.is_present()), (0, false, false));
+    }
+
+    #[test]
+    fn more_replicas_report_their_reserves_less_often() {
+        assert_eq!([1, 2, 7, 8, 64].map(reserve_report_renewals), [1, 1, 1, 2, 16]);
+        for replicas in 1..=1_000_u32 {
+            let at_each_renewal = replicas.div_ceil(reserve_report_renewals(replicas));
+            assert!(at_each_renewal <= 2 * PLACES_RESERVE_REPORTERS, "{replicas}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use rules::{
         PLACES_ASKED_AT_ONCE, PLACES_KEPT, PLACES_LEASE, PLACES_RENEW_INTERVAL,
         PLACES_REPORT_RENEWALS, PLACES_RETURN_INTERVAL, PLACES_WAIT_MAX,
     },
-    shared_places::{PlaceAttempt, PlacesHeld, SharedPlaces},
+    shared_places::{PlaceAttempt, PlacesHeld, SharedPlaces, reserve_report_renewals},
     shared_rate_limit::SharingMode,
 };
 use tokio::{
@@ -248,7 +248,7 @@ impl PlaceLimiter {
             if renewed.is_none_or(|at| at.elapsed() >= PLACES_RENEW_INTERVAL) {
                 renewed = Some(Instant::now());
                 renewals = renewals.wrapping_add(1);
-                self.renew(&durable, renewals.is_multiple_of(PLACES_REPORT_RENEWALS)).await;
+                self.renew(&durable, renewals).await;
             }
             // While Redis is away, one renewal each second finds out whether it is back.
             if self.sharing.shares().sharing == SharingMode::Global {
@@ -257,15 +257,19 @@ impl PlaceLimiter {
         }
     }
 
-    /// Renews the lease, and queues the reports that are due with it. `all`: every scope is due.
-    async fn renew(&self, durable: &Persistence, all: bool) {
+    /// Renews the lease, and queues the reports that are due with this renewal.
+    async fn renew(&self, durable: &Persistence, renewals: u32) {
         self.exchange(durable, &[]).await;
+        let all = renewals.is_multiple_of(PLACES_REPORT_RENEWALS);
+        let reserves =
+            renewals.is_multiple_of(reserve_report_renewals(self.sharing.shares().replicas));
         let mut known = self.known.lock();
         known.retain(|_, places| Arc::strong_count(places) > 1 || places.is_present());
         let mut due = self.due.lock();
         for places in known.values() {
+            let has_reserve = places.note_renewal();
             let is_due =
-                places.note_renewal() || places.is_report_due() || (all && places.is_present());
+                (has_reserve && reserves) || places.is_report_due() || (all && places.is_present());
             if is_due && places.try_enqueue() {
                 due.push(places.clone());
             }

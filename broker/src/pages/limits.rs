@@ -425,7 +425,7 @@ const INNER: &str = "BATCH_CALLS_MAX RESULT_TOKENS_MIN RESULT_TOKENS_MAX TOKEN_B
     CONFIG_READ_INTERVAL_MIN CREDENTIAL_READ_WAIT_MAX CREDENTIAL_READ_WAITERS_MAX ADMIN_PAGE_ROWS PERSIST_BATCH_MAX PERSIST_BATCH_BYTES_MAX PERSIST_SUSPECT_BYTES EVENT_BATCH_MAX \
     EVENT_BATCH_BYTES_MAX LOST_STREAMS_MAX TRIM_LOGGED_EVERY QUIET_LOGGED_EVERY_MIN CLOSING_UP_MAX MOVE_ON_MAX OWNER_NEWS_WAIT \
     LISTS_RETRY FLUSHED_AT_ONCE SEEN_STORED_EVERY_MAX EVENTS_FLUSH_WAIT RELEASED_AT_ONCE END_RETRY_MAX BUDGET_ASK_INTERVAL \
-    PLACES_RENEW_INTERVAL PLACES_RETURN_INTERVAL PLACES_REFUSED_FOR PLACES_IDLE_RENEWALS PLACES_KEPT PLACES_REPORT_RENEWALS PLACES_ASKED_AT_ONCE PLACES_WAIT_MAX VERDICT_KEPT COUNT_PAUSE_TIMES \
+    PLACES_RENEW_INTERVAL PLACES_RETURN_INTERVAL PLACES_REFUSED_FOR PLACES_IDLE_RENEWALS PLACES_KEPT PLACES_RESERVE_REPORTERS PLACES_REPORT_RENEWALS PLACES_ASKED_AT_ONCE PLACES_WAIT_MAX VERDICT_KEPT COUNT_PAUSE_TIMES \
     BUDGET_ASKS_AT_ONCE REPLICAS_COUNT_INTERVAL ROOM_RETRY OVERLOAD_RETRY OVERLOAD_SAMPLE_INTERVAL OVERLOAD_SAMPLES_IN_A_ROW \
     OUTBOX_STEP_BYTES CLOSE_WAIT RETRIES_MAX RETRY_PAUSE_FIRST RETRY_PAUSE_MAX RETRIES_SAVED_MAX PACE_WEIGHT PACE_WEIGHT_MAX PACE_OUTLIER \
     PACE_GAP_USUAL PROBE_ANSWER_MAX \
@@ -596,7 +596,8 @@ fn the_page_of_limits_is_up_to_date() {
         has just finished another one.\n\
         - A changed limit is in force on all replicas within two seconds. What is open stays open.\n\
         - A place that one replica frees is available to the others after 200 ms at the latest. A replica returns \
-        a reserve that is more than its part within two seconds.\n\
+        a reserve that is more than its part within two seconds. With eight replicas and more, \
+        this takes a second for each four of them.\n\
         - The places of a replica that was killed are free after three seconds.\n\
         - A session that moves to another replica is never refused. It counts there, so a limit can be exceeded by the sessions \
         that move from a killed replica after its three seconds. The broker admits new ones only below the limit.\n\

@@ -18,6 +18,9 @@ pub const CALL_PLACES_RESERVED_MAX: u32 = 64;
 pub const PLACES_IDLE_RENEWALS: u32 = 60;
 /// Time for which the store remembers places that are not reported again.
 pub const PLACES_KEPT: Duration = Duration::from_secs(180);
+/// Replicas that report the reserves of a tenant at every renewal. More of them report less often,
+/// so that all together report as often.
+pub const PLACES_RESERVE_REPORTERS: u32 = 4;
 /// Renewals after which a replica reports all its places again.
 pub const PLACES_REPORT_RENEWALS: u32 = 60;
 /// Places in one exchange with Redis.
