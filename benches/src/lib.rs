@@ -8,6 +8,7 @@
 //! same things a few times only, and shows that it still works. A word among the arguments chooses
 //! the benches whose names contain it.
 
+pub mod growth;
 pub mod load;
 
 use std::{future::Future, path::PathBuf, process::ExitCode, time::Duration};
@@ -113,6 +114,10 @@ impl Samples {
         self.quantile(0.99)
     }
 
+    pub fn max(&self) -> Duration {
+        self.quantile(1.0)
+    }
+
     /// Returns the smallest sample that this share of them does not exceed; zero if there is none.
     fn quantile(&self, share: f64) -> Duration {
         let mut sorted = self.0.clone();
@@ -199,8 +204,8 @@ mod tests {
         assert_eq!(samples.p99(), Duration::ZERO);
         (1..=200).rev().for_each(|ms| samples.add(Duration::from_millis(ms)));
         assert_eq!(
-            (samples.median(), samples.p99()),
-            (Duration::from_millis(100), Duration::from_millis(198))
+            [samples.median(), samples.p99(), samples.max()],
+            [100, 198, 200].map(Duration::from_millis)
         );
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
     }

@@ -52,6 +52,7 @@ pub struct ClusterBuilder {
     proxies: bool,
     redis: bool,
     store: Store,
+    postgres_settings: Vec<(String, String)>,
     env: Vec<(usize, String, String)>,
 }
 
@@ -64,6 +65,7 @@ impl ClusterBuilder {
             proxies: false,
             redis: true,
             store: Store::Postgres,
+            postgres_settings: Vec::new(),
             env: Vec::new(),
         }
     }
@@ -91,6 +93,12 @@ impl ClusterBuilder {
         self
     }
 
+    /// Sets a parameter of PostgreSQL.
+    pub fn postgres_setting(mut self, name: &str, value: &str) -> Self {
+        self.postgres_settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Sets a variable for the first life of one replica. If that life ends before the replica is
     /// ready, the next one starts without it.
     pub fn env_of(mut self, replica: usize, name: &str, value: &str) -> Self {
@@ -100,9 +108,14 @@ impl ClusterBuilder {
 
     /// Starts everything and registers what the builder names; panics if anything fails.
     pub async fn start(self) -> TestCluster {
+        let settings = self.postgres_settings.iter();
+        let settings: Vec<_> =
+            settings.map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let postgres = match self.store {
-            Store::Postgres | Store::PooledPostgres => Some(PostgresServer::fast().await),
-            Store::DurablePostgres => Some(PostgresServer::start().await),
+            Store::Postgres | Store::PooledPostgres => {
+                Some(PostgresServer::fast_with(&settings).await)
+            }
+            Store::DurablePostgres => Some(PostgresServer::start_with(&settings).await),
             Store::Sqlite => None,
         };
         let redis =

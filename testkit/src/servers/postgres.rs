@@ -229,9 +229,15 @@ impl PostgresServer {
 
     /// Starts a server that does not wait for the disk, for tests of something else.
     pub async fn fast() -> Self {
+        Self::fast_with(&[]).await
+    }
+
+    /// Starts a server that does not wait for the disk, with these settings in addition.
+    pub async fn fast_with(settings: &[(&str, &str)]) -> Self {
         let memory = PathBuf::from("/dev/shm");
         let folder = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        Self::start_in(&folder, &[("fsync", "off"), ("full_page_writes", "off")], &[]).await
+        let fast = [("fsync", "off"), ("full_page_writes", "off")];
+        Self::start_in(&folder, &[&fast, settings].concat(), &[]).await
     }
 
     /// Starts a server that also supports TLS, with this certificate.
