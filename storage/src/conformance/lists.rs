@@ -254,6 +254,9 @@ macro_rules! event_conformance {
             lets_go_of_what_is_old_in_small_steps
         }
     };
+    ($suite:ident, in turn on $server:expr => $open:path, expires_by_itself) => {
+        $crate::event_conformance! { @list $suite, { in turn on $server => $open }, }
+    };
     ($suite:ident, $pair:expr, expires_by_itself) => {
         $crate::event_conformance! { @list $suite, { $pair }, }
     };
@@ -268,7 +271,13 @@ macro_rules! event_conformance {
 /// two replicas. A store of a single process uses the same replica twice.
 #[macro_export]
 macro_rules! hot_conformance {
+    ($suite:ident, in turn on $server:expr => $open:path) => {
+        $crate::hot_conformance! { @list $suite, { in turn on $server => $open } }
+    };
     ($suite:ident, $pair:expr) => {
+        $crate::hot_conformance! { @list $suite, { $pair } }
+    };
+    (@list $suite:ident, $pair:tt) => {
         $crate::conformance_tests! { $suite, $pair,
             hot {
                 finds_who_owns_a_session
@@ -310,6 +319,22 @@ macro_rules! conformance_tests {
                         }),
                     )),*];
                     $crate::conformance::some_at_a_time(behaviours).await;
+                }
+            )*
+        }
+    };
+    // The same on a server that has one database. `OPEN` empties it, and behaviours run in turn.
+    ($suite:ident, { in turn on $server:expr => $open:path }, $($subject:ident { $($behaviour:ident)* })*) => {
+        mod $suite {
+            $(
+                #[tokio::test]
+                async fn $subject() {
+                    let server = $server;
+                    $(
+                        eprintln!("{}", stringify!($behaviour));
+                        let store = $open(&server).await;
+                        $crate::conformance::$subject::$behaviour(&store).await.expect("the store answers");
+                    )*
                 }
             )*
         }

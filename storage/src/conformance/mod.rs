@@ -10,7 +10,8 @@
 //! to pass: a lease or a time-to-live of zero expires at once.
 //!
 //! If a store needs a server with a long start, `on SERVER => OPEN` defines one test for each
-//! subject instead. `OPEN` creates an empty store on that server for each behaviour.
+//! subject instead. `OPEN` creates an empty store on that server for each behaviour. With
+//! `in turn on SERVER => OPEN` the behaviours of a subject do not run at the same time.
 
 pub mod approvals;
 pub mod audit;

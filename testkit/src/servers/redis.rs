@@ -22,6 +22,7 @@ use tokio::{
 use crate::deadline::within;
 
 const LOG: &str = "redis.log";
+const SENTINEL_FILE: &str = "sentinel.conf";
 /// Tries of a start if another process took the port.
 const START_TRIES: usize = 5;
 /// Interval at which a starting server is polled.
@@ -32,8 +33,18 @@ const ASK_EVERY: Duration = Duration::from_millis(10);
 pub struct RedisServer {
     folder: TempDir,
     address: SocketAddr,
-    options: Vec<String>,
+    kind: ServerKind,
+    password: Option<String>,
     child: Mutex<Option<Child>>,
+}
+
+/// What the process is to be.
+#[derive(Debug, Clone)]
+enum ServerKind {
+    /// A server with more arguments of the command line.
+    Data(Vec<String>),
+    /// A sentinel with this configuration.
+    Sentinel(String),
 }
 
 /// Answer of the server to a command.
@@ -53,15 +64,31 @@ impl RedisServer {
 
     /// `options`: more arguments of the command line, such as `--maxmemory 4mb`.
     pub async fn start_with(options: &[&str]) -> Self {
+        Self::launched(ServerKind::data(options), None).await
+    }
+
+    /// Starts a server that requires this password, also of its replicas.
+    pub async fn start_with_password(password: &str, options: &[&str]) -> Self {
+        let login = ["--requirepass", password, "--masterauth", password];
+        Self::launched(ServerKind::data(&[&login, options].concat()), Some(password)).await
+    }
+
+    /// Starts a sentinel that requires this password. `configuration`: its lines about masters.
+    pub(super) async fn start_sentinel(password: &str, configuration: &str) -> Self {
+        let configuration = format!("requirepass {password}\n{configuration}");
+        Self::launched(ServerKind::Sentinel(configuration), Some(password)).await
+    }
+
+    async fn launched(kind: ServerKind, password: Option<&str>) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("mcp-broker-redis-")
             .tempdir()
             .expect("a temporary folder");
-        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         for _ in 0..START_TRIES {
             let address = free_address();
-            if let Some(child) = launch(folder.path(), address, &options).await {
-                return Self { folder, address, options, child: Mutex::new(Some(child)) };
+            if let Some(child) = launch(folder.path(), address, &kind, password).await {
+                let (password, child) = (password.map(str::to_owned), Mutex::new(Some(child)));
+                return Self { folder, address, kind, password, child };
             }
         }
         panic!("redis-server does not start; its log:\n{}", log_of(folder.path()));
@@ -96,11 +123,17 @@ impl RedisServer {
         self.end(Signal::KILL).await;
     }
 
+    /// Returns whether its process was started and not ended by the test.
+    pub fn is_started(&self) -> bool {
+        self.lock().is_some()
+    }
+
     /// Starts an empty server at the same address, after [`RedisServer::stop`] or
     /// [`RedisServer::kill`].
     pub async fn start_again(&self) {
         assert!(self.lock().is_none(), "the server runs");
-        let child = launch(self.folder.path(), self.address, &self.options).await;
+        let child =
+            launch(self.folder.path(), self.address, &self.kind, self.password.as_deref()).await;
         let child = child.unwrap_or_else(|| {
             panic!("redis-server does not start again; its log:\n{}", log_of(self.folder.path()))
         });
@@ -129,13 +162,23 @@ impl RedisServer {
 
     /// Runs a command.
     pub async fn ask(&self, words: &[impl AsRef<[u8]>]) -> RedisReply {
-        let reply = within("an answer of redis-server", ask(self.address, words)).await;
+        let reply = ask(self.address, self.password.as_deref(), words);
+        let reply = within("an answer of redis-server", reply).await;
         reply.unwrap_or_else(|error| {
             panic!(
                 "redis-server does not answer: {error}; its log:\n{}",
                 log_of(self.folder.path())
             )
         })
+    }
+
+    /// Returns whether its `ROLE` has this word: its role, or the state of its replication. A server
+    /// that changes its role closes connections, so a missing answer is an error like another role.
+    pub(super) async fn has_role(&self, word: &str) -> Result<(), String> {
+        match ask(self.address, self.password.as_deref(), &["ROLE"]).await {
+            Ok(RedisReply::List(parts)) if parts.contains(&RedisReply::Text(word.into())) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     }
 
     async fn end(&self, signal: Signal) {
@@ -158,6 +201,12 @@ impl RedisServer {
 
     fn lock(&self) -> MutexGuard<'_, Option<Child>> {
         self.child.lock()
+    }
+}
+
+impl ServerKind {
+    fn data(options: &[&str]) -> Self {
+        Self::Data(options.iter().map(|&option| option.to_owned()).collect())
     }
 }
 
@@ -210,8 +259,13 @@ fn log_of(folder: &Path) -> String {
 }
 
 /// Starts the process. `None`: it ended, most likely because another process has the port.
-async fn launch(folder: &Path, address: SocketAddr, options: &[String]) -> Option<Child> {
-    let mut child = spawn(folder, address, options);
+async fn launch(
+    folder: &Path,
+    address: SocketAddr,
+    kind: &ServerKind,
+    password: Option<&str>,
+) -> Option<Child> {
+    let mut child = spawn(folder, address, kind);
     let asked = async {
         loop {
             if child.try_wait().expect("a child can be looked at").is_some() {
@@ -219,7 +273,7 @@ async fn launch(folder: &Path, address: SocketAddr, options: &[String]) -> Optio
             }
             // The answer may come from another process that took the port in between.
             let ours = format!("process_id:{}\r", child.id());
-            match ask(address, &["INFO", "server"]).await {
+            match ask(address, password, &["INFO", "server"]).await {
                 Ok(RedisReply::Text(text)) if text.contains(&ours) => return true,
                 _ => tokio::time::sleep(ASK_EVERY).await,
             }
@@ -231,23 +285,22 @@ async fn launch(folder: &Path, address: SocketAddr, options: &[String]) -> Optio
 
 /// Starts the server so that it dies with the thread that starts it, however that ends, if
 /// util-linux can arrange it.
-fn spawn(folder: &Path, address: SocketAddr, options: &[String]) -> Child {
+fn spawn(folder: &Path, address: SocketAddr, kind: &ServerKind) -> Child {
     let log = std::fs::File::create(folder.join(LOG)).expect("the temporary folder is writable");
     let port = address.port().to_string();
-    let arguments = [
-        "--bind",
-        "127.0.0.1",
-        "--port",
-        &port,
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-        "--daemonize",
-        "no",
-    ];
+    let mut arguments: Vec<&str> = Vec::new();
+    if let ServerKind::Sentinel(configuration) = kind {
+        std::fs::write(folder.join(SENTINEL_FILE), configuration)
+            .expect("the temporary folder is writable");
+        arguments.extend([SENTINEL_FILE, "--sentinel"]);
+    }
+    arguments.extend(["--bind", "127.0.0.1", "--port", &port, "--daemonize", "no"]);
+    if let ServerKind::Data(options) = kind {
+        arguments.extend(["--save", "", "--appendonly", "no", "--maxclients", "200"]);
+        arguments.extend(options.iter().map(String::as_str));
+    }
     let configure = |command: &mut Command| {
-        command.args(arguments).args(["--maxclients", "200"]).args(options).current_dir(folder);
+        command.args(&arguments).current_dir(folder);
         command
             .stdin(Stdio::null())
             .stderr(Stdio::null())
@@ -263,7 +316,22 @@ fn spawn(folder: &Path, address: SocketAddr, options: &[String]) -> Child {
     configure(&mut bound_to_us).or_else(|_| configure(&mut plain)).expect("redis-server starts")
 }
 
-async fn ask(address: SocketAddr, words: &[impl AsRef<[u8]>]) -> std::io::Result<RedisReply> {
+async fn ask(
+    address: SocketAddr,
+    password: Option<&str>,
+    words: &[impl AsRef<[u8]>],
+) -> std::io::Result<RedisReply> {
+    let mut stream = BufReader::new(TcpStream::connect(address).await?);
+    if let Some(password) = password {
+        exchange(&mut stream, &["AUTH", password]).await?;
+    }
+    exchange(&mut stream, words).await
+}
+
+async fn exchange(
+    stream: &mut BufReader<TcpStream>,
+    words: &[impl AsRef<[u8]>],
+) -> std::io::Result<RedisReply> {
     let mut request = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         let word = word.as_ref();
@@ -271,9 +339,8 @@ async fn ask(address: SocketAddr, words: &[impl AsRef<[u8]>]) -> std::io::Result
         request.extend_from_slice(word);
         request.extend_from_slice(b"\r\n");
     }
-    let mut stream = BufReader::new(TcpStream::connect(address).await?);
     stream.write_all(&request).await?;
-    Box::pin(read_reply(&mut stream)).await
+    Box::pin(read_reply(stream)).await
 }
 
 async fn read_reply(stream: &mut BufReader<TcpStream>) -> std::io::Result<RedisReply> {
@@ -322,7 +389,7 @@ mod tests {
         assert_eq!(server.command(&["DBSIZE"]).await.number(), 0);
         server.freeze();
         assert!(
-            tokio::time::timeout(Duration::from_millis(50), ask(server.address(), &["PING"]))
+            tokio::time::timeout(Duration::from_millis(50), ask(server.address(), None, &["PING"]))
                 .await
                 .is_err()
         );

@@ -2,7 +2,7 @@
 
 use redis::{Script, from_redis_value};
 
-use super::{RedisStore, connection::Request};
+use super::{RedisStore, server::Request};
 use crate::hot::budget::{BudgetGrant, BudgetRequest, OVERDRAWN_US_MAX, SLACK_US};
 
 pub(super) fn script() -> Script {

@@ -19,8 +19,8 @@ use redis::{Cmd, Pipeline, Script, from_redis_value};
 use super::{
     RedisStore,
     codec::{events_key, streams_key},
-    connection::{RedisConnectionError, Request},
     milliseconds,
+    server::{RedisConnectionError, Request},
 };
 use crate::{EventStore, StoreError, hot::recency_cache::RecencyCache};
 

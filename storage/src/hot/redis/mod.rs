@@ -2,15 +2,18 @@
 //! killed at any time. Hints and wakeups are then lost and counted, and the log reports lost
 //! events.
 //!
-//! Supports plain Redis, 6.2 or newer, without Redis Cluster. The answer `MOVED` of a cluster
-//! counts as an error like others.
+//! Supports Redis 6.2 or newer: one server, or the master that Redis Sentinel names. Redis Cluster is
+//! not supported: its answer `MOVED` counts as an error like others.
 
+mod address;
 mod budgets;
 mod codec;
 mod connection;
 mod events;
 mod places;
 mod pubsub;
+mod sentinel;
+mod server;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +29,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use records::SessionKey;
-use redis::{Client, Cmd, RedisError, Script, Value};
+use redis::{Cmd, Script, Value};
 use tokio::{
     sync::{broadcast, watch},
     task::AbortHandle,
@@ -34,10 +37,12 @@ use tokio::{
 };
 
 use self::{
+    address::{FORMS, InvalidAddress, RedisAddress},
     codec::{Codec, NODE_BYTES},
-    connection::{CONNECT_MAX, RedisConnection, Request},
+    connection::RedisConnection,
     events::{KnownStreams, Scripts},
     pubsub::{Outbox, Subscriber},
+    server::{CONNECT_MAX, Request},
 };
 use super::{
     BudgetGrant, BudgetRequest, HotStore, OwnerHint, PlacesAnswer, PlacesLifetime, PlacesRequest,
@@ -51,7 +56,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Address and secrets of Redis.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// `redis://`, `rediss://` or `redis+unix://`. May contain a password.
+    /// `redis://`, `redis+unix://` or `redis+sentinel://`, with TLS `rediss://` or
+    /// `rediss+sentinel://`. May contain passwords.
     pub url: String,
     /// Secret of one installation, which its replicas share. The store ignores values that were
     /// written with another key.
@@ -88,8 +94,9 @@ impl RedisStore {
     /// Waits a moment for Redis, and continues without it. The store keeps trying to connect while
     /// it exists. Fails only for a URL that cannot be parsed.
     pub async fn open(options: &RedisOptions) -> Result<Self, StoreError> {
-        let client = Client::open(options.url.as_str()).map_err(|error| refused_url(&error))?;
-        let link = Arc::new(RedisConnection::new(client));
+        let address = RedisAddress::parse(&options.url).map_err(refused_url)?;
+        let link = RedisConnection::new(address).map_err(|_| refused_url("no client takes it"))?;
+        let link = Arc::new(link);
         let codec = Arc::new(Codec::new(&options.key, rand::random::<[u8; NODE_BYTES]>()));
         let (words, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
         let connected = Arc::new(AtomicBool::new(false));
@@ -129,12 +136,8 @@ impl RedisStore {
     }
 }
 
-/// Omits the text of the error, which may quote the URL and its password.
-fn refused_url(error: &RedisError) -> StoreError {
-    let kind = error.kind();
-    let detail = format!(
-        "the address of Redis cannot be understood ({kind:?}); expected redis://, rediss:// or redis+unix://"
-    );
+fn refused_url(why: InvalidAddress) -> StoreError {
+    let detail = format!("the address of Redis cannot be understood: {why}; expected {FORMS}");
     StoreError::Unavailable { detail }
 }
 

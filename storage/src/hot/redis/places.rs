@@ -3,7 +3,7 @@
 
 use redis::{Script, from_redis_value};
 
-use super::{RedisStore, codec, connection::Request, milliseconds};
+use super::{RedisStore, codec, milliseconds, server::Request};
 use crate::hot::places::{PlacesAnswer, PlacesGrant, PlacesLifetime, PlacesRequest};
 
 pub(super) fn script() -> Script {

@@ -14,7 +14,7 @@ use std::{
 
 use futures_util::StreamExt;
 use redis::{
-    Pipeline, Value,
+    Client, Pipeline, Value,
     aio::{PubSubSink, PubSubStream},
 };
 use tokio::{
@@ -24,7 +24,8 @@ use tokio::{
 
 use super::{
     codec::{Codec, ReceivedMessage, WAKES_CHANNEL},
-    connection::{CONNECT_MAX, RESPONSE_MAX, RedisConnection, Request},
+    connection::RedisConnection,
+    server::{CONNECT_MAX, RESPONSE_MAX, Request},
 };
 use crate::hot::{WAKEUPS_BUFFERED_MAX, Wakeup};
 
@@ -34,6 +35,8 @@ const QUEUE_BYTES_MAX: usize = 8 * 1024 * 1024;
 const PUBLISHED_AT_ONCE: usize = 64;
 /// Interval of pings on the subscriber's connection.
 const PING_EVERY: Duration = Duration::from_secs(1);
+/// Pings between two questions whether another server is the master.
+const PINGS_BETWEEN_CHECKS: u32 = 3;
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(2);
 
@@ -112,16 +115,23 @@ pub(super) struct Subscriber {
     pub(super) tried: watch::Sender<bool>,
 }
 
+/// A connection that gets the wakeups.
+struct Subscription {
+    client: Client,
+    sink: PubSubSink,
+    stream: PubSubStream,
+}
+
 impl Subscriber {
     pub(super) async fn run(self) {
         let mut back_off = BACK_OFF_MIN;
         loop {
             match self.subscribe().await {
-                Ok((sink, stream)) => {
+                Ok(subscription) => {
                     self.connected.store(true, Ordering::Relaxed);
                     self.tried.send_replace(true);
                     back_off = BACK_OFF_MIN;
-                    let why = self.listen(sink, stream).await;
+                    let why = self.listen(subscription).await;
                     self.connected.store(false, Ordering::Relaxed);
                     self.link.record_errors(1, &why);
                 }
@@ -136,11 +146,12 @@ impl Subscriber {
         }
     }
 
-    async fn subscribe(&self) -> Result<(PubSubSink, PubSubStream), String> {
+    async fn subscribe(&self) -> Result<Subscription, String> {
         let connect = async {
-            let (mut sink, stream) = self.link.client().get_async_pubsub().await?.split();
+            let client = self.link.client_for_messages().await?;
+            let (mut sink, stream) = client.get_async_pubsub().await?.split();
             sink.subscribe(WAKES_CHANNEL).await?;
-            Ok((sink, stream))
+            Ok(Subscription { client, sink, stream })
         };
         match timeout(CONNECT_MAX, connect).await {
             Ok(subscribed) => subscribed.map_err(|error: redis::RedisError| {
@@ -151,8 +162,10 @@ impl Subscriber {
     }
 
     /// Receives until the connection is lost. Returns the reason.
-    async fn listen(&self, mut sink: PubSubSink, mut stream: PubSubStream) -> &'static str {
+    async fn listen(&self, subscription: Subscription) -> &'static str {
+        let Subscription { client, mut sink, mut stream } = subscription;
         let mut ping = tokio::time::interval(PING_EVERY);
+        let mut pings = 0;
         loop {
             // Both are cancel-safe: a stream's next item, and an interval's tick.
             tokio::select! {
@@ -161,7 +174,13 @@ impl Subscriber {
                     None => return "the connection for wake-ups ended",
                 },
                 _ = ping.tick() => match timeout(RESPONSE_MAX, sink.ping::<Value>()).await {
-                    Ok(Ok(_)) => self.link.record_success(),
+                    Ok(Ok(_)) => {
+                        self.link.record_success();
+                        pings += 1;
+                        if pings % PINGS_BETWEEN_CHECKS == 0 && self.link.has_moved_from(&client).await {
+                            return "another server became the master";
+                        }
+                    }
                     Ok(Err(_)) | Err(_) => return "the connection for wake-ups is silent",
                 },
             }

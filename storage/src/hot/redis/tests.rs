@@ -1,7 +1,14 @@
 //! The suites over a real Redis, and tests of faults that no suite can cause: in Redis and in the
 //! network.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use records::{LogEntry, LoggedEvent, SessionKey, StoredStream, StreamRecord};
@@ -15,6 +22,7 @@ use super::{RedisOptions, RedisStore, codec};
 use crate::{EventStore, HotStore, OwnerHint, StoreError, Wakeup, conformance::hot::Replicas};
 
 mod places;
+mod sentinel;
 
 const SESSION: SessionKey = SessionKey::new([5; 32]);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -39,6 +47,14 @@ async fn replicas() -> (RedisServer, Replicas) {
     let server = RedisServer::start().await;
     let replicas: Replicas = [Arc::new(open(&server).await), Arc::new(open(&server).await)];
     (server, replicas)
+}
+
+/// Returns two replicas of an installation that hear nothing of earlier ones on the same servers.
+async fn replicas_of_their_own(url: String) -> Replicas {
+    static INSTALLATIONS: AtomicU8 = AtomicU8::new(0);
+    let key = [INSTALLATIONS.fetch_add(1, Ordering::Relaxed); 32];
+    let open = async || RedisStore::open(&RedisOptions { key, ..options(url.clone()) }).await;
+    [Arc::new(open().await.unwrap()), Arc::new(open().await.unwrap())]
 }
 
 crate::event_conformance!(log_suite, super::super::log().await, expires_by_itself);
@@ -378,8 +394,10 @@ async fn a_unix_socket_will_do_and_a_bad_url_tells_no_secret() {
     let hot =
         RedisStore::open(&options(format!("redis+unix://{}", socket.display()))).await.unwrap();
     works(&hot, &open(&server).await).await;
-    let refused =
-        RedisStore::open(&options("redis://:secret@127.0.0.1:port/".into())).await.err().unwrap();
-    assert!(!refused.to_string().contains("secret"), "{refused}");
+    for url in ["redis://:secret@127.0.0.1:port/", "redis+sentinel://:secret@127.0.0.1:1"] {
+        let refused = RedisStore::open(&options(url.into())).await.err().unwrap().to_string();
+        assert!(!refused.contains("secret"), "{refused}");
+        assert!(refused.contains("redis+sentinel://HOST,HOST/SERVICE"), "{refused}");
+    }
     assert!(!format!("{:?}", options("redis://:secret@h/".into())).contains("secret"));
 }
