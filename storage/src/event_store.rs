@@ -11,10 +11,17 @@ pub trait EventStore: Send + Sync {
     /// Returns `sqlite`, `postgres` or `redis`, which is a metric label.
     fn engine(&self) -> &'static str;
 
-    /// Adds entries in their order, in one step. A repeated entry changes nothing, so an append
+    /// Adds entries in their order, those of one session in one step. A repeated entry changes nothing, so an append
     /// whose outcome is unknown may be repeated. Skips entries about a stream that the log does not
     /// have.
     async fn append(&self, entries: &[LogEntry]) -> Result<(), StoreError>;
+
+    /// Does the same. An error comes with the positions of the entries that are lost: a log over
+    /// several servers takes the others.
+    async fn append_each(&self, entries: &[LogEntry]) -> Result<(), (StoreError, Vec<usize>)> {
+        let all = |error| (error, (0..entries.len()).collect());
+        self.append(entries).await.map_err(all)
+    }
 
     /// Returns the streams of a session, by number, without their events.
     async fn streams(&self, session: &SessionKey) -> Result<Vec<StreamRecord>, StoreError>;

@@ -89,7 +89,7 @@ impl EventWriter {
             return;
         }
         inner.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        inner.lost.note(std::slice::from_ref(&entry));
+        inner.lost.note([&entry]);
     }
 
     /// Removes a session that is over from the log. If the queue is full, its entries age out of
@@ -169,12 +169,13 @@ impl EventWorker {
             return;
         }
         let begun = Instant::now();
-        let outcome = self.store.append(batch).await;
+        let outcome = self.store.append_each(batch).await;
         self.metrics.store("append_events", self.store.engine(), begun.elapsed(), outcome.is_err());
-        self.availability.note("append_events", begun, outcome.as_ref().err());
-        if let Err(error) = outcome {
-            tracing::debug!(entries = batch.len(), store = self.store.engine(), %error, "events were not logged");
-            self.lost.note(batch);
+        let error = outcome.as_ref().err().map(|(error, _)| error);
+        self.availability.note("append_events", begun, error);
+        if let Err((error, lost)) = outcome {
+            tracing::debug!(entries = lost.len(), store = self.store.engine(), %error, "events were not logged");
+            self.lost.note(lost.iter().filter_map(|place| batch.get(*place)));
         }
         batch.clear();
     }
@@ -240,7 +241,7 @@ struct Gap {
 }
 
 impl LossTracker {
-    fn note(&self, entries: &[LogEntry]) {
+    fn note<'a>(&self, entries: impl IntoIterator<Item = &'a LogEntry>) {
         let mut streams = self.lock();
         let mut events = 0;
         for entry in entries {

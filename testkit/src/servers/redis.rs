@@ -249,7 +249,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-fn free_address() -> SocketAddr {
+pub(super) fn free_address() -> SocketAddr {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("a bound socket has an address")
 }

@@ -1,19 +1,23 @@
 //! Reads the URL of Redis. The forms for a plain server are those of the `redis` crate. The form for
-//! Sentinel is that of libraries for Python and Go.
+//! Sentinel is that of libraries for Python and Go, and the form for a cluster is like it.
 //!
 //! No error quotes the URL, which may contain passwords.
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
+use super::slots::NodeAddress;
+
+const PORT: u16 = 6_379;
 const SENTINEL_PORT: u16 = 26_379;
 /// The allowed forms, for error messages.
-pub(super) const FORMS: &str = "redis://HOST, redis+unix://PATH or redis+sentinel://HOST,HOST/SERVICE; with TLS rediss:// or rediss+sentinel://";
+pub(super) const FORMS: &str = "redis://HOST, redis+unix://PATH, redis+sentinel://HOST,HOST/SERVICE or redis+cluster://HOST,HOST; with TLS rediss://, rediss+sentinel:// or rediss+cluster://";
 
 /// Where Redis is.
 #[derive(Debug)]
 pub(super) enum RedisAddress {
     Plain(ConnectionInfo),
     Sentinel(SentinelAddress),
+    Cluster(ClusterAddress),
 }
 
 /// The sentinels of one service.
@@ -25,6 +29,14 @@ pub(super) struct SentinelAddress {
     pub(super) master: ConnectionInfo,
 }
 
+/// Some nodes of a cluster.
+#[derive(Debug)]
+pub(super) struct ClusterAddress {
+    pub(super) nodes: Vec<NodeAddress>,
+    /// How to connect to any node.
+    pub(super) template: ConnectionInfo,
+}
+
 /// Reason to refuse a URL.
 pub(super) type InvalidAddress = &'static str;
 
@@ -33,6 +45,11 @@ impl RedisAddress {
         for (scheme, plain) in [("redis+sentinel://", "redis"), ("rediss+sentinel://", "rediss")] {
             if let Some(rest) = url.strip_prefix(scheme) {
                 return Parts::parse(plain, rest)?.sentinel().map(Self::Sentinel);
+            }
+        }
+        for (scheme, plain) in [("redis+cluster://", "redis"), ("rediss+cluster://", "rediss")] {
+            if let Some(rest) = url.strip_prefix(scheme) {
+                return Parts::parse(plain, rest)?.cluster().map(Self::Cluster);
             }
         }
         url.into_connection_info().map(Self::Plain).map_err(|_| "it is not one of these forms")
@@ -118,6 +135,26 @@ impl<'a> Parts<'a> {
         })
     }
 
+    fn cluster(&self) -> Result<ClusterAddress, InvalidAddress> {
+        if !matches!(self.path, "" | "0") {
+            return Err("a cluster has one database, 0");
+        }
+        if !self.query.is_empty() {
+            return Err("it has an unknown parameter");
+        }
+        let mut nodes = Vec::new();
+        for host in &self.hosts {
+            let node = self.server("", host, PORT, "")?;
+            match node.addr() {
+                ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                    nodes.push((host.clone(), *port))
+                }
+                _ => return Err("a host is missing"),
+            }
+        }
+        Ok(ClusterAddress { nodes, template: self.server(self.login, "node", PORT, "")? })
+    }
+
     /// Returns how to connect to one host. It decodes the login.
     fn server(
         &self,
@@ -187,6 +224,16 @@ mod tests {
     }
 
     #[test]
+    fn a_url_of_a_cluster_names_some_nodes() {
+        let url = "rediss+cluster://ada:hush@one:1,two,[fd00::1]:3/";
+        let Ok(RedisAddress::Cluster(address)) = RedisAddress::parse(url) else { panic!("{url}") };
+        let nodes = [("one", 1), ("two", 6_379), ("fd00::1", 3)];
+        assert_eq!(address.nodes, nodes.map(|(host, port)| (host.to_owned(), port)));
+        assert_eq!(login(&address.template), (Some("ada"), Some("hush")));
+        assert!(matches!(address.template.addr(), ConnectionAddr::TcpTls { .. }));
+    }
+
+    #[test]
     fn other_forms_are_refused_without_a_secret() {
         for url in [
             "redis+sentinel://:hush@one",
@@ -200,6 +247,10 @@ mod tests {
             "redis+sentinel://:hush@one/s?x=1",
             "redis+sentinel://:hush@one/s?sentinel_username=x",
             "redis+sentinel://:hush@one/s#insecure",
+            "redis+cluster://:hush@",
+            "redis+cluster://:hush@one,",
+            "redis+cluster://:hush@one/1",
+            "redis+cluster://:hush@one?x=1",
             "redis://:hush@one:port",
             "http://:hush@one",
         ] {

@@ -2,7 +2,7 @@
 
 use redis::{Script, from_redis_value};
 
-use super::{RedisStore, server::Request};
+use super::{RedisStore, codec::BUDGETS_TAG, server::Request};
 use crate::hot::budget::{BudgetGrant, BudgetRequest, OVERDRAWN_US_MAX, SLACK_US};
 
 pub(super) fn script() -> Script {
@@ -19,7 +19,7 @@ pub(super) async fn take(store: &RedisStore, asks: &[BudgetRequest]) -> Option<V
         script.key(store.codec.budget_key(&ask.name));
         script.arg(ask.per_second.max(1)).arg(ask.burst.max(1)).arg(ask.used).arg(ask.wanted);
     }
-    let answer = store.link.execute(Request::Script(&script)).await.ok()?;
+    let answer = store.link.execute(Some(BUDGETS_TAG), Request::Script(&script)).await.ok()?;
     let numbers: Vec<u64> = from_redis_value(answer).ok()?;
     let shares = numbers.as_chunks::<3>().0.iter().map(|[granted, left, wait]| BudgetGrant {
         granted: u32::try_from(*granted).unwrap_or(u32::MAX),

@@ -5,6 +5,9 @@
 //! share one Redis by mistake. So each value has a tag, keyed with a secret of the installation.
 //! The tag covers the value and its subject. A value without a valid tag counts as absent. Every
 //! key and message contains the version of the layout.
+//!
+//! Each key has a hash tag, because Redis Cluster carries out a request only on keys of one slot. All
+//! keys of a session have the same one of 256 tags. All budgets have one tag, and so have all places.
 
 use aws_lc_rs::{constant_time, hmac};
 use bytes::Bytes;
@@ -18,6 +21,10 @@ use crate::{OwnerHint, Wakeup, hot::BackendVerdict};
 const VERSION: u8 = 1;
 /// The channel of wakeups.
 pub(super) const WAKES_CHANNEL: &str = "mcpb:1:wakes";
+/// Hash tag of all budgets, so that one call takes from many of them.
+pub(super) const BUDGETS_TAG: &str = "{budgets}";
+/// Hash tag of all places and of the leases of replicas.
+const PLACES_TAG: &str = "{places}";
 /// Length of a tag, the first half of an HMAC-SHA256.
 const TAG_BYTES: usize = 16;
 pub(super) const NODE_BYTES: usize = 16;
@@ -33,17 +40,28 @@ const WAS_READ: u8 = 2;
 
 /// Returns the key for the owner of a session.
 pub(super) fn owner_key(session: &SessionKey) -> String {
-    format!("mcpb:1:o:{}", hexadecimal(session.as_bytes()))
+    format!("mcpb:1:o:{}", tagged(session))
 }
 
 /// Returns the key for the streams of a session.
 pub(super) fn streams_key(session: &SessionKey) -> String {
-    format!("mcpb:1:s:{}", hexadecimal(session.as_bytes()))
+    format!("mcpb:1:s:{}", tagged(session))
 }
 
 /// Returns the key for the events of a stream.
 pub(super) fn events_key(session: &SessionKey, stream: u64) -> String {
-    format!("mcpb:1:e:{}:{stream}", hexadecimal(session.as_bytes()))
+    format!("mcpb:1:e:{}:{stream}", tagged(session))
+}
+
+/// Returns the number of the hash tag of a session's keys.
+pub(super) fn tag_of(session: &SessionKey) -> u8 {
+    session.as_bytes()[0]
+}
+
+/// Returns the session in hexadecimal, the first byte as a hash tag.
+fn tagged(session: &SessionKey) -> String {
+    let [first, rest @ ..] = session.as_bytes();
+    format!("{{{first:02x}}}{}", hexadecimal(rest))
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
@@ -52,7 +70,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 
 /// Returns the key for the lease of a replica's places.
 pub(super) fn places_lease_key(node: &str) -> String {
-    format!("mcpb:1:l:{node}")
+    format!("mcpb:1:l:{PLACES_TAG}:{node}")
 }
 
 /// A message from the broadcast channel.
@@ -81,12 +99,12 @@ impl Codec {
     /// Returns the key of a budget. The name of the budget may contain names of people, so the key
     /// is hashed: Redis cannot read the names or guess the key.
     pub(super) fn budget_key(&self, name: &str) -> String {
-        format!("mcpb:1:b:{}", self.hashed("budget", name))
+        format!("mcpb:1:b:{BUDGETS_TAG}:{}", self.hashed("budget", name))
     }
 
     /// Returns the key of places, hashed like that of a budget.
     pub(super) fn places_key(&self, name: &str) -> String {
-        format!("mcpb:1:n:{}", self.hashed("places", name))
+        format!("mcpb:1:n:{PLACES_TAG}:{}", self.hashed("places", name))
     }
 
     fn hashed(&self, what: &str, name: &str) -> String {
@@ -313,6 +331,22 @@ mod tests {
             (None, None)
         );
         assert_eq!(ours.read_stream(&SESSION, 5, &value), None, "an event is no stream");
+    }
+
+    #[test]
+    fn keys_of_one_request_have_one_slot() {
+        use crate::hot::redis::slots::slot;
+        let codec = codec(1, 1);
+        let session = SessionKey::new(std::array::from_fn(|at| at as u8 + 0xe0));
+        assert_eq!(
+            events_key(&session, 7),
+            "mcpb:1:e:{e0}e1e2e3e4e5e6e7e8e9eaebecedeeeff0f1f2f3f4f5f6f7f8f9fafbfcfdfeff:7"
+        );
+        let keys = [owner_key(&session), streams_key(&session), events_key(&session, 7)];
+        assert_eq!(keys.map(|key| slot(&key)), [slot("{e0}"); 3]);
+        assert_ne!(slot(&owner_key(&SESSION)), slot(&owner_key(&OTHER)));
+        assert_eq!(slot(&codec.budget_key("a")), slot(BUDGETS_TAG));
+        assert_eq!(slot(&codec.places_key("a")), slot(&places_lease_key(&codec.node_name())));
     }
 
     #[test]

@@ -2,7 +2,10 @@
 //! once.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,19 +14,25 @@ use redis::{Client, RedisError, Value};
 
 use super::{
     address::RedisAddress,
+    cluster::Cluster,
     sentinel::Sentinels,
-    server::{Opener, RedisConnectionError, Request, Server},
+    server::{CALL_MAX, Opener, RedisConnectionError, Request, Server},
 };
 
 /// Errors with shorter pauses than this count as one outage, which is logged once.
 const OUTAGE_OVER_AFTER: Duration = Duration::from_secs(10);
 
 pub(super) struct RedisConnection {
-    server: Server,
+    servers: Servers,
     errors: AtomicU64,
     outage: Mutex<Option<Outage>>,
     /// Set when `outage` has a value.
     in_outage: AtomicBool,
+}
+
+enum Servers {
+    One(Server),
+    Cluster(Arc<Cluster>),
 }
 
 struct Outage {
@@ -33,25 +42,37 @@ struct Outage {
 
 impl RedisConnection {
     pub(super) fn new(address: RedisAddress) -> Result<Self, RedisError> {
-        let opener = match address {
-            RedisAddress::Plain(info) => Opener::Client(Client::open(info)?),
-            RedisAddress::Sentinel(address) => Opener::Sentinels(Sentinels::new(address)?),
+        let one = |opener| Servers::One(Server::new(opener));
+        let servers = match address {
+            RedisAddress::Plain(info) => one(Opener::Client(Client::open(info)?)),
+            RedisAddress::Sentinel(address) => one(Opener::Sentinels(Sentinels::new(address)?)),
+            RedisAddress::Cluster(address) => Servers::Cluster(Cluster::new(address)),
         };
         Ok(Self {
-            server: Server::new(opener),
+            servers,
             errors: AtomicU64::new(0),
             outage: Mutex::new(None),
             in_outage: AtomicBool::new(false),
         })
     }
 
-    /// Sends a request and waits for its answer.
+    /// Returns whether a request can have keys of one hash tag only.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.servers, Servers::Cluster(_))
+    }
+
+    /// Sends a request and waits for its answer. `key`: one of its keys, if it has any. All its keys
+    /// have the same hash tag.
     pub(super) async fn execute(
         &self,
+        key: Option<&str>,
         request: Request<'_>,
     ) -> Result<Value, RedisConnectionError> {
         use RedisConnectionError::{BackingOff, Closed, Redis, TimedOut, Unreachable};
-        let answer = self.server.execute(&request).await;
+        let answer = match &self.servers {
+            Servers::One(server) => server.execute(&request, CALL_MAX).await,
+            Servers::Cluster(cluster) => cluster.execute(key, &request).await,
+        };
         match &answer {
             Ok(_) => self.record_success(),
             Err(error @ (TimedOut | Unreachable(_) | Redis(_))) => self.record_errors(1, error),
@@ -60,23 +81,21 @@ impl RedisConnection {
         answer
     }
 
-    /// Returns how to connect to the server that sends messages.
+    /// Returns how to connect to a server that sends messages.
     pub(super) async fn client_for_messages(&self) -> Result<Client, RedisError> {
-        match self.server.opener() {
-            Opener::Client(client) => Ok(client.clone()),
-            Opener::Sentinels(sentinels) => Ok(sentinels.open().await?.0),
+        match &self.servers {
+            Servers::One(server) => server.opener().client().await,
+            Servers::Cluster(cluster) => cluster.client_for_messages().await,
         }
     }
 
-    /// Returns whether another server than that of this client is the master, as far as a sentinel
-    /// knows. Commands then go to the master.
-    pub(super) async fn has_moved_from(&self, client: &Client) -> bool {
-        let Opener::Sentinels(sentinels) = self.server.opener() else { return false };
-        let has_moved = sentinels.name_another_than(client).await;
-        if has_moved {
-            self.server.leave();
+    /// Returns whether the server of this client no longer is the master or a node of the cluster,
+    /// as far as a sentinel or another node knows.
+    pub(super) async fn has_left(&self, client: &Client) -> bool {
+        match &self.servers {
+            Servers::One(server) => server.leave_another_than(client).await,
+            Servers::Cluster(cluster) => cluster.has_lost(client).await,
         }
-        has_moved
     }
 
     /// Counts errors, and logs one message for each outage.
@@ -116,6 +135,9 @@ impl RedisConnection {
     }
 
     pub(super) fn close(&self) {
-        self.server.close();
+        match &self.servers {
+            Servers::One(server) => server.close(),
+            Servers::Cluster(cluster) => cluster.close(),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The log of event streams in Redis. Each session has a hash of streams, and each stream a Redis
 //! stream of events, whose entry ids are the sequence numbers. One script call adds a batch,
-//! another reads a stream.
+//! another reads a stream. For a cluster, one call adds the part of a batch with one hash tag.
 //!
 //! Invariant: no event is missing between `trimmed_through` and the returned events. After a loss
 //! (flushed, evicted, expired, or not replicated before a failover), `trimmed_through` is past the
@@ -12,13 +12,14 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use parking_lot::MutexGuard;
 use records::{LogEntry, SessionKey, StoredStream, StreamRecord};
-use redis::{Cmd, Pipeline, Script, from_redis_value};
+use redis::{Cmd, Script, from_redis_value};
 
 use super::{
     RedisStore,
-    codec::{events_key, streams_key},
+    codec::{events_key, streams_key, tag_of},
     milliseconds,
     server::{RedisConnectionError, Request},
 };
@@ -71,24 +72,41 @@ impl EventStore for RedisStore {
     }
 
     async fn append(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
+        self.append_each(entries).await.map_err(|(error, _)| error)
+    }
+
+    async fn append_each(&self, entries: &[LogEntry]) -> Result<(), (StoreError, Vec<usize>)> {
         if entries.is_empty() {
             return Ok(());
         }
-        let orphans = self.run_append(entries).await?;
-        // Redis has lost these streams. This process repeats the records that it knows.
-        let again = self.adopted(&orphans, entries);
-        if !again.is_empty() {
-            self.run_append(&again).await?;
+        let parts = self.parts(entries);
+        let appended = join_all(parts.iter().map(|part| {
+            let entries: Vec<&LogEntry> = part.iter().map(|place| &entries[*place]).collect();
+            async move { self.append_part(&entries).await }
+        }));
+        let mut refused = None;
+        for (appended, part) in appended.await.into_iter().zip(&parts) {
+            if let Err(error) = appended {
+                let (_, places) = refused.get_or_insert_with(|| (error, Vec::new()));
+                places.extend(part);
+            }
         }
-        self.remember(entries);
-        Ok(())
+        match refused {
+            None => Ok(()),
+            // Redis as a whole is not away.
+            Some((error, lost)) if lost.len() < entries.len() => {
+                Err((StoreError::Busy { detail: error.to_string() }, lost))
+            }
+            Some(all) => Err(all),
+        }
     }
 
     async fn streams(&self, session: &SessionKey) -> Result<Vec<StreamRecord>, StoreError> {
         let mut all = Cmd::new();
-        all.arg("HGETALL").arg(streams_key(session));
-        let fields: Vec<(Vec<u8>, Vec<u8>)> = match self.link.execute(Request::Command(&all)).await
-        {
+        let key = streams_key(session);
+        all.arg("HGETALL").arg(&key);
+        let answer = self.link.execute(Some(&key), Request::Command(&all)).await;
+        let fields: Vec<(Vec<u8>, Vec<u8>)> = match answer {
             Ok(fields) => from_redis_value(fields).map_err(unreadable)?,
             Err(RedisConnectionError::Redis(error)) if error.code() == Some("WRONGTYPE") => {
                 Vec::new()
@@ -117,13 +135,10 @@ impl EventStore for RedisStore {
         number: u64,
         position: u64,
     ) -> Result<Option<StoredStream>, StoreError> {
+        let key = streams_key(session);
         let mut script = self.scripts.read.prepare_invoke();
-        script
-            .key(streams_key(session))
-            .key(events_key(session, number))
-            .arg(number)
-            .arg(format!("({position}-0"));
-        let answer = self.link.execute(Request::Script(&script)).await?;
+        script.key(&key).key(events_key(session, number)).arg(number).arg(format!("({position}-0"));
+        let answer = self.link.execute(Some(&key), Request::Script(&script)).await?;
         let (foreign, record, floor, last, held): ReadReply =
             from_redis_value(answer).map_err(unreadable)?;
         if foreign > 0 {
@@ -156,12 +171,13 @@ impl EventStore for RedisStore {
     async fn forget_session(&self, session: &SessionKey) -> Result<(), StoreError> {
         self.known().remove(session);
         let streams = self.streams(session).await?;
-        let mut forget = Pipeline::new();
-        forget.cmd("UNLINK").arg(streams_key(session)).ignore();
+        let key = streams_key(session);
+        let mut forget = Cmd::new();
+        forget.arg("UNLINK").arg(&key);
         for stream in streams {
-            forget.cmd("UNLINK").arg(events_key(session, stream.number)).ignore();
+            forget.arg(events_key(session, stream.number));
         }
-        self.link.execute(Request::Pipeline(&forget)).await?;
+        self.link.execute(Some(&key), Request::Command(&forget)).await?;
         Ok(())
     }
 
@@ -176,8 +192,31 @@ impl RedisStore {
         self.known.lock()
     }
 
+    /// Returns the positions of entries that one call adds.
+    fn parts(&self, entries: &[LogEntry]) -> Vec<Vec<usize>> {
+        if !self.link.is_cluster() {
+            return vec![(0..entries.len()).collect()];
+        }
+        let mut parts: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
+        for (place, entry) in entries.iter().enumerate() {
+            parts.entry(tag_of(stream_of(entry).0)).or_default().push(place);
+        }
+        parts.into_values().collect()
+    }
+
+    async fn append_part(&self, entries: &[&LogEntry]) -> Result<(), StoreError> {
+        let orphans = self.run_append(entries).await?;
+        // Redis has lost these streams. This process repeats the records that it knows.
+        let again = self.adopted(&orphans, entries);
+        if !again.is_empty() {
+            self.run_append(&again.iter().collect::<Vec<_>>()).await?;
+        }
+        self.remember(entries);
+        Ok(())
+    }
+
     /// Adds entries. Returns the positions of events whose stream Redis does not have.
-    async fn run_append(&self, entries: &[LogEntry]) -> Result<Vec<usize>, StoreError> {
+    async fn run_append(&self, entries: &[&LogEntry]) -> Result<Vec<usize>, StoreError> {
         let mut script = self.scripts.append.prepare_invoke();
         script.arg(milliseconds(self.retention));
         let mut added: HashMap<(SessionKey, u64), Option<u64>> = HashMap::new();
@@ -222,9 +261,9 @@ impl RedisStore {
                 }
             }
         }
-        let (foreign, orphans): (u64, Vec<usize>) =
-            from_redis_value(self.link.execute(Request::Script(&script)).await?)
-                .map_err(unreadable)?;
+        let key = entries.first().map(|entry| streams_key(stream_of(entry).0));
+        let answer = self.link.execute(key.as_deref(), Request::Script(&script)).await?;
+        let (foreign, orphans): (u64, Vec<usize>) = from_redis_value(answer).map_err(unreadable)?;
         if foreign > 0 {
             self.link.record_errors(foreign, &"keys of ours held something else");
         }
@@ -232,7 +271,7 @@ impl RedisStore {
     }
 
     /// Remembers entries after they were added.
-    fn remember(&self, entries: &[LogEntry]) {
+    fn remember(&self, entries: &[&LogEntry]) {
         let mut known = self.known();
         for entry in entries {
             let (session, number) = stream_of(entry);
@@ -260,7 +299,7 @@ impl RedisStore {
 
     /// Returns the entries that were left out, with the record of each stream before its first
     /// entry.
-    fn adopted(&self, orphans: &[usize], entries: &[LogEntry]) -> Vec<LogEntry> {
+    fn adopted(&self, orphans: &[usize], entries: &[&LogEntry]) -> Vec<LogEntry> {
         let known = self.known();
         let mut told = HashSet::new();
         let mut again = Vec::new();
@@ -272,7 +311,7 @@ impl RedisStore {
             if told.insert((session, number)) {
                 again.push(LogEntry::Stream { session: *session, record: stream.record.clone() });
             }
-            again.push(entry.clone());
+            again.push(LogEntry::clone(entry));
         }
         again
     }

@@ -2,11 +2,13 @@
 //! killed at any time. Hints and wakeups are then lost and counted, and the log reports lost
 //! events.
 //!
-//! Supports Redis 6.2 or newer: one server, or the master that Redis Sentinel names. Redis Cluster is
-//! not supported: its answer `MOVED` counts as an error like others.
+//! Supports Redis 6.2 or newer: one server, the master that Redis Sentinel names, or Redis Cluster.
+//! All three have the same keys. The keys of one request have one hash tag, except for those of a
+//! batch of events, which is divided by tags for a cluster.
 
 mod address;
 mod budgets;
+mod cluster;
 mod codec;
 mod connection;
 mod events;
@@ -14,6 +16,7 @@ mod places;
 mod pubsub;
 mod sentinel;
 mod server;
+mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -56,8 +59,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Address and secrets of Redis.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// `redis://`, `redis+unix://` or `redis+sentinel://`, with TLS `rediss://` or
-    /// `rediss+sentinel://`. May contain passwords.
+    /// `redis://`, `redis+unix://`, `redis+sentinel://` or `redis+cluster://`. With TLS `rediss` in
+    /// place of `redis`. May contain passwords.
     pub url: String,
     /// Secret of one installation, which its replicas share. The store ignores values that were
     /// written with another key.
@@ -148,11 +151,11 @@ impl HotStore for RedisStore {
     }
 
     async fn owner_hint(&self, session: &SessionKey) -> Option<OwnerHint> {
+        let key = codec::owner_key(session);
         let mut get = Cmd::new();
-        get.arg("GET").arg(codec::owner_key(session));
-        let Value::BulkString(value) = self.link.execute(Request::Command(&get)).await.ok()? else {
-            return None;
-        };
+        get.arg("GET").arg(&key);
+        let answer = self.link.execute(Some(&key), Request::Command(&get)).await.ok()?;
+        let Value::BulkString(value) = answer else { return None };
         let owner = self.codec.read_owner(session, &value);
         if owner.is_none() {
             self.link.record_errors(1, &"a hint that is not ours");
@@ -164,16 +167,18 @@ impl HotStore for RedisStore {
         if ttl.is_zero() {
             return self.remove_owner_hint(session).await;
         }
+        let key = codec::owner_key(session);
         let mut set = Cmd::new();
-        set.arg("SET").arg(codec::owner_key(session)).arg(self.codec.owner(session, owner));
+        set.arg("SET").arg(&key).arg(self.codec.owner(session, owner));
         set.arg("PX").arg(milliseconds(ttl));
-        let _ = self.link.execute(Request::Command(&set)).await;
+        let _ = self.link.execute(Some(&key), Request::Command(&set)).await;
     }
 
     async fn remove_owner_hint(&self, session: &SessionKey) {
+        let key = codec::owner_key(session);
         let mut delete = Cmd::new();
-        delete.arg("DEL").arg(codec::owner_key(session));
-        let _ = self.link.execute(Request::Command(&delete)).await;
+        delete.arg("DEL").arg(&key);
+        let _ = self.link.execute(Some(&key), Request::Command(&delete)).await;
     }
 
     fn publish(&self, wake: Wakeup) {

@@ -17,14 +17,15 @@ pub(super) async fn settle(
 ) -> Option<PlacesAnswer> {
     let mut script = store.places.prepare_invoke();
     let node = store.codec.node_name();
-    script.key(codec::places_lease_key(&node));
+    let lease = codec::places_lease_key(&node);
+    script.key(&lease);
     script.arg(&node).arg(codec::places_lease_key(""));
     script.arg(milliseconds(lifetime.lease)).arg(milliseconds(lifetime.kept));
     for ask in asks {
         script.key(store.codec.places_key(&ask.name));
         script.arg(ask.max).arg(ask.in_use).arg(ask.wanted);
     }
-    let answer = store.link.execute(Request::Script(&script)).await.ok()?;
+    let answer = store.link.execute(Some(&lease), Request::Script(&script)).await.ok()?;
     let numbers: Vec<u64> = from_redis_value(answer).ok()?;
     let (renewed, counts) = numbers.split_first()?;
     let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);

@@ -35,7 +35,7 @@ const QUEUE_BYTES_MAX: usize = 8 * 1024 * 1024;
 const PUBLISHED_AT_ONCE: usize = 64;
 /// Interval of pings on the subscriber's connection.
 const PING_EVERY: Duration = Duration::from_secs(1);
-/// Pings between two questions whether another server is the master.
+/// Pings between two questions whether the server is still the right one.
 const PINGS_BETWEEN_CHECKS: u32 = 3;
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(2);
@@ -95,7 +95,7 @@ pub(super) fn publisher(link: Arc<RedisConnection>) -> (Outbox, impl Future<Outp
             }
             if !pipeline.is_empty() {
                 // A failure loses the wakeups. Their receivers also poll.
-                let _ = link.execute(Request::Pipeline(&pipeline)).await;
+                let _ = link.execute(None, Request::Pipeline(&pipeline)).await;
             }
             for tell in waiting {
                 let _ = tell.send(());
@@ -177,8 +177,8 @@ impl Subscriber {
                     Ok(Ok(_)) => {
                         self.link.record_success();
                         pings += 1;
-                        if pings % PINGS_BETWEEN_CHECKS == 0 && self.link.has_moved_from(&client).await {
-                            return "another server became the master";
+                        if pings % PINGS_BETWEEN_CHECKS == 0 && self.link.has_left(&client).await {
+                            return "the server for wake-ups left the service";
                         }
                     }
                     Ok(Err(_)) | Err(_) => return "the connection for wake-ups is silent",

@@ -17,6 +17,8 @@ use redis::{
     ServerErrorKind, Value, aio::MultiplexedConnection,
 };
 
+use tokio::time::timeout;
+
 use super::sentinel::Sentinels;
 use crate::StoreError;
 
@@ -39,7 +41,7 @@ pub(super) enum RedisConnectionError {
     Closed,
     #[error("Redis did not answer a moment ago")]
     BackingOff,
-    #[error("Redis did not answer in {CALL_MAX:?}")]
+    #[error("Redis did not answer in time")]
     TimedOut,
     #[error("no connection to Redis: {0}")]
     Unreachable(RedisError),
@@ -50,6 +52,8 @@ pub(super) enum RedisConnectionError {
 /// How a server is found.
 pub(super) enum Opener {
     Client(Client),
+    /// A node of a cluster.
+    Node(Client),
     /// The master at the time of opening.
     Sentinels(Sentinels),
 }
@@ -87,13 +91,32 @@ impl Server {
     pub(super) async fn execute(
         &self,
         request: &Request<'_>,
+        limit: Duration,
+    ) -> Result<Value, RedisConnectionError> {
+        self.execute_as(request, false, limit).await
+    }
+
+    /// Does the same with a request for a slot that this node is about to get.
+    pub(super) async fn execute_asking(
+        &self,
+        request: &Request<'_>,
+        limit: Duration,
+    ) -> Result<Value, RedisConnectionError> {
+        self.execute_as(request, true, limit).await
+    }
+
+    async fn execute_as(
+        &self,
+        request: &Request<'_>,
+        asking: bool,
+        limit: Duration,
     ) -> Result<Value, RedisConnectionError> {
         let mut life = 0;
-        let answer = match tokio::time::timeout(CALL_MAX, self.try_twice(request, &mut life)).await
-        {
+        let answer = match timeout(limit, self.try_twice(request, asking, &mut life)).await {
             Ok(answer) => answer,
             Err(_) => Err(RedisConnectionError::TimedOut),
         };
+        let is_node = matches!(*self.opener, Opener::Node(_));
         match &answer {
             Err(RedisConnectionError::TimedOut | RedisConnectionError::Unreachable(_)) => {
                 self.discard(life, true)
@@ -102,7 +125,7 @@ impl Server {
                 self.discard(life, true)
             }
             // A name or a proxy may point to another server now, which may accept writes.
-            Err(RedisConnectionError::Redis(error)) if is_of_another_server(error) => {
+            Err(RedisConnectionError::Redis(error)) if !is_node && is_of_another_server(error) => {
                 self.discard(life, false)
             }
             Ok(_) | Err(_) => {}
@@ -114,14 +137,15 @@ impl Server {
     async fn try_twice(
         &self,
         request: &Request<'_>,
+        asking: bool,
         life: &mut u64,
     ) -> Result<Value, RedisConnectionError> {
-        match self.try_once(request, life).await {
+        match self.try_once(request, asking, life).await {
             Err(RedisConnectionError::Redis(error))
                 if error.is_io_error() && !error.is_timeout() =>
             {
                 self.discard(*life, false);
-                self.try_once(request, life).await
+                self.try_once(request, asking, life).await
             }
             answer => answer,
         }
@@ -130,14 +154,15 @@ impl Server {
     async fn try_once(
         &self,
         request: &Request<'_>,
+        asking: bool,
         life: &mut u64,
     ) -> Result<Value, RedisConnectionError> {
         let opening = self.connection(life)?;
         let mut connection = opening.await.map_err(RedisConnectionError::Unreachable)?;
-        let answer = match request {
-            Request::Command(command) => command.query_async(&mut connection).await,
-            Request::Pipeline(pipeline) => pipeline.query_async(&mut connection).await,
-            Request::Script(script) => script.invoke_async(&mut connection).await,
+        let answer = if asking {
+            request.send_asking(&mut connection).await
+        } else {
+            request.send(&mut connection).await
         };
         answer.map_err(RedisConnectionError::Redis)
     }
@@ -175,9 +200,15 @@ impl Server {
         }
     }
 
-    /// Drops the connection, because another server is the master.
-    pub(super) fn leave(&self) {
-        self.lock().opening = None;
+    /// Returns whether the sentinels name another master than the server of this client. Drops the
+    /// connection then.
+    pub(super) async fn leave_another_than(&self, client: &Client) -> bool {
+        let Opener::Sentinels(sentinels) = &*self.opener else { return false };
+        let is_another = sentinels.name_another_than(client).await;
+        if is_another {
+            self.lock().opening = None;
+        }
+        is_another
     }
 
     pub(super) fn close(&self) {
@@ -191,10 +222,52 @@ impl Server {
     }
 }
 
+impl Request<'_> {
+    async fn send(&self, connection: &mut MultiplexedConnection) -> Result<Value, RedisError> {
+        match self {
+            Self::Command(command) => command.query_async(connection).await,
+            Self::Pipeline(pipeline) => pipeline.query_async(connection).await,
+            Self::Script(script) => script.invoke_async(connection).await,
+        }
+    }
+
+    /// Sends `ASKING` directly before each command.
+    async fn send_asking(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Value, RedisError> {
+        let mut pipeline = Pipeline::new();
+        match self {
+            Self::Command(command) => {
+                pipeline.cmd("ASKING").ignore().add_command((*command).clone());
+            }
+            Self::Pipeline(commands) => {
+                for command in commands.cmd_iter() {
+                    pipeline.cmd("ASKING").ignore().add_command(command.clone()).ignore();
+                }
+            }
+            Self::Script(script) => {
+                script.load_async(connection).await?;
+                pipeline.cmd("ASKING").ignore().invoke_script(script);
+            }
+        }
+        let mut answers: Vec<Value> = pipeline.query_async(connection).await?;
+        Ok(answers.pop().unwrap_or(Value::Nil))
+    }
+}
+
 impl Opener {
+    /// Returns how to connect to the server for messages.
+    pub(super) async fn client(&self) -> Result<Client, RedisError> {
+        match self {
+            Self::Client(client) | Self::Node(client) => Ok(client.clone()),
+            Self::Sentinels(sentinels) => Ok(sentinels.open().await?.0),
+        }
+    }
+
     async fn open(&self) -> Result<MultiplexedConnection, RedisError> {
         match self {
-            Self::Client(client) => connect(client).await,
+            Self::Client(client) | Self::Node(client) => connect(client).await,
             Self::Sentinels(sentinels) => Ok(sentinels.open().await?.1),
         }
     }

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::{RedisOptions, RedisStore, codec};
 use crate::{EventStore, HotStore, OwnerHint, StoreError, Wakeup, conformance::hot::Replicas};
 
+mod cluster;
 mod places;
 mod sentinel;
 
@@ -394,7 +395,11 @@ async fn a_unix_socket_will_do_and_a_bad_url_tells_no_secret() {
     let hot =
         RedisStore::open(&options(format!("redis+unix://{}", socket.display()))).await.unwrap();
     works(&hot, &open(&server).await).await;
-    for url in ["redis://:secret@127.0.0.1:port/", "redis+sentinel://:secret@127.0.0.1:1"] {
+    for url in [
+        "redis://:secret@127.0.0.1:port/",
+        "redis+sentinel://:secret@127.0.0.1:1",
+        "redis+cluster://:secret@127.0.0.1:1/1",
+    ] {
         let refused = RedisStore::open(&options(url.into())).await.err().unwrap().to_string();
         assert!(!refused.contains("secret"), "{refused}");
         assert!(refused.contains("redis+sentinel://HOST,HOST/SERVICE"), "{refused}");
