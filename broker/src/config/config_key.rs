@@ -165,7 +165,9 @@ impl KeyKind {
             Self::NodeId => "1 to 64 characters of A-Z a-z 0-9 . _ -".into(),
             Self::HostPort => "a host name or an IP address and a port, such as broker-1.internal:7400 or [fd00::1]:7400".into(),
             Self::StorageUrl => "sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE".into(),
-            Self::RedisUrl => "redis://HOST, rediss://HOST or redis+unix://PATH".into(),
+            Self::RedisUrl => {
+                "redis://HOST, redis+unix://PATH, redis+sentinel://HOST,HOST/SERVICE or redis+cluster://HOST,HOST; with TLS rediss://, rediss+sentinel:// or rediss+cluster://".into()
+            }
             Self::LogFilter => "a level (error, warn, info, debug, trace) or directives such as info,broker=debug".into(),
             Self::Secret { bytes_min } => {
                 format!("text in quotes of {bytes_min} to {SECRET_BYTES_MAX} visible ASCII characters without spaces")

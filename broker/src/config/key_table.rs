@@ -226,7 +226,7 @@ const STORAGE: &[ConfigKey] = &[
         "redis_url",
         KeyKind::RedisUrl,
         "redis://127.0.0.1:6379",
-        "Redis, in addition to PostgreSQL. It holds event streams, notifies replicas of changes at once and shares request rates between them. Data that must not be lost is never in Redis alone. The URL can hold a password (`redis://:PASSWORD@HOST`). `rediss://` uses TLS with the authorities of the system (`SSL_CERT_FILE`).",
+        "Redis, in addition to PostgreSQL. It holds event streams, notifies replicas of changes at once and shares request rates between them. Data that must not be lost is never in Redis alone. The URL can hold a password (`redis://:PASSWORD@HOST`). `rediss` in place of `redis` uses TLS with the authorities of the system (`SSL_CERT_FILE`). `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB` names sentinels and the service that they watch; the login before the hosts is for its servers, and `?sentinel_username=USER&sentinel_password=PASSWORD` is for the sentinels. `redis+cluster://HOST:PORT,HOST:PORT` names some nodes of a Redis Cluster.",
     ),
     optional_key(
         "redis_url_file",

@@ -254,10 +254,20 @@ fn database(url: &str) -> Result<DatabaseConfig, InvalidReason> {
     Ok(DatabaseConfig::Sqlite(PathBuf::from(path)))
 }
 
+/// Schemes of Redis. With `s` after `redis`, the connection has TLS.
+const REDIS_SCHEMES: [&str; 7] = [
+    "redis://",
+    "rediss://",
+    "redis+unix://",
+    "redis+sentinel://",
+    "rediss+sentinel://",
+    "redis+cluster://",
+    "rediss+cluster://",
+];
+
+/// Checks the scheme. The store of events reads the rest.
 fn redis_url(url: &str) -> Result<Secret, InvalidReason> {
-    let rest = ["redis://", "rediss://", "redis+unix://"]
-        .into_iter()
-        .find_map(|scheme| url.strip_prefix(scheme));
+    let rest = REDIS_SCHEMES.into_iter().find_map(|scheme| url.strip_prefix(scheme));
     match rest.filter(|rest| !rest.is_empty() && is_plain(rest)) {
         Some(_) => Ok(Secret::new(url)),
         None => Err("is not a usable Redis URL".to_owned()),
@@ -360,7 +370,18 @@ mod tests {
         );
         let config = load(&both);
         assert!(config.storage.redis_url.is_some() && !format!("{config:?}").contains("hush"));
-        for url in ["http://hush", "redis://", "redis:hush", "redis://a hush"] {
+        for url in ["redis+sentinel://:hush@a:1,b:2/s/0", "rediss+cluster://:hush@a,b"] {
+            load(&format!("storage: {{url: 'postgres://db/x', redis_url: '{url}'}}\n{SECRET}"));
+        }
+        for url in [
+            "http://hush",
+            "redis://",
+            "redis:hush",
+            "redis://a hush",
+            "redis+sentinel:hush",
+            "rediss+unix://hush",
+            "redis+cluster://",
+        ] {
             assert_fault(
                 &format!("storage: {{url: 'postgres://db/x', redis_url: '{url}'}}\n{SECRET}"),
                 "storage.redis_url: is not a usable",

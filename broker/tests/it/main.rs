@@ -82,6 +82,7 @@ mod protection_load;
 mod protection_replicas;
 mod proxies;
 mod quic_amplification;
+mod redis_failover;
 mod relay;
 mod repeated_heads;
 mod replicas;

@@ -5,7 +5,7 @@ mod connections;
 mod notifications;
 mod overload;
 mod places;
-mod replicas;
+pub(crate) mod replicas;
 mod scopes;
 mod sizes;
 mod wires;

@@ -35,7 +35,7 @@ async fn cluster(
 
 /// Sends to each replica as fast as it answers, from several clients. Returns how many requests
 /// were accepted, how many were sent, and the time.
-async fn saturated(clients: &[TestClient], time: Duration) -> (usize, usize, Duration) {
+pub(crate) async fn saturated(clients: &[TestClient], time: Duration) -> (usize, usize, Duration) {
     let stop = Arc::new(AtomicBool::new(false));
     let mut workers = Vec::new();
     let begun = Instant::now();
