@@ -265,13 +265,22 @@ const REDIS_SCHEMES: [&str; 7] = [
     "rediss+cluster://",
 ];
 
-/// Checks the scheme. The store of events reads the rest.
+/// Checks the scheme and the parts that it requires. The store of events reads the rest.
 fn redis_url(url: &str) -> Result<Secret, InvalidReason> {
-    let rest = REDIS_SCHEMES.into_iter().find_map(|scheme| url.strip_prefix(scheme));
-    match rest.filter(|rest| !rest.is_empty() && is_plain(rest)) {
-        Some(_) => Ok(Secret::new(url)),
-        None => Err("is not a usable Redis URL".to_owned()),
+    let parts =
+        REDIS_SCHEMES.into_iter().find_map(|scheme| Some((scheme, url.strip_prefix(scheme)?)));
+    let Some((scheme, rest)) = parts.filter(|(_, rest)| !rest.is_empty() && is_plain(rest)) else {
+        return Err("is not a usable Redis URL".to_owned());
+    };
+    let (place, _parameters) = rest.split_once('?').unwrap_or((rest, ""));
+    let (_hosts, path) = place.split_once('/').unwrap_or((place, ""));
+    if scheme.contains("+sentinel") && (path.is_empty() || path.starts_with('/')) {
+        return Err("is not a usable Redis URL: it names no service after the sentinels".to_owned());
     }
+    if scheme.contains("+cluster") && !matches!(path, "" | "0") {
+        return Err("is not a usable Redis URL: a cluster has one database, 0".to_owned());
+    }
+    Ok(Secret::new(url))
 }
 
 /// Returns whether the text has only characters of a URL. Other characters must be percent-encoded.
@@ -381,6 +390,9 @@ mod tests {
             "redis+sentinel:hush",
             "rediss+unix://hush",
             "redis+cluster://",
+            "redis+sentinel://:hush@a:1,b",
+            "redis+sentinel://:hush@a/?sentinel_password=x",
+            "rediss+cluster://:hush@a,b/1",
         ] {
             assert_fault(
                 &format!("storage: {{url: 'postgres://db/x', redis_url: '{url}'}}\n{SECRET}"),
