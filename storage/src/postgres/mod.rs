@@ -1,7 +1,8 @@
 //! The shared store: one PostgreSQL database (12 or newer) for any number of brokers.
 //!
-//! Every call is one statement, so it costs one round trip and is its own transaction. Work that
-//! takes several statements is a function of the schema. Every call ends within [`ANSWER_WITHIN`],
+//! Every call is one statement, so it costs one round trip and is its own transaction. Through a
+//! pooler the store begins and commits that transaction itself ([`server_path`]). Work that takes
+//! several statements is a function of the schema. Every call ends within [`ANSWER_WITHIN`],
 //! or [`SETTLED_WITHIN`] for writes, even if the server or the network hangs. With
 //! `synchronous_commit = on` a write that returned is on disk.
 
