@@ -9,7 +9,7 @@ use testkit::{EventReader, TestClient};
 use crate::{
     counters::{Cost, Counters},
     operations,
-    site::Site,
+    site::{Site, calls},
 };
 
 /// Tables with what belongs to sessions and tasks, without the log of operators' actions.
@@ -60,7 +60,7 @@ pub(crate) async fn sessions(client: Client, scale: Scale) -> anyhow::Result<Kep
     let rest = site.rest().await?;
     let (size, before) = (size(&site).await?, Counters::read(&site.cluster).await?);
     let clients = site.open(count).await;
-    operations::calls(&clients).await;
+    calls(&clients).await;
     let mut readers = Vec::new();
     if client == Client::Listening {
         for client in &clients {
@@ -87,7 +87,7 @@ async fn spend(client: Client, clients: &[TestClient], time: Duration) {
     let begun = Instant::now();
     while client == Client::Calling && begun.elapsed() + CALLS_APART < time {
         let round = Instant::now();
-        operations::calls(clients).await;
+        calls(clients).await;
         tokio::time::sleep(CALLS_APART.saturating_sub(round.elapsed())).await;
     }
     tokio::time::sleep(time.saturating_sub(begun.elapsed())).await;
@@ -107,7 +107,7 @@ pub(crate) async fn records(scale: Scale) -> anyhow::Result<KeptRecords> {
     let count = scale.of(400, 4);
     let site = Site::start(1, scale).await?;
     let clients = site.open(4).await;
-    operations::calls(&clients).await;
+    calls(&clients).await;
     site.settle().await;
     let before = size(&site).await?;
     for number in 0..count {

@@ -10,10 +10,9 @@ use testkit::TestClient;
 
 use crate::{
     counters::{Cost, Counters, RestCost},
-    site::{RESOURCE, STEPS, Site},
+    site::{RESOURCE, STEPS, Site, TOOL, call, calls, one_by_one},
 };
 
-const TOOL: &str = "b__echo";
 /// Keys that are stored before one is created under measurement.
 const KEYS_STORED: usize = 200;
 /// Calls of each client when all make calls at once.
@@ -79,24 +78,6 @@ pub(crate) async fn measure(replicas: usize, scale: Scale) -> anyhow::Result<Cos
 
     let connections = connections(&site).await?;
     Ok(Costs { replicas, rest: rest.second, operations, connections })
-}
-
-async fn one_by_one<F: Future<Output = ()>>(
-    clients: &[TestClient],
-    mut work: impl FnMut(usize, TestClient) -> F,
-) {
-    for (number, client) in clients.iter().enumerate() {
-        work(number, client.clone()).await;
-    }
-}
-
-/// Makes a call in each session, one after the other.
-pub(crate) async fn calls(clients: &[TestClient]) {
-    one_by_one(clients, |_, client| call(client)).await;
-}
-
-async fn call(client: TestClient) {
-    client.call(TOOL, json!({"text": "a"})).await;
 }
 
 pub(crate) async fn task(client: TestClient) {

@@ -7,10 +7,7 @@ use benches::{Scale, broker_binary};
 use serde_json::json;
 use testkit::{BackendCall, BrokerBuilder, FakeBackend, Gate, Reply, TestClient, TestCluster};
 
-use crate::{
-    counters::{self, Cost, Counters, RestCost},
-    operations,
-};
+use crate::counters::{self, Cost, Counters, RestCost};
 
 /// The default of `session.lease`.
 const LEASE: &str = "2s";
@@ -25,6 +22,7 @@ const RESTS_FOR: Duration = Duration::from_millis(6_500);
 /// Stands for both where figures do not count.
 const A_MOMENT: Duration = Duration::from_millis(50);
 pub(crate) const RESOURCE: &str = "test://one";
+pub(crate) const TOOL: &str = "b__echo";
 
 /// The replicas with everything around them.
 pub(crate) struct Site {
@@ -96,7 +94,7 @@ impl Site {
     /// Returns what the replicas cost while nothing happens, after each has carried out a call.
     pub(crate) async fn rest(&self) -> anyhow::Result<RestCost> {
         let clients = self.open(self.replicas()).await;
-        operations::calls(&clients).await;
+        calls(&clients).await;
         for client in clients {
             client.delete_session().await;
         }
@@ -119,6 +117,24 @@ impl Site {
         let after = Counters::read(&self.cluster).await?;
         Ok((after.since(&before).beyond(rest, begun.elapsed().as_secs_f64()), done))
     }
+}
+
+pub(crate) async fn one_by_one<F: Future<Output = ()>>(
+    clients: &[TestClient],
+    mut work: impl FnMut(usize, TestClient) -> F,
+) {
+    for (number, client) in clients.iter().enumerate() {
+        work(number, client.clone()).await;
+    }
+}
+
+/// Makes a call in each session, one after the other.
+pub(crate) async fn calls(clients: &[TestClient]) {
+    one_by_one(clients, |_, client| call(client)).await;
+}
+
+pub(crate) async fn call(client: TestClient) {
+    client.call(TOOL, json!({"text": "a"})).await;
 }
 
 /// Returns a backend with sessions of its own, as most servers have them.

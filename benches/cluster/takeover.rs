@@ -10,8 +10,7 @@ use testkit::{AttemptOutcome, TestClient, eventually};
 
 use crate::{
     counters::{Cost, Counters, RestCost},
-    operations,
-    site::Site,
+    site::{Site, calls},
 };
 
 const REPLICAS: usize = 4;
@@ -127,7 +126,7 @@ async fn opened(site: &Site, count: usize) -> Vec<TestClient> {
     for _ in 0..count {
         clients.push(site.client(ENDS).connected(json!({})).await);
     }
-    operations::calls(&clients).await;
+    calls(&clients).await;
     site.settle().await;
     clients
 }
