@@ -23,6 +23,14 @@ async fn cluster_of(world: &World, redis: bool, catalog_auth: &str) -> TestClust
     cluster
 }
 
+/// Returns a client at each replica.
+async fn one_at_each(cluster: &TestCluster, path: &str) -> [TestClient; 2] {
+    [
+        cluster.client_of(0, path).connected(json!({})).await,
+        cluster.client_of(1, path).connected(json!({})).await,
+    ]
+}
+
 /// Asks for an account as MCP 2025-11-25 does. Returns the id of the elicitation.
 async fn asked(client: &TestClient) -> Value {
     let error = client.error("tools/call", json!({"name": "b__connect", "arguments": {}})).await;
@@ -144,10 +152,7 @@ async fn a_stored_token_that_is_refused_too_is_renewed() {
     let world = World::start(3600).await;
     let cluster = cluster_of(&world, true, "first_user").await;
     assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);
-    let clients = [
-        cluster.client_of(0, "/mcp/b").connected(json!({})).await,
-        cluster.client_of(1, "/mcp/b").connected(json!({})).await,
-    ];
+    let clients = one_at_each(&cluster, "/mcp/b").await;
     for client in &clients {
         assert_ne!(call(client, "echo").await["isError"], true);
     }
@@ -167,10 +172,7 @@ async fn a_refresh_token_is_used_by_one_replica_while_the_other_one_waits() {
     let world = World::start(3600).await;
     let cluster = cluster_of(&world, true, "first_user").await;
     assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);
-    let clients = [
-        cluster.client_of(0, "/mcp").connected(json!({})).await,
-        cluster.client_of(1, "/mcp").connected(json!({})).await,
-    ];
+    let clients = one_at_each(&cluster, "/mcp").await;
     for client in &clients {
         works(client).await;
     }

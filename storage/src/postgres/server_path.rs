@@ -77,7 +77,7 @@ async fn has_settings(
     connection: &mut PgConnection,
     settings: &[(&'static str, &str)],
 ) -> Result<bool, sqlx::Error> {
-    // The simple protocol prepares nothing, whatever is on the way.
+    // The simple protocol prepares nothing, so a pooler answers it too.
     let query = "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'";
     let row = connection.fetch_one(raw_sql(query)).await?;
     let found: String = row.try_get(0)?;
