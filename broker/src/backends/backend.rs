@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     backend_admission::BackendAdmission,
-    link::{Era, EraCache, Link, connection::Failure},
+    link::{Era, EraCache, Link, failure::Failure},
     pins::PinKeeper,
     placeholder::Placeholder,
     policy::Policy,

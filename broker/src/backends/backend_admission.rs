@@ -29,7 +29,7 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     backend::Backend,
-    link::connection::{Connection, Failure},
+    link::{connection::Connection, failure::Failure},
     prober,
     verdicts::{self, ReplicaVerdicts},
 };

@@ -21,10 +21,7 @@ use rules::{
 use super::{
     backend::{Backend, links::CATALOG_CAPABILITIES},
     catalog_refresh,
-    link::{
-        Era, Link,
-        connection::{Connection, Failure},
-    },
+    link::{Era, Link, connection::Connection, failure::Failure},
 };
 
 /// Number of kinds of questions. The link that reads the lists declares them all.

@@ -34,10 +34,7 @@ use rules::{
 use super::{
     backend::{Backend, BackendState},
     catalog_owner::CatalogOwner,
-    link::{
-        Era, EraSupport, Link,
-        connection::{Connection, Failure, WireSender},
-    },
+    link::{Era, EraSupport, Link, connection::Connection, failure::Failure, wire::WireSender},
     prober,
 };
 use crate::oauth::TokenSource;

@@ -15,7 +15,7 @@ use rules::{breaker::CircuitState, limits::PROBE_ANSWER_MAX};
 use super::{
     backend::Backend,
     backend_admission::ProbeReason,
-    link::{Link, connection::Failure},
+    link::{Link, failure::Failure},
 };
 use crate::{metrics::VerdictEffect, persistence::BackendVerdict};
 

@@ -2,7 +2,7 @@
 //! them.
 
 use super::{
-    children::Children, link::TlsClients, schema_cache::SchemaCache,
+    children::Children, link::tls_clients::TlsClients, schema_cache::SchemaCache,
     validation_pool::ValidationPool,
 };
 

@@ -67,7 +67,7 @@ use crate::{
     backends::{
         asker::{Asker, SentRequest},
         backend::Backend,
-        link::connection::{BackendRequest, Failure},
+        link::{connection::BackendRequest, failure::Failure},
         policy::ArgumentsCheck,
     },
     metrics::RequestOutcome,

@@ -21,7 +21,7 @@ use super::session::{
     CancelScope, Reply, RequestContext, Session, local_requests::spawn_local_request, questions,
 };
 use crate::{
-    backends::{backend::Backend, link::connection::Failure},
+    backends::{backend::Backend, link::failure::Failure},
     oauth::{TokenSource, UserTokens},
 };
 

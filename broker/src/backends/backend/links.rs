@@ -12,8 +12,7 @@ use rules::{
 use super::Backend;
 use crate::{
     backends::link::{
-        Era, Link, LinkUser,
-        connection::{Connection, WireSender as ConnectionWire},
+        Era, Link, LinkUser, connection::Connection, wire::WireSender as ConnectionWire,
     },
     config::spec::TransportSpec,
 };

@@ -28,14 +28,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Link,
+    failure::Failure,
     http::{PostOutcome, WireRequest},
     malformed_answer,
     pending::{AnswerSlot, PendingRequests},
     queue::FrameQueue,
     request_streams::{self, RequestStreams},
     stateless::{self, StatelessConnection, exchange},
+    wire::WireSender,
 };
-pub use super::{failure::Failure, wire::WireSender};
 use crate::{
     backends::asker::{Asker, SentRequest},
     metrics::{Direction, Metrics, Side},

@@ -5,11 +5,11 @@
 //! and restores them on a new connection. A link of a session from another process resumes the
 //! session at its backend, if the backend still has it.
 
-mod backend_session;
+pub mod backend_session;
 mod backoff;
 pub mod connection;
 pub mod era;
-mod failure;
+pub mod failure;
 mod handshake_guard;
 mod http;
 mod malformed_answer;
@@ -21,10 +21,10 @@ pub(crate) mod request_streams;
 mod stateless;
 mod stdio;
 mod tcp;
-mod tls_clients;
+pub mod tls_clients;
 mod users;
 mod websocket;
-mod wire;
+pub mod wire;
 
 use std::{
     sync::{
@@ -58,11 +58,7 @@ pub use self::{
     tls_clients::TlsClients,
     users::{LinkHold, LinkUser},
 };
-use self::{
-    backoff::Backoff,
-    connection::{Connection, Failure},
-    users::LinkUsers,
-};
+use self::{backoff::Backoff, connection::Connection, failure::Failure, users::LinkUsers};
 use super::{backend::Backend, link_lists::LinkLists, subscriptions::Subscriptions};
 use crate::{config::spec::TransportSpec, metrics::Side};
 

@@ -13,10 +13,12 @@ use transport::frame::{CloseReason, FrameSink, FrameSource};
 
 use super::{
     Link,
-    connection::{Connection, Failure, WireSender},
+    connection::Connection,
+    failure::Failure,
     handshake_guard::HandshakeGuard,
     queue::{FrameQueue, QueuedFrame},
     stateless,
+    wire::WireSender,
 };
 use crate::{
     backends::inbound,

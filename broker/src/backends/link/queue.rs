@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use prometheus::IntGauge;
 use tokio::sync::mpsc;
 
-use super::connection::Failure;
+use super::failure::Failure;
 use crate::metrics::{Direction, Metrics, Side};
 
 /// The sending end, which never waits.

@@ -11,7 +11,8 @@ use transport::{
 
 use super::{
     Link,
-    connection::{Connection, Failure},
+    connection::Connection,
+    failure::Failure,
     pipe::{self, LAST_WRITE_WAIT},
     request_streams::RequestStreams,
 };

@@ -17,7 +17,8 @@ use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec
 
 use super::{
     Link,
-    connection::{Connection, Failure},
+    connection::Connection,
+    failure::Failure,
     handshake_guard::HandshakeGuard,
     pipe::{self, LAST_WRITE_WAIT, Pipe},
     stateless,

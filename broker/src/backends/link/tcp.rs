@@ -5,11 +5,7 @@ use std::sync::Arc;
 use rules::limits::BACKEND_WRITE_STALL_MAX;
 use transport::tcp;
 
-use super::{
-    Link,
-    connection::{Connection, Failure},
-    pipe,
-};
+use super::{Link, connection::Connection, failure::Failure, pipe};
 use crate::config::spec::TcpTls;
 
 /// Connects and performs the handshake.

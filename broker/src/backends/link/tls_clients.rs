@@ -12,7 +12,7 @@ use transport::{
     tls::{ClientIdentity, ClientIdentityFiles, ClientTls, ClientTlsFiles},
 };
 
-use super::connection::Failure;
+use super::failure::Failure;
 
 /// Entries in each table. Operators decide how many names and certificates there are.
 const KEPT_MAX: usize = 1_000;

@@ -7,11 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
 use rules::limits::BACKEND_WRITE_STALL_MAX;
 use transport::websocket::{self, ConnectOptions, Limits};
 
-use super::{
-    Link,
-    connection::{Connection, Failure},
-    pipe,
-};
+use super::{Link, connection::Connection, failure::Failure, pipe};
 use crate::config::spec::Credentials;
 
 /// Connects and performs the handshakes.

@@ -30,10 +30,7 @@ use crate::{
     auth::SealError,
     backends::{
         asker::Asker,
-        link::{
-            BackendSession, Link,
-            connection::{Connection, Failure},
-        },
+        link::{BackendSession, Link, connection::Connection, failure::Failure},
     },
     persistence::fault_point,
 };

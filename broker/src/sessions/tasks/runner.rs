@@ -45,7 +45,10 @@ use super::{
 use crate::{
     backends::{
         asker::{Asker, SentRequest},
-        link::connection::{BackendRequest, Connection, Failure},
+        link::{
+            connection::{BackendRequest, Connection},
+            failure::Failure,
+        },
     },
     persistence::fault_point,
     telemetry::request,

@@ -11,10 +11,7 @@ use rules::limits::ERROR_BODY_BYTES_MAX;
 use transport::{HttpResponse, http_client::ResponseBody};
 
 use super::{HttpWire, PostOutcome, accept_answer};
-use crate::backends::link::{
-    Link,
-    connection::{Connection, Failure},
-};
+use crate::backends::link::{Link, connection::Connection, failure::Failure};
 
 impl HttpWire {
     /// Handles a response with an error status: an answer in its body, a lost session, or a

@@ -24,10 +24,7 @@ use crate::{
     backends::{
         asker::Asker,
         inbound,
-        link::{
-            Link,
-            connection::{Connection, Failure},
-        },
+        link::{Link, connection::Connection, failure::Failure},
     },
     metrics::{Direction, Side},
 };

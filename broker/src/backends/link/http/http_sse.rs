@@ -24,9 +24,8 @@ use super::{
 };
 use crate::{
     backends::link::{
-        EraSupport, Link,
-        connection::{Connection, Failure, WireSender},
-        handshake_guard::HandshakeGuard,
+        EraSupport, Link, connection::Connection, failure::Failure,
+        handshake_guard::HandshakeGuard, wire::WireSender,
     },
     config::spec::ProtocolChoice,
 };

@@ -43,10 +43,12 @@ use self::{
 };
 use super::{
     Link,
-    connection::{Connection, Failure, WireSender},
+    connection::Connection,
+    failure::Failure,
     handshake_guard::HandshakeGuard,
     queue::{FrameQueue, QueuedFrame},
     stateless,
+    wire::WireSender,
 };
 use crate::{
     backends::{asker::Asker, backend::Backend, inbound},

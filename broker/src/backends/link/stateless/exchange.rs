@@ -35,7 +35,8 @@ use crate::backends::{
     catalog_refresh,
     link::{
         Era, Link,
-        connection::{BackendRequest, Connection, Failure},
+        connection::{BackendRequest, Connection},
+        failure::Failure,
         http::WireRequest,
     },
 };

@@ -26,8 +26,10 @@ use super::{StatelessConnection, is_result, requests};
 use crate::{
     backends::link::{
         Link,
-        connection::{Connection, Failure, WireSender},
+        connection::Connection,
         era::{Era, EraSupport},
+        failure::Failure,
+        wire::WireSender,
     },
     config::spec::ProtocolChoice,
 };

@@ -16,10 +16,7 @@ use rules::{limits::ELICITATION_ID_BYTES, tasks::decoded};
 use crate::backends::{
     asker::Asker,
     inbound,
-    link::{
-        Link,
-        connection::{Connection, Failure},
-    },
+    link::{Link, connection::Connection, failure::Failure},
 };
 
 /// Open input requests. Dropping it withdraws those that are still open.

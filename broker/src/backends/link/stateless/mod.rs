@@ -41,10 +41,7 @@ use rules::{limits::CAPABILITIES_REMEMBERED_MAX, tasks::decoded};
 use tokio::sync::oneshot;
 
 use self::notification_feed::NotificationFeed;
-use super::{
-    Link,
-    connection::{Connection, Failure},
-};
+use super::{Link, connection::Connection, failure::Failure};
 use crate::backends::asker::Asker;
 
 /// State of a stateless connection, in addition to its requests.

@@ -28,10 +28,7 @@ use tokio::{
 };
 
 use super::requests::{self, RequestIdentity};
-use crate::backends::link::{
-    Link,
-    connection::{Connection, Failure},
-};
+use crate::backends::link::{Link, connection::Connection, failure::Failure};
 
 #[derive(Debug)]
 pub(in crate::backends::link) struct NotificationFeed {

@@ -25,8 +25,10 @@ use crate::backends::{
     asker::{Asker, ClientIdentity},
     link::{
         Link,
-        connection::{BackendRequest, Connection, Failure, WireSender},
+        connection::{BackendRequest, Connection},
+        failure::Failure,
         http::WireRequest,
+        wire::WireSender,
     },
 };
 

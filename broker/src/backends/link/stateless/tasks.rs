@@ -24,10 +24,7 @@ use rules::{
 use super::{exchange::for_the_client, inputs, requests};
 use crate::backends::{
     asker::{Asker, TaskFollower},
-    link::{
-        Link,
-        connection::{Connection, Failure},
-    },
+    link::{Link, connection::Connection, failure::Failure},
 };
 
 /// Handles a result that announces a task for a call.
