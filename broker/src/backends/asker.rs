@@ -1,23 +1,50 @@
-//! The sender of a request, as a link knows it. Calls of sessions and runs of tasks implement the
-//! trait.
+//! The clients of a connection, as it knows them. An [`Asker`] sends a request: calls of sessions and
+//! runs of tasks do. An [`Inbound`] receives what the backend sends: sessions do too.
 //!
 //! A connection keeps the sender until the answer has come. Answers do not pass the trait: they end
 //! by wire id.
 
-use std::{pin::Pin, sync::Arc, time::Instant};
+use std::{fmt, pin::Pin, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use protocol::{
     envelope::Message,
+    error::Refusal,
     json::{self, Span},
 };
-use rules::{log_level::LogLevel, tasks::BackendTask};
+use rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask};
 
-use super::{
-    inbound::Inbound,
-    link::{Link, connection::Connection},
-};
+use super::link::{Link, connection::Connection, era::Era};
+
+/// Receives messages of a backend that are not answers. Sessions, calls and runs of tasks implement
+/// it.
+pub trait Inbound: fmt::Debug + Send + Sync {
+    /// Sends a request of the backend to the client. The answer goes back over `connection`, or an
+    /// `Err` does.
+    fn need_input(
+        self: Arc<Self>,
+        connection: &Arc<Connection>,
+        question: &Message,
+    ) -> Result<(), Refusal>;
+
+    /// Withdraws a question, because its answer is not needed any more. `number` is the one that
+    /// the connection assigned.
+    fn withdraw(&self, number: u64, why: &str);
+
+    /// Sends a notification of the backend to the client.
+    fn receive(&self, kind: EventKind, message: &Message);
+
+    /// Reports to the client that an elicitation is complete. Returns false if the client was not
+    /// asked for it.
+    fn complete_elicitation(&self, id: &str, message: &Message) -> bool;
+
+    /// Returns the lowest level of the log messages that the client wants.
+    fn log_level(&self) -> Option<LogLevel>;
+
+    /// Returns the era of the client.
+    fn client_era(&self) -> Era;
+}
 
 /// Sends requests to a backend on behalf of one client.
 pub trait Asker: Inbound {

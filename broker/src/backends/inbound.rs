@@ -9,7 +9,7 @@
 //! A request without an owner is refused. A notification without an owner is dropped and counted.
 //! The broker never sends either to an unrelated client.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::{
@@ -29,38 +29,9 @@ use rules::{
 };
 
 use super::{
-    asker::Asker,
-    link::{Era, Link, connection::Connection},
+    asker::{Asker, Inbound},
+    link::{Link, connection::Connection, era::Era},
 };
-
-/// Receives messages of a backend that are not answers. Sessions, calls and runs of tasks implement
-/// it.
-pub trait Inbound: fmt::Debug + Send + Sync {
-    /// Sends a request of the backend to the client. The answer goes back over `connection`, or an
-    /// `Err` does.
-    fn need_input(
-        self: Arc<Self>,
-        connection: &Arc<Connection>,
-        question: &Message,
-    ) -> Result<(), Refusal>;
-
-    /// Withdraws a question, because its answer is not needed any more. `number` is the one that
-    /// the connection assigned.
-    fn withdraw(&self, number: u64, why: &str);
-
-    /// Sends a notification of the backend to the client.
-    fn receive(&self, kind: EventKind, message: &Message);
-
-    /// Reports to the client that an elicitation is complete. Returns false if the client was not
-    /// asked for it.
-    fn complete_elicitation(&self, id: &str, message: &Message) -> bool;
-
-    /// Returns the lowest level of the log messages that the client wants.
-    fn log_level(&self) -> Option<LogLevel>;
-
-    /// Returns the era of the client.
-    fn client_era(&self) -> Era;
-}
 
 /// Takes one message of a backend. `origin` is the call on whose stream it came, if the wire shows
 /// it.

@@ -5,7 +5,7 @@
 //!
 //! - An [`Asker`](asker::Asker) sends a request.
 //! - A [`LinkClient`](link_client::LinkClient) uses a link.
-//! - An [`Inbound`](inbound::Inbound) receives the messages of a backend.
+//! - An [`Inbound`](asker::Inbound) receives the messages of a backend.
 
 pub mod asker;
 pub mod backend;

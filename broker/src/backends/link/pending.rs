@@ -27,7 +27,10 @@ use protocol::{
 };
 
 use super::failure::Failure;
-use crate::backends::{asker::Asker, inbound::Inbound, roots::BackendRoots};
+use crate::backends::{
+    asker::{Asker, Inbound},
+    roots::BackendRoots,
+};
 
 #[derive(Debug, Default)]
 pub struct PendingRequests {

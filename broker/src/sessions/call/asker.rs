@@ -20,8 +20,7 @@ use rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask};
 use super::Call;
 use crate::{
     backends::{
-        asker::{Asker, ClientIdentity, SentRequest, TaskFollower, client_info},
-        inbound::Inbound,
+        asker::{Asker, ClientIdentity, Inbound, SentRequest, TaskFollower, client_info},
         link::{Era, Link, connection::Connection},
     },
     sessions::session::questions,

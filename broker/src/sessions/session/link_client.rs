@@ -14,7 +14,7 @@ use rules::{
 
 use super::{Session, questions, subscriptions};
 use crate::backends::{
-    inbound::Inbound,
+    asker::Inbound,
     link::{BackendSession, Era, connection::Connection},
     link_client::LinkClient,
 };

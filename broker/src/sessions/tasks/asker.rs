@@ -14,8 +14,7 @@ use rules::{
 use super::{inputs, run::TaskRun};
 use crate::{
     backends::{
-        asker::{Asker, ClientIdentity, SentRequest, TaskFollower, client_info},
-        inbound::Inbound,
+        asker::{Asker, ClientIdentity, Inbound, SentRequest, TaskFollower, client_info},
         link::{Era, Link, connection::Connection},
     },
     sessions::session::questions,
