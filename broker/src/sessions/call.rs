@@ -67,7 +67,7 @@ use crate::{
     backends::{
         asker::{Asker, SentRequest},
         backend::Backend,
-        link::{connection::BackendRequest, failure::Failure},
+        link::{failure::Failure, request::BackendRequest},
         policy::ArgumentsCheck,
     },
     metrics::RequestOutcome,

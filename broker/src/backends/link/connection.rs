@@ -1,53 +1,40 @@
-//! One open connection of a link: its requests and its end.
+//! One open connection of a link: its requests and its end. The files below it send requests over
+//! it.
 //!
 //! Every request to a backend gets a wire id of the broker, which is its progress token too. An
 //! answer is matched by that id only, whichever stream it arrives on. An answer without a waiting
 //! request is dropped and counted.
 
+mod ask;
+mod exchange;
 mod initialize;
+mod send;
 
 use std::{
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
 use protocol::{
     envelope::{Message, Rejection},
     error::Refusal,
-    handshake::{self, InitializeResult},
+    handshake::InitializeResult,
     ids::RequestId,
-    json::Span,
     method::Method,
-    splice::Splice,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Link,
-    failure::Failure,
-    http::{PostOutcome, WireRequest},
-    malformed_answer,
-    pending::{AnswerSlot, PendingRequests},
-    queue::FrameQueue,
-    request_streams::{self, RequestStreams},
-    stateless::{self, StatelessConnection, exchange},
+    backend_session::BackendSession, failure::Failure, malformed_answer, pending::PendingRequests,
+    queue::FrameQueue, request_streams::RequestStreams, stateless::StatelessConnection,
     wire::WireSender,
 };
-use crate::{
-    backends::asker::{Asker, SentRequest},
-    metrics::{Direction, Metrics, Side},
-    persistence::fault_point,
-    telemetry::{child_span::ChildSpan, request},
-};
+use crate::metrics::Metrics;
 
-/// Time that requests in flight wait for their own answers after the backend reported to one of
-/// them that it forgot the session. It reports the same to the others, so the broker can send them
-/// again.
-const FORGOTTEN_GRACE: Duration = Duration::from_secs(1);
 /// Characters of the fault of a connection.
 const FAULT_LETTERS_MAX: usize = 300;
 
@@ -77,15 +64,6 @@ pub struct Connection {
     /// Cancelled when every queued frame was written or dropped.
     flushed: CancellationToken,
     metrics: Arc<Metrics>,
-}
-
-/// A request of a client, with the edits to apply before it is sent.
-#[derive(Debug, Clone, Copy)]
-pub struct BackendRequest<'a> {
-    pub message: &'a Message,
-    pub edits: &'a [(Span, Vec<u8>)],
-    pub asker: &'a Arc<dyn Asker>,
-    pub sent_at: Instant,
 }
 
 impl Connection {
@@ -139,185 +117,31 @@ impl Connection {
         self.modern.get()
     }
 
+    /// Resumes a session that an earlier connection negotiated, perhaps in another process.
+    pub(super) fn resume(&self, agreed: Arc<InitializeResult>, first_wire_id: u64) {
+        if let WireSender::Http(http) = &self.wire {
+            http.agree_on(agreed.version);
+        }
+        let _set_once = self.negotiated.set(agreed);
+        self.next_wire_id.fetch_max(first_wire_id, Ordering::Relaxed);
+    }
+
+    /// Returns the session at the backend, which another process can resume.
+    pub(super) fn backend_session(&self, url: &str) -> Option<BackendSession> {
+        let (WireSender::Http(http), Some(agreed)) = (&self.wire, self.negotiated()) else {
+            return None;
+        };
+        Some(BackendSession {
+            url: url.to_owned(),
+            id: http.session_id()?,
+            version: agreed.version,
+        })
+    }
+
     /// Marks the connection as one of 2026-07-28. `found` holds the capabilities of the backend.
     pub(super) fn becomes_modern(&self, found: InitializeResult, modern: StatelessConnection) {
         let _set_once = self.negotiated.set(Arc::new(found));
         let _set_once = self.modern.set(Arc::new(modern));
-    }
-
-    /// Sends a client's request and waits for its answer. Cancel-safe: a dropped wait frees its
-    /// slot.
-    pub async fn exchange(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        outgoing: BackendRequest<'_>,
-    ) -> Result<Message, Failure> {
-        if self.modern().is_some() {
-            // Boxed: this future is much larger than the one for other connections.
-            return Box::pin(exchange::exchange(self, link, outgoing)).await;
-        }
-        let wire_id = self.next_wire_id();
-        // In a block, so that its variables are dropped before the wait for the answer.
-        let (frame, span) = {
-            let mut buffer = itoa::Buffer::new();
-            let digits = buffer.format(wire_id).as_bytes();
-            let mut splice = Splice::new(&outgoing.message.frame);
-            if let Some(span) = outgoing.message.id_span {
-                splice.replace(span, digits);
-            }
-            if let Some(span) = outgoing.message.fields.meta_progress_token {
-                splice.replace(span, digits);
-            }
-            for (span, text) in outgoing.edits {
-                splice.replace(*span, &text[..]);
-            }
-            let in_meta = matches!(self.wire, WireSender::Pipe(_));
-            let span = ChildSpan::attempt(
-                outgoing.message,
-                link.backend.id.as_str(),
-                link.backend.transport(),
-                in_meta,
-                &mut splice,
-            );
-            (self.wire.finished(splice), span)
-        };
-        outgoing.asker.sent_as(
-            SentRequest { link: link.clone(), connection: self.clone(), wire_id },
-            outgoing.sent_at,
-        );
-        let request = WireRequest {
-            wire_id,
-            frame,
-            asker: Some(outgoing.asker),
-            opening: false,
-            headers: None,
-        };
-        let answer = match &span {
-            // Boxed, because it would enlarge the future of every call.
-            Some(span) => {
-                Box::pin(request::with_outgoing_headers(
-                    span.headers(),
-                    self.send_and_wait(link, request),
-                ))
-                .await
-            }
-            None => self.send_and_wait(link, request).await,
-        };
-        if let Some(span) = span {
-            match &answer {
-                Ok(answer) => span.finish(answer, outgoing.message.method),
-                Err(failure) => span.fail(failure.name()),
-            }
-        }
-        answer
-    }
-
-    /// Sends a request of the broker on behalf of `asker`, and waits for as long as the backend
-    /// needs. The backend may send questions for `asker` meanwhile.
-    pub async fn ask_for(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        method: Method,
-        params: &[u8],
-        asker: &Arc<dyn Asker>,
-    ) -> Result<Message, Failure> {
-        if self.modern().is_some() {
-            return Box::pin(stateless::ask_for(self, link, method, params, asker)).await;
-        }
-        let wire_id = self.next_wire_id();
-        let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params)).into();
-        self.send_and_wait(
-            link,
-            WireRequest { wire_id, frame, asker: Some(asker), opening: false, headers: None },
-        )
-        .await
-    }
-
-    /// Sends a request of the broker and waits for its answer within the control timeout.
-    pub async fn ask(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        method: Method,
-        params: Option<&[u8]>,
-    ) -> Result<Message, Failure> {
-        let limit = link.backend.timeouts().control;
-        if self.modern().is_some() {
-            let asked = Box::pin(stateless::ask(self, link, method, params));
-            return tokio::time::timeout(limit, asked)
-                .await
-                .unwrap_or(Err(Failure::TimedOut(method)));
-        }
-        let wire_id = self.next_wire_id();
-        let frame = handshake::request(&RequestId::from_u64(wire_id), method, params).into();
-        let request = WireRequest { wire_id, frame, asker: None, opening: false, headers: None };
-        tokio::time::timeout(limit, self.send_and_wait(link, request))
-            .await
-            .unwrap_or(Err(Failure::TimedOut(method)))
-    }
-
-    /// Sends a request and waits for its answer until the connection ends.
-    pub(super) async fn send_and_wait(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        request: WireRequest<'_>,
-    ) -> Result<Message, Failure> {
-        if self.is_closed() {
-            return Err(self.why_closed());
-        }
-        let slot = self.pending.expect(request.wire_id, request.asker);
-        self.metrics.bytes(Direction::Out, Side::Backend, request.frame.len());
-        let answer = tokio::select! {
-            biased;
-            answer = slot.answered() => answer,
-            answer = self.send_request(link, request) => answer,
-            // The answer may have come just before the end.
-            () = self.closed_without_answer(&slot) => slot.take().unwrap_or_else(|| Err(Failure::Lost(self.end("the connection ended")))),
-        };
-        match &answer {
-            Err(Failure::SessionGone) => self.close_forgotten(),
-            Ok(_) => self.streams.get().into_iter().for_each(RequestStreams::note_ready),
-            Err(_) => {}
-        }
-        answer
-    }
-
-    /// Sends a request and keeps the stream of its answer open. Resolves when the answer has come
-    /// on that stream, or cannot come any more. Answers that are matched by id resolve
-    /// [`AnswerSlot`] instead.
-    async fn send_request(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        request: WireRequest<'_>,
-    ) -> Result<Message, Failure> {
-        let of_task = request.asker.is_some_and(|asker| asker.is_task());
-        if let Some(stream) = self.streams.get().and_then(RequestStreams::try_open) {
-            return Err(Box::pin(request_streams::exchange(stream, link, self, request)).await);
-        }
-        match &self.wire {
-            WireSender::Pipe(queue) => match queue.push(request.frame.into_bytes()) {
-                Ok(()) => std::future::pending().await,
-                Err(Failure::NotSent(_)) if self.is_closed() => Err(self.why_closed()),
-                Err(failure) => Err(failure),
-            },
-            WireSender::Http(http) => {
-                let brought = http.post_request(self, link, request).await?;
-                if of_task {
-                    fault_point::hit("task.request.written");
-                }
-                match brought {
-                    PostOutcome::Answer(answer) => Ok(answer),
-                    PostOutcome::Stream(mut stream) => Err(stream.failed().await),
-                }
-            }
-        }
-    }
-
-    /// Waits until no answer can come any more.
-    async fn closed_without_answer(&self, slot: &AnswerSlot<'_>) {
-        slot.connection_ended().await;
-        if self.is_forgotten() {
-            tokio::time::sleep(FORGOTTEN_GRACE).await;
-        }
     }
 
     /// Returns the failure of a request that begins after the end.
@@ -474,13 +298,6 @@ impl Connection {
         self.flushed.cancelled().await;
     }
 
-    /// Subscribes to changes of the lists, if the backend needs a request for that.
-    pub(super) fn watch_lists(self: &Arc<Self>, link: &Arc<Link>) {
-        if let Some(modern) = self.modern() {
-            modern.watch_lists(self, link);
-        }
-    }
-
     fn queue(&self) -> &FrameQueue {
         match &self.wire {
             WireSender::Pipe(queue) => queue,
@@ -508,7 +325,10 @@ mod tests {
     use super::*;
     use crate::{
         auth::Keys,
-        backends::{backend::Backend, link::Era},
+        backends::{
+            backend::Backend,
+            link::{Era, Link},
+        },
         config::{Config, spec::BackendSpec},
         context::Context,
         persistence::{Persistence, Stores},

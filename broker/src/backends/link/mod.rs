@@ -17,6 +17,7 @@ pub mod pending;
 mod pipe;
 mod queue;
 mod quic;
+pub mod request;
 pub(crate) mod request_streams;
 mod stateless;
 mod stdio;
@@ -290,7 +291,9 @@ impl Link {
             Side::Backend,
         );
         if self.is_catalog() {
-            connection.watch_lists(self);
+            if let Some(modern) = connection.modern() {
+                modern.watch_lists(connection, self);
+            }
         }
         let level = {
             let mut users = self.lock();

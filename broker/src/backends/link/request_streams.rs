@@ -22,7 +22,7 @@ use transport::{
     quic::{QuicClient, RequestStream},
 };
 
-use super::{Link, connection::Connection, failure::Failure, http::WireRequest};
+use super::{Link, connection::Connection, failure::Failure, request::WireRequest};
 use crate::{
     backends::inbound,
     metrics::{Direction, Side},

@@ -45,10 +45,7 @@ use super::{
 use crate::{
     backends::{
         asker::{Asker, SentRequest},
-        link::{
-            connection::{BackendRequest, Connection},
-            failure::Failure,
-        },
+        link::{connection::Connection, failure::Failure, request::BackendRequest},
     },
     persistence::fault_point,
     telemetry::request,

@@ -1,6 +1,6 @@
-//! The beginning of a connection: a handshake, or the session of an earlier connection.
+//! The handshake of a connection with a session.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use protocol::{
     handshake::{self, InitializeResult},
@@ -11,8 +11,7 @@ use protocol::{
 
 use super::Connection;
 use crate::backends::link::{
-    BackendSession, Link, failure::Failure, http::WireRequest, request_streams::RequestStreams,
-    wire::WireSender,
+    Link, failure::Failure, request::WireRequest, request_streams::RequestStreams, wire::WireSender,
 };
 
 impl Connection {
@@ -67,30 +66,5 @@ impl Connection {
             .await?;
         }
         Ok(())
-    }
-
-    /// Resumes a session that an earlier connection negotiated, perhaps in another process.
-    pub(in crate::backends::link) fn resume(
-        &self,
-        agreed: Arc<InitializeResult>,
-        first_wire_id: u64,
-    ) {
-        if let WireSender::Http(http) = &self.wire {
-            http.agree_on(agreed.version);
-        }
-        let _set_once = self.negotiated.set(agreed);
-        self.next_wire_id.fetch_max(first_wire_id, Ordering::Relaxed);
-    }
-
-    /// Returns the session at the backend, which another process can resume.
-    pub(in crate::backends::link) fn backend_session(&self, url: &str) -> Option<BackendSession> {
-        let (WireSender::Http(http), Some(agreed)) = (&self.wire, self.negotiated()) else {
-            return None;
-        };
-        Some(BackendSession {
-            url: url.to_owned(),
-            id: http.session_id()?,
-            version: agreed.version,
-        })
     }
 }

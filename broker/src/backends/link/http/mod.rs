@@ -47,11 +47,12 @@ use super::{
     failure::Failure,
     handshake_guard::HandshakeGuard,
     queue::{FrameQueue, QueuedFrame},
+    request::WireRequest,
     stateless,
     wire::WireSender,
 };
 use crate::{
-    backends::{asker::Asker, backend::Backend, inbound},
+    backends::{backend::Backend, inbound},
     metrics::{Direction, Side},
     oauth::{LinkPost, LinkPosts, LinkTokens},
     telemetry,
@@ -87,17 +88,6 @@ pub struct HttpWire {
     endpoint: Option<PostEndpoint>,
     /// The status by which the backend refused a POST before the handshake was over.
     refused: OnceLock<StatusCode>,
-}
-
-/// One request with its purpose.
-pub(super) struct WireRequest<'a> {
-    pub(super) wire_id: u64,
-    pub(super) frame: VectoredBody,
-    pub(super) asker: Option<&'a Arc<dyn Asker>>,
-    /// True for `initialize`, whose response carries the session id.
-    pub(super) opening: bool,
-    /// Headers of a request of 2026-07-28. `None` for a request of a session.
-    pub(super) headers: Option<HeaderMap>,
 }
 
 /// The outcome of a POST.

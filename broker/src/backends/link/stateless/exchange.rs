@@ -35,9 +35,9 @@ use crate::backends::{
     catalog_refresh,
     link::{
         Era, Link,
-        connection::{BackendRequest, Connection},
+        connection::Connection,
         failure::Failure,
-        http::WireRequest,
+        request::{BackendRequest, WireRequest},
     },
 };
 

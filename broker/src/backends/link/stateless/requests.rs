@@ -25,9 +25,9 @@ use crate::backends::{
     asker::{Asker, ClientIdentity},
     link::{
         Link,
-        connection::{BackendRequest, Connection},
+        connection::Connection,
         failure::Failure,
-        http::WireRequest,
+        request::{BackendRequest, WireRequest},
         wire::WireSender,
     },
 };

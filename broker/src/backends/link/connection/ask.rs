@@ -1,0 +1,32 @@
+//! Requests of the broker itself over a connection.
+
+use std::sync::Arc;
+
+use protocol::{envelope::Message, handshake, ids::RequestId, method::Method};
+
+use super::Connection;
+use crate::backends::link::{Link, failure::Failure, request::WireRequest, stateless};
+
+impl Connection {
+    /// Sends a request of the broker and waits for its answer within the control timeout.
+    pub async fn ask(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        method: Method,
+        params: Option<&[u8]>,
+    ) -> Result<Message, Failure> {
+        let limit = link.backend.timeouts().control;
+        if self.modern().is_some() {
+            let asked = Box::pin(stateless::ask(self, link, method, params));
+            return tokio::time::timeout(limit, asked)
+                .await
+                .unwrap_or(Err(Failure::TimedOut(method)));
+        }
+        let wire_id = self.next_wire_id();
+        let frame = handshake::request(&RequestId::from_u64(wire_id), method, params).into();
+        let request = WireRequest { wire_id, frame, asker: None, opening: false, headers: None };
+        tokio::time::timeout(limit, self.send_and_wait(link, request))
+            .await
+            .unwrap_or(Err(Failure::TimedOut(method)))
+    }
+}

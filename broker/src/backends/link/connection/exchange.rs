@@ -1,0 +1,110 @@
+//! Requests over a connection on behalf of a client: calls and tasks.
+
+use std::sync::Arc;
+
+use protocol::{envelope::Message, handshake, ids::RequestId, method::Method, splice::Splice};
+
+use super::Connection;
+use crate::{
+    backends::{
+        asker::{Asker, SentRequest},
+        link::{
+            Link,
+            failure::Failure,
+            request::{BackendRequest, WireRequest},
+            stateless::{self, exchange},
+            wire::WireSender,
+        },
+    },
+    telemetry::{child_span::ChildSpan, request},
+};
+
+impl Connection {
+    /// Sends a client's request and waits for its answer. Cancel-safe: a dropped wait frees its
+    /// slot.
+    pub async fn exchange(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        outgoing: BackendRequest<'_>,
+    ) -> Result<Message, Failure> {
+        if self.modern().is_some() {
+            // Boxed: this future is much larger than the one for other connections.
+            return Box::pin(exchange::exchange(self, link, outgoing)).await;
+        }
+        let wire_id = self.next_wire_id();
+        // In a block, so that its variables are dropped before the wait for the answer.
+        let (frame, span) = {
+            let mut buffer = itoa::Buffer::new();
+            let digits = buffer.format(wire_id).as_bytes();
+            let mut splice = Splice::new(&outgoing.message.frame);
+            if let Some(span) = outgoing.message.id_span {
+                splice.replace(span, digits);
+            }
+            if let Some(span) = outgoing.message.fields.meta_progress_token {
+                splice.replace(span, digits);
+            }
+            for (span, text) in outgoing.edits {
+                splice.replace(*span, &text[..]);
+            }
+            let in_meta = matches!(self.wire, WireSender::Pipe(_));
+            let span = ChildSpan::attempt(
+                outgoing.message,
+                link.backend.id.as_str(),
+                link.backend.transport(),
+                in_meta,
+                &mut splice,
+            );
+            (self.wire.finished(splice), span)
+        };
+        outgoing.asker.sent_as(
+            SentRequest { link: link.clone(), connection: self.clone(), wire_id },
+            outgoing.sent_at,
+        );
+        let request = WireRequest {
+            wire_id,
+            frame,
+            asker: Some(outgoing.asker),
+            opening: false,
+            headers: None,
+        };
+        let answer = match &span {
+            // Boxed, because it would enlarge the future of every call.
+            Some(span) => {
+                Box::pin(request::with_outgoing_headers(
+                    span.headers(),
+                    self.send_and_wait(link, request),
+                ))
+                .await
+            }
+            None => self.send_and_wait(link, request).await,
+        };
+        if let Some(span) = span {
+            match &answer {
+                Ok(answer) => span.finish(answer, outgoing.message.method),
+                Err(failure) => span.fail(failure.name()),
+            }
+        }
+        answer
+    }
+
+    /// Sends a request of the broker on behalf of `asker`, and waits for as long as the backend
+    /// needs. The backend may send questions for `asker` meanwhile.
+    pub async fn ask_for(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        method: Method,
+        params: &[u8],
+        asker: &Arc<dyn Asker>,
+    ) -> Result<Message, Failure> {
+        if self.modern().is_some() {
+            return Box::pin(stateless::ask_for(self, link, method, params, asker)).await;
+        }
+        let wire_id = self.next_wire_id();
+        let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params)).into();
+        self.send_and_wait(
+            link,
+            WireRequest { wire_id, frame, asker: Some(asker), opening: false, headers: None },
+        )
+        .await
+    }
+}

@@ -1,0 +1,92 @@
+//! The sending of one request over the wire of a connection, and the wait for its answer.
+
+use std::{sync::Arc, time::Duration};
+
+use protocol::envelope::Message;
+
+use super::Connection;
+use crate::{
+    backends::link::{
+        Link,
+        failure::Failure,
+        http::PostOutcome,
+        pending::AnswerSlot,
+        request::WireRequest,
+        request_streams::{self, RequestStreams},
+        wire::WireSender,
+    },
+    metrics::{Direction, Side},
+    persistence::fault_point,
+};
+
+/// Time that requests in flight wait for their own answers after the backend reported to one of
+/// them that it forgot the session. It reports the same to the others, so the broker can send them
+/// again.
+const FORGOTTEN_GRACE: Duration = Duration::from_secs(1);
+
+impl Connection {
+    /// Sends a request and waits for its answer until the connection ends.
+    pub(in crate::backends::link) async fn send_and_wait(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        request: WireRequest<'_>,
+    ) -> Result<Message, Failure> {
+        if self.is_closed() {
+            return Err(self.why_closed());
+        }
+        let slot = self.pending.expect(request.wire_id, request.asker);
+        self.metrics.bytes(Direction::Out, Side::Backend, request.frame.len());
+        let answer = tokio::select! {
+            biased;
+            answer = slot.answered() => answer,
+            answer = self.send_request(link, request) => answer,
+            // The answer may have come just before the end.
+            () = self.closed_without_answer(&slot) => slot.take().unwrap_or_else(|| Err(Failure::Lost(self.end("the connection ended")))),
+        };
+        match &answer {
+            Err(Failure::SessionGone) => self.close_forgotten(),
+            Ok(_) => self.streams.get().into_iter().for_each(RequestStreams::note_ready),
+            Err(_) => {}
+        }
+        answer
+    }
+
+    /// Sends a request and keeps the stream of its answer open. Resolves when the answer has come
+    /// on that stream, or cannot come any more. Answers that are matched by id resolve
+    /// [`AnswerSlot`] instead.
+    async fn send_request(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        request: WireRequest<'_>,
+    ) -> Result<Message, Failure> {
+        let of_task = request.asker.is_some_and(|asker| asker.is_task());
+        if let Some(stream) = self.streams.get().and_then(RequestStreams::try_open) {
+            return Err(Box::pin(request_streams::exchange(stream, link, self, request)).await);
+        }
+        match &self.wire {
+            WireSender::Pipe(queue) => match queue.push(request.frame.into_bytes()) {
+                Ok(()) => std::future::pending().await,
+                Err(Failure::NotSent(_)) if self.is_closed() => Err(self.why_closed()),
+                Err(failure) => Err(failure),
+            },
+            WireSender::Http(http) => {
+                let brought = http.post_request(self, link, request).await?;
+                if of_task {
+                    fault_point::hit("task.request.written");
+                }
+                match brought {
+                    PostOutcome::Answer(answer) => Ok(answer),
+                    PostOutcome::Stream(mut stream) => Err(stream.failed().await),
+                }
+            }
+        }
+    }
+
+    /// Waits until no answer can come any more.
+    async fn closed_without_answer(&self, slot: &AnswerSlot<'_>) {
+        slot.connection_ended().await;
+        if self.is_forgotten() {
+            tokio::time::sleep(FORGOTTEN_GRACE).await;
+        }
+    }
+}
