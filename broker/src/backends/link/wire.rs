@@ -5,7 +5,7 @@ use std::sync::Arc;
 use protocol::splice::Splice;
 use transport::VectoredBody;
 
-use super::{http::HttpWire, queue::FrameQueue};
+use super::{http::http_wire::HttpWire, queue::FrameQueue};
 
 /// Size of a request from which writing it in pieces costs less than copying it.
 const IN_PIECES_BYTES_MIN: usize = 8 * 1024;

@@ -9,7 +9,7 @@ use crate::{
     backends::link::{
         Link,
         failure::Failure,
-        http::PostOutcome,
+        http::post_outcome::PostOutcome,
         pending::AnswerSlot,
         request::WireRequest,
         request_streams::{self, RequestStreams},

@@ -10,7 +10,10 @@ use protocol::{
 use rules::limits::ERROR_BODY_BYTES_MAX;
 use transport::{HttpResponse, http_client::ResponseBody};
 
-use super::{HttpWire, PostOutcome, accept_answer};
+use super::{
+    http_wire::HttpWire,
+    post_outcome::{PostOutcome, accept_answer},
+};
 use crate::backends::link::{Link, connection::Connection, failure::Failure};
 
 impl HttpWire {

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 use transport::ResponseBody;
 
 use super::{
-    HttpWire,
     get_outcome::{GetOutcome, GetPurpose},
+    http_wire::HttpWire,
 };
 use crate::{
     backends::{

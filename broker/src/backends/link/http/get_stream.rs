@@ -9,9 +9,9 @@ use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX};
 use tokio::sync::oneshot;
 
 use super::{
-    HttpWire,
     event_stream::EventStreamReader,
     get_outcome::{GetOutcome, GetPurpose},
+    http_wire::HttpWire,
 };
 use crate::backends::link::{Link, connection::Connection};
 

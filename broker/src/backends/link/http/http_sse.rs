@@ -7,20 +7,17 @@
 //! [`open_instead`] is the detection behind a URL that refused Streamable HTTP (MCP 2025-11-25,
 //! Transports: Backwards Compatibility).
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{Method as HttpMethod, StatusCode, Uri};
-use rules::limits::{ERA_SILENCE_MAX, ERROR_BODY_BYTES_MAX, STREAM_DRAIN};
-use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
-use transport::{HttpResponse, ResponseBody, url::resolve_in_origin};
+use http::StatusCode;
+use rules::limits::ERA_SILENCE_MAX;
+use transport::{HttpResponse, ResponseBody};
 
 use super::{
-    AnswerStream, HttpWire, PostOutcome,
     content_kind::ContentKind,
     event_stream::{BodyEnd, EventStreamReader},
-    send_one_way,
+    http_wire::{HttpWire, PostEndpoint},
+    setup::send_one_way,
 };
 use crate::{
     backends::link::{
@@ -29,14 +26,6 @@ use crate::{
     },
     config::spec::ProtocolChoice,
 };
-
-/// The URL for POSTs, once the backend has named it.
-#[derive(Debug, Default)]
-pub(super) struct PostEndpoint {
-    /// The URL, or the fault of the event.
-    named: OnceLock<Result<Uri, String>>,
-    found: CancellationToken,
-}
 
 /// Connects: the event stream, its endpoint, then the handshake.
 pub(in crate::backends::link) async fn open(
@@ -143,39 +132,10 @@ fn judge_stream(status: StatusCode, is_events: bool) -> Result<(), Failure> {
 }
 
 impl HttpWire {
-    /// Returns whether all answers arrive on one stream, as in HTTP+SSE.
-    pub fn is_one_stream(&self) -> bool {
-        self.endpoint.is_some()
-    }
-
-    /// Returns whether the requests belong to a session that the backend can forget.
-    pub(super) fn is_session(&self) -> bool {
-        self.has_session() || self.is_one_stream()
-    }
-
     /// Returns whether the refusals of the backend leave HTTP+SSE as a possibility.
     pub(super) fn may_be_http_sse(&self, link: &Link) -> bool {
         link.backend.spec.protocol != ProtocolChoice::Modern
             && self.refused.get().is_some_and(|status| !is_about_the_caller(*status))
-    }
-
-    /// Returns where requests of this method go.
-    pub(super) fn target(&self, method: &HttpMethod) -> &Uri {
-        let named = self.endpoint.as_ref().filter(|_| method == HttpMethod::POST);
-        match named.and_then(|endpoint| endpoint.named.get()) {
-            Some(Ok(endpoint)) => endpoint,
-            _ => &self.uri,
-        }
-    }
-
-    /// Stores the URL of an `endpoint` event. The first one counts.
-    pub(super) fn note_endpoint(&self, data: &Bytes) {
-        let Some(endpoint) = &self.endpoint else { return };
-        let named = std::str::from_utf8(data)
-            .map_err(|error| error.to_string())
-            .and_then(|text| resolve_in_origin(&self.uri, text).map_err(|error| error.to_string()));
-        let _first_counts = endpoint.named.set(named);
-        endpoint.found.cancel();
     }
 
     async fn wait_for_endpoint(&self, connection: &Connection) -> Result<(), Failure> {
@@ -190,52 +150,6 @@ impl HttpWire {
             Some(Err(fault)) => Err(Failure::Protocol(format!("the endpoint event: {fault}"))),
             None => Err(Failure::Protocol("the event stream names no endpoint".to_owned())),
         }
-    }
-
-    /// Posts a request whose answer arrives on the stream. The answer may come before the response
-    /// to the POST, which is then given time to end by itself.
-    pub(super) fn post_in_background(
-        self: &Arc<Self>,
-        connection: &Arc<Connection>,
-        link: &Arc<Link>,
-        frame: Bytes,
-    ) -> PostOutcome {
-        let (failed, failure) = oneshot::channel();
-        let stop = CancellationToken::new();
-        let given_up = stop.clone();
-        // The headers hold the trace of this task, so they are made here.
-        let request = self.post(frame, None);
-        let (wire, connection, link_of_post) = (self.clone(), connection.clone(), link.clone());
-        link.backend.shared.running.spawn(async move {
-            let too_late = async {
-                tokio::select! { () = given_up.cancelled() => {}, () = connection.closed() => {} }
-                tokio::time::sleep(STREAM_DRAIN).await;
-            };
-            tokio::select! {
-                posted = wire.post_for_later(&link_of_post, &connection, request) => {
-                    if let Err(failure) = posted {
-                        let _nobody_waits = failed.send(failure);
-                    }
-                }
-                () = too_late => {}
-            }
-        });
-        PostOutcome::Stream(AnswerStream { failure, _stop: stop.drop_guard() })
-    }
-
-    async fn post_for_later(
-        &self,
-        link: &Arc<Link>,
-        connection: &Arc<Connection>,
-        request: http::Request<http_body_util::Full<Bytes>>,
-    ) -> Result<(), Failure> {
-        let response = self.send(request).await?;
-        if response.status().is_success() {
-            let _drained = self.body(response, ERROR_BODY_BYTES_MAX).await;
-            return Ok(());
-        }
-        // No answer of HTTP+SSE is in the response, so no wire id matches.
-        self.handle_error_status(link, connection, 0, response).await.map(drop)
     }
 }
 

@@ -11,7 +11,7 @@ use http::HeaderValue;
 use protocol::handshake::InitializeResult;
 use rules::limits::FIRST_CATALOG_WAIT;
 
-use super::HttpWire;
+use super::http_wire::HttpWire;
 use crate::{
     backends::{
         backend::Backend,

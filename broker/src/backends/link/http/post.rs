@@ -1,0 +1,77 @@
+//! The POST of one request.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use protocol::envelope::Message;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    content_kind::ContentKind,
+    event_stream::EventStreamReader,
+    http_wire::{HttpWire, SESSION_ID},
+    post_outcome::{AnswerStream, PostOutcome, accept_answer},
+};
+use crate::{
+    backends::link::{Link, connection::Connection, failure::Failure, request::WireRequest},
+    metrics::{Direction, Side},
+};
+
+impl HttpWire {
+    /// Sends a request. Returns a JSON answer. A task of its own reads an event stream.
+    pub(in crate::backends::link) async fn post_request(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        link: &Arc<Link>,
+        request: WireRequest<'_>,
+    ) -> Result<PostOutcome, Failure> {
+        if self.is_one_stream() {
+            return Ok(self.post_in_background(connection, link, request.frame.into_bytes()));
+        }
+        let is_modern = request.headers.is_some();
+        let response = self.send_post(request.frame, request.headers).await?;
+        if request.opening
+            && let Some(session) = response.headers().get(SESSION_ID)
+        {
+            let _set_once = self.session.set(session.clone());
+        }
+        let status = response.status();
+        let kind = ContentKind::of(&response);
+        match (status, kind) {
+            (StatusCode::OK, ContentKind::EventStream) => {
+                let (failed, failure) = oneshot::channel();
+                let stop = CancellationToken::new();
+                let mut reading = EventStreamReader::new(
+                    self,
+                    link,
+                    connection,
+                    Some(request.wire_id),
+                    request.asker.cloned(),
+                );
+                reading.resumable = !is_modern;
+                link.backend.shared.running.spawn(reading.until_answered(
+                    response.into_body(),
+                    stop.clone(),
+                    failed,
+                ));
+                Ok(PostOutcome::Stream(AnswerStream { failure, _stop: stop.drop_guard() }))
+            }
+            (StatusCode::OK, ContentKind::Json) => {
+                let body = self.body(response, self.limits.bytes_max).await?;
+                link.backend.shared.metrics.bytes(Direction::In, Side::Backend, body.len());
+                let message = Message::decode(body, &self.limits)
+                    .map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
+                accept_answer(link, connection, request.wire_id, message)
+            }
+            // Boxed, because they are rare and would enlarge the future of every call.
+            _ if is_modern => {
+                Box::pin(self.modern_refused(link, connection, request.wire_id, response)).await
+            }
+            _ => {
+                Box::pin(self.handle_error_status(link, connection, request.wire_id, response))
+                    .await
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The beginning of each HTTP connection: its sender, and the task that posts its notifications and
+//! answers.
+
+use std::sync::{Arc, OnceLock};
+
+use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
+use protocol::{ids::PrincipalId, json};
+use rules::limits::{ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT};
+use tokio::sync::mpsc;
+
+use super::http_wire::HttpWire;
+use crate::{
+    backends::{
+        backend::Backend,
+        link::{
+            Link,
+            connection::Connection,
+            failure::Failure,
+            queue::{FrameQueue, QueuedFrame},
+        },
+    },
+    oauth::{LinkPosts, LinkTokens},
+};
+
+/// Posts notifications and answers, in order. A frame that the backend does not take in time is
+/// dropped. After the connection is closed, queued frames have [`SESSION_DELETE_WAIT`] left.
+pub(super) async fn send_one_way(
+    wire: Arc<HttpWire>,
+    link: Arc<Link>,
+    connection: Arc<Connection>,
+    mut frames: mpsc::Receiver<QueuedFrame>,
+) {
+    let limit = link.backend.timeouts().control;
+    let sending = async {
+        while let Some(frame) = frames.recv().await {
+            match tokio::time::timeout(limit, wire.post_one_way(frame.into_frame())).await {
+                Ok(Ok(())) => {}
+                Ok(Err(failure)) => {
+                    let told = link.backend.redactor.redact(&failure);
+                    tracing::info!(backend = %link.backend.id, failure = told, "a notification or answer did not reach the backend");
+                    if failure == Failure::SessionGone {
+                        connection.close_forgotten();
+                    }
+                }
+                Err(_) => {
+                    tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time")
+                }
+            }
+        }
+    };
+    let too_late = async {
+        connection.closed().await;
+        tokio::time::sleep(SESSION_DELETE_WAIT).await;
+    };
+    tokio::select! { () = sending => {}, () = too_late => {} }
+    connection.mark_flushed();
+}
+
+fn credentials(backend: &Backend) -> Result<HeaderMap, Failure> {
+    let credentials = &backend.spec.credentials;
+    let mut headers = HeaderMap::new();
+    let bad = |_| Failure::NotSent("a credential is not a valid header".to_owned());
+    for (name, value) in &credentials.headers {
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| Failure::NotSent("a header name is not valid".to_owned()))?;
+        headers.insert(name, HeaderValue::from_str(value).map_err(bad)?);
+    }
+    if let Some(bearer) = &credentials.bearer {
+        let mut value = HeaderValue::from_str(&format!("Bearer {bearer}")).map_err(bad)?;
+        value.set_sensitive(true);
+        headers.insert(AUTHORIZATION, value);
+    }
+    Ok(headers)
+}
+
+impl HttpWire {
+    /// Creates the sender for a backend, without a session, and the queue of its notifications and
+    /// answers.
+    pub(super) async fn to(
+        backend: &Backend,
+        principal: Option<PrincipalId>,
+        url: &str,
+    ) -> Result<(Self, mpsc::Receiver<QueuedFrame>), Failure> {
+        let shared = &backend.shared;
+        let (one_way, frames) =
+            FrameQueue::new(ONE_WAY_QUEUE_FRAMES, shared.metrics.queue_depth("http_one_way"));
+        let wire = Self {
+            client: backend
+                .resources
+                .tls_clients
+                .http_client(&shared.http, backend.spec.tls.identity())
+                .await?,
+            uri: transport::url::parse_http_url(url)
+                .map_err(|error| Failure::NotSent(error.to_string()))?,
+            headers: credentials(backend)?,
+            tokens: backend.tokens.clone().map(|source| LinkTokens { source, principal }),
+            session: OnceLock::new(),
+            version: OnceLock::new(),
+            prepared: OnceLock::new(),
+            prepared_with: LinkPosts::default(),
+            limits: json::Limits { bytes_max: backend.message_bytes(), ..json::Limits::default() },
+            one_way,
+            endpoint: None,
+            refused: OnceLock::new(),
+        };
+        Ok((wire, frames))
+    }
+}
