@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     backend_session::BackendSession, failure::Failure, malformed_answer, pending::PendingRequests,
-    queue::FrameQueue, request_streams::RequestStreams, stateless::StatelessConnection,
+    queue::FrameQueue, request_streams::RequestStreams, stateless::state::StatelessConnection,
     wire::WireSender,
 };
 use crate::metrics::Metrics;

@@ -21,6 +21,7 @@ pub mod request;
 pub(crate) mod request_streams;
 mod stateless;
 mod stdio;
+mod stream_request;
 mod tcp;
 pub mod tls_clients;
 mod users;
@@ -291,9 +292,7 @@ impl Link {
             Side::Backend,
         );
         if self.is_catalog() {
-            if let Some(modern) = connection.modern() {
-                modern.watch_lists(connection, self);
-            }
+            stateless::feed_streams::watch_lists(connection, self);
         }
         let level = {
             let mut users = self.lock();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use protocol::{envelope::Message, handshake, ids::RequestId, method::Method};
 
 use super::Connection;
-use crate::backends::link::{Link, failure::Failure, request::WireRequest, stateless};
+use crate::backends::link::{Link, failure::Failure, request::WireRequest, stateless::ask};
 
 impl Connection {
     /// Sends a request of the broker and waits for its answer within the control timeout.
@@ -17,7 +17,7 @@ impl Connection {
     ) -> Result<Message, Failure> {
         let limit = link.backend.timeouts().control;
         if self.modern().is_some() {
-            let asked = Box::pin(stateless::ask(self, link, method, params));
+            let asked = Box::pin(ask::ask(self, link, method, params));
             return tokio::time::timeout(limit, asked)
                 .await
                 .unwrap_or(Err(Failure::TimedOut(method)));

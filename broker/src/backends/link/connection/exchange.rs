@@ -12,7 +12,7 @@ use crate::{
             Link,
             failure::Failure,
             request::{BackendRequest, WireRequest},
-            stateless::{self, exchange},
+            stateless::exchange,
             wire::WireSender,
         },
     },
@@ -97,7 +97,7 @@ impl Connection {
         asker: &Arc<dyn Asker>,
     ) -> Result<Message, Failure> {
         if self.modern().is_some() {
-            return Box::pin(stateless::ask_for(self, link, method, params, asker)).await;
+            return Box::pin(exchange::ask_for(self, link, method, params, asker)).await;
         }
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params)).into();

@@ -7,13 +7,8 @@ use protocol::envelope::Message;
 use super::Connection;
 use crate::{
     backends::link::{
-        Link,
-        failure::Failure,
-        http::post_outcome::PostOutcome,
-        pending::AnswerSlot,
-        request::WireRequest,
-        request_streams::{self, RequestStreams},
-        wire::WireSender,
+        Link, failure::Failure, http::post_outcome::PostOutcome, pending::AnswerSlot,
+        request::WireRequest, request_streams::RequestStreams, stream_request, wire::WireSender,
     },
     metrics::{Direction, Side},
     persistence::fault_point,
@@ -61,7 +56,7 @@ impl Connection {
     ) -> Result<Message, Failure> {
         let of_task = request.asker.is_some_and(|asker| asker.is_task());
         if let Some(stream) = self.streams.get().and_then(RequestStreams::try_open) {
-            return Err(Box::pin(request_streams::exchange(stream, link, self, request)).await);
+            return Err(Box::pin(stream_request::exchange(stream, link, self, request)).await);
         }
         match &self.wire {
             WireSender::Pipe(queue) => match queue.push(request.frame.into_bytes()) {

@@ -9,7 +9,6 @@
 
 use std::{sync::Arc, time::Instant};
 
-use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message},
     json,
@@ -138,6 +137,21 @@ pub(in crate::backends::link) async fn exchange(
     }
 }
 
+/// Sends a request of the broker on behalf of `asker`, whose client may get questions meanwhile.
+pub(in crate::backends::link) async fn ask_for(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    method: Method,
+    params: &[u8],
+    asker: &Arc<dyn Asker>,
+) -> Result<Message, Failure> {
+    match method {
+        // The state of a task that is over contains its outcome.
+        Method::TasksResult => tasks::result(link, asker, params).await,
+        _ => requests::ask(connection, link, method, Some(params), Some(asker)).await,
+    }
+}
+
 fn prepare<'a>(
     connection: &Connection,
     link: &Link,
@@ -184,14 +198,8 @@ fn for_the_asker(
     asker: &Arc<dyn Asker>,
 ) -> Result<Message, Failure> {
     if asker.client_era() == Era::Sessions {
-        return for_the_client(answer, method);
+        return requests::for_the_client(answer, method);
     }
     let frame = downgrade::stateless_answer(answer, method);
-    decoded(frame).ok_or_else(|| Failure::Protocol("the answer cannot be read any more".to_owned()))
-}
-
-/// Translates the answer to the form of earlier revisions.
-pub(super) fn for_the_client(answer: &Message, method: Method) -> Result<Message, Failure> {
-    let frame: Bytes = downgrade::downgrade_answer(answer, method);
     decoded(frame).ok_or_else(|| Failure::Protocol("the answer cannot be read any more".to_owned()))
 }

@@ -22,7 +22,10 @@ use protocol::{
 };
 use rules::limits::ERA_SILENCE_MAX;
 
-use super::{StatelessConnection, is_result, requests};
+use super::{
+    requests::{self, is_result},
+    state::StatelessConnection,
+};
 use crate::{
     backends::link::{
         Link,

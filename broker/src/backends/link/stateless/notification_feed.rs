@@ -1,64 +1,49 @@
-//! The stream of notifications of a stateless backend (MCP 2026-07-28, Subscriptions). Each
-//! connection has one, for all clients behind it.
+//! The notifications of a stateless backend: what is wanted, and which streams count (MCP
+//! 2026-07-28, Subscriptions). [`super::feed_streams`] opens the streams.
 //!
-//! A filter cannot change. When the wanted resources change, the broker opens another stream. It
-//! closes the old one [`LISTEN_OVERLAP`] after the backend acknowledged the new one. A notification
-//! on both streams counts once. After a lost stream is open again, each listener gets a
-//! notification, because updates may have been missed.
+//! While one stream replaces another, a notification on both counts once.
 //!
 //! Invariant: a notification with the id of another stream is dropped.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeSet, HashMap};
 
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
-    envelope::{Kind, Message},
+    envelope::Message,
     ids::RequestId,
-    method::Method,
     stateless::{downgrade, results::SubscriptionFilter},
 };
-use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX, LISTEN_OVERLAP};
-use tokio::{
-    sync::{Notify, oneshot, watch},
-    task::JoinHandle,
-};
-
-use super::requests::{self, RequestIdentity};
-use crate::backends::link::{Link, connection::Connection, failure::Failure};
+use tokio::sync::{Notify, watch};
 
 #[derive(Debug)]
 pub(in crate::backends::link) struct NotificationFeed {
     state: Mutex<FeedState>,
     /// Notified when the wanted lists or resources change.
-    changed: Notify,
+    pub(super) changed: Notify,
     /// Notified when a stream is acknowledged.
-    acknowledged: Notify,
+    pub(super) acknowledged: Notify,
     /// Number of the last wish that the backend knows.
-    told: watch::Sender<u64>,
+    pub(super) told: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct FeedState {
-    uris: BTreeSet<String>,
-    lists: SubscriptionFilter,
+pub(super) struct FeedState {
+    pub(super) uris: BTreeSet<String>,
+    pub(super) lists: SubscriptionFilter,
     /// Number of the last wish.
-    wish: u64,
+    pub(super) wish: u64,
     /// Resources that the backend agreed to on the current stream.
-    accepted: BTreeSet<String>,
-    current: Option<u64>,
+    pub(super) accepted: BTreeSet<String>,
+    pub(super) current: Option<u64>,
     /// The previous stream, while its notifications still count.
     former: Option<u64>,
     /// Notifications on both streams, with the number of times that each stream carried them.
     overlap: HashMap<String, OverlapCounts>,
     /// A stream that is being opened, and the filter that the backend agreed to.
-    opening: Option<(u64, Option<SubscriptionFilter>)>,
+    pub(super) opening: Option<(u64, Option<SubscriptionFilter>)>,
     /// Streams that the backend announced to end.
     ended: BTreeSet<u64>,
-    running: bool,
+    pub(super) running: bool,
 }
 
 #[derive(Debug, Default)]
@@ -79,66 +64,9 @@ impl Default for NotificationFeed {
     }
 }
 
-/// An open stream. Dropping it ends it.
-struct FeedStream {
-    id: u64,
-    reading: JoinHandle<()>,
-    end: oneshot::Receiver<Result<Message, Failure>>,
-}
-
-impl Drop for FeedStream {
-    fn drop(&mut self) {
-        self.reading.abort();
-    }
-}
-
 impl NotificationFeed {
-    /// Adds changes of these lists to the wanted notifications.
-    pub(in crate::backends::link) fn watch_lists(
-        &self,
-        connection: &Arc<Connection>,
-        link: &Arc<Link>,
-        lists: SubscriptionFilter,
-    ) {
-        {
-            let mut state = self.lock();
-            state.lists = lists;
-            state.wish += 1;
-        }
-        self.run(connection, link);
-    }
-
-    /// Subscribes to updates of a resource. Returns `true` if the backend agreed.
-    pub(in crate::backends::link) async fn subscribe(
-        &self,
-        connection: &Arc<Connection>,
-        link: &Arc<Link>,
-        uri: &str,
-    ) -> bool {
-        let wish = {
-            let mut state = self.lock();
-            if state.current.is_some() && state.accepted.contains(uri) {
-                return true;
-            }
-            // All wanted resources in one filter: after a loss, they are restored one by one.
-            state.uris.extend(link.subscriptions.counts().into_iter().map(|(uri, _)| uri));
-            state.uris.insert(uri.to_owned());
-            state.wish += 1;
-            state.wish
-        };
-        self.run(connection, link);
-        let mut told = self.told.subscribe();
-        let _closed = told.wait_for(|told| *told >= wish).await;
-        let mut state = self.lock();
-        let accepted = state.accepted.contains(uri);
-        if !accepted {
-            state.uris.remove(uri);
-        }
-        accepted
-    }
-
     /// Unsubscribes from a resource.
-    pub(in crate::backends::link) fn unsubscribe(&self, uri: &str) {
+    pub(super) fn unsubscribe(&self, uri: &str) {
         let mut state = self.lock();
         if state.uris.remove(uri) {
             state.accepted.remove(uri);
@@ -199,16 +127,8 @@ impl NotificationFeed {
         is_news
     }
 
-    fn run(&self, connection: &Arc<Connection>, link: &Arc<Link>) {
-        let begins = !std::mem::replace(&mut self.lock().running, true);
-        self.changed.notify_one();
-        if begins {
-            link.backend.shared.running.spawn(keep_open(link.clone(), connection.clone()));
-        }
-    }
-
     /// Returns the wanted filter and the number of its wish.
-    fn wanted(&self) -> (SubscriptionFilter, u64) {
+    pub(super) fn wanted(&self) -> (SubscriptionFilter, u64) {
         let state = self.lock();
         (
             SubscriptionFilter {
@@ -219,12 +139,12 @@ impl NotificationFeed {
         )
     }
 
-    fn settle(&self, wish: u64) {
+    pub(super) fn settle(&self, wish: u64) {
         self.told.send_modify(|told| *told = (*told).max(wish));
     }
 
     /// Makes the opened stream the current one.
-    fn switch(&self, id: u64) {
+    pub(super) fn switch(&self, id: u64) {
         let mut state = self.lock();
         let agreed = state.opening.take().and_then(|(_, agreed)| agreed).unwrap_or_default();
         state.accepted = agreed.uris.into_iter().collect();
@@ -232,13 +152,13 @@ impl NotificationFeed {
         state.overlap.clear();
     }
 
-    fn forget_former(&self) {
+    pub(super) fn forget_former(&self) {
         let mut state = self.lock();
         state.former = None;
         state.overlap.clear();
     }
 
-    fn lost(&self) {
+    pub(super) fn lost(&self) {
         let mut state = self.lock();
         state.current = None;
         state.accepted.clear();
@@ -246,11 +166,11 @@ impl NotificationFeed {
     }
 
     /// Returns whether the backend announced the end of this stream.
-    fn is_ended(&self, id: u64) -> bool {
+    pub(super) fn is_ended(&self, id: u64) -> bool {
         self.lock().ended.contains(&id)
     }
 
-    fn lock(&self) -> MutexGuard<'_, FeedState> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, FeedState> {
         self.state.lock()
     }
 }
@@ -258,177 +178,6 @@ impl NotificationFeed {
 fn stream_id(message: &Message) -> Option<u64> {
     downgrade::subscription_id(message)?.as_u64()
 }
-
-/// Keeps a stream with the wanted filter open until the connection closes.
-async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
-    let Some(modern) = connection.modern().cloned() else { return };
-    tokio::select! {
-        () = follow_wishes(&link, &connection, &modern.listening) => {}
-        () = connection.closed() => {}
-    }
-    modern.listening.lost();
-    modern.listening.settle(u64::MAX); // an answer that will not come has no waiter
-}
-
-async fn follow_wishes(
-    link: &Arc<Link>,
-    connection: &Arc<Connection>,
-    listening: &NotificationFeed,
-) {
-    let mut stream: Option<FeedStream> = None;
-    let mut told = None;
-    let mut missed = false;
-    let mut failures = 0_u32;
-    loop {
-        let (filter, wish) = listening.wanted();
-        if filter == SubscriptionFilter::default() {
-            stream = None;
-            listening.lost();
-            (told, missed, failures) = (Some(wish), false, 0);
-            listening.settle(wish);
-        }
-        if told != Some(wish) || (stream.is_none() && filter != SubscriptionFilter::default()) {
-            match open(link, connection, listening, &filter).await {
-                Ok(opened) => {
-                    listening.switch(opened.id);
-                    let former = stream.replace(opened);
-                    (told, failures) = (Some(wish), 0);
-                    listening.settle(wish);
-                    if std::mem::take(&mut missed) {
-                        tell_gap(link);
-                    }
-                    if former.is_some() {
-                        tokio::time::sleep(LISTEN_OVERLAP).await;
-                    }
-                    listening.forget_former();
-                }
-                Err(FeedOpenError { failure, refused }) => {
-                    told = Some(wish);
-                    failures += 1;
-                    if failures == 1 {
-                        let told = link.backend.redactor.redact(&failure);
-                        tracing::info!(backend = %link.backend.id, failure = told, "the backend does not announce changes");
-                    }
-                    listening.settle(wish);
-                    // An equal request would get an equal refusal.
-                    if refused && stream.is_none() {
-                        while listening.wanted().1 == wish {
-                            listening.changed.notified().await;
-                        }
-                        continue;
-                    }
-                }
-            }
-        }
-        let ended = match &mut stream {
-            Some(stream) => {
-                tokio::select! {
-                    end = &mut stream.end => Some(end.is_ok_and(|end| end.is_ok_and(|answer| answer.kind == Kind::Result))),
-                    () = listening.changed.notified() => listening.is_ended(stream.id).then_some(true),
-                }
-            }
-            None if failures > 0 => {
-                let pause = BACKOFF_FIRST
-                    .saturating_mul(1 << failures.min(10))
-                    .min(BACKOFF_MAX)
-                    .mul_f64(rand::random_range(0.5..1.0));
-                let _sooner = tokio::time::timeout(pause, listening.changed.notified()).await;
-                None
-            }
-            None => {
-                listening.changed.notified().await;
-                None
-            }
-        };
-        if let Some(gracefully) = ended {
-            tracing::debug!(backend = %link.backend.id, gracefully, "the backend's notifications ended");
-            stream = None;
-            listening.lost();
-            missed = true;
-            tokio::time::sleep(BACKOFF_FIRST).await;
-        }
-    }
-}
-
-/// Reason for which no stream was opened. `refused` is set if the backend refused it.
-struct FeedOpenError {
-    failure: Failure,
-    refused: bool,
-}
-
-/// Opens a stream and waits for the backend's acknowledgement.
-async fn open(
-    link: &Arc<Link>,
-    connection: &Arc<Connection>,
-    listening: &NotificationFeed,
-    filter: &SubscriptionFilter,
-) -> Result<FeedStream, FeedOpenError> {
-    let params = format!("{{\"notifications\":{}}}", filter.to_json());
-    let speaker = RequestIdentity::broker(connection, link);
-    let request = requests::own(
-        connection,
-        link,
-        Method::SubscriptionsListen,
-        Some(params.as_bytes()),
-        &speaker,
-        None,
-    );
-    let id = request.wire_id;
-    listening.lock().opening = Some((id, None));
-    let (tell, end) = oneshot::channel();
-    let (to, over) = (connection.clone(), link.clone());
-    let reading = link.backend.shared.running.spawn(async move {
-        let _nobody_waits = tell.send(requests::send(&to, &over, request).await);
-    });
-    let mut stream = FeedStream { id, reading, end };
-    let limit = link.backend.timeouts().control;
-    let outcome = tokio::time::timeout(limit, agreed(listening, &mut stream)).await;
-    let failure = match outcome {
-        Ok(Ok(())) => return Ok(stream),
-        Ok(Err(unopened)) => unopened,
-        Err(_) => FeedOpenError {
-            failure: Failure::TimedOut(Method::SubscriptionsListen),
-            refused: false,
-        },
-    };
-    listening.lock().opening = None;
-    Err(failure)
-}
-
-async fn agreed(
-    listening: &NotificationFeed,
-    stream: &mut FeedStream,
-) -> Result<(), FeedOpenError> {
-    loop {
-        if listening.lock().opening.as_ref().is_some_and(|(_, agreed)| agreed.is_some()) {
-            return Ok(());
-        }
-        tokio::select! {
-            () = listening.acknowledged.notified() => {}
-            end = &mut stream.end => {
-                return Err(match end {
-                    Ok(Err(failure)) => FeedOpenError { failure, refused: false },
-                    Ok(Ok(answer)) if answer.kind == Kind::Error => {
-                        let failure = Failure::Protocol(format!("it refused with error {}", downgrade::error_code(&answer).unwrap_or_default()));
-                        FeedOpenError { failure, refused: true }
-                    }
-                    _ => FeedOpenError { failure: Failure::Protocol("it ended before it was acknowledged".to_owned()), refused: false },
-                });
-            }
-        }
-    }
-}
-
-/// Reports to the listeners that updates may have been missed.
-fn tell_gap(link: &Arc<Link>) {
-    link.subscriptions.notify_gaps(link);
-    if link.is_catalog() {
-        link.backend.refresh();
-    }
-}
-
-/// The wait after a loss bounds the shortest time between two streams.
-const _: () = assert!(LISTEN_OVERLAP.as_millis() < Duration::from_secs(1).as_millis());
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use std::{borrow::Cow, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use protocol::{
-    envelope::Message,
+    envelope::{Kind, Message},
     handshake,
     ids::RequestId,
     json::{self, Span},
@@ -18,9 +18,8 @@ use protocol::{
     },
     version::Version,
 };
-use rules::log_level::LogLevel;
+use rules::{log_level::LogLevel, tasks::decoded};
 
-use super::is_result;
 use crate::backends::{
     asker::{Asker, ClientIdentity},
     link::{
@@ -151,7 +150,7 @@ pub(super) fn own<'a>(
     let params = [b"{\"_meta\":{", members.as_slice(), b"}", comma, rest].concat();
     let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(&params));
     let headers = is_http(connection).then(|| {
-        let message = rules::tasks::decoded(frame.clone());
+        let message = decoded(frame.clone());
         let named =
             message.as_ref().and_then(|message| Some((message, headers::named_value(message)?.0)));
         let name = named.and_then(|(message, span)| message.text(span).map(Cow::into_owned));
@@ -241,6 +240,17 @@ pub(super) async fn send(
     let answer = connection.send_and_wait(link, request).await;
     unanswered.wire_id = 0;
     answer
+}
+
+/// Translates the answer to the form of earlier revisions.
+pub(super) fn for_the_client(answer: &Message, method: Method) -> Result<Message, Failure> {
+    let frame: Bytes = downgrade::downgrade_answer(answer, method);
+    decoded(frame).ok_or_else(|| Failure::Protocol("the answer cannot be read any more".to_owned()))
+}
+
+/// Returns whether a message is a result.
+pub(super) fn is_result(message: &Message) -> bool {
+    message.kind == Kind::Result
 }
 
 struct RequestCancelGuard<'a> {

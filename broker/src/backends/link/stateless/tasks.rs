@@ -21,7 +21,10 @@ use rules::{
     tasks::{BackendTask, decoded},
 };
 
-use super::{exchange::for_the_client, inputs, requests};
+use super::{
+    inputs,
+    requests::{self, for_the_client},
+};
 use crate::backends::{
     asker::{Asker, TaskFollower},
     link::{Link, connection::Connection, failure::Failure},

@@ -1,0 +1,267 @@
+//! The streams behind the feed of notifications of a stateless backend (MCP 2026-07-28,
+//! Subscriptions). Each connection has one open, for all clients behind it.
+//!
+//! A filter cannot change. When the wanted resources change, the broker opens another stream. It
+//! closes the old one [`LISTEN_OVERLAP`] after the backend acknowledged the new one. After a lost
+//! stream is open again, each listener gets a notification, because updates may have been missed.
+
+use std::{sync::Arc, time::Duration};
+
+use protocol::{
+    envelope::{Kind, Message},
+    method::Method,
+    stateless::{downgrade, results::SubscriptionFilter},
+};
+use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX, LISTEN_OVERLAP};
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use super::{
+    notification_feed::NotificationFeed,
+    requests::{self, RequestIdentity},
+};
+use crate::backends::link::{Link, connection::Connection, failure::Failure};
+
+/// An open stream. Dropping it ends it.
+struct FeedStream {
+    id: u64,
+    reading: JoinHandle<()>,
+    end: oneshot::Receiver<Result<Message, Failure>>,
+}
+
+impl Drop for FeedStream {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
+
+/// Adds changes of the lists to the wanted notifications, if the backend announces any.
+pub(in crate::backends::link) fn watch_lists(connection: &Arc<Connection>, link: &Arc<Link>) {
+    let (Some(modern), Some(agreed)) = (connection.modern(), connection.negotiated()) else {
+        return;
+    };
+    let offered = &agreed.capabilities;
+    let lists = SubscriptionFilter {
+        tools: offered.tools_list_changed,
+        prompts: offered.prompts_list_changed,
+        resources: offered.resources_list_changed,
+        ..SubscriptionFilter::default()
+    };
+    if lists == SubscriptionFilter::default() {
+        return;
+    }
+    {
+        let mut state = modern.listening.lock();
+        state.lists = lists;
+        state.wish += 1;
+    }
+    run(&modern.listening, connection, link);
+}
+
+/// Subscribes to updates of a resource. Returns `true` if the backend agreed.
+pub(super) async fn subscribe(
+    feed: &NotificationFeed,
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    uri: &str,
+) -> bool {
+    let wish = {
+        let mut state = feed.lock();
+        if state.current.is_some() && state.accepted.contains(uri) {
+            return true;
+        }
+        // All wanted resources in one filter: after a loss, they are restored one by one.
+        state.uris.extend(link.subscriptions.counts().into_iter().map(|(uri, _)| uri));
+        state.uris.insert(uri.to_owned());
+        state.wish += 1;
+        state.wish
+    };
+    run(feed, connection, link);
+    let mut told = feed.told.subscribe();
+    let _closed = told.wait_for(|told| *told >= wish).await;
+    let mut state = feed.lock();
+    let accepted = state.accepted.contains(uri);
+    if !accepted {
+        state.uris.remove(uri);
+    }
+    accepted
+}
+
+/// Starts the task that keeps the stream open, or tells it of a change.
+fn run(feed: &NotificationFeed, connection: &Arc<Connection>, link: &Arc<Link>) {
+    let begins = !std::mem::replace(&mut feed.lock().running, true);
+    feed.changed.notify_one();
+    if begins {
+        link.backend.shared.running.spawn(keep_open(link.clone(), connection.clone()));
+    }
+}
+
+/// Keeps a stream with the wanted filter open until the connection closes.
+async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
+    let Some(modern) = connection.modern().cloned() else { return };
+    tokio::select! {
+        () = follow_wishes(&link, &connection, &modern.listening) => {}
+        () = connection.closed() => {}
+    }
+    modern.listening.lost();
+    modern.listening.settle(u64::MAX); // an answer that will not come has no waiter
+}
+
+async fn follow_wishes(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    listening: &NotificationFeed,
+) {
+    let mut stream: Option<FeedStream> = None;
+    let mut told = None;
+    let mut missed = false;
+    let mut failures = 0_u32;
+    loop {
+        let (filter, wish) = listening.wanted();
+        if filter == SubscriptionFilter::default() {
+            stream = None;
+            listening.lost();
+            (told, missed, failures) = (Some(wish), false, 0);
+            listening.settle(wish);
+        }
+        if told != Some(wish) || (stream.is_none() && filter != SubscriptionFilter::default()) {
+            match open(link, connection, listening, &filter).await {
+                Ok(opened) => {
+                    listening.switch(opened.id);
+                    let former = stream.replace(opened);
+                    (told, failures) = (Some(wish), 0);
+                    listening.settle(wish);
+                    if std::mem::take(&mut missed) {
+                        tell_gap(link);
+                    }
+                    if former.is_some() {
+                        tokio::time::sleep(LISTEN_OVERLAP).await;
+                    }
+                    listening.forget_former();
+                }
+                Err(FeedOpenError { failure, refused }) => {
+                    told = Some(wish);
+                    failures += 1;
+                    if failures == 1 {
+                        let told = link.backend.redactor.redact(&failure);
+                        tracing::info!(backend = %link.backend.id, failure = told, "the backend does not announce changes");
+                    }
+                    listening.settle(wish);
+                    // An equal request would get an equal refusal.
+                    if refused && stream.is_none() {
+                        while listening.wanted().1 == wish {
+                            listening.changed.notified().await;
+                        }
+                        continue;
+                    }
+                }
+            }
+        }
+        let ended = match &mut stream {
+            Some(stream) => {
+                tokio::select! {
+                    end = &mut stream.end => Some(end.is_ok_and(|end| end.is_ok_and(|answer| answer.kind == Kind::Result))),
+                    () = listening.changed.notified() => listening.is_ended(stream.id).then_some(true),
+                }
+            }
+            None if failures > 0 => {
+                let pause = BACKOFF_FIRST
+                    .saturating_mul(1 << failures.min(10))
+                    .min(BACKOFF_MAX)
+                    .mul_f64(rand::random_range(0.5..1.0));
+                let _sooner = tokio::time::timeout(pause, listening.changed.notified()).await;
+                None
+            }
+            None => {
+                listening.changed.notified().await;
+                None
+            }
+        };
+        if let Some(gracefully) = ended {
+            tracing::debug!(backend = %link.backend.id, gracefully, "the backend's notifications ended");
+            stream = None;
+            listening.lost();
+            missed = true;
+            tokio::time::sleep(BACKOFF_FIRST).await;
+        }
+    }
+}
+
+/// Reason for which no stream was opened. `refused` is set if the backend refused it.
+struct FeedOpenError {
+    failure: Failure,
+    refused: bool,
+}
+
+/// Opens a stream and waits for the backend's acknowledgement.
+async fn open(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    listening: &NotificationFeed,
+    filter: &SubscriptionFilter,
+) -> Result<FeedStream, FeedOpenError> {
+    let params = format!("{{\"notifications\":{}}}", filter.to_json());
+    let speaker = RequestIdentity::broker(connection, link);
+    let request = requests::own(
+        connection,
+        link,
+        Method::SubscriptionsListen,
+        Some(params.as_bytes()),
+        &speaker,
+        None,
+    );
+    let id = request.wire_id;
+    listening.lock().opening = Some((id, None));
+    let (tell, end) = oneshot::channel();
+    let (to, over) = (connection.clone(), link.clone());
+    let reading = link.backend.shared.running.spawn(async move {
+        let _nobody_waits = tell.send(requests::send(&to, &over, request).await);
+    });
+    let mut stream = FeedStream { id, reading, end };
+    let limit = link.backend.timeouts().control;
+    let outcome = tokio::time::timeout(limit, agreed(listening, &mut stream)).await;
+    let failure = match outcome {
+        Ok(Ok(())) => return Ok(stream),
+        Ok(Err(unopened)) => unopened,
+        Err(_) => FeedOpenError {
+            failure: Failure::TimedOut(Method::SubscriptionsListen),
+            refused: false,
+        },
+    };
+    listening.lock().opening = None;
+    Err(failure)
+}
+
+async fn agreed(
+    listening: &NotificationFeed,
+    stream: &mut FeedStream,
+) -> Result<(), FeedOpenError> {
+    loop {
+        if listening.lock().opening.as_ref().is_some_and(|(_, agreed)| agreed.is_some()) {
+            return Ok(());
+        }
+        tokio::select! {
+            () = listening.acknowledged.notified() => {}
+            end = &mut stream.end => {
+                return Err(match end {
+                    Ok(Err(failure)) => FeedOpenError { failure, refused: false },
+                    Ok(Ok(answer)) if answer.kind == Kind::Error => {
+                        let failure = Failure::Protocol(format!("it refused with error {}", downgrade::error_code(&answer).unwrap_or_default()));
+                        FeedOpenError { failure, refused: true }
+                    }
+                    _ => FeedOpenError { failure: Failure::Protocol("it ended before it was acknowledged".to_owned()), refused: false },
+                });
+            }
+        }
+    }
+}
+
+/// Reports to the listeners that updates may have been missed.
+fn tell_gap(link: &Arc<Link>) {
+    link.subscriptions.notify_gaps(link);
+    if link.is_catalog() {
+        link.backend.refresh();
+    }
+}
+
+/// The wait after a loss bounds the shortest time between two streams.
+const _: () = assert!(LISTEN_OVERLAP.as_millis() < Duration::from_secs(1).as_millis());
