@@ -20,8 +20,8 @@ use rules::{
 
 use super::{
     backend::{Backend, links::CATALOG_CAPABILITIES},
-    catalog_refresh,
     link::{Era, Link, connection::Connection, failure::Failure},
+    list_fetch,
 };
 
 /// Number of kinds of questions. The link that reads the lists declares them all.
@@ -119,7 +119,7 @@ fn has_all(
 async fn lists_for(backend: &Arc<Backend>, kinds: QuestionKinds) -> Result<BackendLists, Failure> {
     let link = probe_link(backend, kinds);
     let connection = link.open_probe().await?;
-    let lists = catalog_refresh::fetch_lists(&link, &connection).await;
+    let lists = list_fetch::fetch_lists(&link, &connection).await;
     link.shut(); // what ends now ends in order
     connection.close().await;
     lists.map_err(|refusal| Failure::Protocol(refusal.message))

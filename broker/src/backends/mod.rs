@@ -19,6 +19,8 @@ pub mod inbound;
 pub mod link;
 pub mod link_client;
 pub mod link_lists;
+mod list_fetch;
+mod own_lists;
 pub mod pins;
 pub mod placeholder;
 pub mod policy;

@@ -22,8 +22,8 @@ use rules::{
 
 use super::{
     backend::{Backend, BackendState, links::CATALOG_CAPABILITIES},
-    catalog_refresh::{self, FetchedLists},
     link::{Era, Link},
+    list_fetch::{self, FetchedLists},
     policy::Policy,
     principal_lists::{PrincipalRead, PrincipalView, ReadFailure, ReadLists},
 };
@@ -159,7 +159,7 @@ async fn read_once(
         is_the_backends: failure.is_the_backends(),
         refusal: backend.refusal(&failure),
     })?;
-    let lists = catalog_refresh::fetch(&link, &connection).await;
+    let lists = list_fetch::fetch(&link, &connection).await;
     link.shut(); // what ends now ends in order
     connection.close().await;
     lists.map_err(|refusal| {

@@ -31,13 +31,13 @@ use super::{
 };
 use crate::backends::{
     asker::{Asker, SentRequest},
-    catalog_refresh,
     link::{
         Era, Link,
         connection::Connection,
         failure::Failure,
         request::{BackendRequest, WireRequest},
     },
+    list_fetch,
 };
 
 /// Additions to a request that is sent again.
@@ -80,7 +80,7 @@ pub(in crate::backends::link) async fn exchange(
             match downgrade::error_code(&answer) {
                 Some(HEADER_MISMATCH) if !refreshed => {
                     refreshed = true;
-                    catalog_refresh::refresh_tools(connection, link).await?;
+                    list_fetch::refresh_tools(connection, link).await?;
                     continue;
                 }
                 // The rejected header may be one of the client, which does not show a fault of the

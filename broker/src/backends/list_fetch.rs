@@ -1,0 +1,264 @@
+//! Fetches the lists of a backend over an open connection.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use protocol::{
+    capabilities::ServerCapabilities,
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    json,
+    method::Method,
+    stateless::{
+        downgrade,
+        results::CacheHint,
+        tool_headers::{BadAnnotation, ParamHeader, param_headers},
+    },
+};
+use rules::{
+    catalog::{self, BackendLists, CatalogEntry, HeldParts, ListKind, SkippedEntry, TaskHost},
+    limits::{LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, pins::LEFT_OUT_LOGGED_MAX},
+    pins::PinDefinition,
+};
+
+use super::{
+    backend::Backend,
+    link::{Era, EraSupport, Link, connection::Connection, failure::Failure, wire::WireSender},
+};
+
+/// The lists of a backend, with their time to live. `None`: until the backend announces a change.
+pub(super) struct FetchedLists {
+    pub(super) lists: BackendLists,
+    pub(super) definitions: Vec<PinDefinition>,
+    pub(super) ttl: Option<Duration>,
+}
+
+/// Fetches all lists that the backend offers on a connection.
+pub(super) async fn fetch_lists(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+) -> Result<BackendLists, Refusal> {
+    fetch(link, connection).await.map(|fetched| fetched.lists)
+}
+
+pub(super) async fn fetch(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+) -> Result<FetchedLists, Refusal> {
+    let unavailable = || {
+        Refusal::new(
+            ErrorKind::BackendUnavailable,
+            format!("the handshake with backend {} is not over", link.backend.id),
+        )
+    };
+    let agreed = connection.negotiated().ok_or_else(unavailable)?;
+    let mut lists = BackendLists {
+        server: agreed.clone(),
+        tools: Vec::new(),
+        prompts: Vec::new(),
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        stale: false,
+        held: HeldParts::default(),
+    };
+    let (mut definitions, mut kept_for) = (Vec::new(), None);
+    for kind in ListKind::ALL {
+        if offered(kind, &agreed.capabilities) {
+            let fetched = fetch_list(link, connection, kind).await?;
+            *lists.entries_mut(kind) = fetched.entries;
+            definitions.extend(fetched.definitions);
+            kept_for = [kept_for, fetched.ttl].into_iter().flatten().min();
+        }
+    }
+    if link.backend.era.to(link.backend.spec.protocol, Era::Stateless) == Some(Era::Stateless) {
+        note_headers(link, connection, &mut lists.tools);
+    }
+    Ok(FetchedLists { lists, definitions, ttl: kept_for })
+}
+
+/// Fetches the tools again for the arguments that they want repeated in headers. Called after the
+/// backend rejected the headers of a request.
+pub(super) async fn refresh_tools(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+) -> Result<(), Failure> {
+    let mut fetched = fetch_list(link, connection, ListKind::Tools)
+        .await
+        .map_err(|refusal| Failure::Protocol(refusal.message))?;
+    note_headers(link, connection, &mut fetched.entries);
+    link.backend.refresh();
+    Ok(())
+}
+
+/// Stores the arguments that each tool wants repeated in headers. Over HTTP, a tool with an invalid
+/// annotation is not callable and is left out (MCP 2026-07-28, Streamable HTTP).
+fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEntry>) {
+    if !matches!(connection.wire(), WireSender::Http(_)) {
+        return;
+    }
+    let mut by_tool = HashMap::new();
+    tools.retain(|tool| match wanted_headers(tool) {
+        Ok(headers) if headers.is_empty() => true,
+        Ok(headers) => {
+            by_tool.insert(tool.key.clone(), headers);
+            true
+        }
+        Err(_) if connection.modern().is_none() => true, // clients of earlier revisions call it
+        Err(why) => {
+            tracing::warn!(backend = %link.backend.id, tool = ?tool.key, %why, "a tool cannot be called and is left out of the catalog");
+            false
+        }
+    });
+    link.backend.note_param_headers(by_tool, link.principal.is_none());
+}
+
+fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation> {
+    if memchr::memmem::find(&tool.native, b"x-mcp-header").is_none() {
+        return Ok(Vec::new());
+    }
+    let limits = json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() };
+    let document =
+        json::Document::parse(&tool.native, &limits).map_err(|_| BadAnnotation::Schema)?;
+    document.root().get("inputSchema").map_or(Ok(Vec::new()), |schema| param_headers(schema.raw()))
+}
+
+/// Returns the side that runs calls as tasks.
+fn task_host(link: &Link, connection: &Connection) -> TaskHost {
+    let has_tasks =
+        connection.negotiated().is_some_and(|agreed| agreed.capabilities.tasks_tools_call);
+    if link.backend.shared.task_settings().enabled && !has_tasks {
+        TaskHost::Broker
+    } else {
+        TaskHost::Backend
+    }
+}
+
+pub(super) fn offered(kind: ListKind, capabilities: &ServerCapabilities) -> bool {
+    match kind {
+        ListKind::Tools => capabilities.tools,
+        ListKind::Prompts => capabilities.prompts,
+        ListKind::Resources | ListKind::ResourceTemplates => capabilities.resources,
+    }
+}
+
+fn method(kind: ListKind) -> Method {
+    match kind {
+        ListKind::Tools => Method::ToolsList,
+        ListKind::Prompts => Method::PromptsList,
+        ListKind::Resources => Method::ResourcesList,
+        ListKind::ResourceTemplates => Method::ResourcesTemplatesList,
+    }
+}
+
+/// One list as it was read.
+#[derive(Default)]
+pub(super) struct FetchedList {
+    pub(super) entries: Vec<CatalogEntry>,
+    /// Definitions of the entries, if they are pinned.
+    pub(super) definitions: Vec<PinDefinition>,
+    ttl: Option<Duration>,
+}
+
+/// Fetches every page of one list. Cursors of the backend are returned unchanged (MCP 2025-11-25,
+/// Pagination). The limits end an endless or circular list.
+pub(super) async fn fetch_list(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    kind: ListKind,
+) -> Result<FetchedList, Refusal> {
+    let backend = &link.backend;
+    let host = task_host(link, connection);
+    let mut fetched = FetchedList::default();
+    let mut cursor: Option<String> = None;
+    let mut seen = HashSet::new();
+    for _page in 0..LIST_PAGES_MAX {
+        let params =
+            cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
+        let answer = connection
+            .ask(link, method(kind), params.as_deref().map(str::as_bytes))
+            .await
+            .map_err(|failure| backend.refusal(&failure))?;
+        if connection.modern().is_some() && answer.kind == Kind::Result {
+            let ttl = Duration::from_millis(
+                CacheHint::read(answer.bytes(answer.result).unwrap_or_default()).ttl_ms,
+            );
+            fetched.ttl = Some(fetched.ttl.map_or(ttl, |kept| kept.min(ttl)));
+        }
+        let Some(page) = read_answer(kind, backend, host, &answer)? else {
+            return Ok(fetched);
+        };
+        warn_of_left_out(backend, kind, &page.skipped);
+        fetched.entries.extend(page.entries);
+        fetched.definitions.extend(page.definitions);
+        let (entries, bytes) = (fetched.entries.len(), size(&fetched.entries));
+        if entries > LIST_ENTRIES_MAX || bytes > LIST_BYTES_MAX {
+            tracing::warn!(backend = %backend.id, list = kind.member(), entries, bytes, "the list is too long and was cut");
+            cut(&mut fetched);
+            return Ok(fetched);
+        }
+        match page.next_cursor {
+            None => return Ok(fetched),
+            Some(next) if !seen.insert(next.clone()) => {
+                tracing::warn!(backend = %backend.id, list = kind.member(), "the list repeats a cursor and was cut");
+                return Ok(fetched);
+            }
+            next => cursor = next,
+        }
+    }
+    tracing::warn!(backend = %backend.id, list = kind.member(), max = LIST_PAGES_MAX, "the list has too many pages and was cut");
+    Ok(fetched)
+}
+
+fn size(entries: &[CatalogEntry]) -> usize {
+    entries.iter().map(|entry| entry.native.len()).sum()
+}
+
+/// Keeps the entries that fit the limits.
+fn cut(fetched: &mut FetchedList) {
+    let mut bytes = 0;
+    let fitting = fetched.entries.iter().take(LIST_ENTRIES_MAX).take_while(|entry| {
+        bytes += entry.native.len();
+        bytes <= LIST_BYTES_MAX
+    });
+    let fitting = fitting.count();
+    fetched.entries.truncate(fitting);
+    fetched.definitions.truncate(fitting);
+}
+
+fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]) {
+    for one in left_out.iter().take(LEFT_OUT_LOGGED_MAX) {
+        tracing::warn!(backend = %backend.id, list = kind.member(), key = ?one.key, why = one.reason, "an entry is left out of the catalog");
+    }
+    if left_out.len() > LEFT_OUT_LOGGED_MAX {
+        tracing::warn!(backend = %backend.id, list = kind.member(), count = left_out.len(), "many entries are left out of the catalog");
+    }
+}
+
+/// Reads one page. Returns `None` if the backend does not have this list after all.
+fn read_answer(
+    kind: ListKind,
+    backend: &Backend,
+    host: TaskHost,
+    answer: &Message,
+) -> Result<Option<catalog::ListPage>, Refusal> {
+    let Some(result) = answer.bytes(answer.result) else {
+        if answer.kind == Kind::Error {
+            tracing::debug!(backend = %backend.id, list = kind.member(), "the backend refused a list it announced");
+        }
+        return Ok(None);
+    };
+    let told = downgrade::downgrade_tools_result(result).filter(|_| {
+        kind == ListKind::Tools
+            && backend.era.known().is_some_and(|known| known != EraSupport::Sessions)
+    });
+    // The definitions are read from the words that the rest of the broker uses.
+    let result = told.as_deref().unwrap_or(result);
+    catalog::read_page_pinned(kind, &backend.id, host, result, backend.pins.ignored())
+        .map(Some)
+        .map_err(|why| {
+            backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name())))
+        })
+}

@@ -1,0 +1,82 @@
+//! Reads of the lists that a backend shows to the clients of one link alone.
+
+use std::sync::Arc;
+
+use rules::{
+    catalog::ListKind,
+    limits::{REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN},
+};
+
+use super::{
+    link::{Era, Link, connection::Connection},
+    list_fetch::{FetchedList, fetch_list, offered},
+};
+
+impl Link {
+    /// Reads lists that the backend announced as changed on this link. If they differ from the
+    /// shared ones, the clients of the link get them.
+    pub fn read_own_lists(self: &Arc<Self>, kinds: &[ListKind]) {
+        let has_sessions = || self.clients().iter().any(|one| one.client_era() == Era::Sessions);
+        if self.backend.principal_lists.is_on() {
+            return self.principal_lists_changed();
+        }
+        if self.is_catalog() || !has_sessions() || !self.lists.want(kinds) {
+            return;
+        }
+        let link = self.clone();
+        self.backend.shared.running.spawn(async move {
+            loop {
+                let kinds = link.lists.take_wanted();
+                if kinds.is_empty() {
+                    return;
+                }
+                link.wait_or_closed(REFRESH_DEBOUNCE).await;
+                if let Some(connection) = link.live() {
+                    read_own(&link, &connection, &kinds).await;
+                }
+                link.wait_or_closed(REFRESH_INTERVAL_MIN).await;
+            }
+        });
+    }
+
+    /// Makes the lists of the link's principal due, because the backend announced a change to it.
+    fn principal_lists_changed(&self) {
+        let Some(principal) = &self.principal else { return };
+        self.backend.principal_lists.expire_of(principal);
+        if let Some(client) = self.clients().first() {
+            client.on_principal_lists_due();
+        }
+    }
+
+    /// Reads every list over this link, which may open. Used for a session whose backend may show
+    /// it lists of its own.
+    pub async fn read_all_lists(self: &Arc<Self>) {
+        if let Ok(connection) = self.connection().await {
+            read_own(self, &connection, &ListKind::ALL).await;
+        }
+    }
+}
+
+async fn read_own(link: &Arc<Link>, connection: &Arc<Connection>, kinds: &[ListKind]) {
+    let Some(agreed) = connection.negotiated().filter(|_| connection.modern().is_none()) else {
+        return;
+    };
+    let mut has_changed = false;
+    for kind in kinds.iter().copied().filter(|kind| offered(*kind, &agreed.capabilities)) {
+        let read = fetch_list(link, connection, kind).await;
+        let Ok(FetchedList { entries, definitions, .. }) = read else { continue };
+        let entries = link.backend.pins.admit_own(kind, entries, definitions).await;
+        let Some(shared) = link.backend.lists.load_full() else { continue };
+        let total = &link.backend.shared.own_lists_bytes;
+        has_changed |= link.lists.store(kind, entries, &shared, total).unwrap_or_else(|| {
+            tracing::warn!(backend = %link.backend.id, list = kind.member(), "a list of one session finds no room, the shared one applies");
+            true
+        });
+    }
+    if connection.is_closed() {
+        has_changed |= link.lists.clear();
+    }
+    if has_changed {
+        link.clients().iter().for_each(|client| client.on_own_lists_changed());
+    }
+}
