@@ -1,5 +1,6 @@
 //! One registered backend: its links, its lists, its state as operators see it.
 
+mod link_events;
 pub(in crate::backends) mod links;
 
 use std::{
@@ -29,7 +30,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    backend_admission::BackendAdmission,
+    admission_state::BackendAdmission,
     link::{Era, EraCache, Link, failure::Failure},
     pins::PinKeeper,
     placeholder::Placeholder,

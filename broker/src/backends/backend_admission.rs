@@ -5,14 +5,10 @@
 //! The end of one connection is one failure, however many calls it ends.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
@@ -20,48 +16,20 @@ use protocol::{
 };
 use records::SessionKey;
 use rules::{
-    adaptive_concurrency::AdaptiveLimit,
-    breaker::{Breaker, BreakerSettings, CircuitOpen, CircuitState, OpenReason},
+    breaker::{CircuitOpen, CircuitState, OpenReason},
     limits::{PROBE_ANSWER_MAX, SILENCE_SUSPECTED, SUSPICION_INTERVAL},
-    retries,
 };
-use tokio::sync::{Notify, watch};
 
 use super::{
     backend::Backend,
     link::{connection::Connection, failure::Failure},
-    prober,
-    verdicts::{self, ReplicaVerdicts},
+    verdicts,
 };
 use crate::{
-    admission::concurrency_limit::{AcquireError, ConcurrencyLimiter, LimiterPermit, TenantShare},
-    config::{Config, spec::BackendSpec},
-    context::Context,
-    metrics::{Metrics, RetryOutcome},
+    admission::concurrency_limit::{AcquireError, LimiterPermit, TenantShare},
+    metrics::RetryOutcome,
     views::BreakerStatus,
 };
-
-/// The admission state of one backend.
-#[derive(Debug)]
-pub struct BackendAdmission {
-    pub(super) breaker: Breaker,
-    /// Notified when the breaker opens, when a probe is wanted sooner, or when a client suspects an
-    /// outage.
-    pub(super) probe_wanted: Notify,
-    suspected: AtomicBool,
-    /// Time before which the backend is not suspected again, in milliseconds of the process clock.
-    trusted_until_ms: AtomicU64,
-    pub(super) verdicts: ReplicaVerdicts,
-    /// Number of probes so far.
-    probes: watch::Sender<u64>,
-    pub(super) limiter: Arc<ConcurrencyLimiter<PrincipalId, SessionKey>>,
-    adaptive: Option<Mutex<AdaptiveLimit>>,
-    retries: Option<retries::RetryBudget>,
-    /// The last state that went to the metrics and the log.
-    reported_state: Mutex<CircuitState>,
-    label: String,
-    pub(super) metrics: Arc<Metrics>,
-}
 
 /// Permission for one call, by the limits of its backend and of the broker.
 #[derive(Debug)]
@@ -89,64 +57,6 @@ pub struct CallOwner<'a> {
     pub weight: u32,
     pub principal: &'a PrincipalId,
     pub session: &'a SessionKey,
-}
-
-impl BackendAdmission {
-    pub(super) fn new(id: &protocol::ids::BackendId, spec: &BackendSpec, shared: &Context) -> Self {
-        let config = &shared.config;
-        let (own, common) = (&spec.limits, &config.limits);
-        let max = own.calls_in_flight.unwrap_or(common.calls_in_flight_per_backend);
-        let queued = own.calls_queued.unwrap_or(common.calls_queued_per_backend);
-        let adapts = own.adaptive_concurrency.unwrap_or(common.adaptive_concurrency);
-        let metrics = shared.metrics.clone();
-        let label = metrics.resilience.label(id);
-        metrics.resilience.breaker_transition(&label, None, Some(CircuitState::Closed));
-        if adapts {
-            metrics.resilience.calls_max(&label, max);
-        }
-        Self {
-            breaker: Breaker::new(settings(spec, config)),
-            probe_wanted: Notify::new(),
-            suspected: AtomicBool::new(false),
-            trusted_until_ms: AtomicU64::new(0),
-            verdicts: ReplicaVerdicts::default(),
-            probes: watch::Sender::new(0),
-            limiter: ConcurrencyLimiter::new(max, queued, metrics.queue_depth("backend_calls")),
-            adaptive: adapts.then(|| Mutex::new(AdaptiveLimit::new(max))),
-            retries: config
-                .retries
-                .enabled
-                .then(|| retries::RetryBudget::new(config.retries.budget.get())),
-            reported_state: Mutex::new(CircuitState::Closed),
-            label,
-            metrics,
-        }
-    }
-
-    /// Returns whether a probe succeeded so recently that no other one is needed.
-    pub(super) fn is_trusted(&self, now: Duration) -> bool {
-        now < Duration::from_millis(self.trusted_until_ms.load(Ordering::Relaxed))
-    }
-}
-
-impl Drop for BackendAdmission {
-    fn drop(&mut self) {
-        let told = *self.reported_state.lock();
-        self.metrics.resilience.breaker_transition(&self.label, Some(told), None);
-    }
-}
-
-fn settings(spec: &BackendSpec, config: &Config) -> BreakerSettings {
-    let (own, common) = (&spec.breaker, &config.breaker);
-    BreakerSettings {
-        enabled: own.enabled.unwrap_or(common.enabled),
-        failures: own.failures.unwrap_or(common.failures),
-        error_ratio: own.error_ratio.unwrap_or(common.error_ratio).get(),
-        requests: own.requests.unwrap_or(common.requests),
-        window: own.window.unwrap_or(common.window),
-        probe_after: own.probe_after.unwrap_or(common.probe_after),
-        probe_max: own.probe_max.unwrap_or(common.probe_max),
-    }
 }
 
 impl Backend {
@@ -364,7 +274,7 @@ impl Backend {
             tracing::info!(tenant = %self.tenant, backend = %self.id, open, "an operator has set the breaker");
             self.report_breaker_state();
         }
-        prober::end_verdict_suspicion(self);
+        end_verdict_suspicion(self);
         if open {
             self.admission.limiter.drain_queue();
         } else {
@@ -418,7 +328,7 @@ impl Backend {
         self.report_breaker_state();
         self.admission.probes.send_modify(|count| *count += 1);
         self.clear_suspicion();
-        prober::end_verdict_suspicion(self);
+        end_verdict_suspicion(self);
         if to == Some(CircuitState::Closed) {
             self.on_recovered();
         }
@@ -479,6 +389,14 @@ impl Backend {
             self.admission.limiter.queued(),
             self.admission.limiter.limit(),
         )
+    }
+}
+
+/// Sends calls at the usual limit again, if the verdict of another replica lowered it.
+pub(super) fn end_verdict_suspicion(backend: &Backend) {
+    let admission = &backend.admission;
+    if admission.verdicts.end_suspicion(&admission.limiter) {
+        backend.clear_suspicion();
     }
 }
 

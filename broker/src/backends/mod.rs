@@ -7,6 +7,7 @@
 //! - A [`LinkClient`](link_client::LinkClient) uses a link.
 //! - An [`Inbound`](asker::Inbound) receives the messages of a backend.
 
+mod admission_state;
 pub mod asker;
 pub mod backend;
 pub mod backend_admission;

@@ -14,7 +14,7 @@ use rules::{breaker::CircuitState, limits::PROBE_ANSWER_MAX};
 
 use super::{
     backend::Backend,
-    backend_admission::ProbeReason,
+    backend_admission::{ProbeReason, end_verdict_suspicion},
     link::{Link, failure::Failure},
 };
 use crate::{metrics::VerdictEffect, persistence::BackendVerdict};
@@ -90,14 +90,6 @@ async fn resolve_verdict(backend: &Arc<Backend>, link: &Arc<Link>) {
         // It was opened meanwhile, by failures or an operator.
         (false, false) => VerdictEffect::Ignored,
     });
-}
-
-/// Sends calls at the usual limit again, if the verdict of another replica lowered it.
-pub(super) fn end_verdict_suspicion(backend: &Backend) {
-    let admission = &backend.admission;
-    if admission.verdicts.end_suspicion(&admission.limiter) {
-        backend.clear_suspicion();
-    }
 }
 
 /// Handles the verdict of another replica.

@@ -11,9 +11,7 @@ use rules::{
 
 use super::Backend;
 use crate::{
-    backends::link::{
-        Era, Link, LinkUser, connection::Connection, wire::WireSender as ConnectionWire,
-    },
+    backends::link::{Era, Link, LinkUser},
     config::spec::TransportSpec,
 };
 
@@ -86,76 +84,6 @@ impl Backend {
         let link = Link::new(self.clone(), (LinkScope::Catalog, None), declared, Era::Sessions);
         *self.reader.lock() = Arc::downgrade(&link);
         link
-    }
-
-    pub fn link_opened(&self, connection: &Connection) {
-        let counts = connection.count(true);
-        let mut status = self.status.lock();
-        status.open_links += usize::from(counts);
-        // Only connections that are sessions show how a backend treats sessions.
-        if connection.modern().is_none() {
-            status.wire = Some(match connection.wire() {
-                ConnectionWire::Pipe(_) => WireKind::Pipe,
-                ConnectionWire::Http(http) if http.is_one_stream() => WireKind::Pipe,
-                ConnectionWire::Http(http) if http.has_session() => WireKind::HttpWithSessions,
-                ConnectionWire::Http(_) => WireKind::HttpWithoutSessions,
-            });
-        }
-        drop(status);
-        if counts {
-            self.shared.metrics.links(self.transport(), "open", 1);
-        }
-        if connection.is_closed() {
-            self.uncount(connection); // it ended while it was being counted
-        }
-    }
-
-    fn uncount(&self, connection: &Connection) {
-        if connection.count(false) {
-            let mut status = self.status.lock();
-            status.open_links = status.open_links.saturating_sub(1);
-            drop(status);
-            self.shared.metrics.links(self.transport(), "open", -1);
-        }
-    }
-
-    /// Handles the end of a connection. If clients subscribe to resources through the link, it
-    /// reopens at once.
-    pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
-        self.uncount(connection);
-        if link.lists.clear() {
-            link.clients().iter().for_each(|client| client.on_own_lists_changed());
-        }
-        if !link.subscriptions.is_empty() {
-            let link = link.clone();
-            self.shared.running.spawn(async move { link.open_for_listeners().await });
-        }
-    }
-
-    /// Forgets the era of a backend that changed it. New links ask the backend again and use its
-    /// answer.
-    pub fn on_era_changed(self: &Arc<Self>, link: &Arc<Link>) {
-        self.era.forget();
-        self.status.lock().wire = None;
-        self.refresh(); // so that the catalog's connection notices too
-        if link.is_catalog() {
-            return;
-        }
-        let clients = link.clients();
-        self.close_link(link);
-        clients.into_iter().for_each(|client| client.resubscribe(self.id.clone()));
-    }
-
-    /// Closes one link permanently.
-    pub fn close_link(&self, link: &Arc<Link>) {
-        link.shut();
-        let mut links = self.links.lock();
-        if links.get(&link.scope).is_some_and(|known| Arc::ptr_eq(known, link)) {
-            links.remove(&link.scope);
-        }
-        drop(links);
-        let link = link.clone();
-        self.shared.running.spawn(async move { link.close().await });
     }
 
     /// Closes the links that are idle for longer than [`LINK_IDLE_MAX`].

@@ -1,0 +1,108 @@
+//! The admission state of one backend: its breaker, its concurrency limit and its budget of retries.
+//! [`super::backend_admission`] has the rules.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use protocol::ids::PrincipalId;
+use records::SessionKey;
+use rules::{
+    adaptive_concurrency::AdaptiveLimit,
+    breaker::{Breaker, BreakerSettings, CircuitState},
+    retries,
+};
+use tokio::sync::{Notify, watch};
+
+use super::verdicts::ReplicaVerdicts;
+use crate::{
+    admission::concurrency_limit::ConcurrencyLimiter,
+    config::{Config, spec::BackendSpec},
+    context::Context,
+    metrics::Metrics,
+};
+
+/// The admission state of one backend.
+#[derive(Debug)]
+pub(super) struct BackendAdmission {
+    pub(super) breaker: Breaker,
+    /// Notified when the breaker opens, when a probe is wanted sooner, or when a client suspects an
+    /// outage.
+    pub(super) probe_wanted: Notify,
+    pub(super) suspected: AtomicBool,
+    /// Time before which the backend is not suspected again, in milliseconds of the process clock.
+    pub(super) trusted_until_ms: AtomicU64,
+    pub(super) verdicts: ReplicaVerdicts,
+    /// Number of probes so far.
+    pub(super) probes: watch::Sender<u64>,
+    pub(super) limiter: Arc<ConcurrencyLimiter<PrincipalId, SessionKey>>,
+    pub(super) adaptive: Option<Mutex<AdaptiveLimit>>,
+    pub(super) retries: Option<retries::RetryBudget>,
+    /// The last state that went to the metrics and the log.
+    pub(super) reported_state: Mutex<CircuitState>,
+    pub(super) label: String,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl BackendAdmission {
+    pub(super) fn new(id: &protocol::ids::BackendId, spec: &BackendSpec, shared: &Context) -> Self {
+        let config = &shared.config;
+        let (own, common) = (&spec.limits, &config.limits);
+        let max = own.calls_in_flight.unwrap_or(common.calls_in_flight_per_backend);
+        let queued = own.calls_queued.unwrap_or(common.calls_queued_per_backend);
+        let adapts = own.adaptive_concurrency.unwrap_or(common.adaptive_concurrency);
+        let metrics = shared.metrics.clone();
+        let label = metrics.resilience.label(id);
+        metrics.resilience.breaker_transition(&label, None, Some(CircuitState::Closed));
+        if adapts {
+            metrics.resilience.calls_max(&label, max);
+        }
+        Self {
+            breaker: Breaker::new(settings(spec, config)),
+            probe_wanted: Notify::new(),
+            suspected: AtomicBool::new(false),
+            trusted_until_ms: AtomicU64::new(0),
+            verdicts: ReplicaVerdicts::default(),
+            probes: watch::Sender::new(0),
+            limiter: ConcurrencyLimiter::new(max, queued, metrics.queue_depth("backend_calls")),
+            adaptive: adapts.then(|| Mutex::new(AdaptiveLimit::new(max))),
+            retries: config
+                .retries
+                .enabled
+                .then(|| retries::RetryBudget::new(config.retries.budget.get())),
+            reported_state: Mutex::new(CircuitState::Closed),
+            label,
+            metrics,
+        }
+    }
+
+    /// Returns whether a probe succeeded so recently that no other one is needed.
+    pub(super) fn is_trusted(&self, now: Duration) -> bool {
+        now < Duration::from_millis(self.trusted_until_ms.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for BackendAdmission {
+    fn drop(&mut self) {
+        let told = *self.reported_state.lock();
+        self.metrics.resilience.breaker_transition(&self.label, Some(told), None);
+    }
+}
+
+fn settings(spec: &BackendSpec, config: &Config) -> BreakerSettings {
+    let (own, common) = (&spec.breaker, &config.breaker);
+    BreakerSettings {
+        enabled: own.enabled.unwrap_or(common.enabled),
+        failures: own.failures.unwrap_or(common.failures),
+        error_ratio: own.error_ratio.unwrap_or(common.error_ratio).get(),
+        requests: own.requests.unwrap_or(common.requests),
+        window: own.window.unwrap_or(common.window),
+        probe_after: own.probe_after.unwrap_or(common.probe_after),
+        probe_max: own.probe_max.unwrap_or(common.probe_max),
+    }
+}
