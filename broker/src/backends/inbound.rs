@@ -235,7 +235,11 @@ fn notification(
             }
             link.read_own_lists(changed_lists(message.method));
         }
-        Method::ResourcesUpdated => link.subscriptions.on_updated(link, message),
+        Method::ResourcesUpdated => {
+            if !link.subscriptions.on_updated(&link.backend.id, message) {
+                link.backend.shared.metrics.dropped_notification("updated");
+            }
+        }
         Method::LogMessage => log_message(link, connection, message, origin),
         Method::TasksStatus => task_status(link, message),
         Method::ElicitationComplete => elicitation_complete(link, message, origin),

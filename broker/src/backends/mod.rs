@@ -32,6 +32,7 @@ pub mod provenance;
 pub mod resources;
 pub mod roots;
 pub mod schema_cache;
+mod subscription_reconciler;
 pub mod subscriptions;
 pub mod validation_pool;
 pub mod verdicts;

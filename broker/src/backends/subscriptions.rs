@@ -2,8 +2,8 @@
 //! sessions subscribe.
 //!
 //! The table stores the wanted state (the listeners) and the actual state (the connection with the
-//! subscription). Only [`Subscriptions::reconcile`] changes the actual state. All other functions
-//! change the wanted state. A new connection gets all subscriptions again. Its listeners get an
+//! subscription). Only [`Subscriptions::reconcile`] changes the actual state, in
+//! [`super::subscription_reconciler`]. All other functions change the wanted state. A new connection gets all subscriptions again. Its listeners get an
 //! `updated`, because updates may have been missed.
 
 use std::{
@@ -15,16 +15,12 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
-    envelope::{Kind, Message},
-    error::{ErrorKind, Refusal},
-    handshake, json,
-    method::Method,
-    splice::Splice,
+    envelope::Message, handshake, ids::BackendId, json, method::Method, splice::Splice,
 };
 use rules::event_log::Topic;
 
 use super::{
-    link::{Link, connection::Connection},
+    link::connection::Connection,
     link_client::{LinkClient, is_same},
 };
 
@@ -32,12 +28,12 @@ use super::{
 pub struct Subscriptions {
     by_uri: Mutex<HashMap<String, Subscription>>,
     /// Held during a request to the backend, so that requests about one URI stay in order.
-    uri_locks: UriLocks,
+    pub(super) uri_locks: UriLocks,
 }
 
 #[derive(Debug, Default)]
-struct Subscription {
-    listeners: Vec<Weak<dyn LinkClient>>,
+pub(super) struct Subscription {
+    pub(super) listeners: Vec<Weak<dyn LinkClient>>,
     /// The connection on which the backend has the subscription.
     subscribed_on: Option<Weak<Connection>>,
 }
@@ -47,7 +43,7 @@ impl Subscription {
         self.listeners.iter().any(|listener| is_same(listener, client))
     }
 
-    fn remove_listener(&mut self, client: &Arc<impl LinkClient + 'static>) {
+    pub(super) fn remove_listener(&mut self, client: &Arc<impl LinkClient + 'static>) {
         self.listeners.retain(|listener| !is_same(listener, client));
     }
 
@@ -61,7 +57,7 @@ impl Subscription {
 }
 
 /// The request that the backend needs for one URI.
-enum SubscriptionChange {
+pub(super) enum SubscriptionChange {
     Nothing,
     Subscribe { again: bool },
     Unsubscribe,
@@ -92,79 +88,10 @@ impl Subscriptions {
         self.lock().get(uri).is_some_and(held)
     }
 
-    /// Removes a client whose session has ended.
-    pub fn drop_client(&self, link: &Arc<Link>, client: &Arc<impl LinkClient + 'static>) {
-        let mut left = Vec::new();
-        for (uri, subscription) in self.lock().iter_mut() {
-            let before = subscription.listeners.len();
-            subscription.remove_listener(client);
-            if subscription.listeners.len() < before {
-                left.push(uri.clone());
-            }
-        }
-        if left.is_empty() {
-            return;
-        }
-        let (link, running) = (link.clone(), link.backend.shared.running.clone());
-        running.spawn(async move {
-            for uri in left {
-                let _gone_anyway = link.subscriptions.reconcile(&link, &uri).await;
-            }
-        });
-    }
-
-    /// Sends the request that the backend needs for one URI. Without a connection nothing is sent:
-    /// a new one begins with [`Subscriptions::restore`].
-    pub async fn reconcile(&self, link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
-        let _order = self.uri_locks.lock_uri(uri).await;
-        let connection = link.live();
-        match self.pending_change(uri, connection.as_ref()) {
-            SubscriptionChange::Nothing => Ok(()),
-            SubscriptionChange::Unsubscribe => match connection {
-                Some(connection) => {
-                    send_request(link, &connection, Method::ResourcesUnsubscribe, uri).await
-                }
-                None => Ok(()),
-            },
-            SubscriptionChange::Subscribe { again } => {
-                let Some(connection) = connection else { return Ok(()) };
-                // Stored before the answer, because the first `updated` may come before it.
-                self.note_subscribed(uri, Some(Arc::downgrade(&connection)));
-                let told = send_request(link, &connection, Method::ResourcesSubscribe, uri).await;
-                if told.is_err() {
-                    self.note_subscribed(uri, again.then(Weak::new)); // told once, but on no connection that lives
-                } else if again {
-                    self.notify_listeners(link, uri);
-                }
-                told
-            }
-        }
-    }
-
-    /// Restores every subscription on a new connection, one after the other, in the background.
-    pub async fn restore(&self, link: &Arc<Link>, connection: &Arc<Connection>) {
-        let uris: Vec<String> = self.lock().keys().cloned().collect();
-        if uris.is_empty() {
-            return;
-        }
-        let (link, connection, running) =
-            (link.clone(), connection.clone(), link.backend.shared.running.clone());
-        running.spawn(async move {
-            for uri in uris {
-                if connection.is_closed() {
-                    return; // the next connection begins again
-                }
-                if let Err(refusal) = link.subscriptions.reconcile(&link, &uri).await {
-                    tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be put back");
-                }
-            }
-        });
-    }
-
     /// Forwards an `updated` of the backend. It may name a part of a subscribed resource (MCP
-    /// 2025-11-25, Resources).
-    pub fn on_updated(&self, link: &Arc<Link>, message: &Message) {
-        let Some(uri) = message.text(message.fields.uri) else { return };
+    /// 2025-11-25, Resources). Returns `false` if it has no listener.
+    pub(super) fn on_updated(&self, backend: &BackendId, message: &Message) -> bool {
+        let Some(uri) = message.text(message.fields.uri) else { return true };
         let mut listeners = self.listeners(&uri);
         let wholes: Vec<String> =
             self.lock().keys().filter(|whole| is_part_of(&uri, whole)).cloned().collect();
@@ -173,11 +100,9 @@ impl Subscriptions {
                 listeners.push(listener);
             }
         }
-        if listeners.is_empty() {
-            link.backend.shared.metrics.dropped_notification("updated");
-        }
+        let has_listeners = !listeners.is_empty();
         for client in listeners {
-            let shown = client.exposed_uri(&link.backend.id, &uri);
+            let shown = client.exposed_uri(backend, &uri);
             let frame = match (&shown, message.fields.uri) {
                 (Cow::Owned(shown), Some(span)) => Splice::new(&message.frame)
                     .replace(span, json::quote(shown).into_bytes())
@@ -186,6 +111,7 @@ impl Subscriptions {
             };
             client.deliver(Topic::Resource(shown.into_owned()), frame);
         }
+        has_listeners
     }
 
     /// Returns every URI with listeners, with their number.
@@ -205,7 +131,7 @@ impl Subscriptions {
         !self.lock().values().any(Subscription::is_wanted)
     }
 
-    fn pending_change(
+    pub(super) fn pending_change(
         &self,
         uri: &str,
         connection: Option<&Arc<Connection>>,
@@ -225,29 +151,29 @@ impl Subscriptions {
         }
     }
 
-    fn note_subscribed(&self, uri: &str, told: Option<Weak<Connection>>) {
+    pub(super) fn note_subscribed(&self, uri: &str, told: Option<Weak<Connection>>) {
         if let Some(subscription) = self.lock().get_mut(uri) {
             subscription.subscribed_on = told;
         }
     }
 
     /// Sends an `updated` to one session, because updates may have been missed.
-    pub fn notify_gap(&self, link: &Link, client: &dyn LinkClient, uri: &str) {
-        let shown = client.exposed_uri(&link.backend.id, uri);
+    pub fn notify_gap(&self, backend: &BackendId, client: &dyn LinkClient, uri: &str) {
+        let shown = client.exposed_uri(backend, uri);
         let params = format!("{{\"uri\":{}}}", json::quote(&shown));
         let frame = handshake::notification(Method::ResourcesUpdated, Some(params.as_bytes()));
         client.deliver(Topic::Resource(shown.into_owned()), frame);
     }
 
     /// Sends an `updated` to all listeners, because updates may have been missed.
-    pub fn notify_gaps(&self, link: &Link) {
+    pub(super) fn notify_gaps(&self, backend: &BackendId) {
         let uris: Vec<String> = self.lock().keys().cloned().collect();
-        uris.iter().for_each(|uri| self.notify_listeners(link, uri));
+        uris.iter().for_each(|uri| self.notify_listeners(backend, uri));
     }
 
-    fn notify_listeners(&self, link: &Link, uri: &str) {
+    pub(super) fn notify_listeners(&self, backend: &BackendId, uri: &str) {
         for client in self.listeners(uri) {
-            self.notify_gap(link, &*client, uri);
+            self.notify_gap(backend, &*client, uri);
         }
     }
 
@@ -258,7 +184,7 @@ impl Subscriptions {
             .unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Subscription>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<String, Subscription>> {
         self.by_uri.lock()
     }
 }
@@ -268,7 +194,7 @@ const TELLING_PLACES: usize = 64;
 
 /// One lock per URI, from a fixed number of locks. A slow request about one URI delays few others.
 #[derive(Debug)]
-struct UriLocks([tokio::sync::Mutex<()>; TELLING_PLACES]);
+pub(super) struct UriLocks([tokio::sync::Mutex<()>; TELLING_PLACES]);
 
 impl Default for UriLocks {
     fn default() -> Self {
@@ -277,31 +203,11 @@ impl Default for UriLocks {
 }
 
 impl UriLocks {
-    async fn lock_uri(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
+    pub(super) async fn lock_uri(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         uri.hash(&mut hasher);
         let place = usize::try_from(hasher.finish() % TELLING_PLACES as u64).unwrap_or_default();
         self.0[place].lock().await
-    }
-}
-
-async fn send_request(
-    link: &Arc<Link>,
-    connection: &Arc<Connection>,
-    method: Method,
-    uri: &str,
-) -> Result<(), Refusal> {
-    let params = format!("{{\"uri\":{}}}", json::quote(uri));
-    let answer = connection
-        .ask(link, method, Some(params.as_bytes()))
-        .await
-        .map_err(|failure| link.backend.refusal(&failure))?;
-    match answer.kind {
-        Kind::Error => {
-            Err(Refusal::new(ErrorKind::ResourceNotFound, "the backend refused the subscription")
-                .with("uri", uri))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -63,7 +63,7 @@ pub(in crate::sessions) async fn unsubscribe(
         // because updates may have been missed.
         if note_subscription(&session, &link, &target).is_ok() {
             let _held_anyway = link.subscriptions.reconcile(&link, &target.uri).await;
-            link.subscriptions.notify_gap(&link, &*session, &target.uri);
+            link.subscriptions.notify_gap(&link.backend.id, &*session, &target.uri);
         }
         return Err(refusal);
     }
@@ -107,7 +107,7 @@ pub async fn resubscribe(session: Arc<Session>, backend: BackendId) {
             if let Err(refusal) = link.subscriptions.reconcile(&link, &target.uri).await {
                 tracing::warn!(%backend, %refusal, "a subscription could not be put back on the changed backend");
             }
-            link.subscriptions.notify_gap(&link, &*session, &target.uri);
+            link.subscriptions.notify_gap(&link.backend.id, &*session, &target.uri);
         }
     }
 }

@@ -257,7 +257,7 @@ async fn agreed(
 
 /// Reports to the listeners that updates may have been missed.
 fn tell_gap(link: &Arc<Link>) {
-    link.subscriptions.notify_gaps(link);
+    link.subscriptions.notify_gaps(&link.backend.id);
     if link.is_catalog() {
         link.backend.refresh();
     }

@@ -1,0 +1,107 @@
+//! The requests by which a backend gets the subscriptions of a link ([`super::subscriptions`]).
+
+use std::sync::{Arc, Weak};
+
+use protocol::{
+    envelope::Kind,
+    error::{ErrorKind, Refusal},
+    json,
+    method::Method,
+};
+
+use super::{
+    link::{Link, connection::Connection},
+    link_client::LinkClient,
+    subscriptions::{SubscriptionChange, Subscriptions},
+};
+
+impl Subscriptions {
+    /// Removes a client whose session has ended.
+    pub fn drop_client(&self, link: &Arc<Link>, client: &Arc<impl LinkClient + 'static>) {
+        let mut left = Vec::new();
+        for (uri, subscription) in self.lock().iter_mut() {
+            let before = subscription.listeners.len();
+            subscription.remove_listener(client);
+            if subscription.listeners.len() < before {
+                left.push(uri.clone());
+            }
+        }
+        if left.is_empty() {
+            return;
+        }
+        let (link, running) = (link.clone(), link.backend.shared.running.clone());
+        running.spawn(async move {
+            for uri in left {
+                let _gone_anyway = link.subscriptions.reconcile(&link, &uri).await;
+            }
+        });
+    }
+
+    /// Sends the request that the backend needs for one URI. Without a connection nothing is sent:
+    /// a new one begins with [`Subscriptions::restore`].
+    pub async fn reconcile(&self, link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
+        let _order = self.uri_locks.lock_uri(uri).await;
+        let connection = link.live();
+        match self.pending_change(uri, connection.as_ref()) {
+            SubscriptionChange::Nothing => Ok(()),
+            SubscriptionChange::Unsubscribe => match connection {
+                Some(connection) => {
+                    send_request(link, &connection, Method::ResourcesUnsubscribe, uri).await
+                }
+                None => Ok(()),
+            },
+            SubscriptionChange::Subscribe { again } => {
+                let Some(connection) = connection else { return Ok(()) };
+                // Stored before the answer, because the first `updated` may come before it.
+                self.note_subscribed(uri, Some(Arc::downgrade(&connection)));
+                let told = send_request(link, &connection, Method::ResourcesSubscribe, uri).await;
+                if told.is_err() {
+                    self.note_subscribed(uri, again.then(Weak::new)); // told once, but on no connection that lives
+                } else if again {
+                    self.notify_listeners(&link.backend.id, uri);
+                }
+                told
+            }
+        }
+    }
+
+    /// Restores every subscription on a new connection, one after the other, in the background.
+    pub async fn restore(&self, link: &Arc<Link>, connection: &Arc<Connection>) {
+        let uris: Vec<String> = self.lock().keys().cloned().collect();
+        if uris.is_empty() {
+            return;
+        }
+        let (link, connection, running) =
+            (link.clone(), connection.clone(), link.backend.shared.running.clone());
+        running.spawn(async move {
+            for uri in uris {
+                if connection.is_closed() {
+                    return; // the next connection begins again
+                }
+                if let Err(refusal) = link.subscriptions.reconcile(&link, &uri).await {
+                    tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be put back");
+                }
+            }
+        });
+    }
+}
+
+async fn send_request(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    method: Method,
+    uri: &str,
+) -> Result<(), Refusal> {
+    let params = format!("{{\"uri\":{}}}", json::quote(uri));
+    let answer = connection
+        .ask(link, method, Some(params.as_bytes()))
+        .await
+        .map_err(|failure| link.backend.refusal(&failure))?;
+    match answer.kind {
+        Kind::Error => {
+            Err(Refusal::new(ErrorKind::ResourceNotFound, "the backend refused the subscription")
+                .with("uri", uri))
+        }
+        _ => Ok(()),
+    }
+}
