@@ -5,6 +5,7 @@
 //! and restores them on a new connection. A link of a session from another process resumes the
 //! session at its backend, if the backend still has it.
 
+mod attachments;
 pub mod backend_session;
 mod backoff;
 pub mod connection;
@@ -30,10 +31,10 @@ pub mod wire;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwapOption;
@@ -55,13 +56,17 @@ use rules::{
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
+    attachments::LinkHold,
     backend_session::BackendSession,
     era::{Era, EraCache, EraSupport},
     tls_clients::TlsClients,
-    users::{LinkHold, LinkUser},
+    users::LinkUser,
 };
 use self::{backoff::Backoff, connection::Connection, failure::Failure, users::LinkUsers};
-use super::{backend::Backend, link_lists::LinkLists, subscriptions::Subscriptions};
+use super::{
+    asker::Asker, backend::Backend, link_client::LinkClient, link_lists::LinkLists,
+    subscriptions::Subscriptions,
+};
 use crate::{config::spec::TransportSpec, metrics::Side};
 
 #[derive(Debug)]
@@ -460,6 +465,36 @@ impl Link {
         } else {
             connection.close().await;
         }
+    }
+
+    /// Returns the tasks that run over this link now.
+    pub fn task_runs(&self) -> Vec<Arc<dyn Asker>> {
+        self.lock().runs.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns the clients that use the link now.
+    pub fn clients(&self) -> Vec<Arc<dyn LinkClient>> {
+        self.lock().clients.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns whether neither a client nor a task uses the link now.
+    pub fn is_unused(&self) -> bool {
+        self.lock().is_unused()
+    }
+
+    /// Returns whether unrelated requests may share the link.
+    pub fn has_stateless_clients(&self) -> bool {
+        self.clients().iter().any(|client| client.client_era() == Era::Stateless)
+    }
+
+    /// Returns the run that follows this task of the backend.
+    pub fn asker_by_task(&self, backend_task: &str) -> Option<Arc<dyn Asker>> {
+        self.lock().backend_tasks.get(backend_task).and_then(Weak::upgrade)
+    }
+
+    /// Returns the time since the last use of the link, or zero while it is used.
+    pub fn idle_for(&self, now: Instant) -> Duration {
+        self.lock().idle_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     fn lock(&self) -> MutexGuard<'_, LinkUsers> {

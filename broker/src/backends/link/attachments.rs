@@ -1,0 +1,90 @@
+//! The beginning and the end of the use of a link. A link for only one user ends with its last use.
+
+use std::sync::{Arc, Weak, atomic::Ordering};
+
+use rules::link_sharing::LinkScope;
+
+use super::Link;
+use crate::backends::{
+    asker::Asker,
+    link_client::{LinkClient, is_same},
+};
+
+impl Link {
+    /// Adds a client to the users of the link.
+    pub fn attach<Client: LinkClient + 'static>(&self, client: &Arc<Client>) {
+        let mut users = self.lock();
+        let client: Weak<Client> = Arc::downgrade(client);
+        users.clients.retain(|other| other.strong_count() > 0);
+        users.clients.push(client);
+        users.idle_since = None;
+    }
+
+    /// Removes a client whose session has ended. Closes a link for this session only, unless a task
+    /// still runs over it. A shared link drops the client's subscriptions.
+    pub fn detach(self: &Arc<Self>, client: &Arc<impl LinkClient + 'static>) {
+        let mut users = self.lock();
+        users.clients.retain(|other| other.strong_count() > 0 && !is_same(other, client));
+        let unused = users.note_if_unused();
+        drop(users);
+        if unused && self.is_personal() {
+            self.backend.close_link(self);
+        } else {
+            self.subscriptions.drop_client(self, client);
+        }
+    }
+
+    /// Adds a task run to the users of the link. The link stays open until the returned value is
+    /// dropped.
+    pub fn hold(self: &Arc<Self>, run: Weak<dyn Asker>) -> LinkHold {
+        let mut users = self.lock();
+        users.runs.push(run.clone());
+        users.idle_since = None;
+        drop(users);
+        LinkHold { link: self.clone(), run }
+    }
+
+    /// Removes a client whose session was handed off. As [`Link::detach`], but the session at the
+    /// backend is kept.
+    pub fn hand_off(self: &Arc<Self>, client: &Arc<impl LinkClient + 'static>) {
+        if matches!(self.scope, LinkScope::Session(_)) {
+            self.handed_off.store(true, Ordering::Relaxed);
+        }
+        self.detach(client);
+    }
+
+    /// Sends the notifications about this task of the backend to `asker` from now on.
+    pub fn follow_task(&self, backend_task: &str, asker: Weak<dyn Asker>) {
+        self.lock().backend_tasks.insert(backend_task.to_owned(), asker);
+    }
+
+    /// Ends [`Link::follow_task`], unless another run follows the task by now.
+    pub fn unfollow_task(&self, backend_task: &str, asker: &Weak<dyn Asker>) {
+        let mut users = self.lock();
+        if users.backend_tasks.get(backend_task).is_some_and(|known| known.ptr_eq(asker)) {
+            users.backend_tasks.remove(backend_task);
+        }
+    }
+}
+
+/// The use of a link by a task.
+#[derive(Debug)]
+pub struct LinkHold {
+    pub link: Arc<Link>,
+    run: Weak<dyn Asker>,
+}
+
+impl Drop for LinkHold {
+    fn drop(&mut self) {
+        let mut users = self.link.lock();
+        if let Some(at) = users.runs.iter().position(|run| run.ptr_eq(&self.run)) {
+            users.runs.remove(at);
+        }
+        users.clients.retain(|client| client.strong_count() > 0);
+        let unused = users.note_if_unused();
+        drop(users);
+        if unused && self.link.is_personal() {
+            self.link.backend.close_link(&self.link);
+        }
+    }
+}
