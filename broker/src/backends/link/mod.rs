@@ -13,6 +13,7 @@ pub mod era;
 pub mod failure;
 mod handshake_guard;
 mod http;
+mod log_level;
 mod malformed_answer;
 pub mod pending;
 mod pipe;
@@ -41,16 +42,13 @@ use arc_swap::ArcSwapOption;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     capabilities::ClientCapabilities,
-    envelope::Kind,
     error::{ErrorKind, Refusal},
     ids::PrincipalId,
-    method::Method,
     version::Version,
 };
 use rules::{
     limits::{BACKOFF_MAX, ERA_RETRIES_MAX},
     link_sharing::LinkScope,
-    log_level::LogLevel,
 };
 
 use tokio_util::sync::CancellationToken;
@@ -308,59 +306,6 @@ impl Link {
             self.send_level(connection, level).await;
         }
         self.subscriptions.restore(self, connection).await;
-    }
-
-    /// Raises the log level for a session that begins to use the link.
-    pub fn raise_level(self: &Arc<Self>, level: LogLevel) {
-        let wanted = {
-            let mut users = self.lock();
-            let wanted = users.level.map_or(level, |known| known.min(level));
-            users.level = Some(wanted);
-            (users.level_sent != Some(wanted)).then_some(wanted)
-        };
-        if let (Some(level), Some(connection)) = (wanted, self.live()) {
-            let link = self.clone();
-            self.backend
-                .shared
-                .running
-                .spawn(async move { link.send_level(&connection, level).await });
-        }
-    }
-
-    /// Sets the log level of the link to the most verbose level of its sessions. The broker filters
-    /// the messages for the other sessions.
-    pub async fn set_level(self: &Arc<Self>) {
-        let wanted = self.clients().iter().filter_map(|client| client.log_level()).min();
-        let Some(level) = wanted else { return };
-        let taken = {
-            let mut users = self.lock();
-            users.level = wanted;
-            users.level_sent == wanted
-        };
-        if let Some(connection) = self.live().filter(|_| !taken) {
-            self.send_level(&connection, level).await;
-        }
-    }
-
-    async fn send_level(self: &Arc<Self>, connection: &Arc<Connection>, level: LogLevel) {
-        // Each request of 2026-07-28 carries the log level of its client.
-        if connection.modern().is_some() || connection.permits(Method::LoggingSetLevel).is_err() {
-            return;
-        }
-        let params = format!("{{\"level\":\"{}\"}}", level.name());
-        match connection.ask(self, Method::LoggingSetLevel, Some(params.as_bytes())).await {
-            Ok(answer) if answer.kind == Kind::Error => {
-                tracing::info!(backend = %self.backend.id, "the backend refused the log level")
-            }
-            Ok(_) if self.live().is_some_and(|live| Arc::ptr_eq(&live, connection)) => {
-                self.lock().level_sent = Some(level)
-            }
-            Ok(_) => {}
-            Err(failure) => {
-                let told = self.backend.redactor.redact(&failure);
-                tracing::info!(backend = %self.backend.id, failure = told, "the backend did not take the log level");
-            }
-        }
     }
 
     /// Opens the link for its subscribers. Retries until it is open (`true`) or without
