@@ -233,7 +233,7 @@ fn notification(
             if !link.backend.principal_lists.is_on() {
                 link.backend.refresh();
             }
-            link.read_own_lists(changed_lists(message.method));
+            link.on_lists_changed(changed_lists(message.method));
         }
         Method::ResourcesUpdated => {
             if !link.subscriptions.on_updated(&link.backend.id, message) {

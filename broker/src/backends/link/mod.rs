@@ -9,6 +9,7 @@ mod attachments;
 pub mod backend_session;
 mod backoff;
 pub mod connection;
+mod driver;
 pub mod era;
 pub mod failure;
 mod handshake_guard;
@@ -31,6 +32,7 @@ mod websocket;
 pub mod wire;
 
 use std::{
+    fmt,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -39,14 +41,15 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
+use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     capabilities::ClientCapabilities,
     error::{ErrorKind, Refusal},
     ids::PrincipalId,
-    version::Version,
 };
 use rules::{
+    catalog::ListKind,
     limits::{BACKOFF_MAX, ERA_RETRIES_MAX},
     link_sharing::LinkScope,
 };
@@ -65,10 +68,28 @@ use super::{
     asker::Asker, backend::Backend, link_client::LinkClient, link_lists::LinkLists,
     subscriptions::Subscriptions,
 };
-use crate::{config::spec::TransportSpec, metrics::Side};
+use crate::config::spec::TransportSpec;
+
+/// Does what a link needs requests for. The wires and the requests over them are above the link.
+trait LinkDriver: fmt::Debug + Send + Sync {
+    /// Opens a connection over the wire of the backend.
+    fn open<'a>(&self, link: &'a Arc<Link>) -> BoxFuture<'a, Result<Arc<Connection>, Failure>>;
+
+    /// Restores the state of a lost connection: the log level, then the subscriptions. Subscribers
+    /// get a notification, because updates may have been missed.
+    fn restore<'a>(
+        &self,
+        link: &'a Arc<Link>,
+        connection: &'a Arc<Connection>,
+    ) -> BoxFuture<'a, ()>;
+
+    /// Reads lists in the background that the backend announced as changed.
+    fn read_lists(&self, link: &Arc<Link>, kinds: &[ListKind]);
+}
 
 #[derive(Debug)]
 pub struct Link {
+    driver: &'static dyn LinkDriver,
     pub backend: Arc<Backend>,
     pub scope: LinkScope,
     /// Capabilities that the broker declares to the backend.
@@ -99,13 +120,15 @@ struct Resumption {
 }
 
 impl Link {
-    pub fn new(
+    fn driven_by(
+        driver: &'static dyn LinkDriver,
         backend: Arc<Backend>,
         (scope, principal): (LinkScope, Option<PrincipalId>),
         declared: ClientCapabilities,
         wants: Era,
     ) -> Arc<Self> {
         Arc::new(Self {
+            driver,
             backend,
             scope,
             principal,
@@ -216,7 +239,7 @@ impl Link {
                     self.say_goodbye(&connection).await;
                     return Err(gone());
                 }
-                self.restore(&connection).await;
+                self.driver.restore(&self, &connection).await;
                 Ok(connection)
             }
             Err(OpenError::Waiting(refusal)) => Err(refusal),
@@ -258,54 +281,20 @@ impl Link {
     pub(super) async fn open_probe(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
         let silent = || Failure::NotSent("no answer to initialize".to_owned());
         let limit = self.backend.timeouts().initialize;
-        tokio::time::timeout(limit, self.open()).await.map_err(|_| silent())?
+        tokio::time::timeout(limit, self.driver.open(self)).await.map_err(|_| silent())?
     }
 
     async fn open_in_matching_era(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
         let mut retries = ERA_RETRIES_MAX;
         loop {
             let useful = self.backend.era.retries_useful();
-            match self.open().await {
+            match self.driver.open(self).await {
                 Err(_) if retries > 0 && self.backend.era.retries_useful() != useful => {
                     retries -= 1;
                 }
                 opened => return opened,
             }
         }
-    }
-
-    async fn open(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
-        match &self.backend.spec.transport {
-            TransportSpec::Http { url } => http::open(self, url).await,
-            TransportSpec::Sse { url } => http::http_sse::open(self, url).await,
-            TransportSpec::Stdio { .. } => stdio::open(self).await,
-            TransportSpec::Tcp { address, tls } => tcp::open(self, address, tls.as_ref()).await,
-            TransportSpec::Quic { address, server_name, streams } => {
-                quic::open(self, address, server_name.as_ref(), *streams).await
-            }
-            TransportSpec::Websocket { url } => websocket::open(self, url).await,
-        }
-    }
-
-    /// Restores the state of a lost connection: the log level, then the subscriptions. Subscribers
-    /// get a notification, because updates may have been missed.
-    async fn restore(self: &Arc<Self>, connection: &Arc<Connection>) {
-        self.backend.shared.metrics.version_negotiated(
-            connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |n| n.version),
-            Side::Backend,
-        );
-        if self.is_catalog() {
-            stateless::feed_streams::watch_lists(connection, self);
-        }
-        let level = {
-            let mut users = self.lock();
-            users.level_sent = None;
-            users.level
-        };
-        if let Some(level) = level {
-            self.send_level(connection, level).await;
-        }
-        self.subscriptions.restore(self, connection).await;
     }
 
     /// Opens the link for its subscribers. Retries until it is open (`true`) or without
@@ -364,11 +353,6 @@ impl Link {
         self.resumption.lock().take().map(|resumption| resumption.session)
     }
 
-    /// Ends a session at a backend that no link has used.
-    pub async fn end_unused(backend: Arc<Backend>, session: BackendSession) {
-        http::end_unused(&backend, &session).await;
-    }
-
     /// Reports the session at the backend to the client's session, for its next owner.
     fn note_backend_session(&self, connection: &Connection) {
         if let (LinkScope::Session(_), TransportSpec::Http { url }) =
@@ -379,6 +363,11 @@ impl Link {
                 .iter()
                 .for_each(|client| client.note_backend_session(&self.backend.id, noted.clone()));
         }
+    }
+
+    /// Reads lists again that the backend announced as changed on this link.
+    pub(super) fn on_lists_changed(self: &Arc<Self>, kinds: &[ListKind]) {
+        self.driver.read_lists(self, kinds);
     }
 
     /// Waits, but not longer than until the link is closed.

@@ -23,7 +23,6 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, oneshot};
 
-pub(super) use self::resumption::end_unused;
 use self::{http_wire::HttpWire, setup::send_one_way};
 use super::{
     Link, connection::Connection, failure::Failure, handshake_guard::HandshakeGuard,

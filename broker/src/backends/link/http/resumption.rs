@@ -47,18 +47,20 @@ async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<In
     (server.version == session.version).then_some(server)
 }
 
-/// Ends a session that no connection of this process has used.
-pub(crate) async fn end_unused(backend: &Arc<Backend>, session: &BackendSession) {
-    // Whose session it was is unknown here, so no token may go with its end.
-    let is_of_user = backend.tokens.as_ref().is_some_and(TokenSource::is_per_principal);
-    let wire = HttpWire::to(backend, None, &session.url);
-    let Ok((wire, _nothing_to_send)) = wire.await else { return };
-    if is_of_user {
-        return;
-    }
-    if backend.has_url(&session.url) && wire.adopt_session(session) {
-        wire.agree_on(session.version);
-        wire.delete_session().await;
+impl Link {
+    /// Ends a session at a backend that no link has used.
+    pub async fn end_unused(backend: Arc<Backend>, session: BackendSession) {
+        // Whose session it was is unknown here, so no token may go with its end.
+        let is_of_user = backend.tokens.as_ref().is_some_and(TokenSource::is_per_principal);
+        let wire = HttpWire::to(&backend, None, &session.url);
+        let Ok((wire, _nothing_to_send)) = wire.await else { return };
+        if is_of_user {
+            return;
+        }
+        if backend.has_url(&session.url) && wire.adopt_session(&session) {
+            wire.agree_on(session.version);
+            wire.delete_session().await;
+        }
     }
 }
 

@@ -1,0 +1,83 @@
+//! The driver of all links: opens their connections, and sends the requests that they need.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use protocol::{capabilities::ClientCapabilities, ids::PrincipalId, version::Version};
+use rules::{catalog::ListKind, link_sharing::LinkScope};
+
+use super::{
+    Link, LinkDriver,
+    connection::Connection,
+    era::Era,
+    failure::Failure,
+    http::{self, http_sse},
+    quic,
+    stateless::feed_streams,
+    stdio, tcp, websocket,
+};
+use crate::{backends::backend::Backend, config::spec::TransportSpec, metrics::Side};
+
+impl Link {
+    pub fn new(
+        backend: Arc<Backend>,
+        place: (LinkScope, Option<PrincipalId>),
+        declared: ClientCapabilities,
+        wants: Era,
+    ) -> Arc<Self> {
+        Self::driven_by(&WireDriver, backend, place, declared, wants)
+    }
+}
+
+#[derive(Debug)]
+struct WireDriver;
+
+impl LinkDriver for WireDriver {
+    fn open<'a>(&self, link: &'a Arc<Link>) -> BoxFuture<'a, Result<Arc<Connection>, Failure>> {
+        Box::pin(open(link))
+    }
+
+    fn restore<'a>(
+        &self,
+        link: &'a Arc<Link>,
+        connection: &'a Arc<Connection>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(restore(link, connection))
+    }
+
+    fn read_lists(&self, link: &Arc<Link>, kinds: &[ListKind]) {
+        link.read_own_lists(kinds);
+    }
+}
+
+async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
+    match &link.backend.spec.transport {
+        TransportSpec::Http { url } => http::open(link, url).await,
+        TransportSpec::Sse { url } => http_sse::open(link, url).await,
+        TransportSpec::Stdio { .. } => stdio::open(link).await,
+        TransportSpec::Tcp { address, tls } => tcp::open(link, address, tls.as_ref()).await,
+        TransportSpec::Quic { address, server_name, streams } => {
+            quic::open(link, address, server_name.as_ref(), *streams).await
+        }
+        TransportSpec::Websocket { url } => websocket::open(link, url).await,
+    }
+}
+
+async fn restore(link: &Arc<Link>, connection: &Arc<Connection>) {
+    link.backend.shared.metrics.version_negotiated(
+        connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |n| n.version),
+        Side::Backend,
+    );
+    if link.is_catalog() {
+        feed_streams::watch_lists(connection, link);
+    }
+    let level = {
+        let mut users = link.lock();
+        users.level_sent = None;
+        users.level
+    };
+    if let Some(level) = level {
+        link.send_level(connection, level).await;
+    }
+    link.subscriptions.restore(link, connection).await;
+}
