@@ -15,7 +15,7 @@ use protocol::{
 };
 use rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask};
 
-use super::link::{Link, connection::Connection, era::Era};
+use super::link::{connection::Connection, era::Era};
 
 /// Receives messages of a backend that are not answers. Sessions, calls and runs of tasks implement
 /// it.
@@ -70,13 +70,12 @@ pub trait Asker: Inbound {
 
     /// Stores the id of the task that the backend created, as the request demanded (MCP 2025-11-25,
     /// Tasks).
-    fn task_created(&self, link: &Arc<Link>, connection: &Connection, backend_task: &str);
+    fn task_created(&self, connection: &Connection, backend_task: &str);
 
     /// Takes the task that a backend of 2026-07-28 created for the request. Resolves when it is
     /// known which side follows that task.
     fn created_task<'a>(
         &'a self,
-        link: &'a Arc<Link>,
         connection: &'a Arc<Connection>,
         task: &'a BackendTask,
     ) -> Pin<Box<dyn Future<Output = TaskFollower> + Send + 'a>>;
@@ -88,7 +87,6 @@ pub trait Asker: Inbound {
 /// A request that was sent, by the connection and wire id that carry it.
 #[derive(Debug, Clone)]
 pub struct SentRequest {
-    pub link: Arc<Link>,
     pub connection: Arc<Connection>,
     pub wire_id: u64,
 }

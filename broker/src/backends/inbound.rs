@@ -45,7 +45,7 @@ pub fn receive(
         Kind::Result => {
             // First, before the waiter for the answer runs: the next message may be about the task
             // that the backend has just created.
-            task_created(link, connection, &message);
+            task_created(connection, &message);
             connection.deliver_answer(message);
         }
         Kind::Error => connection.deliver_answer(message),
@@ -65,7 +65,7 @@ pub fn receive(
 }
 
 /// Reports the id of a backend's task to the task run that waits for this answer.
-pub(super) fn task_created(link: &Arc<Link>, connection: &Connection, answer: &Message) {
+pub(super) fn task_created(connection: &Connection, answer: &Message) {
     if answer.kind != Kind::Result {
         return;
     }
@@ -73,7 +73,7 @@ pub(super) fn task_created(link: &Arc<Link>, connection: &Connection, answer: &M
     let wire_id = answer.id.as_ref().and_then(RequestId::as_u64);
     if let Some(asker) = wire_id.and_then(|wire_id| connection.pending().asker_by_wire_id(wire_id))
     {
-        asker.task_created(link, connection, &backend_task);
+        asker.task_created(connection, &backend_task);
     }
 }
 

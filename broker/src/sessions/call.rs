@@ -67,7 +67,7 @@ use crate::{
     backends::{
         asker::{Asker, SentRequest},
         backend::Backend,
-        link::{failure::Failure, request::BackendRequest},
+        link::{Link, failure::Failure, request::BackendRequest},
         policy::ArgumentsCheck,
     },
     metrics::RequestOutcome,
@@ -105,6 +105,8 @@ pub struct Call {
     settled: AtomicBool,
     /// Set when the backend got the cancellation.
     cancel_sent: AtomicBool,
+    /// The link that carries the request.
+    link: Mutex<Option<Arc<Link>>>,
     sent: Mutex<Option<SentRequest>>,
     /// Milliseconds after `started` at which the request was sent.
     sent_ms: AtomicU64,
@@ -189,6 +191,7 @@ impl Call {
             open_questions: AtomicUsize::new(0),
             settled: AtomicBool::new(false),
             cancel_sent: AtomicBool::new(false),
+            link: Mutex::new(None),
             sent: Mutex::new(None),
             sent_ms: AtomicU64::new(0),
             observed: request::current(),
@@ -317,6 +320,7 @@ impl Call {
             let connection =
                 link.connection().await.map_err(|refusal| (connect_attempt(&refusal), refusal))?;
             connection.permits(self.method).map_err(over)?;
+            *self.link.lock() = Some(link.clone());
             let sent_at = Instant::now();
             let answer = connection
                 .exchange(&link, BackendRequest { message, edits, asker: &asker, sent_at })
@@ -392,11 +396,10 @@ impl Call {
     /// Records a timeout of the backend if the backend had at least half of the time. Otherwise the
     /// queue before it had it.
     fn report_timeout(&self) {
-        let sent = self.sent.lock().clone();
         let had = Duration::from_millis(
             self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)),
         );
-        if let Some(SentRequest { link, .. }) = sent.filter(|_| had >= self.deadline.idle / 2) {
+        if let Some(link) = self.link_of_sent().filter(|_| had >= self.deadline.idle / 2) {
             link.backend.record_timeout(had);
         }
     }
@@ -404,10 +407,10 @@ impl Call {
     /// Records an abandoned call, if the backend sent nothing at all for it. Otherwise a client
     /// that gives up is not the backend's fault.
     fn report_abandoned(&self) {
-        let sent = self.sent.lock().clone();
         let (sent_ms, touched_ms) =
             (self.sent_ms.load(Ordering::Relaxed), self.touched_ms.load(Ordering::Relaxed));
-        if let Some(SentRequest { link, .. }) = sent
+        if let Some(link) = self
+            .link_of_sent()
             .filter(|_| touched_ms <= sent_ms && self.open_questions.load(Ordering::Relaxed) == 0)
         {
             link.backend
@@ -415,9 +418,14 @@ impl Call {
         }
     }
 
+    /// Returns the link that carries the request, if the request was sent.
+    fn link_of_sent(&self) -> Option<Arc<Link>> {
+        self.sent.lock().is_some().then(|| self.link.lock().clone()).flatten()
+    }
+
     /// Sends the backend a cancellation, once (MCP 2025-11-25, Cancellation).
     fn send_cancelled(&self) {
-        let Some(SentRequest { connection, wire_id, .. }) = self.sent.lock().clone() else {
+        let Some(SentRequest { connection, wire_id }) = self.sent.lock().clone() else {
             return;
         };
         if self.cancel_sent.swap(true, Ordering::AcqRel) {

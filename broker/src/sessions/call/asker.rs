@@ -21,7 +21,7 @@ use super::Call;
 use crate::{
     backends::{
         asker::{Asker, ClientIdentity, Inbound, SentRequest, TaskFollower, client_info},
-        link::{Era, Link, connection::Connection},
+        link::{Era, connection::Connection},
     },
     sessions::session::questions,
 };
@@ -110,20 +110,21 @@ impl Asker for Call {
     }
 
     /// Does nothing, because no call asks for a task.
-    fn task_created(&self, _link: &Arc<Link>, _connection: &Connection, _backend_task: &str) {}
+    fn task_created(&self, _connection: &Connection, _backend_task: &str) {}
 
     fn created_task<'a>(
         &'a self,
-        link: &'a Arc<Link>,
         connection: &'a Arc<Connection>,
         task: &'a BackendTask,
     ) -> Pin<Box<dyn Future<Output = TaskFollower> + Send + 'a>> {
         Box::pin(async move {
-            match &self.task_handoff {
-                Some(handoff) if handoff.offer(link, connection, task).await => {
-                    TaskFollower::TakenOver
-                }
-                _ => TaskFollower::Link,
+            let link = self.link.lock().clone();
+            let (Some(handoff), Some(link)) = (&self.task_handoff, link) else {
+                return TaskFollower::Link;
+            };
+            match handoff.offer(&link, connection, task).await {
+                true => TaskFollower::TakenOver,
+                false => TaskFollower::Link,
             }
         })
     }

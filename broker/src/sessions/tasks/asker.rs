@@ -15,7 +15,7 @@ use super::{inputs, run::TaskRun};
 use crate::{
     backends::{
         asker::{Asker, ClientIdentity, Inbound, SentRequest, TaskFollower, client_info},
-        link::{Era, Link, connection::Connection},
+        link::{Era, connection::Connection},
     },
     sessions::session::questions,
 };
@@ -105,17 +105,20 @@ impl Asker for TaskRun {
         true
     }
 
-    fn task_created(&self, link: &Arc<Link>, connection: &Connection, backend_task: &str) {
-        self.track_backend_task(link, connection, backend_task);
+    fn task_created(&self, connection: &Connection, backend_task: &str) {
+        if let Some(link) = self.held_link() {
+            self.track_backend_task(&link, connection, backend_task);
+        }
     }
 
     fn created_task<'a>(
         &'a self,
-        link: &'a Arc<Link>,
         connection: &'a Arc<Connection>,
         task: &'a BackendTask,
     ) -> Pin<Box<dyn Future<Output = TaskFollower> + Send + 'a>> {
-        self.track_unrequested_task(link, connection, &task.id);
+        if let Some(link) = self.held_link() {
+            self.track_unrequested_task(&link, connection, &task.id);
+        }
         Box::pin(std::future::ready(TaskFollower::Asker))
     }
 

@@ -305,6 +305,11 @@ impl TaskRun {
         link
     }
 
+    /// Returns the link that carries the requests of the task.
+    pub(super) fn held_link(&self) -> Option<Arc<Link>> {
+        self.lock().link_hold.as_ref().map(|hold| hold.link.clone())
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, RunState> {
         self.state.lock()
     }

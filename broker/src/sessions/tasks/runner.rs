@@ -399,7 +399,7 @@ async fn cancel_at_backend(run: &Arc<TaskRun>, why: StopReason) {
         (Some(TrackedBackendTask { id, link, .. }), _) if why == StopReason::Cancelled => {
             backend_task::cancel(run, &link, &id).await
         }
-        (None, Some(SentRequest { connection, wire_id, .. })) if under_way && !as_task => {
+        (None, Some(SentRequest { connection, wire_id })) if under_way && !as_task => {
             let params = format!("{{\"requestId\":{wire_id}}}");
             connection
                 .send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));

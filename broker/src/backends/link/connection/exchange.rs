@@ -56,10 +56,7 @@ impl Connection {
             );
             (self.wire.finished(splice), span)
         };
-        outgoing.asker.sent_as(
-            SentRequest { link: link.clone(), connection: self.clone(), wire_id },
-            outgoing.sent_at,
-        );
+        outgoing.asker.sent_as(SentRequest { connection: self.clone(), wire_id }, outgoing.sent_at);
         let request = WireRequest {
             wire_id,
             frame,

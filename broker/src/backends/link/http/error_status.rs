@@ -42,7 +42,7 @@ impl HttpWire {
             {
                 return Err(era_mismatch(link, connection));
             }
-            return accept_answer(link, connection, wire_id, message.clone());
+            return accept_answer(connection, wire_id, message.clone());
         }
         // Some servers send 400 with a text about the session where the specification demands 404.
         let about_session = message.is_some_and(|message| {

@@ -62,7 +62,7 @@ impl HttpWire {
                 link.backend.shared.metrics.bytes(Direction::In, Side::Backend, body.len());
                 let message = Message::decode(body, &self.limits)
                     .map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
-                accept_answer(link, connection, request.wire_id, message)
+                accept_answer(connection, request.wire_id, message)
             }
             // Boxed, because they are rare and would enlarge the future of every call.
             _ if is_modern => {

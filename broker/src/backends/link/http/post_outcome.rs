@@ -1,14 +1,12 @@
 //! The outcome of a POST that carries a request.
 
-use std::sync::Arc;
-
 use protocol::envelope::Message;
 use tokio::sync::oneshot;
 use tokio_util::sync::DropGuard;
 
 use crate::backends::{
     inbound,
-    link::{Link, connection::Connection, failure::Failure},
+    link::{connection::Connection, failure::Failure},
 };
 
 /// The outcome of a POST.
@@ -36,14 +34,13 @@ impl AnswerStream {
 
 /// Returns the answer to the sender directly, without a lookup by wire id.
 pub(super) fn accept_answer(
-    link: &Arc<Link>,
-    connection: &Arc<Connection>,
+    connection: &Connection,
     wire_id: u64,
     message: Message,
 ) -> Result<PostOutcome, Failure> {
     if !message.is_response_to(wire_id) {
         return Err(Failure::Protocol("the answer is not to this request".to_owned()));
     }
-    inbound::task_created(link, connection, &message);
+    inbound::task_created(connection, &message);
     Ok(PostOutcome::Answer(message))
 }

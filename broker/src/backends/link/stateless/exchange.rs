@@ -63,14 +63,9 @@ pub(in crate::backends::link) async fn exchange(
     loop {
         let request = prepare(connection, link, &outgoing, &round);
         let at = if rounds == 0 { outgoing.sent_at } else { Instant::now() };
-        outgoing.asker.sent_as(
-            SentRequest {
-                link: link.clone(),
-                connection: connection.clone(),
-                wire_id: request.wire_id,
-            },
-            at,
-        );
+        outgoing
+            .asker
+            .sent_as(SentRequest { connection: connection.clone(), wire_id: request.wire_id }, at);
         let answer = requests::send(connection, link, request).await;
         if !outgoing.asker.is_task() {
             link.backend.record_latency(at.elapsed());

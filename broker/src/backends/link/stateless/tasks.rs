@@ -41,7 +41,7 @@ pub(super) async fn created(
     let task = BackendTask::read(result)
         .ok_or_else(|| Failure::Protocol("the backend made a task without an id".to_owned()))?;
     let mut unfinished = TaskCancelGuard { link, id: Some(task.id.clone()) };
-    match asker.created_task(link, connection, &task).await {
+    match asker.created_task(connection, &task).await {
         TaskFollower::Link => {
             let outcome = follow(link, asker, task).await?;
             unfinished.id = None;
