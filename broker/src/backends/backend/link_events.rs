@@ -1,9 +1,9 @@
-//! What happens to the links of a backend: a connection opens or ends, the era changes, a link
-//! closes.
+//! What happens to the links of a backend: a connection opens or ends, the era changes, a link is
+//! closed because it is idle or the backend is removed.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
-use rules::link_sharing::WireKind;
+use rules::{limits::LINK_IDLE_MAX, link_sharing::WireKind};
 
 use super::Backend;
 use crate::backends::link::{Link, connection::Connection, wire::WireSender};
@@ -77,5 +77,29 @@ impl Backend {
         drop(links);
         let link = link.clone();
         self.shared.running.spawn(async move { link.close().await });
+    }
+
+    /// Closes the links that are idle for longer than [`LINK_IDLE_MAX`].
+    pub fn close_idle_links(&self, now: Instant) {
+        let idle: Vec<_> = self
+            .links
+            .lock()
+            .values()
+            .filter(|link| link.idle_for(now) > LINK_IDLE_MAX)
+            .cloned()
+            .collect();
+        idle.iter().for_each(|link| self.close_link(link));
+    }
+
+    /// Closes the backend, which is removed or replaced.
+    pub fn close(&self) {
+        self.stop.cancel();
+        self.pins.end();
+        let links: Vec<_> = self.links.lock().values().cloned().collect();
+        links.iter().for_each(|link| self.close_link(link));
+    }
+
+    pub fn links(&self) -> Vec<Arc<Link>> {
+        self.links.lock().values().cloned().collect()
     }
 }

@@ -1,13 +1,9 @@
-//! The links of one backend. A link is created at first use, counted, and closed when it is idle or
-//! the backend is removed.
+//! The links that a backend makes: one for each scope, at first use.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use protocol::capabilities::ClientCapabilities;
-use rules::{
-    limits::LINK_IDLE_MAX,
-    link_sharing::{self, LinkScope, WireKind},
-};
+use rules::link_sharing::{self, LinkScope, WireKind};
 
 use super::Backend;
 use crate::{
@@ -84,29 +80,5 @@ impl Backend {
         let link = Link::new(self.clone(), (LinkScope::Catalog, None), declared, Era::Sessions);
         *self.reader.lock() = Arc::downgrade(&link);
         link
-    }
-
-    /// Closes the links that are idle for longer than [`LINK_IDLE_MAX`].
-    pub fn close_idle_links(&self, now: Instant) {
-        let idle: Vec<_> = self
-            .links
-            .lock()
-            .values()
-            .filter(|link| link.idle_for(now) > LINK_IDLE_MAX)
-            .cloned()
-            .collect();
-        idle.iter().for_each(|link| self.close_link(link));
-    }
-
-    /// Closes the backend, which is removed or replaced.
-    pub fn close(&self) {
-        self.stop.cancel();
-        self.pins.end();
-        let links: Vec<_> = self.links.lock().values().cloned().collect();
-        links.iter().for_each(|link| self.close_link(link));
-    }
-
-    pub fn links(&self) -> Vec<Arc<Link>> {
-        self.links.lock().values().cloned().collect()
     }
 }
