@@ -1,6 +1,15 @@
 //! Backends and the links to them. A request passes the policy, the admission and a link of its
 //! backend.
 //!
+//! The layers, from below. A file imports its own layer and those below it:
+//!
+//! 1. `link/connection.rs` with the wires' senders, its pending requests and their askers.
+//! 2. [`backend`] with its [`link`]: each holds the other.
+//! 3. [`inbound`] routes what a backend sends.
+//! 4. `link/connection/` sends requests, `link/http/` and `link/stateless/` carry them.
+//! 5. `link/driver.rs` opens connections, with a file for each wire. A link calls it by a trait.
+//! 6. [`subscriptions`], lists, probes and the links of a backend use all of these.
+//!
 //! Nothing here knows a session. Three traits connect it to the rest:
 //!
 //! - An [`Asker`](asker::Asker) sends a request.

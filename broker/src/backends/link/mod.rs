@@ -4,6 +4,8 @@
 //! capped, jittered back-off after failures. The link keeps the log level and the subscriptions,
 //! and restores them on a new connection. A link of a session from another process resumes the
 //! session at its backend, if the backend still has it.
+//!
+//! The wires and the requests over them need the link. It reaches them through [`LinkDriver`] alone.
 
 mod attachments;
 pub mod backend_session;
