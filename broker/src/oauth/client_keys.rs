@@ -25,8 +25,8 @@ use rules::limits::oauth::{CLIENT_KEY_PERIOD, CLIENT_KEY_SET_AGE_MAX};
 use serde_json::{Value, json};
 
 use super::{
-    connect::digest_of,
     fetch::OauthError,
+    secret_text::digest_of,
     vault::{Vault, now_us},
 };
 use crate::{

@@ -8,13 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     client_keys::signed,
-    connect::{
-        AuthorizationAnswer, announce_pkce, authorization_url, browser_endpoint, digest_of,
-        random_text,
-    },
+    connect::{AuthorizationAnswer, announce_pkce, authorization_url, browser_endpoint},
     discovery::DiscoveredServer,
     fetch::{OauthError, OauthFetcher},
     registration::secret_credential,
+    secret_text::{digest_of, random_text},
     token_request::{AccessToken, request_token},
 };
 use crate::{

@@ -7,8 +7,6 @@
 
 use std::sync::Arc;
 
-use aws_lc_rs::digest::{SHA256, digest};
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::Uri;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::{GrantState, SecretKey, SecretKind, StoredGrant};
@@ -21,6 +19,7 @@ use super::{
     discovery::DiscoveredServer,
     fetch::{ConnectReason, OauthError, OauthFetcher},
     machine::TokenHeader,
+    secret_text::{digest_of, random_text},
     token_request::{error_code, request_token},
     user_tokens::{UserTokens, end_of, for_resource, with_token},
     vault::{Grant, GrantStatus},
@@ -71,16 +70,6 @@ impl AuthorizationAnswer {
         };
         self.code.clone().filter(|_| self.error.is_none()).ok_or_else(refused)
     }
-}
-
-/// Returns a random text of 256 bits.
-pub fn random_text() -> String {
-    URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
-}
-
-/// Returns a text under which a secret is stored.
-pub fn digest_of(text: &str) -> String {
-    URL_SAFE_NO_PAD.encode(digest(&SHA256, text.as_bytes()))
 }
 
 /// Returns the beginning of the ids of elicitations that ask the user to connect an account there.

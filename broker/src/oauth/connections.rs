@@ -8,8 +8,8 @@ use rules::limits::oauth::CONNECT_LINK_LIFE;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    connect::{digest_of, random_text},
     fetch::OauthError,
+    secret_text::{digest_of, random_text},
     vault::Vault,
 };
 use crate::persistence::Persistence;

@@ -27,6 +27,7 @@ mod machine;
 mod operator_logins;
 mod public_address;
 mod registration;
+mod secret_text;
 mod sign_in;
 mod subject_tokens;
 mod token_cache;
@@ -39,9 +40,7 @@ pub use self::{
     challenge::Challenge,
     client_keys::ClientKeys,
     code_flow::BegunLogin,
-    connect::{
-        AuthorizationAnswer, PendingLogin, backend_of, connect_elicitation, digest_of, random_text,
-    },
+    connect::{AuthorizationAnswer, PendingLogin, backend_of, connect_elicitation},
     connections::{ConnectLink, Connections},
     fetch::{ConnectReason, OauthError},
     machine::{MachineTokens, RenewedToken, TokenHeader},
@@ -50,6 +49,7 @@ pub use self::{
     registration::{
         CALLBACK_PATH, CLIENT_METADATA_PATH, KEY_SET_PATH, client_metadata, tenant_of_metadata,
     },
+    secret_text::{digest_of, random_text},
     sign_in::{ProvenSignIn, SignIns},
     subject_tokens::SubjectTokens,
     token_cache::{LinkPost, LinkPosts, TokenCache, UsableToken},

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     code_flow::{BegunLogin, CodeFlow},
-    connect::{AuthorizationAnswer, random_text},
+    connect::AuthorizationAnswer,
     fetch::OauthError,
+    secret_text::random_text,
 };
 use crate::auth::{KeyFetcher, OperatorLoginIssuer};
 

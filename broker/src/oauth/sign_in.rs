@@ -12,10 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     code_flow::{BegunLogin, CodeFlow},
-    connect::{AuthorizationAnswer, digest_of, random_text},
+    connect::AuthorizationAnswer,
     fetch::OauthError,
     public_address::PublicAddress,
     registration::CALLBACK_PATH,
+    secret_text::{digest_of, random_text},
     vault::Vault,
 };
 use crate::{

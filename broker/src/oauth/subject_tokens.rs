@@ -21,8 +21,8 @@ use rules::limits::oauth::{GRANT_CACHED_MAX, GRANT_POLL_INTERVAL, SUBJECT_WAIT_M
 use serde::{Deserialize, Serialize};
 
 use super::{
-    connect::digest_of,
     fetch::OauthError,
+    secret_text::digest_of,
     vault::{Vault, now_us},
 };
 use crate::{auth::ExchangeableToken, config::Secret, persistence::Persistence};
