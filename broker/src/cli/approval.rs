@@ -4,8 +4,9 @@ use axum::http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    args::{ApprovalCommand, TenantArg},
+    args::ApprovalCommand,
     client::{AdminClient, ClientError, escape, with_query},
+    common_args::TenantArg,
     output::{CommandOutput, render, render_list},
     table::{self, Column},
 };

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::ids::{BackendId, TenantId};
 
-use super::import::ServerImport;
 pub(super) use super::{
     catalog_args::{CatalogCommand, PromptCommand, ToolsetCommand},
     key_args::{
@@ -13,6 +12,10 @@ pub(super) use super::{
         PolicyCommand, TokenCommand,
     },
     root::RootCommand,
+};
+use super::{
+    common_args::{OutputOptions, TenantArg},
+    import::ServerImport,
 };
 
 const ENVIRONMENT: &str = "Environment:
@@ -120,19 +123,6 @@ pub(super) enum AdminCommand {
     Node(NodeCommand),
     /// Stop taking new work, finish the work in progress, then end the broker
     Drain(OutputOptions),
-}
-
-#[derive(Debug, Clone, Args)]
-pub(super) struct OutputOptions {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub(super) json: bool,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(super) struct TenantArg {
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = TenantId::parse)]
-    pub(super) tenant: TenantId,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -9,8 +9,8 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    args::OutputOptions,
     client::{AdminClient, ClientError, with_query},
+    common_args::OutputOptions,
     output::{CommandOutput, render},
     table::{self, Column},
 };

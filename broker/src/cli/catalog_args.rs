@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use protocol::ids::ToolsetId;
 
-use super::args::{OutputOptions, TenantArg};
+use super::common_args::{OutputOptions, TenantArg};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ToolsetCommand {

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use protocol::ids::BackendId;
 
-use super::args::{OutputOptions, TenantArg};
+use super::common_args::{OutputOptions, TenantArg};
+
+/// Name of the lock file, if none is given.
+const LOCK_FILE: &str = "mcp-broker.lock";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PinCommand {
@@ -70,7 +73,7 @@ pub(super) enum PinCommand {
     },
     /// Compare what backends show now with a lock file; exit code 1 names what differs
     Verify {
-        #[arg(default_value = super::pins::LOCK_FILE)]
+        #[arg(default_value = LOCK_FILE)]
         file: PathBuf,
         /// Only this backend
         #[arg(long, value_name = "NAME", value_parser = BackendId::parse)]

@@ -13,6 +13,7 @@ mod bodies;
 mod catalog;
 mod catalog_args;
 mod client;
+mod common_args;
 mod connection;
 #[cfg(test)]
 mod doc_commands;

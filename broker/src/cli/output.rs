@@ -5,8 +5,8 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    args::OutputOptions,
     client::{AdminClient, ClientError},
+    common_args::OutputOptions,
     table::{self, Column},
 };
 

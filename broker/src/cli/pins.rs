@@ -9,9 +9,9 @@ use rules::pins::LockFile;
 use serde_json::{Value, json};
 
 use super::{
-    args::{OutputOptions, TenantArg},
     bodies::read_file,
     client::{AdminClient, ClientError, escape},
+    common_args::{OutputOptions, TenantArg},
     key_args::PinCommand,
     output::{CommandOutput, render},
     table::{self, Column},
@@ -31,9 +31,6 @@ const CHANGES: &[Column] =
 const FINDINGS: &[Column] =
     &[("rule", "rule"), ("severity", "severity"), ("member", "pointer"), ("excerpt", "excerpt")];
 const DIFF: &[Column] = &[("kind", "kind"), ("name", "name"), ("state", "state"), ("hash", "hash")];
-
-/// Name of the lock file, if none is given.
-pub(super) const LOCK_FILE: &str = "mcp-broker.lock";
 
 pub(super) async fn pins(
     client: &AdminClient,

@@ -6,8 +6,8 @@ use protocol::ids::BackendId;
 use serde_json::json;
 
 use super::{
-    args::{OutputOptions, TenantArg},
     client::{AdminClient, ClientError, with_query},
+    common_args::{OutputOptions, TenantArg},
     output::{CommandOutput, remove, render_list},
     table::Column,
 };
