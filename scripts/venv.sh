@@ -31,7 +31,7 @@ make_venv() {
     rm -rf "$folder"
     if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
         say "installing the distribution's python3-venv"
-        apt-get install -y -q python3-venv >&2 || (apt-get update -q >&2 && apt-get install -y -q python3-venv >&2) || true
+        apt-get -o DPkg::Lock::Timeout=120 install -y -q python3-venv >&2 || (apt-get update -q >&2 && apt-get -o DPkg::Lock::Timeout=120 install -y -q python3-venv >&2) || true
         python3 -m venv "$folder" && return
         rm -rf "$folder"
     fi
