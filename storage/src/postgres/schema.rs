@@ -119,8 +119,9 @@ pub(super) fn latest_version() -> i64 {
     MIGRATIONS.last().map_or(0, |(version, ..)| *version)
 }
 
-/// Key of the advisory lock that a transaction through a pooler holds.
-const POOLED_LOCK: i64 = 0x6d63_7062_0000_0001;
+/// Key of the advisory lock that a migration holds: for its connection, or for its transaction
+/// through a pooler.
+const MIGRATION_LOCK: i64 = 0x6d63_7062_0000_0001;
 /// Other clients of a pooler get this connection to the server later, with the statements that it
 /// prepared under a name.
 const FORGET_STATEMENTS: &str = "DEALLOCATE ALL";
@@ -138,9 +139,9 @@ pub(super) async fn apply_migrations(
             if is_current(connection, migrate).await? {
                 return Ok(MigrationOutcome { from: known, to: known });
             }
-            connection.lock().await.map_err(refusal)?;
+            run_with_lock(connection, "SELECT pg_advisory_lock($1)").await?;
             let done = apply_missing(connection).await;
-            let unlocked = connection.unlock().await.map_err(refusal);
+            let unlocked = run_with_lock(connection, "SELECT pg_advisory_unlock($1)").await;
             let from = done?;
             unlocked?;
             Ok(MigrationOutcome { from, to: known })
@@ -161,13 +162,21 @@ async fn apply_in_transaction(
     transaction.execute(raw_sql(AssertSqlSafe(begin))).await.map_err(map_error)?;
     let mut from = known;
     if !is_current(&mut transaction, migrate).await? {
-        let lock = sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(POOLED_LOCK);
-        lock.execute(&mut *transaction).await.map_err(map_error)?;
+        run_with_lock(&mut transaction, "SELECT pg_advisory_xact_lock($1)").await?;
         from = apply_missing(&mut transaction).await?;
     }
     transaction.execute(raw_sql(FORGET_STATEMENTS)).await.map_err(map_error)?;
     transaction.commit().await.map_err(map_error)?;
     Ok(MigrationOutcome { from, to: known })
+}
+
+/// Runs a statement about the lock of migrations.
+async fn run_with_lock(
+    connection: &mut PgConnection,
+    statement: &'static str,
+) -> Result<(), StoreError> {
+    let about_lock = sqlx::query(statement).bind(MIGRATION_LOCK);
+    about_lock.execute(connection).await.map(drop).map_err(map_error)
 }
 
 /// Returns whether the schema is that of this build. Fails for a newer one, and for an older one

@@ -52,11 +52,13 @@ crate::store_conformance!(configuration, on super::PooledServer::start().await =
 crate::durable_conformance!(durable, on super::PooledServer::start().await => super::fresh);
 crate::event_conformance!(events, on super::PooledServer::start().await => super::fresh);
 
+/// Some of the replicas reach the server directly.
 #[tokio::test]
 async fn replicas_that_start_at_once_take_turns_to_migrate() {
     let pooled = PooledServer::start().await;
-    let opened = (0..6).map(|_| {
-        let options = pooled.options();
+    let opened = (0..6).map(|number| {
+        let is_direct = number % 2 == 1;
+        let options = if is_direct { super::options(&pooled.server) } else { pooled.options() };
         tokio::spawn(async move { PostgresStore::open(&options).await })
     });
     let opened: Vec<_> = opened.collect();
