@@ -7,8 +7,9 @@
 //! 2. [`backend`] with its [`link`]: each holds the other.
 //! 3. [`inbound`] routes what a backend sends.
 //! 4. `link/connection/` sends requests, `link/http/` and `link/stateless/` carry them.
-//! 5. `link/driver.rs` opens connections, with a file for each wire. A link calls it by a trait.
-//! 6. [`subscriptions`], lists, probes and the links of a backend use all of these.
+//! 5. `link/driver.rs` opens connections, restores subscriptions and reads lists. A link calls it by
+//!    a trait.
+//! 6. `backend/links.rs` makes links. Refreshes of the catalog and probes use them.
 //!
 //! Nothing here knows a session. Three traits connect it to the rest:
 //!
