@@ -47,7 +47,7 @@ pub(crate) fn fix_addresses() {
         let mut again = Command::new(program);
         again.args(std::env::args_os().skip(1)).env(STARTED_AGAIN, "1");
         // Reading the authorities of the system at each start of a replica would take the most time.
-        again.env("SSL_CERT_FILE", "/dev/null");
+        again.env("SSL_CERT_FILE", "/dev/null").env_remove("SSL_CERT_DIR");
         let error = again.exec();
         eprintln!("the program could not be started again: {error}");
     }

@@ -36,6 +36,10 @@ use crate::{
 
 /// Number of replicas that form one broker on [`Topology::Cluster`].
 const REPLICAS_OF_ONE: usize = 2;
+/// Variable with the file of authorities that a process trusts.
+const TRUSTED_FILE: &str = "SSL_CERT_FILE";
+/// Variable with the folders of authorities that a process trusts.
+const TRUSTED_FOLDERS: &str = "SSL_CERT_DIR";
 
 /// Settings of the broker to start.
 #[derive(Debug, Clone)]
@@ -64,8 +68,10 @@ impl BrokerBuilder {
             "compat": {"capability_probe": false},
         });
         // The broker trusts only authorities that a test names: reading all that the system trusts
-        // takes longer than the rest of a start.
-        let env = vec![("SSL_CERT_FILE".to_owned(), "/dev/null".to_owned())];
+        // takes longer than the rest of a start. A machine may name a file, a folder, or both.
+        let env = [(TRUSTED_FILE, "/dev/null"), (TRUSTED_FOLDERS, "")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .to_vec();
         Self {
             binary,
             config,
@@ -115,7 +121,7 @@ impl BrokerBuilder {
     /// Trusts the authorities of the system, as outside of tests, so that a start costs as much as
     /// there.
     pub fn with_system_roots(mut self) -> Self {
-        self.env.retain(|(name, _)| name != "SSL_CERT_FILE");
+        self.env.retain(|(name, _)| name != TRUSTED_FILE && name != TRUSTED_FOLDERS);
         self
     }
 
