@@ -7,11 +7,11 @@ ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
 FROM ${RUST_IMAGE} AS build
 WORKDIR /src
 COPY . .
-# gcc is in the image; nothing else is needed. The profile is release without debug information.
+# gcc is in the image; nothing else is needed. The program is that of `make dist`: release without debug information, optimised
+# with the recorded profile of calls.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --locked --profile dist --package mcp-broker --bin mcp-broker \
-    && install -D -m 0755 target/dist/mcp-broker /out/mcp-broker
+    scripts/build-program.sh /out/mcp-broker
 
 FROM ${BASE_IMAGE}
 LABEL org.opencontainers.image.title="mcp-broker" \

@@ -1,6 +1,6 @@
 # The commands of this project. A newcomer needs only `make run` and `make test`; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds test-deploy test-containers chaos soak simulate mutants bench bench-report bench-check field loadtest autobahn check check-advisories check-deploy fuzz dist reproducible
+.PHONY: help run test test-grounds test-deploy test-containers chaos soak simulate mutants bench bench-report bench-check field loadtest autobahn check check-advisories check-deploy fuzz dist reproducible pgo
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -22,6 +22,7 @@ help:
 	@echo "make fuzz   try new inputs on everything that reads hostile bytes; TIME=60s|10m|1h for each target, WHAT=target selects one, SEED=N repeats a run"
 	@echo "make mutants  change each expression of the code that keeps tenants and principals apart; a test must fail for each change (WHAT=FILE selects a file)"
 	@echo "make dist   build the program, its bill of materials (CycloneDX) and their checksums into dist/"
+	@echo "make pgo    record the calls that published programs are optimised for, into broker/pgo; takes some ten minutes"
 	@echo "make reproducible  build the program in two folders and compare the bytes (PROFILE=dist; takes twice the time of a build)"
 	@echo "make check  check formatting, lints, documentation, licences and versions of the dependencies, the syntax of the scripts, and the deployment files"
 	@echo "make check-advisories  compare the dependencies with the RustSec database; it fetches the database from GitHub, so it is not part of make check"
@@ -82,8 +83,8 @@ bench:
 bench-report:
 	@scripts/need-toolchain.sh
 	@scripts/install-servers.sh
-	@cargo build --release --locked -p mcp-broker
-	@cargo bench --locked -p benches --no-default-features --bench report -- --write
+	@scripts/build-program.sh "$(CARGO_OUTPUT)/published/mcp-broker"
+	@MCP_BROKER_BINARY="$$(realpath "$(CARGO_OUTPUT)/published/mcp-broker")" cargo bench --locked -p benches --no-default-features --bench report -- --write
 
 fuzz:
 	@scripts/need-toolchain.sh
@@ -98,6 +99,10 @@ mutants:
 dist:
 	@scripts/need-toolchain.sh
 	@scripts/dist.sh
+
+pgo:
+	@scripts/need-toolchain.sh
+	@scripts/pgo.sh
 
 reproducible:
 	@scripts/need-toolchain.sh

@@ -42,10 +42,7 @@ mkdir -p "$out"
 say "writing the bill of materials"
 bill
 if [[ ${1:-} != --only-sbom ]]; then
-    # shellcheck source=scripts/build-paths.sh
-    source "$root/scripts/build-paths.sh"
     say "building the program; some minutes"
-    cargo build --locked --profile dist -p mcp-broker --bin mcp-broker
-    cp "${CARGO_TARGET_DIR:-target}/dist/mcp-broker" "$out/$name"
+    scripts/build-program.sh "$out/$name"
 fi
 (cd "$out" && sha256sum -- "$name"* >SHA256SUMS && cat SHA256SUMS)

@@ -95,13 +95,15 @@ def check_sources(binary: Path, context: Path) -> None:
 def build(context: Path, binary: Path | None) -> Path:
     step = next(rest for word, rest in stages()[0] if word == "RUN")
     command = re.sub(r"--mount=\S+", "", step)
-    need("cargo build --locked" in command, "the build stage does not build from the lock file")
+    program, out = command.split()
+    need(program == "scripts/build-program.sh", f"the build stage does not call scripts/build-program.sh: {command}")
     subprocess.run(["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1"], cwd=context, check=True, stdout=subprocess.DEVNULL)
     if binary:
         check_sources(binary, context)
         return binary
-    subprocess.run(["sh", "-ec", command.split("&&")[0]], cwd=context, check=True, env={**os.environ, "CARGO_TARGET_DIR": str(context / "target")})
-    return context / "target/dist/mcp-broker"
+    built = context / out.lstrip("/")
+    subprocess.run([f"./{program}", built], cwd=context, check=True, env={**os.environ, "CARGO_TARGET_DIR": str(context / "target")})
+    return built
 
 
 def make_root(rootfs: Path, context: Path, built: Path) -> list[tuple[str, str]]:

@@ -27,10 +27,10 @@ build() (
     source "$root/scripts/build-paths.sh"
     cd "$root"
     export CARGO_TARGET_DIR=$root/target
-    cargo build --locked --quiet --profile "$profile" -p "$package" --bin "$bin" >&2
+    cargo build --locked --quiet --profile "$profile" --target "$build_host" -p "$package" --bin "$bin" >&2
     folder=$profile
     [[ $profile == dev ]] && folder=debug
-    cp "target/$folder/$bin" "$scratch/$3"
+    cp "target/$build_host/$folder/$bin" "$scratch/$3"
     rm -rf "$root"
 )
 

@@ -69,8 +69,12 @@ where
     }
 }
 
-/// Returns the path of the broker that was built with a bench, in the same profile.
+/// Returns the path of the broker: the one of `MCP_BROKER_BINARY`, or the one that was built with a
+/// bench, in the same profile.
 pub fn broker_binary() -> anyhow::Result<PathBuf> {
+    if let Some(named) = std::env::var_os("MCP_BROKER_BINARY") {
+        return Ok(named.into());
+    }
     let folder = std::env::current_exe()?
         .parent()
         .and_then(|deps| deps.parent())

@@ -1,7 +1,9 @@
 //! Files: how they begin, how long they are, what rules may not contain. Also the dependencies that
 //! a crate may not have.
 
-use crate::repository::{Source, TEST_CRATES, crates, members, product, read, rust_sources};
+use std::fs;
+
+use crate::repository::{Source, TEST_CRATES, crates, members, product, read, root, rust_sources};
 
 /// Lines of a file without its tests.
 const LINES_MAX: usize = 500;
@@ -94,6 +96,21 @@ fn the_image_is_built_from_every_crate() {
     assert_eq!(missing_in_context(&members(), &read(".dockerignore")), [""; 0]);
     let two = ["broker".to_owned(), "benches/instructions".to_owned()];
     assert_eq!(missing_in_context(&two, "*\n!broker\n"), ["benches"]);
+}
+
+#[test]
+fn published_programs_have_a_profile_of_their_toolchain() {
+    let toolchain = read("rust-toolchain.toml");
+    let channel = toolchain.split("channel = \"").nth(1).and_then(|rest| rest.split('"').next());
+    let profile = format!("broker/pgo/mcp-broker-{}.profdata", channel.expect("a pinned channel"));
+    let profiles: Vec<_> = fs::read_dir(root().join("broker/pgo"))
+        .expect("broker/pgo is a folder")
+        .map(|entry| entry.expect("a readable entry").file_name().into_string())
+        .collect();
+    assert!(
+        matches!(&profiles[..], [Ok(one)] if profile.ends_with(one)),
+        "broker/pgo has {profiles:?} and not only {profile}: run `make pgo`"
+    );
 }
 
 #[test]
