@@ -12,7 +12,7 @@ use protocol::{
 use super::{
     link::{Link, connection::Connection},
     link_client::LinkClient,
-    subscriptions::{SubscriptionChange, Subscriptions},
+    subscriptions::{SubscriptionRequest, Subscriptions},
 };
 
 impl Subscriptions {
@@ -40,17 +40,17 @@ impl Subscriptions {
     /// Sends the request that the backend needs for one URI. Without a connection nothing is sent:
     /// a new one begins with [`Subscriptions::restore`].
     pub async fn reconcile(&self, link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
-        let _order = self.uri_locks.lock_uri(uri).await;
+        let _order = self.lock_uri(uri).await;
         let connection = link.live();
         match self.pending_change(uri, connection.as_ref()) {
-            SubscriptionChange::Nothing => Ok(()),
-            SubscriptionChange::Unsubscribe => match connection {
+            SubscriptionRequest::Nothing => Ok(()),
+            SubscriptionRequest::Unsubscribe => match connection {
                 Some(connection) => {
                     send_request(link, &connection, Method::ResourcesUnsubscribe, uri).await
                 }
                 None => Ok(()),
             },
-            SubscriptionChange::Subscribe { again } => {
+            SubscriptionRequest::Subscribe { again } => {
                 let Some(connection) = connection else { return Ok(()) };
                 // Stored before the answer, because the first `updated` may come before it.
                 self.note_subscribed(uri, Some(Arc::downgrade(&connection)));

@@ -28,7 +28,7 @@ use super::{
 pub struct Subscriptions {
     by_uri: Mutex<HashMap<String, Subscription>>,
     /// Held during a request to the backend, so that requests about one URI stay in order.
-    pub(super) uri_locks: UriLocks,
+    uri_locks: UriLocks,
 }
 
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl Subscription {
 }
 
 /// The request that the backend needs for one URI.
-pub(super) enum SubscriptionChange {
+pub(super) enum SubscriptionRequest {
     Nothing,
     Subscribe { again: bool },
     Unsubscribe,
@@ -135,18 +135,18 @@ impl Subscriptions {
         &self,
         uri: &str,
         connection: Option<&Arc<Connection>>,
-    ) -> SubscriptionChange {
+    ) -> SubscriptionRequest {
         let mut by_uri = self.lock();
-        let Some(subscription) = by_uri.get(uri) else { return SubscriptionChange::Nothing };
+        let Some(subscription) = by_uri.get(uri) else { return SubscriptionRequest::Nothing };
         let told = connection.is_some_and(|connection| subscription.is_subscribed_on(connection));
         match (subscription.is_wanted(), told) {
-            (true, true) => SubscriptionChange::Nothing,
+            (true, true) => SubscriptionRequest::Nothing,
             (true, false) => {
-                SubscriptionChange::Subscribe { again: subscription.subscribed_on.is_some() }
+                SubscriptionRequest::Subscribe { again: subscription.subscribed_on.is_some() }
             }
             (false, told) => {
                 by_uri.remove(uri);
-                if told { SubscriptionChange::Unsubscribe } else { SubscriptionChange::Nothing }
+                if told { SubscriptionRequest::Unsubscribe } else { SubscriptionRequest::Nothing }
             }
         }
     }
@@ -184,6 +184,11 @@ impl Subscriptions {
             .unwrap_or_default()
     }
 
+    /// Waits until no request about the URI is under way.
+    pub(super) async fn lock_uri(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
+        self.uri_locks.lock_uri(uri).await
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<String, Subscription>> {
         self.by_uri.lock()
     }
@@ -194,7 +199,7 @@ const TELLING_PLACES: usize = 64;
 
 /// One lock per URI, from a fixed number of locks. A slow request about one URI delays few others.
 #[derive(Debug)]
-pub(super) struct UriLocks([tokio::sync::Mutex<()>; TELLING_PLACES]);
+struct UriLocks([tokio::sync::Mutex<()>; TELLING_PLACES]);
 
 impl Default for UriLocks {
     fn default() -> Self {
@@ -203,7 +208,7 @@ impl Default for UriLocks {
 }
 
 impl UriLocks {
-    pub(super) async fn lock_uri(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
+    async fn lock_uri(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         uri.hash(&mut hasher);
         let place = usize::try_from(hasher.finish() % TELLING_PLACES as u64).unwrap_or_default();
