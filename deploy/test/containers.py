@@ -199,8 +199,9 @@ def a_replica_is_killed(key: str) -> str:
         wait_for("calls at the other replica", lambda: load.answered > begun + 50)
         compose("start", REPLICAS[0])
         wait_for("the killed replica", lambda: healthy(REPLICAS[0]))
-    # The kill may cut the call that a worker has in flight. Nothing sends it again: it may have had its effect.
-    need(len(load.failed) <= WORKERS, f"{load.failed}")
+    # The kill may cut the call that a worker has in flight. Nothing sends it again: it may have had its effect. A killed process
+    # closes its sockets one after the other, so the next call may come to its listener for replicas and be cut there.
+    need(len(load.failed) <= 2 * WORKERS, f"{load.failed}")
     return f"{load.answered} calls, {len(load.failed)} cut by the kill"
 
 
