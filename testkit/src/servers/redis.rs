@@ -69,8 +69,23 @@ impl RedisServer {
 
     /// Starts a server that requires this password, also of its replicas.
     pub async fn start_with_password(password: &str, options: &[&str]) -> Self {
-        let login = ["--requirepass", password, "--masterauth", password];
-        Self::launched(ServerKind::data(&[&login, options].concat()), Some(password)).await
+        Self::launched(ServerKind::data_with(password, options), Some(password)).await
+    }
+
+    /// Starts a node of a cluster, which requires this password. Returns the port of its bus, too.
+    pub(super) async fn start_node(password: &str, options: &[&str]) -> (Self, String) {
+        let folder = server_folder();
+        for _ in 0..START_TRIES {
+            let bus = free_address().port().to_string();
+            let options = [options, &["--cluster-port", &bus]].concat();
+            let kind = ServerKind::data_with(password, &options);
+            if let Some((address, child)) =
+                launch_anywhere(folder.path(), &kind, Some(password)).await
+            {
+                return (Self::running(folder, address, kind, Some(password), child), bus);
+            }
+        }
+        panic!("redis-server does not start; its log:\n{}", log_of(folder.path()));
     }
 
     /// Starts a sentinel that requires this password. `configuration`: its lines about masters.
@@ -80,18 +95,24 @@ impl RedisServer {
     }
 
     async fn launched(kind: ServerKind, password: Option<&str>) -> Self {
-        let folder = tempfile::Builder::new()
-            .prefix("mcp-broker-redis-")
-            .tempdir()
-            .expect("a temporary folder");
+        let folder = server_folder();
         for _ in 0..START_TRIES {
-            let address = free_address();
-            if let Some(child) = launch(folder.path(), address, &kind, password).await {
-                let (password, child) = (password.map(str::to_owned), Mutex::new(Some(child)));
-                return Self { folder, address, kind, password, child };
+            if let Some((address, child)) = launch_anywhere(folder.path(), &kind, password).await {
+                return Self::running(folder, address, kind, password, child);
             }
         }
         panic!("redis-server does not start; its log:\n{}", log_of(folder.path()));
+    }
+
+    fn running(
+        folder: TempDir,
+        address: SocketAddr,
+        kind: ServerKind,
+        password: Option<&str>,
+        child: Child,
+    ) -> Self {
+        let (password, child) = (password.map(str::to_owned), Mutex::new(Some(child)));
+        Self { folder, address, kind, password, child }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -208,6 +229,11 @@ impl ServerKind {
     fn data(options: &[&str]) -> Self {
         Self::Data(options.iter().map(|&option| option.to_owned()).collect())
     }
+
+    /// Returns a server that requires this password, also of its replicas.
+    fn data_with(password: &str, options: &[&str]) -> Self {
+        Self::data(&[&["--requirepass", password, "--masterauth", password], options].concat())
+    }
 }
 
 impl Drop for RedisServer {
@@ -254,8 +280,22 @@ pub(super) fn free_address() -> SocketAddr {
     listener.local_addr().expect("a bound socket has an address")
 }
 
+fn server_folder() -> TempDir {
+    tempfile::Builder::new().prefix("mcp-broker-redis-").tempdir().expect("a temporary folder")
+}
+
 fn log_of(folder: &Path) -> String {
     std::fs::read_to_string(folder.join(LOG)).unwrap_or_default()
+}
+
+/// Starts the process at a free address. `None`: as for [`launch`].
+async fn launch_anywhere(
+    folder: &Path,
+    kind: &ServerKind,
+    password: Option<&str>,
+) -> Option<(SocketAddr, Child)> {
+    let address = free_address();
+    launch(folder, address, kind, password).await.map(|child| (address, child))
 }
 
 /// Starts the process. `None`: it ended, most likely because another process has the port.

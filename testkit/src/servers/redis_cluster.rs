@@ -1,6 +1,6 @@
 //! A Redis Cluster: three masters, and a replica of the first one. The servers end with their handle.
 
-use super::redis::{RedisServer, free_address};
+use super::redis::RedisServer;
 use crate::deadline::eventually;
 
 const PASSWORD: &str = "secret-of-the-nodes";
@@ -21,18 +21,16 @@ impl RedisCluster {
     pub async fn start() -> Self {
         let (mut nodes, mut buses) = (Vec::new(), Vec::new());
         for _ in 0..=MASTERS {
-            let bus = free_address().port().to_string();
             let options = [
                 "--cluster-enabled",
                 "yes",
-                "--cluster-port",
-                &bus,
                 "--cluster-node-timeout",
                 NODE_TIMEOUT,
                 "--repl-diskless-sync-delay",
                 "0",
             ];
-            nodes.push(RedisServer::start_with_password(PASSWORD, &options).await);
+            let (node, bus) = RedisServer::start_node(PASSWORD, &options).await;
+            nodes.push(node);
             buses.push(bus);
         }
         for (number, node) in nodes.iter().enumerate().take(MASTERS) {
