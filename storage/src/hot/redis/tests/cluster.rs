@@ -52,7 +52,8 @@ fn event_of(session: SessionKey, sequence: u64) -> LogEntry {
 }
 
 async fn last_of(log: &RedisStore, session: SessionKey) -> (u64, u64) {
-    let stream = log.stream(&session, 1, 0).await.unwrap().unwrap();
+    let stream =
+        eventually("the log to be read", async || log.stream(&session, 1, 0).await).await.unwrap();
     (stream.events.last().map_or(0, |event| event.sequence), stream.trimmed_through)
 }
 
