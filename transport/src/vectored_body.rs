@@ -2,27 +2,40 @@
 
 use std::io::IoSlice;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 
 /// Up to three consecutive pieces.
-#[derive(Debug, Clone, Default)]
-pub struct VectoredBody([Bytes; 3]);
+#[derive(Debug, Clone)]
+pub struct VectoredBody(Pieces);
+
+/// Small, because each request moves it several times.
+#[derive(Debug, Clone)]
+enum Pieces {
+    One(Bytes),
+    Three(Box<[Bytes; 3]>),
+}
+
+impl Default for VectoredBody {
+    fn default() -> Self {
+        Self(Pieces::One(Bytes::new()))
+    }
+}
 
 impl From<Bytes> for VectoredBody {
     fn from(whole: Bytes) -> Self {
-        Self([whole, Bytes::new(), Bytes::new()])
+        Self(Pieces::One(whole))
     }
 }
 
 impl From<[Bytes; 3]> for VectoredBody {
     fn from(pieces: [Bytes; 3]) -> Self {
-        Self(pieces)
+        Self(Pieces::Three(Box::new(pieces)))
     }
 }
 
 impl VectoredBody {
     pub fn len(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
+        self.pieces().iter().map(Bytes::len).sum()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -32,27 +45,50 @@ impl VectoredBody {
     /// Joins the pieces. Copies them, unless only one has bytes.
     pub fn into_bytes(self) -> Bytes {
         match self.0 {
-            [whole, second, third] if second.is_empty() && third.is_empty() => whole,
-            pieces => pieces.concat().into(),
+            Pieces::One(whole) => whole,
+            Pieces::Three(pieces) => match *pieces {
+                [whole, second, third] if second.is_empty() && third.is_empty() => whole,
+                pieces => pieces.concat().into(),
+            },
         }
+    }
+
+    /// Appends all bytes to `out`.
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
+        self.pieces().iter().for_each(|piece| out.extend_from_slice(piece));
     }
 
     /// Returns the body without its first `skipped` bytes.
     pub(crate) fn skip_bytes(&self, mut skipped: usize) -> Self {
-        Self(self.0.each_ref().map(|piece| {
+        let mut rest = self.clone();
+        let pieces = match &mut rest.0 {
+            Pieces::One(whole) => std::slice::from_mut(whole),
+            Pieces::Three(pieces) => &mut pieces[..],
+        };
+        for piece in pieces {
             let here = skipped.min(piece.len());
             skipped -= here;
-            piece.slice(here..)
-        }))
+            piece.advance(here);
+        }
+        rest
     }
 
     /// Returns the body without its first `skipped` bytes, as slices for a vectored write.
     pub(crate) fn io_slices_after(&self, mut skipped: usize) -> [IoSlice<'_>; 3] {
-        self.0.each_ref().map(|piece| {
+        let mut slices = [IoSlice::new(&[]); 3];
+        for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
             let here = skipped.min(piece.len());
             skipped -= here;
-            IoSlice::new(&piece[here..])
-        })
+            *slice = IoSlice::new(&piece[here..]);
+        }
+        slices
+    }
+
+    fn pieces(&self) -> &[Bytes] {
+        match &self.0 {
+            Pieces::One(whole) => std::slice::from_ref(whole),
+            Pieces::Three(pieces) => &pieces[..],
+        }
     }
 }
 
@@ -63,7 +99,7 @@ mod tests {
     #[test]
     fn however_much_is_skipped_the_rest_is_the_same() {
         let text = b"onetwothree";
-        let pieces = VectoredBody([
+        let pieces = VectoredBody::from([
             Bytes::from_static(b"one"),
             Bytes::new(),
             Bytes::from_static(b"twothree"),

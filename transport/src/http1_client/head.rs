@@ -51,9 +51,11 @@ pub(super) fn encode(head: &Parts, body_bytes: usize) -> Vec<u8> {
     out
 }
 
-/// Completes the head of a POST from [`encode_open`] with the length of its body.
-pub(super) fn complete_head(open: &[u8], body_bytes: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(open.len() + LENGTH_LINE_BYTES_MAX);
+/// Completes the head of a POST from [`encode_open`] with the length of its body. The result has
+/// room for the body too, unless that is longer than `copied_bytes_max`.
+pub(super) fn complete_head(open: &[u8], body_bytes: usize, copied_bytes_max: usize) -> Vec<u8> {
+    let room = if body_bytes <= copied_bytes_max { body_bytes } else { 0 };
+    let mut out = Vec::with_capacity(open.len() + LENGTH_LINE_BYTES_MAX + room);
     out.extend_from_slice(open);
     end_with_length(&mut out, body_bytes);
     out

@@ -44,6 +44,8 @@ use crate::{
 /// Bounds for the size of one read. The size follows the last response.
 const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
+/// Largest body that is sent in one piece with its head.
+const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// Room for the head of a response. A longer head costs another read.
 const HEAD_BYTES_USUAL: usize = 512;
 
@@ -172,24 +174,28 @@ impl Pool {
     where
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
-        let written = head::complete_head(&prepared.0.1, body.len());
+        let written = head::complete_head(&prepared.0.1, body.len(), COPIED_BYTES_MAX);
         self.send_written(prepared.uri(), written, body, connect).await
     }
 
     async fn send_written<Connecting>(
         &self,
         uri: &Uri,
-        written: Vec<u8>,
-        body: VectoredBody,
+        mut written: Vec<u8>,
+        mut body: VectoredBody,
         connect: impl FnOnce() -> Connecting,
     ) -> Result<HttpResponse<Http1Body>, SendError>
     where
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
+        // A small body is copied behind the head: one piece costs the kernel less than two.
+        if body.len() <= COPIED_BYTES_MAX {
+            std::mem::take(&mut body).append_to(&mut written);
+        }
         // Other requests that were read together with this one can then be written together with
         // it. The yield comes before the pool check, because that check tests whether the
         // connection is still open.
-        yield_before_write(body.len()).await;
+        yield_before_write(written.len() + body.len()).await;
         let server = uri.authority().map_or("", |authority| authority.as_str());
         // A connection that closed while idle accepts no byte. The loop then tries the next one.
         while let Some(connection) = self.take(server) {
@@ -330,9 +336,16 @@ impl ClientConnection {
         let all = head.len() + body.len();
         poll_fn(|context| {
             while *sent < all {
-                let [first, second, third] = body.io_slices_after(sent.saturating_sub(head.len()));
-                let parts = [IoSlice::new(&head[head.len().min(*sent)..]), first, second, third];
-                match Pin::new(&mut self.socket).poll_write_vectored(context, &parts) {
+                let socket = Pin::new(&mut self.socket);
+                let written = if body.is_empty() {
+                    socket.poll_write(context, &head[*sent..])
+                } else {
+                    let [first, second, third] =
+                        body.io_slices_after(sent.saturating_sub(head.len()));
+                    let head = IoSlice::new(&head[head.len().min(*sent)..]);
+                    socket.poll_write_vectored(context, &[head, first, second, third])
+                };
+                match written {
                     Poll::Ready(Ok(0)) if *sent == 0 => {
                         return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                     }

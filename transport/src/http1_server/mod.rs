@@ -262,11 +262,15 @@ impl ServerConnection {
     /// each with its line end.
     pub async fn respond_full(&mut self, head: &str, body: Bytes, keeps: bool) -> io::Result<bool> {
         let keeps = self.is_read(keeps);
-        let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);
+        // A small body is copied behind the head: one piece costs the kernel less than two.
+        let is_copied = body.len() <= COPIED_BYTES_MAX;
+        let copied = if is_copied { &body[..] } else { &[] };
+        let mut out = Vec::with_capacity(HEAD_BYTES_USUAL + copied.len());
         out.extend_from_slice(head.as_bytes());
         response_head::end(&mut out, ResponseFraming::Exactly(body.len() as u64), keeps);
+        out.extend_from_slice(copied);
         yield_before_write(body.len()).await;
-        self.write(&out, body).await?;
+        self.write(&out, if is_copied { Bytes::new() } else { body }).await?;
         self.answered(keeps).await
     }
 
@@ -374,8 +378,14 @@ impl ServerConnection {
         let mut held = second.len();
         while !first.is_empty() || !second.is_empty() {
             let parts = [IoSlice::new(first), IoSlice::new(&second)];
-            let writing =
-                poll_fn(|context| Pin::new(&mut self.socket).poll_write_vectored(context, &parts));
+            let writing = poll_fn(|context| {
+                let socket = Pin::new(&mut self.socket);
+                if second.is_empty() {
+                    socket.poll_write(context, first)
+                } else {
+                    socket.poll_write_vectored(context, &parts)
+                }
+            });
             let is_wasteful = held >= MOVED_BYTES_MIN && second.len() <= held / 4 * 3;
             let written = if is_wasteful {
                 // Boxed, because it is rare and would enlarge the future of every connection.
