@@ -27,7 +27,7 @@ from pathlib import Path
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).resolve().parent.parent / "target")) / "release"
 # What requests that stand alone say of themselves.
-SINGLE_REPLICA = {
+STANDALONE = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "instructions", "version": "1"},
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -123,7 +123,7 @@ class Client:
         messages = []
         for _ in range(count):
             self.number += 1
-            meta = {"_meta": SINGLE_REPLICA} if self.alone else {}
+            meta = {"_meta": STANDALONE} if self.alone else {}
             params = json.dumps(meta | {"name": "echo", "arguments": {"text": self.text}}, separators=(",", ":"))
             messages.append(f'{{"jsonrpc":"2.0","id":{self.number},"method":"tools/call","params":{params}}}'.encode())
         self.send(*messages)

@@ -10,7 +10,10 @@ mod fields;
 mod member_names;
 mod reader;
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    ops::{Deref, DerefMut},
+};
 
 use bytes::Bytes;
 
@@ -42,11 +45,17 @@ pub enum Kind {
     Error,
 }
 
-/// A decoded message.
+/// A decoded message. Its parts are on the heap, because messages are moved often.
 #[derive(Debug, Clone)]
 pub struct Message {
     /// The sender's bytes; all spans point into them.
     pub frame: Bytes,
+    parts: Box<MessageParts>,
+}
+
+/// What decoding found in a message.
+#[derive(Debug, Clone)]
+pub struct MessageParts {
     /// Kind of the message.
     pub kind: Kind,
     /// Its id; absent for notifications and for errors about unreadable requests.
@@ -63,8 +72,22 @@ pub struct Message {
     pub result: Option<Span>,
     /// The error object.
     pub error: Option<Span>,
-    /// Values inside params, result or error. On the heap: there are many, and messages are moved often.
-    pub fields: Box<Fields>,
+    /// Values inside params, result or error.
+    pub fields: Fields,
+}
+
+impl Deref for Message {
+    type Target = MessageParts;
+
+    fn deref(&self) -> &MessageParts {
+        &self.parts
+    }
+}
+
+impl DerefMut for Message {
+    fn deref_mut(&mut self) -> &mut MessageParts {
+        &mut self.parts
+    }
 }
 
 /// Prefix of the `_meta` members that a client and the broker exchange.
@@ -84,10 +107,6 @@ pub struct Rejection {
 
 /// Content of one body or frame.
 #[derive(Debug, Clone)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "nearly every body is one message, which a box would only slow down"
-)]
 pub enum Body {
     /// One message.
     One(Message),
@@ -166,14 +185,9 @@ impl Message {
 
     /// Returns every place of the message that is known.
     pub(crate) fn spans_mut(&mut self) -> impl Iterator<Item = &mut Option<Span>> {
-        let own = [
-            &mut self.id_span,
-            &mut self.method_span,
-            &mut self.params,
-            &mut self.result,
-            &mut self.error,
-        ];
-        own.into_iter().chain(self.fields.spans_mut())
+        let MessageParts { id_span, method_span, params, result, error, fields, .. } =
+            &mut *self.parts;
+        [id_span, method_span, params, result, error].into_iter().chain(fields.spans_mut())
     }
 
     /// Returns whether the message has the form of 2026-07-28, which needs no session.

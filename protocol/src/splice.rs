@@ -7,6 +7,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use bytes::{Buf as _, Bytes};
+use smallvec::SmallVec;
 
 use crate::envelope::{Kind, Message};
 use crate::json::{Document, Limits, Span, Value, quote_into};
@@ -25,7 +26,8 @@ struct NewMembers {
 /// A set of edits to one text.
 pub struct Splice<'a> {
     source: &'a Bytes,
-    edits: Vec<Edit<'a>>,
+    /// The edits of a usual message need no memory of their own.
+    edits: SmallVec<[Edit<'a>; 3]>,
     added: Vec<NewMembers>,
     /// Objects whose only member is removed.
     emptied: Vec<Span>,
@@ -69,7 +71,13 @@ pub fn replace_in_place(source: Bytes, span: Span, text: &[u8]) -> Bytes {
 impl<'a> Splice<'a> {
     /// Creates a splice without edits.
     pub fn new(source: &'a Bytes) -> Self {
-        Self { source, edits: Vec::new(), added: Vec::new(), emptied: Vec::new(), new_meta: None }
+        Self {
+            source,
+            edits: SmallVec::new(),
+            added: Vec::new(),
+            emptied: Vec::new(),
+            new_meta: None,
+        }
     }
 
     /// Returns the length of the text that is edited.
@@ -228,7 +236,7 @@ impl<'a> Splice<'a> {
     /// Returns the edited message without decoding it again. Its fields are derived from the edits,
     /// unless these add something or reach into a part that is read; then `Err` holds the edited
     /// text. `message` is the decoded text, except for values that are replaced.
-    pub fn finish_message(&mut self, message: Message) -> Result<Message, Bytes> {
+    pub fn finish_message(&mut self, mut message: Message) -> Result<Message, Bytes> {
         let adds = self.new_meta.is_some()
             || !self.added.is_empty()
             || self.edits.iter().any(|edit| edit.span.is_empty());
@@ -236,16 +244,16 @@ impl<'a> Splice<'a> {
         if adds {
             return Err(frame);
         }
+        message.frame = frame;
         if self.edits.is_empty() {
-            return Ok(Message { frame, ..message });
+            return Ok(message);
         }
-        let mut edited = Message { frame, ..message };
         let mut all = true;
-        edited.spans_mut().flatten().for_each(|span| match self.moved(*span) {
+        message.spans_mut().flatten().for_each(|span| match self.moved(*span) {
             Some(moved) => *span = moved,
             None => all = false,
         });
-        if all { Ok(edited) } else { Err(edited.frame) }
+        if all { Ok(message) } else { Err(message.frame) }
     }
 
     /// Returns the place of a part after the edits, which are sorted by now. `None`: an edit

@@ -42,7 +42,7 @@ impl RequestObserver<'_> {
         });
         let how = self.shared.config.audit.calls;
         let draft = (how != AuditLevel::Off && AuditDraft::is_audited(message.method))
-            .then(|| self.draft(message, how, begun));
+            .then(|| Box::new(self.draft(message, how, begun)));
         RequestTelemetry::new(
             request::inbound_request_name().unwrap_or_else(RequestName::random),
             tracing,

@@ -472,7 +472,8 @@ impl EventLogSink {
 
 /// Returns the id of the request that a response answers.
 pub fn answered_id(frame: &Bytes) -> Option<RequestId> {
-    Message::decode(frame.clone(), &Limits { bytes_max: frame.len(), ..Limits::default() }).ok()?.id
+    let limits = Limits { bytes_max: frame.len(), ..Limits::default() };
+    Message::decode(frame.clone(), &limits).ok()?.id.clone()
 }
 
 #[cfg(test)]

@@ -336,11 +336,8 @@ fn start_call(
     call.note_answer_rule(&plan);
     let Plan { edits, .. } = plan;
     session.open_request(id, InFlight::Call(call.clone()))?;
-    // Each future goes to the heap first, because the wrapper around it would move it several
-    // times.
-    let run = box_pin_with(|| call.clone().run(message, edits, check.map(Box::new)));
-    Ok(CallFuture::new(box_pin_with(|| request::in_current_request(run)), &session.shared.running)
-        .with_call(call))
+    let work = box_pin_with(|| call.clone().run(message, edits, check.map(Box::new)));
+    Ok(CallFuture::new(work, &session.shared.running).with_call(call))
 }
 
 /// Answers a request with the outcome of a task, here or at the session's next owner.

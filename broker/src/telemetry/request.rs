@@ -28,10 +28,10 @@ use super::{activity::AskedRequest, audit::AuditDraft, traces::RequestTrace};
 #[derive(Debug)]
 pub struct RequestTelemetry {
     pub name: RequestName,
-    /// `None` if traces are off.
-    pub tracing: Option<RequestTrace>,
+    /// `None` if traces are off. On the heap, as `draft` is: few requests have them.
+    pub tracing: Option<Box<RequestTrace>>,
     /// `None` if the request is not audited.
-    draft: Mutex<Option<AuditDraft>>,
+    draft: Mutex<Option<Box<AuditDraft>>>,
     /// What a client asked for. `None` for the run of a task.
     pub asked: Option<AskedRequest>,
     /// Backend that handles the request.
@@ -45,8 +45,8 @@ pub struct RequestTelemetry {
 impl RequestTelemetry {
     pub fn new(
         name: RequestName,
-        tracing: Option<RequestTrace>,
-        draft: Option<AuditDraft>,
+        tracing: Option<Box<RequestTrace>>,
+        draft: Option<Box<AuditDraft>>,
         asked: Option<AskedRequest>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -119,11 +119,11 @@ impl RequestTelemetry {
         self.draft().is_some()
     }
 
-    pub fn take_draft(&self) -> Option<AuditDraft> {
+    pub fn take_draft(&self) -> Option<Box<AuditDraft>> {
         self.draft().take()
     }
 
-    fn draft(&self) -> MutexGuard<'_, Option<AuditDraft>> {
+    fn draft(&self) -> MutexGuard<'_, Option<Box<AuditDraft>>> {
         self.draft.lock()
     }
 }

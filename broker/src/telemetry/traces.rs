@@ -108,7 +108,7 @@ impl Tracer {
     }
 
     /// Begins the spans of a client's request.
-    pub fn begin(&self, message: &Message, caller: &Caller) -> Option<RequestTrace> {
+    pub fn begin(&self, message: &Message, caller: &Caller) -> Option<Box<RequestTrace>> {
         let recorder = self.0.as_ref()?;
         let in_meta = of_message(message);
         let from_meta = in_meta.is_some();
@@ -122,7 +122,7 @@ impl Tracer {
             None => (None, None, None),
         };
         let trace = parent.map_or_else(new_trace, |parent| parent.trace);
-        Some(RequestTrace {
+        Some(Box::new(RequestTrace {
             recorder: recorder.clone(),
             place: TraceParent { trace, span: new_span(), sampled },
             parent: parent.map(|parent| parent.span),
@@ -136,7 +136,7 @@ impl Tracer {
             target: None,
             attributes: Vec::new(),
             open: Mutex::default(),
-        })
+        }))
     }
 
     /// Continues a trace that another request began, perhaps in another process.
@@ -145,11 +145,11 @@ impl Tracer {
         carried: &CarriedTrace,
         method: &'static str,
         target: Option<String>,
-    ) -> Option<RequestTrace> {
+    ) -> Option<Box<RequestTrace>> {
         let recorder = self.0.as_ref()?;
         let place = carried.traceparent.as_deref().and_then(TraceParent::parse);
         let trace = place.map_or_else(new_trace, |place| place.trace);
-        Some(RequestTrace {
+        Some(Box::new(RequestTrace {
             recorder: recorder.clone(),
             place: TraceParent {
                 trace,
@@ -167,7 +167,7 @@ impl Tracer {
             target,
             attributes: Vec::new(),
             open: Mutex::default(),
-        })
+        }))
     }
 }
 

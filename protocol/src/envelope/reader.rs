@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{
-    ID_BYTES_MAX, Kind, METHOD_BYTES_MAX, Message, OWN_META, Rejection,
+    ID_BYTES_MAX, Kind, METHOD_BYTES_MAX, Message, MessageParts, OWN_META, Rejection,
     fields::Fields,
     member_names::{self, BODY, ENVELOPE, ERROR, META, NOTIFICATIONS, REFERENCE, TASK},
 };
@@ -14,18 +14,41 @@ use crate::{
     method::Method,
 };
 
-/// Parts that the scan found, before anything is judged: the order of members must not matter.
-#[derive(Default)]
+/// Result of the scan, before anything is judged: the order of members must not matter.
 pub(super) struct Envelope {
     is_object: bool,
     jsonrpc: Option<Span>,
-    id: Option<Span>,
-    method: Option<Span>,
-    params: Option<(Span, ValueKind)>,
-    result: Option<(Span, ValueKind)>,
-    error: Option<(Span, ValueKind)>,
-    fields: Box<Fields>,
+    params: Option<ValueKind>,
+    result: Option<ValueKind>,
+    error: Option<ValueKind>,
+    /// The places that the scan found. The rest of the message is judged.
+    parts: Box<MessageParts>,
     pub(super) fault: Option<MemberFault>,
+}
+
+impl Default for Envelope {
+    fn default() -> Self {
+        let parts = Box::new(MessageParts {
+            kind: Kind::Notification,
+            id: None,
+            id_span: None,
+            method: Method::Unknown,
+            method_span: None,
+            params: None,
+            result: None,
+            error: None,
+            fields: Fields::default(),
+        });
+        Self {
+            is_object: false,
+            jsonrpc: None,
+            params: None,
+            result: None,
+            error: None,
+            parts,
+            fault: None,
+        }
+    }
 }
 
 impl Envelope {
@@ -34,7 +57,7 @@ impl Envelope {
             Self { is_object: walker.kind() == ValueKind::Object, ..Self::default() };
         let mut seen = Seen::default();
         object(walker, |walker, key| envelope.read_member(walker, key, &mut seen));
-        envelope.fields.has_uri_key = walker.has_uri_key();
+        envelope.parts.fields.has_uri_key = walker.has_uri_key();
         envelope
     }
 
@@ -42,19 +65,22 @@ impl Envelope {
         let kind = walker.kind();
         match key {
             b"jsonrpc" => set(&mut self.jsonrpc, walker.skip(), "jsonrpc", &mut self.fault),
-            b"id" => set(&mut self.id, walker.skip(), "id", &mut self.fault),
-            b"method" => set(&mut self.method, walker.skip(), "method", &mut self.fault),
+            b"id" => set(&mut self.parts.id_span, walker.skip(), "id", &mut self.fault),
+            b"method" => set(&mut self.parts.method_span, walker.skip(), "method", &mut self.fault),
             b"params" => {
                 let span = self.read_body(walker);
-                set(&mut self.params, (span, kind), "params", &mut self.fault);
+                self.params = Some(kind);
+                set(&mut self.parts.params, span, "params", &mut self.fault);
             }
             b"result" => {
                 let span = self.read_body(walker);
-                set(&mut self.result, (span, kind), "result", &mut self.fault);
+                self.result = Some(kind);
+                set(&mut self.parts.result, span, "result", &mut self.fault);
             }
             b"error" => {
                 let span = self.read_error(walker);
-                set(&mut self.error, (span, kind), "error", &mut self.fault);
+                self.error = Some(kind);
+                set(&mut self.parts.error, span, "error", &mut self.fault);
             }
             _ => other(walker, key, &ENVELOPE, seen, &mut self.fault),
         }
@@ -62,7 +88,7 @@ impl Envelope {
 
     /// Reads params or result.
     pub(super) fn read_body(&mut self, walker: &mut Walker<'_>) -> Span {
-        let (fields, fault, mut seen) = (&mut *self.fields, &mut self.fault, Seen::default());
+        let (fields, fault, mut seen) = (&mut self.parts.fields, &mut self.fault, Seen::default());
         object(walker, |walker, key| match key {
             b"name" => set(&mut fields.name, walker.skip(), "name", fault),
             b"uri" => set(&mut fields.uri, walker.skip(), "uri", fault),
@@ -117,7 +143,7 @@ impl Envelope {
     }
 
     fn read_error(&mut self, walker: &mut Walker<'_>) -> Span {
-        let (fields, fault, mut seen) = (&mut *self.fields, &mut self.fault, Seen::default());
+        let (fields, fault, mut seen) = (&mut self.parts.fields, &mut self.fault, Seen::default());
         object(walker, |walker, key| match key {
             b"code" => set(&mut fields.error_code, walker.skip(), "error.code", fault),
             b"message" => set(&mut fields.error_message, walker.skip(), "error.message", fault),
@@ -127,33 +153,27 @@ impl Envelope {
     }
 
     /// Turns the found parts into a message, or returns the rejection.
-    pub(super) fn judge(self, frame: Bytes) -> Result<Message, Rejection> {
+    pub(super) fn judge(mut self, frame: Bytes) -> Result<Message, Rejection> {
         let id = self
-            .id
+            .parts
+            .id_span
             .filter(|span| is_request_id(span.of(&frame)))
             .map(|span| RequestId::from_raw(span.slice(&frame)));
         let kind = match self.problem(&frame, id.is_some()) {
             Ok(kind) => kind,
             Err(problem) => {
                 let refusal = Refusal::new(ErrorKind::InvalidRequest, problem);
-                return Err(Rejection { refusal, id, has_method: self.method.is_some() });
+                let has_method = self.parts.method_span.is_some();
+                return Err(Rejection { refusal, id, has_method });
             }
         };
-        let method = self.method.map_or(Method::Unknown, |span| Method::from_json(span.of(&frame)));
-        let span = |part: Option<(Span, ValueKind)>| part.map(|(span, _)| span);
-        let id_span = self.id.filter(|_| id.is_some());
-        Ok(Message {
-            kind,
-            id,
-            id_span,
-            method,
-            method_span: self.method,
-            params: span(self.params),
-            result: span(self.result),
-            error: span(self.error),
-            fields: self.fields,
-            frame,
-        })
+        let parts = &mut *self.parts;
+        parts.kind = kind;
+        parts.method =
+            parts.method_span.map_or(Method::Unknown, |span| Method::from_json(span.of(&frame)));
+        parts.id_span = parts.id_span.filter(|_| id.is_some());
+        parts.id = id;
+        Ok(Message { frame, parts: self.parts })
     }
 
     fn problem(&self, frame: &[u8], id_readable: bool) -> Result<Kind, String> {
@@ -166,23 +186,23 @@ impl Envelope {
         if self.jsonrpc.is_none_or(|span| span.of(frame) != b"\"2.0\"") {
             return Err("member `jsonrpc` must be the string \"2.0\"".into());
         }
-        let null_id = self.id.is_some_and(|span| span.of(frame) == b"null");
+        let null_id = self.parts.id_span.is_some_and(|span| span.of(frame) == b"null");
         // JSON-RPC 2.0: an error about a request whose id could not be read carries `null`; MCP
         // 2025-11-25 omits it.
-        let unanswerable = self.error.is_some() && (self.id.is_none() || null_id);
-        if self.id.is_some() && !id_readable && !unanswerable {
+        let unanswerable = self.error.is_some() && (self.parts.id_span.is_none() || null_id);
+        if self.parts.id_span.is_some() && !id_readable && !unanswerable {
             return Err(format!(
                 "member `id` must be a string or an integer of at most 64 bits, at most {ID_BYTES_MAX} bytes long"
             ));
         }
         // The fields of `params` would be read in addition to those of the result.
-        if self.method.is_none() && self.params.is_some() {
+        if self.parts.method_span.is_none() && self.params.is_some() {
             return Err("a response has no `params`".into());
         }
-        match (self.method, self.result, self.error) {
+        match (self.parts.method_span, self.result, self.error) {
             (Some(method), None, None) => self.call_problem(method.of(frame)),
-            (None, Some((_, kind)), None) => {
-                if self.id.is_none() {
+            (None, Some(kind), None) => {
+                if self.parts.id_span.is_none() {
                     return Err("a result needs an `id`".into());
                 }
                 if kind != ValueKind::Object {
@@ -190,7 +210,7 @@ impl Envelope {
                 }
                 Ok(Kind::Result)
             }
-            (None, None, Some((_, kind))) => self.error_problem(frame, kind),
+            (None, None, Some(kind)) => self.error_problem(frame, kind),
             (None, None, None) => {
                 Err("a message needs one of `method`, `result` and `error`".into())
             }
@@ -205,15 +225,15 @@ impl Envelope {
         if method.len() > METHOD_BYTES_MAX + 2 {
             return Err(format!("member `method` must be at most {METHOD_BYTES_MAX} bytes long"));
         }
-        if self.params.is_some_and(|(_, kind)| kind != ValueKind::Object) {
+        if self.params.is_some_and(|kind| kind != ValueKind::Object) {
             return Err("member `params` must be an object".into());
         }
-        Ok(if self.id.is_some() { Kind::Request } else { Kind::Notification })
+        Ok(if self.parts.id_span.is_some() { Kind::Request } else { Kind::Notification })
     }
 
     fn error_problem(&self, frame: &[u8], kind: ValueKind) -> Result<Kind, String> {
-        let code = self.fields.error_code.map(|span| span.of(frame));
-        let message = self.fields.error_message.map(|span| span.of(frame));
+        let code = self.parts.fields.error_code.map(|span| span.of(frame));
+        let message = self.parts.fields.error_message.map(|span| span.of(frame));
         let well_formed =
             code.is_some_and(is_integer) && message.is_some_and(|text| text.first() == Some(&b'"'));
         if kind != ValueKind::Object || !well_formed {

@@ -187,7 +187,7 @@ proptest! {
         let mut splice = Splice::new(&sent.frame);
         splice.replace(sent.id_span.expect("an id"), id.to_string().into_bytes()).replace(sent.fields.name.expect("a name"), &b"\"n\""[..]);
         splice.replace(sent.fields.meta_progress_token.expect("a token"), token.into_bytes());
-        prop_assert_eq!(splice.finish(), message.frame);
+        prop_assert_eq!(&splice.finish(), &message.frame);
     }
 
     #[test]

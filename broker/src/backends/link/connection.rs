@@ -448,7 +448,7 @@ mod tests {
                 while seen.len() < questions {
                     let frame = message(String::from_utf8(frames.recv().await.unwrap().into_frame().to_vec()).unwrap());
                     let params: serde_json::Value = serde_json::from_slice(frame.bytes(frame.params).unwrap()).unwrap();
-                    seen.push((frame.id.unwrap().as_u64().unwrap(), params["n"].as_u64().unwrap()));
+                    seen.push((frame.id.as_ref().unwrap().as_u64().unwrap(), params["n"].as_u64().unwrap()));
                 }
                 let mut answered = std::collections::HashSet::new();
                 for act in acts {

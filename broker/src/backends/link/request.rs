@@ -24,6 +24,7 @@ pub(super) struct WireRequest<'a> {
     pub(super) asker: Option<&'a Arc<dyn Asker>>,
     /// True for `initialize`, whose response carries the session id.
     pub(super) opening: bool,
-    /// Headers of a request of 2026-07-28. `None` for a request of a session.
-    pub(super) headers: Option<HeaderMap>,
+    /// Headers of a request of 2026-07-28. `None` for a request of a session. On the heap, because
+    /// the request is moved several times.
+    pub(super) headers: Option<Box<HeaderMap>>,
 }

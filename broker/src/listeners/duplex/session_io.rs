@@ -199,7 +199,7 @@ struct ClientReader<'a> {
 impl ClientReader<'_> {
     async fn handle_message(&self, message: Message) {
         if message.is_stateless() {
-            return self.refuse(&Rejection::new(stateless_unsupported(), message.id)).await;
+            return self.refuse(&Rejection::new(stateless_unsupported(), message.id.clone())).await;
         }
         match message.kind {
             // A dropped notification is counted. This wire has no answer for it.

@@ -85,7 +85,7 @@ pub(super) async fn serve(
                 ServerResponse::Json { version, text } => {
                     posts.respond_full(document_head(version), text, keeps).await
                 }
-                ServerResponse::Other(response) => posts.respond(response, keeps).await,
+                ServerResponse::Other(response) => posts.respond(*response, keeps).await,
             }
         };
         let goes_on = match unread {

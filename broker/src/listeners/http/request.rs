@@ -47,7 +47,7 @@ pub(super) async fn handle(
         ServerResponse::Other(response) if challenge::may_be_challenge(&response) => {
             let shown = challenge::has_credential(&head.0.headers);
             let uri = &head.0.uri;
-            challenge::complete(&broker.auth(), (uri, uri.path()), shown, response).into()
+            challenge::complete(&broker.auth(), (uri, uri.path()), shown, *response).into()
         }
         answer => answer,
     };

@@ -55,12 +55,13 @@ pub(in crate::listeners) enum ServerResponse {
         version: Option<Version>,
         text: Bytes,
     },
-    Other(Response<Body>),
+    /// Boxed, because the answer of every call would be moved with its room.
+    Other(Box<Response<Body>>),
 }
 
 impl From<Response<Body>> for ServerResponse {
     fn from(response: Response<Body>) -> Self {
-        Self::Other(response)
+        Self::Other(Box::new(response))
     }
 }
 
@@ -76,7 +77,7 @@ impl ServerResponse {
                 }
                 response
             }
-            Self::Other(response) => response,
+            Self::Other(response) => *response,
         }
     }
 
@@ -93,7 +94,7 @@ impl ServerResponse {
     pub(super) fn end_at_expiry(self, until: CredentialExpiry) -> Self {
         match self {
             Self::Other(response) if is_event_stream(response.headers()) => {
-                Self::Other(response.map(|body| match body {
+                Self::from(response.map(|body| match body {
                     Either::Right(body) => Either::Right(
                         ExpiringBody { body, end: Box::pin(until.ended()) }.boxed_unsync(),
                     ),

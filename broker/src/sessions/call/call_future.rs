@@ -15,12 +15,15 @@ use tokio::runtime::Handle;
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use super::Call;
+use crate::telemetry::request::{self, RequestTelemetry};
 
 /// A call in progress. Its holder polls it, so that a call whose client waits on its own connection
 /// costs no task and no wakeup of another task. A call that is dropped before its end continues as
 /// a task of the runtime (MCP 2025-11-25, Transports: a client that hangs up cancels nothing).
 pub struct CallFuture {
     call: Option<Arc<Call>>,
+    /// The request that the work belongs to, for its telemetry.
+    request: Option<Arc<RequestTelemetry>>,
     /// The work, or `None` once it is over. It is on the heap so that a move of the call does not
     /// move it.
     work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -30,11 +33,18 @@ pub struct CallFuture {
 }
 
 impl CallFuture {
+    /// Wraps work for the current request.
     pub(in crate::sessions) fn new(
         work: Pin<Box<dyn Future<Output = ()> + Send>>,
         running: &TaskTracker,
     ) -> Self {
-        Self { call: None, work: Some(work), running: running.clone(), _running: running.token() }
+        Self {
+            call: None,
+            request: request::current(),
+            work: Some(work),
+            running: running.clone(),
+            _running: running.token(),
+        }
     }
 
     /// Adds the call that the work belongs to.
@@ -58,10 +68,14 @@ impl Future for CallFuture {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Some(work) = &mut self.work else { return Poll::Ready(()) };
+        let Self { work, request, .. } = &mut *self;
+        let Some(work) = work else { return Poll::Ready(()) };
         // A panic ends the call, which still gets an answer. It does not end the connection that
         // polls the call.
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+        let polled = catch_unwind(AssertUnwindSafe(|| match request {
+            Some(request) => request::enter(request.clone(), || work.as_mut().poll(context)),
+            None => work.as_mut().poll(context),
+        }));
         if matches!(polled, Ok(Poll::Pending)) {
             return Poll::Pending;
         }
@@ -74,7 +88,10 @@ impl Drop for CallFuture {
     fn drop(&mut self) {
         // Without a runtime the process is ending.
         if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
-            self.running.spawn_on(work, &runtime);
+            match self.request.take() {
+                Some(request) => self.running.spawn_on(request::scope(request, work), &runtime),
+                None => self.running.spawn_on(work, &runtime),
+            };
         }
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn request_of(run: &TaskRun) -> Arc<RequestTelemetry> {
             tracing
         });
     let how = run.shared.config.audit.calls;
-    let draft = (how != AuditLevel::Off).then(|| draft(run, how));
+    let draft = (how != AuditLevel::Off).then(|| Box::new(draft(run, how)));
     let request = RequestTelemetry::new(name, tracing, draft, None);
     request.note_backend(
         &run.record.backend,

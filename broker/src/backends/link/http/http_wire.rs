@@ -132,7 +132,7 @@ impl HttpWire {
     pub(super) async fn send_post(
         &self,
         frame: VectoredBody,
-        more: Option<HeaderMap>,
+        more: Option<Box<HeaderMap>>,
     ) -> Result<HttpResponse<ResponseBody>, Failure> {
         // Trace headers differ from request to request.
         let is_usual = more.is_none()
@@ -186,11 +186,15 @@ impl HttpWire {
         })
     }
 
-    pub(super) fn post(&self, frame: Bytes, more: Option<HeaderMap>) -> http::Request<Full<Bytes>> {
+    pub(super) fn post(
+        &self,
+        frame: Bytes,
+        more: Option<Box<HeaderMap>>,
+    ) -> http::Request<Full<Bytes>> {
         self.request(HttpMethod::POST, frame, |headers| {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
             headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-            headers.extend(more.into_iter().flatten());
+            headers.extend(more.into_iter().flat_map(|more| *more));
         })
     }
 

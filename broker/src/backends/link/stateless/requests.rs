@@ -156,7 +156,13 @@ pub(super) fn own<'a>(
         let name = named.and_then(|(message, span)| message.text(span).map(Cow::into_owned));
         header_map(link, method, name.as_deref(), None, HeaderMap::new())
     });
-    WireRequest { wire_id, frame: frame.into(), asker, opening: false, headers }
+    WireRequest {
+        wire_id,
+        frame: frame.into(),
+        asker,
+        opening: false,
+        headers: headers.map(Box::new),
+    }
 }
 
 pub(super) fn is_http(connection: &Connection) -> bool {
