@@ -3,6 +3,7 @@
 
 use std::{
     fs::File,
+    io,
     net::{Ipv4Addr, SocketAddr},
     os::unix::{fs::chown, process::CommandExt},
     path::{Path, PathBuf},
@@ -10,7 +11,10 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use super::postgres::{PostgresServer, runs_as};
 use crate::deadline::eventually;
@@ -76,7 +80,7 @@ impl PgBouncer {
             if let Ok(Some(status)) = child.lock().try_wait() {
                 panic!("PgBouncer ended with {status} while it was starting:\n{}", log());
             }
-            TcpStream::connect(address).await.map(drop).map_err(|_| log())
+            speaks_postgres(address).await.map_err(|error| format!("{error}: {}", log()))
         })
         .await;
     }
@@ -84,6 +88,17 @@ impl PgBouncer {
     fn end(&mut self) {
         let _gone_already = self.child.kill();
         let _status = self.child.wait();
+    }
+}
+
+/// Asks for TLS, as clients do first. A mere connection could be one to itself: the kernel may choose
+/// the port that it connects to as its own.
+async fn speaks_postgres(address: SocketAddr) -> io::Result<()> {
+    let mut socket = TcpStream::connect(address).await?;
+    socket.write_all(&[0, 0, 0, 8, 4, 210, 22, 47]).await?;
+    match socket.read_u8().await? {
+        b'N' | b'S' => Ok(()),
+        other => Err(io::Error::other(format!("the answer is {other}"))),
     }
 }
 
