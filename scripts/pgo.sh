@@ -26,12 +26,15 @@ if ! tool=$(profdata); then
     apt-get install -y --no-install-recommends llvm-19 >&2 || true
     tool=$(profdata) || { say "llvm-profdata is missing: rustup component add llvm-tools" && exit 2; }
 fi
-counts=$(mktemp -d)
+# The flags name the folder, and other flags would build all dependencies again.
+counts=$target/pgo-counts
+mkdir -p "$counts"
 trap 'rm -rf "$counts"' EXIT
 
 say "building the load tester and the program with counters; some ten minutes"
 cargo build --locked --profile quick -p loadtest
 RUSTFLAGS="$plain_rustflags -Cprofile-generate=$counts" cargo build --locked --profile dist --target "$build_host" -p mcp-broker --bin mcp-broker
+rm -f "$counts"/*.profraw # of build scripts
 say "sending calls; a minute"
 python3 scripts/pgo_load.py --broker "$target/$build_host/dist/mcp-broker" --loadtest "$target/quick/mcp-loadtest"
 mkdir -p "$(dirname "$build_profile")"
