@@ -7,7 +7,6 @@
 use std::pin::Pin;
 
 /// Creates a future directly on the heap.
-#[inline(always)] // a call of its own would return the future, which copies it
 pub(crate) fn box_pin_with<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     let place: Box<std::mem::MaybeUninit<F>> = Box::new_uninit();
     Box::into_pin(Box::write(place, make()))

@@ -67,9 +67,9 @@ impl Broker {
         // The catalog is read before the offer, so that a change in between makes the offer
         // outdated at once.
         let catalog = visitor.visible_catalog();
-        let offer = Arc::new(
-            self.offer(tenant, &visitor.endpoint, Era::Stateless, &visitor.caller.subject).await?,
-        );
+        let offer = self.offer(tenant, &visitor.endpoint, Era::Stateless, &visitor.caller.subject);
+        // Boxed, because it is rare and would enlarge the future of every call.
+        let offer = Arc::new(Box::pin(offer).await?);
         modern.note_offer(tenant, &visitor.endpoint, &catalog, &offer);
         Ok(offer)
     }

@@ -91,7 +91,9 @@ pub(super) async fn dispatch(
         return begun;
     }
     let watched = visitor.watch().begin(&request.message, since);
-    let reaction = request::scope(watched.clone(), begin(broker, visitor, request)).await;
+    // Boxed, because it would double the future of every call.
+    let work = Box::pin(begin(broker, visitor, request));
+    let reaction = request::scope(watched.clone(), work).await;
     let outcome = if reaction.is_ok() { RequestOutcome::Ok } else { RequestOutcome::Refused };
     if let Err(refusal) = &reaction {
         watched.refuse(refusal.kind);
@@ -123,6 +125,7 @@ fn is_answered_here(method: Method) -> bool {
         || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
 }
 
+/// Begins a request. All but the usual calls is boxed, because it would enlarge their future.
 async fn begin(
     broker: &Broker,
     visitor: &StatelessClient,
@@ -132,7 +135,7 @@ async fn begin(
     let method = request.message.method;
     if is_about_tasks(method) {
         visitor.tenant.take_budget(&visitor.caller.principal)?;
-        return Ok(StatelessOutcome::Answer(visitor.answer_about_task(&request).await?));
+        return Ok(StatelessOutcome::Answer(Box::pin(visitor.answer_about_task(&request)).await?));
     }
     let offer = broker.offer_to(visitor).await?;
     if let Some(kind) = ListKind::of_method(method) {
@@ -147,7 +150,8 @@ async fn begin(
         }
         Method::SubscriptionsListen => {
             visitor.tenant.take_budget(&visitor.caller.principal)?;
-            Ok(StatelessOutcome::Notifications(Box::new(visitor.listen(&request, &offer).await?)))
+            let listening = Box::pin(visitor.listen(&request, &offer)).await?;
+            Ok(StatelessOutcome::Notifications(Box::new(listening)))
         }
         _ => {
             let state = request
@@ -155,9 +159,8 @@ async fn begin(
                 .text(request.message.fields.request_state)
                 .filter(|_| may_require_input(method));
             let Some(state) = state else {
-                return Ok(StatelessOutcome::Exchange(Box::new(
-                    visitor.begin(request, &offer, false).await?,
-                )));
+                let exchange = visitor.begin(request, &offer, false).await?;
+                return Ok(StatelessOutcome::Exchange(exchange));
             };
             visitor.tenant.take_budget(&visitor.caller.principal)?;
             let returned = visitor.returned_state(&state, &request.message);
@@ -165,15 +168,16 @@ async fn begin(
                 ReturnedState::Suspension(place) => place,
                 ReturnedState::Approval => {
                     drop(state);
-                    let exchange = visitor.begin(request, &offer, true).await?;
-                    return Ok(StatelessOutcome::Exchange(Box::new(exchange)));
+                    let exchange = Box::pin(visitor.begin(request, &offer, true)).await?;
+                    return Ok(StatelessOutcome::Exchange(exchange));
                 }
             };
             if !visitor.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
                 return Ok(StatelessOutcome::OtherReplica(place));
             }
             drop(state);
-            Ok(StatelessOutcome::Exchange(Box::new(visitor.go_on(request, &place, &offer).await?)))
+            let exchange = Box::pin(visitor.go_on(request, &place, &offer)).await?;
+            Ok(StatelessOutcome::Exchange(exchange))
         }
     }
 }

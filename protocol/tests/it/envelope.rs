@@ -127,7 +127,9 @@ fn parts_share_the_frame() {
     let params = message.params.expect("params").slice(&message.frame);
     assert_eq!(params, r#"{"a":[1, 2]}"#);
     assert!(message.frame.as_ptr_range().contains(&params.as_ptr()));
-    assert!(message.frame.as_ptr_range().contains(&message.id.as_ref().expect("an id").raw().as_ptr()));
+    assert!(
+        message.frame.as_ptr_range().contains(&message.id.as_ref().expect("an id").raw().as_ptr())
+    );
 }
 
 proptest! {

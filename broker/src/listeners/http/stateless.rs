@@ -153,7 +153,8 @@ async fn answer_stateless(
         }
         StatelessOutcome::Notifications(listening) => Ok(listen_response(*listening).into()),
         StatelessOutcome::OtherReplica(place) => {
-            forward_to_replica(inbound, &place, frame).await.map(ServerResponse::from)
+            // Boxed, because it is rare and would enlarge the future of every call.
+            Box::pin(forward_to_replica(inbound, &place, frame)).await.map(ServerResponse::from)
         }
     }
 }

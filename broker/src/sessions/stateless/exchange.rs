@@ -89,11 +89,13 @@ impl StatelessClient {
         request: Box<StatelessRequest>,
         offer: &EndpointInfo,
         waits: bool,
-    ) -> Result<Exchange, Refusal> {
+    ) -> Result<Box<Exchange>, Refusal> {
         let unasked = InputResponses::parse(&request.message)?.answers;
         let as_task = self.shall_be_a_task(&request, offer)?;
         let waiting = self.submit(&request, offer, (as_task, waits)).await?;
-        Ok(Exchange { unasked, as_task, ..self.exchange(request, offer, 0, Some(waiting)) })
+        let mut exchange = self.exchange(request, offer, 0, Some(waiting));
+        (exchange.unasked, exchange.as_task) = (unasked, as_task);
+        Ok(exchange)
     }
 
     /// Continues the request that is suspended at `place`, in this process.
@@ -102,7 +104,7 @@ impl StatelessClient {
         request: Box<StatelessRequest>,
         place: &SuspensionId,
         offer: &EndpointInfo,
-    ) -> Result<Exchange, Refusal> {
+    ) -> Result<Box<Exchange>, Refusal> {
         let responses = InputResponses::parse(&request.message)?;
         let mut parked =
             self.unpark(place, &responses).map_err(super::RequestStateError::refusal)??;
@@ -136,12 +138,12 @@ impl StatelessClient {
         offer: &EndpointInfo,
         round: u32,
         waiting: Option<PendingExchange>,
-    ) -> Exchange {
+    ) -> Box<Exchange> {
         let cache = is_cacheable(request.message.method).then_some(CacheHint::NONE);
         // A call that waits for an approval has not been sent, and the record of a task would say so.
         let is_held = waiting.as_ref().is_some_and(PendingExchange::is_held);
         let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call && !is_held;
-        Exchange {
+        Box::new(Exchange {
             promoting: PendingPromotion::new(
                 waiting.as_ref(),
                 may_become_task,
@@ -158,7 +160,7 @@ impl StatelessClient {
             missing: Vec::new(),
             unasked: Vec::new(),
             asking: None,
-        }
+        })
     }
 
     async fn submit(
@@ -170,7 +172,8 @@ impl StatelessClient {
         let lease = self.stateless.stand_ins.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
-            ensure_log_level(&session, level).await;
+            // Boxed, because it is rare and would enlarge the future of every call.
+            Box::pin(ensure_log_level(&session, level)).await;
         }
         let mut message = stateless::to_session_request(&request.message, &id)?;
         if as_task {
