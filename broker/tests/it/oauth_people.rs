@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use testkit::{AuthorizationServer, Collector, SigningKey, authorization::RESOURCE, eventually};
+use testkit::{
+    AuthorizationServer, Collector, SigningKey,
+    authorization::{self, RESOURCE},
+    eventually,
+};
 
 use crate::{
     accounts::{
@@ -319,9 +323,12 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
         assert!([403, 502].contains(&status), "{changes} {iss}: {status}");
         assert!(browser.send("GET", "/connect/b", "").await.text().await.contains("Sign in at"));
     }
+    // Older than the revocation below, which only reaches tokens of the same second and before.
+    let issued = authorization::now() - 5;
     let refused = async |key: &SigningKey, why: &str| {
         let (browser, request) = begin(Browser::new(&broker)).await;
-        let claims = json!({"aud": "pages", "nonce": parameter(&request, "nonce")});
+        let nonce = parameter(&request, "nonce");
+        let claims = json!({"aud": "pages", "nonce": nonce, "iat": issued});
         let token = key.sign(&issuer.claims("ann", claims));
         issuer.answer_tokens(Arc::new(move |_, _| {
             (200, json!({"access_token": "x", "token_type": "Bearer", "id_token": token}))
