@@ -125,7 +125,7 @@ fn is_answered_here(method: Method) -> bool {
         || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
 }
 
-/// Begins a request. All but the usual calls is boxed, because it would enlarge their future.
+/// Begins a request. The rare kinds are boxed, because they would enlarge the future of a call.
 async fn begin(
     broker: &Broker,
     visitor: &StatelessClient,
