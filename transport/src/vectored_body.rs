@@ -4,6 +4,9 @@ use std::io::IoSlice;
 
 use bytes::{Buf as _, Bytes};
 
+/// Largest body that is copied behind its head: one piece costs the kernel less than two.
+pub(crate) const COPIED_BYTES_MAX: usize = 8 * 1024;
+
 /// Up to three consecutive pieces.
 #[derive(Debug, Clone)]
 pub struct VectoredBody(Pieces);

@@ -13,7 +13,10 @@ use http::{
     response,
 };
 
-use crate::head_cache::{HeadMatch, HeadPattern, number};
+use crate::{
+    head_cache::{HeadMatch, HeadPattern, number},
+    vectored_body::COPIED_BYTES_MAX,
+};
 
 /// Number of headers that a response may have.
 const HEADERS_MAX: usize = 100;
@@ -52,9 +55,9 @@ pub(super) fn encode(head: &Parts, body_bytes: usize) -> Vec<u8> {
 }
 
 /// Completes the head of a POST from [`encode_open`] with the length of its body. The result has
-/// room for the body too, unless that is longer than `copied_bytes_max`.
-pub(super) fn complete_head(open: &[u8], body_bytes: usize, copied_bytes_max: usize) -> Vec<u8> {
-    let room = if body_bytes <= copied_bytes_max { body_bytes } else { 0 };
+/// room for a body that is copied behind it.
+pub(super) fn complete_head(open: &[u8], body_bytes: usize) -> Vec<u8> {
+    let room = if body_bytes <= COPIED_BYTES_MAX { body_bytes } else { 0 };
     let mut out = Vec::with_capacity(open.len() + LENGTH_LINE_BYTES_MAX + room);
     out.extend_from_slice(open);
     end_with_length(&mut out, body_bytes);

@@ -37,15 +37,15 @@ pub use self::body::BodyStreamError;
 pub(crate) use self::body::Http1Body;
 use self::head::{CachedHead, ResponseHead};
 use crate::{
-    response::HttpResponse, send_error::SendError, vectored_body::VectoredBody,
+    response::HttpResponse,
+    send_error::SendError,
+    vectored_body::{COPIED_BYTES_MAX, VectoredBody},
     write_batching::yield_before_write,
 };
 
 /// Bounds for the size of one read. The size follows the last response.
 const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// Largest body that is sent in one piece with its head.
-const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// Room for the head of a response. A longer head costs another read.
 const HEAD_BYTES_USUAL: usize = 512;
 
@@ -174,7 +174,7 @@ impl Pool {
     where
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
-        let written = head::complete_head(&prepared.0.1, body.len(), COPIED_BYTES_MAX);
+        let written = head::complete_head(&prepared.0.1, body.len());
         self.send_written(prepared.uri(), written, body, connect).await
     }
 
@@ -188,7 +188,6 @@ impl Pool {
     where
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
-        // A small body is copied behind the head: one piece costs the kernel less than two.
         if body.len() <= COPIED_BYTES_MAX {
             std::mem::take(&mut body).append_to(&mut written);
         }

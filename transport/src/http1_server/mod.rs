@@ -41,15 +41,16 @@ use self::{
     head::{ParsedHead, RequestHead, RequestLengths},
     response_head::{LAST_CHUNK, ResponseFraming},
 };
-use crate::{linger::Linger, stall::StallGuard, write_batching::yield_before_write};
+use crate::{
+    linger::Linger, stall::StallGuard, vectored_body::COPIED_BYTES_MAX,
+    write_batching::yield_before_write,
+};
 
 /// Room for the head of an answer.
 const HEAD_BYTES_USUAL: usize = 512;
 /// Bounds for the size of one read. The size follows the last request.
 const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// Pieces of an answer up to this size are copied, so that one write sends them together.
-const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// Smallest piece of an answer whose rest is moved for a client that does not read.
 const MOVED_BYTES_MIN: usize = 256 * 1024;
 /// Time without progress after which the rest is moved.
@@ -262,7 +263,6 @@ impl ServerConnection {
     /// each with its line end.
     pub async fn respond_full(&mut self, head: &str, body: Bytes, keeps: bool) -> io::Result<bool> {
         let keeps = self.is_read(keeps);
-        // A small body is copied behind the head: one piece costs the kernel less than two.
         let is_copied = body.len() <= COPIED_BYTES_MAX;
         let copied = if is_copied { &body[..] } else { &[] };
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL + copied.len());
