@@ -183,13 +183,7 @@ fn prepare<'a>(
     }
     let frame = connection.wire().finished(splice);
     let headers = requests::is_http(connection).then(|| requests::call_headers(link, outgoing));
-    WireRequest {
-        wire_id,
-        frame,
-        asker: Some(outgoing.asker),
-        opening: false,
-        headers: headers.map(Box::new),
-    }
+    WireRequest { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers }
 }
 
 /// Translates the answer for its asker. A client of 2026-07-28 gets it in that form.

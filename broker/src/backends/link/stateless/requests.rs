@@ -156,13 +156,7 @@ pub(super) fn own<'a>(
         let name = named.and_then(|(message, span)| message.text(span).map(Cow::into_owned));
         header_map(link, method, name.as_deref(), None, HeaderMap::new())
     });
-    WireRequest {
-        wire_id,
-        frame: frame.into(),
-        asker,
-        opening: false,
-        headers: headers.map(Box::new),
-    }
+    WireRequest { wire_id, frame: frame.into(), asker, opening: false, headers }
 }
 
 pub(super) fn is_http(connection: &Connection) -> bool {
@@ -170,7 +164,7 @@ pub(super) fn is_http(connection: &Connection) -> bool {
 }
 
 /// Builds the headers of a call. Their values equal those in the body after the edits.
-pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> HeaderMap {
+pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> Box<HeaderMap> {
     let message = outgoing.message;
     let sent = |span: Span| {
         let edited = outgoing
@@ -195,14 +189,15 @@ pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> Header
     )
 }
 
-/// Builds the headers. `map` holds the forwarded headers. Headers of the broker replace them.
+/// Builds the headers. Headers of the broker replace forwarded ones.
 fn header_map(
     link: &Link,
     method: Method,
     name: Option<&str>,
     arguments: Option<&[u8]>,
-    mut map: HeaderMap,
-) -> HeaderMap {
+    forwarded: HeaderMap,
+) -> Box<HeaderMap> {
+    let mut map = Box::new(forwarded);
     map.reserve(8);
     map.insert(
         HeaderName::from_static(headers::PROTOCOL_VERSION),
