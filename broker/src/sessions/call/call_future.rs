@@ -103,6 +103,28 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::telemetry::request::RequestName;
+
+    #[tokio::test]
+    async fn a_call_belongs_to_its_request_here_and_in_a_task() {
+        let running = TaskTracker::new();
+        let observed = RequestTelemetry::new(RequestName(7), None, None, None);
+        let (begin, begun) = oneshot::channel::<()>();
+        let (tell, told) = oneshot::channel();
+        let work = async move {
+            let before = request::current_name();
+            let _ = begun.await;
+            let _ = tell.send([before, request::current_name()]);
+        };
+        let mut call = request::enter(observed, || CallFuture::new(Box::pin(work), &running));
+        assert!(
+            poll_fn(|context| Poll::Ready(Pin::new(&mut call).poll(context).is_pending())).await
+        );
+        assert_eq!(request::current_name(), None);
+        drop(call);
+        begin.send(()).unwrap();
+        assert_eq!(told.await.unwrap(), [Some(RequestName(7)); 2]);
+    }
 
     #[tokio::test]
     async fn a_call_that_is_dropped_goes_on_and_one_that_panics_is_over() {
