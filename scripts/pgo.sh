@@ -34,7 +34,7 @@ trap 'rm -rf "$counts"' EXIT
 say "building the load tester and the program with counters; some ten minutes"
 cargo build --locked --profile quick -p loadtest
 RUSTFLAGS="$plain_rustflags -Cprofile-generate=$counts" cargo build --locked --profile dist --target "$build_host" -p mcp-broker --bin mcp-broker
-rm -f "$counts"/*.profraw # of build scripts
+rm -f "$counts"/*.profraw # of an earlier run that was cut
 say "sending calls; a minute"
 python3 scripts/pgo_load.py --broker "$target/$build_host/dist/mcp-broker" --loadtest "$target/quick/mcp-loadtest"
 mkdir -p "$(dirname "$build_profile")"
