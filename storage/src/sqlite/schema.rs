@@ -1,15 +1,18 @@
 //! The schema's versions. Migrations are the numbered files of `migrations/sqlite`, built into the
-//! binary. Each runs in its own transaction, which also records the migration. So an interrupted
-//! start continues at the next migration.
+//! binary. All missing ones run in one transaction, which also records them. So an interrupted
+//! start leaves the schema as it was.
 
 use sqlx::{
-    Row, SqlSafeStr,
-    migrate::{MigrateError, Migration, MigrationType, Migrator},
-    sqlite::SqlitePool,
+    Connection, Row, SqlSafeStr,
+    migrate::{Migrate, MigrateError, Migration, MigrationType},
+    sqlite::{SqliteConnection, SqlitePool},
 };
 
 use super::error_mapping::map_error;
 use crate::{StoreError, fault_point};
+
+/// Table in which sqlx records applied migrations.
+const TABLE: &str = "_sqlx_migrations";
 
 /// Every migration in order. A released file is never edited: a change is a new file.
 const MIGRATIONS: &[(i64, &str, &str)] = &[
@@ -51,47 +54,78 @@ pub(super) async fn apply_migrations(
     writer: &SqlitePool,
     migrate: bool,
 ) -> Result<MigrationOutcome, StoreError> {
-    let (found, known) = (found(writer).await?, latest_version());
+    let mut connection = writer.acquire().await.map_err(map_error)?;
+    let (found, known) = (found(&mut connection).await?, latest_version());
     if found > known {
         return Err(StoreError::SchemaNewer { found, known });
     }
     if found < known && !migrate {
         return Err(StoreError::SchemaOlder { found, known });
     }
-    for (count, (version, ..)) in
-        (1..).zip(MIGRATIONS).filter(|(_, (version, ..))| *version > found)
-    {
-        fault_point::hit("migration.begun");
-        migrator(&MIGRATIONS[..count]).run(writer).await.map_err(refusal)?;
-        fault_point::hit("migration.applied");
-        tracing::debug!(version, "migration applied");
-    }
-    // This also runs without missing migrations: it compares the applied migrations with those of
-    // this build.
-    migrator(MIGRATIONS).run(writer).await.map_err(refusal)?;
+    migrate_to(&mut connection, MIGRATIONS).await?;
     if found < known {
         tracing::info!(from = found, to = known, "database schema brought up to date");
     }
     Ok(MigrationOutcome { from: found, to: known })
 }
 
-fn migrator(migrations: &[(i64, &'static str, &'static str)]) -> Migrator {
-    let migrations = migrations.iter().map(|(version, name, sql)| {
-        Migration::new(*version, (*name).into(), MigrationType::Simple, sql.into_sql_str(), false)
-    });
-    Migrator::with_migrations(migrations.collect())
+/// Applies those of these migrations that are missing, all or none. First compares the applied
+/// ones with those of this build.
+async fn migrate_to(
+    connection: &mut SqliteConnection,
+    migrations: &[(i64, &'static str, &'static str)],
+) -> Result<(), StoreError> {
+    connection.ensure_migrations_table(TABLE).await.map_err(refusal)?;
+    check(connection, migrations).await?;
+    let found = found(connection).await?;
+    let mut missing = migrations.iter().filter(|(version, ..)| *version > found).peekable();
+    if missing.peek().is_none() {
+        return Ok(());
+    }
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(map_error)?;
+    for (version, name, sql) in missing {
+        fault_point::hit("migration.begun");
+        let migration = migration(*version, name, sql);
+        transaction.apply(TABLE, &migration).await.map_err(refusal)?;
+        fault_point::hit("migration.applied");
+        tracing::debug!(version, "migration applied");
+    }
+    transaction.commit().await.map_err(map_error)
+}
+
+/// Compares the applied migrations with these.
+async fn check(
+    connection: &mut SqliteConnection,
+    migrations: &[(i64, &'static str, &'static str)],
+) -> Result<(), StoreError> {
+    for applied in connection.list_applied_migrations(TABLE).await.map_err(refusal)? {
+        let own = migrations.iter().find(|(version, ..)| *version == applied.version);
+        let same = own.is_some_and(|(version, name, sql)| {
+            migration(*version, name, sql).checksum == applied.checksum
+        });
+        if !same {
+            return Err(StoreError::Corrupt {
+                detail: format!("its migration {} is not the one of this build", applied.version),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn migration(version: i64, name: &'static str, sql: &'static str) -> Migration {
+    Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
 }
 
 /// Returns the version of the newest applied migration, by any build.
-async fn found(writer: &SqlitePool) -> Result<i64, StoreError> {
+async fn found(connection: &mut SqliteConnection) -> Result<i64, StoreError> {
     let table = sqlx::query(
         "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = '_sqlx_migrations'",
     );
-    if table.fetch_optional(writer).await.map_err(map_error)?.is_none() {
+    if table.fetch_optional(&mut *connection).await.map_err(map_error)?.is_none() {
         return Ok(0);
     }
     let row = sqlx::query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations")
-        .fetch_one(writer)
+        .fetch_one(connection)
         .await
         .map_err(map_error)?;
     row.try_get(0).map_err(map_error)
@@ -104,9 +138,6 @@ fn refusal(error: MigrateError) -> StoreError {
             StoreError::Unavailable { detail } => StoreError::Migration { version, detail },
             known => known,
         },
-        MigrateError::VersionMismatch(version) => StoreError::Corrupt {
-            detail: format!("its migration {version} is not the one of this build"),
-        },
         other => StoreError::Corrupt { detail: other.to_string() },
     }
 }
@@ -117,7 +148,7 @@ pub(super) async fn make_older(path: &std::path::Path, version: i64) {
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).create_if_missing(true);
     let pool = SqlitePool::connect_with(options).await.unwrap();
     let count = MIGRATIONS.iter().filter(|(number, ..)| *number <= version).count();
-    migrator(&MIGRATIONS[..count]).run(&pool).await.unwrap();
+    migrate_to(&mut pool.acquire().await.unwrap(), &MIGRATIONS[..count]).await.unwrap();
     if version > 0 {
         sqlx::query("INSERT INTO tenants VALUES ('acme', '{}', 1, 2)")
             .execute(&pool)
@@ -133,26 +164,18 @@ mod tests {
     use crate::SqliteStore;
 
     #[tokio::test]
-    async fn a_failing_migration_keeps_nothing_and_the_next_start_goes_on() {
-        let pool = sqlx::sqlite::SqlitePoolOptions::new()
-            .max_connections(1)
-            .connect("sqlite::memory:")
-            .await
-            .unwrap();
+    async fn a_failing_migration_keeps_nothing_and_a_mended_one_is_applied() {
+        let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
         let broken = [
             MIGRATIONS[0],
             (2, "broken", "CREATE TABLE extra (a); INSERT INTO nowhere VALUES (1);"),
         ];
-        let error = refusal(migrator(&broken).run(&pool).await.unwrap_err());
+        let error = migrate_to(&mut connection, &broken).await.unwrap_err();
         assert!(matches!(error, StoreError::Migration { version: 2, .. }), "{error}");
-        assert_eq!(
-            found(&pool).await.unwrap(),
-            1,
-            "the first one stays applied, the second left no trace"
-        );
+        assert_eq!(found(&mut connection).await.unwrap(), 0, "none is applied");
         let mended = [MIGRATIONS[0], (2, "mended", "CREATE TABLE extra (a);")];
-        migrator(&mended).run(&pool).await.unwrap();
-        assert_eq!(found(&pool).await.unwrap(), 2);
+        migrate_to(&mut connection, &mended).await.unwrap();
+        assert_eq!(found(&mut connection).await.unwrap(), 2);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! The process is this test binary again, with an armed fault point.
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     process::{Command, ExitStatus},
     time::Duration,
@@ -144,10 +145,10 @@ async fn nothing_that_was_acknowledged_is_lost_and_nothing_is_half() {
 }
 
 #[tokio::test]
-async fn an_interrupted_migration_goes_on_where_it_stopped() {
+async fn an_interrupted_migration_leaves_the_schema_as_it_was() {
     for from in 0..schema::latest_version() {
-        for (place, applied) in [("migration.begun", 0), ("migration.applied", 1)] {
-            for nth in 1..=schema::latest_version() - from {
+        for place in ["migration.begun", "migration.applied"] {
+            for nth in BTreeSet::from([1, schema::latest_version() - from]) {
                 let folder = tempfile::tempdir().unwrap();
                 let path = folder.path().join("broker.db");
                 schema::make_older(&path, from).await;
@@ -158,7 +159,7 @@ async fn an_interrupted_migration_goes_on_where_it_stopped() {
                 );
                 let store =
                     SqliteStore::open(&SqliteOptions { path, migrate: true }).await.unwrap();
-                assert_eq!(store.migration().from, from + nth - 1 + applied, "{place}:{nth}");
+                assert_eq!(store.migration().from, from, "{place}:{nth}");
                 let end = WriteOp::EndSession { key: SessionKey::new([1; 32]), epoch: 1 };
                 assert_eq!(
                     store.write(&[open(1), end]).await.unwrap(),
