@@ -14,6 +14,8 @@ cargo build --locked --workspace --bins
 
 # Most tests mostly wait. The others take two of these places (.config/nextest.toml).
 export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((4 * $(nproc)))}
+# Each test is a process. Without this, the runner starts itself once more for each of them, so that Ctrl-Z stops them reliably.
+export NEXTEST_DOUBLE_SPAWN=0
 
 on_ground() {
     echo "== on $1"

@@ -25,6 +25,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
+use tokio::sync::OnceCell;
+
 use crate::{authority::CertificateFiles, deadline::eventually_within};
 
 mod standby;
@@ -219,6 +221,8 @@ pub struct PostgresServer {
     running: Option<Child>,
     keeper: Child,
     databases: AtomicU32,
+    /// Database that others are copies of.
+    original: OnceCell<String>,
 }
 
 impl PostgresServer {
@@ -283,6 +287,7 @@ impl PostgresServer {
             running: None,
             keeper,
             databases: AtomicU32::new(0),
+            original: OnceCell::new(),
         };
         server.start_again().await;
         server
@@ -359,8 +364,25 @@ impl PostgresServer {
 
     /// Creates a new empty database of this server; returns its URL.
     pub async fn database(&self) -> String {
+        self.database_from("template1").await
+    }
+
+    /// Creates a copy of a database that `fill` fills at the first call; returns its URL. `fill`
+    /// gets the URL of that database and leaves no connection to it open.
+    pub async fn copied_database(&self, fill: impl AsyncFnOnce(String)) -> String {
+        let original = self.original.get_or_init(async || {
+            let url = self.database().await;
+            let name = url.rsplit('/').next().unwrap_or_default().to_owned();
+            fill(url).await;
+            name
+        });
+        self.database_from(original.await).await
+    }
+
+    async fn database_from(&self, template: &str) -> String {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
-        self.sql(&self.url(), &format!("CREATE DATABASE {name}")).await;
+        let create = format!("CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy");
+        self.sql(&self.url(), &create).await;
         self.url_of(&name)
     }
 

@@ -42,7 +42,7 @@ impl PooledServer {
 
 /// Returns an empty store on a server that has other databases.
 async fn fresh(pooled: &PooledServer) -> PostgresStore {
-    let url = pooled.pooler.url(&pooled.server.database().await);
+    let url = pooled.pooler.url(&super::migrated_database(&pooled.server).await);
     PostgresStore::open(&PostgresOptions { url, ..pooled.options() })
         .await
         .expect("the pooler runs")

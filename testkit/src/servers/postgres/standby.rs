@@ -41,6 +41,7 @@ impl PostgresServer {
             running: None,
             keeper,
             databases,
+            original: tokio::sync::OnceCell::new(),
         };
         standby.start_again().await;
         self.until(
