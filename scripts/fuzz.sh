@@ -4,7 +4,6 @@
 # Without a target, each target gets that time, one after the other. The engine `coverage` is libFuzzer, on the stable compiler:
 # it prefers inputs that reach new code, and needs a C++ compiler. Without one, `mutations` is used, as in the tests. An input
 # that a target fails on is written to fuzz/corpus/TARGET as found-*: commit it with the repair, and the tests replay it.
-# The targets of the crate `broker`, whose readers are private, always use mutations.
 # `scripts/fuzz.sh merge [TARGET]` adds to the corpus, of what long runs kept, only inputs that reach code which it does not.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -32,9 +31,7 @@ done
 case ${BASH_REMATCH[2]} in m) unit=60 ;; h) unit=3600 ;; *) unit=1 ;; esac
 seconds=$((BASH_REMATCH[1] * unit))
 
-of_broker=$(grep -rhoE 'fn fuzz_[a-z_]+\(' broker/src | sed 's/^fn fuzz_//; s/($//' | sort)
-all=$(sed -n 's/^    \([a-z_]*\)::TARGET,$/\1/p' fuzz/src/targets/mod.rs && printf '%s\n' "$of_broker")
-is_of_broker() { grep -qx "$1" <<<"$of_broker"; }
+all=$(sed -n 's/^    \([a-z_]*\)::TARGET,$/\1/p' fuzz/src/targets/mod.rs)
 [[ -z $only ]] || grep -qx "$only" <<<"$all" || fail "no target is named $only; there are: ${all//$'\n'/ }"
 
 # The flags instrument all crates that a target reads with, those of other authors too. Build scripts and macros run on the
@@ -49,20 +46,13 @@ build_coverage() {
 }
 
 kept=${MCP_BROKER_CACHE:-$HOME/.cache/mcp-broker}/fuzz
-if [[ -n $merges || $engine == coverage ]] && { [[ -z $only ]] || ! is_of_broker "$only"; }; then
-    build_coverage
-fi
+[[ -z $merges && $engine != coverage ]] || build_coverage
 failed=()
 for target in ${only:-$all}; do
     corpus=fuzz/corpus/$target
     mkdir -p "$kept/$target"
     export MCP_BROKER_FUZZ_TARGET=$target
-    if is_of_broker "$target"; then
-        [[ -z $merges ]] || continue
-        say "$target for $seconds s"
-        MCP_BROKER_FUZZ_TIME=$seconds ${seed:+env MCP_BROKER_FUZZ_SEED="$seed"} \
-            cargo test --locked --quiet -p mcp-broker --lib "fuzz_$target" -- --nocapture || failed+=("$target")
-    elif [[ -n $merges ]]; then
+    if [[ -n $merges ]]; then
         say "adding to $corpus what reaches new code"
         "$program" -merge=1 -max_len=2048 "$corpus" "$kept/$target" 2>&1 | grep -E 'MERGE-OUTER: [0-9]+ new' || true
     elif [[ $engine == coverage ]]; then

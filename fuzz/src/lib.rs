@@ -4,12 +4,11 @@
 //! Where another reader of the same format exists, it is the oracle. Else the oracle is a slow model
 //! or a round trip. A target panics if the two disagree.
 //!
-//! Three users share the targets and their corpora:
+//! Two users share the targets and their corpora:
 //!
 //! - The tests replay each corpus, then try new inputs for a short time ([`test()`]).
 //! - `make fuzz` tries new inputs for as long as wanted. libFuzzer chooses them there by the code
 //!   that they reach (`src/bin/coverage.rs`).
-//! - The crate `broker` has targets of its own for readers that it does not export.
 //!
 //! A run is reproducible: its seed decides each input.
 

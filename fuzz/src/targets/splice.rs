@@ -78,7 +78,10 @@ fn edited(message: &Message, tree: &mut Value, chosen: u8) -> Edited {
     let body = if message.params.is_some() { "params" } else { "result" };
     let body_span = message.params.or(message.result);
     let removes_name = has(4) && body_span.is_some();
-    let adds = has(5) && body_span.is_some_and(|span| span.of(&message.frame).starts_with(b"{"));
+    let has_key = tree.get(body).is_some_and(|body| body.get(ADDED_KEY).is_some());
+    let adds = has(5)
+        && !has_key
+        && body_span.is_some_and(|span| span.of(&message.frame).starts_with(b"{"));
     let splice = || {
         let mut splice = Splice::new(&message.frame);
         if let Some(span) = message.id_span.filter(|_| has(0)) {

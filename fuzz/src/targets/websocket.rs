@@ -50,11 +50,13 @@ fn check(input: &[u8]) -> Outcome {
 }
 
 /// Returns whether tungstenite may read on where the broker refuses: it takes binary messages, other
-/// limits, lengths in any form and more close codes.
+/// limits, lengths in any form (those of control frames, too) and more close codes.
 fn is_own_rule(error: &Option<ReadError>) -> bool {
     match error {
         Some(ReadError::NotText | ReadError::TooLong { .. }) => true,
-        Some(ReadError::Protocol(rule)) => rule.contains("shortest form") || rule.contains("close"),
+        Some(ReadError::Protocol(rule)) => {
+            ["shortest form", "close", "control frame"].iter().any(|own| rule.contains(own))
+        }
         _ => false,
     }
 }
