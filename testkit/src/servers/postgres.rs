@@ -16,10 +16,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{
-        LazyLock,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{LazyLock, atomic::AtomicU32},
     time::Duration,
 };
 
@@ -29,6 +26,7 @@ use tokio::sync::OnceCell;
 
 use crate::{authority::CertificateFiles, deadline::eventually_within};
 
+mod databases;
 mod standby;
 
 /// Longest time for the server to start, recovery after a crash included, and to stop.
@@ -360,30 +358,6 @@ impl PostgresServer {
 
     fn url_of(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
-    }
-
-    /// Creates a new empty database of this server; returns its URL.
-    pub async fn database(&self) -> String {
-        self.database_from("template1").await
-    }
-
-    /// Creates a copy of a database that `fill` fills at the first call; returns its URL. `fill`
-    /// gets the URL of that database and leaves no connection to it open.
-    pub async fn copied_database(&self, fill: impl AsyncFnOnce(String)) -> String {
-        let original = self.original.get_or_init(async || {
-            let url = self.database().await;
-            let name = url.rsplit('/').next().unwrap_or_default().to_owned();
-            fill(url).await;
-            name
-        });
-        self.database_from(original.await).await
-    }
-
-    async fn database_from(&self, template: &str) -> String {
-        let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
-        let create = format!("CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy");
-        self.sql(&self.url(), &create).await;
-        self.url_of(&name)
     }
 
     /// Runs statements in another session than the broker's; returns the rows as text, columns
