@@ -93,12 +93,22 @@ async fn migrate_to(
     transaction.commit().await.map_err(map_error)
 }
 
-/// Compares the applied migrations with these.
+/// Compares the applied migrations with these. All up to the newest are there, and complete.
 async fn check(
     connection: &mut SqliteConnection,
     migrations: &[(i64, &'static str, &'static str)],
 ) -> Result<(), StoreError> {
-    for applied in connection.list_applied_migrations(TABLE).await.map_err(refusal)? {
+    let incomplete = connection.dirty_version(TABLE).await.map_err(refusal)?;
+    let all = connection.list_applied_migrations(TABLE).await.map_err(refusal)?;
+    let versions = all.iter().map(|applied| applied.version);
+    let absent =
+        (1..).zip(versions).find_map(|(wanted, found)| (wanted != found).then_some(wanted));
+    if let Some(version) = incomplete.or(absent) {
+        return Err(StoreError::Corrupt {
+            detail: format!("its migration {version} is absent or incomplete"),
+        });
+    }
+    for applied in all {
         let own = migrations.iter().find(|(version, ..)| *version == applied.version);
         let same = own.is_some_and(|(version, name, sql)| {
             migration(*version, name, sql).checksum == applied.checksum
@@ -176,6 +186,21 @@ mod tests {
         let mended = [MIGRATIONS[0], (2, "mended", "CREATE TABLE extra (a);")];
         migrate_to(&mut connection, &mended).await.unwrap();
         assert_eq!(found(&mut connection).await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn an_absent_or_incomplete_migration_is_noticed() {
+        for damage in [
+            "DELETE FROM _sqlx_migrations WHERE version = 7",
+            "UPDATE _sqlx_migrations SET success = FALSE WHERE version = 7",
+        ] {
+            let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+            migrate_to(&mut connection, MIGRATIONS).await.unwrap();
+            sqlx::query(damage).execute(&mut connection).await.unwrap();
+            let error = migrate_to(&mut connection, MIGRATIONS).await.unwrap_err();
+            let StoreError::Corrupt { detail } = &error else { panic!("{damage}: {error}") };
+            assert_eq!(detail, "its migration 7 is absent or incomplete", "{damage}");
+        }
     }
 
     #[test]
