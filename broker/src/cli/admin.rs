@@ -74,6 +74,7 @@ const BACKEND: &[Column] = &[
     ("protocol", "settings.protocol"),
     ("timeouts", "settings.timeouts"),
     ("limits", "settings.limits"),
+    ("pins", "settings.pins"),
     ("bearer", "settings.credentials.bearer"),
     ("headers", "settings.credentials.headers"),
     ("source", "source"),

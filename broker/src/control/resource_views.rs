@@ -18,8 +18,8 @@ use super::{
 use crate::{
     config::spec::{
         BackendAuth, BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls,
-        ProtocolChoice, ResourceRules, RootRules, TenantLimits, TenantSpec, TenantTimeouts,
-        ToolRules, TransportSpec,
+        PinSettings, ProtocolChoice, ResourceRules, RootRules, SandboxRules, TenantLimits,
+        TenantSpec, TenantTimeouts, ToolRules, TransportSpec,
     },
     telemetry::redaction,
     views::BackendStatus,
@@ -111,6 +111,52 @@ pub struct BackendSettings {
     pub roots: RootRules,
     #[serde(default, skip_serializing_if = "ToolRules::is_empty")]
     pub tools: ToolRules,
+    #[serde(default, skip_serializing_if = "SandboxRules::is_empty")]
+    pub sandbox: SandboxRules,
+    #[serde(default, skip_serializing_if = "PinSettings::is_default")]
+    pub pins: PinSettings,
+}
+
+impl BackendSettings {
+    /// Names every member, so that one that is added cannot be forgotten here. Else an operator who
+    /// stores the settings that were read would remove it.
+    fn new(spec: &BackendSpec) -> Self {
+        let BackendSpec {
+            transport,
+            tls,
+            links,
+            protocol,
+            timeouts,
+            breaker,
+            limits,
+            credentials,
+            auth,
+            resources,
+            roots,
+            tools,
+            sandbox,
+            pins,
+        } = spec.clone();
+        Self {
+            transport: redaction::transport(&transport),
+            tls,
+            links,
+            protocol,
+            timeouts,
+            breaker,
+            limits,
+            credentials: CredentialsView {
+                bearer: credentials.bearer.is_some(),
+                headers: credentials.headers.into_keys().collect(),
+            },
+            auth: auth.without_secrets(),
+            resources,
+            roots,
+            tools,
+            sandbox,
+            pins,
+        }
+    }
 }
 
 /// Configured credentials, without their values.
@@ -163,28 +209,11 @@ impl BackendView {
         status: Option<BackendStatus>,
         replica: &str,
     ) -> Self {
-        let spec = &entry.spec;
         let (source, created_at, updated_at) = history(entry);
         Self {
             status: status.unwrap_or_else(|| disabled(tenant, backend)),
             replica: replica.to_owned(),
-            settings: BackendSettings {
-                transport: redaction::transport(&spec.transport),
-                tls: spec.tls.clone(),
-                links: spec.links,
-                protocol: spec.protocol,
-                timeouts: spec.timeouts.clone(),
-                breaker: spec.breaker.clone(),
-                limits: spec.limits.clone(),
-                credentials: CredentialsView {
-                    bearer: spec.credentials.bearer.is_some(),
-                    headers: spec.credentials.headers.keys().cloned().collect(),
-                },
-                auth: spec.auth.without_secrets(),
-                resources: spec.resources.clone(),
-                roots: spec.roots.clone(),
-                tools: spec.tools.clone(),
-            },
+            settings: BackendSettings::new(&entry.spec),
             source,
             created_at,
             updated_at,

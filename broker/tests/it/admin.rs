@@ -399,3 +399,24 @@ async fn r26_sighup_follows_a_changed_file_and_a_bad_one_changes_nothing() {
     })
     .await;
 }
+
+/// Rules that protect callers are among the settings that are shown, so an operator who changes
+/// what was read keeps them.
+#[tokio::test]
+async fn settings_that_were_read_and_are_stored_again_change_nothing() {
+    let broker = builder().start().await;
+    let admin = broker.admin();
+    let folder = tempfile::tempdir().unwrap();
+    let mut spec = stdio().spec();
+    spec["sandbox"] = json!({"write": [folder.path()], "network": false});
+    spec["pins"] = json!("hold_all");
+    spec["timeouts"] = json!({"call": "7s"});
+    spec["resources"] = json!({"roots": ["test://"]});
+    admin.put_backend("default", "s", &spec).await;
+    let before = admin.backend("default", "s").await["settings"].clone();
+    assert_eq!((&before["sandbox"], &before["pins"]), (&spec["sandbox"], &spec["pins"]));
+    let mut again = before.clone();
+    again.as_object_mut().unwrap().remove("credentials");
+    assert_eq!(admin.put_backend("default", "s", &again).await.0, 200);
+    assert_eq!(admin.backend("default", "s").await["settings"], before);
+}

@@ -1395,6 +1395,8 @@ export interface components {
             resources?: components["schemas"]["ResourceRules"];
             roots?: components["schemas"]["RootRules"];
             tools?: components["schemas"]["ToolRules"];
+            sandbox?: components["schemas"]["SandboxRules"];
+            pins?: components["schemas"]["PinSettings"];
         };
         /** @description A backend: an MCP server that the broker connects to. */
         BackendSpec: {
