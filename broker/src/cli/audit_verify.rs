@@ -45,7 +45,8 @@ pub(super) async fn verify(
         let asked = [("after", after.as_deref()), ("limit", Some(&*PAGE.to_string()))];
         let page = client.request(Method::GET, &with_query("audit/chains", &asked), None).await?;
         unchained_until = page["unchained_until"].as_i64().unwrap_or(unchained_until);
-        for chain in page["chains"].as_array().into_iter().flatten() {
+        let chains = page["chains"].as_array().ok_or_else(|| client.foreign(200))?;
+        for chain in chains {
             let tenant = chain["tenant"].as_str();
             let found = verify_chain(
                 client,

@@ -46,6 +46,11 @@ pub(super) struct AdminClient {
 }
 
 impl AdminClient {
+    /// Returns the error for an answer that no broker gives.
+    pub(super) fn foreign(&self, status: u16) -> ClientError {
+        ClientError::Foreign { url: self.base.clone(), status }
+    }
+
     pub(super) fn from_environment() -> Result<Self, ClientError> {
         Self::new(
             &env::var(URL).unwrap_or_else(|_| URL_DEFAULT.to_owned()),
@@ -141,7 +146,7 @@ impl AdminClient {
             || unreachable(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()));
         let (status, body) =
             tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| timeout())??;
-        let foreign = || ClientError::Foreign { url: self.base.clone(), status: status.as_u16() };
+        let foreign = || self.foreign(status.as_u16());
         if status.is_success() {
             return if body.is_empty() {
                 Ok(Value::Null)

@@ -76,16 +76,10 @@ pub fn main() -> ExitCode {
         Command::Demo => serve::run(serve::ServeOptions { config: None, demo: true }),
         Command::CheckConfig { file, locked } => serve::check_config(&file, locked.as_deref()),
         Command::Migrate { config } => serve::migrate(config.as_deref()),
-        Command::ConfigExample => {
-            print(&config::example::yaml());
-            ExitCode::SUCCESS
-        }
+        Command::ConfigExample => print(&config::example::yaml()),
         Command::Openapi => {
             match serde_json::to_string_pretty(&listeners::admin::openapi::document()) {
-                Ok(text) => {
-                    print(&format!("{text}\n"));
-                    ExitCode::SUCCESS
-                }
+                Ok(text) => print(&format!("{text}\n")),
                 Err(error) => complain(EXIT_INTERNAL, &error.to_string()),
             }
         }
@@ -111,9 +105,9 @@ fn administer(command: args::AdminCommand) -> ExitCode {
     });
     match asked {
         Ok(said) => {
-            print(&said.out);
+            let printed = print(&said.out);
             complain_softly(&said.note);
-            ExitCode::SUCCESS
+            printed
         }
         Err(error) => {
             let code = error.exit_code();
@@ -141,10 +135,16 @@ impl ClientError {
     }
 }
 
-/// Prints to standard output. A closed pipe is not an error.
-fn print(text: &str) {
+/// Prints to standard output. Fails if it could not be written, unless its reader closed it: a key
+/// may be shown this once only.
+fn print(text: &str) -> ExitCode {
     let mut out = io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            complain(EXIT_INTERNAL, &format!("the answer could not be written: {error}"))
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 fn complain(code: u8, text: &str) -> ExitCode {

@@ -200,3 +200,17 @@ async fn the_shell_drains_a_broker_and_says_69_when_there_is_none() {
     let finished = broker.cli(&["tenant", "list"]).await;
     assert_eq!(finished.code, Some(69), "{finished:?}");
 }
+
+/// A key is shown once, so a command whose output is lost has failed.
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let ended = std::process::Command::new(crate::binary())
+        .arg("config-example")
+        .stdout(full)
+        .output()
+        .unwrap();
+    let complaint = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success(), "{complaint}");
+    assert!(complaint.contains("the answer could not be written"), "{complaint}");
+}
