@@ -313,6 +313,24 @@ async fn h_23_answers_that_are_not_taken_wait_for_a_while_and_then_end_the_conne
     unharmed(&broker, &canary).await;
 }
 
+/// RFC 9110, 9.3.2: an answer to HEAD has no content.
+#[tokio::test]
+async fn an_answer_to_head_has_no_content() {
+    let (broker, _backend, _canary) = started().await;
+    let mut raw = Raw::connect(&broker, &[]).await;
+    for (stream, path) in [(1, "/mcp"), (3, "/nothing")] {
+        let head = [
+            (":method", "HEAD"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "localhost"),
+        ];
+        raw.pour(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&head))).await;
+        let said = raw.find(|said| said.stream == stream).await.expect("an answer");
+        assert_eq!((said.kind, said.flags & END_STREAM), (HEADERS, END_STREAM), "{path}: {said:?}");
+    }
+}
+
 /// Sends requests of the canary's session on connections that are never read from.
 async fn asking_for_much_over_http1(broker: &TestBroker, canary: &TestClient) -> Vec<TcpStream> {
     let body = request(700, "tools/call", json!({"name": "b__large", "arguments": {}}));

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply, eventually, within};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use crate::{broker_with, builder, echo, initialize_body, kind, refused, request, text_of};
 
@@ -270,4 +271,21 @@ async fn the_admin_api_shows_digests_and_ends_a_session() {
     // No client is served any more; the row is deleted a moment later.
     broker.admin().wait_sessions("default", 0).await;
     assert_eq!(broker.admin().get(&format!("/admin/v1/sessions/{id}")).await.0, 404);
+}
+
+/// A client that closes its connection right after the DELETE has ended its session.
+#[tokio::test]
+async fn a_client_that_hangs_up_after_a_delete_leaves_no_session() {
+    let (broker, _backend) = echo().await;
+    for _ in 0..40 {
+        let client = broker.client("/mcp");
+        client.initialize_only("2025-11-25", json!({})).await;
+        let session = client.session().unwrap();
+        let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
+        let delete = format!(
+            "DELETE /mcp HTTP/1.1\r\nHost: localhost\r\nMcp-Session-Id: {session}\r\nMCP-Protocol-Version: 2025-11-25\r\n\r\n"
+        );
+        socket.write_all(delete.as_bytes()).await.unwrap();
+    }
+    broker.admin().wait_sessions("default", 0).await;
 }

@@ -39,8 +39,9 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::{FutureExt as _, future::Either};
 use http::{
-    HeaderValue, StatusCode,
+    HeaderValue, Method, StatusCode,
     header::{CONNECTION, UPGRADE},
 };
 use hyper::{
@@ -280,7 +281,9 @@ fn service(
             if is_http1 { FramingViolation::from_headers(request.headers()) } else { None };
         let upgrades = request.headers().get_all(UPGRADE);
         let is_last = is_http1 && is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
-        async move {
+        let is_head = request.method() == Method::HEAD;
+        let running = (request.method() == Method::DELETE).then(|| broker.shared.running.clone());
+        let answer = async move {
             if let Some(violation) = violation {
                 return Ok(framing_violation(&broker, violation));
             }
@@ -328,6 +331,10 @@ fn service(
                     response::count_unread(&broker.shared, answer.into_response())
                 }
             };
+            if is_head {
+                // RFC 9110, 9.3.2. The library removes the body over HTTP/1.1 only.
+                *response.body_mut() = response::empty(StatusCode::OK).into_body();
+            }
             // Closes the connection if the request was not read to its end, or if nothing is read
             // after it. Also closes HTTP/1 connections in a drain, so that clients reconnect to
             // another process. (HTTP/2 has GOAWAY.)
@@ -341,6 +348,14 @@ fn service(
                 Some(unsent) => response::track_stalls(response, &unsent),
                 None => response,
             })
+        };
+        match running {
+            // The library drops the future of a client that hangs up, even before its first poll.
+            // Such a client still ends its session.
+            Some(running) => Either::Left(running.spawn(answer).map(|answered| {
+                answered.unwrap_or_else(|_| Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR)))
+            })),
+            None => Either::Right(answer),
         }
     })
 }
