@@ -22,7 +22,7 @@ use rules::{
 
 use super::{
     TaskManager,
-    run::{RunPlan, StopReason, TaskRun},
+    run::{RunPlan, RunState, StopReason, TaskRun},
 };
 use crate::{persistence::Wakeup, sessions::shared::Shared};
 
@@ -49,8 +49,7 @@ impl TaskManager {
     pub fn drain(&self) {
         self.all_runs()
             .iter()
-            .filter(|run| run.is_untouched())
-            .for_each(|run| run.stop(StopReason::Released));
+            .for_each(|run| run.stop_if(StopReason::Released, RunState::is_unsent));
     }
 
     /// Releases all tasks to other processes, because the grace period is over.

@@ -86,7 +86,7 @@ pub struct TaskRun {
 
 #[derive(Debug, Default)]
 pub(super) struct RunState {
-    stop_reason: Option<StopReason>,
+    pub(super) stop_reason: Option<StopReason>,
     /// Set when the call may be on its way to the backend, or may have been carried out there.
     pub(super) maybe_sent: bool,
     pub(super) link_hold: Option<LinkHold>,
@@ -217,11 +217,6 @@ impl TaskRun {
 
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.is_cancelled()
-    }
-
-    /// Returns whether another process could start the task without doing anything twice.
-    pub(super) fn is_untouched(&self) -> bool {
-        self.lock().is_unsent()
     }
 
     /// Returns whether the backend's task continues with another process. Its open questions are

@@ -180,7 +180,9 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             return RunOutcome::Stopped(stop);
         }
         fault_point::hit("task.sent.committed");
-        note_under_way(run, as_task);
+        if let Err(stop) = note_under_way(run, as_task) {
+            return RunOutcome::Stopped(stop);
+        }
         let edits = if as_task { vec![task_member(run, &message)] } else { Vec::new() };
         let sent_at = Instant::now();
         let answer = connection
@@ -241,9 +243,15 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
     }
 }
 
-fn note_under_way(run: &TaskRun, as_task: bool) {
+/// Notes that the call may have left. Fails for a run that was stopped meanwhile: its call is still
+/// unsent, so another process can send it.
+fn note_under_way(run: &TaskRun, as_task: bool) -> Result<(), StopReason> {
     let mut state = run.lock();
+    if let Some(stop) = state.stop_reason {
+        return Err(stop);
+    }
     (state.maybe_sent, state.as_task, state.creating) = (true, as_task, as_task);
+    Ok(())
 }
 
 /// Returns whether the call is sent as a task. MCP 2025-11-25, Tasks: the backend and the tool must
