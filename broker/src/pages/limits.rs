@@ -553,8 +553,8 @@ fn the_page_of_limits_is_up_to_date() {
         2. the rate of the client's address\n\
         3. the connections of that address\n\n\
         For a request:\n\n\
-        1. overload; before the broker reads the body, where the body is large or its size is unknown\n\
-        2. the credential\n\
+        1. the credential\n\
+        2. overload; before the broker reads the body, where the body is large or its size is unknown\n\
         3. the phase of the session\n\
         4. the rate of the principal\n\
         5. the rate of the tenant\n\

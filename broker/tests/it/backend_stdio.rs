@@ -289,3 +289,73 @@ async fn many_calls_over_one_pipe_each_get_their_own_answer() {
         assert!(text_of(&result).contains(&format!("\"n\":{n}")), "call {n}");
     }
 }
+
+/// A server that closes its standard input when it is asked to, and stays. Its list has a further
+/// tool after `add`.
+const DEAF: &str = r#"
+import json, os, sys, time
+names = ["echo", "close", "add"]
+def say(message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def answer(id, result):
+    say({"id": id, "result": result})
+for line in sys.stdin:
+    message = json.loads(line)
+    id, method, params = message.get("id"), message["method"], message.get("params", {})
+    if id is None:
+        continue
+    if method == "initialize":
+        answer(id, {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}}, "serverInfo": {"name": "deaf", "version": "1"}})
+    elif method == "tools/list":
+        answer(id, {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]})
+    elif method == "tools/call":
+        tool = params["name"]
+        if tool == "close":
+            os.close(0)
+        if tool == "add":
+            names.append("extra")
+            say({"method": "notifications/tools/list_changed"})
+        answer(id, {"content": [{"type": "text", "text": str(os.getpid())}]})
+        if tool == "close":
+            time.sleep(60)
+    else:
+        say({"id": id, "error": {"code": -32601, "message": "unknown"}})
+"#;
+
+#[tokio::test]
+async fn a_child_that_closes_its_input_costs_the_call_in_flight_and_its_successor_keeps_its_lists()
+{
+    let marker = marker("deaf");
+    let broker = broker_with(json!({
+        "transport": {"type": "stdio", "command": "python3", "args": ["-u", "-c", DEAF, marker]},
+    }))
+    .await;
+    let client = broker.connected(json!({"roots": {}})).await;
+    let deaf = text_of(&client.call("s__close", json!({})).await).to_owned();
+    let mut lost = 0;
+    let next = loop {
+        let answer =
+            client.request("tools/call", json!({"name": "s__echo", "arguments": {}})).await;
+        if answer["result"].is_object() {
+            break text_of(&answer["result"]).to_owned();
+        }
+        lost += 1;
+        assert!(lost < 3, "the next call opens another child: {answer}");
+    };
+    assert_ne!(next, deaf);
+    assert_eq!(broker.admin().backend("default", "s").await["breaker"]["state"], "closed");
+    client.call("s__add", json!({})).await;
+    let shows_extra = async || match client.tool_names().await {
+        names if names.contains(&"s__extra".to_owned()) => Ok(()),
+        names => Err(names),
+    };
+    eventually("the list of the new child", shows_extra).await;
+    eventually("the end of the old child", async || {
+        match processes_with(&marker).contains(&deaf.parse().unwrap()) {
+            true => Err("it runs"),
+            false => Ok(()),
+        }
+    })
+    .await;
+    shows_extra().await.unwrap();
+}

@@ -40,6 +40,10 @@ pub(super) async fn answer(
             call.client_disconnected().await;
             return given_up(&shared, &id);
         }
+        Some(StatelessReply::Refused(status)) => {
+            let _gone = out.send(ResponsePart::Answer(status, "refused".to_owned())).await;
+            return;
+        }
         Some(StatelessReply::Error(status, error)) => {
             (status, response(&id, "error", &error.to_string()))
         }

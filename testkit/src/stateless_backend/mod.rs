@@ -58,6 +58,8 @@ pub enum StatelessReply {
     ErrorText(u16, String),
     /// An error object, over HTTP with this status.
     Error(u16, Value),
+    /// A status with a text that is not JSON-RPC, as a proxy in front of the server sends it.
+    Refused(u16),
     /// No answer: the stream ends.
     End,
     /// No answer for as long as the caller waits.

@@ -44,8 +44,9 @@ impl Backend {
     /// reopens at once.
     pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
         self.uncount(connection);
-        if link.lists.clear() {
-            link.clients().iter().for_each(|client| client.on_own_lists_changed());
+        // The connection that took its place may have shown its lists already.
+        if link.live().is_none_or(|current| std::ptr::eq(&*current, connection)) {
+            link.forget_own_lists();
         }
         if !link.subscriptions.is_empty() {
             let link = link.clone();

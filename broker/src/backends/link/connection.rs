@@ -253,6 +253,16 @@ impl Connection {
         self.pending.has_ended()
     }
 
+    /// Returns whether requests can be written. A connection whose writing failed may still receive
+    /// its last answers.
+    pub(super) fn takes_requests(&self) -> bool {
+        !self.is_closed()
+            && match &self.wire {
+                WireSender::Pipe(queue) => !queue.is_closed(),
+                WireSender::Http(_) => true,
+            }
+    }
+
     pub async fn closed(&self) {
         self.closed.cancelled().await;
     }

@@ -13,7 +13,7 @@ use super::{
     failure::Failure,
     http::{self, http_sse},
     quic,
-    stateless::feed_streams,
+    stateless::{feed_streams, handshake},
     stdio, tcp, websocket,
 };
 use crate::{backends::backend::Backend, config::spec::TransportSpec, metrics::Side};
@@ -47,6 +47,14 @@ impl LinkDriver for WireDriver {
 
     fn read_lists(&self, link: &Arc<Link>, kinds: &[ListKind]) {
         link.read_own_lists(kinds);
+    }
+
+    fn is_stateless<'a>(
+        &self,
+        link: &'a Arc<Link>,
+        connection: &'a Arc<Connection>,
+    ) -> BoxFuture<'a, bool> {
+        Box::pin(handshake::is_stateless(connection, link))
     }
 }
 

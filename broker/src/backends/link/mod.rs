@@ -87,6 +87,13 @@ trait LinkDriver: fmt::Debug + Send + Sync {
 
     /// Reads lists in the background that the backend announced as changed.
     fn read_lists(&self, link: &Arc<Link>, kinds: &[ListKind]);
+
+    /// Asks the backend whether it supports 2026-07-28.
+    fn is_stateless<'a>(
+        &self,
+        link: &'a Arc<Link>,
+        connection: &'a Arc<Connection>,
+    ) -> BoxFuture<'a, bool>;
 }
 
 #[derive(Debug)]
@@ -177,9 +184,21 @@ impl Link {
         })
     }
 
-    /// Returns the open connection, if there is one.
+    /// Returns the open connection, if there is one that takes requests.
     pub fn live(&self) -> Option<Arc<Connection>> {
-        self.current.load_full().filter(|connection| !connection.is_closed())
+        self.current.load_full().filter(|connection| connection.takes_requests())
+    }
+
+    /// Forgets the lists that the last connection showed to this link alone.
+    pub fn forget_own_lists(&self) {
+        if self.lists.clear() {
+            self.clients().iter().for_each(|client| client.on_own_lists_changed());
+        }
+    }
+
+    /// Asks the backend whether it still supports 2026-07-28, over a connection of this link.
+    async fn is_still_stateless(self: &Arc<Self>, connection: &Arc<Connection>) -> bool {
+        self.driver.is_stateless(self, connection).await
     }
 
     /// Makes the next request open another connection. Open requests stay on this one.
@@ -216,8 +235,10 @@ impl Link {
                 backoff.note_lifetime(last.opened.elapsed());
             }
             // The last connection may have ended abruptly. Its orderly close runs in the
-            // background.
-            self.backend.shared.running.spawn(async move { last.close().await });
+            // background. A connection whose writing failed closes itself, after its last answers.
+            if last.is_closed() {
+                self.backend.shared.running.spawn(async move { last.close().await });
+            }
         }
         let gone = || {
             Refusal::new(
@@ -232,6 +253,7 @@ impl Link {
         };
         match opened {
             Ok(connection) => {
+                self.forget_own_lists();
                 self.current.store(Some(connection.clone()));
                 self.backend.link_opened(&connection);
                 self.backend.note_attempts(backoff.failures, None);

@@ -113,6 +113,11 @@ impl FrameQueue {
             })
     }
 
+    /// Returns whether no frame can be queued any more.
+    pub fn is_closed(&self) -> bool {
+        self.frames.lock().as_ref().is_none_or(mpsc::Sender::is_closed)
+    }
+
     /// Closes the queue for new frames. Queued frames can still be taken.
     pub fn close(&self) {
         self.frames.lock().take();

@@ -171,3 +171,35 @@ async fn nb_meta_01_who_has_no_client_with_a_session_is_not_asked_to_initialize(
     assert_eq!(backend.recorded_of("initialize").len(), 1, "once");
     assert_eq!(text_of(&call().await), r#"{"n":1}"#);
 }
+
+#[tokio::test]
+async fn one_refused_request_is_no_change_of_the_era() {
+    let backend = StatelessBackend::http().await;
+    backend.list("tools", ["slow", "refused"].map(testkit::backend::tool).to_vec());
+    let (release, released) = tokio::sync::watch::channel(false);
+    backend.tool("slow", move |_| {
+        let mut released = released.clone();
+        async move {
+            released.wait_for(|released| *released).await.unwrap();
+            StatelessReply::text("done")
+        }
+    });
+    backend.tool("refused", |_| async { StatelessReply::Refused(400) });
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let modern = crate::stateless::Modern::at(broker.http_address(), "/mcp", json!({}));
+    let slow = modern.result("tools/call", json!({"name": "b__slow", "arguments": {}}));
+    let refused = async {
+        backend.wait_for("the slow call", |seen| seen.message["params"]["name"] == "slow").await;
+        let asked = backend.recorded_of("server/discover").len();
+        for _ in 0..3 {
+            let params = json!({"name": "b__refused", "arguments": {}});
+            let error = modern.error("tools/call", params).await;
+            assert_eq!(error["data"]["kind"], "backend_protocol_error", "{error}");
+        }
+        assert_eq!(backend.recorded_of("server/discover").len(), asked + 3);
+        release.send_replace(true);
+    };
+    let (slow, ()) = tokio::join!(slow, refused);
+    assert_eq!(text_of(&slow), "done", "the refused requests cost nothing else");
+}

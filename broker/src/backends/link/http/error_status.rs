@@ -72,12 +72,14 @@ impl HttpWire {
     }
 
     /// Handles an error status of a request of 2026-07-28. An error message is an answer, even
-    /// without an id. Any other body comes from a server without that revision, or from a proxy.
+    /// without an id. Any other body comes from a server without that revision, or from a proxy that
+    /// refuses this request only, such as one with a long header. `asks_for_era` is true for
+    /// `server/discover`.
     pub(super) async fn modern_refused(
         &self,
         link: &Arc<Link>,
         connection: &Arc<Connection>,
-        wire_id: u64,
+        (wire_id, asks_for_era): (u64, bool),
         response: HttpResponse<ResponseBody>,
     ) -> Result<PostOutcome, Failure> {
         let status = response.status();
@@ -104,9 +106,28 @@ impl HttpWire {
         };
         match message.filter(answers) {
             Some(answer) => Ok(PostOutcome::Answer(answer)),
-            // The backend has changed its era. The broker asks it again.
-            None if agreed => Err(era_mismatch(link, connection)),
+            None if agreed && !asks_for_era => {
+                Err(self.era_or_request_refused(link, connection, status).await)
+            }
             None => Err(Failure::Protocol(format!("status {status}"))),
+        }
+    }
+
+    /// Finds out whether the backend refuses the era of the connection, or only one request. One
+    /// refused request asks at a time, and the others wait for what it finds out.
+    async fn era_or_request_refused(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        status: StatusCode,
+    ) -> Failure {
+        let _turn = self.era_check.lock().await;
+        if connection.is_closed() {
+            return Failure::SessionGone;
+        }
+        match link.is_still_stateless(connection).await {
+            true => Failure::Denied(format!("status {status}")),
+            false => era_mismatch(link, connection),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use protocol::envelope::Message;
+use protocol::{envelope::Message, method::Method, stateless::headers};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +30,13 @@ impl HttpWire {
             return Ok(self.post_in_background(connection, link, request.frame.into_bytes()));
         }
         let is_modern = request.headers.is_some();
+        // Calls have an asker, so they do not pay for the lookup.
+        let asks_for_era = request.asker.is_none()
+            && request.headers.as_ref().is_some_and(|headers| {
+                headers
+                    .get(headers::METHOD)
+                    .is_some_and(|name| name == Method::ServerDiscover.name())
+            });
         let response = self.send_post(request.frame, request.headers).await?;
         if request.opening
             && let Some(session) = response.headers().get(SESSION_ID)
@@ -66,7 +73,8 @@ impl HttpWire {
             }
             // Boxed, because they are rare and would enlarge the future of every call.
             _ if is_modern => {
-                Box::pin(self.modern_refused(link, connection, request.wire_id, response)).await
+                let asked = (request.wire_id, asks_for_era);
+                Box::pin(self.modern_refused(link, connection, asked, response)).await
             }
             _ => {
                 Box::pin(self.handle_error_status(link, connection, request.wire_id, response))

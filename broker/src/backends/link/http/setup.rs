@@ -102,6 +102,7 @@ impl HttpWire {
             one_way,
             endpoint: None,
             refused: OnceLock::new(),
+            era_check: tokio::sync::Mutex::default(),
         };
         Ok((wire, frames))
     }

@@ -234,6 +234,15 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     answer
 }
 
+/// Asks the backend over an open connection whether it supports 2026-07-28.
+pub(in crate::backends::link) async fn is_stateless(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+) -> bool {
+    let answer = requests::probe(connection, link).await;
+    matches!(judge(answer), Ok(DiscoverVerdict::Modern(_)))
+}
+
 async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
     connection.initialize(link).await?;
     link.backend.era.note(EraSupport::Sessions);
