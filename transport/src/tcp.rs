@@ -35,6 +35,11 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(30);
 const PROBE_AFTER_IDLE: Duration = Duration::from_secs(15);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
+/// Bytes that the kernel takes beyond those that it has sent. Without this limit it takes megabytes,
+/// and says that there is room again only when a third of them was read: a peer that reads slowly
+/// would look as if it read nothing.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
 /// A connection, with or without TLS.
 #[derive(Debug)]
@@ -55,7 +60,10 @@ pub fn tune(socket: &TcpStream) {
     let socket = SockRef::from(socket);
     let _ = socket.set_tcp_keepalive(&keepalive);
     #[cfg(target_os = "linux")]
-    let _ = socket.set_tcp_user_timeout(Some(DEAD_AFTER));
+    {
+        let _ = socket.set_tcp_user_timeout(Some(DEAD_AFTER));
+        let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
+    }
 }
 
 /// Connects to `address` (`host:port`) under the policy, with TLS if it is given. All of it takes

@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use transport::StallGuard;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time::interval,
+};
+use transport::{StallGuard, tcp};
 
 #[tokio::test]
 async fn a_peer_that_does_not_read_is_cut() {
@@ -28,4 +32,33 @@ async fn a_slow_reader_is_not() {
     });
     guarded.write_all(&[0; 1024]).await.unwrap();
     assert_eq!(reading.await.unwrap(), 1024);
+}
+
+/// A peer that reads some hundred kilobytes a second makes progress all the time, however much the
+/// kernel could keep for it.
+#[tokio::test]
+async fn a_peer_that_reads_slowly_is_not_one_that_stands_still() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (near, _) = listener.accept().await.unwrap();
+    tcp::tune(&near);
+    let reading = tokio::spawn(async move {
+        let (mut pace, mut piece) = (interval(Duration::from_millis(20)), vec![0; 8 * 1024]);
+        loop {
+            pace.tick().await;
+            far.read_exact(&mut piece).await.unwrap();
+        }
+    });
+    let mut guarded = StallGuard::new(near, Duration::from_secs(1));
+    let piece = vec![0; 64 * 1024];
+    let writing = async {
+        loop {
+            if let Err(error) = guarded.write_all(&piece).await {
+                return error;
+            }
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(4), writing).await;
+    reading.abort();
+    assert!(ended.is_err(), "{ended:?}");
 }
