@@ -42,11 +42,11 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, future::Either};
 use http::{
     HeaderValue, Method, StatusCode,
-    header::{CONNECTION, UPGRADE},
+    header::{CONNECTION, CONTENT_LENGTH, UPGRADE},
 };
 use hyper::{
     Request, Response,
-    body::Incoming,
+    body::{Body as _, Incoming},
     server::conn::{http1, http2},
     service::{Service, service_fn},
 };
@@ -331,9 +331,8 @@ fn service(
                     response::count_unread(&broker.shared, answer.into_response())
                 }
             };
-            if is_head {
-                // RFC 9110, 9.3.2. The library removes the body over HTTP/1.1 only.
-                *response.body_mut() = response::empty(StatusCode::OK).into_body();
+            if is_head && !is_http1 {
+                remove_content(&mut response);
             }
             // Closes the connection if the request was not read to its end, or if nothing is read
             // after it. Also closes HTTP/1 connections in a drain, so that clients reconnect to
@@ -358,6 +357,15 @@ fn service(
             None => Either::Right(answer),
         }
     })
+}
+
+/// Removes the content of an answer to HEAD, and keeps its length (RFC 9110, 9.3.2 and 8.6). The
+/// library does so over HTTP/1.1 only.
+fn remove_content(response: &mut Response<Body>) {
+    if let Some(bytes) = response.body().size_hint().exact() {
+        response.headers_mut().insert(CONTENT_LENGTH, bytes.into());
+    }
+    *response.body_mut() = response::empty(StatusCode::OK).into_body();
 }
 
 /// Returns the answer to a request with refused framing, whose connection closes.
