@@ -19,6 +19,7 @@ mod event_store;
 pub mod fault_point;
 mod grant_store;
 pub mod hot;
+mod migrations;
 mod node_store;
 mod pin_store;
 mod postgres;

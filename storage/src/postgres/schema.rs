@@ -4,8 +4,8 @@
 //! ends. Through a pooler all missing migrations run in one transaction, which holds the lock.
 
 use sqlx::{
-    AssertSqlSafe, Connection, Executor, Row, SqlSafeStr,
-    migrate::{Migrate, MigrateError, Migration, MigrationType},
+    AssertSqlSafe, Connection, Executor, Row,
+    migrate::{Migrate, MigrateError},
     postgres::PgConnection,
     raw_sql,
 };
@@ -15,7 +15,10 @@ use super::{
     error_mapping::map_error,
     server_path::{ServerPath, set_local},
 };
-use crate::{MigrationOutcome, StoreError, fault_point};
+use crate::{
+    MigrationOutcome, StoreError, fault_point,
+    migrations::{TABLE, check_applied, migration},
+};
 
 /// Every migration in order, and the places between them at which tests end the process. A released
 /// file is never edited: a change is a new file.
@@ -111,8 +114,6 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         ["migration.15.begun", "migration.15.applied"],
     ),
 ];
-
-const TABLE: &str = "_sqlx_migrations";
 
 /// Returns the version that this build works with.
 pub(super) fn latest_version() -> i64 {
@@ -227,22 +228,12 @@ pub(super) async fn migrate_to(
 
 /// Compares the applied migrations with those of this build.
 async fn check(connection: &mut PgConnection) -> Result<(), StoreError> {
-    for applied in connection.list_applied_migrations(TABLE).await.map_err(refusal)? {
-        let own = MIGRATIONS.iter().find(|(version, ..)| *version == applied.version);
-        let same = own.is_some_and(|(version, name, sql, _)| {
-            migration(*version, name, sql).checksum == applied.checksum
-        });
-        if !same {
-            return Err(StoreError::Corrupt {
-                detail: format!("its migration {} is not the one of this build", applied.version),
-            });
-        }
-    }
-    Ok(())
-}
-
-fn migration(version: i64, name: &'static str, sql: &'static str) -> Migration {
-    Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    let incomplete = connection.dirty_version(TABLE).await.map_err(refusal)?;
+    let applied = connection.list_applied_migrations(TABLE).await.map_err(refusal)?;
+    check_applied(&applied, incomplete, |wanted| {
+        let (version, name, sql, _) = MIGRATIONS.iter().find(|(version, ..)| *version == wanted)?;
+        Some(migration(*version, name, sql))
+    })
 }
 
 /// Returns the version of the newest applied migration, by any replica.

@@ -3,16 +3,16 @@
 //! start leaves the schema as it was.
 
 use sqlx::{
-    Connection, Row, SqlSafeStr,
-    migrate::{Migrate, MigrateError, Migration, MigrationType},
+    Connection, Row,
+    migrate::{Migrate, MigrateError},
     sqlite::{SqliteConnection, SqlitePool},
 };
 
 use super::error_mapping::map_error;
-use crate::{StoreError, fault_point};
-
-/// Table in which sqlx records applied migrations.
-const TABLE: &str = "_sqlx_migrations";
+use crate::{
+    StoreError, fault_point,
+    migrations::{TABLE, check_applied, migration},
+};
 
 /// Every migration in order. A released file is never edited: a change is a new file.
 const MIGRATIONS: &[(i64, &str, &str)] = &[
@@ -93,37 +93,17 @@ async fn migrate_to(
     transaction.commit().await.map_err(map_error)
 }
 
-/// Compares the applied migrations with these. All up to the newest are there, and complete.
+/// Compares the applied migrations with these.
 async fn check(
     connection: &mut SqliteConnection,
     migrations: &[(i64, &'static str, &'static str)],
 ) -> Result<(), StoreError> {
     let incomplete = connection.dirty_version(TABLE).await.map_err(refusal)?;
-    let all = connection.list_applied_migrations(TABLE).await.map_err(refusal)?;
-    let versions = all.iter().map(|applied| applied.version);
-    let absent =
-        (1..).zip(versions).find_map(|(wanted, found)| (wanted != found).then_some(wanted));
-    if let Some(version) = incomplete.or(absent) {
-        return Err(StoreError::Corrupt {
-            detail: format!("its migration {version} is absent or incomplete"),
-        });
-    }
-    for applied in all {
-        let own = migrations.iter().find(|(version, ..)| *version == applied.version);
-        let same = own.is_some_and(|(version, name, sql)| {
-            migration(*version, name, sql).checksum == applied.checksum
-        });
-        if !same {
-            return Err(StoreError::Corrupt {
-                detail: format!("its migration {} is not the one of this build", applied.version),
-            });
-        }
-    }
-    Ok(())
-}
-
-fn migration(version: i64, name: &'static str, sql: &'static str) -> Migration {
-    Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    let applied = connection.list_applied_migrations(TABLE).await.map_err(refusal)?;
+    check_applied(&applied, incomplete, |wanted| {
+        let (version, name, sql) = migrations.iter().find(|(version, ..)| *version == wanted)?;
+        Some(migration(*version, name, sql))
+    })
 }
 
 /// Returns the version of the newest applied migration, by any build.

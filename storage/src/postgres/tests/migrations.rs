@@ -28,6 +28,17 @@ async fn an_old_schema_is_refused_unless_migrating_is_allowed() {
 async fn r_8_a_newer_schema_and_an_edited_migration_are_refused() {
     let (server, store) = on_server().await;
     store.close().await;
+    for (success, is_refused) in [("FALSE", true), ("TRUE", false)] {
+        let damage = format!("UPDATE _sqlx_migrations SET success = {success} WHERE version = 7");
+        server.sql(&server.url(), &damage).await;
+        let opened = PostgresStore::open(&options(&server)).await;
+        let refusal = opened.err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(
+            refusal.contains("migration 7 is absent or incomplete"),
+            is_refused,
+            "{refusal}"
+        );
+    }
     server
         .sql(&server.url(), "UPDATE _sqlx_migrations SET checksum = '\\x00' WHERE version = 1")
         .await;
