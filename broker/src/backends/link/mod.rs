@@ -88,7 +88,7 @@ trait LinkDriver: fmt::Debug + Send + Sync {
     /// Reads lists in the background that the backend announced as changed.
     fn read_lists(&self, link: &Arc<Link>, kinds: &[ListKind]);
 
-    /// Asks the backend whether it supports 2026-07-28.
+    /// Asks the backend whether it still supports 2026-07-28.
     fn is_stateless<'a>(
         &self,
         link: &'a Arc<Link>,

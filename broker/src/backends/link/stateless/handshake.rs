@@ -234,13 +234,14 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     answer
 }
 
-/// Asks the backend over an open connection whether it supports 2026-07-28.
+/// Asks the backend over an open connection whether it still supports 2026-07-28. A question that
+/// the backend did not process shows no change.
 pub(in crate::backends::link) async fn is_stateless(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
 ) -> bool {
     let answer = requests::probe(connection, link).await;
-    matches!(judge(answer), Ok(DiscoverVerdict::Modern(_)))
+    matches!(judge(answer), Ok(DiscoverVerdict::Modern(_)) | Err(_))
 }
 
 async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
