@@ -21,7 +21,6 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-
 use tokio::sync::OnceCell;
 
 use crate::{authority::CertificateFiles, deadline::eventually_within};
