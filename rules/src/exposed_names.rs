@@ -54,6 +54,11 @@ pub fn native_uri(exposed: &str) -> Option<(BackendId, Cow<'_, str>)> {
     Some((backend(name)?, original.into()))
 }
 
+/// Returns whether the name of a tool or prompt on the aggregated endpoint can be one of `backend`.
+pub fn can_be_name_of(backend: &BackendId, exposed: &str) -> bool {
+    exposed.strip_prefix(backend.as_str()).is_some_and(|rest| rest.starts_with(SEPARATOR))
+}
+
 fn is_safe(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
@@ -119,6 +124,17 @@ mod tests {
         assert_eq!(longer.len(), EXPOSED_NAME_BYTES_MAX);
         assert_eq!(longer, format!("ab__{}_{}", &fits[11..], stable_hash(&format!("{fits}x"))));
         assert_eq!(exposed_name(&backend("ab"), "A-z_09"), "ab__A-z_09");
+    }
+
+    #[test]
+    fn each_exposed_name_can_be_one_of_its_backend_only() {
+        let long = "x".repeat(200);
+        for name in ["echo", "a.b", "größe", "__", &long] {
+            let exposed = exposed_name(&backend("ab"), name);
+            assert!(can_be_name_of(&backend("ab"), &exposed), "{exposed}");
+            assert!(!can_be_name_of(&backend("a"), &exposed), "{exposed}");
+            assert!(!can_be_name_of(&backend("ab-c"), &exposed), "{exposed}");
+        }
     }
 
     #[test]

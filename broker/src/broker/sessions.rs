@@ -419,6 +419,11 @@ pub fn claim_local(
     Ok(Some(session))
 }
 
+/// Refuses a session that began on another transport, as a missing session.
+pub fn check_transport(session: &Session, transport: Transport) -> Result<(), Refusal> {
+    if session.transport == transport { Ok(()) } else { Err(no_session()) }
+}
+
 /// Returns a peer's text in a form that is safe to display.
 fn display(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(DISPLAY_CHARS_MAX).collect()

@@ -262,9 +262,10 @@ pub struct OverloadConfig {
 
 impl ConfigReader<'_> {
     pub(super) fn limits(&mut self) -> Limits {
+        let message_bytes = self.size("limits.message_bytes");
         Limits {
-            message_bytes: self.size("limits.message_bytes"),
-            message_sizes: self.message_sizes(),
+            message_bytes,
+            message_sizes: self.message_sizes(message_bytes),
             connections: self.count("limits.connections") as usize,
             connections_per_address: self.count("limits.connections_per_address") as usize,
             connections_per_second_per_address: self

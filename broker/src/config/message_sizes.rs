@@ -107,8 +107,8 @@ impl MessageSizes {
 }
 
 impl ConfigReader<'_> {
-    pub(super) fn message_sizes(&mut self) -> MessageSizes {
-        let max = self.size("limits.message_bytes");
+    /// Reads the profiles. No message is larger than `max` bytes.
+    pub(super) fn message_sizes(&mut self, max: usize) -> MessageSizes {
         let own = self.value("limits.message_profiles", |value, _| profiles(value, max));
         let mut profiles: BTreeMap<String, MessageSizeProfile> = BUILT_IN
             .into_iter()

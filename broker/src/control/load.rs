@@ -46,7 +46,7 @@ pub enum LoadError {
     #[error("{what} is both stored and declared in the configuration file; remove one of the two")]
     Twice { what: String },
     #[error(
-        "backends.{tenant}.{backend} of the configuration file: tenant {tenant} does not exist; declare it under tenants"
+        "backends.{tenant}/{backend} of the configuration file: tenant {tenant} does not exist; declare it under tenants"
     )]
     NoTenant { tenant: TenantId, backend: BackendId },
     #[error("backend {tenant}/{backend}: {fault}")]

@@ -1,27 +1,37 @@
-//! `mcp-broker check-config`: checks a configuration file without starting anything, and compares
-//! its backends with a lock file.
+//! `mcp-broker check-config`: checks a configuration file and its certificates without starting
+//! anything, and compares its backends with a lock file.
 
 use std::{collections::BTreeSet, fs, path::Path, process::ExitCode};
 
 use rules::pins::{LockFile, PinMode};
 
 use super::{error::EXIT_USAGE, say};
-use crate::config::{Config, ConfigSource};
+use crate::{
+    auth::DEFAULT_TENANT,
+    config::{Config, ConfigSource},
+    listeners::tls_acceptor,
+};
 
-/// Checks a configuration file and the files that it includes, and compares them with a lock file.
-/// Prints one line for each fault.
+/// Checks a configuration file, the files that it includes and the certificates of the listeners,
+/// and compares the backends with a lock file. Prints one line for each fault.
 pub fn check_config(file: &Path, locked: Option<&Path>) -> ExitCode {
     let checked = ConfigSource::read(Some(file)).and_then(|source| source.check());
-    let (faults, included) = match checked {
-        Ok((config, included)) => {
-            (locked.map(|locked| faults_of_lock(&config, locked)).unwrap_or_default(), included)
+    let (config, included) = match checked {
+        Ok(checked) => checked,
+        Err(faults) => {
+            say(&faults.to_string());
+            return EXIT_USAGE.into();
         }
-        Err(faults) => (vec![faults.to_string()], 0),
     };
+    let certificates = tls_acceptor::acceptors(&config).err();
+    let mut faults: Vec<String> =
+        certificates.map(|error| format!("tls: {error}")).into_iter().collect();
+    faults.extend(locked.map(|locked| faults_of_lock(&config, locked)).unwrap_or_default());
     if !faults.is_empty() {
         faults.iter().for_each(|fault| say(fault));
         return EXIT_USAGE.into();
     }
+    undeclared_tenants(&config).iter().for_each(|note| say(note));
     let more = match included {
         0 => String::new(),
         1 => ", with 1 included file".to_owned(),
@@ -29,6 +39,24 @@ pub fn check_config(file: &Path, locked: Option<&Path>) -> ExitCode {
     };
     say(&format!("{} is a good configuration{more}", file.display()));
     ExitCode::SUCCESS
+}
+
+/// Returns a note for each tenant that has declared backends and is not declared. The store may have
+/// it, which this command does not open.
+fn undeclared_tenants(config: &Config) -> Vec<String> {
+    let tenants: BTreeSet<&str> =
+        config.backends.iter().map(|backend| backend.tenant.as_str()).collect();
+    tenants
+        .into_iter()
+        .filter(|tenant| {
+            *tenant != DEFAULT_TENANT && !config.tenants.iter().any(|(id, _)| id.as_str() == *tenant)
+        })
+        .map(|tenant| {
+            format!(
+                "note: backends.{tenant}/…: the file does not declare the tenant {tenant}; without it in the database, serve does not start"
+            )
+        })
+        .collect()
 }
 
 fn faults_of_lock(config: &Config, locked: &Path) -> Vec<String> {

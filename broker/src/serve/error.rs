@@ -14,7 +14,7 @@ pub enum ServeError {
     Config(#[from] FieldErrors),
     #[error(transparent)]
     Tls(#[from] TlsSetupError),
-    #[error(transparent)]
+    #[error("tls: {0}")]
     Certificates(#[from] TlsError),
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),

@@ -17,11 +17,11 @@
 //! Such a request waits for the attempt, as a local request, and is then decided again.
 
 mod batch;
+mod unknown_name;
 
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
@@ -46,7 +46,7 @@ use super::{
     connect_tool, kept_results,
     session::{
         CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
-        local_requests::{decide_after, set_level, spawn_local_request},
+        local_requests::{set_level, spawn_local_request},
         observation, release, subscriptions, without_own_meta,
     },
     stream::{EventStream, PendingAnswer},
@@ -54,11 +54,7 @@ use super::{
     tasks::{list_tasks, named_task, task_state},
 };
 use crate::{
-    backends::{
-        backend::{Backend, BackendState},
-        link::Era,
-        policy::ArgumentsCheck,
-    },
+    backends::{backend::Backend, policy::ArgumentsCheck},
     boxed::box_pin_with,
     metrics::RequestOutcome,
     telemetry::request,
@@ -184,7 +180,8 @@ fn decide_and_start(
     let mut decision = match decided {
         Ok(decision) => decision,
         Err(refusal) => {
-            return refuse_or_wait(session, message, request, refusal, unlisted).map(|()| None);
+            return unknown_name::refuse_or_wait(session, message, request, refusal, unlisted)
+                .map(|()| None);
         }
     };
     if let Decision::Forward(plan) = &mut decision
@@ -207,25 +204,6 @@ fn decide_and_start(
         session.tenant.take_backend_budget(home, decision.tool())?;
     }
     start(session, message, request, decision, (home, check))
-}
-
-/// Handles a request that cannot be routed. It may mean the connect tool of a backend, or wait for
-/// a backend that connects. Otherwise the refusal is the answer.
-fn refuse_or_wait(
-    session: &Arc<Session>,
-    message: Message,
-    request: RequestContext<'_>,
-    refusal: Refusal,
-    unlisted: Unlisted,
-) -> Result<(), Refusal> {
-    if let Some(backend) = connect_tool::meant_by(session, &message, &refusal) {
-        return connect_tool::answer(session, request, backend);
-    }
-    let unreached = unreached_backends(session, &refusal);
-    if unlisted == Unlisted::Waits && unreached.iter().any(|backend| is_connecting(backend)) {
-        return decide_after_first_attempts(session, message, request, unreached);
-    }
-    Err(unavailable_if_unreached(refusal, &unreached))
 }
 
 /// Starts what was decided. `home` is the backend that the request goes to.
@@ -387,64 +365,6 @@ fn answer_lost_frame(session: &Session, id: &RequestId) -> Bytes {
     let text =
         "the broker that carried the request ended before the answer; the backend may have acted";
     session.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
-}
-
-/// Returns the backends that may offer the name which `refusal` calls unknown, because they were
-/// never reached. A session from before a restart may use such a name.
-fn unreached_backends(session: &Session, refusal: &Refusal) -> Vec<Arc<Backend>> {
-    let missing = [
-        ErrorKind::ToolNotFound,
-        ErrorKind::PromptNotFound,
-        ErrorKind::ResourceNotFound,
-        ErrorKind::ReferenceNotFound,
-    ];
-    if !session.endpoint.is_merged() || !missing.contains(&refusal.kind) {
-        return Vec::new();
-    }
-    let subject = session.subject();
-    // A hidden backend must not show by its state.
-    let may_list_it = |backend: &Arc<Backend>| {
-        let is_unread = backend.principal_lists.is_on()
-            && backend.principal_lists.is_failed(&session.caller.principal);
-        (backend.is_never_reached() || is_unread)
-            && session.tenant.may_use_backend(&subject, &backend.id)
-    };
-    session.tenant.backends_at(&session.endpoint).into_iter().filter(may_list_it).collect()
-}
-
-fn is_connecting(backend: &Backend) -> bool {
-    backend.state() == BackendState::Connecting
-}
-
-/// Decides the request once the first attempts to reach `backends` are over.
-fn decide_after_first_attempts(
-    session: &Arc<Session>,
-    message: Message,
-    request: RequestContext<'_>,
-    backends: Vec<Arc<Backend>>,
-) -> Result<(), Refusal> {
-    let (id, stream) = (request.id.clone(), request.stream.clone());
-    let wait = async move {
-        let attempts = backends.iter().map(|backend| {
-            backend.wait_first_attempt_for(Era::Sessions, backend.timeouts().control)
-        });
-        join_all(attempts).await;
-    };
-    let (method, started_at, waiting) = (request.method, request.started_at, session.clone());
-    decide_after(session, request, wait, move || {
-        let request = RequestContext { id, method, stream: &stream, started_at };
-        // A call that is dropped here continues as a task of the runtime.
-        decide_and_start(&waiting, message, request, Unlisted::IsRefused).map(drop)
-    })
-}
-
-/// Replaces a refusal for an unknown name that an unreached backend may offer.
-fn unavailable_if_unreached(refusal: Refusal, unreached: &[Arc<Backend>]) -> Refusal {
-    if unreached.is_empty() {
-        return refusal;
-    }
-    let text = "this is known of no backend, and not every backend could be reached so far";
-    Refusal::new(ErrorKind::BackendUnavailable, text)
 }
 
 /// Returns whether requests with this method use an object that access rules name.

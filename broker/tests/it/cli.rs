@@ -57,7 +57,34 @@ async fn check_config_names_every_fault_on_its_own_line() {
         assert!(told.lines().any(|line| line.contains(path)), "{path} in {told}");
     }
     assert!(told.contains("not available in this build"), "{told}");
+    let size = run_with_config(&["check-config"], "limits: {message_bytes: 5}\n").await;
+    assert_eq!(size.stdout.matches("limits.message_bytes").count(), 1, "{size:?}");
     assert_eq!(run(&["check-config", "/no/such/file"]).await.code, Some(64));
+}
+
+#[tokio::test]
+async fn check_config_reads_the_certificates_that_serve_needs() {
+    for keys in [
+        "cert_file: /no/cert.pem, key_file: /no/key.pem",
+        "self_signed: true, client_auth: required, client_ca_file: /no/ca.pem",
+    ] {
+        let text = format!("tls: {{{keys}}}\n");
+        let checked = run_with_config(&["check-config"], &text).await;
+        assert_eq!(checked.code, Some(64), "{checked:?}");
+        let told = checked.stdout;
+        assert!(told.starts_with("tls: /no/") && told.contains("cannot be read"), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn check_config_names_tenants_that_only_a_database_can_have() {
+    let text = "backends: {acme/files: {transport: {type: http, url: 'http://127.0.0.1:9/'}}}\n";
+    let checked = run_with_config(&["check-config"], text).await;
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert!(checked.stdout.contains("does not declare the tenant acme"), "{checked:?}");
+    let declared = format!("tenants: {{acme: {{}}}}\n{text}");
+    let checked = run_with_config(&["check-config"], &declared).await;
+    assert!(!checked.stdout.contains("note:"), "{checked:?}");
 }
 
 #[tokio::test]

@@ -454,6 +454,17 @@ async fn what_a_backend_offers_that_was_not_reached_since_the_restart_is_not_den
         let error = client.error(method, params).await;
         assert_eq!(kind(&error), "backend_unavailable", "{method}: {error}");
     }
+    // Another backend's names cannot be those of `b`.
+    for (method, params, absent) in [
+        ("tools/call", json!({"name": "c__echo", "arguments": {}}), "tool_not_found"),
+        ("tools/call", json!({"name": "echo", "arguments": {}}), "tool_not_found"),
+        ("resources/read", json!({"uri": "c+test://one"}), "resource_not_found"),
+        ("resources/read", json!({"uri": "test://one"}), "resource_not_found"),
+        ("prompts/get", json!({"name": "bb__greet"}), "prompt_not_found"),
+    ] {
+        let error = client.error(method, params.clone()).await;
+        assert_eq!(kind(&error), absent, "{params}: {error}");
+    }
     gate.open();
     broker.admin().wait_backend_state("default", "b", "ready").await;
     client.call("b__echo", json!({})).await;

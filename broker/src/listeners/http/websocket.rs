@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     auth::{self, AuthenticatedCaller, CredentialExpiry, RemotePeer},
-    broker::{Broker, session_lookup::ReplicaLookup},
+    broker::{Broker, check_transport, session_lookup::ReplicaLookup},
     listeners::{
         duplex::{self, ConnectionParams, IncomingConnection, SessionConnection},
         replicas::{
@@ -39,7 +39,7 @@ use crate::{
         },
         tls_acceptor::certificate_expired,
     },
-    session_location::{LookupOutcome, no_session},
+    session_location::LookupOutcome,
     sessions::{
         session::{Session, outbox},
         stream::StreamCursor,
@@ -180,7 +180,7 @@ async fn locate_session(
     loop {
         let owner = match lookup.next().await? {
             LookupOutcome::Local(session) => {
-                check_transport(&session)?;
+                check_transport(&session, Transport::WebSocket)?;
                 broker.wait_until_adopted(&session).await;
                 return Ok(UpgradeTarget::Local(session));
             }
@@ -194,11 +194,6 @@ async fn locate_session(
             TunnelResult::SessionMissing(miss) => lookup.note_failure(&owner, miss),
         }
     }
-}
-
-/// Refuses a session that did not begin on a WebSocket.
-pub(in crate::listeners) fn check_transport(session: &Session) -> Result<(), Refusal> {
-    if session.transport == Transport::WebSocket { Ok(()) } else { Err(no_session()) }
 }
 
 /// Resumes the session after the messages that the client has received.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 use protocol::error::Refusal;
-use rules::endpoint::Endpoint;
+use rules::{client_transport::Transport, endpoint::Endpoint};
 
 use super::{
     forward::{ForwardResult, ReplicaRequest, forward},
@@ -18,7 +18,7 @@ use super::{
 use crate::{
     auth::Caller,
     broker::{
-        Broker, claim_local,
+        Broker, check_transport, claim_local,
         session_lookup::{self, ReplicaLookup},
     },
     listeners::http::{
@@ -62,6 +62,7 @@ impl<'a> SessionLookup<'a> {
         // Boxed: nearly every request of a connection after the first finds the session above.
         let location = Box::pin(self.find_session(body)).await;
         if let Ok(SessionLocation::Local(session)) = &location {
+            check_transport(session, Transport::Http)?;
             self.request.broker.wait_until_adopted(session).await;
             self.request.cache.validated_head.cache_session(session);
         }

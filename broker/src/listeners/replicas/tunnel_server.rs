@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Either, StreamBody};
 use hyper::body::{Frame, Incoming};
 use protocol::error::{ErrorKind, Refusal};
 use rules::{
+    client_transport::Transport,
     limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
     sign_in_failures::Plane,
 };
@@ -23,13 +24,13 @@ use super::{
 };
 use crate::{
     auth::RemotePeer,
-    broker::Broker,
+    broker::{Broker, check_transport},
     listeners::{
         duplex,
         http::{
             headers::session_id,
             response::{self, Body, BodyAborted},
-            websocket::{check_transport, endpoint, limits, resume},
+            websocket::{endpoint, limits, resume},
         },
     },
     sessions::{session::Session, stream::StreamCursor, tenant::PlacePermit},
@@ -74,7 +75,7 @@ async fn find_session(
     })?;
     match locate_for_peer(broker, &head.headers, id, &caller, &endpoint).await? {
         SessionLocation::Local(session) => {
-            check_transport(&session)?;
+            check_transport(&session, Transport::WebSocket)?;
             broker.wait_until_adopted(&session).await;
             let place = duplex::acquire_connection(broker, &caller).await?;
             let outbox = resume(&session, &head.headers)?;

@@ -337,6 +337,27 @@ async fn a_session_is_gone_on_with_after_its_connection_was_lost() {
 }
 
 #[tokio::test]
+async fn the_session_of_a_websocket_is_not_reachable_over_http() {
+    let broker = broker().await;
+    let (websocket, id) = opened(&broker, json!({})).await;
+    let http = broker.client("/mcp");
+    let headers = [
+        ("mcp-session-id", id.as_str()),
+        ("mcp-protocol-version", "2025-11-25"),
+        ("accept", "application/json, text/event-stream"),
+        ("content-type", "application/json"),
+    ];
+    for method in ["POST", "GET", "DELETE"] {
+        let body = if method == "POST" { request(1, "ping", json!({})) } else { String::new() };
+        let answer = http.send(method, &headers, body).await;
+        let status = answer.status;
+        assert_eq!((status, kind(&answer.json().await["error"])), (404, "session_not_found"), "{method}");
+    }
+    websocket.result("ping", json!({})).await;
+    assert_eq!(broker.admin().sessions("default").await.len(), 1);
+}
+
+#[tokio::test]
 async fn what_was_not_received_is_sent_again_to_a_client_that_counts() {
     let broker = broker().await;
     let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap();

@@ -1,0 +1,123 @@
+//! A request for a name that the catalog does not have. It may be the connect tool of a backend, or
+//! an object of a backend that was not reached so far.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+};
+use rules::{
+    endpoint::Endpoint,
+    exposed_names::{can_be_name_of, native_uri},
+};
+
+use super::{
+    super::{
+        connect_tool,
+        session::{RequestContext, Session, local_requests::decide_after},
+    },
+    Unlisted, decide_and_start,
+};
+use crate::backends::{
+    backend::{Backend, BackendState},
+    link::Era,
+};
+
+/// Handles a request that cannot be routed. It may mean the connect tool of a backend, or wait for
+/// a backend that connects. Otherwise the refusal is the answer.
+pub(super) fn refuse_or_wait(
+    session: &Arc<Session>,
+    message: Message,
+    request: RequestContext<'_>,
+    refusal: Refusal,
+    unlisted: Unlisted,
+) -> Result<(), Refusal> {
+    if let Some(backend) = connect_tool::meant_by(session, &message, &refusal) {
+        return connect_tool::answer(session, request, backend);
+    }
+    let unreached = unreached_backends(session, &message, &refusal);
+    if unlisted == Unlisted::Waits && unreached.iter().any(|backend| is_connecting(backend)) {
+        return decide_after_first_attempts(session, message, request, unreached);
+    }
+    Err(unavailable_if_unreached(refusal, &unreached))
+}
+
+/// Returns the backends that may offer the name which `refusal` calls unknown, because they were
+/// never reached. A session from before a restart may use such a name.
+fn unreached_backends(
+    session: &Session,
+    message: &Message,
+    refusal: &Refusal,
+) -> Vec<Arc<Backend>> {
+    let missing = [
+        ErrorKind::ToolNotFound,
+        ErrorKind::PromptNotFound,
+        ErrorKind::ResourceNotFound,
+        ErrorKind::ReferenceNotFound,
+    ];
+    if !session.endpoint.is_merged() || !missing.contains(&refusal.kind) {
+        return Vec::new();
+    }
+    let subject = session.subject();
+    // A hidden backend must not show by its state.
+    let may_list_it = |backend: &Arc<Backend>| {
+        let is_unread = backend.principal_lists.is_on()
+            && backend.principal_lists.is_failed(&session.caller.principal);
+        (backend.is_never_reached() || is_unread)
+            && may_offer(&session.endpoint, backend, message)
+            && session.tenant.may_use_backend(&subject, &backend.id)
+    };
+    session.tenant.backends_at(&session.endpoint).into_iter().filter(may_list_it).collect()
+}
+
+/// Returns whether the object that the message names can be one of `backend`. The names of a toolset
+/// do not tell.
+fn may_offer(endpoint: &Endpoint, backend: &Backend, message: &Message) -> bool {
+    if *endpoint != Endpoint::Aggregated {
+        return true;
+    }
+    let (name, uri) = (message.text(message.fields.name), message.text(message.fields.uri));
+    match (name, uri) {
+        (Some(name), _) => can_be_name_of(&backend.id, &name),
+        (None, Some(uri)) => native_uri(&uri).is_some_and(|(id, _)| id == backend.id),
+        (None, None) => true,
+    }
+}
+
+fn is_connecting(backend: &Backend) -> bool {
+    backend.state() == BackendState::Connecting
+}
+
+/// Decides the request once the first attempts to reach `backends` are over.
+fn decide_after_first_attempts(
+    session: &Arc<Session>,
+    message: Message,
+    request: RequestContext<'_>,
+    backends: Vec<Arc<Backend>>,
+) -> Result<(), Refusal> {
+    let (id, stream) = (request.id.clone(), request.stream.clone());
+    let wait = async move {
+        let attempts = backends.iter().map(|backend| {
+            backend.wait_first_attempt_for(Era::Sessions, backend.timeouts().control)
+        });
+        join_all(attempts).await;
+    };
+    let (method, started_at, waiting) = (request.method, request.started_at, session.clone());
+    decide_after(session, request, wait, move || {
+        let request = RequestContext { id, method, stream: &stream, started_at };
+        // A call that is dropped here continues as a task of the runtime.
+        decide_and_start(&waiting, message, request, Unlisted::IsRefused).map(drop)
+    })
+}
+
+/// Replaces a refusal for an unknown name that an unreached backend may offer.
+fn unavailable_if_unreached(refusal: Refusal, unreached: &[Arc<Backend>]) -> Refusal {
+    if unreached.is_empty() {
+        return refusal;
+    }
+    let text =
+        "no reached backend offers this, and a backend that may offer it was not reached so far";
+    Refusal::new(ErrorKind::BackendUnavailable, text)
+}
