@@ -10,17 +10,17 @@ use super::{
     approval,
     args::{
         AdminCommand, BackendCommand, KeyCommand, NodeCommand, SessionCommand, SubscriptionCommand,
-        TaskCommand, TenantCommand, TenantFilter,
+        TaskCommand, TenantFilter,
     },
     audit,
-    bodies::{backend_body, tenant_body},
+    bodies::backend_body,
     catalog,
     client::{AdminClient, ClientError, escape, with_query},
     connection, issuer, operator,
     output::{CommandOutput, remove, render, render_list},
     pins, policy, root,
     table::{self, Column},
-    token,
+    tenant, token,
 };
 
 const BACKENDS: &[Column] = &[
@@ -80,16 +80,6 @@ const BACKEND: &[Column] = &[
     ("source", "source"),
     ("created", "created_at"),
     ("updated", "updated_at"),
-];
-const TENANTS: &[Column] = &[
-    ("tenant", "tenant"),
-    ("enabled", "enabled"),
-    ("weight", "weight"),
-    ("requests/s", "limits.requests_per_second"),
-    ("burst", "limits.burst"),
-    ("sessions", "limits.sessions_per_tenant"),
-    ("calls", "limits.calls_in_flight_per_tenant"),
-    ("source", "source"),
 ];
 const KEYS: &[Column] =
     &[("id", "id"), ("principal", "principal"), ("name", "name"), ("created", "created_at")];
@@ -162,7 +152,7 @@ pub(super) async fn run(
 ) -> Result<CommandOutput, ClientError> {
     match command {
         AdminCommand::Backend(command) => backend(client, command).await,
-        AdminCommand::Tenant(command) => tenant(client, command).await,
+        AdminCommand::Tenant(command) => tenant::tenant(client, command).await,
         AdminCommand::Key(command) => key(client, command).await,
         AdminCommand::Token(command) => token::token(client, command).await,
         AdminCommand::Operator(command) => operator::operator(client, command).await,
@@ -255,29 +245,6 @@ async fn backend(
                 &output,
             )
             .await
-        }
-    }
-}
-
-async fn tenant(
-    client: &AdminClient,
-    command: TenantCommand,
-) -> Result<CommandOutput, ClientError> {
-    match command {
-        TenantCommand::Add(add) => {
-            let answer = client
-                .request(Method::PUT, &format!("tenants/{}", add.name), Some(&tenant_body(&add)))
-                .await?;
-            Ok(render(&answer, &add.output, |answer| table::facts(answer, TENANTS)))
-        }
-        TenantCommand::List(output) => Ok(render_list(
-            client.request(Method::GET, "tenants", None).await?,
-            "tenants",
-            TENANTS,
-            &output,
-        )),
-        TenantCommand::Remove { name, output } => {
-            remove(client, &format!("tenants/{name}"), name.as_str(), &output).await
         }
     }
 }
@@ -457,20 +424,6 @@ mod tests {
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }
-    }
-
-    #[test]
-    fn a_tenant_is_described_by_what_was_given() {
-        let AdminCommand::Tenant(TenantCommand::Add(add)) =
-            parsed("mcp-broker tenant add acme --disabled --burst 9 --limit burst_per_tool=2")
-                .unwrap()
-        else {
-            panic!("another command");
-        };
-        assert_eq!(
-            tenant_body(&add),
-            json!({"enabled": false, "limits": {"burst": 9, "burst_per_tool": 2}})
-        );
     }
 
     #[test]

@@ -291,6 +291,15 @@ impl BreakerState {
 pub(super) enum TenantCommand {
     /// Create a tenant, or replace its settings
     Add(TenantAdd),
+    /// Change some settings of a tenant, and keep the others
+    Set(TenantSet),
+    /// Show one tenant
+    Show {
+        #[arg(value_parser = TenantId::parse)]
+        name: TenantId,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
     /// List all tenants
     List(OutputOptions),
     /// Remove a tenant with its keys and backends
@@ -309,6 +318,31 @@ pub(super) struct TenantAdd {
     /// Refuse the tenant's requests for now
     #[arg(long)]
     pub(super) disabled: bool,
+    #[command(flatten)]
+    pub(super) settings: TenantSettings,
+    #[command(flatten)]
+    pub(super) output: OutputOptions,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "change", required = true, multiple = true, args = ["enabled", "disabled", "weight", "requests_per_second", "burst", "sessions", "calls_in_flight", "limit"])]
+pub(super) struct TenantSet {
+    #[arg(value_parser = TenantId::parse)]
+    pub(super) name: TenantId,
+    /// Serve the tenant's requests again
+    #[arg(long, conflicts_with = "disabled")]
+    pub(super) enabled: bool,
+    /// Refuse the tenant's requests for now
+    #[arg(long)]
+    pub(super) disabled: bool,
+    #[command(flatten)]
+    pub(super) settings: TenantSettings,
+    #[command(flatten)]
+    pub(super) output: OutputOptions,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TenantSettings {
     /// Share of the tenant in a busy broker, 1 to 1000
     #[arg(long)]
     pub(super) weight: Option<u32>,
@@ -324,8 +358,6 @@ pub(super) struct TenantAdd {
     /// Any limit by its name in the body, such as requests_per_second_per_principal=10
     #[arg(long, value_name = "NAME=COUNT", value_parser = named_count)]
     pub(super) limit: Vec<(String, u32)>,
-    #[command(flatten)]
-    pub(super) output: OutputOptions,
 }
 
 /// Filter for records of the audit log.

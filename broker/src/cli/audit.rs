@@ -34,12 +34,13 @@ pub(super) async fn audit(
     match command {
         AuditCommand::List { filter, after, limit, output } => {
             let path = path(&filter, after, limit.map(|limit| limit.to_string()).as_deref());
-            Ok(render_list(
-                client.request(Method::GET, &path, None).await?,
-                "records",
-                RECORDS,
-                &output,
-            ))
+            let answer = client.request(Method::GET, &path, None).await?;
+            let next = answer["next"].as_i64();
+            let mut said = render_list(answer, "records", RECORDS, &output);
+            if let Some(next) = next {
+                said.note = format!("there are more records; --after {next} lists the next ones");
+            }
+            Ok(said)
         }
         AuditCommand::Verify { checkpoint, output } => {
             audit_verify::verify(client, checkpoint.as_deref(), &output).await

@@ -5,29 +5,10 @@ use std::{io::Read, path::Path};
 use serde_json::{Map, Value, json};
 
 use super::{
-    args::{BackendAdd, Links, Protocol, TenantAdd},
+    args::{BackendAdd, Links, Protocol},
     client::ClientError,
 };
 use crate::config::spec::as_http_url;
-
-pub(super) fn tenant_body(add: &TenantAdd) -> Value {
-    let limits = [
-        ("requests_per_second", add.requests_per_second),
-        ("burst", add.burst),
-        ("sessions_per_tenant", add.sessions),
-        ("calls_in_flight_per_tenant", add.calls_in_flight),
-    ];
-    let mut limits: Map<String, Value> = limits
-        .into_iter()
-        .filter_map(|(name, limit)| Some((name.to_owned(), limit?.into())))
-        .collect();
-    limits.extend(add.limit.iter().map(|(name, count)| (name.clone(), (*count).into())));
-    let mut body = json!({ "enabled": !add.disabled, "limits": limits });
-    if let Some(weight) = add.weight {
-        body["weight"] = weight.into();
-    }
-    body
-}
 
 /// Returns the body of the request. `imported`: the body that a `server.json` gave. `own` reads a
 /// variable of this shell's environment.

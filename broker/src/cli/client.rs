@@ -4,7 +4,7 @@
 use std::{env, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header};
+use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use serde_json::Value;
 use transport::{EgressPolicy, HttpClient, HttpClientConfig, read_body};
@@ -41,7 +41,7 @@ pub(super) enum ClientError {
 
 pub(super) struct AdminClient {
     base: String,
-    authorization: Option<header::HeaderValue>,
+    authorization: Option<HeaderValue>,
     http: HttpClient,
 }
 
@@ -62,7 +62,7 @@ impl AdminClient {
         transport::parse_http_url(url)
             .map_err(|error| ClientError::Usage(format!("{URL}: {error}")))?;
         let authorization = token.filter(|token| !token.is_empty()).map(|token| {
-            let value = header::HeaderValue::try_from(format!("Bearer {}", token.trim()));
+            let value = HeaderValue::try_from(format!("Bearer {}", token.trim()));
             value.map_err(|_| {
                 ClientError::Usage(format!("{TOKEN} has characters that no token has"))
             })
@@ -119,6 +119,29 @@ impl AdminClient {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, ClientError> {
+        self.send(method, path, body, None).await.map(|(answer, _)| answer)
+    }
+
+    /// Reads the entry at `path`, changes it and stores it. Fails if another operator changed the
+    /// entry meanwhile.
+    pub(super) async fn update(
+        &self,
+        path: &str,
+        change: impl FnOnce(Value) -> Value,
+    ) -> Result<Value, ClientError> {
+        let (entry, tag) = self.send(Method::GET, path, None, None).await?;
+        self.send(Method::PUT, path, Some(&change(entry)), tag).await.map(|(answer, _)| answer)
+    }
+
+    /// Sends a request, on the condition that the entry still has `tag`. Returns the answer and its
+    /// entity tag.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        tag: Option<HeaderValue>,
+    ) -> Result<(Value, Option<HeaderValue>), ClientError> {
         let url = format!("{}/admin/v1/{path}", self.base);
         let mut request = Request::builder().method(method).uri(&url);
         if let Some(authorization) = &self.authorization {
@@ -126,6 +149,9 @@ impl AdminClient {
         }
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(tag) = tag {
+            request = request.header(header::IF_MATCH, tag);
         }
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
         let request = request
@@ -137,22 +163,24 @@ impl AdminClient {
             let response =
                 self.http.send(request).await.map_err(|error| unreachable(error.to_string()))?;
             let status = response.status();
+            let tag = response.headers().get(header::ETAG).cloned();
             let body = read_body(response.into_body(), ANSWER_BYTES_MAX)
                 .await
                 .map_err(|error| unreachable(error.to_string()))?;
-            Ok((status, body))
+            Ok((status, tag, body))
         };
         let timeout =
             || unreachable(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()));
-        let (status, body) =
+        let (status, tag, body) =
             tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| timeout())??;
         let foreign = || self.foreign(status.as_u16());
         if status.is_success() {
-            return if body.is_empty() {
-                Ok(Value::Null)
-            } else {
-                serde_json::from_slice(&body).map_err(|_| foreign())
-            };
+            if body.is_empty() {
+                return Ok((Value::Null, tag));
+            }
+            return serde_json::from_slice(&body)
+                .map(|answer| (answer, tag))
+                .map_err(|_| foreign());
         }
         let problem: Value = serde_json::from_slice(&body).map_err(|_| foreign())?;
         match problem["detail"].as_str() {

@@ -291,7 +291,7 @@ pub(super) enum KeyCommand {
         /// A label for operators
         #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
         labels: Vec<(String, String)>,
-        /// Time until the key expires, such as 720h
+        /// Time until the key expires, such as 30d
         #[arg(long, value_name = "DURATION")]
         expires_in: Option<String>,
         #[command(flatten)]

@@ -29,6 +29,7 @@ mod root;
 mod server_json;
 mod server_json_faults;
 mod table;
+mod tenant;
 #[cfg(test)]
 mod tests;
 mod token;

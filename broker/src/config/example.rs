@@ -14,7 +14,7 @@ const LINE_CHARS_MAX: usize = 100;
 
 const HEAD: &str = "\
 # Configuration of mcp-broker: every key with its default. An absent key has its default; an unknown key is an error.
-# Durations are whole numbers with a unit (250ms, 30s, 5m, 2h), and so are sizes (512, 64KiB, 16MiB).
+# Durations are whole numbers with a unit (250ms, 30s, 5m, 2h, 7d), and so are sizes (512, 64KiB, 16MiB).
 # An environment variable can also set each key and overrides the file: limits.burst is MCP_BROKER__LIMITS__BURST.
 # `mcp-broker check-config FILE` names every fault of a file.
 ";

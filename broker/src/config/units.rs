@@ -19,7 +19,7 @@ use utoipa::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     #[error(
-        "{found:?} is not a duration; allowed is a whole number with one unit: 250ms, 30s, 5m or 2h"
+        "{found:?} is not a duration; allowed is a whole number with one unit: 250ms, 30s, 5m, 2h or 7d"
     )]
     Duration { found: String },
     #[error(
@@ -30,17 +30,20 @@ pub enum UnitError {
     TooLarge { found: String },
 }
 
-/// Milliseconds of each unit, largest first. The formatter uses the first unit that divides.
+/// Milliseconds of each unit, largest first. The formatter uses the first unit that divides, and no
+/// days: a build from before this unit reads what this one stores.
 const DURATION_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+const DAY: (&str, u64) = ("d", 24 * 3_600_000);
 /// Bytes of each unit, largest first.
 const SIZE_UNITS: [(&str, u64); 4] =
     [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// Reads `250ms`, `30s`, `5m` or `2h`.
+/// Reads `250ms`, `30s`, `5m`, `2h` or `7d`.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let fault = || UnitError::Duration { found: shown(text) };
     let (number, unit) = split(text);
-    let (_, factor) = DURATION_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(fault)?;
+    let mut units = DURATION_UNITS.iter().chain([&DAY]);
+    let (_, factor) = units.find(|(name, _)| *name == unit).ok_or_else(fault)?;
     match product(number, *factor) {
         ScaledNumber::Value(ms) => Ok(Duration::from_millis(ms)),
         ScaledNumber::TooLarge => Err(UnitError::TooLarge { found: shown(text) }),
@@ -117,7 +120,7 @@ impl WrittenUnit {
 
     fn pattern(self) -> &'static str {
         match self {
-            Self::Duration => "^[0-9]+(ms|s|m|h)$",
+            Self::Duration => "^[0-9]+(ms|s|m|h|d)$",
             Self::Size => "^[0-9]+(B|KiB|MiB|GiB)?$",
         }
     }
@@ -231,6 +234,7 @@ mod tests {
             ("2h", 7_200_000),
             ("0s", 0),
             ("90s", 90_000),
+            ("7d", 7 * 86_400_000),
         ] {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
@@ -240,6 +244,7 @@ mod tests {
             (90_000, "90s"),
             (300_000, "5m"),
             (7_200_000, "2h"),
+            (7 * 86_400_000, "168h"),
             (0, "0s"),
             (1_500, "1500ms"),
         ] {
@@ -268,9 +273,9 @@ mod tests {
 
     #[test]
     fn what_is_no_unit_is_refused_and_the_answer_says_what_is_allowed() {
-        for text in ["", "s", "30", "1.5s", "-1s", "10 s", "10S", "1d", "1h30m", "٣s"] {
+        for text in ["", "s", "30", "1.5s", "-1s", "10 s", "10S", "1w", "1h30m", "٣s"] {
             let fault = parse_duration(text).unwrap_err();
-            assert!(fault.to_string().contains("250ms, 30s, 5m or 2h"), "{text}: {fault}");
+            assert!(fault.to_string().contains("250ms, 30s, 5m, 2h or 7d"), "{text}: {fault}");
         }
         for text in ["", "MiB", "16MB", "16 MiB", "1.5MiB", "-1", "16mib", "1TiB"] {
             let fault = parse_size(text).unwrap_err();

@@ -190,6 +190,17 @@ async fn tenants_keys_backends_and_sessions_from_a_shell() {
     assert!(ok(&["tenant", "list"]).await.contains("acme"));
     let tenants: Value = serde_json::from_str(&ok(&["tenant", "list", "--json"]).await).unwrap();
     assert!(tenants.to_string().contains("acme"), "{tenants}");
+    ok(&["tenant", "set", "acme", "--weight", "3", "--limit", "burst_per_tool=2"]).await;
+    ok(&["tenant", "set", "acme", "--burst", "9", "--disabled"]).await;
+    ok(&["tenant", "set", "acme", "--enabled"]).await;
+    let acme: Value =
+        serde_json::from_str(&ok(&["tenant", "show", "acme", "--json"]).await).unwrap();
+    let kept = (&acme["weight"], &acme["enabled"], &acme["limits"]);
+    assert_eq!(kept, (&json!(3), &json!(true), &json!({"burst_per_tool": 2, "burst": 9})));
+    let absent = broker.cli(&["tenant", "set", "nope", "--burst", "9"]).await;
+    assert_eq!(absent.code, Some(1), "{absent:?}");
+    let records = broker.cli(&["audit", "list", "--limit", "2"]).await;
+    assert!(records.stderr.contains("there are more records; --after "), "{records:?}");
     let key: Value =
         serde_json::from_str(&ok(&["key", "create", "--tenant", "acme", "--json"]).await).unwrap();
     ok(&["backend", "add", "b", "--tenant", "acme", "--url", &backend.url()]).await;

@@ -2087,7 +2087,7 @@ export interface components {
             labels?: {
                 [key: string]: string;
             } | null;
-            /** @description Time until the key expires, such as `720h`. Absent: never. */
+            /** @description Time until the key expires, such as `30d`. Absent: never. */
             expires_in?: components["schemas"]["DurationText"];
         };
         /** @description A key that was just created. */

@@ -77,7 +77,7 @@ pub(super) struct KeyRequest {
     /// Labels for operators.
     #[serde(default)]
     pub labels: Option<BTreeMap<String, String>>,
-    /// Time until the key expires, such as `720h`. Absent: never.
+    /// Time until the key expires, such as `30d`. Absent: never.
     #[serde(default, with = "optional_duration")]
     #[schema(value_type = DurationText)]
     pub expires_in: Option<Duration>,

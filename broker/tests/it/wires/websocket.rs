@@ -351,7 +351,11 @@ async fn the_session_of_a_websocket_is_not_reachable_over_http() {
         let body = if method == "POST" { request(1, "ping", json!({})) } else { String::new() };
         let answer = http.send(method, &headers, body).await;
         let status = answer.status;
-        assert_eq!((status, kind(&answer.json().await["error"])), (404, "session_not_found"), "{method}");
+        assert_eq!(
+            (status, kind(&answer.json().await["error"])),
+            (404, "session_not_found"),
+            "{method}"
+        );
     }
     websocket.result("ping", json!({})).await;
     assert_eq!(broker.admin().sessions("default").await.len(), 1);
