@@ -268,14 +268,15 @@ impl Backend {
     }
 
     /// Stores the arguments that tools want repeated in headers. `is_all`: other tools want none.
-    pub fn note_param_headers(&self, by_tool: HashMap<String, Vec<ParamHeader>>, is_all: bool) {
-        let known = self.param_headers.load();
-        let mut next = match is_all || known.len() > LIST_ENTRIES_MAX {
-            true => HashMap::new(),
-            false => (**known).clone(),
-        };
-        next.extend(by_tool);
-        self.param_headers.store(Arc::new(next));
+    pub fn note_param_headers(&self, by_tool: &HashMap<String, Vec<ParamHeader>>, is_all: bool) {
+        self.param_headers.rcu(|known| {
+            let mut next = match is_all || known.len() > LIST_ENTRIES_MAX {
+                true => HashMap::new(),
+                false => HashMap::clone(known),
+            };
+            next.extend(by_tool.clone());
+            next
+        });
     }
 
     /// Requests a refresh of the lists.

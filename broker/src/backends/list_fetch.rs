@@ -112,7 +112,7 @@ fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEnt
             false
         }
     });
-    link.backend.note_param_headers(by_tool, link.principal.is_none());
+    link.backend.note_param_headers(&by_tool, link.principal.is_none());
 }
 
 fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation> {

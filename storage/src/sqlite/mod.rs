@@ -70,7 +70,7 @@ const _: () = assert!(BUSY_TIMEOUT.as_millis() < DEADLINE.as_millis()); // else 
 /// Path of the database, and the setting for migrations.
 #[derive(Debug, Clone)]
 pub struct SqliteOptions {
-    /// Created with its folders when absent.
+    /// Created with its folders when absent, if migrations may be applied.
     pub path: PathBuf,
     /// True to apply missing migrations. Otherwise an old schema is refused.
     pub migrate: bool,
@@ -92,6 +92,9 @@ pub struct SqliteStore {
 
 impl SqliteStore {
     pub async fn open(options: &SqliteOptions) -> Result<Self, StoreError> {
+        if !options.migrate && !options.path.exists() {
+            return Err(StoreError::SchemaOlder { found: 0, known: schema::latest_version() });
+        }
         create_private(&options.path)?;
         // The lock comes before any access to the database, because a second broker must not even
         // read it.

@@ -56,6 +56,9 @@ pub(super) async fn apply_migrations(
 ) -> Result<MigrationOutcome, StoreError> {
     let mut connection = writer.acquire().await.map_err(map_error)?;
     let (found, known) = (found(&mut connection).await?, latest_version());
+    if found == 0 && has_tables(&mut connection).await? {
+        return Err(StoreError::Corrupt { detail: "it has tables of another program".to_owned() });
+    }
     if found > known {
         return Err(StoreError::SchemaNewer { found, known });
     }
@@ -119,6 +122,15 @@ async fn found(connection: &mut SqliteConnection) -> Result<i64, StoreError> {
         .await
         .map_err(map_error)?;
     row.try_get(0).map_err(map_error)
+}
+
+/// Returns whether the database has tables, other than those of SQLite and of the migrations.
+async fn has_tables(connection: &mut SqliteConnection) -> Result<bool, StoreError> {
+    let tables = sqlx::query(
+        "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name <> '_sqlx_migrations' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' LIMIT 1",
+    );
+    let found = tables.fetch_optional(connection).await.map_err(map_error)?;
+    Ok(found.is_some())
 }
 
 fn refusal(error: MigrateError) -> StoreError {

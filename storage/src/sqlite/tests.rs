@@ -7,6 +7,7 @@ mod state;
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use records::{AdminChange, AuditFilter, AuditKind, AuditRecord, TenantRecord};
+use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::*;
 use crate::{AuditChainStore, AuditStore, ConfigStore};
@@ -79,11 +80,29 @@ async fn f_42_a_second_broker_on_the_same_file_is_refused() {
 }
 
 #[tokio::test]
+async fn the_database_of_another_program_is_refused_and_stays_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = options(&folder);
+    fs::create_dir(folder.path().join("data")).unwrap();
+    let connect = sqlx::sqlite::SqliteConnectOptions::new().filename(&options.path);
+    let mut other = connect.clone().create_if_missing(true).connect().await.unwrap();
+    sqlx::query("CREATE TABLE accounts (id INTEGER)").execute(&mut other).await.unwrap();
+    other.close().await.unwrap();
+    let error = SqliteStore::open(&options).await.unwrap_err();
+    assert!(error.to_string().contains("tables of another program"), "{error}");
+    let mut other = connect.connect().await.unwrap();
+    let tables: Vec<String> =
+        sqlx::query_scalar("SELECT name FROM sqlite_schema").fetch_all(&mut other).await.unwrap();
+    assert_eq!(tables, ["accounts"]);
+}
+
+#[tokio::test]
 async fn an_old_schema_is_refused_unless_migrating_is_allowed() {
     let folder = tempfile::tempdir().unwrap();
     let only_open = SqliteOptions { migrate: false, ..options(&folder) };
     let error = SqliteStore::open(&only_open).await.unwrap_err();
     assert_eq!(error, StoreError::SchemaOlder { found: 0, known: schema::latest_version() });
+    assert!(!only_open.path.exists(), "no empty file is left");
     assert!(error.to_string().contains("mcp-broker migrate"), "{error}");
     drop(SqliteStore::open(&options(&folder)).await.unwrap());
     SqliteStore::open(&only_open).await.expect("up to date now");
