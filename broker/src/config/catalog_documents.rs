@@ -19,9 +19,6 @@ use super::{
 /// Documents by tenant and name.
 pub(super) type Declared<Document> = Vec<(TenantId, String, Document)>;
 
-/// Members of a tenant's body that other readers than that of the tenant read.
-pub(super) const MEMBERS: [&str; 2] = ["toolsets", "prompts"];
-
 pub(super) fn toolsets(reading: &mut ConfigReader<'_>) -> Declared<ToolsetDocument> {
     documents(reading, "toolsets", |name, document: &ToolsetDocument| {
         let id = ToolsetId::parse(name)

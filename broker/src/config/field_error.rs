@@ -33,7 +33,18 @@ impl FieldError {
         self.path = join(parent, &self.path);
         self
     }
+
+    /// Adds keys to those that are allowed in place of an unknown key of the document itself.
+    pub(super) fn or_one_of(mut self, keys: &[&str]) -> Self {
+        if self.problem.starts_with(UNKNOWN_KEY) && !self.path.contains('.') {
+            self.allowed = format!("{}, {}", self.allowed, keys.join(", "));
+        }
+        self
+    }
 }
+
+/// Problem of a key that its map does not have.
+const UNKNOWN_KEY: &str = "is not a known key";
 
 /// Returns the path of a member.
 pub(super) fn join(parent: &str, name: &str) -> String {
@@ -116,7 +127,7 @@ pub(super) fn unknown<'a>(
     let shown: String = name.chars().take(64).collect();
     FieldError::new(
         join(parent, &shown),
-        format!("is not a known key{hint}"),
+        format!("{UNKNOWN_KEY}{hint}"),
         known.collect::<Vec<_>>().join(", "),
     )
 }

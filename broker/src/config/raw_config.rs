@@ -286,7 +286,9 @@ pub(super) fn parse_yaml(text: &str) -> Result<Value, String> {
         with_snippet: false,
         duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error,
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
+    serde_saphyr::from_str_with_options(text, options).map_err(|error: serde_saphyr::Error| {
+        error.render_with_formatter(&serde_saphyr::UserMessageFormatter)
+    })
 }
 
 #[cfg(test)]

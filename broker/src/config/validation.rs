@@ -27,6 +27,10 @@ pub use super::{
     },
 };
 
+/// Members of a declared tenant that its body in the admin API does not have. Other readers of this
+/// folder read them.
+const DOCUMENTS_OF_TENANTS: [&str; 3] = ["policy", "toolsets", "prompts"];
+
 /// Tenant that always exists.
 pub const DEFAULT_TENANT: &str = "default";
 
@@ -308,18 +312,18 @@ impl ConfigReader<'_> {
                 self.report(&path, "is not a name for a tenant", NAME_ALLOWED);
             }
             let mut body = body.clone();
-            // Other readers read these members.
             if let Some(body) = body.as_object_mut() {
-                body.retain(|member, _| {
-                    member != "policy" && !catalog_documents::MEMBERS.contains(&member.as_str())
-                });
+                body.retain(|member, _| !DOCUMENTS_OF_TENANTS.contains(&member.as_str()));
             }
             let parsed =
                 if body.is_null() { Ok(TenantSpec::default()) } else { parse_tenant_spec(&body) };
             match (id, parsed) {
                 (Ok(id), Ok(spec)) => tenants.push((id, spec)),
                 (_, Err(faults)) => {
-                    self.faults.extend(faults.into_iter().map(|fault| fault.nested_in(&path)))
+                    let faults = faults
+                        .into_iter()
+                        .map(|fault| fault.or_one_of(&DOCUMENTS_OF_TENANTS).nested_in(&path));
+                    self.faults.extend(faults);
                 }
                 (Err(_), Ok(_)) => {}
             }

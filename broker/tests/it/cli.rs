@@ -57,6 +57,15 @@ async fn check_config_names_every_fault_on_its_own_line() {
         assert!(told.lines().any(|line| line.contains(path)), "{path} in {told}");
     }
     assert!(told.contains("not available in this build"), "{told}");
+    for (text, told) in [
+        ("tenants: {a: {foo: 1}}\n", "timeouts, policy, toolsets, prompts"),
+        ("limits: {}\nlimits: {}\n", "document: is not YAML: duplicate mapping key `limits`"),
+        ("a: 1\n---\nb: 2\n", "document: is not YAML: only single YAML document expected"),
+    ] {
+        let checked = run_with_config(&["check-config"], text).await;
+        assert!(checked.stdout.contains(told), "{checked:?}");
+        assert!(!checked.stdout.contains("Options"), "words of a library: {checked:?}");
+    }
     let size = run_with_config(&["check-config"], "limits: {message_bytes: 5}\n").await;
     assert_eq!(size.stdout.matches("limits.message_bytes").count(), 1, "{size:?}");
     assert_eq!(run(&["check-config", "/no/such/file"]).await.code, Some(64));
