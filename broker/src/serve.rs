@@ -148,7 +148,7 @@ struct RunningBroker {
     broker: Arc<Broker>,
     control: Arc<Control>,
     node: Arc<Node>,
-    doors: [TlsAcceptor; 2],
+    acceptors: [TlsAcceptor; 2],
     http: ListenerTask,
     tcp: Option<ListenerTask>,
     quic: Option<ListenerTask>,
@@ -167,7 +167,7 @@ impl RunningBroker {
     ) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
-        let doors = tls_acceptor::acceptors(&config)?;
+        let acceptors = tls_acceptor::acceptors(&config)?;
         let (stores, root) = match stores {
             Some(stores) => {
                 let root = open_root(&config, stores.durable.as_ref()).await?;
@@ -205,7 +205,7 @@ impl RunningBroker {
             .map(|address| bind_or_inherit("listen.tcp", address, reuse_port, &mut inherited))
             .transpose()?;
         inherited.check_all_used()?;
-        let quic = bind_quic(&config, &doors[0], &quic_secret)?;
+        let quic = bind_quic(&config, &acceptors[0], &quic_secret)?;
         let internal = config
             .listen
             .internal
@@ -229,7 +229,7 @@ impl RunningBroker {
                 "stdio.sandbox is off: every child process can read the secrets of the broker and of all tenants"
             );
         }
-        let [clients, operators] = &doors;
+        let [clients, operators] = &acceptors;
         let http = ListenerTask::start(http, |listener, stop| {
             listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop)
         })?;
@@ -265,7 +265,7 @@ impl RunningBroker {
         control.start_store_sync();
         control.start_audit_maintenance();
         control.start_resealing();
-        report_certificates(&doors, &metrics);
+        report_certificates(&acceptors, &metrics);
         tokio::spawn(memory_return::run());
         tokio::spawn(persistence::sweep(
             Arc::clone(&broker.shared.durable),
@@ -280,7 +280,7 @@ impl RunningBroker {
             broker,
             control,
             node,
-            doors,
+            acceptors,
             http,
             tcp,
             quic,

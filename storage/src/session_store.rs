@@ -22,7 +22,7 @@ pub trait SessionStore: Send + Sync {
     async fn claim_session(
         &self,
         key: &SessionKey,
-        seat: &SessionIdentity,
+        identity: &SessionIdentity,
         node: &NodeName,
         idle: Duration,
     ) -> Result<SessionClaimOutcome, StoreError>;

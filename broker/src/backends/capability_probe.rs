@@ -39,7 +39,7 @@ pub fn complete<'a>(
 
 async fn set_offers(backend: &Arc<Backend>, connection: &Connection, lists: &mut BackendLists) {
     let is_wanted = backend.shared.config.compat.capability_probe
-        && connection.modern().is_none()
+        && connection.stateless().is_none()
         && !(lists.tools.is_empty() && lists.prompts.is_empty());
     if !is_wanted {
         return;

@@ -93,7 +93,7 @@ async fn run_connection(
         let others = || owner.others(&backend.id);
         let (lists, is_pinned) = backend.pins.admit(lists, definitions, others).await;
         let may_know_sessions = !was_asked
-            && connection.modern().is_some()
+            && connection.stateless().is_some()
             && backend.era.may_know_sessions(backend.spec.protocol);
         backend.era.set_settled(!may_know_sessions);
         publish_lists(owner, backend, lists);

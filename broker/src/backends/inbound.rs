@@ -50,13 +50,15 @@ pub fn receive(
         }
         Kind::Error => connection.deliver_answer(message),
         // MCP 2026-07-28, Transports: only clients send requests, and they send no responses.
-        Kind::Request if connection.modern().is_some() => {
+        Kind::Request if connection.stateless().is_some() => {
             link.backend.shared.metrics.dropped_notification("request");
             tracing::warn!(backend = %link.backend.id, method = message.method.name(), "a backend that speaks 2026-07-28 sent a request");
         }
         Kind::Request => request(link, connection, &message, origin),
-        Kind::Notification if connection.modern().is_some() => {
-            if let Some(message) = connection.modern().and_then(|modern| modern.admit(&message)) {
+        Kind::Notification if connection.stateless().is_some() => {
+            if let Some(message) =
+                connection.stateless().and_then(|stateless| stateless.admit(&message))
+            {
                 notification(link, connection, &message, origin);
             }
         }

@@ -106,7 +106,7 @@ fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEnt
             by_tool.insert(tool.key.clone(), headers);
             true
         }
-        Err(_) if connection.modern().is_none() => true, // clients of earlier revisions call it
+        Err(_) if connection.stateless().is_none() => true, // clients of earlier revisions call it
         Err(why) => {
             tracing::warn!(backend = %link.backend.id, tool = ?tool.key, %why, "a tool cannot be called and is left out of the catalog");
             false
@@ -181,7 +181,7 @@ pub(super) async fn fetch_list(
             .ask(link, method(kind), params.as_deref().map(str::as_bytes))
             .await
             .map_err(|failure| backend.refusal(&failure))?;
-        if connection.modern().is_some() && answer.kind == Kind::Result {
+        if connection.stateless().is_some() && answer.kind == Kind::Result {
             let ttl = Duration::from_millis(
                 CacheHint::read(answer.bytes(answer.result).unwrap_or_default()).ttl_ms,
             );

@@ -58,7 +58,7 @@ impl Link {
 }
 
 async fn read_own(link: &Arc<Link>, connection: &Arc<Connection>, kinds: &[ListKind]) {
-    let Some(agreed) = connection.negotiated().filter(|_| connection.modern().is_none()) else {
+    let Some(agreed) = connection.negotiated().filter(|_| connection.stateless().is_none()) else {
         return;
     };
     let mut has_changed = false;

@@ -195,11 +195,11 @@ impl Subscriptions {
 }
 
 /// Number of URI locks.
-const TELLING_PLACES: usize = 64;
+const URI_LOCK_COUNT: usize = 64;
 
 /// One lock per URI, from a fixed number of locks. A slow request about one URI delays few others.
 #[derive(Debug)]
-struct UriLocks([tokio::sync::Mutex<()>; TELLING_PLACES]);
+struct UriLocks([tokio::sync::Mutex<()>; URI_LOCK_COUNT]);
 
 impl Default for UriLocks {
     fn default() -> Self {
@@ -211,7 +211,7 @@ impl UriLocks {
     async fn lock_uri(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         uri.hash(&mut hasher);
-        let place = usize::try_from(hasher.finish() % TELLING_PLACES as u64).unwrap_or_default();
+        let place = usize::try_from(hasher.finish() % URI_LOCK_COUNT as u64).unwrap_or_default();
         self.0[place].lock().await
     }
 }

@@ -111,13 +111,13 @@ impl Broker {
             ));
         }
         let durable = &self.shared.durable;
-        let (seat, node) =
+        let (identity, node) =
             (record::session_scope(&caller.tenant, &caller.principal, &endpoint), durable.node());
         let idle = self.shared.config.session.idle;
         let claim = durable
-            .timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle))
+            .timed("claim_session", durable.store.claim_session(&key, &identity, &node, idle))
             .await;
-        let taken = match claim.inspect_err(|_| self.recheck_later(key, &seat))? {
+        let taken = match claim.inspect_err(|_| self.recheck_later(key, &identity))? {
             SessionClaimOutcome::OwnedElsewhere(owner) => {
                 return Ok(AdoptionOutcome::Remote(owner));
             }
@@ -166,17 +166,17 @@ impl Broker {
 
     /// Settles later whether this process owns a row after a failed claim. No other process could
     /// take such a row, and the sweeper would not remove it.
-    fn recheck_later(self: &Arc<Self>, key: SessionKey, seat: &SessionIdentity) {
+    fn recheck_later(self: &Arc<Self>, key: SessionKey, identity: &SessionIdentity) {
         if !self.adoption_locks.doubts(key) {
             return; // looked after already, or there are too many
         }
-        let (broker, seat) = (self.clone(), seat.clone());
+        let (broker, identity) = (self.clone(), identity.clone());
         self.shared.running.spawn(async move {
             let (begun, mut pause) = (Instant::now(), END_RETRY_FIRST);
             while begun.elapsed() < END_RETRY_MAX && !broker.draining() {
                 tokio::time::sleep(pause).await;
                 pause *= 2;
-                if broker.release_row(key, &seat).await.is_ok() {
+                if broker.release_row(key, &identity).await.is_ok() {
                     break;
                 }
             }
@@ -185,7 +185,11 @@ impl Broker {
     }
 
     /// Releases a row that this process owns without a session.
-    async fn release_row(&self, key: SessionKey, seat: &SessionIdentity) -> Result<(), Refusal> {
+    async fn release_row(
+        &self,
+        key: SessionKey,
+        identity: &SessionIdentity,
+    ) -> Result<(), Refusal> {
         let place = self.adoption_locks.place(&key);
         let _only_one = place.lock().await;
         if self.all_sessions().iter().any(|session| session.key == key) {
@@ -193,7 +197,10 @@ impl Broker {
         }
         let (durable, idle) = (&self.shared.durable, self.shared.config.session.idle);
         let claim = durable
-            .timed("claim_session", durable.store.claim_session(&key, seat, &durable.node(), idle))
+            .timed(
+                "claim_session",
+                durable.store.claim_session(&key, identity, &durable.node(), idle),
+            )
             .await?;
         if let SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } = claim
         {
@@ -226,8 +233,8 @@ impl Broker {
                 claimed.created_at.as_microsecond(),
             );
         let transport = claimed.transport();
-        let seat = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
-        let session = Session::restore(id, seat, claimed, self.shared.clone());
+        let params = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
+        let session = Session::restore(id, params, claimed, self.shared.clone());
         if revoked || !tenant.enabled() || !tenant.adopt_session(&session) {
             self.close_session(&session, "its key or its tenant is gone");
             return None;

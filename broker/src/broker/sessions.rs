@@ -114,8 +114,8 @@ impl Broker {
             client_version: display(&params.client_version),
             advertised: offer.capabilities,
         };
-        let seat = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
-        let session = Session::open(seat, agreement, self.shared.clone());
+        let params = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
+        let session = Session::open(params, agreement, self.shared.clone());
         let unclaimed = UnclaimedSession(Some((self.clone(), session.clone())));
         // The session is registered first, so that a drain or a removal of the tenant finds it.
         self.sessions.insert(session.id.clone(), session.clone());

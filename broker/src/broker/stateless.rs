@@ -58,10 +58,10 @@ impl Broker {
 
     /// Returns the endpoint's offer to such a caller. It is rebuilt when the catalog has changed.
     pub async fn offer_to(&self, visitor: &StatelessClient) -> Result<Arc<EndpointInfo>, Refusal> {
-        let (modern, tenant) = (&self.stateless, &visitor.tenant);
+        let (stateless, tenant) = (&self.stateless, &visitor.tenant);
         let principal = &visitor.caller.principal;
         tenant.wait_for_lists_of(&visitor.endpoint, principal, FIRST_CATALOG_WAIT).await;
-        if let Some(offer) = modern.offer(visitor) {
+        if let Some(offer) = stateless.offer(visitor) {
             return Ok(offer);
         }
         // The catalog is read before the offer, so that a change in between makes the offer
@@ -70,7 +70,7 @@ impl Broker {
         let offer = self.offer(tenant, &visitor.endpoint, Era::Stateless, &visitor.caller.subject);
         // Boxed, because it is rare and would enlarge the future of every call.
         let offer = Arc::new(Box::pin(offer).await?);
-        modern.note_offer(tenant, &visitor.endpoint, &catalog, &offer);
+        stateless.note_offer(tenant, &visitor.endpoint, &catalog, &offer);
         Ok(offer)
     }
 }

@@ -22,11 +22,11 @@ impl Broker {
         let control = Rig::start(folder.path(), yaml).await.control;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-        let door = listeners::tls_acceptor::TlsAcceptor::plain(&control.config);
+        let tls_acceptor = listeners::tls_acceptor::TlsAcceptor::plain(&control.config);
         tokio::spawn(listeners::admin::serve(
             control,
             listeners::handoff_listener::HandoffListener::new(listener),
-            door,
+            tls_acceptor,
             stop.clone(),
         ));
         let client = AdminClient::new(&format!("http://{address}/"), token).unwrap();

@@ -208,13 +208,14 @@ pub(super) fn entry_or_previous<Spec: PartialEq>(
 
 /// Receives the wake-ups that the hot store sends to all replicas.
 async fn listen(control: Weak<Control>) {
-    let Some(mut words) = control.upgrade().map(|control| control.durable().hot.subscribe()) else {
+    let Some(mut wakeups) = control.upgrade().map(|control| control.durable().hot.subscribe())
+    else {
         return;
     };
     loop {
-        let word = words.recv().await;
+        let wakeup = wakeups.recv().await;
         let Some(control) = control.upgrade() else { return };
-        match word {
+        match wakeup {
             Ok(Wakeup::Config) if control.durable().is_shared() => control.changed.notify_one(),
             Ok(Wakeup::SessionEnd(session)) => control.asked_to_end(vec![session]),
             Ok(Wakeup::Verdict(verdict)) => control.broker.receive_verdict(&verdict),

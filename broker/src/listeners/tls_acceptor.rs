@@ -132,7 +132,7 @@ pub fn acceptors(config: &Config) -> Result<[TlsAcceptor; 2], TlsError> {
             (tls::ClientAuth::Required { ca: ca.clone(), crl: crl.clone() }, true)
         }
     };
-    let door = |client_auth, only_tls| {
+    let acceptor = |client_auth, only_tls| {
         let tls = Some(Arc::new(ServerTls::load(source.clone(), client_auth)?));
         Ok::<_, TlsError>(TlsAcceptor {
             tls,
@@ -141,8 +141,8 @@ pub fn acceptors(config: &Config) -> Result<[TlsAcceptor; 2], TlsError> {
         })
     };
     Ok([
-        door(client_auth, tls.require_https || asked)?,
-        door(tls::ClientAuth::None, tls.require_https)?,
+        acceptor(client_auth, tls.require_https || asked)?,
+        acceptor(tls::ClientAuth::None, tls.require_https)?,
     ])
 }
 

@@ -479,12 +479,12 @@ impl SessionStore for Meddled {
     async fn claim_session(
         &self,
         key: &SessionKey,
-        seat: &SessionIdentity,
+        identity: &SessionIdentity,
         node: &NodeName,
         idle: Duration,
     ) -> Result<SessionClaimOutcome, StoreError> {
         self.note("claim_session");
-        self.inner.claim_session(key, seat, node, idle).await
+        self.inner.claim_session(key, identity, node, idle).await
     }
     async fn list_sessions(
         &self,

@@ -37,8 +37,8 @@ impl RunningBroker {
     /// Applies the whole file or nothing: every check precedes the first change.
     async fn follow_file(&mut self) -> Result<ReloadOutcome, ServeError> {
         let (source, next) = self.files.read_again()?;
-        let mut certificates = Vec::with_capacity(self.doors.len());
-        for (tls_acceptor, listener) in self.doors.iter().zip(ACCEPTORS) {
+        let mut certificates = Vec::with_capacity(self.acceptors.len());
+        for (tls_acceptor, listener) in self.acceptors.iter().zip(ACCEPTORS) {
             let read = tls_acceptor.load_certificates();
             if tls_acceptor.tls().is_some() {
                 self.control.metrics.observability.certificate_reload(listener, read.is_ok());
@@ -47,13 +47,13 @@ impl RunningBroker {
         }
         let reloaded = self.control.reload(&next).await?;
         // Everything is in force before the first wait.
-        self.doors
+        self.acceptors
             .iter()
             .zip(certificates)
-            .for_each(|(door, read)| door.install_certificates(read));
+            .for_each(|(acceptor, read)| acceptor.install_certificates(read));
         self.control.broker.backend_resources.tls_clients.reload().await;
         self.control.record_reload(reloaded).await;
-        report_certificates(&self.doors, &self.control.metrics);
+        report_certificates(&self.acceptors, &self.control.metrics);
         // The filter was parsed with the file, so it is valid.
         let filter = &next.telemetry.log;
         if let Some(Err(error)) = self.logging.as_ref().map(|log| log.set_filter(filter)) {

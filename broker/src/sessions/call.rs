@@ -331,7 +331,7 @@ impl Call {
             link.backend.record_result(&connection, &answer, took, over_at);
             // A backend of 2026-07-28 may have been asked several times, and each request is timed
             // there.
-            if connection.modern().is_none() {
+            if connection.stateless().is_none() {
                 link.backend.record_latency(took);
             }
             // Calls that became tasks do not count.

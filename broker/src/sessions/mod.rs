@@ -2,7 +2,7 @@
 //!
 //! From bottom to top: streams; sessions; approvals; calls; tasks; stored results; [`submit`], which takes requests; stateless clients.
 
-pub mod access_doors;
+pub mod access_checks;
 mod access_log;
 pub mod approval_waits;
 pub mod approvals;

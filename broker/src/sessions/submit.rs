@@ -40,7 +40,7 @@ use rules::{
 };
 
 use super::{
-    access_doors, access_log,
+    access_checks, access_log,
     approvals::HeldCall,
     call::{Call, CallFuture},
     connect_tool, kept_results,
@@ -160,8 +160,8 @@ fn decide_and_start(
     let subject = session.subject();
     // One snapshot: a policy that changes meanwhile is for the next request.
     let snapshot = session.catalog();
-    let is_open = access_doors::is_open(message.method.name());
-    let view = snapshot.view(&subject).filter(|_| !is_open);
+    let is_disabled = access_checks::is_disabled(message.method.name());
+    let view = snapshot.view(&subject).filter(|_| !is_disabled);
     let catalog = view.as_ref().map_or(&snapshot.full, |view| &view.catalog);
     let listed = ListKind::of_method(message.method).map(|_| {
         session.tenant.read_lists_of(&session.endpoint, &session.caller.principal);

@@ -25,7 +25,7 @@ use rules::{
 };
 
 use super::{
-    access_doors,
+    access_checks,
     session::Session,
     shared::Shared,
     tenant_access::TenantCatalog,
@@ -199,7 +199,8 @@ impl Tenant {
 
     /// Returns whether the policy lets a subject use any object of a backend.
     pub fn may_use_backend(&self, subject: &Subject, backend: &BackendId) -> bool {
-        access_doors::is_open("endpoint") || self.catalog.load().may_use_backend(subject, backend)
+        access_checks::is_disabled("endpoint")
+            || self.catalog.load().may_use_backend(subject, backend)
     }
 
     /// Returns the toolsets in force.

@@ -1,6 +1,6 @@
 //! The access policy changes while something is under way: a call that will ask its client, a
 //! request that waits for input, a stream that a client resumes. The new policy decides, and the
-//! probe of each of these doors fails when its place does not decide.
+//! probe of each of these checks fails when the check is disabled.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl Scene {
         backend.capabilities(json!({"tools": {}, "resources": {"subscribe": true}}));
         let builder = builder().auth_required().backend("default", "b", backend.spec());
         let broker = match open {
-            Some(door) => builder.env("MCP_BROKER_OPEN_DOOR", door).start().await,
+            Some(check) => builder.env("MCP_BROKER_DISABLED_CHECK", check).start().await,
             None => builder.start().await,
         };
         let keys = "/admin/v1/tenants/default/keys";
@@ -119,8 +119,8 @@ impl Scene {
         first["params"]["uri"] == "b+file:///open"
     }
 
-    async fn holds(&self, door: &str) -> bool {
-        match door {
+    async fn holds(&self, check: &str) -> bool {
+        match check {
             "questions" => self.does_not_ask().await,
             "retries" => self.refuses_the_retry().await,
             "resumed streams" => self.resumes_without_the_secret().await,
@@ -137,19 +137,19 @@ async fn put_policy(broker: &TestBroker, hidden: Value, expected: u16) {
     assert_eq!(status, expected, "{answer}");
 }
 
-const DOORS: [&str; 3] = ["questions", "retries", "resumed streams"];
+const CHECKS: [&str; 3] = ["questions", "retries", "resumed streams"];
 
 #[tokio::test]
 async fn a_changed_policy_decides_about_what_is_under_way() {
-    for door in DOORS {
-        assert!(Scene::start(None).await.holds(door).await, "{door}");
+    for check in CHECKS {
+        assert!(Scene::start(None).await.holds(check).await, "{check}");
     }
 }
 
 #[tokio::test]
-async fn the_probe_of_each_later_door_sees_when_it_does_not_decide() {
-    for door in DOORS {
-        let scene = Scene::start(Some(door)).await;
-        assert!(!scene.holds(door).await, "{door} is open, and its probe does not see it");
+async fn the_probe_of_each_later_check_fails_when_the_check_is_disabled() {
+    for check in CHECKS {
+        let scene = Scene::start(Some(check)).await;
+        assert!(!scene.holds(check).await, "{check} is disabled, and its probe does not fail");
     }
 }

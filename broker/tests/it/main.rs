@@ -10,7 +10,7 @@
 
 mod access;
 mod access_changes;
-mod access_doors;
+mod access_checks;
 mod access_property;
 mod accounts;
 mod admin;

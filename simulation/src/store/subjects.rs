@@ -134,7 +134,7 @@ pass_on! { NodeStore:
 }
 
 pass_on! { SessionStore:
-    claim_session(key: &SessionKey, seat: &SessionIdentity, node: &NodeName, idle: Duration) -> SessionClaimOutcome;
+    claim_session(key: &SessionKey, identity: &SessionIdentity, node: &NodeName, idle: Duration) -> SessionClaimOutcome;
     list_sessions(tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Vec<StoredSession>;
     sessions_by_digest(digest: &str) -> Vec<StoredSession>;
     sweep_sessions(idle: Duration, limit: u32) -> Vec<SessionKey>;

@@ -46,7 +46,8 @@ fn the_log_changes_no_step() {
 /// A debug build does not ask the access policy at this place.
 #[test]
 fn a_hidden_tool_that_is_listed_is_found() {
-    let (lines, passed) = simulate("--seed 1 --count 8", &[("MCP_BROKER_OPEN_DOOR", "tools/list")]);
+    let (lines, passed) =
+        simulate("--seed 1 --count 8", &[("MCP_BROKER_DISABLED_CHECK", "tools/list")]);
     assert!(!passed);
     assert!(lines.iter().any(|line| line.contains("bob: a hidden tool is listed")), "{lines:?}");
     assert!(lines.iter().any(|line| line.contains("again: make simulate SEED=")), "{lines:?}");

@@ -76,7 +76,7 @@ fn session(number: u8) -> SessionKey {
     SessionKey::new(bytes)
 }
 
-fn seat(tenant_name: &str) -> SessionIdentity {
+fn identity(tenant_name: &str) -> SessionIdentity {
     SessionIdentity {
         tenant: tenant(tenant_name),
         principal: PrincipalId::new("ada"),
@@ -87,7 +87,7 @@ fn seat(tenant_name: &str) -> SessionIdentity {
 fn session_record(number: u8) -> SessionRecord {
     SessionRecord {
         key: session(number),
-        identity: seat("acme"),
+        identity: identity("acme"),
         api_key: Some(KeyId::new("k1")),
         transport: "streamable_http".into(),
         version: "2025-11-25".into(),

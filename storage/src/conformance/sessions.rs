@@ -9,7 +9,7 @@ use records::{
 };
 
 use super::{
-    LONG, Outcome, backend, config::tenant_record, done, endpoint, node, open, seat, session,
+    LONG, Outcome, backend, config::tenant_record, done, endpoint, identity, node, open, session,
     session_record, subscription, tenant, write,
 };
 use crate::{DurableStore, StoreError};
@@ -24,7 +24,7 @@ pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Out
         ..session_record(1)
     };
     let sparse = SessionRecord {
-        identity: SessionIdentity { endpoint: Some(endpoint("one")), ..seat("acme") },
+        identity: SessionIdentity { endpoint: Some(endpoint("one")), ..identity("acme") },
         api_key: None,
         state: Vec::new(),
         ..session_record(2)
@@ -151,7 +151,7 @@ pub async fn an_ended_session_is_gone(store: &dyn DurableStore) -> Outcome {
     assert_eq!(store.list_sessions(None, None, 10).await?, []);
     assert_eq!(store.subscription_counts(None).await?, []);
     assert_eq!(
-        store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?,
+        store.claim_session(&session(1), &identity("acme"), &node("b"), LONG).await?,
         SessionClaimOutcome::NotFound
     );
     assert_eq!(write(store, end).await?, WriteOutcome::Fenced);
@@ -163,7 +163,7 @@ pub async fn a_live_owner_keeps_its_session(store: &dyn DurableStore) -> Outcome
     store.join(&node("a"), Some("there"), LONG).await?;
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
-    let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
+    let claim = store.claim_session(&session(1), &identity("acme"), &node("b"), LONG).await?;
     let SessionClaimOutcome::OwnedElsewhere(owner) = claim else { panic!("{claim:?}") };
     assert_eq!((owner.node, owner.address.as_deref()), (node("a"), Some("there")));
     assert!(owner.lease_left > LONG / 2);
@@ -181,7 +181,8 @@ pub async fn a_session_of_a_gone_owner_can_be_taken(store: &dyn DurableStore) ->
     store.leave(&node("left")).await?;
     for number in 1..=3 {
         let created_at_us = one(store, &session(number)).await?.created_at_us;
-        let claim = store.claim_session(&session(number), &seat("acme"), &node("b"), LONG).await?;
+        let claim =
+            store.claim_session(&session(number), &identity("acme"), &node("b"), LONG).await?;
         let expected = SessionClaimOutcome::Acquired {
             record: session_record(number),
             epoch: 2,
@@ -213,7 +214,7 @@ pub async fn an_owner_of_an_unclaimed_session_may_go_on(store: &dyn DurableStore
 pub async fn an_owner_may_claim_again(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
-    let claim = store.claim_session(&session(1), &seat("acme"), &node("a"), LONG).await?;
+    let claim = store.claim_session(&session(1), &identity("acme"), &node("a"), LONG).await?;
     assert!(matches!(&claim, SessionClaimOutcome::Acquired { epoch: 2, .. }), "{claim:?}");
     Ok(())
 }
@@ -237,7 +238,7 @@ pub async fn a_released_session_is_anybodys(store: &dyn DurableStore) -> Outcome
             "who gave it away has no say any more"
         );
     }
-    let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
+    let claim = store.claim_session(&session(1), &identity("acme"), &node("b"), LONG).await?;
     let SessionClaimOutcome::Acquired { record, epoch, subscriptions, .. } = claim else {
         panic!("{claim:?}")
     };
@@ -253,18 +254,18 @@ pub async fn a_released_session_is_anybodys(store: &dyn DurableStore) -> Outcome
 pub async fn a_claim_needs_the_same_seat(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "gone")).await?;
-    let narrow = SessionIdentity { endpoint: Some(endpoint("one")), ..seat("acme") };
+    let narrow = SessionIdentity { endpoint: Some(endpoint("one")), ..identity("acme") };
     done(store, open(SessionRecord { identity: narrow.clone(), ..session_record(2) }, "gone"))
         .await?;
-    let stranger = SessionIdentity { principal: PrincipalId::new("bob"), ..seat("acme") };
-    let its_toolset = SessionIdentity { endpoint: Some(endpoint("t/one")), ..seat("acme") };
+    let stranger = SessionIdentity { principal: PrincipalId::new("bob"), ..identity("acme") };
+    let its_toolset = SessionIdentity { endpoint: Some(endpoint("t/one")), ..identity("acme") };
     for (number, wrong) in [
-        (1, seat("umbrella")),
+        (1, identity("umbrella")),
         (1, stranger.clone()),
         (1, narrow.clone()),
-        (2, seat("acme")),
+        (2, identity("acme")),
         (2, its_toolset),
-        (9, seat("acme")),
+        (9, identity("acme")),
     ] {
         assert_eq!(
             store.claim_session(&session(number), &wrong, &node("b"), LONG).await?,
@@ -291,7 +292,7 @@ pub async fn one_of_many_claims_wins(store: &dyn DurableStore) -> Outcome {
         store.join(claimant, None, LONG).await?;
     }
     done(store, open(session_record(1), "gone")).await?;
-    let (key, from) = (session(1), seat("acme"));
+    let (key, from) = (session(1), identity("acme"));
     let [b, c, d, e] = &claimants;
     let (b, c, d, e) = tokio::join!(
         store.claim_session(&key, &from, b, LONG),
@@ -327,10 +328,10 @@ pub async fn a_claim_counts_as_hearing_of_its_client(store: &dyn DurableStore) -
         },
     )
     .await?;
-    let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
+    let claim = store.claim_session(&session(1), &identity("acme"), &node("b"), LONG).await?;
     assert_eq!(claim, SessionClaimOutcome::NotFound, "it expired, swept or not");
     assert!(matches!(
-        store.claim_session(&session(1), &seat("acme"), &node("b"), LONG * 3).await?,
+        store.claim_session(&session(1), &identity("acme"), &node("b"), LONG * 3).await?,
         SessionClaimOutcome::Acquired { .. }
     ));
     store.leave(&node("b")).await?;
@@ -347,7 +348,7 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
     }
     store.renew_lease(&node("old"), Duration::ZERO, false).await?;
     assert!(matches!(
-        store.claim_session(&session(4), &seat("acme"), &node("other"), LONG).await?,
+        store.claim_session(&session(4), &identity("acme"), &node("other"), LONG).await?,
         SessionClaimOutcome::Acquired { .. }
     ));
     let named = [1, 2, 3, 4].map(session);
@@ -383,7 +384,7 @@ pub async fn a_live_owner_is_asked_to_end_a_session(store: &dyn DurableStore) ->
     store.renew_lease(&node("a"), Duration::ZERO, false).await?;
     store.join(&node("b"), None, LONG).await?;
     assert_eq!(
-        store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?,
+        store.claim_session(&session(1), &identity("acme"), &node("b"), LONG).await?,
         SessionClaimOutcome::NotFound,
         "nobody takes it over"
     );
@@ -456,7 +457,7 @@ pub async fn subscriptions_are_counted_by_resource(store: &dyn DurableStore) -> 
     for number in 1..=3 {
         done(store, open(session_record(number), "a")).await?;
     }
-    done(store, open(SessionRecord { identity: seat("umbrella"), ..session_record(4) }, "a"))
+    done(store, open(SessionRecord { identity: identity("umbrella"), ..session_record(4) }, "a"))
         .await?;
     for (number, uri) in [
         (1, "file:///x"),
@@ -515,7 +516,7 @@ pub async fn a_subscription_ends_when_told(store: &dyn DurableStore) -> Outcome 
     };
     done(store, unsubscribe.clone()).await?;
     done(store, unsubscribe).await?;
-    let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
+    let claim = store.claim_session(&session(1), &identity("acme"), &node("b"), LONG).await?;
     let SessionClaimOutcome::Acquired { subscriptions, .. } = claim else { panic!("{claim:?}") };
     assert_eq!(subscriptions, [moved], "told again, the later one counts");
     Ok(())
@@ -525,7 +526,7 @@ pub async fn sessions_are_listed_in_pages(store: &dyn DurableStore) -> Outcome {
     for number in [5, 3, 9, 1, 7] {
         done(store, open(session_record(number), "a")).await?;
     }
-    done(store, open(SessionRecord { identity: seat("umbrella"), ..session_record(4) }, "a"))
+    done(store, open(SessionRecord { identity: identity("umbrella"), ..session_record(4) }, "a"))
         .await?;
     let whole = keys(store.list_sessions(None, None, 100).await?);
     assert_eq!(whole.len(), 6);
@@ -597,7 +598,7 @@ pub async fn sessions_end_with_their_tenant(store: &dyn DurableStore) -> Outcome
     store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     store.apply(AdminChange::PutTenant(&tenant_record("umbrella")), None).await?;
     done(store, open(session_record(1), "a")).await?;
-    done(store, open(SessionRecord { identity: seat("umbrella"), ..session_record(2) }, "a"))
+    done(store, open(SessionRecord { identity: identity("umbrella"), ..session_record(2) }, "a"))
         .await?;
     assert!(store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     assert_eq!(keys(store.list_sessions(None, None, 10).await?), [session(2)]);

@@ -27,16 +27,16 @@ impl SessionStore for PostgresStore {
     async fn claim_session(
         &self,
         key: &SessionKey,
-        seat: &SessionIdentity,
+        identity: &SessionIdentity,
         node: &NodeName,
         idle: Duration,
     ) -> Result<SessionClaimOutcome, StoreError> {
         let claim = |_| {
             sqlx::query("SELECT * FROM claim_session($1, $2, $3, $4, $5, $6)")
                 .bind(key.as_bytes().as_slice())
-                .bind(seat.tenant.as_str())
-                .bind(seat.principal.as_str())
-                .bind(seat.endpoint.as_ref().map(|endpoint| endpoint.as_str()))
+                .bind(identity.tenant.as_str())
+                .bind(identity.principal.as_str())
+                .bind(identity.endpoint.as_ref().map(|endpoint| endpoint.as_str()))
                 .bind(node.as_str())
                 .bind(micros(idle))
         };
@@ -47,7 +47,7 @@ impl SessionStore for PostgresStore {
         }
         let record = SessionRecord {
             key: *key,
-            identity: seat.clone(),
+            identity: identity.clone(),
             api_key: get::<Option<&str>>(row, "api_key")?.map(KeyId::new),
             transport: get(row, "transport")?,
             version: get(row, "version")?,

@@ -123,7 +123,7 @@ fn key(number: u8) -> SessionKey {
     SessionKey::new([number; records::SESSION_KEY_BYTES])
 }
 
-fn seat() -> SessionIdentity {
+fn identity() -> SessionIdentity {
     SessionIdentity {
         tenant: TenantId::parse("acme").unwrap(),
         principal: PrincipalId::new("ada"),
@@ -134,7 +134,7 @@ fn seat() -> SessionIdentity {
 fn open_session(number: u8) -> WriteOp {
     let record = SessionRecord {
         key: key(number),
-        identity: seat(),
+        identity: identity(),
         api_key: None,
         transport: "streamable_http".into(),
         version: "2025-11-25".into(),

@@ -28,7 +28,7 @@ impl SessionStore for SqliteStore {
     async fn claim_session(
         &self,
         key: &SessionKey,
-        seat: &SessionIdentity,
+        identity: &SessionIdentity,
         node: &NodeName,
         idle: Duration,
     ) -> Result<SessionClaimOutcome, StoreError> {
@@ -46,7 +46,7 @@ impl SessionStore for SqliteStore {
             let Some((record, owner, standing)) = self.report(read, || session_name(&row)) else {
                 return Ok(SessionClaimOutcome::NotFound);
             };
-            if record.identity != *seat {
+            if record.identity != *identity {
                 return Ok(SessionClaimOutcome::NotFound);
             }
             if let Some(owner) =

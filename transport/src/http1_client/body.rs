@@ -64,12 +64,12 @@ impl Http1Body {
         };
         let mut body = Self { left, connection: Some(connection), back };
         if left == RemainingBody::Exactly(0) {
-            body.is_read();
+            body.return_connection();
         }
         body
     }
 
-    fn is_read(&mut self) {
+    fn return_connection(&mut self) {
         if let (Some(connection), Some(back)) = (self.connection.take(), self.back.take()) {
             back.give(connection);
         }
@@ -112,7 +112,7 @@ impl Http1Body {
             whole
         };
         connection.note_response(bytes);
-        self.is_read();
+        self.return_connection();
         Ok(whole.freeze())
     }
 
@@ -141,7 +141,7 @@ impl Http1Body {
             RemainingBody::UntilClosed => false,
         };
         if is_over {
-            self.is_read();
+            self.return_connection();
         }
         Ok(piece)
     }

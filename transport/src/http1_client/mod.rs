@@ -106,7 +106,7 @@ pub(crate) struct PreparedHead(Arc<(Uri, Vec<u8>)>);
 /// Omits the head, which contains credentials.
 impl fmt::Debug for PreparedHead {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_tuple("Prepared").finish_non_exhaustive()
+        out.debug_tuple("PreparedHead").finish_non_exhaustive()
     }
 }
 

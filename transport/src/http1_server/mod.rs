@@ -245,7 +245,7 @@ impl ServerConnection {
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        let keeps = self.is_read(keeps);
+        let keeps = self.finish_request(keeps);
         let (parts, body) = response.into_parts();
         let framing = ResponseFraming::of(parts.status, body.size_hint().exact());
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);
@@ -262,7 +262,7 @@ impl ServerConnection {
     /// Works as [`ServerConnection::respond`] with a prepared head: the status line and headers,
     /// each with its line end.
     pub async fn respond_full(&mut self, head: &str, body: Bytes, keeps: bool) -> io::Result<bool> {
-        let keeps = self.is_read(keeps);
+        let keeps = self.finish_request(keeps);
         let is_copied = body.len() <= COPIED_BYTES_MAX;
         let copied = if is_copied { &body[..] } else { &[] };
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL + copied.len());
@@ -275,10 +275,10 @@ impl ServerConnection {
     }
 
     /// Ends the request that was taken last. Returns whether another request may follow.
-    fn is_read(&mut self, keeps: bool) -> bool {
+    fn finish_request(&mut self, keeps: bool) -> bool {
         let left = self.left.get_mut();
         if *left <= self.buffer.len() {
-            self.buffer.advance(std::mem::take(left)); // nobody wanted to see it
+            self.buffer.advance(std::mem::take(left)); // its reader did not take it
         }
         let keeps = keeps && *left == 0 && self.head.as_ref().is_some_and(|head| head.keep_alive);
         // The start of the next request must not keep the large buffer of this one.

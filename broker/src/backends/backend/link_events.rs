@@ -14,7 +14,7 @@ impl Backend {
         let mut status = self.status.lock();
         status.open_links += usize::from(counts);
         // Only connections that are sessions show how a backend treats sessions.
-        if connection.modern().is_none() {
+        if connection.stateless().is_none() {
             status.wire = Some(match connection.wire() {
                 WireSender::Pipe(_) => WireKind::Pipe,
                 WireSender::Http(http) if http.is_one_stream() => WireKind::Pipe,

@@ -44,7 +44,7 @@ pub struct Connection {
     /// The result of the handshake.
     negotiated: OnceLock<Arc<InitializeResult>>,
     /// State of a connection to a backend that speaks 2026-07-28.
-    modern: OnceLock<Arc<StatelessConnection>>,
+    stateless: OnceLock<Arc<StatelessConnection>>,
     next_wire_id: AtomicU64,
     pending: PendingRequests,
     wire: WireSender,
@@ -71,7 +71,7 @@ impl Connection {
         Arc::new(Self {
             opened: Instant::now(),
             negotiated: OnceLock::new(),
-            modern: OnceLock::new(),
+            stateless: OnceLock::new(),
             next_wire_id: AtomicU64::new(1),
             pending: PendingRequests::default(),
             wire,
@@ -113,8 +113,8 @@ impl Connection {
     }
 
     /// Returns the state for 2026-07-28, if the backend speaks it.
-    pub fn modern(&self) -> Option<&Arc<StatelessConnection>> {
-        self.modern.get()
+    pub fn stateless(&self) -> Option<&Arc<StatelessConnection>> {
+        self.stateless.get()
     }
 
     /// Resumes a session that an earlier connection negotiated, perhaps in another process.
@@ -139,9 +139,9 @@ impl Connection {
     }
 
     /// Marks the connection as one of 2026-07-28. `found` holds the capabilities of the backend.
-    pub(super) fn becomes_modern(&self, found: InitializeResult, modern: StatelessConnection) {
+    pub(super) fn set_stateless(&self, found: InitializeResult, stateless: StatelessConnection) {
         let _set_once = self.negotiated.set(Arc::new(found));
-        let _set_once = self.modern.set(Arc::new(modern));
+        let _set_once = self.stateless.set(Arc::new(stateless));
     }
 
     /// Returns the failure of a request that begins after the end.
@@ -211,8 +211,8 @@ impl Connection {
 
     /// Queues a notification or an answer. A frame that finds no room is dropped and logged.
     pub fn send_later(&self, frame: Bytes) {
-        match self.modern() {
-            Some(modern) => modern.take_reply(frame),
+        match self.stateless() {
+            Some(stateless) => stateless.take_reply(frame),
             None => self.push_frame(self.pending.with_roots(frame)),
         }
     }
@@ -220,7 +220,7 @@ impl Connection {
     /// Queues the notification that the client's roots changed, unless one is queued already.
     /// 2026-07-28 has no such notification.
     pub fn roots_changed(&self, frame: Bytes) {
-        if self.modern().is_none() {
+        if self.stateless().is_none() {
             self.queue().push_coalesced_or_drop(frame, &self.metrics);
         }
     }

@@ -46,7 +46,8 @@ impl Link {
         level: LogLevel,
     ) {
         // Each request of 2026-07-28 carries the log level of its client.
-        if connection.modern().is_some() || connection.permits(Method::LoggingSetLevel).is_err() {
+        if connection.stateless().is_some() || connection.permits(Method::LoggingSetLevel).is_err()
+        {
             return;
         }
         let params = format!("{{\"level\":\"{}\"}}", level.name());

@@ -109,15 +109,15 @@ async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let (caller, node) = (Caller::anonymous(), replicas.other.shared.durable.node());
-    let seat = record::session_scope(&caller.tenant, &caller.principal, &Endpoint::Aggregated);
+    let identity = record::session_scope(&caller.tenant, &caller.principal, &Endpoint::Aggregated);
     let claim = replicas
         .store
-        .claim_session(&session.key, &seat, &node, Duration::from_secs(60))
+        .claim_session(&session.key, &identity, &node, Duration::from_secs(60))
         .await
         .unwrap();
     assert!(matches!(claim, SessionClaimOutcome::Acquired { .. }), "and the answer is lost");
-    replicas.other.recheck_later(session.key, &seat);
-    replicas.other.recheck_later(session.key, &seat);
+    replicas.other.recheck_later(session.key, &identity);
+    replicas.other.recheck_later(session.key, &identity);
     let row = || async { replicas.store.list_sessions(None, None, 10).await.unwrap().remove(0) };
     let free =
         || async { if row().await.owner.is_none() { Ok(()) } else { Err(row().await.owner) } };
@@ -127,7 +127,7 @@ async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
     let epoch = row().await.epoch;
     // A session that is here is kept.
     assert!(matches!(replicas.adopted(&session.id).await, AdoptionOutcome::Local(_)));
-    replicas.other.release_row(session.key, &seat).await.unwrap();
+    replicas.other.release_row(session.key, &identity).await.unwrap();
     assert_eq!(row().await.epoch, epoch + 1);
 }
 

@@ -27,17 +27,17 @@ const BACKEND: &str = "dev.mcp-broker/backend";
 /// Authenticates the client by the token it shows, or by its certificate.
 async fn authenticate_caller(
     broker: &Broker,
-    guest: &IncomingConnection,
+    incoming: &IncomingConnection,
     token: Option<&str>,
 ) -> Result<AuthenticatedCaller, Refusal> {
     let presented = PresentedCertificate {
-        caller: guest.certified.as_ref().map(CertificateCaller::caller),
-        thumbprint: guest.remote.certificate,
+        caller: incoming.certified.as_ref().map(CertificateCaller::caller),
+        thumbprint: incoming.remote.certificate,
     };
     match broker.authenticate_connection(token, presented) {
         Ok(proven) => Ok(proven),
         Err(denied) => {
-            Box::pin(broker.retry_authentication(denied, token, presented, guest.remote)).await
+            Box::pin(broker.retry_authentication(denied, token, presented, incoming.remote)).await
         }
     }
 }
@@ -58,11 +58,11 @@ fn endpoint(broker: &Broker, caller: &Caller, named: Option<&str>) -> Result<End
 /// Authenticates the client of an `initialize`. Returns the client and the requested endpoint.
 pub(super) async fn authenticate_initialize(
     broker: &Broker,
-    guest: &IncomingConnection,
+    incoming: &IncomingConnection,
     message: &Message,
 ) -> Result<(AuthenticatedCaller, Endpoint), Refusal> {
     let meta = InitializeMeta::read(message)?;
-    let authenticated = authenticate_caller(broker, guest, meta.token.as_deref()).await?;
+    let authenticated = authenticate_caller(broker, incoming, meta.token.as_deref()).await?;
     let endpoint = endpoint(broker, &authenticated.caller, meta.backend.as_deref())?;
     Ok((authenticated, endpoint))
 }
@@ -124,11 +124,11 @@ pub(super) struct AuthenticatedClient {
 /// Authenticates the client of a stateless request, from the connection or from this message.
 pub(super) async fn authenticate(
     broker: &Arc<Broker>,
-    guest: &IncomingConnection,
+    incoming: &IncomingConnection,
     message: &Message,
 ) -> Result<AuthenticatedClient, Refusal> {
     let fits = |caller: &Caller| match broker
-        .message_bytes(caller, MessageWire::of_client(guest.transport))
+        .message_bytes(caller, MessageWire::of_client(incoming.transport))
     {
         max if message.frame.len() > max => Err(Refusal::new(
             ErrorKind::MessageTooLarge,
@@ -136,10 +136,10 @@ pub(super) async fn authenticate(
         )),
         _ => Ok(()),
     };
-    if let Some(ConnectionParams { caller, until, endpoint, .. }) = &guest.known {
+    if let Some(ConnectionParams { caller, until, endpoint, .. }) = &incoming.known {
         fits(caller)?;
         let visitor =
-            broker.visitor(broker.readmit_caller(caller)?, endpoint.clone(), guest.transport)?;
+            broker.visitor(broker.readmit_caller(caller)?, endpoint.clone(), incoming.transport)?;
         return Ok(AuthenticatedClient { visitor, until: until.clone() });
     }
     let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
@@ -157,8 +157,11 @@ pub(super) async fn authenticate(
     };
     let (token, backend) = (text(TOKEN)?, text(BACKEND)?);
     let AuthenticatedCaller { caller, until, .. } =
-        authenticate_caller(broker, guest, token.as_deref()).await?;
+        authenticate_caller(broker, incoming, token.as_deref()).await?;
     fits(&caller)?;
     let endpoint = endpoint(broker, &caller, backend.as_deref())?;
-    Ok(AuthenticatedClient { visitor: broker.visitor(caller, endpoint, guest.transport)?, until })
+    Ok(AuthenticatedClient {
+        visitor: broker.visitor(caller, endpoint, incoming.transport)?,
+        until,
+    })
 }

@@ -48,7 +48,7 @@ const SESSION: &str = "dev.mcp-broker/session";
 /// passed to [`super::stateless`].
 pub(super) async fn open_session(
     broker: &Arc<Broker>,
-    guest: &IncomingConnection,
+    incoming: &IncomingConnection,
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
 ) -> Result<HandshakeOutcome, CloseReason> {
@@ -75,12 +75,12 @@ pub(super) async fn open_session(
         };
         broker.shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         let (answer, ended) = match Message::decode(frame, &limits) {
-            Ok(message) => match reply_to(broker, guest, &message).await {
-                HandshakeReply::Session(mut seat, frame) => {
+            Ok(message) => match reply_to(broker, incoming, &message).await {
+                HandshakeReply::Session(mut session_connection, frame) => {
                     send_frame(broker, sink, frame).await?;
-                    seat.is_known = true;
+                    session_connection.is_known = true;
                     source.set_message_limit(message_bytes_max, None);
-                    return Ok(HandshakeOutcome::Session(seat, said + 1));
+                    return Ok(HandshakeOutcome::Session(session_connection, said + 1));
                 }
                 HandshakeReply::Stateless => {
                     source.set_message_limit(message_bytes_max, None);
@@ -124,7 +124,7 @@ enum HandshakeReply {
 
 async fn reply_to(
     broker: &Arc<Broker>,
-    guest: &IncomingConnection,
+    incoming: &IncomingConnection,
     message: &Message,
 ) -> HandshakeReply {
     let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
@@ -133,8 +133,8 @@ async fn reply_to(
     let eras = broker.shared.config.compat.eras;
     let refusal = match message.method {
         // The client may still open a session afterwards.
-        Method::ServerDiscover => match answer_discover(broker, guest, message).await {
-            Ok(answer) => return HandshakeReply::Frame(with_streams(guest, answer)),
+        Method::ServerDiscover => match answer_discover(broker, incoming, message).await {
+            Ok(answer) => return HandshakeReply::Frame(with_streams(incoming, answer)),
             Err(refusal) if is_of_sign_in(&refusal) => {
                 return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
             }
@@ -142,7 +142,7 @@ async fn reply_to(
         },
         // Unauthenticated clients get neither more time nor larger messages.
         _ if message.is_stateless() && eras.has_stateless() => {
-            match authenticate(broker, guest, message).await {
+            match authenticate(broker, incoming, message).await {
                 Ok(_) => return HandshakeReply::Stateless,
                 Err(refusal) => {
                     return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
@@ -151,11 +151,11 @@ async fn reply_to(
         }
         _ if message.is_stateless() => stateless_unsupported(),
         Method::Initialize if !eras.has_sessions() => sessions_unsupported(message),
-        Method::Initialize => match initialize(broker, guest, message).await {
-            Ok((seat, result)) => {
+        Method::Initialize => match initialize(broker, incoming, message).await {
+            Ok((session_connection, result)) => {
                 return HandshakeReply::Session(
-                    seat,
-                    with_streams(guest, handshake::success(id, &result)),
+                    session_connection,
+                    with_streams(incoming, handshake::success(id, &result)),
                 );
             }
             // A client that guesses keys must reconnect for each of them.
@@ -176,12 +176,15 @@ async fn reply_to(
 
 async fn initialize(
     broker: &Arc<Broker>,
-    guest: &IncomingConnection,
+    incoming: &IncomingConnection,
     message: &Message,
 ) -> Result<(SessionConnection, Bytes), Refusal> {
-    if let Some(ConnectionParams { caller, until, endpoint, can_come_back, place }) = &guest.known {
-        let (session, result) =
-            broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
+    if let Some(ConnectionParams { caller, until, endpoint, can_come_back, place }) =
+        &incoming.known
+    {
+        let (session, result) = broker
+            .open_session(caller.clone(), endpoint.clone(), incoming.transport, message)
+            .await?;
         let result = if *can_come_back { with_session_id(&result, &session) } else { result };
         return Ok((
             SessionConnection::new(broker.clone(), session, place.clone(), until.clone()),
@@ -189,9 +192,10 @@ async fn initialize(
         ));
     }
     let (AuthenticatedCaller { caller, until, .. }, endpoint) =
-        authenticate_initialize(broker, guest, message).await?;
+        authenticate_initialize(broker, incoming, message).await?;
     let place = acquire_connection(broker, &caller).await?;
-    let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;
+    let (session, result) =
+        broker.open_session(caller, endpoint, incoming.transport, message).await?;
     Ok((SessionConnection::new(broker.clone(), session, place, until), result))
 }
 
@@ -207,8 +211,8 @@ fn with_session_id(result: &Bytes, session: &Session) -> Bytes {
 }
 
 /// Adds a member to a QUIC client's answer that permits a stream for each request.
-fn with_streams(guest: &IncomingConnection, answer: Bytes) -> Bytes {
-    if guest.transport != Transport::Quic {
+fn with_streams(incoming: &IncomingConnection, answer: Bytes) -> Bytes {
+    if incoming.transport != Transport::Quic {
         return answer;
     }
     match Message::decode(
@@ -237,10 +241,10 @@ async fn send_frame(
 /// Answers `server/discover`, before the client has chosen sessions or stateless requests.
 async fn answer_discover(
     broker: &Arc<Broker>,
-    guest: &IncomingConnection,
+    incoming: &IncomingConnection,
     message: &Message,
 ) -> Result<Bytes, Refusal> {
-    let AuthenticatedClient { visitor, .. } = authenticate(broker, guest, message).await?;
+    let AuthenticatedClient { visitor, .. } = authenticate(broker, incoming, message).await?;
     match dispatch(broker, &visitor, parse_request(broker, message.clone())?).await? {
         StatelessOutcome::Answer(frame) => Ok(frame),
         _ => Err(Refusal::new(ErrorKind::Internal, "nothing was discovered")),

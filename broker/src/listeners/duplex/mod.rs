@@ -40,7 +40,7 @@ use crate::{
 /// Serves one connection until it closes.
 pub(super) async fn serve<Source, Sink>(
     broker: Arc<Broker>,
-    guest: IncomingConnection,
+    incoming: IncomingConnection,
     mut source: Source,
     mut sink: Sink,
     stop: CancellationToken,
@@ -48,14 +48,14 @@ pub(super) async fn serve<Source, Sink>(
     Source: FrameSource,
     Sink: FrameSink,
 {
-    match open(&broker, &guest, &mut source, &mut sink, &stop).await {
-        Ok(OpenedConnection::Session(seat, outbox)) => {
-            let certified = guest.certified;
-            run_session(seat, outbox, source, sink, certified).await;
+    match open(&broker, &incoming, &mut source, &mut sink, &stop).await {
+        Ok(OpenedConnection::Session(session_connection, outbox)) => {
+            let certified = incoming.certified;
+            run_session(session_connection, outbox, source, sink, certified).await;
         }
         Ok(OpenedConnection::Stateless(first)) => {
-            let desk = stateless::RequestDispatcher::new(broker, guest, stop);
-            if let Some(goodbye) = desk.run(*first, &mut source, &mut sink).await {
+            let dispatcher = stateless::RequestDispatcher::new(broker, incoming, stop);
+            if let Some(goodbye) = dispatcher.run(*first, &mut source, &mut sink).await {
                 close_gracefully(&mut source, &mut sink, goodbye).await;
             }
         }
@@ -74,7 +74,7 @@ enum OpenedConnection {
 /// Opens a session within its time limit. Returns it with the stream of messages to its client.
 async fn open(
     broker: &Arc<Broker>,
-    guest: &IncomingConnection,
+    incoming: &IncomingConnection,
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
     stop: &CancellationToken,
@@ -84,25 +84,26 @@ async fn open(
         biased;
         // Boxed: an idle connection would otherwise keep the memory of its opening for its whole
         // life.
-        opened = Box::pin(handshake::open_session(broker, guest, source, sink)) => opened?,
+        opened = Box::pin(handshake::open_session(broker, incoming, source, sink)) => opened?,
         () = stop.cancelled() => return Err(CloseReason::GoingAway),
         () = tokio::time::sleep(limit) => {
-            tracing::debug!(transport = guest.transport.name(), "no session was opened in time");
+            tracing::debug!(transport = incoming.transport.name(), "no session was opened in time");
             return Err(CloseReason::Policy);
         }
     };
     match begun {
         HandshakeOutcome::Stateless(first) => Ok(OpenedConnection::Stateless(first)),
-        HandshakeOutcome::Session(seat, said) => {
-            let outbox = outbox::open(&seat.session, Some(said)).ok_or(CloseReason::GoingAway)?;
-            Ok(OpenedConnection::Session(seat, outbox))
+        HandshakeOutcome::Session(session_connection, said) => {
+            let outbox = outbox::open(&session_connection.session, Some(said))
+                .ok_or(CloseReason::GoingAway)?;
+            Ok(OpenedConnection::Session(session_connection, outbox))
         }
     }
 }
 
 /// Exchanges messages until one side ends, and closes the connection with a reason.
 pub(super) async fn run_session(
-    seat: SessionConnection,
+    session_connection: SessionConnection,
     mut outbox: StreamCursor,
     mut source: impl FrameSource,
     mut sink: impl FrameSink,
@@ -111,30 +112,30 @@ pub(super) async fn run_session(
     let stream = outbox.stream.clone();
     let spoken = tokio::select! {
         biased;
-        goodbye = drive_session(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
-        never = seat.outlived(certified) => match never {},
-        () = seat.expired(&stream) => None,
+        goodbye = drive_session(&session_connection, &mut outbox, &mut source, &mut sink) => goodbye,
+        never = session_connection.outlived(certified) => match never {},
+        () = session_connection.expired(&stream) => None,
     };
     if let Some(goodbye) = spoken {
-        let goodbye = if seat.until.as_ref().is_some_and(CredentialExpiry::is_ended) {
+        let goodbye = if session_connection.until.as_ref().is_some_and(CredentialExpiry::is_ended) {
             CloseReason::Policy
         } else {
             goodbye
         };
-        drop((outbox, seat));
+        drop((outbox, session_connection));
         close_gracefully(&mut source, &mut sink, goodbye).await;
     }
 }
 
 /// Returns the close reason, or `None` if the connection can no longer carry one.
 async fn drive_session(
-    seat: &SessionConnection,
+    session_connection: &SessionConnection,
     outbox: &mut StreamCursor,
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
 ) -> Option<CloseReason> {
     let (session, stream, room) =
-        (&seat.session, outbox.stream.clone(), tokio::sync::Notify::new());
+        (&session_connection.session, outbox.stream.clone(), tokio::sync::Notify::new());
     let calls = session_io::InFlightCalls::default();
     let writing = async {
         tokio::select! {
@@ -163,7 +164,7 @@ async fn drive_session(
         ReadOutcome::Fault(goodbye) => goodbye,
         // On a wire without half-closed connections, the client has ended the session.
         ReadOutcome::HalfClosed if !session.transport.ends_with_connection() => {
-            seat.leave("its client ended it");
+            session_connection.leave("its client ended it");
             return Some(CloseReason::Done);
         }
         // A client that closed its sending half still expects its answers.
@@ -174,7 +175,7 @@ async fn drive_session(
                 () = session_io::wait_idle(session, &room) => {}
                 () = tokio::time::sleep(HALF_CLOSED_MAX) => {}
             }
-            seat.leave("its client ended it");
+            session_connection.leave("its client ended it");
             // A slow client gets all the time it needs while it reads something. A stalled write
             // ends by itself, and so does a drain.
             let drained = async {
@@ -188,7 +189,7 @@ async fn drive_session(
             };
         }
     };
-    seat.leave("its client ended it");
+    session_connection.leave("its client ended it");
     with_timeout(LAST_FRAMES_WAIT, writing).await.map(|_over| goodbye)
 }
 

@@ -117,29 +117,30 @@ async fn connection(
 ) {
     let shown = connection.client_certificate().map(|certificate| (certificate, &tls));
     let (certified, remote) = CertificateCaller::identified(shown, address);
-    let guest = IncomingConnection { transport: Transport::Quic, certified, remote, known: None };
+    let incoming =
+        IncomingConnection { transport: Transport::Quic, certified, remote, known: None };
     let requests = TaskTracker::new();
-    let goodbye = match open(&broker, &guest, &mut source, &mut sink, &stop).await {
+    let goodbye = match open(&broker, &incoming, &mut source, &mut sink, &stop).await {
         // Boxed, so that a connection with a session needs no memory for it.
         Ok(OpenedConnection::Stateless(first)) => {
             Box::pin(async {
-                let desk = RequestDispatcher::new(broker, guest, stop);
+                let dispatcher = RequestDispatcher::new(broker, incoming, stop);
                 tokio::select! {
                     biased;
-                    goodbye = desk.run(*first, &mut source, &mut sink) => goodbye,
-                    () = accept_stateless(&desk, &connection, &requests) => None,
+                    goodbye = dispatcher.run(*first, &mut source, &mut sink) => goodbye,
+                    () = accept_stateless(&dispatcher, &connection, &requests) => None,
                 }
             })
             .await
         }
-        Ok(OpenedConnection::Session(seat, mut outbox)) => {
+        Ok(OpenedConnection::Session(session_connection, mut outbox)) => {
             let stream = outbox.stream.clone();
             tokio::select! {
                 biased;
-                goodbye = drive_session(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
-                () = accept_requests(&seat.session, &connection, &requests) => None,
-                never = seat.outlived(guest.certified) => match never {},
-                () = seat.expired(&stream) => None,
+                goodbye = drive_session(&session_connection, &mut outbox, &mut source, &mut sink) => goodbye,
+                () = accept_requests(&session_connection.session, &connection, &requests) => None,
+                never = session_connection.outlived(incoming.certified) => match never {},
+                () = session_connection.expired(&stream) => None,
             }
         }
         Err(goodbye) => Some(goodbye),
@@ -166,12 +167,12 @@ async fn accept_requests(
 
 /// Accepts request streams of a client without a session.
 async fn accept_stateless(
-    desk: &Arc<RequestDispatcher>,
+    dispatcher: &Arc<RequestDispatcher>,
     connection: &QuicConnection,
     requests: &TaskTracker,
 ) {
     while let Some(stream) = connection.accept_request().await {
-        requests.spawn(serve_stateless(desk.clone(), stream));
+        requests.spawn(serve_stateless(dispatcher.clone(), stream));
     }
 }
 
@@ -203,19 +204,19 @@ async fn receive(
 }
 
 /// Serves one stream of a stateless client: one request. A reset of the stream cancels the request.
-async fn serve_stateless(desk: Arc<RequestDispatcher>, stream: RequestStream) {
-    let Some((stream, frame)) = receive(desk.shared(), stream).await else { return };
-    let decoded = frame.and_then(|frame| desk.decode(frame));
+async fn serve_stateless(dispatcher: Arc<RequestDispatcher>, stream: RequestStream) {
+    let Some((stream, frame)) = receive(dispatcher.shared(), stream).await else { return };
+    let decoded = frame.and_then(|frame| dispatcher.decode(frame));
     let (mut sink, mut given_up) = stream.into_response_sink();
     let StartedRequest { mut answering, until } = match decoded {
-        Ok(message) if message.kind == Kind::Request => desk.begin(message).await,
+        Ok(message) if message.kind == Kind::Request => dispatcher.begin(message).await,
         Ok(message) => {
-            desk.handle_notification(&message);
+            dispatcher.handle_notification(&message);
             return sink.finish();
         }
         Err(rejected) => {
             let answering =
-                ReplyStream::Single(desk.refusal(&rejected.refusal, rejected.id.as_ref()));
+                ReplyStream::Single(dispatcher.refusal(&rejected.refusal, rejected.id.as_ref()));
             StartedRequest { answering, until: None }
         }
     };
@@ -234,7 +235,8 @@ async fn serve_stateless(desk: Arc<RequestDispatcher>, stream: RequestStream) {
             exchange.let_go();
         }
         let behind = answering.stream().cloned();
-        if !deliver(desk.shared(), None, &mut sink, &mut vec![frame], behind.as_deref()).await {
+        if !deliver(dispatcher.shared(), None, &mut sink, &mut vec![frame], behind.as_deref()).await
+        {
             return;
         }
         if is_answer {

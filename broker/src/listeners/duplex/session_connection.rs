@@ -70,9 +70,9 @@ impl SessionConnection {
         place: Arc<PlacePermit>,
         until: Option<CredentialExpiry>,
     ) -> Self {
-        let mut seat = Self::new(broker, session, place, until);
-        seat.is_known = true;
-        seat
+        let mut session_connection = Self::new(broker, session, place, until);
+        session_connection.is_known = true;
+        session_connection
     }
 
     /// Ends the session when its certificate is no longer valid. The client gets a close reason as

@@ -53,7 +53,7 @@ use crate::{
 /// Serves the requests of one connection.
 pub(super) struct RequestDispatcher {
     broker: Arc<Broker>,
-    guest: IncomingConnection,
+    incoming: IncomingConnection,
     stop: CancellationToken,
     /// Requests without an answer so far.
     open: Mutex<HashMap<RequestId, CancellationToken>>,
@@ -75,7 +75,7 @@ pub(super) struct RequestDispatcher {
 impl RequestDispatcher {
     pub(super) fn new(
         broker: Arc<Broker>,
-        guest: IncomingConnection,
+        incoming: IncomingConnection,
         stop: CancellationToken,
     ) -> Arc<Self> {
         let limits = LogLimits {
@@ -86,7 +86,7 @@ impl RequestDispatcher {
         out.attach_budget(&broker.shared.unread_budget);
         Arc::new(Self {
             broker,
-            guest,
+            incoming,
             stop,
             open: Mutex::default(),
             running: TaskTracker::new(),
@@ -106,8 +106,8 @@ impl RequestDispatcher {
     /// requests are checked with each request.
     async fn credential_expired(&self) {
         tokio::select! {
-            () = certificate_expired(self.guest.certified.as_ref()) => {}
-            () = auth::credential_expired(self.guest.known.as_ref().and_then(|known| known.until.clone())) => {}
+            () = certificate_expired(self.incoming.certified.as_ref()) => {}
+            () = auth::credential_expired(self.incoming.known.as_ref().and_then(|known| known.until.clone())) => {}
         }
     }
 
@@ -191,7 +191,7 @@ impl RequestDispatcher {
 
     /// Logs that the client does not read.
     fn log_slow_reader(&self) {
-        log_slow_reader(self.shared(), None, self.guest.transport, SlowReaderScope::Connection);
+        log_slow_reader(self.shared(), None, self.incoming.transport, SlowReaderScope::Connection);
     }
 
     fn enqueue(&self, kind: EventKind, frame: Bytes) {
@@ -271,10 +271,10 @@ impl RequestDispatcher {
         if let Err(refusal) = self.register_request(&id, &cancelled) {
             return Some(self.refusal(&refusal, Some(&id)));
         }
-        let desk = self.clone();
+        let dispatcher = self.clone();
         self.running.spawn(async move {
             let answering = async {
-                let StartedRequest { mut answering, until } = desk.begin(message).await;
+                let StartedRequest { mut answering, until } = dispatcher.begin(message).await;
                 // Progress and log messages may be dropped for a slow client. Notifications of
                 // changes may not.
                 let passing = if matches!(answering, ReplyStream::Notifications(_)) {
@@ -286,12 +286,12 @@ impl RequestDispatcher {
                     // The id is free before the client can see the answer, and may then belong to
                     // another request.
                     if matches!(answering, ReplyStream::Over) {
-                        desk.deregister_request(&id);
-                        return desk.enqueue(EventKind::Answer, frame);
+                        dispatcher.deregister_request(&id);
+                        return dispatcher.enqueue(EventKind::Answer, frame);
                     }
-                    desk.enqueue(passing, frame);
+                    dispatcher.enqueue(passing, frame);
                 }
-                desk.deregister_request(&id);
+                dispatcher.deregister_request(&id);
             };
             tokio::select! {
                 biased;
@@ -368,7 +368,7 @@ impl RequestDispatcher {
         let (id, frame) = (message.id.clone(), message.frame.clone());
         let begun = async {
             let AuthenticatedClient { visitor, until } =
-                authenticate(&self.broker, &self.guest, &message).await?;
+                authenticate(&self.broker, &self.incoming, &message).await?;
             self.count_connection(&visitor).await?;
             self.note_payer(&visitor);
             let request = parse_request(&self.broker, message)?;
@@ -400,7 +400,7 @@ impl RequestDispatcher {
     /// opening.
     async fn count_connection(&self, visitor: &StatelessClient) -> Result<(), Refusal> {
         let tenant = &visitor.tenant;
-        if self.guest.known.is_some() || self.places.lock().contains_key(&tenant.id) {
+        if self.incoming.known.is_some() || self.places.lock().contains_key(&tenant.id) {
             return Ok(());
         }
         let place = tenant.acquire_connection().await?;

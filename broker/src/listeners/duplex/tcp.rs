@@ -22,7 +22,7 @@ use crate::{
 pub async fn serve(
     broker: Arc<Broker>,
     listener: HandoffListener,
-    door: TlsAcceptor,
+    tls_acceptor: TlsAcceptor,
     stop: CancellationToken,
 ) {
     let config = &broker.shared.config;
@@ -38,15 +38,15 @@ pub async fn serve(
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
             () = &mut queue_accepted => break,
         };
-        let (broker, door, stop, admission) =
-            (broker.clone(), door.clone(), connections_stop.clone(), admission.clone());
+        let (broker, tls_acceptor, stop, admission) =
+            (broker.clone(), tls_acceptor.clone(), connections_stop.clone(), admission.clone());
         connections.spawn(async move {
             // Boxed, like the opening of a session.
             let opening = Box::pin(async {
                 let client = admission
                     .identify(&mut socket, peer, &mut admitted, &broker.shared.metrics)
                     .await?;
-                Some((door.accept(socket, ListenerKind::Tcp).await, client))
+                Some((tls_acceptor.accept(socket, ListenerKind::Tcp).await, client))
             });
             let opened = tokio::select! {
                 opened = opening => opened,
@@ -56,8 +56,8 @@ pub async fn serve(
             let (_place, client) = (admitted, client.address());
             match stream {
                 Ok(stream) => {
-                    let (certified, remote) = door.identified(&stream, client);
-                    let guest = IncomingConnection {
+                    let (certified, remote) = tls_acceptor.identified(&stream, client);
+                    let incoming = IncomingConnection {
                         transport: Transport::Tcp,
                         certified,
                         remote,
@@ -67,7 +67,7 @@ pub async fn serve(
                         broker.shared.config.limits.message_bytes,
                         CLIENT_WRITE_STALL_MAX,
                     );
-                    serve_connection(broker, guest, source, sink, stop).await;
+                    serve_connection(broker, incoming, source, sink, stop).await;
                     tracing::debug!(%peer, %client, "connection ended");
                 }
                 Err(error) => {

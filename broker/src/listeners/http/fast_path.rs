@@ -34,13 +34,13 @@ pub(super) struct FallbackConnection {
 pub(super) async fn serve(
     broker: &Arc<Broker>,
     guard: &RequestGuard,
-    floor: &ConnectionContext,
+    context: &ConnectionContext,
     socket: TcpStream,
     mut deadline: Instant,
 ) -> Result<Option<FallbackConnection>, BoxError> {
     let mut posts = ServerConnection::new(socket, REQUEST_HEAD_BYTES_MAX, CLIENT_WRITE_STALL_MAX);
     // Created once and not for each request.
-    let mut stopped = pin!(floor.stop.cancelled());
+    let mut stopped = pin!(context.stop.cancelled());
     let mut cache = ConnectionCache::default();
     loop {
         let next = tokio::select! {
@@ -70,7 +70,7 @@ pub(super) async fn serve(
         if !is_repeated {
             cache.reset_head();
         }
-        let from = floor.request_remote(&head.headers);
+        let from = context.request_remote(&head.headers);
         let answer = tokio::select! {
             biased;
             answer = request::handle(broker, (guard, from), (head, &cache), body) => answer,

@@ -62,14 +62,14 @@ pub(super) async fn handle(
     broker: &Arc<Broker>,
     guard: &RequestGuard,
     request: Request<Incoming>,
-    floor: ConnectionContext,
+    context: ConnectionContext,
 ) -> Response<Body> {
     let (origin, shown, uri) = (
         request.headers().get(ORIGIN).cloned(),
         challenge::has_credential(request.headers()),
         request.uri().clone(),
     );
-    let response = match handle_request(broker, guard, request, floor).await {
+    let response = match handle_request(broker, guard, request, context).await {
         Ok(response) => response,
         Err(refusal) => {
             let mut response = response::refusal_response(&broker.shared, &refusal, None);
@@ -88,7 +88,7 @@ async fn handle_request(
     broker: &Arc<Broker>,
     guard: &RequestGuard,
     request: Request<Incoming>,
-    floor: ConnectionContext,
+    context: ConnectionContext,
 ) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
     guard.check_origin_and_host(&head.headers, &head.uri)?;
@@ -104,16 +104,16 @@ async fn handle_request(
             ));
         }
     }
-    let proven = authenticate(broker, &head, floor.request_remote(&head.headers)).await?;
+    let proven = authenticate(broker, &head, context.request_remote(&head.headers)).await?;
     if is_stream {
         headers::check_get_accept(&head.headers)?;
-        return open_stream(broker, proven, endpoint, floor).await;
+        return open_stream(broker, proven, endpoint, context).await;
     }
     headers::check_content_type(&head.headers)?;
     if !has_small_body(&body) {
         broker.shared.overload.admits()?;
     }
-    receive_message(broker, &head, body, &proven.caller, &floor.streams).await
+    receive_message(broker, &head, body, &proven.caller, &context.streams).await
 }
 
 /// Receives a POST for a stream. A client that sends too fast waits for room before its body is
@@ -174,7 +174,7 @@ async fn open_stream(
     broker: &Arc<Broker>,
     AuthenticatedCaller { caller, until, .. }: AuthenticatedCaller,
     endpoint: Endpoint,
-    floor: ConnectionContext,
+    context: ConnectionContext,
 ) -> Result<Response<Body>, Refusal> {
     if broker.draining() {
         return Err(Refusal::new(
@@ -191,24 +191,24 @@ async fn open_stream(
     let room = UNFINISHED_REQUESTS_BYTES_MAX
         .max(2 * broker.shared.config.limits.message_bytes)
         .div_ceil(PERMIT_BYTES);
-    floor.streams.0.insert(
+    context.streams.0.insert(
         name.clone(),
         SseInbox { caller: caller.clone(), messages, room: Arc::new(Semaphore::new(room)) },
     );
     let opening = format!("event: endpoint\ndata: {MESSAGES}?session={name}\n\n");
     let (source, sink) = (PostSource { posted, stream: events.clone() }, SseSink(Some(events)));
-    let (broker_too, sessions) = (broker.clone(), floor.sessions.clone());
+    let (broker_too, sessions) = (broker.clone(), context.sessions.clone());
     sessions.spawn(async move {
         let known = ConnectionParams { caller, until, endpoint, can_come_back: false, place };
-        let guest = IncomingConnection {
+        let incoming = IncomingConnection {
             transport: Transport::HttpSse,
             certified: None,
             remote: RemotePeer::default(),
             known: Some(known),
         };
-        duplex::serve(broker_too, guest, source, sink, floor.stop.clone()).await;
-        floor.streams.0.remove(&name);
-        drop(floor.admitted);
+        duplex::serve(broker_too, incoming, source, sink, context.stop.clone()).await;
+        context.streams.0.remove(&name);
+        drop(context.admitted);
     });
     Ok(response(broker, opening, taken))
 }

@@ -83,7 +83,7 @@ use crate::{auth::RemotePeer, broker::Broker};
 pub async fn serve(
     broker: Arc<Broker>,
     listener: HandoffListener,
-    door: TlsAcceptor,
+    tls_acceptor: TlsAcceptor,
     stop: CancellationToken,
 ) {
     let local = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -101,7 +101,7 @@ pub async fn serve(
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
             () = &mut queue_accepted => break,
         };
-        let (broker, guard, door) = (broker.clone(), guard.clone(), door.clone());
+        let (broker, guard, tls_acceptor) = (broker.clone(), guard.clone(), tls_acceptor.clone());
         let (stop, admission, sessions, streams) =
             (connections_stop.clone(), admission.clone(), sessions.clone(), streams.clone());
         connections.spawn(async move {
@@ -113,8 +113,8 @@ pub async fn serve(
             let Some(client) = identified else { return };
             let address = client.address();
             let admitted = Arc::new(admitted);
-            let floor = ConnectionContext { sessions, stop, admitted, streams, client, certified: None, remote: RemotePeer::default() };
-            if let Err(error) = serve_connection(broker, guard, &door, socket, floor).await {
+            let context = ConnectionContext { sessions, stop, admitted, streams, client, certified: None, remote: RemotePeer::default() };
+            if let Err(error) = serve_connection(broker, guard, &tls_acceptor, socket, context).await {
                 tracing::debug!(%peer, client = %address, %error, "connection ended");
             }
         });
@@ -129,7 +129,7 @@ pub async fn serve(
 /// A connection on which a client has begun to send.
 struct HttpConnection<S> {
     stream: S,
-    floor: ConnectionContext,
+    context: ConnectionContext,
     /// Deadline for the first request.
     deadline: Instant,
 }
@@ -138,20 +138,21 @@ struct HttpConnection<S> {
 async fn serve_connection(
     broker: Arc<Broker>,
     guard: Arc<RequestGuard>,
-    door: &TlsAcceptor,
+    tls_acceptor: &TlsAcceptor,
     socket: TcpStream,
-    mut floor: ConnectionContext,
+    mut context: ConnectionContext,
 ) -> Result<(), BoxError> {
     // Boxed: an idle connection would otherwise keep the memory of its handshake for its whole
     // life.
-    let stream = Box::pin(door.accept(socket, ListenerKind::Http)).await?;
-    (floor.certified, floor.remote) = door.identified(&stream, floor.client.address());
+    let stream = Box::pin(tls_acceptor.accept(socket, ListenerKind::Http)).await?;
+    (context.certified, context.remote) =
+        tls_acceptor.identified(&stream, context.client.address());
     // The time limit of the head starts when the version is known. The limit here covers clients
     // that send nothing.
     let deadline = Instant::now() + broker.shared.config.timeouts.request_read;
     let (stream, first, deadline) = match stream {
         Stream::Plain(socket) => {
-            match fast_path::serve(&broker, &guard, &floor, socket, deadline).await? {
+            match fast_path::serve(&broker, &guard, &context, socket, deadline).await? {
                 Some(FallbackConnection { socket, first, deadline }) => {
                     (Stream::Plain(socket), first, deadline)
                 }
@@ -164,7 +165,7 @@ async fn serve_connection(
         tokio::select! {
             biased;
             heard = tokio::time::timeout_at(deadline, detect_version::detect(stream, first)) => Ok::<_, BoxError>(heard??),
-            () = floor.stop.cancelled() => Err("nothing was said before the end".into()),
+            () = context.stop.cancelled() => Err("nothing was said before the end".into()),
         }
     })
     .await?;
@@ -174,12 +175,12 @@ async fn serve_connection(
             let message_bytes = broker.shared.config.limits.message_bytes;
             let stream =
                 guard_io(FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX, message_bytes));
-            HttpConnection { stream, floor, deadline }.serve_http1(broker, guard).await
+            HttpConnection { stream, context, deadline }.serve_http1(broker, guard).await
         }
         // Boxed, so that an HTTP/1 connection needs no memory for it.
         HttpVersion::Http2 => {
             Box::pin(
-                HttpConnection { stream: guard_io(stream), floor, deadline }
+                HttpConnection { stream: guard_io(stream), context, deadline }
                     .serve_http2(broker, guard),
             )
             .await
@@ -200,12 +201,15 @@ impl HttpConnection<Http1Stream> {
             .timer(TokioTimer::new())
             .header_read_timeout(broker.shared.config.timeouts.request_read)
             .max_buf_size(REQUEST_HEAD_BYTES_MAX);
-        let Self { stream, floor, deadline } = self;
+        let Self { stream, context, deadline } = self;
         let (stop, certified, first) =
-            (floor.stop.clone(), floor.certified.clone(), Arc::<Notify>::default());
+            (context.stop.clone(), context.certified.clone(), Arc::<Notify>::default());
         // A stalled HTTP/1 answer stalls the socket, which has a limit of its own.
         let connection = builder
-            .serve_connection(stream, service(broker, guard, Arc::new(floor), first.clone(), None))
+            .serve_connection(
+                stream,
+                service(broker, guard, Arc::new(context), first.clone(), None),
+            )
             .with_upgrades();
         let connection = drive_connection(
             connection,
@@ -234,13 +238,13 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
             .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32)
             .keep_alive_interval(Some(Duration::from_secs(20)))
             .keep_alive_timeout(Duration::from_secs(20));
-        let Self { stream, floor, deadline } = self;
+        let Self { stream, context, deadline } = self;
         let (stop, certified, first) =
-            (floor.stop.clone(), floor.certified.clone(), Arc::<Notify>::default());
+            (context.stop.clone(), context.certified.clone(), Arc::<Notify>::default());
         let unsent = Arc::<Http2StallTracker>::default();
         let connection = builder.serve_connection(
             stream,
-            service(broker, guard, Arc::new(floor), first.clone(), Some(unsent.clone())),
+            service(broker, guard, Arc::new(context), first.clone(), Some(unsent.clone())),
         );
         let connection = drive_connection(
             connection,
@@ -261,7 +265,7 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
 fn service(
     broker: Arc<Broker>,
     guard: Arc<RequestGuard>,
-    floor: Arc<ConnectionContext>,
+    context: Arc<ConnectionContext>,
     first: Arc<Notify>,
     unsent: Option<Arc<Http2StallTracker>>,
 ) -> impl Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send> + Send
@@ -269,12 +273,12 @@ fn service(
     let is_http1 = unsent.is_none();
     service_fn(move |mut request: Request<Incoming>| {
         first.notify_one();
-        let (broker, guard, floor, unsent) =
-            (broker.clone(), guard.clone(), floor.clone(), unsent.clone());
-        if let Some(certified) = &floor.certified {
+        let (broker, guard, context, unsent) =
+            (broker.clone(), guard.clone(), context.clone(), unsent.clone());
+        if let Some(certified) = &context.certified {
             request.extensions_mut().insert(certified.clone());
         }
-        if let Some(thumbprint) = floor.remote.certificate {
+        if let Some(thumbprint) = context.remote.certificate {
             request.extensions_mut().insert(thumbprint);
         }
         let violation =
@@ -295,7 +299,7 @@ fn service(
                         &broker,
                         &guard,
                         request,
-                        ConnectionContext::clone(&floor),
+                        ConnectionContext::clone(&context),
                     ))
                     .await
                 }
@@ -306,7 +310,7 @@ fn service(
                     Box::pin(authorization_server::handle(&broker, &guard, request)).await
                 }
                 path if connect::matches_path(path) => {
-                    let remote = floor.request_remote(request.headers());
+                    let remote = context.request_remote(request.headers());
                     Box::pin(connect::handle(&broker, &guard, request, remote)).await
                 }
                 path if http_sse::matches_path(path) => {
@@ -314,13 +318,13 @@ fn service(
                         &broker,
                         &guard,
                         request,
-                        ConnectionContext::clone(&floor),
+                        ConnectionContext::clone(&context),
                     ))
                     .await
                 }
                 _ => {
                     let (head, body) = request.into_parts();
-                    let remote = floor.request_remote(&head.headers);
+                    let remote = context.request_remote(&head.headers);
                     let answer = request::handle(
                         &broker,
                         (&guard, remote),

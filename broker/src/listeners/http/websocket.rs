@@ -60,16 +60,16 @@ pub(super) async fn handle(
     broker: &Arc<Broker>,
     guard: &RequestGuard,
     mut request: Request<Incoming>,
-    mut floor: ConnectionContext,
+    mut context: ConnectionContext,
 ) -> Response<Body> {
-    floor.remote = floor.request_remote(request.headers());
+    context.remote = context.request_remote(request.headers());
     let upgrade = hyper::upgrade::on(&mut request);
     let (shown, uri) = (challenge::has_credential(request.headers()), request.uri().clone());
-    match prepare_upgrade(broker, guard, request, floor.remote).await {
+    match prepare_upgrade(broker, guard, request, context.remote).await {
         Ok(UpgradeResponse { response, plan }) => {
             if let Some(plan) = plan {
-                let (broker, sessions) = (broker.clone(), floor.sessions.clone());
-                sessions.spawn(async move { serve(broker, plan, upgrade, floor).await });
+                let (broker, sessions) = (broker.clone(), context.sessions.clone());
+                sessions.spawn(async move { serve(broker, plan, upgrade, context).await });
             }
             response
         }
@@ -236,7 +236,7 @@ async fn serve(
     broker: Arc<Broker>,
     plan: UpgradeAction,
     upgrade: OnUpgrade,
-    floor: ConnectionContext,
+    context: ConnectionContext,
 ) {
     let upgraded = tokio::select! {
         upgraded = upgrade => upgraded,
@@ -255,26 +255,32 @@ async fn serve(
     match plan {
         UpgradeAction::Open(known) => {
             let (source, sink) = over(stream);
-            let guest = IncomingConnection {
+            let incoming = IncomingConnection {
                 transport: Transport::WebSocket,
-                certified: floor.certified.clone(),
-                remote: floor.remote,
+                certified: context.certified.clone(),
+                remote: context.remote,
                 known: Some(known),
             };
-            duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
+            duplex::serve(broker, incoming, source, sink, context.stop.clone()).await;
         }
         UpgradeAction::Resume(session, outbox, place, until) => {
             let (source, sink) = over(stream);
-            let seat = SessionConnection::again(broker, session, place, until);
-            Box::pin(duplex::run_session(seat, outbox, source, sink, floor.certified.clone()))
-                .await;
+            let session_connection = SessionConnection::again(broker, session, place, until);
+            Box::pin(duplex::run_session(
+                session_connection,
+                outbox,
+                source,
+                sink,
+                context.certified.clone(),
+            ))
+            .await;
         }
         // The other replica knows neither the certificate nor the token.
         UpgradeAction::Proxy(tunnel, _place, until) => tokio::select! {
-            () = Box::pin(tunnel.serve(stream, begun, &floor.stop)) => {}
-            () = certificate_expired(floor.certified.as_ref()) => {}
+            () = Box::pin(tunnel.serve(stream, begun, &context.stop)) => {}
+            () = certificate_expired(context.certified.as_ref()) => {}
             () = auth::credential_expired(until) => {}
         },
     }
-    drop(floor.admitted);
+    drop(context.admitted);
 }

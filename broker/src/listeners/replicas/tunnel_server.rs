@@ -50,8 +50,15 @@ pub(super) async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> 
             let (source, sink) =
                 websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
             // The other replica ends it when the credential expires.
-            let seat = duplex::SessionConnection::again(broker.clone(), session, place, None);
-            broker.shared.running.spawn(duplex::run_session(seat, outbox, source, sink, None));
+            let session_connection =
+                duplex::SessionConnection::again(broker.clone(), session, place, None);
+            broker.shared.running.spawn(duplex::run_session(
+                session_connection,
+                outbox,
+                source,
+                sink,
+                None,
+            ));
             let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BodyAborted);
             Response::new(Either::Right(StreamBody::new(bytes).boxed_unsync()))
         }

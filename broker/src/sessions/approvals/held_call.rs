@@ -19,7 +19,7 @@ use rules::{
     routing::Plan,
 };
 
-use crate::sessions::{access_doors, session::Session, shared::Shared};
+use crate::sessions::{access_checks, session::Session, shared::Shared};
 
 const LIMITS: ApprovalLimits = ApprovalLimits {
     per_principal: APPROVALS_PENDING_PER_PRINCIPAL_MAX,
@@ -51,7 +51,7 @@ impl HeldCall {
         let (Some(terms), Some(tool)) = (&plan.approval, plan.names.tool()) else {
             return Ok(None);
         };
-        if access_doors::is_open("approvals") {
+        if access_checks::is_disabled("approvals") {
             return Ok(None);
         }
         // What the backend gets, where an operator fixed arguments.

@@ -60,7 +60,7 @@ impl CallFuture {
 
 impl fmt::Debug for CallFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Underway").field("is_over", &self.work.is_none()).finish_non_exhaustive()
+        f.debug_struct("CallFuture").field("is_over", &self.work.is_none()).finish_non_exhaustive()
     }
 }
 

@@ -15,21 +15,22 @@ use rules::{
 
 use super::Session;
 use crate::sessions::{
-    access_doors, access_log,
+    access_checks, access_log,
     stream::{EventStream, StreamCursor},
 };
 
 impl Session {
-    /// Refuses a request that was admitted, if one like it would be refused now. `door` is the name
-    /// among the doors.
+    /// Refuses a request that was admitted, if one like it would be refused now. `check_name` is the name
+    /// of this check, which a test can disable.
     pub(in crate::sessions) fn recheck_access(
         &self,
         subject: &Subject,
         message: &Message,
-        door: &str,
+        check_name: &str,
     ) -> Result<(), Refusal> {
         let snapshot = self.catalog();
-        let Some(view) = snapshot.view(subject).filter(|_| !access_doors::is_open(door)) else {
+        let Some(view) = snapshot.view(subject).filter(|_| !access_checks::is_disabled(check_name))
+        else {
             return Ok(());
         };
         let check = AccessCheck::new(&view, subject);
@@ -48,7 +49,8 @@ impl Session {
         stream: &Arc<EventStream>,
         position: u64,
     ) -> Result<StreamCursor, PositionGone> {
-        if self.tenant.has_policy(&self.endpoint) && !access_doors::is_open("resumed streams") {
+        if self.tenant.has_policy(&self.endpoint) && !access_checks::is_disabled("resumed streams")
+        {
             let withdrawn = stream.withdraw_after(position, |topic| !self.sees(topic));
             (0..withdrawn).for_each(|_| self.shared.metrics.dropped_notification("policy"));
         }
@@ -70,8 +72,8 @@ impl Session {
             return false;
         }
         let subject = self.subject();
-        let is_open = access_doors::is_open("notifications/resources/updated");
-        let view = self.tenant.access(&self.endpoint, &subject).filter(|_| !is_open);
+        let is_disabled = access_checks::is_disabled("notifications/resources/updated");
+        let view = self.tenant.access(&self.endpoint, &subject).filter(|_| !is_disabled);
         let Some(view) = view else { return true };
         let object = Object::Resource { backend: &backend, uri: &uri };
         view.policy().decide(&subject, Method::ResourcesRead, &object).verdict == Verdict::Allow

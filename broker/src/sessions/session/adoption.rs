@@ -34,7 +34,7 @@ impl Session {
     /// Restores the session as its last owner stored it. [`Session::activate`] starts its work.
     pub fn restore(
         id: SessionId,
-        seat: SessionParams,
+        params: SessionParams,
         claimed: ClaimedSession,
         shared: Arc<Shared>,
     ) -> Arc<Self> {
@@ -65,7 +65,7 @@ impl Session {
             id,
             claimed.epoch,
             claimed.created_at,
-            (seat, agreement),
+            (params, agreement),
             state,
             (shared, SessionKind::Client),
         )

@@ -153,11 +153,11 @@ pub struct Session {
 
 impl Session {
     /// Opens a session with a new id.
-    pub fn open(seat: SessionParams, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
+    pub fn open(params: SessionParams, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let kinds = QuestionKinds::of(&agreement.client);
-        let told = seat.tenant.visible_catalog(&seat.endpoint, &seat.caller.subject);
-        let told = told.offered_to(kinds).digests(&seat.endpoint);
+        let told = params.tenant.visible_catalog(&params.endpoint, &params.caller.subject);
+        let told = told.offered_to(kinds).digests(&params.endpoint);
         let state = Self::new_state(
             &shared,
             &record::session_key(&id),
@@ -169,7 +169,7 @@ impl Session {
             id,
             FIRST_EPOCH,
             jiff::Timestamp::now(),
-            (seat, agreement),
+            (params, agreement),
             state,
             (shared, SessionKind::Client),
         )
@@ -177,16 +177,16 @@ impl Session {
 
     /// Opens a pooled session for stateless requests. It is ready at once, and is never stored.
     pub fn pooled(
-        seat: SessionParams,
+        params: SessionParams,
         agreement: Agreement,
         becomes_tasks: bool,
         shared: Arc<Shared>,
     ) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let told = seat
+        let told = params
             .tenant
-            .visible_catalog(&seat.endpoint, &seat.caller.subject)
-            .digests(&seat.endpoint);
+            .visible_catalog(&params.endpoint, &params.caller.subject)
+            .digests(&params.endpoint);
         let mut state = Self::new_state(
             &shared,
             &record::session_key(&id),
@@ -199,7 +199,7 @@ impl Session {
             id,
             FIRST_EPOCH,
             jiff::Timestamp::now(),
-            (seat, agreement),
+            (params, agreement),
             state,
             (shared, SessionKind::Pooled { becomes_tasks }),
         )
@@ -209,25 +209,25 @@ impl Session {
         id: SessionId,
         epoch: i64,
         created_at: jiff::Timestamp,
-        (seat, agreement): (SessionParams, Agreement),
+        (params, agreement): (SessionParams, Agreement),
         state: SessionState,
         (shared, used): (Arc<Shared>, SessionKind),
     ) -> Arc<Self> {
         let kept = matches!(used, SessionKind::Client);
         if kept {
             shared.metrics.phase(SessionPhase::Opening.name(), state.phase.name());
-            shared.metrics.sessions(seat.transport, "open", 1);
+            shared.metrics.sessions(params.transport, "open", 1);
         }
         let key = record::session_key(&id);
         let session = Arc::new(Self {
             digest: key.digest(),
             key,
             id,
-            tenant: seat.tenant,
-            subject: ArcSwap::new(seat.caller.subject.clone()),
-            caller: seat.caller,
-            endpoint: seat.endpoint,
-            transport: seat.transport,
+            tenant: params.tenant,
+            subject: ArcSwap::new(params.caller.subject.clone()),
+            caller: params.caller,
+            endpoint: params.endpoint,
+            transport: params.transport,
             version: agreement.version,
             question_kinds: if kept {
                 QuestionKinds::of(&agreement.client)

@@ -171,7 +171,7 @@ pub(in crate::sessions) fn input_key(session: &Session, number: u64) -> Option<S
         }
         Destination::TaskInput { .. } => return None,
     };
-    connection.modern()?.input_key(&id)
+    connection.stateless()?.input_key(&id)
 }
 
 /// Handles the client's answer to a question. An answer to no open question is ignored, because it

@@ -51,7 +51,7 @@ pub use self::{
 };
 use self::{session_pool::SessionPools, suspended::SuspensionTable};
 use super::{
-    access_doors, request_observer::RequestObserver, shared::Shared, tasks::TaskManager,
+    access_checks, request_observer::RequestObserver, shared::Shared, tasks::TaskManager,
     tenant::Tenant,
 };
 use crate::{auth::Caller, maps::SharedMap};
@@ -227,7 +227,7 @@ impl StatelessClient {
         if message.fields.cursor.is_some() && cursor.is_none() {
             return Err(Refusal::new(ErrorKind::InvalidParams, "params.cursor must be a string"));
         }
-        let catalog = match access_doors::is_open("stateless lists") {
+        let catalog = match access_checks::is_disabled("stateless lists") {
             true => self.tenant.full_catalog(),
             false => self.visible_catalog(),
         };

@@ -29,7 +29,7 @@ use super::{
     task_subscription::TaskSubscription,
 };
 use crate::sessions::{
-    access_doors,
+    access_checks,
     session::{Session, SessionParams, subscriptions},
     stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
 };
@@ -71,14 +71,14 @@ impl StatelessClient {
             return Err(invalid("it names too many resources").with("maxUris", LISTEN_URIS_MAX));
         }
         let watching = self.watch_tasks(wish.tasks.clone(), request.meta.tasks, offer).await?;
-        let seat = SessionParams {
+        let params = SessionParams {
             tenant: self.tenant.clone(),
             caller: self.caller.clone(),
             endpoint: self.endpoint.clone(),
             transport: self.transport,
         };
         let session = Session::pooled(
-            seat,
+            params,
             session_pool::agreement(ClientCapabilities::none(), offer),
             false,
             self.shared.clone(),
@@ -135,9 +135,9 @@ impl NotificationStream {
     async fn accepted(&self, wish: SubscriptionFilter, offer: &EndpointInfo) -> SubscriptionFilter {
         let (catalog, capabilities) = (self.session.visible_catalog(), &offer.capabilities);
         let subject = self.session.subject();
-        let is_open = access_doors::is_open("subscriptions/listen");
+        let is_disabled = access_checks::is_disabled("subscriptions/listen");
         let tenant = &self.session.tenant;
-        let access = tenant.access(&self.session.endpoint, &subject).filter(|_| !is_open);
+        let access = tenant.access(&self.session.endpoint, &subject).filter(|_| !is_disabled);
         let mut uris = wish.uris;
         uris.sort_unstable();
         uris.dedup();

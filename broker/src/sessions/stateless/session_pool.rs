@@ -331,14 +331,14 @@ fn cannot_tell_who_asked(visitor: &StatelessClient, request: &StatelessRequest) 
 }
 
 fn open(visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &EndpointInfo) -> Arc<Session> {
-    let seat = SessionParams {
+    let params = SessionParams {
         tenant: visitor.tenant.clone(),
         caller: visitor.caller.clone(),
         endpoint: visitor.endpoint.clone(),
         transport: visitor.transport,
     };
     Session::pooled(
-        seat,
+        params,
         agreement(wanted.capabilities.clone(), offer),
         wanted.tasks,
         visitor.shared.clone(),

@@ -28,7 +28,7 @@ use rules::{
 
 use super::{TaskManager, creator::TaskCreator};
 use crate::sessions::{
-    access_doors, access_log,
+    access_checks, access_log,
     session::{Session, local_requests::Reply, questions},
     shared::Shared,
     stream::EventStream,
@@ -59,7 +59,7 @@ fn check_tool(
     subject: &Subject,
     record: &TaskRecord,
 ) -> Result<(), Refusal> {
-    if access_doors::is_open("tasks/get") {
+    if access_checks::is_disabled("tasks/get") {
         return Ok(());
     }
     let endpoint = created_at(record);
@@ -73,7 +73,9 @@ fn check_tool(
 fn is_listed(tenant: &Tenant, subject: &Subject, record: &TaskRecord) -> bool {
     let endpoint = created_at(record);
     let view = tenant.access(&endpoint, subject);
-    let Some(view) = view.filter(|_| !access_doors::is_open("tasks/list")) else { return true };
+    let Some(view) = view.filter(|_| !access_checks::is_disabled("tasks/list")) else {
+        return true;
+    };
     let decide = |object: &Object<'_>| {
         AccessCheck::new(&view, subject).check_unlisted(Method::ToolsCall, object, not_found)
     };

@@ -30,20 +30,20 @@ struct NotificationLimiterState {
     /// Set when the task is ending. No notification is sent after that (MCP 2025-11-25, Tasks: no
     /// progress after the end).
     silent: bool,
-    /// Start of the second that `words` counts.
+    /// Start of the second that `sent` counts.
     since: Option<Instant>,
-    words: u32,
+    sent: u32,
 }
 
 impl NotificationLimiter {
     /// Returns whether progress of this value may go to the client (MCP: it increases with each
     /// notification).
     pub(super) fn progress_advances(&self, value: f64) -> bool {
-        let mut said = self.state.lock();
-        if said.progress.is_some_and(|last| value <= last) {
+        let mut state = self.state.lock();
+        if state.progress.is_some_and(|last| value <= last) {
             return false;
         }
-        said.progress = Some(value);
+        state.progress = Some(value);
         true
     }
 
@@ -52,18 +52,18 @@ impl NotificationLimiter {
     }
 
     fn try_acquire(&self, now: Instant) -> bool {
-        let mut said = self.state.lock();
-        if said.silent {
+        let mut state = self.state.lock();
+        if state.silent {
             return false;
         }
-        if said
+        if state
             .since
             .is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1))
         {
-            (said.since, said.words) = (Some(now), 0);
+            (state.since, state.sent) = (Some(now), 0);
         }
-        said.words += 1;
-        said.words <= TASK_NOTIFICATIONS_PER_SECOND
+        state.sent += 1;
+        state.sent <= TASK_NOTIFICATIONS_PER_SECOND
     }
 }
 
@@ -114,16 +114,16 @@ mod tests {
 
     #[test]
     fn a_task_says_so_much_a_second_and_progress_grows() {
-        let (words, now) = (NotificationLimiter::default(), Instant::now());
-        let said = (0..100).filter(|_| words.try_acquire(now)).count();
-        assert_eq!(said, TASK_NOTIFICATIONS_PER_SECOND as usize);
-        assert!(words.try_acquire(now + Duration::from_secs(1)));
-        words.close();
-        assert!(!words.try_acquire(now + Duration::from_secs(5)));
+        let (limiter, now) = (NotificationLimiter::default(), Instant::now());
+        let sent = (0..100).filter(|_| limiter.try_acquire(now)).count();
+        assert_eq!(sent, TASK_NOTIFICATIONS_PER_SECOND as usize);
+        assert!(limiter.try_acquire(now + Duration::from_secs(1)));
+        limiter.close();
+        assert!(!limiter.try_acquire(now + Duration::from_secs(5)));
         assert!(
-            words.progress_advances(1.0)
-                && !words.progress_advances(1.0)
-                && words.progress_advances(1.5)
+            limiter.progress_advances(1.0)
+                && !limiter.progress_advances(1.0)
+                && limiter.progress_advances(1.5)
         );
     }
 }

@@ -20,18 +20,18 @@ use crate::{persistence::Wakeup, sessions::session::Session};
 /// Most wakeups that are handled together.
 const BATCH: usize = 256;
 /// Most changes that wait to be sent to clients.
-const TO_TELL_MAX: usize = 1_024;
+const STATUS_CHANGES_MAX: usize = 1_024;
 /// Most tasks whose last sent status is kept.
-const TOLD_MAX: usize = 10_000;
+const SENT_STATUSES_MAX: usize = 10_000;
 
 /// Listens until the process ends.
 pub(super) async fn listen(tasks: Arc<TaskManager>) {
-    let mut wakes = tasks.shared.durable.hot.subscribe();
+    let mut subscription = tasks.shared.durable.hot.subscribe();
     // Another task reads the store, so that a slow store does not delay the waiters.
-    let (to_tell, changes) = mpsc::channel::<(TaskId, Arc<Session>)>(TO_TELL_MAX);
+    let (status_changes, changes) = mpsc::channel::<(TaskId, Arc<Session>)>(STATUS_CHANGES_MAX);
     tokio::spawn(notify_status(tasks.clone(), changes));
     loop {
-        let mut words = match wakes.recv().await {
+        let mut wakeups = match subscription.recv().await {
             Ok(first) => vec![first],
             Err(RecvError::Lagged(_)) => {
                 tasks.wake_all();
@@ -39,15 +39,15 @@ pub(super) async fn listen(tasks: Arc<TaskManager>) {
             }
             Err(RecvError::Closed) => return,
         };
-        while words.len() < BATCH {
-            match wakes.try_recv() {
-                Ok(next) => words.push(next),
+        while wakeups.len() < BATCH {
+            match subscription.try_recv() {
+                Ok(next) => wakeups.push(next),
                 Err(TryRecvError::Lagged(_)) => tasks.wake_all(),
                 Err(TryRecvError::Empty | TryRecvError::Closed) => break,
             }
         }
         let mut changed = HashMap::new();
-        for wake in words {
+        for wake in wakeups {
             match wake {
                 Wakeup::Task { task, session } => {
                     tasks.wake(&task);
@@ -65,7 +65,7 @@ pub(super) async fn listen(tasks: Arc<TaskManager>) {
         for change in here {
             // Status notifications are not guaranteed (MCP 2025-11-25, Tasks), so a full queue
             // drops the change.
-            let _full = to_tell.try_send(change);
+            let _full = status_changes.try_send(change);
         }
     }
 }
@@ -119,7 +119,7 @@ impl TaskManager {
         if !tasks::is_valid_transition(last, status) {
             return false;
         }
-        if inner.notified_status.len() >= TOLD_MAX {
+        if inner.notified_status.len() >= SENT_STATUSES_MAX {
             inner.notified_status.retain(|_, told| !told.is_finished());
         }
         inner.notified_status.insert(task.clone(), status);

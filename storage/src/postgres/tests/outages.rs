@@ -9,8 +9,8 @@ use testkit::{Direction, PostgresServer};
 use tokio::time::Instant;
 
 use super::{
-    AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, behind_proxy, create, end, key,
-    on_server, open, open_session, options, seat, update,
+    AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, behind_proxy, create, end, identity,
+    key, on_server, open, open_session, options, update,
 };
 use crate::{ConfigStore, DurableStore, NodeStore, SessionStore, StoreError, TaskStore};
 
@@ -18,7 +18,7 @@ use crate::{ConfigStore, DurableStore, NodeStore, SessionStore, StoreError, Task
 async fn nothing_works(store: &PostgresStore) {
     let node = NodeName::new("a");
     let started = Instant::now();
-    let (batch, wanted, from) = ([open_session(99)], key(1), seat());
+    let (batch, wanted, from) = ([open_session(99)], key(1), identity());
     let (write, tenants, renewal, claim, tasks) = tokio::join!(
         store.write(&batch),
         store.tenants(),

@@ -8,8 +8,8 @@ use records::{NodeName, SessionClaimOutcome, SubscriptionRecord, TaskStatus, Tas
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 
 use super::{
-    AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, create, key, on_server, open_session,
-    options, seat,
+    AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, create, identity, key, on_server,
+    open_session, options,
 };
 use crate::{DurableStore, NodeStore, SessionStore, TaskStore};
 
@@ -29,8 +29,8 @@ async fn a_lease_and_a_claim_agree() {
         .execute("BEGIN; UPDATE nodes SET lease_until_us = now_us() + 10000000 WHERE node = 'a'")
         .await
         .unwrap();
-    let (key, seat) = (key(1), seat());
-    let claim = store.claim_session(&key, &seat, &b, Duration::from_secs(3_600));
+    let (key, identity) = (key(1), identity());
+    let claim = store.claim_session(&key, &identity, &b, Duration::from_secs(3_600));
     let (claim, ()) = tokio::join!(claim, async {
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
         testkit::eventually("the claim to wait", async || {

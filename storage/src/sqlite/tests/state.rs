@@ -24,14 +24,14 @@ fn tenant() -> TenantId {
     TenantId::parse("acme").unwrap()
 }
 
-fn seat() -> SessionIdentity {
+fn identity() -> SessionIdentity {
     SessionIdentity { tenant: tenant(), principal: PrincipalId::new("ada"), endpoint: None }
 }
 
 pub(super) fn open(number: u8) -> WriteOp {
     let record = SessionRecord {
         key: SessionKey::new([number; 32]),
-        identity: seat(),
+        identity: identity(),
         api_key: Some(KeyId::new("k1")),
         transport: "streamable_http".into(),
         version: "2025-11-25".into(),
@@ -169,7 +169,8 @@ async fn leases_end_with_the_process() {
     assert_eq!(store.live_nodes().await.unwrap(), []);
     let b = NodeName::new("b");
     store.join(&b, None, LONG).await.unwrap();
-    let claim = store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap();
+    let claim =
+        store.claim_session(&SessionKey::new([1; 32]), &identity(), &b, LONG).await.unwrap();
     assert!(
         matches!(claim, SessionClaimOutcome::Acquired { epoch: 2, .. }),
         "nothing waits for a lease: {claim:?}"
@@ -220,11 +221,11 @@ async fn f_10_a_row_that_can_not_be_read_is_left_out_and_counted() {
     assert_eq!(store.list_sessions(None, None, 10).await.unwrap().len(), 1);
     assert_eq!(store.unreadable_rows(), 1);
     assert_eq!(
-        store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap(),
+        store.claim_session(&SessionKey::new([1; 32]), &identity(), &b, LONG).await.unwrap(),
         SessionClaimOutcome::NotFound
     );
     assert!(matches!(
-        store.claim_session(&SessionKey::new([2; 32]), &seat(), &b, LONG).await.unwrap(),
+        store.claim_session(&SessionKey::new([2; 32]), &identity(), &b, LONG).await.unwrap(),
         SessionClaimOutcome::Acquired { .. }
     ));
     assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);

@@ -16,7 +16,7 @@ impl Connection {
         params: Option<&[u8]>,
     ) -> Result<Message, Failure> {
         let limit = link.backend.timeouts().control;
-        if self.modern().is_some() {
+        if self.stateless().is_some() {
             let asked = Box::pin(ask::ask(self, link, method, params));
             return tokio::time::timeout(limit, asked)
                 .await

@@ -27,7 +27,7 @@ impl Connection {
         link: &Arc<Link>,
         outgoing: BackendRequest<'_>,
     ) -> Result<Message, Failure> {
-        if self.modern().is_some() {
+        if self.stateless().is_some() {
             // Boxed: this future is much larger than the one for other connections.
             return Box::pin(exchange::exchange(self, link, outgoing)).await;
         }
@@ -93,7 +93,7 @@ impl Connection {
         params: &[u8],
         asker: &Arc<dyn Asker>,
     ) -> Result<Message, Failure> {
-        if self.modern().is_some() {
+        if self.stateless().is_some() {
             return Box::pin(exchange::ask_for(self, link, method, params, asker)).await;
         }
         let wire_id = self.next_wire_id();

@@ -75,7 +75,7 @@ impl HttpWire {
     /// without an id. Any other body comes from a server without that revision, or from a proxy that
     /// refuses this request only, such as one with a long header. `asks_for_era` is true for
     /// `server/discover`.
-    pub(super) async fn modern_refused(
+    pub(super) async fn handle_stateless_refusal(
         &self,
         link: &Arc<Link>,
         connection: &Arc<Connection>,
@@ -83,7 +83,7 @@ impl HttpWire {
         response: HttpResponse<ResponseBody>,
     ) -> Result<PostOutcome, Failure> {
         let status = response.status();
-        let agreed = connection.modern().is_some();
+        let agreed = connection.stateless().is_some();
         let doubtful = matches!(
             status,
             StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED

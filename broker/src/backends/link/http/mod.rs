@@ -63,7 +63,7 @@ async fn open_streamable(
     if !resumption::resume(link, url, wire, &connection).await {
         stateless::handshake::agree(&connection, link).await?;
     }
-    if connection.modern().is_some() {
+    if connection.stateless().is_some() {
         shared.running.spawn(watch(link.clone(), connection.clone()));
         guard.disarm();
         return Ok(connection);

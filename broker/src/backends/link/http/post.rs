@@ -74,7 +74,7 @@ impl HttpWire {
             // Boxed, because they are rare and would enlarge the future of every call.
             _ if is_modern => {
                 let asked = (request.wire_id, asks_for_era);
-                Box::pin(self.modern_refused(link, connection, asked, response)).await
+                Box::pin(self.handle_stateless_refusal(link, connection, asked, response)).await
             }
             _ => {
                 Box::pin(self.handle_error_status(link, connection, request.wire_id, response))

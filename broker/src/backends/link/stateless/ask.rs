@@ -20,8 +20,8 @@ pub(in crate::backends::link) async fn ask(
     method: Method,
     params: Option<&[u8]>,
 ) -> Result<Message, Failure> {
-    let Some(modern) = connection.modern() else {
-        return Err(Failure::NotSent("the connection is not a modern one".to_owned()));
+    let Some(stateless) = connection.stateless() else {
+        return Err(Failure::NotSent("the connection is not one of 2026-07-28".to_owned()));
     };
     match method {
         // This revision has no ping. The broker sends a request that each server answers.
@@ -29,10 +29,10 @@ pub(in crate::backends::link) async fn ask(
         Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
             let uri = params.and_then(uri_of).unwrap_or_default();
             if method == Method::ResourcesUnsubscribe {
-                modern.listening.unsubscribe(&uri);
+                stateless.listening.unsubscribe(&uri);
                 return done(true);
             }
-            done(feed_streams::subscribe(&modern.listening, connection, link, &uri).await)
+            done(feed_streams::subscribe(&stateless.listening, connection, link, &uri).await)
         }
         _ => requests::ask(connection, link, method, params, None).await,
     }

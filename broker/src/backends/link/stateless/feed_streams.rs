@@ -36,7 +36,7 @@ impl Drop for FeedStream {
 
 /// Adds changes of the lists to the wanted notifications, if the backend announces any.
 pub(in crate::backends::link) fn watch_lists(connection: &Arc<Connection>, link: &Arc<Link>) {
-    let (Some(modern), Some(agreed)) = (connection.modern(), connection.negotiated()) else {
+    let (Some(stateless), Some(agreed)) = (connection.stateless(), connection.negotiated()) else {
         return;
     };
     let offered = &agreed.capabilities;
@@ -50,11 +50,11 @@ pub(in crate::backends::link) fn watch_lists(connection: &Arc<Connection>, link:
         return;
     }
     {
-        let mut state = modern.listening.lock();
+        let mut state = stateless.listening.lock();
         state.lists = lists;
         state.wish += 1;
     }
-    run(&modern.listening, connection, link);
+    run(&stateless.listening, connection, link);
 }
 
 /// Subscribes to updates of a resource. Returns `true` if the backend agreed.
@@ -97,13 +97,13 @@ fn run(feed: &NotificationFeed, connection: &Arc<Connection>, link: &Arc<Link>) 
 
 /// Keeps a stream with the wanted filter open until the connection closes.
 async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
-    let Some(modern) = connection.modern().cloned() else { return };
+    let Some(stateless) = connection.stateless().cloned() else { return };
     tokio::select! {
-        () = follow_wishes(&link, &connection, &modern.listening) => {}
+        () = follow_wishes(&link, &connection, &stateless.listening) => {}
         () = connection.closed() => {}
     }
-    modern.listening.lost();
-    modern.listening.settle(u64::MAX); // an answer that will not come has no waiter
+    stateless.listening.lost();
+    stateless.listening.settle(u64::MAX); // an answer that will not come has no waiter
 }
 
 async fn follow_wishes(
@@ -131,7 +131,7 @@ async fn follow_wishes(
                     (told, failures) = (Some(wish), 0);
                     listening.settle(wish);
                     if std::mem::take(&mut missed) {
-                        tell_gap(link);
+                        notify_gap(link);
                     }
                     if former.is_some() {
                         tokio::time::sleep(LISTEN_OVERLAP).await;
@@ -256,7 +256,7 @@ async fn agreed(
 }
 
 /// Reports to the listeners that updates may have been missed.
-fn tell_gap(link: &Arc<Link>) {
+fn notify_gap(link: &Arc<Link>) {
     link.subscriptions.notify_gaps(&link.backend.id);
     if link.is_catalog() {
         link.backend.refresh();

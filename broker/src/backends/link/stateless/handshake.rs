@@ -39,7 +39,7 @@ use crate::{
 
 /// The meaning of an answer to `server/discover`.
 enum DiscoverVerdict {
-    Modern(Box<DiscoverResult>),
+    Stateless(Box<DiscoverResult>),
     /// The backend supports revisions with `initialize`, or may do so.
     Sessions,
     /// The backend supports the stateless form, but no revision of the broker.
@@ -64,11 +64,11 @@ pub(in crate::backends::link) async fn agree(
     if link.is_probe() && link.principal.is_none() {
         return connection.initialize(link).await; // the backend has a session already
     }
-    let memory = &link.backend.era;
-    match (link.backend.spec.protocol, memory.known()) {
+    let era_cache = &link.backend.era;
+    match (link.backend.spec.protocol, era_cache.known()) {
         (ProtocolChoice::Legacy, _) => connection.initialize(link).await,
         (ProtocolChoice::Modern, _) => match judge(discover(connection, link).await)? {
-            DiscoverVerdict::Modern(found) => becomes_modern(connection, link, &found),
+            DiscoverVerdict::Stateless(found) => set_stateless(connection, link, &found),
             DiscoverVerdict::Sessions => Err(Failure::Protocol(
                 "the backend does not speak 2026-07-28, as it is configured to".to_owned(),
             )),
@@ -80,11 +80,11 @@ pub(in crate::backends::link) async fn agree(
             match connection.initialize(link).await {
                 // The backend may have been replaced by one without sessions.
                 Err(Failure::Protocol(why)) => {
-                    memory.forget();
+                    era_cache.forget();
                     match judge(discover(connection, link).await) {
-                        Ok(DiscoverVerdict::Modern(found)) => {
-                            memory.note(EraSupport::Stateless);
-                            becomes_modern(connection, link, &found)
+                        Ok(DiscoverVerdict::Stateless(found)) => {
+                            era_cache.note(EraSupport::Stateless);
+                            set_stateless(connection, link, &found)
                         }
                         _ => Err(Failure::Protocol(why)),
                     }
@@ -93,11 +93,11 @@ pub(in crate::backends::link) async fn agree(
             }
         }
         (ProtocolChoice::Auto, _)
-            if link.client_era() == Era::Sessions && memory.initialize_first() =>
+            if link.client_era() == Era::Sessions && era_cache.initialize_first() =>
         {
             initialize_or_discover(connection, link).await
         }
-        (ProtocolChoice::Auto, _) => find_out(connection, link).await,
+        (ProtocolChoice::Auto, _) => probe_era(connection, link).await,
     }
 }
 
@@ -110,13 +110,13 @@ async fn initialize_or_discover(
     let InitializeOutcome::Refused(_) = try_initialize(connection, link).await? else {
         return Ok(());
     };
-    let memory = &link.backend.era;
-    memory.note(EraSupport::Stateless);
+    let era_cache = &link.backend.era;
+    era_cache.note(EraSupport::Stateless);
     match judge(discover(connection, link).await)? {
-        DiscoverVerdict::Modern(found) => becomes_modern(connection, link, &found),
+        DiscoverVerdict::Stateless(found) => set_stateless(connection, link, &found),
         // This connection may be kept for sessions. The next one begins with the probe.
         DiscoverVerdict::Sessions => {
-            memory.note_ended_by_probe(EraSupport::Stateless);
+            era_cache.note_ended_by_probe(EraSupport::Stateless);
             Err(Failure::Protocol("the backend refused both eras on one connection".into()))
         }
         DiscoverVerdict::Unsupported(why) => Err(Failure::Protocol(why)),
@@ -128,10 +128,10 @@ async fn try_initialize(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
 ) -> Result<InitializeOutcome, Failure> {
-    let memory = &link.backend.era;
+    let era_cache = &link.backend.era;
     match tokio::time::timeout(ERA_SILENCE_MAX, connection.initialize(link)).await {
         Ok(Ok(())) => {
-            memory.note(EraSupport::Both);
+            era_cache.note(EraSupport::Both);
             Ok(InitializeOutcome::Agreed)
         }
         Ok(Err(Failure::Protocol(why))) => Ok(InitializeOutcome::Refused(why)),
@@ -140,14 +140,14 @@ async fn try_initialize(
         )),
         Ok(Err(failure)) => {
             if connection.is_closed() {
-                memory.note_ended_by_probe(EraSupport::Stateless);
+                era_cache.note_ended_by_probe(EraSupport::Stateless);
             }
             Err(failure)
         }
     }
 }
 
-async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
+async fn probe_era(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
     let mut asked = pin!(discover(connection, link));
     let answer = tokio::select! {
         biased;
@@ -155,7 +155,7 @@ async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), 
         () = tokio::time::sleep(ERA_SILENCE_MAX) => return after_silence(connection, link, asked).await,
     };
     match judge(answer)? {
-        DiscoverVerdict::Modern(found) => as_its_client_speaks(connection, link, &found).await,
+        DiscoverVerdict::Stateless(found) => open_in_client_era(connection, link, &found).await,
         DiscoverVerdict::Sessions => initialize(connection, link).await,
         DiscoverVerdict::Unsupported(why) => Err(Failure::Protocol(why)),
     }
@@ -164,24 +164,24 @@ async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), 
 /// Continues with a backend that supports 2026-07-28. Some servers name only the revisions of the
 /// form of the question, so they may support sessions too. A client with a session is better served
 /// without a translation.
-async fn as_its_client_speaks(
+async fn open_in_client_era(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
     found: &DiscoverResult,
 ) -> Result<(), Failure> {
-    let memory = &link.backend.era;
-    if link.client_era() == Era::Stateless || memory.known() == Some(EraSupport::Stateless) {
-        return becomes_modern(connection, link, found);
+    let era_cache = &link.backend.era;
+    if link.client_era() == Era::Stateless || era_cache.known() == Some(EraSupport::Stateless) {
+        return set_stateless(connection, link, found);
     }
     match try_initialize(connection, link).await? {
         InitializeOutcome::Agreed => Ok(()),
         InitializeOutcome::Refused(why) if is_connection_bound(connection) => {
-            memory.retry_with_initialize();
+            era_cache.retry_with_initialize();
             Err(Failure::Protocol(why))
         }
         InitializeOutcome::Refused(_) => {
-            memory.note(EraSupport::Stateless);
-            becomes_modern(connection, link, found)
+            era_cache.note(EraSupport::Stateless);
+            set_stateless(connection, link, found)
         }
     }
 }
@@ -203,8 +203,8 @@ async fn after_silence(
     tokio::select! {
         biased;
         answer = &mut asked => match judge(answer) {
-            Ok(DiscoverVerdict::Modern(found)) => match opened.await {
-                Err(Failure::Protocol(_)) => becomes_modern(connection, link, &found),
+            Ok(DiscoverVerdict::Stateless(found)) => match opened.await {
+                Err(Failure::Protocol(_)) => set_stateless(connection, link, &found),
                 agreed => agreed,
             },
             _ => opened.await,
@@ -213,7 +213,7 @@ async fn after_silence(
             // A stateless server refuses `initialize`. Its answer to `server/discover` is still to
             // come.
             Err(Failure::Protocol(why)) => match judge(asked.await) {
-                Ok(DiscoverVerdict::Modern(found)) => becomes_modern(connection, link, &found),
+                Ok(DiscoverVerdict::Stateless(found)) => set_stateless(connection, link, &found),
                 _ => Err(Failure::Protocol(why)),
             },
             agreed => agreed,
@@ -241,7 +241,7 @@ pub(in crate::backends::link) async fn is_stateless(
     link: &Arc<Link>,
 ) -> bool {
     let answer = requests::probe(connection, link).await;
-    matches!(judge(answer), Ok(DiscoverVerdict::Modern(_)) | Err(_))
+    matches!(judge(answer), Ok(DiscoverVerdict::Stateless(_)) | Err(_))
 }
 
 async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
@@ -250,18 +250,20 @@ async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<()
     Ok(())
 }
 
-fn becomes_modern(
+fn set_stateless(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
     found: &DiscoverResult,
 ) -> Result<(), Failure> {
-    connection.becomes_modern(
+    connection.set_stateless(
         downgrade::initialize_result_from(found, link.backend.id.as_str()),
         StatelessConnection::new(),
     );
-    let memory = &link.backend.era;
-    if memory.known() != Some(EraSupport::Both) && memory.known() != Some(EraSupport::Stateless) {
-        memory.note(EraSupport::AtLeastStateless);
+    let era_cache = &link.backend.era;
+    if era_cache.known() != Some(EraSupport::Both)
+        && era_cache.known() != Some(EraSupport::Stateless)
+    {
+        era_cache.note(EraSupport::AtLeastStateless);
     }
     Ok(())
 }
@@ -284,7 +286,7 @@ fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
         .and_then(|result| DiscoverResult::parse(result).ok());
     Ok(match found {
         Some(found) if found.versions.contains(&Version::V2026_07_28) => {
-            DiscoverVerdict::Modern(Box::new(found))
+            DiscoverVerdict::Stateless(Box::new(found))
         }
         Some(found) if found.versions.is_empty() => DiscoverVerdict::Unsupported(
             "the backend speaks none of the revisions that the broker speaks".to_owned(),
@@ -330,7 +332,7 @@ mod tests {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,{body}}}"#);
         let answer = Message::decode(Bytes::from(text), &json::Limits::default()).unwrap();
         match judge(Ok(answer)).unwrap() {
-            DiscoverVerdict::Modern(_) => "modern",
+            DiscoverVerdict::Stateless(_) => "stateless",
             DiscoverVerdict::Sessions => "legacy",
             DiscoverVerdict::Unsupported(_) => "neither",
         }
@@ -360,7 +362,7 @@ mod tests {
         let found = |versions: &str| {
             verdict(&format!(r#""result":{{"supportedVersions":{versions},"capabilities":{{}}}}"#))
         };
-        assert_eq!(found(r#"["2025-11-25","2026-07-28"]"#), "modern");
+        assert_eq!(found(r#"["2025-11-25","2026-07-28"]"#), "stateless");
         assert_eq!(found(r#"["2025-11-25"]"#), "legacy");
         assert_eq!(found(r#"["2031-01-01"]"#), "neither");
         assert_eq!(verdict(r#""result":{}"#), "legacy", "an answer to something else");

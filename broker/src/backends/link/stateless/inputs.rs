@@ -28,8 +28,8 @@ struct OpenQuestions<'a> {
 impl Drop for OpenQuestions<'_> {
     fn drop(&mut self) {
         for (number, id) in &self.ids {
-            if let Some(modern) = self.connection.modern() {
-                modern.forget_input(*number);
+            if let Some(stateless) = self.connection.stateless() {
+                stateless.forget_input(*number);
             }
             if let Some(asked) = self.connection.pending().take_question(id) {
                 asked.withdraw("the answer is not needed any more");
@@ -47,13 +47,13 @@ pub(super) async fn gather(
     asker: &Arc<dyn Asker>,
     requests: &[InputRequest],
 ) -> Result<Result<Vec<u8>, Box<Message>>, Failure> {
-    let Some(modern) = connection.modern() else {
+    let Some(stateless) = connection.stateless() else {
         return Err(Failure::Protocol("the connection has no such answers".to_owned()));
     };
     let mut open = OpenQuestions { connection, ids: Vec::new() };
     let mut waits = Vec::with_capacity(requests.len());
     for request in requests {
-        let (number, id, answer) = modern.expect_input(&request.key);
+        let (number, id, answer) = stateless.expect_input(&request.key);
         open.ids.push((number, id.clone()));
         let question = decoded(downgrade::request_from_input(&id, request, &elicitation_id()));
         let question = question.ok_or_else(|| {

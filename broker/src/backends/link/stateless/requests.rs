@@ -64,8 +64,8 @@ impl RequestIdentity {
 }
 
 fn told(connection: &Connection, declared: &[u8]) -> Bytes {
-    match connection.modern() {
-        Some(modern) => modern.capabilities(declared),
+    match connection.stateless() {
+        Some(stateless) => stateless.capabilities(declared),
         None => downgrade::upgrade_client_capabilities(declared),
     }
 }

@@ -130,30 +130,30 @@ mod tests {
 
     #[tokio::test]
     async fn nb_msg_01_only_answers_to_questions_are_taken() {
-        let modern = StatelessConnection::new();
-        let (number, id, answer) = modern.expect_input("where");
+        let stateless = StatelessConnection::new();
+        let (number, id, answer) = stateless.expect_input("where");
         assert_eq!(
-            (input_number(&id), modern.input_key(&id).as_deref()),
+            (input_number(&id), stateless.input_key(&id).as_deref()),
             (Some(number), Some("where"))
         );
-        modern.take_reply(Bytes::from_static(
+        stateless.take_reply(Bytes::from_static(
             br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#,
         ));
-        modern.take_reply(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#));
-        modern.take_reply(Bytes::from(format!(
+        stateless.take_reply(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#));
+        stateless.take_reply(Bytes::from(format!(
             r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#
         )));
         assert_eq!(answer.await.unwrap().kind, Kind::Result);
-        assert!(modern.inputs.lock().is_empty());
+        assert!(stateless.inputs.lock().is_empty());
     }
 
     #[test]
     fn capabilities_are_put_into_new_words_once() {
-        let modern = StatelessConnection::new();
-        assert_eq!(modern.capabilities(b"{}"), modern.capabilities(b"{}"));
-        assert_eq!(modern.capabilities.lock().len(), 1);
+        let stateless = StatelessConnection::new();
+        assert_eq!(stateless.capabilities(b"{}"), stateless.capabilities(b"{}"));
+        assert_eq!(stateless.capabilities.lock().len(), 1);
         (0..=CAPABILITIES_REMEMBERED_MAX)
-            .for_each(|n| drop(modern.capabilities(format!(r#"{{"x":{n}}}"#).as_bytes())));
-        assert!(modern.capabilities.lock().len() <= CAPABILITIES_REMEMBERED_MAX);
+            .for_each(|n| drop(stateless.capabilities(format!(r#"{{"x":{n}}}"#).as_bytes())));
+        assert!(stateless.capabilities.lock().len() <= CAPABILITIES_REMEMBERED_MAX);
     }
 }

@@ -136,11 +136,11 @@ impl Replica {
         );
         let addresses =
             (public.local_addr().unwrap().to_string(), internal.local_addr().unwrap().to_string());
-        let door = listeners::tls_acceptor::TlsAcceptor::plain(&broker.shared.config);
+        let tls_acceptor = listeners::tls_acceptor::TlsAcceptor::plain(&broker.shared.config);
         tokio::spawn(listeners::http::serve(
             broker.clone(),
             listeners::handoff_listener::HandoffListener::new(public),
-            door,
+            tls_acceptor,
             stop.clone(),
         ));
         tokio::spawn(serve(broker.clone(), internal, stop.clone()));

@@ -1,5 +1,5 @@
-//! Every door of the access policy: each place that decides keeps hidden objects hidden, and the
-//! probe of a door fails when that one place does not decide (`MCP_BROKER_OPEN_DOOR`).
+//! Every check of the access policy keeps hidden objects hidden. The probe of a check fails when
+//! that one check is disabled (`MCP_BROKER_DISABLED_CHECK`).
 
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
@@ -11,8 +11,8 @@ use crate::{
     tasks::{start, wait_status},
 };
 
-/// The doors, by their names in the broker. Doors of requests are called like their method.
-const DOORS: [&str; 19] = [
+/// The checks, by their names in the broker. Checks of requests are called like their method.
+const CHECKS: [&str; 19] = [
     "tools/list",
     "prompts/list",
     "resources/list",
@@ -79,7 +79,7 @@ impl Scene {
         let builder = builder().auth_required().backend("default", "b", backend.spec());
         let builder = builder.backend("default", "h", backend.spec());
         let broker = match open {
-            Some(door) => builder.env("MCP_BROKER_OPEN_DOOR", door).start().await,
+            Some(check) => builder.env("MCP_BROKER_DISABLED_CHECK", check).start().await,
             None => builder.start().await,
         };
         let keys = "/admin/v1/tenants/default/keys";
@@ -105,41 +105,41 @@ impl Scene {
         Self { broker, backend, key, client, native, stream, task }
     }
 
-    /// Returns whether the objects behind a door stay hidden.
-    async fn holds(&mut self, door: &str) -> bool {
+    /// Returns whether the objects of a check stay hidden.
+    async fn holds(&mut self, check: &str) -> bool {
         let task = json!({"taskId": self.task});
-        match door {
+        match check {
             "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
-                !self.client.result(door, json!({})).await.to_string().contains("secret")
+                !self.client.result(check, json!({})).await.to_string().contains("secret")
             }
             "stateless lists" => {
                 let stateless = Modern::of(&self.broker, "/mcp").bearer(&self.key);
                 let listed = stateless.result("tools/list", json!({})).await;
                 !listed.to_string().contains("secret")
             }
-            "tools/call" => self.refused(door, json!({"name": "secret", "arguments": {}})).await,
-            "prompts/get" => self.refused(door, json!({"name": "secret"})).await,
+            "tools/call" => self.refused(check, json!({"name": "secret", "arguments": {}})).await,
+            "prompts/get" => self.refused(check, json!({"name": "secret"})).await,
             "resources/read" | "resources/subscribe" => {
-                self.refused(door, json!({"uri": "file:///secret"})).await
+                self.refused(check, json!({"uri": "file:///secret"})).await
             }
             "completion/complete" => {
                 let reference = json!({"type": "ref/prompt", "name": "secret"});
                 let argument = json!({"name": "a", "value": "x"});
                 let asked = json!({"ref": reference, "argument": argument});
-                let answer = self.native.request(door, asked).await;
+                let answer = self.native.request(check, asked).await;
                 !answer.to_string().contains("leak")
             }
             "tasks/get" | "tasks/result" | "tasks/cancel" => {
-                let answer = self.client.request(door, task).await;
+                let answer = self.client.request(check, task).await;
                 answer["error"]["data"]["kind"] == "task_not_found"
             }
-            "tasks/list" => self.client.result(door, json!({})).await["tasks"] == json!([]),
+            "tasks/list" => self.client.result(check, json!({})).await["tasks"] == json!([]),
             "notifications/resources/updated" => self.is_not_updated().await,
             "subscriptions/listen" => {
                 let stateless = Modern::of(&self.broker, "/mcp").bearer(&self.key);
                 let wish = json!({"resourceSubscriptions": ["b+file:///secret"]});
                 let asked = json!({"notifications": wish});
-                let mut events = stateless.post(json!(1), door, asked).await.events();
+                let mut events = stateless.post(json!(1), check, asked).await.events();
                 let accepted = events.next_message().await.expect("the stream is open").1;
                 !accepted["params"]["notifications"].to_string().contains("secret")
             }
@@ -229,10 +229,10 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn every_door_hides_what_the_policy_denies() {
+async fn every_check_hides_denied_objects() {
     let mut scene = Scene::start(None).await;
-    for door in DOORS {
-        assert!(scene.holds(door).await, "{door}");
+    for check in CHECKS {
+        assert!(scene.holds(check).await, "{check}");
     }
     let allowed =
         scene.native.request("tools/call", json!({"name": "open", "arguments": {}})).await;
@@ -242,17 +242,17 @@ async fn every_door_hides_what_the_policy_denies() {
 }
 
 #[tokio::test]
-async fn the_probe_of_each_door_sees_when_it_does_not_decide() {
-    let probes = DOORS.map(|door| async move {
-        let switch = match door {
+async fn the_probe_of_each_check_fails_when_the_check_is_disabled() {
+    let probes = CHECKS.map(|check| async move {
+        let switch = match check {
             // One place decides about a task for all three methods.
             "tasks/result" | "tasks/cancel" => "tasks/get",
             other => other,
         };
-        (door, Scene::start(Some(switch)).await.holds(door).await)
+        (check, Scene::start(Some(switch)).await.holds(check).await)
     });
     let mut probes = stream::iter(probes).buffer_unordered(4);
-    while let Some((door, holds)) = probes.next().await {
-        assert!(!holds, "{door} is open, and its probe does not see it");
+    while let Some((check, holds)) = probes.next().await {
+        assert!(!holds, "{check} is disabled, and its probe does not fail");
     }
 }
