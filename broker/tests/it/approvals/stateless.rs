@@ -63,7 +63,12 @@ async fn without_the_state_the_same_call_joins_and_a_denial_is_a_result() {
     assert_ne!(required(&answer["result"]).1, id);
     let (state, id) = required(&answer["result"]);
     let retry = client.retry("b__send", to("ann"), &state, json!({}));
-    let (answer, _) = tokio::join!(retry, desk.decide("deny"));
+    let denial = async {
+        let admin = desk.broker.admin();
+        admin.wait_metric("mcp_requests_pending", &[], |pending| pending == 1.0).await;
+        desk.decide("deny").await;
+    };
+    let (answer, ()) = tokio::join!(retry, denial);
     assert_eq!(told(&answer["result"]), (id, "denied".to_owned()));
     assert_eq!(desk.sent(), 0);
 }
