@@ -193,7 +193,7 @@ fn bytes_shown(bytes: f64) -> String {
 fn takeovers(ends: &[Takeover]) {
     let mut table = Table::new([
         "end",
-        "what it had",
+        "state",
         "drain",
         "answered again, median",
         "last",

@@ -41,7 +41,7 @@ fn the_page_of_errors_is_up_to_date() {
         ```\n\n\
         - `data.kind` names the reason for programs.\n\
         - `data.retryable` is true when the client can send the request again: it had no effect, or a second effect does no harm.\n\
-        - `data.retryAfterMs` is the time to wait, where the broker knows it. An HTTP status other than 200 carries `Retry-After` too.\n\
+        - `data.retryAfterMs` is the time to wait, if the broker can compute it. An HTTP status other than 200 carries `Retry-After` too.\n\
         - `data.requestId` finds the request in the broker's log, at level `debug` (`internal`: `error`).\n\
         - `code` is the code of the specification. Where the specification has none, it is a positive refusal number, outside the \
         reserved range of JSON-RPC in every revision.\n\n\

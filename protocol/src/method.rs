@@ -133,7 +133,7 @@ pub enum Route {
     ByReference,
     /// The party that runs the task, or that requested it.
     ByTask,
-    /// The client whose call caused it.
+    /// The client of the call that caused it.
     ToCaller,
     /// The peer of the request it refers to.
     Correlated,
@@ -155,7 +155,7 @@ impl Route {
             Self::ByUri => "backend or subscribers of the URI",
             Self::ByReference => "backend of the reference",
             Self::ByTask => "owner of the task",
-            Self::ToCaller => "client whose call caused it",
+            Self::ToCaller => "client of the call that caused it",
             Self::Correlated => "peer of the request it names",
             Self::Broadcast => "every peer it concerns",
             Self::Handshake => "handshake",

@@ -33,7 +33,7 @@ pub use self::audit::{
 
 /// Entries on one page of a list that the broker answers.
 pub const PAGE_ENTRIES: usize = 100;
-/// Pages that the broker fetches of one list of one backend, whose cursors may never end.
+/// Pages of one list of one backend that the broker fetches, because a backend can send cursors without end.
 pub const LIST_PAGES_MAX: usize = 1_000;
 /// Entries that the broker keeps of one list of one backend.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
@@ -107,7 +107,7 @@ pub const SESSION_POOL_GROW_INTERVAL: Duration = Duration::from_millis(200);
 pub const POOLED_SESSION_OPEN_MAX: Duration = Duration::from_secs(2);
 /// Wait of a request for a pooled session.
 pub const POOLED_SESSION_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Suspended requests of one caller: they wait for input that the broker asked for.
+/// Suspended requests of one caller: they wait for input that the broker requested.
 pub const SUSPENDED_PER_CALLER_MAX: usize = 64;
 /// Suspended requests of all callers.
 pub const SUSPENDED_MAX: usize = 10_000;
@@ -273,7 +273,7 @@ pub const ERA_SILENCE_MAX: Duration = Duration::from_secs(2);
 /// Connections that the broker opens at once after one whose first request decided the era, or
 /// ended the backend.
 pub const ERA_RETRIES_MAX: u32 = 2;
-/// Times that a backend may ask for more input before it answers a call.
+/// Times that a backend may request more input before it answers a call.
 pub const BACKEND_INPUT_ROUNDS_MAX: u32 = 16;
 /// Random bytes of an elicitation id that the broker creates.
 pub const ELICITATION_ID_BYTES: usize = 16;
@@ -447,11 +447,11 @@ pub const END_RETRY_MAX: Duration = Duration::from_secs(60);
 pub const BUDGET_ASK_INTERVAL: Duration = Duration::from_millis(20);
 /// Rates in one such exchange.
 pub const BUDGET_ASKS_AT_ONCE: usize = 256;
-/// Principals of one tenant with a rate of their own.
+/// Principals of one tenant with a separate rate.
 pub const PRINCIPALS_METERED_MAX: usize = 10_000;
-/// Tools of one backend with a rate of their own.
+/// Tools of one backend with a separate rate.
 pub const TOOLS_METERED_MAX: usize = 2_000;
-/// Addresses of one listener with a rate of their own.
+/// Addresses of one listener with a separate rate.
 pub const ADDRESSES_METERED_MAX: usize = 20_000;
 /// `retryAfterMs` for a client over its limit of sessions or connections; the broker cannot
 /// know when one ends.

@@ -44,13 +44,13 @@ pub(super) const COMPAT: &[ConfigKey] = &[
         "capability_probe",
         KeyKind::Bool,
         "true",
-        "Finds out what a backend offers only to clients that declare roots, sampling or elicitation, with a further connection that declares none. Sessions of clients without the capability do not list it.",
+        "Detects tools that a backend offers only to clients that declare roots, sampling or elicitation, with a further connection that declares none. Sessions of clients without the capability do not list it.",
     ),
     key(
         "app_names",
         KeyKind::Bool,
         "true",
-        "Resolves the own name of a tool on `/mcp`, if exactly one backend with apps that the caller sees has a tool of that name for apps. An app (MCP Apps) knows only the names of its own server. If several backends have the name, the broker refuses the call (`tool_ambiguous`).",
+        "Resolves the own name of a tool on `/mcp`, if exactly one backend with apps that the caller sees has a tool of that name for apps. An app (MCP Apps) uses only the names of its own server. If several backends have the name, the broker refuses the call (`tool_ambiguous`).",
     ),
 ];
 

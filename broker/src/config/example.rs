@@ -139,7 +139,7 @@ pub fn markdown() -> String {
          `mcp-broker check-config FILE` does.\n\n\
          Durations are a whole number with one unit (`250ms`, `30s`, `5m`, `2h`), sizes a whole number of bytes or of a unit \
          (`512`, `64KiB`, `16MiB`, `1GiB`). Relative paths start at the working directory. A file can hold a secret (`..._file`): \
-         one line, whose end is not part of the secret.\n\n\
+         one line. The line end is not part of the secret.\n\n\
          SIGHUP reads the file again. The broker applies `tenants`, `backends`, `telemetry.log`, the files of `tls`, and the keys \
          of `auth` that say so. If another key changed, the log states that a restart is needed. If the file has a fault, nothing changes and the log names the \
          fault.\n",

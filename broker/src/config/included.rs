@@ -25,13 +25,13 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "folder",
         KeyKind::Path,
         "config.d",
-        "Folder of `*.yaml` and `*.yml` files. A relative path begins at the folder of this file. An entry can stand in one file only. A file with a fault changes nothing: the broker keeps what it accepted of that file before, and reports the faults.",
+        "Folder of `*.yaml` and `*.yml` files. A relative path begins at the folder of this file. Only one file can declare an entry. A file with a fault changes nothing: the broker keeps the entries that it accepted from that file before, and reports the faults.",
     ),
     key(
         "interval",
         KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
         "2s",
-        "How often the broker looks for changes in `include.folder`.",
+        "Interval at which the broker checks `include.folder` for changes.",
     ),
 ];
 

@@ -149,7 +149,7 @@ const LISTEN: &[ConfigKey] = &[
         "reuse_port",
         KeyKind::Bool,
         "false",
-        "Shares `http`, `admin` and `tcp` with another process of the same user that also sets this key (SO_REUSEPORT), such as the next version. A draining process then takes no new connections and loses none.",
+        "Shares `http`, `admin` and `tcp` with another process of the same user that also sets this key (SO_REUSEPORT), such as the next version. A draining process then accepts no new connections. No connection is lost.",
     ),
     trusted_proxies::TRUSTED,
     trusted_proxies::FORWARDED_HEADER,
@@ -205,7 +205,7 @@ const TLS: &[ConfigKey] = &[
         "client_cert_folders",
         KeyKind::Folders,
         "[]",
-        "Folders whose certificates and keys a backend of the admin API can use (`tls.client_cert` and `tls.client_key` of a backend). A backend of this file can use any path.",
+        "Folders with certificates and keys for backends of the admin API (`tls.client_cert` and `tls.client_key` of a backend). A backend of this file can use any path.",
     ),
 ];
 
@@ -271,7 +271,7 @@ const AUTH: &[ConfigKey] = &[
         "allow_anonymous_public",
         KeyKind::Bool,
         "false",
-        "Allows listeners of clients that are not loopback while `auth.required` is false. Also allows a `listen.admin` that is not loopback without a token. Everyone who reaches such a port has full use of it.",
+        "Allows listeners of clients that are not loopback while `auth.required` is false. Also allows a `listen.admin` that is not loopback without a token. Every client that can connect to such a port can use it without restriction.",
     ),
     key(
         "allowed_origins",
@@ -295,7 +295,7 @@ const AUTH: &[ConfigKey] = &[
         "issuers",
         KeyKind::Issuers,
         "[]",
-        "Authorization servers whose access tokens the broker accepts in addition to API keys. `issuer` must equal the claim `iss` exactly. `jwks_url` is the address of its keys; absent: the address in its metadata. `keys_max_age` is how long the broker uses keys that it cannot fetch again (`24h`, from `10s` to `720h`). `audiences` are the accepted audiences; absent: `auth.resource` and every endpoint below it. `algorithms` are the accepted signature algorithms; absent: all except those with a shared secret. `require_typ: at+jwt` refuses tokens that are not marked as access tokens. `tenant` names the tenant, or `tenant_claim` names the claim that holds it. `tenants` lists the tenants that the claim can name; absent: every tenant. `principal_claim` is the claim that names the principal (`sub`). `scopes` are the scopes that each token needs. `claims.groups` is the claim with the groups that access rules look at; dots lead into objects, such as `realm_access.roles`. `exchange: true` lets the broker exchange the tokens for tokens of backends (`auth.type: token_exchange`); it then stores them, sealed. `sign_in` lets people sign in at the connect page: `client_id` of the broker there, and `client_secret` or `client_secret_file`. `introspection` accepts opaque tokens, about which the broker asks the issuer (RFC 7662): `endpoint`, `client_id`, `auth` (`basic`, `post` or `private_key_jwt`), `client_secret`, `client_secret_file` or `client_key_file` with `client_key_id`, and `ttl` (`60s`, from `1s` to `1h`), the time for which an answer is used. One issuer can have it. `check: introspect` asks about JWTs too; `signature` is the default. `preset` and `front` are for providers that do not support MCP. SIGHUP applies a new value.",
+        "Authorization servers whose access tokens the broker accepts in addition to API keys. `issuer` must equal the claim `iss` exactly. `jwks_url` is the address of its keys; absent: the address in its metadata. `keys_max_age` is how long the broker uses keys that it cannot fetch again (`24h`, from `10s` to `720h`). `audiences` are the accepted audiences; absent: `auth.resource` and every endpoint below it. `algorithms` are the accepted signature algorithms; absent: all except those with a shared secret. `require_typ: at+jwt` refuses tokens that are not marked as access tokens. `tenant` names the tenant, or `tenant_claim` names the claim that holds it. `tenants` lists the tenants that the claim can name; absent: every tenant. `principal_claim` is the claim that names the principal (`sub`). `scopes` are the scopes that each token needs. `claims.groups` is the claim with the groups that access rules look at; dots lead into objects, such as `realm_access.roles`. `exchange: true` lets the broker exchange the tokens for tokens of backends (`auth.type: token_exchange`); it then stores them, sealed. `sign_in` lets people sign in at the connect page: `client_id` of the broker there, and `client_secret` or `client_secret_file`. `introspection` accepts opaque tokens, which the broker sends to the issuer for a check (RFC 7662): `endpoint`, `client_id`, `auth` (`basic`, `post` or `private_key_jwt`), `client_secret`, `client_secret_file` or `client_key_file` with `client_key_id`, and `ttl` (`60s`, from `1s` to `1h`), the time for which an answer is used. One issuer can have it. `check: introspect` asks about JWTs too; `signature` is the default. `preset` and `front` are for providers that do not support MCP. SIGHUP applies a new value.",
     ),
 ];
 
@@ -306,7 +306,12 @@ const TIMEOUTS: &[ConfigKey] = &[
         "30s",
         "Wait for a backend's answer to tools/call, resources/read, prompts/get and other calls. Progress and questions to the client renew it, up to `timeouts.call_max`.",
     ),
-    key("call_max", CALL_MAX, "1h", "Longest duration of a call, whatever renews its deadline."),
+    key(
+        "call_max",
+        CALL_MAX,
+        "1h",
+        "Longest duration of a call, including all renewals of its deadline.",
+    ),
     key(
         "methods",
         KeyKind::Deadlines,
@@ -379,7 +384,7 @@ const SESSION: &[ConfigKey] = &[
         "lease",
         KeyKind::Duration { min: Duration::from_millis(200), max: Duration::from_secs(60) },
         "2s",
-        "How long a replica that does not renew its lease keeps its sessions and tasks before others take them over. No effect on SQLite.",
+        "Time after which other replicas take over the sessions and tasks of a replica that does not renew its lease. No effect on SQLite.",
     ),
     key(
         "resume",
@@ -450,7 +455,7 @@ const SHUTDOWN: &[ConfigKey] = &[
         "readiness_delay",
         KeyKind::Duration { min: Duration::ZERO, max: HOUR },
         "0s",
-        "Least time that the broker still accepts connections after readiness turns false. Behind a load balancer, set it longer than the balancer takes to notice. It is not part of any other time.",
+        "Least time that the broker still accepts connections after readiness turns false. Behind a load balancer, set it longer than the balancer needs to detect the change. It is not part of any other time.",
     ),
 ];
 

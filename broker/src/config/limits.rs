@@ -113,13 +113,13 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "batch_calls",
         KeyKind::Count { min: 0, max: BATCH_CALLS_MAX },
         "0",
-        "Calls of one `execute_batch`, a tool of the broker that calls several tools. Each of them counts as a call of its own. 0: no endpoint lists the tool.",
+        "Calls of one `execute_batch`, a tool of the broker that calls several tools. Each of them counts as a separate call. 0: no endpoint lists the tool.",
     ),
     key(
         "adaptive_concurrency",
         KeyKind::Bool,
         "false",
-        "Sends fewer concurrent calls to a backend while it answers more slowly than it can, and more again when it recovers.",
+        "Sends fewer concurrent calls to a backend while it answers more slowly than its best time, and more again when it recovers.",
     ),
     key(
         "requests_per_second",
@@ -164,7 +164,7 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "outbox_bytes",
         KeyKind::Size { min: KIB, max: 4 * GIB },
         "16MiB",
-        "Bytes that wait for one client that does not read, where the connection is the session (TCP, WebSocket). Beyond it, the broker closes the connection.",
+        "Bytes that wait for one client that does not read, if the connection is the session (TCP, WebSocket). Beyond it, the broker closes the connection.",
     ),
     optional_key(
         "outbox_bytes_total",

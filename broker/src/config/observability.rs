@@ -55,7 +55,7 @@ pub(super) const TELEMETRY: &[ConfigKey] = &[
         "traces.trusted",
         KeyKind::Callers,
         "[]",
-        "Callers whose own sampling decision the broker follows: TENANT, TENANT/PRINCIPAL, or * for every caller. From other callers, the broker takes only the trace id.",
+        "Callers for which the broker uses the sampling decision of the request: TENANT, TENANT/PRINCIPAL, or * for every caller. From other callers, the broker uses only the trace id.",
     ),
     key(
         "traces.queue_spans",
@@ -70,7 +70,7 @@ pub(super) const AUDIT: &[ConfigKey] = &[
         "calls",
         KeyKind::Choice(&["off", "metadata", "arguments"]),
         "off",
-        "What the broker records of clients' requests. `off`: nothing. `metadata`: caller, request, backend and a digest of the arguments. `arguments`: the arguments too, up to 16 KiB, without values whose names indicate a secret. The broker always records changes by operators.",
+        "Data of clients' requests that the broker records. `off`: nothing. `metadata`: caller, request, backend and a digest of the arguments. `arguments`: the arguments too, up to 16 KiB, without values whose names indicate a secret. The broker always records changes by operators.",
     ),
     key(
         "retain",

@@ -32,7 +32,7 @@ pub(super) const NODE: &[ConfigKey] = &[
         "secret",
         KeyKind::Secret { bytes_min: 16 },
         "\"at-least-16-characters\"",
-        "Root secret. It opens the root key in the database, from which the keys follow that seal credentials, hash API keys and authenticate replicas. All processes with the same database need the same secret. Absent: created once, in `secret.key` next to an SQLite database. To change it, set `node.secret_previous` too.",
+        "Root secret. It decrypts the root key in the database. The broker derives from it the keys that encrypt credentials, hash API keys and authenticate replicas. All processes with the same database need the same secret. Absent: created once, in `secret.key` next to an SQLite database. To change it, set `node.secret_previous` too.",
     ),
     optional_key(
         "secret_file",
@@ -44,7 +44,7 @@ pub(super) const NODE: &[ConfigKey] = &[
         "secret_previous",
         KeyKind::Secret { bytes_min: 16 },
         "\"the-secret-until-now\"",
-        "Root secret that `node.secret` replaces. API keys, credentials and sessions stay valid. Remove it when every replica has the new secret: the previous one then opens nothing, and credentials are sealed again. Absent, with SQLite: `secret.key.previous` next to the database, if that exists.",
+        "Root secret that `node.secret` replaces. API keys, credentials and sessions stay valid. Remove it when every replica has the new secret: the previous one then decrypts nothing, and the broker encrypts credentials again. Absent, with SQLite: `secret.key.previous` next to the database, if that exists.",
     ),
     optional_key(
         "secret_previous_file",

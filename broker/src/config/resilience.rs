@@ -43,12 +43,12 @@ const ERROR_RATIO: KeyKind = KeyKind::Ratio { percent_min: 1 };
 
 /// The keys of the section `retries`.
 pub(super) const RETRIES: &[ConfigKey] = &[
-    key("enabled", KeyKind::Bool, "true", "Whether the broker sends calls again."),
+    key("enabled", KeyKind::Bool, "true", "Whether the broker retries failed calls."),
     key(
         "budget",
         KeyKind::Ratio { percent_min: 0 },
         "0.1",
-        "Retries per call of one backend. The broker saves up a few.",
+        "Retries per call of one backend. The broker can accumulate a few unused retries.",
     ),
 ];
 

@@ -65,7 +65,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "processes",
         COUNT,
         "512",
-        "Processes and threads of the child's user. Beyond it, a child cannot start more (RLIMIT_NPROC). It counts everything that the user runs. If `sandbox` gives each tenant a user, these are all children of the tenant; otherwise it is everything of the broker's user. It does not bind root. Absent: no limit.",
+        "Processes and threads of the child's user. Beyond it, a child cannot start more (RLIMIT_NPROC). It counts everything that the user runs. If `sandbox` gives each tenant a user, these are all children of the tenant; otherwise it is everything of the broker's user. It does not apply to root. Absent: no limit.",
     ),
     optional_key(
         "cpu",
@@ -77,13 +77,13 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "idle",
         CHILD_TIME,
         "30m",
-        "The broker ends a child of sessions that got no request for this long. The child loses its state of those sessions; the next request starts another child. Absent: the child lives as long as the sessions that use it.",
+        "The broker ends a child of sessions that got no request for this long. The child loses its state of those sessions; the next request starts another child. Absent: the child ends with the sessions that use it.",
     ),
     optional_key(
         "lifetime",
         CHILD_TIME,
         "12h",
-        "The broker ends a child of sessions that lived for this long, as soon as no request waits for it. The next request starts another child. Absent: no limit.",
+        "The broker ends a child of sessions that has run for this time, as soon as no request waits for it. The next request starts another child. Absent: no limit.",
     ),
 ];
 

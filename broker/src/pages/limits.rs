@@ -262,13 +262,13 @@ fn met() -> Vec<Fixed> {
         LIST_PAGES_MAX Other(backend_fault, "");
         LIST_ENTRIES_MAX Other(backend_fault, "");
         LIST_BYTES_MAX Other(backend_fault, "");
-        OWN_LISTS_BYTES_MAX Other("clients of the link see the shared lists; the log shows it", "");
+        OWN_LISTS_BYTES_MAX Other("clients of the link get the shared lists; the log shows it", "");
         PINS_PER_BACKEND_MAX Other("the broker does not pin new objects, and modes that hold objects hold them; the log shows it", "");
         SCANNED_BYTES_MAX Other("the broker does not scan the rest, which is a finding", "`mcp_catalog_findings`");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
         BATCH_PARALLEL_MAX Other("further calls of the batch wait", "");
-        BATCH_RESULT_BYTES_MAX Other("the result of the batch leaves out further results, with `message_too_large`", "");
-        KEPT_RESULT_BYTES_MAX Other("the broker stores the beginning, and the shortened result says so", "");
+        BATCH_RESULT_BYTES_MAX Other("the result of the batch omits further results, with `message_too_large`", "");
+        KEPT_RESULT_BYTES_MAX Other("the broker stores the beginning, and the shortened result reports that", "");
         KEPT_RESULT_BYTES_PER_PRINCIPAL Other("the oldest results make room", "");
         KEPT_RESULT_BYTES_PER_TENANT Other("the broker sends long results as they are; the log shows it", "");
         KEPT_RESULT_TTL Refused(ErrorKind::ResourceNotFound);
@@ -377,7 +377,7 @@ fn met() -> Vec<Fixed> {
         KEY_SET_BYTES_MAX Other("the broker uses the keys it has, up to their age", KEY_FETCHES);
         KEY_SET_KEYS_MAX Other("further ones are not used", "");
         KEY_SET_AGE_MAX Other("the broker accepts no token of the issuer", "`mcp_issuers_without_keys`");
-        KEY_SET_REFRESH_INTERVAL Says("how long a revoked key still counts while the issuer answers");
+        KEY_SET_REFRESH_INTERVAL Says("time for which a revoked key stays valid while the issuer answers");
         KEY_SET_PAUSE_MIN Refused(ErrorKind::Unauthorized);
         KEY_SET_FETCH_MAX Other("the broker uses the keys it has, up to their age", KEY_FETCHES);
         KEY_SET_WAIT_MAX Refused(ErrorKind::Unauthorized);
@@ -541,7 +541,7 @@ fn every_fixed_limit_is_in_one_list() {
 fn the_page_of_limits_is_up_to_date() {
     let text = format!(
         "# Limits\n\n\
-        This page is generated from the tables the broker reads.\n\n\
+        This page is generated from the tables that the broker reads.\n\n\
         Every queue, cache and rate of the broker has a limit. A request beyond a limit gets a refusal, or the broker drops the \
         excess by a documented rule. A refusal carries `data.kind` and `code` ([errors.md](errors.md)):\n\n\
         - Rates, sessions and connections are refused with 1003, HTTP status 429.\n\
@@ -571,30 +571,28 @@ fn the_page_of_limits_is_up_to_date() {
         - Answers to questions do not count.\n\
         - At most one `notifications/roots/list_changed` waits for each backend of a session.\n\n\
         ## Clients that do not read\n\n\
-        - The broker holds what waits for a client that does not read. `limits.outbox_bytes` limits it where the connection is the session, and `limits.outbox_bytes_total` limits it for all clients together.\n\
-        - Over HTTP, an answer or an event of 256 KiB or more counts until the client has taken all of it. If all clients together hold too much, the client that holds the most is disconnected.\n\
-        - Over HTTP/1.1 without TLS, the broker frees what a slow client has taken of a large answer, after half a second without progress.\n\
-        - Freed memory goes back to the system within about two seconds, also while the broker rests.\n\
+        - The broker keeps waiting messages for a client that does not read. `limits.outbox_bytes` limits them if the connection is the session, and `limits.outbox_bytes_total` limits it for all clients together.\n\
+        - Over HTTP, an answer or an event of 256 KiB or more counts until the client has taken all of it. If all clients together hold too much, the broker disconnects the client with the most waiting bytes.\n\
+        - Over HTTP/1.1 without TLS, the broker frees the part of a large answer that a slow client has read, after half a second without progress.\n\
+        - Freed memory goes back to the system within about two seconds, also while the broker is idle.\n\
         - Twenty answers of 4 MiB that no client reads took 5 to 13 MiB of resident memory after four seconds, with a backend over HTTP and with a child process. The kernel's send buffers held the rest. `python3 field/run.py --only broker broker-stdio --parts attacks --results /tmp/field --page /tmp/field/none.md` measures it.\n\n\
         ## Rates over sessions and replicas\n\n\
         - A rate of a principal covers all its sessions, connections, wires and keys.\n\
-        - Replicas share rates through Redis. Each replica reserves a little ahead and reports what it used, so that no request \
-        waits for Redis. Three replicas together admit what one would, within 2 in 100 over ten seconds.\n\
+        - Replicas share rates through Redis. Each replica reserves a small part in advance and reports its use, so that no request waits for Redis. Three replicas together admit the same number of requests as one, within 2 in 100 over ten seconds.\n\
         - A single replica admits its share of a burst at once, and the rest within milliseconds.\n\
         - Without Redis each replica admits its share, by the number of leases in the database. While a configured Redis is \
         unavailable, `limits.without_redis` decides.\n\n\
         ## Sessions, calls and connections over replicas\n\n\
-        `sessions_per_tenant`, `sessions_per_principal`, `calls_in_flight_per_tenant` and `connections_per_tenant` hold over all \
-        replicas that share a Redis. All other limits count on each replica.\n\n\
+        `sessions_per_tenant`, `sessions_per_principal`, `calls_in_flight_per_tenant` and `connections_per_tenant` apply across all replicas that share a Redis. All other limits count on each replica.\n\n\
         - A replica takes places in Redis before it uses them, so that all replicas together never use more than the limit. A \
         call below the places that its replica holds does not wait for Redis. A call beyond them waits for one round trip, and so \
         does each new session and connection.\n\
         - For calls, a replica reserves at most 64 places ahead, from the opening of a session on. All replicas together reserve \
-        at most an eighth of the limit. A replica asks for more places once half of its reserve is used, and calls do not wait for \
+        at most an eighth of the limit. A replica requests more places when half of its reserve is used, and calls do not wait for \
         that. A reserve returns after a minute without calls.\n\
         - A limit below eight calls for each replica leaves no reserve. A call then waits for one round trip, unless its replica \
         has just finished another one.\n\
-        - A changed limit is in force on all replicas within two seconds. What is open stays open.\n\
+        - A changed limit is in force on all replicas within two seconds. Open sessions, calls and connections stay open.\n\
         - A place that one replica frees is available to the others after 200 ms at the latest. A replica returns \
         a reserve that is more than its part within two seconds. With eight replicas and more, \
         this takes a second for each four of them.\n\
@@ -602,13 +600,12 @@ fn the_page_of_limits_is_up_to_date() {
         - A session that moves to another replica is never refused. It counts there, so a limit can be exceeded by the sessions \
         that move from a killed replica after its three seconds. The broker admits new ones only below the limit.\n\
         - A replica reports all its places again after Redis lost its data, within one second. Until then the limit can be \
-        exceeded by what was not reported yet. The same holds for a replica that was frozen for more than three seconds.\n\
+        exceeded by the places that were not reported yet. The same applies to a replica that was frozen for more than three seconds.\n\
         - A WebSocket connection that is resumed through another replica counts at both.\n\
         - While a configured Redis is unavailable, `limits.without_redis` decides. With `local_share` each replica admits its \
-        share, and at least one. What is open stays open, so N replicas can exceed a limit by (N - 1)/N of it. With `unlimited` \
-        each replica admits the whole limit. With `refuse` each replica uses only the places that it holds already.\n\
-        - `mcp_rates_shared` is 0 meanwhile, and the log has one line for each change. When Redis is back, the replicas report \
-        what they use.\n\
+        share, and at least one. Open sessions, calls and connections stay open, so N replicas can exceed a limit by (N - 1)/N of it. With `unlimited` \
+        each replica admits the whole limit. With `refuse` each replica uses only its reserved places.\n\
+        - `mcp_rates_shared` is 0 during this time, and the log has one line for each change. When Redis is back, the replicas report their usage.\n\
         - Without Redis each replica admits its share, and at least one, by the number of leases in the database. One process \
         admits the whole limit.\n\n\
         ## Limits of a tenant or a backend\n\n\

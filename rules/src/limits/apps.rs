@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Pools of one principal at one endpoint whose requests declare extensions. They differ in the
 /// settings of these extensions, which clients choose freely.
 pub const EXTENSION_POOLS_MAX: usize = 16;
-/// How long the first lists of a backend wait for a probe of the capabilities that it asks for.
+/// How long the first lists of a backend wait for a probe of the capabilities that it requires.
 pub const CAPABILITY_PROBE_WAIT: Duration = Duration::from_secs(3);
 /// Time between two probes of a backend that lists new tools or prompts.
 pub const CAPABILITY_PROBE_INTERVAL_MIN: Duration = Duration::from_secs(60);

@@ -63,7 +63,7 @@ pub const INTROSPECTION_WAITING_MAX: usize = 1_024;
 /// Introspections per second of tokens that were never valid here. Tokens that were valid are not
 /// counted.
 pub const INTROSPECTION_NEW_TOKENS_PER_SECOND: u32 = 100;
-/// Time for which a token stays refused after its issuer called it inactive.
+/// Time for which a token stays refused after its issuer reported it as inactive.
 pub const INTROSPECTION_INACTIVE_FOR: Duration = Duration::from_secs(10);
 /// Time without introspections of an issuer after one that failed.
 pub const INTROSPECTION_FAILURE_PAUSE: Duration = Duration::from_secs(1);

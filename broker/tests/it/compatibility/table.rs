@@ -65,7 +65,7 @@ rows! {
     "params of the wrong type" errors::wrong_params, REFUSED, &[refusal('a', -32602, "invalid_params", "the broker has to read them to find the backend")], "";
     "error -32602 of the backend" errors::invalid_params, SAME, NONE, "";
     "error -32603 of the backend" errors::internal, SAME, NONE, "";
-    "errors with codes of the backend's own" errors::own_code, SAME, NONE, "";
+    "errors with codes that the backend defines" errors::own_code, SAME, NONE, "";
     "errors from -32000 to -32019" errors::legacy_code, LEGACY_BACK, NONE, "";
     "errors from -32023 to -32099" errors::reserved_code, ["====-", "====-", "====-", "====-", "tttt-"], NONE, "as -32603: 2026-07-28 reserves these codes";
     "an unknown resource" errors::missing_resource, BY_ERA, NONE, "-32002, and -32602 in 2026-07-28";
