@@ -250,3 +250,19 @@ async fn log_04_a_level_set_before_the_first_call_reaches_the_backend_with_its_l
         .await;
     assert_eq!(seen.message["params"]["level"], "debug");
 }
+
+#[tokio::test]
+async fn a_backend_that_does_not_answer_set_level_gets_the_first_call() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    backend.on("logging/setLevel", |_| async { Reply::Hang });
+    let spec = json!({
+        "transport": {"type": "http", "url": backend.url()},
+        "timeouts": {"control": "10m"},
+    });
+    let broker = builder().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    client.result("logging/setLevel", json!({"level": "debug"})).await;
+    client.call("b__echo", json!({})).await;
+    backend.wait_for("the level", |seen| seen.is("logging/setLevel")).await;
+}

@@ -79,13 +79,6 @@ async fn restore(link: &Arc<Link>, connection: &Arc<Connection>) {
     if link.is_catalog() {
         feed_streams::watch_lists(connection, link);
     }
-    let level = {
-        let mut users = link.lock();
-        users.level_sent = None;
-        users.level
-    };
-    if let Some(level) = level {
-        link.send_level(connection, level).await;
-    }
+    link.restore_level(connection).await;
     link.subscriptions.restore(link, connection).await;
 }

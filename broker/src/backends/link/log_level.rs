@@ -1,11 +1,15 @@
 //! The log level that a link sets at its backend.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use protocol::{envelope::Kind, method::Method};
 use rules::log_level::LogLevel;
 
 use super::{Link, connection::Connection};
+
+/// Longest wait for the answer on a new connection. The first call does not wait longer for a
+/// backend that does not answer.
+const NEW_CONNECTION_WAIT: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Raises the log level for a session that begins to use the link.
@@ -40,11 +44,21 @@ impl Link {
         }
     }
 
-    pub(super) async fn send_level(
-        self: &Arc<Self>,
-        connection: &Arc<Connection>,
-        level: LogLevel,
-    ) {
+    /// Sets the log level on a new connection.
+    pub(super) async fn restore_level(self: &Arc<Self>, connection: &Arc<Connection>) {
+        let level = {
+            let mut users = self.lock();
+            users.level_sent = None;
+            users.level
+        };
+        let Some(level) = level else { return };
+        let (link, connection) = (self.clone(), connection.clone());
+        let running = &self.backend.shared.running;
+        let sent = running.spawn(async move { link.send_level(&connection, level).await });
+        let _late = tokio::time::timeout(NEW_CONNECTION_WAIT, sent).await;
+    }
+
+    async fn send_level(self: &Arc<Self>, connection: &Arc<Connection>, level: LogLevel) {
         // Each request of 2026-07-28 carries the log level of its client.
         if connection.stateless().is_some() || connection.permits(Method::LoggingSetLevel).is_err()
         {
