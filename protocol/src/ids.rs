@@ -110,6 +110,16 @@ macro_rules! ids {
     };
 }
 
+/// Name of the tenant that always exists.
+pub const DEFAULT_TENANT: &str = "default";
+
+impl TenantId {
+    /// Returns the tenant that always exists.
+    pub fn default_tenant() -> Self {
+        Self(DEFAULT_TENANT.into())
+    }
+}
+
 ids! {
     names {
         /// Owner of configuration, limits and isolation.

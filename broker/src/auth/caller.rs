@@ -16,9 +16,6 @@ use super::{
 };
 use crate::config::Secret;
 
-/// Tenant of callers without a credential, on listeners that accept such callers. It always exists.
-pub const DEFAULT_TENANT: &str = "default";
-
 /// Principal of callers without a credential.
 pub const ANONYMOUS: &str = "anonymous";
 
@@ -68,7 +65,7 @@ impl Caller {
 
     /// Returns the caller without a credential, for listeners that accept one.
     pub fn anonymous() -> Self {
-        let tenant = TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name");
+        let tenant = TenantId::default_tenant();
         Self::new(tenant, PrincipalId::new(ANONYMOUS), None)
     }
 

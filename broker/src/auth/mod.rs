@@ -33,8 +33,7 @@ mod verified_token;
 pub use self::{
     auth_error::{AuthError, UnknownSigningKey},
     caller::{
-        ANONYMOUS, AuthenticatedCaller, Caller, DEFAULT_TENANT, ExchangeableToken,
-        PresentedCertificate, RemotePeer,
+        ANONYMOUS, AuthenticatedCaller, Caller, ExchangeableToken, PresentedCertificate, RemotePeer,
     },
     client_authentication::{ClientAuthentication, ClientCredential, form_encoded},
     credential_refresh::{CredentialRead, CredentialRefresh},

@@ -3,10 +3,14 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+use transport::tls::ClientIdentityFiles;
+use utoipa::ToSchema;
+
 use super::{
     TlsConfig,
     field_error::{FieldError, join},
-    spec::{BackendTls, TransportSpec},
+    transport_spec::TransportSpec,
 };
 
 const PATH: &str = "tls";
@@ -15,6 +19,33 @@ const KEY: &str = "client_key";
 const FILE_ALLOWED: &str = "the absolute path of a PEM file, without ..";
 /// Longest path of the operating system, in bytes.
 const PATH_BYTES_MAX: usize = 4096;
+
+/// Certificate that the broker presents to a backend that requests one, on every transport with
+/// TLS.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackendTls {
+    /// Path of a PEM file with the certificate and its chain up to the authority.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub client_cert: Option<PathBuf>,
+    /// Path of a PEM file with the private key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub client_key: Option<PathBuf>,
+}
+
+impl BackendTls {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns the two files, or `None` if the broker presents no certificate.
+    pub fn identity(&self) -> Option<ClientIdentityFiles> {
+        let (Some(cert), Some(key)) = (&self.client_cert, &self.client_key) else { return None };
+        Some(ClientIdentityFiles { cert: cert.clone(), key: key.clone() })
+    }
+}
 
 /// Checks the rules that the types do not express.
 pub(super) fn check(tls: &BackendTls, transport: &TransportSpec, faults: &mut Vec<FieldError>) {

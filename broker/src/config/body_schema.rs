@@ -21,8 +21,7 @@ use utoipa::{
 };
 
 use super::{
-    config_reader::invalid_value,
-    field_error::{FieldError, describe, join, unknown},
+    field_error::{FieldError, describe, invalid_value, join, unknown},
     units::WrittenUnit,
 };
 
@@ -356,7 +355,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{spec::optional_duration, units::DurationText};
+    use crate::config::{serde_units::optional_duration, units::DurationText};
 
     #[derive(Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
     #[serde(deny_unknown_fields, default)]

@@ -16,7 +16,7 @@ use base64::{
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
 };
 
-use super::{Secret, config_reader::InvalidReason};
+use super::{Secret, field_error::InvalidReason};
 
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 

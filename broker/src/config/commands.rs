@@ -8,9 +8,9 @@
 use serde_json::Value;
 
 use super::{
-    config_reader::{ConfigReader, InvalidReason, invalid_value, text},
-    field_error::{FieldError, describe, join},
-    spec::TransportSpec,
+    config_reader::{ConfigReader, text},
+    field_error::{FieldError, InvalidReason, describe, invalid_value, join},
+    transport_spec::TransportSpec,
 };
 
 const COMMANDS_MAX: usize = 1_000;

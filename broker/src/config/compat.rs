@@ -11,7 +11,8 @@ use protocol::{
 
 use super::{
     config_key::{ConfigKey, DAY, KeyKind, key},
-    config_reader::{ConfigReader, invalid_value},
+    config_reader::ConfigReader,
+    field_error::invalid_value,
 };
 
 /// The keys of the section `compat`.

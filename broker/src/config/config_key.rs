@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use super::{
-    sandbox,
-    units::{format_duration, format_size},
-};
+use super::units::{format_duration, format_size};
+
+/// Smallest user id for children. Smaller ids belong to the system.
+pub(super) const USER_MIN: u32 = 1_000;
+/// Largest user id. The next number means no user.
+pub(super) const USER_MAX: u32 = u32::MAX - 1;
 
 /// All sections and keys of a configuration.
 pub(super) struct KeyTable {
@@ -184,7 +186,7 @@ impl KeyKind {
             Self::Deadlines => "a map from methods to durations, such as {resources/read: 10s}".into(),
             Self::Folders => "a list of absolute paths, without .., such as [\"/etc/mcp-broker/clients\"]".into(),
             Self::Folder => "an absolute path, without .., such as /var/lib/mcp-broker/homes".into(),
-            Self::UserRange => format!("FIRST-LAST, with numbers from {} to {}, such as 200000-265535", sandbox::USER_MIN, sandbox::USER_MAX),
+            Self::UserRange => format!("FIRST-LAST, with numbers from {} to {}, such as 200000-265535", USER_MIN, USER_MAX),
             Self::Commands => "a list of commands, and of folders that end with /, such as [\"npx\", \"/opt/mcp/\"], each alone or as {command: npx, env: [names of variables]}".into(),
             Self::HttpUrl => "an http or https URL".into(),
             Self::Callers => "a list of TENANT, TENANT/PRINCIPAL or \"*\"".into(),

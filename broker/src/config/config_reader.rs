@@ -13,13 +13,10 @@ use transport::egress::Cidr;
 use super::{
     Secret,
     config_key::{KeyDefault, KeyKind, SECRET_BYTES_MAX, is_secret},
-    field_error::{FieldError, describe},
+    field_error::{FieldError, InvalidReason, describe, invalid_value},
     raw_config::RawConfig,
     units::{parse_duration, parse_size},
 };
-
-/// Reason why a value is not accepted. The permitted values come from the table.
-pub(super) type InvalidReason = String;
 
 pub(super) struct ConfigReader<'r> {
     pub(super) raw: &'r RawConfig,
@@ -149,20 +146,6 @@ pub(super) fn size(value: &Value, kind: KeyKind) -> Result<usize, InvalidReason>
             .ok_or_else(|| invalid_value(value))?,
     };
     if (min..=max).contains(&size) { Ok(size) } else { Err(invalid_value(value)) }
-}
-
-/// Shows a value that is not a secret.
-pub(super) fn invalid_value(value: &Value) -> InvalidReason {
-    const SHOWN_CHARS_MAX: usize = 60;
-    match value {
-        Value::String(text) if text.is_empty() => "is empty".to_owned(),
-        Value::String(text) => {
-            format!("is \"{}\"", text.chars().take(SHOWN_CHARS_MAX).collect::<String>())
-        }
-        Value::Number(number) => format!("is {number}"),
-        Value::Bool(bool) => format!("is {bool}"),
-        other => format!("is {}", describe(other)),
-    }
 }
 
 pub(super) fn address(value: &Value, _: KeyKind) -> Result<SocketAddr, InvalidReason> {

@@ -43,6 +43,8 @@ impl FieldError {
     }
 }
 
+pub(super) const NAME_ALLOWED: &str =
+    "1 to 32 characters of a-z 0-9 and -, neither first nor last a -";
 /// Problem of a key that its map does not have.
 const UNKNOWN_KEY: &str = "is not a known key";
 
@@ -130,6 +132,23 @@ pub(super) fn unknown<'a>(
         format!("{UNKNOWN_KEY}{hint}"),
         known.collect::<Vec<_>>().join(", "),
     )
+}
+
+/// Reason why a value is not accepted. The permitted values come from the table.
+pub(super) type InvalidReason = String;
+
+/// Shows a value that is not a secret.
+pub(super) fn invalid_value(value: &Value) -> InvalidReason {
+    const SHOWN_CHARS_MAX: usize = 60;
+    match value {
+        Value::String(text) if text.is_empty() => "is empty".to_owned(),
+        Value::String(text) => {
+            format!("is \"{}\"", text.chars().take(SHOWN_CHARS_MAX).collect::<String>())
+        }
+        Value::Number(number) => format!("is {number}"),
+        Value::Bool(bool) => format!("is {bool}"),
+        other => format!("is {}", describe(other)),
+    }
 }
 
 /// Returns the type of a value as text. Does not show the value, as it may be a secret.

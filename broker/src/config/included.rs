@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use protocol::ids::DEFAULT_TENANT;
 use rules::limits::included::INCLUDED_FILES_MAX;
 use serde_json::{Map, Value};
 
@@ -16,8 +17,8 @@ use super::{
     FieldError, FieldErrors,
     config_key::{ConfigKey, HOUR, KeyKind, key, optional_key},
     field_error::describe,
-    raw_config::{self, MAPS},
     read_file,
+    yaml::parse_yaml,
 };
 
 pub(super) const KEYS: &[ConfigKey] = &[
@@ -35,6 +36,9 @@ pub(super) const KEYS: &[ConfigKey] = &[
     ),
 ];
 
+/// Maps of bodies: known sections without keys of their own.
+pub(super) const MAPS: [&str; 2] = ["tenants", "backends"];
+
 /// Endings of the files that count. A folder may hold others, such as a README.
 const ENDINGS: [&str; 2] = ["yaml", "yml"];
 
@@ -50,7 +54,7 @@ impl IncludedFile {
     /// Reads the shape of a file. [`super::ConfigSource::load`] checks the bodies.
     pub fn parse(name: &str, text: &str) -> Result<Self, FieldErrors> {
         let allowed = "a map of `tenants` and `backends`";
-        let entries = match raw_config::parse_yaml(text) {
+        let entries = match parse_yaml(text) {
             Ok(Value::Null) => Map::new(),
             Ok(Value::Object(entries)) => entries,
             Ok(other) => return Err(fault("", format!("is {}", describe(&other)), allowed)),
@@ -84,7 +88,7 @@ impl IncludedFile {
 /// Returns the name under which two spellings of a backend meet.
 pub(super) fn full_name(section: &str, name: &str) -> String {
     let is_short = section == "backends" && !name.contains('/');
-    if is_short { format!("{}/{name}", super::validation::DEFAULT_TENANT) } else { name.to_owned() }
+    if is_short { format!("{}/{name}", DEFAULT_TENANT) } else { name.to_owned() }
 }
 
 /// A file of the folder as it is now.

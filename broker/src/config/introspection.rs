@@ -17,9 +17,9 @@ use super::{
     config_key::KeyKind,
     config_reader::read_secret_file,
     field_error::{FieldError, join},
-    issuers::IssuerReader,
+    issuer_reader::IssuerReader,
     range::check_duration,
-    spec::optional_duration,
+    serde_units::optional_duration,
     units::DurationText,
 };
 

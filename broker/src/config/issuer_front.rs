@@ -18,7 +18,8 @@ use super::{
     Secret,
     config_reader::read_secret_file,
     field_error::join,
-    issuers::{IssuerEntry, IssuerReader, WORD_BYTES_MAX, is_private, is_scope},
+    issuer_reader::{IssuerReader, WORD_BYTES_MAX, is_scope},
+    private_url::is_private,
 };
 
 /// Members of metadata that the broker decides itself.
@@ -142,7 +143,7 @@ impl Preset {
     }
 
     /// Returns the claim with the groups.
-    fn groups_claim(self) -> Option<&'static str> {
+    pub(super) fn groups_claim(self) -> Option<&'static str> {
         match self {
             Self::Entra | Self::Okta | Self::Authentik => Some("groups"),
             Self::Keycloak => Some("realm_access.roles"),
@@ -173,14 +174,21 @@ pub(super) enum PromptRule {
     Drop,
 }
 
-impl IssuerReader<'_> {
-    /// Returns the claim with the groups that a preset names.
-    pub(super) fn preset_groups_claim(entry: &IssuerEntry) -> Option<String> {
-        entry.preset.and_then(Preset::groups_claim).map(str::to_owned)
-    }
+/// Settings of an issuer's entry for clients that reach it through the broker.
+pub(super) struct FrontEntry<'e> {
+    pub(super) preset: Option<Preset>,
+    pub(super) front: Option<FrontKind>,
+    pub(super) metadata_set: Option<&'e BTreeMap<String, Value>>,
+    pub(super) resource: Option<ResourceParameter>,
+    pub(super) registration: Option<&'e RegistrationEntry>,
+    pub(super) scopes_append: Option<&'e Vec<String>>,
+    pub(super) scope_prefix: Option<&'e String>,
+    pub(super) prompt: Option<PromptRule>,
+}
 
+impl IssuerReader<'_> {
     /// Reads the settings of an adapted issuer. Returns `None` for a direct one.
-    pub(super) fn front(&mut self, entry: &IssuerEntry) -> Option<AdaptedFront> {
+    pub(super) fn front(&mut self, entry: &FrontEntry<'_>) -> Option<AdaptedFront> {
         if entry.preset == Some(Preset::Google) {
             self.fault(
                 "preset",
@@ -198,15 +206,15 @@ impl IssuerReader<'_> {
         Some(AdaptedFront {
             metadata_set,
             resource: entry.resource.or(entry.preset.map(Preset::resource)).unwrap_or_default(),
-            registration: entry.registration.as_ref().and_then(|entry| self.registration(entry)),
-            scopes_append: self.words("scopes_append", entry.scopes_append.clone(), is_scope),
+            registration: entry.registration.and_then(|entry| self.registration(entry)),
+            scopes_append: self.words("scopes_append", entry.scopes_append.cloned(), is_scope),
             scope_prefix: self.scope_prefix(entry),
             drops_prompt: entry.prompt == Some(PromptRule::Drop),
         })
     }
 
     /// Refuses settings that would have no effect.
-    fn check_direct(&mut self, entry: &IssuerEntry) {
+    fn check_direct(&mut self, entry: &FrontEntry<'_>) {
         let set = [
             ("resource", entry.resource.is_some()),
             ("metadata_set", entry.metadata_set.is_some()),
@@ -224,8 +232,8 @@ impl IssuerReader<'_> {
         }
     }
 
-    fn metadata_set(&mut self, entry: &IssuerEntry) -> BTreeMap<String, Value> {
-        let Some(members) = entry.metadata_set.clone() else { return BTreeMap::new() };
+    fn metadata_set(&mut self, entry: &FrontEntry<'_>) -> BTreeMap<String, Value> {
+        let Some(members) = entry.metadata_set.cloned() else { return BTreeMap::new() };
         let refused = members.keys().find(|name| OWN_MEMBERS.contains(&name.as_str())).cloned();
         if let Some(name) = refused {
             let allowed = format!("members other than {}", OWN_MEMBERS.join(", "));
@@ -310,8 +318,8 @@ impl IssuerReader<'_> {
         }
     }
 
-    fn scope_prefix(&mut self, entry: &IssuerEntry) -> Option<String> {
-        let prefix = entry.scope_prefix.clone()?;
+    fn scope_prefix(&mut self, entry: &FrontEntry<'_>) -> Option<String> {
+        let prefix = entry.scope_prefix.cloned()?;
         if prefix.is_empty() || prefix.len() > WORD_BYTES_MAX || !is_scope(&prefix) {
             self.fault("scope_prefix", "cannot begin a scope", "a text such as api://ID/");
         }

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::{
     LoginClient,
     field_error::join,
-    issuers::{IssuerReader, WORD_BYTES_MAX},
+    issuer_reader::{IssuerReader, WORD_BYTES_MAX},
     login_client::OperatorLoginEntry,
     operator_scope::parse_operator_scope,
 };

@@ -24,29 +24,27 @@ use utoipa::ToSchema;
 use super::{
     body_schema::BodySchema,
     config_key::KeyKind,
-    config_reader::{ConfigReader, InvalidReason, invalid_value, text},
-    field_error::{FieldError, join},
+    config_reader::{ConfigReader, text},
+    field_error::{FieldError, InvalidReason, NAME_ALLOWED, invalid_value, join},
     introspection::{IntrospectionConfig, IntrospectionEntry, check_only_one},
     issuer_front::{
-        AdaptedFront, FrontKind, Preset, PromptRule, RegistrationEntry, ResourceParameter,
+        AdaptedFront, FrontEntry, FrontKind, Preset, PromptRule, RegistrationEntry,
+        ResourceParameter,
     },
     issuer_operators::{OperatorMapping, OperatorMappingEntry},
+    issuer_reader::{IssuerReader, URL_ALLOWED, WORD_BYTES_MAX, is_scope},
     login_client::{LoginClient, SignInEntry},
+    private_url::is_private,
     range::check_duration,
-    spec::optional_duration,
+    serde_units::optional_duration,
     units::DurationText,
 };
 
 static ENTRY: LazyLock<BodySchema<IssuerEntry>> = LazyLock::new(BodySchema::new);
 
-const URL_ALLOWED: &str = "an https URL, or an http one of this machine";
 const RESOURCE_ALLOWED: &str = "an https URL without path, such as https://mcp.example.com";
 /// Longest issuer in bytes. It is part of the name of every principal of that issuer.
 const ISSUER_BYTES_MAX: usize = 256;
-/// Longest name of a claim, audience or scope, in bytes.
-pub(super) const WORD_BYTES_MAX: usize = 512;
-/// Largest number of audiences or scopes.
-const WORDS_MAX: usize = 64;
 /// Largest number of tenants that a claim may name.
 const TENANTS_MAX: usize = 10_000;
 
@@ -187,18 +185,6 @@ fn resource(value: &Value) -> Result<String, InvalidReason> {
     Ok(url.trim_end_matches('/').to_owned())
 }
 
-/// Returns whether the connection to this URL is private: TLS, or loopback.
-pub fn is_private(uri: &Uri) -> bool {
-    uri.scheme_str() == Some("https") || is_loopback(uri)
-}
-
-/// Returns whether the URL is on this machine.
-pub fn is_loopback(uri: &Uri) -> bool {
-    let host = uri.host().unwrap_or_default();
-    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-}
-
 /// Returns the issuer of a tenant, as an operator wrote it in a request. It can only name this
 /// tenant.
 pub fn parse_stored_issuer(
@@ -256,16 +242,31 @@ pub struct IssuerEntry {
     check: Option<String>,
     /// Only in the configuration file.
     introspection: Option<IntrospectionEntry>,
-    pub(super) preset: Option<Preset>,
-    pub(super) front: Option<FrontKind>,
-    pub(super) metadata_set: Option<BTreeMap<String, Value>>,
-    pub(super) resource: Option<ResourceParameter>,
-    pub(super) registration: Option<RegistrationEntry>,
-    pub(super) scopes_append: Option<Vec<String>>,
-    pub(super) scope_prefix: Option<String>,
-    pub(super) prompt: Option<PromptRule>,
+    preset: Option<Preset>,
+    front: Option<FrontKind>,
+    metadata_set: Option<BTreeMap<String, Value>>,
+    resource: Option<ResourceParameter>,
+    registration: Option<RegistrationEntry>,
+    scopes_append: Option<Vec<String>>,
+    scope_prefix: Option<String>,
+    prompt: Option<PromptRule>,
     /// Only in the configuration file.
     admin: Option<OperatorMappingEntry>,
+}
+
+impl IssuerEntry {
+    fn front_entry(&self) -> FrontEntry<'_> {
+        FrontEntry {
+            preset: self.preset,
+            front: self.front,
+            metadata_set: self.metadata_set.as_ref(),
+            resource: self.resource,
+            registration: self.registration.as_ref(),
+            scopes_append: self.scopes_append.as_ref(),
+            scope_prefix: self.scope_prefix.as_ref(),
+            prompt: self.prompt,
+        }
+    }
 }
 
 /// Claims that access rules look at.
@@ -273,14 +274,6 @@ pub struct IssuerEntry {
 #[serde(deny_unknown_fields, default)]
 struct IssuerClaims {
     groups: Option<String>,
-}
-
-/// Reader of one entry of the list.
-pub(super) struct IssuerReader<'f> {
-    pub(super) path: String,
-    pub(super) faults: &'f mut Vec<FieldError>,
-    /// True for a request of the admin API.
-    pub(super) is_stored: bool,
 }
 
 impl IssuerReader<'_> {
@@ -295,8 +288,8 @@ impl IssuerReader<'_> {
             }
         };
         let tenant = self.tenant(&entry);
-        let front = self.front(&entry);
-        let preset_groups = Self::preset_groups_claim(&entry);
+        let front = self.front(&entry.front_entry());
+        let preset_groups = entry.preset.and_then(Preset::groups_claim).map(str::to_owned);
         let is_issuer = self.issuer(&entry.issuer);
         let jwks_url = entry.jwks_url.and_then(|url| self.url("jwks_url", &url));
         check_duration(join(&self.path, "keys_max_age"), entry.keys_max_age, KEYS_AGE, self.faults);
@@ -336,10 +329,6 @@ impl IssuerReader<'_> {
         })
     }
 
-    pub(super) fn fault(&mut self, name: &str, wrong: &str, allowed: &str) {
-        self.faults.push(FieldError::new(join(&self.path, name), wrong, allowed));
-    }
-
     fn issuer(&mut self, issuer: &str) -> bool {
         if issuer.len() > ISSUER_BYTES_MAX {
             self.fault("issuer", "is too long", &format!("at most {ISSUER_BYTES_MAX} bytes"));
@@ -351,36 +340,6 @@ impl IssuerReader<'_> {
             return false;
         }
         self.url("issuer", issuer).is_some()
-    }
-
-    pub(super) fn url(&mut self, name: &str, url: &str) -> Option<Uri> {
-        match parse_http_url(url) {
-            Ok(uri) if is_private(&uri) => return Some(uri),
-            Ok(_) => self.fault(name, "is reached without TLS", URL_ALLOWED),
-            Err(error) => self.fault(name, &format!("is not a usable URL: {error}"), URL_ALLOWED),
-        }
-        None
-    }
-
-    pub(super) fn words(
-        &mut self,
-        name: &'static str,
-        words: Option<Vec<String>>,
-        fits: impl Fn(&str) -> bool,
-    ) -> Vec<String> {
-        let words = words.unwrap_or_default();
-        if words.len() > WORDS_MAX
-            || words
-                .iter()
-                .any(|word| word.is_empty() || word.len() > WORD_BYTES_MAX || !fits(word))
-        {
-            self.fault(
-                name,
-                "has an entry that cannot be one, or too many",
-                &format!("at most {WORDS_MAX} texts, none of them empty"),
-            );
-        }
-        words
     }
 
     fn algorithms(&mut self, names: Option<Vec<String>>) -> Vec<Algorithm> {
@@ -411,11 +370,7 @@ impl IssuerReader<'_> {
             (None, Some(name)) => return Some(TenantMapping::Claim { name, tenants }),
             (Some(name), None) => match TenantId::parse(name) {
                 Ok(tenant) => return Some(TenantMapping::Fixed(tenant)),
-                Err(_) => self.fault(
-                    "tenant",
-                    "is not a name for a tenant",
-                    super::validation::NAME_ALLOWED,
-                ),
+                Err(_) => self.fault("tenant", "is not a name for a tenant", NAME_ALLOWED),
             },
             (None, None) => {
                 let allowed = "the name of a tenant, or tenant_claim: the claim that names it";
@@ -438,10 +393,7 @@ impl IssuerReader<'_> {
         let tenants: Vec<TenantId> =
             names.iter().filter_map(|name| TenantId::parse(name).ok()).collect();
         if tenants.is_empty() || tenants.len() < names.len() || tenants.len() > TENANTS_MAX {
-            let allowed = format!(
-                "1 to {TENANTS_MAX} names of tenants; each is {}",
-                super::validation::NAME_ALLOWED
-            );
+            let allowed = format!("1 to {TENANTS_MAX} names of tenants; each is {}", NAME_ALLOWED);
             self.fault(
                 "tenants",
                 "is empty, too long, or has an entry that is not a name for a tenant",
@@ -450,11 +402,6 @@ impl IssuerReader<'_> {
         }
         tenants
     }
-}
-
-/// Returns whether the word is a scope token (RFC 6749, 3.3).
-pub(super) fn is_scope(word: &str) -> bool {
-    word.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
 }
 
 #[cfg(test)]

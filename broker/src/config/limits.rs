@@ -6,7 +6,8 @@ use rules::limits::toolsets::BATCH_CALLS_MAX;
 
 use super::{
     config_key::{COUNT, COUNT_MAX, ConfigKey, KeyKind, key, optional_key},
-    config_reader::{ConfigReader, invalid_value, size},
+    config_reader::{ConfigReader, size},
+    field_error::invalid_value,
     message_sizes::MessageSizes,
 };
 

@@ -9,7 +9,7 @@ use super::{
     config_key::is_secret,
     config_reader::read_secret_file,
     field_error::join,
-    issuers::{IssuerReader, WORD_BYTES_MAX},
+    issuer_reader::{IssuerReader, WORD_BYTES_MAX},
 };
 
 /// The broker as a client of an issuer at which people sign in.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use protocol::ids::DEFAULT_TENANT;
 use rules::client_transport::Transport;
 use serde_json::Value;
 
@@ -14,7 +15,6 @@ use super::{
     config_reader::ConfigReader,
     field_error::{FieldError, describe},
     units::{format_size, parse_size},
-    validation::DEFAULT_TENANT,
 };
 
 /// Transport of a message. HTTP+SSE of 2024-11-05 counts as HTTP.

@@ -9,6 +9,7 @@
 //! - [`example`] prints the table for people.
 
 mod backend_auth;
+mod backend_auth_check;
 mod backend_tls;
 mod body_schema;
 mod catalog_documents;
@@ -24,6 +25,7 @@ pub mod included;
 mod introspection;
 mod issuer_front;
 mod issuer_operators;
+mod issuer_reader;
 pub mod issuers;
 mod key_table;
 mod limits;
@@ -35,12 +37,14 @@ mod operator_scope;
 mod operators;
 mod pins;
 mod policy;
+pub mod private_url;
 mod range;
 mod raw_config;
 mod replica;
 mod resilience;
 pub mod roots;
 pub mod sandbox;
+pub(crate) mod serde_units;
 mod source;
 pub mod spec;
 mod spec_limits;
@@ -50,6 +54,7 @@ mod transport_spec;
 mod trusted_proxies;
 pub mod units;
 pub mod validation;
+mod yaml;
 
 use std::{
     collections::BTreeMap,
@@ -60,7 +65,7 @@ use std::{
     time::Duration,
 };
 
-pub use backend_auth::is_resource;
+pub use backend_auth_check::is_resource;
 pub use body_schema::BodySchema;
 pub use compat::{CompatConfig, Eras};
 use protocol::ids::{BackendId, TenantId};
@@ -85,7 +90,8 @@ pub use operator_scope::parse_operator_scope;
 pub use operators::{DeclaredOperator, TokenHash};
 pub use resilience::{BreakerConfig, RetryConfig};
 pub use source::ConfigSource;
-pub use stdio::{StdioConfig, StdioLimits};
+pub use stdio::StdioConfig;
+pub use transport_spec::StdioLimits;
 pub use trusted_proxies::{ForwardedHeader, TrustedProxyConfig};
 
 /// Loads the configuration from the file, if given, and from the environment of this process.

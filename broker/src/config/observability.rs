@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::{
     LogFormat, TelemetryConfig,
     config_key::{COUNT_MAX, ConfigKey, KeyKind, key, optional_key},
-    config_reader::{ConfigReader, InvalidReason, invalid_value, path, text},
+    config_reader::{ConfigReader, path, text},
+    field_error::{InvalidReason, invalid_value},
     log_filter::parse_log_filter,
 };
 

@@ -6,10 +6,7 @@ use std::collections::BTreeSet;
 use protocol::ids::{BackendId, TenantId};
 use rules::operators::{Role, Scope};
 
-use super::{
-    field_error::{FieldError, join},
-    validation::NAME_ALLOWED,
-};
+use super::field_error::{FieldError, NAME_ALLOWED, join};
 
 /// Largest number of tenants or backends of one operator.
 const NAMES_MAX: usize = 1_000;

@@ -20,8 +20,8 @@ use utoipa::ToSchema;
 use super::{
     Secret,
     body_schema::BodySchema,
-    config_reader::{ConfigReader, invalid_value, read_secret_file, secret_of},
-    field_error::{FieldError, join},
+    config_reader::{ConfigReader, read_secret_file, secret_of},
+    field_error::{FieldError, invalid_value, join},
     operator_scope::parse_operator_scope,
 };
 

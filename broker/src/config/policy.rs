@@ -41,7 +41,10 @@ pub struct ToolRules {
     pub validate_arguments: bool,
     /// Time limit of that check, including the wait for a thread, 1ms to 10s. Arguments that take
     /// longer are refused. Absent: 100ms.
-    #[serde(with = "super::spec::optional_duration", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        with = "super::serde_units::optional_duration",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = DurationText)]
     pub validate_timeout: Option<Duration>,
 }

@@ -12,15 +12,13 @@ use serde_json::{Map, Value};
 use super::{
     config_key::{ConfigKey, KeySection, KeyTable},
     field_error::{FieldError, describe, join, nearest, not_available, unknown},
-    included::{IncludedFile, full_name},
+    included::{IncludedFile, MAPS, full_name},
+    yaml::parse_yaml,
 };
 
 /// Largest configuration file. A larger one is a mistake.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
 const ENV_PREFIX: &str = "MCP_BROKER__";
-/// Maps of bodies: known sections without keys of their own.
-pub(super) const MAPS: [&str; 2] = ["tenants", "backends"];
-
 /// Values by section. Every section is an object, and every key in it is known.
 pub(super) struct RawConfig {
     /// Known sections and keys.
@@ -278,17 +276,6 @@ fn refuse_unavailable_section(name: &str, value: &Value, faults: &mut Vec<FieldE
         }
         _ => faults.push(not_available(name.to_owned())),
     }
-}
-
-pub(super) fn parse_yaml(text: &str) -> Result<Value, String> {
-    let options = serde_saphyr::options! {
-        strict_booleans: true,
-        with_snippet: false,
-        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error,
-    };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error: serde_saphyr::Error| {
-        error.render_with_formatter(&serde_saphyr::UserMessageFormatter)
-    })
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::{path::PathBuf, time::Duration};
 use super::{
     Config, DatabaseConfig, NodeConfig, Secret, StorageConfig, TaskConfig,
     config_key::{COUNT, ConfigKey, DAY, GIB, HOUR, KIB, KeyKind, MIB, SECOND, key, optional_key},
-    config_reader::{ConfigReader, InvalidReason, host, invalid_value, read_secret_file, text},
-    field_error::describe,
+    config_reader::{ConfigReader, host, read_secret_file, text},
+    field_error::{InvalidReason, describe, invalid_value},
 };
 
 const TASK_TTL: KeyKind = KeyKind::Duration { min: SECOND, max: DAY.saturating_mul(365) };

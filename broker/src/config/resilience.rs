@@ -10,8 +10,8 @@ use super::{
     config_key::{
         CALL_MAX, COUNT, ConfigKey, DEADLINE, DEADLINE_MAX, DEADLINE_MIN, HOUR, KeyKind, key,
     },
-    config_reader::{ConfigReader, invalid_value},
-    field_error::{FieldError, describe, join},
+    config_reader::ConfigReader,
+    field_error::{FieldError, describe, invalid_value, join},
     range::{check_count, check_duration},
     spec::{BackendSpec, BackendTimeouts, TenantSpec, TenantTimeouts},
     units::{Ratio, parse_duration},

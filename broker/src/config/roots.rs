@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::{
     field_error::{FieldError, join},
-    spec::{BackendSpec, ProtocolChoice},
+    transport_spec::ProtocolChoice,
 };
 
 const LIST: &str = "roots.list";
@@ -78,20 +78,9 @@ impl RootRules {
     }
 }
 
-impl BackendSpec {
-    /// Returns whether both settings are the same except for the list of roots, which can change
-    /// while the backend runs.
-    pub fn differs_in_roots_alone(&self, other: &Self) -> bool {
-        let mut alike = other.clone();
-        alike.roots.list.clone_from(&self.roots.list);
-        *self == alike
-    }
-}
-
 /// Checks the rules that the types do not express.
-pub(super) fn check(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
-    let roots = &spec.roots;
-    if roots.mode != RootMode::Client && spec.protocol == ProtocolChoice::Modern {
+pub(super) fn check(roots: &RootRules, protocol: ProtocolChoice, faults: &mut Vec<FieldError>) {
+    if roots.mode != RootMode::Client && protocol == ProtocolChoice::Modern {
         let wrong = "gives roots to a backend of 2026-07-28, which the broker does not answer";
         faults.push(FieldError::new("roots.mode", wrong, "client for a modern backend"));
     }

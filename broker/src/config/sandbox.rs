@@ -12,17 +12,13 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    config_key::KeyKind,
-    config_reader::{ConfigReader, InvalidReason, invalid_value, text},
-    field_error::{FieldError, join},
-    spec::TransportSpec,
+    config_key::{KeyKind, USER_MAX, USER_MIN},
+    config_reader::{ConfigReader, text},
+    field_error::{FieldError, InvalidReason, invalid_value, join},
+    transport_spec::TransportSpec,
 };
 
 pub(super) const MODES: &[&str] = &["auto", "uid", "landlock", "off"];
-/// Smallest user id for children. Smaller ids belong to the system.
-pub(super) const USER_MIN: u32 = 1_000;
-/// Largest user id. The next number means no user.
-pub(super) const USER_MAX: u32 = u32::MAX - 1;
 
 const PATH: &str = "sandbox";
 const PATHS_MAX: usize = 64;

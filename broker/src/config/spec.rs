@@ -1,27 +1,30 @@
 //! Bodies that the configuration file and the admin API share: tenants and backends.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use rules::link_sharing::LinkSharing;
 use serde::{Deserialize, Serialize};
-use transport::tls::ClientIdentityFiles;
 use utoipa::ToSchema;
 
-use super::units::{DurationText, Ratio};
 pub use super::{
     backend_auth::{
         ActorToken, BackendAuth, BackendAuthKind, CatalogAuth, ClientAuthMethod, ExchangeGrant,
         IdentityProvider, IssuerComparison,
     },
+    backend_tls::BackendTls,
     declared_catalog::DeclaredCatalog,
     pins::{PinRules, PinSettings},
     policy::{ResourceRules, ToolRules},
     roots::{ConfiguredRoot, RootMode, RootRules},
     sandbox::SandboxRules,
-    stdio::StdioLimits,
     transport_spec::{
-        TcpTls, TlsSettings, TransportSpec, as_http_url, is_server_name, split_host_port,
+        ProtocolChoice, StdioLimits, TcpTls, TlsSettings, TransportSpec, as_http_url,
+        is_server_name, split_host_port,
     },
+};
+use super::{
+    serde_units::{durations, optional_duration},
+    units::{DurationText, Ratio},
 };
 
 /// A tenant: its switch, its weight and its own limits.
@@ -114,45 +117,14 @@ pub struct BackendSpec {
     pub pins: PinSettings,
 }
 
-/// Certificate that the broker presents to a backend that requests one, on every transport with
-/// TLS.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct BackendTls {
-    /// Path of a PEM file with the certificate and its chain up to the authority.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub client_cert: Option<PathBuf>,
-    /// Path of a PEM file with the private key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub client_key: Option<PathBuf>,
-}
-
-impl BackendTls {
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+impl BackendSpec {
+    /// Returns whether both settings are the same except for the list of roots, which can change
+    /// while the backend runs.
+    pub fn differs_in_roots_alone(&self, other: &Self) -> bool {
+        let mut alike = other.clone();
+        alike.roots.list.clone_from(&self.roots.list);
+        *self == alike
     }
-
-    /// Returns the two files, or `None` if the broker presents no certificate.
-    pub fn identity(&self) -> Option<ClientIdentityFiles> {
-        let (Some(cert), Some(key)) = (&self.client_cert, &self.client_key) else { return None };
-        Some(ClientIdentityFiles { cert: cert.clone(), key: key.clone() })
-    }
-}
-
-/// Protocol revisions that the broker uses with a backend.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ProtocolChoice {
-    /// The broker asks the backend: 2026-07-28 if supported, otherwise a revision with
-    /// `initialize`.
-    #[default]
-    Auto,
-    /// A revision with `initialize`, up to 2025-11-25.
-    Legacy,
-    /// 2026-07-28, where each request is independent.
-    Modern,
 }
 
 /// Deadlines of one backend. An absent one has the configuration's default.
@@ -311,56 +283,5 @@ impl std::fmt::Debug for Credentials {
             if self.bearer.is_some() { "…" } else { "none" },
             self.headers.keys()
         )
-    }
-}
-
-/// Serializes durations as text: `250ms`, `30s`, `5m`, `2h`.
-pub(crate) mod optional_duration {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(crate) fn serialize<S: Serializer>(
-        value: &Option<Duration>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(duration) => to.serialize_str(&crate::config::units::format_duration(*duration)),
-            None => to.serialize_none(),
-        }
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Duration>, D::Error> {
-        let text: Option<String> = Option::deserialize(from)?;
-        text.map(|text| crate::config::units::parse_duration(&text).map_err(D::Error::custom))
-            .transpose()
-    }
-}
-
-/// Serializes maps of durations as text.
-pub(crate) mod durations {
-    use std::{collections::BTreeMap, time::Duration};
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    use crate::config::units::{format_duration, parse_duration};
-
-    pub(crate) fn serialize<S: Serializer>(
-        map: &BTreeMap<String, Duration>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_map(map.iter().map(|(name, duration)| (name, format_duration(*duration))))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<BTreeMap<String, Duration>, D::Error> {
-        let texts: BTreeMap<String, String> = BTreeMap::deserialize(from)?;
-        texts
-            .into_iter()
-            .map(|(name, text)| Ok((name, parse_duration(&text).map_err(D::Error::custom)?)))
-            .collect()
     }
 }

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 use super::{
-    backend_auth, backend_tls,
+    backend_auth_check, backend_tls,
     body_schema::BodySchema,
     config_key::{KeyKind, is_secret},
     field_error::{FieldError, join},
@@ -78,9 +78,9 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<FieldError>> 
     spec_limits::check_backend(&spec.limits, &mut faults);
     resilience::check_backend(spec, &mut faults);
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
-    backend_auth::check(spec, &mut faults);
+    backend_auth_check::check(spec, &mut faults);
     policy::check_resources(&spec.resources, &mut faults);
-    roots::check(spec, &mut faults);
+    roots::check(&spec.roots, spec.protocol, &mut faults);
     sandbox::check(&spec.sandbox, &spec.transport, &mut faults);
     policy::check_tools(&spec.tools, &mut faults);
     pins::check(&spec.pins, &mut faults);

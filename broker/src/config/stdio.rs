@@ -7,10 +7,8 @@
 
 use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use transport::child_launcher::ResourceLimits;
-use utoipa::ToSchema;
 
 use super::{
     commands::{self, AllowedCommand},
@@ -19,8 +17,7 @@ use super::{
     field_error::{FieldError, join},
     range::{check_count, check_duration, check_size},
     sandbox::{self, SandboxMode},
-    spec::{TransportSpec, optional_duration},
-    units::{DurationText, SizeText},
+    transport_spec::{StdioLimits, TransportSpec},
 };
 
 /// Path of a backend's limits in its body.
@@ -86,41 +83,6 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "The broker ends a child of sessions that has run for this time, as soon as no request waits for it. The next request starts another child. Absent: no limit.",
     ),
 ];
-
-/// Limits of one backend's child processes. An absent one has the configuration's default.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct StdioLimits {
-    /// Private memory of each process.
-    #[serde(with = "optional_size", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<SizeText>)]
-    pub memory: Option<usize>,
-    /// Processes and threads of the children's user, all together. Does not apply to root.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub processes: Option<u32>,
-    /// Open descriptors of each process.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub open_files: Option<u32>,
-    /// Processor time of each process.
-    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = DurationText)]
-    pub cpu: Option<Duration>,
-    /// Time without a request after which a child is ended. The next request starts another.
-    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = DurationText)]
-    pub idle: Option<Duration>,
-    /// Age at which a child is ended as soon as no request waits for it. The next request starts
-    /// another.
-    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = DurationText)]
-    pub lifetime: Option<Duration>,
-}
-
-impl StdioLimits {
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 /// Settings of the section `stdio`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,40 +161,6 @@ pub(super) fn check_limits(limits: &StdioLimits, faults: &mut Vec<FieldError>) {
 
 /// Longest lifetime of a child.
 const LIFETIME_MAX: Duration = Duration::from_secs(DEADLINE_MAX.as_secs() * 24 * 30);
-
-/// Serializes sizes as text: `512MiB`.
-mod optional_size {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    use crate::config::units::{format_size, parse_size};
-
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum SizeRepr {
-        Bytes(usize),
-        Text(String),
-    }
-
-    pub(super) fn serialize<S: Serializer>(
-        value: &Option<usize>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(bytes) => to.serialize_str(&format_size(*bytes)),
-            None => to.serialize_none(),
-        }
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<usize>, D::Error> {
-        match Option::<SizeRepr>::deserialize(from)? {
-            None => Ok(None),
-            Some(SizeRepr::Bytes(bytes)) => Ok(Some(bytes)),
-            Some(SizeRepr::Text(text)) => parse_size(&text).map(Some).map_err(D::Error::custom),
-        }
-    }
-}
 
 /// Returns a child with this command and no other settings.
 pub fn child(command: String, args: Vec<String>) -> TransportSpec {

@@ -1,11 +1,28 @@
 //! How a backend is reached: the `transport` of its body, and the addresses in it.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::stdio::StdioLimits;
+use super::{
+    serde_units::{optional_duration, optional_size},
+    units::{DurationText, SizeText},
+};
+
+/// Protocol revisions that the broker uses with a backend.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ProtocolChoice {
+    /// The broker asks the backend: 2026-07-28 if supported, otherwise a revision with
+    /// `initialize`.
+    #[default]
+    Auto,
+    /// A revision with `initialize`, up to 2025-11-25.
+    Legacy,
+    /// 2026-07-28, where each request is independent.
+    Modern,
+}
 
 /// Transport of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -53,6 +70,41 @@ pub enum TransportSpec {
         #[serde(default, skip_serializing_if = "StdioLimits::is_empty")]
         limits: StdioLimits,
     },
+}
+
+/// Limits of one backend's child processes. An absent one has the configuration's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StdioLimits {
+    /// Private memory of each process.
+    #[serde(with = "optional_size", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<SizeText>)]
+    pub memory: Option<usize>,
+    /// Processes and threads of the children's user, all together. Does not apply to root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+    /// Open descriptors of each process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<u32>,
+    /// Processor time of each process.
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = DurationText)]
+    pub cpu: Option<Duration>,
+    /// Time without a request after which a child is ended. The next request starts another.
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = DurationText)]
+    pub idle: Option<Duration>,
+    /// Age at which a child is ended as soon as no request waits for it. The next request starts
+    /// another.
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = DurationText)]
+    pub lifetime: Option<Duration>,
+}
+
+impl StdioLimits {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl TransportSpec {

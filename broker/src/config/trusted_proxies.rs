@@ -5,7 +5,8 @@ use transport::Cidr;
 
 use super::{
     config_key::{ConfigKey, KeyKind, key},
-    config_reader::{ConfigReader, invalid_value, text},
+    config_reader::{ConfigReader, text},
+    field_error::invalid_value,
 };
 
 /// Proxies in front of all listeners. A listener reads PROXY protocol headers only if its own key

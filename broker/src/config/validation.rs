@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use protocol::ids::{BackendId, TenantId};
+use protocol::ids::{BackendId, DEFAULT_TENANT, TenantId};
 use rules::access::{Policy, PolicyDocument, PolicyFault};
 use serde_json::Value;
 use transport::egress::EgressPolicy;
@@ -13,10 +13,8 @@ use super::{
     EventConfig, EventLogStorage, IncludeConfig, ListenConfig, SessionConfig, ShutdownConfig,
     StdioConfig, Timeouts, TlsConfig, catalog_documents,
     config_key::KeyKind,
-    config_reader::{
-        ConfigReader, address, duration, host, invalid_value, path, read_secret_file, text,
-    },
-    field_error::{describe, join},
+    config_reader::{ConfigReader, address, duration, host, path, read_secret_file, text},
+    field_error::{NAME_ALLOWED, describe, invalid_value, join},
     raw_config::RawConfig,
     spec::TenantSpec,
 };
@@ -30,9 +28,6 @@ pub use super::{
 /// Members of a declared tenant that its body in the admin API does not have. Other readers of this
 /// folder read them.
 const DOCUMENTS_OF_TENANTS: [&str; 3] = ["policy", "toolsets", "prompts"];
-
-/// Tenant that always exists.
-pub const DEFAULT_TENANT: &str = "default";
 
 /// Converts the raw values into a configuration. `faults` are the faults found so far.
 pub(super) fn validate(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Config, FieldErrors> {
@@ -440,9 +435,6 @@ impl ConfigReader<'_> {
 fn covers(all: SocketAddr, one: SocketAddr) -> bool {
     all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
 }
-
-pub(super) const NAME_ALLOWED: &str =
-    "1 to 32 characters of a-z 0-9 and -, neither first nor last a -";
 
 /// Parses `scheme://host` or `scheme://host:port`, as browsers send it.
 fn origin(text: &str) -> Option<String> {

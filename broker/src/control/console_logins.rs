@@ -10,10 +10,7 @@ use records::{SecretKey, SecretKind};
 use rules::limits::console::CONSOLE_LOGIN_LIFE;
 
 use super::{Control, ControlError};
-use crate::{
-    auth::DEFAULT_TENANT,
-    oauth::{IssuerLogin, digest_of},
-};
+use crate::oauth::{IssuerLogin, digest_of};
 
 /// Place that the cipher authenticates.
 const PLACE: &str = "console login at an issuer, for its end";
@@ -60,6 +57,6 @@ impl Control {
 }
 
 fn key(kind: SecretKind, login: &str) -> SecretKey {
-    let tenant = TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name");
+    let tenant = TenantId::default_tenant();
     SecretKey { kind, tenant, name: digest_of(login) }
 }

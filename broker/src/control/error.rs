@@ -3,7 +3,9 @@
 use rules::access::{ApprovalRefused, PolicyFault};
 use storage::StoreError;
 
-use crate::{auth::DEFAULT_TENANT, config::FieldError};
+use protocol::ids::DEFAULT_TENANT;
+
+use crate::config::FieldError;
 
 /// Reason why a change or a query was refused.
 #[derive(Debug, thiserror::Error)]

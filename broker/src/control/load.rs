@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use protocol::ids::{BackendId, KeyId, TenantId};
+use protocol::ids::{BackendId, DEFAULT_TENANT, KeyId, TenantId};
 use records::{AdminChange, BackendRecord, KeyRecord, PolicyRecord, TenantRecord};
 use storage::StoreError;
 
@@ -23,7 +23,7 @@ use super::{
     validation::client_files,
 };
 use crate::{
-    auth::{Caller, DEFAULT_TENANT, RootSecrets, SealError, reserved_reason},
+    auth::{Caller, RootSecrets, SealError, reserved_reason},
     config::{
         Config, DeclaredBackend, FieldError,
         spec::{BackendSpec, TenantSpec},

@@ -54,7 +54,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use protocol::ids::{KeyId, PrincipalId, TenantId};
+use protocol::ids::{DEFAULT_TENANT, KeyId, PrincipalId, TenantId};
 use records::{AdminChange, KeyRecord, TenantRecord};
 use rules::limits::LEASE_LOST_READY;
 use storage::{DurableStore, StoreError, Wakeup};
@@ -94,7 +94,7 @@ use self::{
     validation::{check_label, check_principal, no_tenant, now_us, refuse_declared, refuse_more},
 };
 use crate::{
-    auth::{ApiKey, DEFAULT_TENANT, Keyring, Keys, OperatorTokens},
+    auth::{ApiKey, Keyring, Keys, OperatorTokens},
     broker::Broker,
     config::{
         Config, FieldError,

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, ops::AddAssign, sync::Arc};
 
-use protocol::ids::TenantId;
+use protocol::ids::{DEFAULT_TENANT, TenantId};
 use records::{AdminChange, TenantRecord};
 use storage::Wakeup;
 
@@ -20,10 +20,7 @@ use super::{
     operators::refuse_stored_names,
     registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, tenant_settings},
 };
-use crate::{
-    auth::DEFAULT_TENANT,
-    config::{AuthConfig, Config, spec::TenantSpec},
-};
+use crate::config::{AuthConfig, Config, spec::TenantSpec};
 
 /// Number of entries that a reload changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use transport::{HttpClient, HttpResponse, ResponseBody, parse_http_url};
 
 use crate::{
     auth::has_one_reading,
-    config::issuers::{is_loopback, is_private},
+    config::private_url::{is_loopback, is_private},
 };
 
 /// Reason why the broker has no token. The texts are for operators.

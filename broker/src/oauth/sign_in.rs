@@ -19,11 +19,7 @@ use super::{
     secret_text::{digest_of, random_text},
     vault::Vault,
 };
-use crate::{
-    auth::{DEFAULT_TENANT, KeyFetcher},
-    config::IssuerConfig,
-    persistence::Persistence,
-};
+use crate::{auth::KeyFetcher, config::IssuerConfig, persistence::Persistence};
 
 /// Begins the `state` of a sign-in, and of no other request. No tenant has this name.
 const STATE_PREFIX: &str = "~.";
@@ -123,6 +119,6 @@ impl SignIns {
 }
 
 fn place(state: &str) -> SecretKey {
-    let tenant = TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name");
+    let tenant = TenantId::default_tenant();
     SecretKey { kind: SecretKind::SignIn, tenant, name: digest_of(state) }
 }

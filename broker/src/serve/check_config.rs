@@ -3,11 +3,11 @@
 
 use std::{collections::BTreeSet, fs, path::Path, process::ExitCode};
 
+use protocol::ids::DEFAULT_TENANT;
 use rules::pins::{LockFile, PinMode};
 
 use super::{error::EXIT_USAGE, say};
 use crate::{
-    auth::DEFAULT_TENANT,
     config::{Config, ConfigSource},
     listeners::tls_acceptor,
 };

@@ -10,7 +10,6 @@ use crate::config::{
     DeclaredBackend,
     spec::{BackendSpec, BackendTimeouts, Credentials, ProtocolChoice},
     stdio,
-    validation::DEFAULT_TENANT,
 };
 
 const BACKEND: &str = "demo";
@@ -19,7 +18,7 @@ const BACKEND: &str = "demo";
 /// stored, so a later `serve` does not have it.
 pub(super) fn backend(program: String) -> DeclaredBackend {
     DeclaredBackend {
-        tenant: TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name"),
+        tenant: TenantId::default_tenant(),
         backend: BackendId::parse(BACKEND).expect("the constant is a legal name"),
         spec: BackendSpec {
             transport: stdio::child(program, vec!["demo-backend".to_owned()]),

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::config::{
     IssuerConfig,
-    issuers::{is_loopback, is_private},
+    private_url::{is_loopback, is_private},
 };
 
 /// Client of the fetches. Clones share connections.

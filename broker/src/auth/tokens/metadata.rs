@@ -4,7 +4,7 @@ use http::Uri;
 use serde_json::{Map, Value, json};
 use transport::parse_http_url;
 
-use crate::config::issuers::{is_loopback, is_private};
+use crate::config::private_url::{is_loopback, is_private};
 
 /// Reason why the metadata of an issuer cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

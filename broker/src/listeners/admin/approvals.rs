@@ -15,7 +15,7 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    config::{spec::optional_duration, units::DurationText},
+    config::{serde_units::optional_duration, units::DurationText},
     control::{ApprovalView, Author, Control, NewDecision},
 };
 

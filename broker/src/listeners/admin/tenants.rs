@@ -16,8 +16,7 @@ use super::{
 };
 use crate::{
     config::{
-        spec::{TenantSpec, optional_duration},
-        units::DurationText,
+        serde_units::optional_duration, spec::TenantSpec, units::DurationText,
         validation::parse_tenant_spec,
     },
     control::{

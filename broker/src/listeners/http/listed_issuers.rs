@@ -6,10 +6,7 @@ use std::sync::Arc;
 use http::Uri;
 use protocol::ids::TenantId;
 
-use crate::{
-    auth::DEFAULT_TENANT,
-    config::{AuthConfig, IssuerConfig, TenantMapping},
-};
+use crate::config::{AuthConfig, IssuerConfig, TenantMapping};
 
 /// Issuers for a client, and the resource that their tokens are for.
 pub(super) struct ListedIssuers<'a> {
@@ -31,7 +28,7 @@ impl<'a> ListedIssuers<'a> {
                 return Some(Self { resource, issuers, named: Some(named) });
             }
         }
-        let default = TenantId::parse(DEFAULT_TENANT).ok()?;
+        let default = TenantId::default_tenant();
         let issuers: Vec<_> = auth
             .issuers
             .iter()

@@ -19,7 +19,7 @@ use http::{
     header::{LOCATION, ORIGIN, SET_COOKIE},
     request::Parts as HeadParts,
 };
-use protocol::ids::{BackendId, TenantId};
+use protocol::ids::{BackendId, DEFAULT_TENANT, TenantId};
 use rules::limits::oauth::CONNECT_FORM_BYTES_MAX;
 
 use self::{
@@ -33,7 +33,7 @@ use super::{
     response::{self, Body},
 };
 use crate::{
-    auth::{DEFAULT_TENANT, RemotePeer, adapted::form_decoded},
+    auth::{RemotePeer, adapted::form_decoded},
     broker::Broker,
     oauth::{
         AuthorizationAnswer, CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, KEY_SET_PATH,

@@ -1,0 +1,64 @@
+//! Reader of one entry of `auth.issuers`. The files of its sections extend it.
+
+use http::Uri;
+use transport::parse_http_url;
+
+use super::{
+    field_error::{FieldError, join},
+    private_url::is_private,
+};
+
+pub(super) const URL_ALLOWED: &str = "an https URL, or an http one of this machine";
+/// Longest name of a claim, audience or scope, in bytes.
+pub(super) const WORD_BYTES_MAX: usize = 512;
+/// Largest number of audiences or scopes.
+const WORDS_MAX: usize = 64;
+
+/// Reader of one entry of the list.
+pub(super) struct IssuerReader<'f> {
+    pub(super) path: String,
+    pub(super) faults: &'f mut Vec<FieldError>,
+    /// True for a request of the admin API.
+    pub(super) is_stored: bool,
+}
+
+impl IssuerReader<'_> {
+    pub(super) fn fault(&mut self, name: &str, wrong: &str, allowed: &str) {
+        self.faults.push(FieldError::new(join(&self.path, name), wrong, allowed));
+    }
+
+    pub(super) fn url(&mut self, name: &str, url: &str) -> Option<Uri> {
+        match parse_http_url(url) {
+            Ok(uri) if is_private(&uri) => return Some(uri),
+            Ok(_) => self.fault(name, "is reached without TLS", URL_ALLOWED),
+            Err(error) => self.fault(name, &format!("is not a usable URL: {error}"), URL_ALLOWED),
+        }
+        None
+    }
+
+    pub(super) fn words(
+        &mut self,
+        name: &'static str,
+        words: Option<Vec<String>>,
+        fits: impl Fn(&str) -> bool,
+    ) -> Vec<String> {
+        let words = words.unwrap_or_default();
+        if words.len() > WORDS_MAX
+            || words
+                .iter()
+                .any(|word| word.is_empty() || word.len() > WORD_BYTES_MAX || !fits(word))
+        {
+            self.fault(
+                name,
+                "has an entry that cannot be one, or too many",
+                &format!("at most {WORDS_MAX} texts, none of them empty"),
+            );
+        }
+        words
+    }
+}
+
+/// Returns whether the word is a scope token (RFC 6749, 3.3).
+pub(super) fn is_scope(word: &str) -> bool {
+    word.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
+}
