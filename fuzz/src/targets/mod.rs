@@ -16,6 +16,8 @@ mod resource_uris;
 mod responses;
 mod server_sent_events;
 mod splice;
+mod token_rig;
+mod tokens;
 mod uri_readers;
 mod websocket;
 
@@ -43,6 +45,7 @@ pub const ALL: &[Target] = &[
     cursors::TARGET,
     policies::TARGET,
     arguments::TARGET,
+    tokens::TARGET,
 ];
 
 /// Words of JSON-RPC and MCP, among them names that fold to others.

@@ -40,4 +40,5 @@ target_tests! {
     cursors
     policies
     arguments
+    tokens
 }
