@@ -6,6 +6,7 @@ use aws_lc_rs::{
     aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey},
     hkdf, hmac,
 };
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use super::signing::SigningKey;
 
@@ -72,7 +73,7 @@ impl Keys {
 
     /// Derives the keys from a root key to which seal keys were added. Of all seal keys, `active` is
     /// the number of the one that seals.
-    pub(super) fn with_seal_keys(root: &[u8], added: &[[u8; 32]], active: u8) -> Self {
+    pub fn with_seal_keys(root: &[u8], added: &[[u8; 32]], active: u8) -> Self {
         let derive = |purpose: &str| derived(root, purpose);
         let sign = |purpose| hmac::Key::new(hmac::HMAC_SHA256, &derive(purpose));
         Self {
@@ -144,6 +145,17 @@ impl SealKey {
             .open_in_place(nonce, Aad::from(place.as_bytes()), &mut body)
             .map_err(|_| SealError)?;
         Ok(text.to_vec())
+    }
+
+    /// Seals a text for clients, which return it: a cookie or a state. The result is base64url.
+    pub fn seal_for_client(&self, place: &str, text: &[u8]) -> Result<String, SealError> {
+        self.seal(place, text).map(|sealed| URL_SAFE_NO_PAD.encode(sealed))
+    }
+
+    /// Opens what a client returned. A sealed text has one spelling.
+    pub fn open_from_client(&self, place: &str, sealed: &str) -> Result<Vec<u8>, SealError> {
+        let sealed = URL_SAFE_NO_PAD.decode(sealed).map_err(|_| SealError)?;
+        self.open(place, &sealed)
     }
 }
 

@@ -14,8 +14,10 @@ mod proxy_header;
 mod request_framing;
 mod resource_uris;
 mod responses;
+mod sealed_texts;
 mod server_sent_events;
 mod splice;
+mod text_changes;
 mod token_rig;
 mod tokens;
 mod uri_readers;
@@ -46,6 +48,7 @@ pub const ALL: &[Target] = &[
     policies::TARGET,
     arguments::TARGET,
     tokens::TARGET,
+    sealed_texts::TARGET,
 ];
 
 /// Words of JSON-RPC and MCP, among them names that fold to others.

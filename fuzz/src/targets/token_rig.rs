@@ -197,8 +197,7 @@ async fn verifier_with(keys: &SigningKeys) -> TokenVerifier {
     verifier.set_issuers(Some(RESOURCE), &auth.issuers);
     let (header, claims) = (json!({"alg": "EdDSA", "kid": "ed"}), json!({"iss": ISSUER}));
     let signed = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string())).join(".");
-    let probe =
-        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(keys.signature(b"ed", &signed)));
+    let probe = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(keys.signature(b"ed", &signed)));
     while let Err(AuthError::KeyUnknown(key)) = verifier.verify(&probe, None) {
         key.wait_for_keys().await;
     }

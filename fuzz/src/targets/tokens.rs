@@ -19,8 +19,9 @@ use rules::limits::tokens::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::token_rig::{
-    ADMIN, CLIENT, ISSUER, NONCE, PublishedKey, RESOURCE, ROLES, TENANT, TokenRig,
+use super::{
+    text_changes,
+    token_rig::{ADMIN, CLIENT, ISSUER, NONCE, PublishedKey, RESOURCE, ROLES, TENANT, TokenRig},
 };
 use crate::{
     Outcome, Target,
@@ -90,7 +91,8 @@ fn check(input: &[u8]) -> Outcome {
     let signature = RIG.keys.signature(signer, &signed);
     let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature));
     let good = verdicts(&token);
-    let changed = changed(&token, changes);
+    let changed = text_changes::changed(token.as_bytes(), changes);
+    let changed = String::from_utf8_lossy(&changed);
     let of_changed = (changed != token).then(|| {
         let told = verdicts(&changed);
         assert!(told.0.iter().all(|proven| !proven), "{changed} is not {token}");
@@ -156,29 +158,6 @@ fn proven(token: &str, purpose: TokenUse) -> (Option<String>, String) {
         }
     }
     (read.ok(), log)
-}
-
-/// Changes a token as the bytes say: what is done, where, and with which byte.
-fn changed(token: &str, changes: &[u8]) -> String {
-    let mut bytes = token.as_bytes().to_vec();
-    for change in changes.chunks_exact(3) {
-        let at = usize::from(change[1]) * bytes.len() / 256;
-        let dots: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] == b'.').collect();
-        // The last letter of a part of base64 has bits that count for nothing.
-        let end = dots.get(usize::from(change[1])).copied().unwrap_or(bytes.len());
-        match (change[0] % 8, bytes.len()) {
-            (0, _) => bytes.insert(at, change[2]),
-            (_, 0) => {}
-            (1, _) => bytes[at] = change[2],
-            (2, _) => bytes[at] ^= 1 << (change[2] % 8),
-            (3, _) => drop(bytes.remove(at)),
-            (4, _) => bytes.truncate(at),
-            (5, _) => bytes.extend_from_within(at..),
-            (6, _) => bytes[end.saturating_sub(1)] = change[2],
-            (_, _) => bytes.insert(end, change[2]),
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Returns whether `jsonwebtoken`, with its own reader of JSON, accepts a token for one of the
@@ -269,9 +248,9 @@ fn key_of(header: &Members<'_>) -> Option<PublishedKey> {
     if id.as_ref().is_some_and(|id| id.len() > TOKEN_KEY_ID_BYTES_MAX) {
         return None;
     }
-    PublishedKey::ALL.into_iter().find(|key| {
-        key.algorithm() == algorithm && id.as_ref().is_none_or(|id| key.id() == id)
-    })
+    PublishedKey::ALL
+        .into_iter()
+        .find(|key| key.algorithm() == algorithm && id.as_ref().is_none_or(|id| key.id() == id))
 }
 
 /// Returns whether now is within the life of a token.
@@ -280,7 +259,8 @@ fn is_alive(claims: &Members<'_>) -> bool {
     let leeway = TOKEN_LEEWAY.as_secs_f64();
     // Up to the year 9999.
     let time = |name| {
-        let number = claims.read::<f64>(name).filter(|time| (0.0..253_402_300_800.0).contains(time));
+        let number =
+            claims.read::<f64>(name).filter(|time| (0.0..253_402_300_800.0).contains(time));
         if claims.has(name) { number.map(Some) } else { Some(None) }
     };
     let (Some(end), Some(begin), Some(issued)) = (time("exp"), time("nbf"), time("iat")) else {

@@ -41,4 +41,5 @@ target_tests! {
     policies
     arguments
     tokens
+    sealed_texts
 }

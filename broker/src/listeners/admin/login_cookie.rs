@@ -9,7 +9,6 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, uri::Authority};
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use rules::limits::{
     console::{CONSOLE_COOKIE_BYTES_MAX, CONSOLE_LOGIN_LIFE},
     oauth::CONNECT_REQUEST_LIFE,
@@ -96,7 +95,7 @@ impl BrowserChannel {
     ) -> Result<HeaderValue, Problem> {
         let text = serde_json::to_vec(login).expect("a login is plain texts and a number");
         let internal = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no login");
-        let sealed = URL_SAFE_NO_PAD.encode(seal.seal(PLACE, &text).map_err(|_| internal())?);
+        let sealed = seal.seal_for_client(PLACE, &text).map_err(|_| internal())?;
         if sealed.len() > CONSOLE_COOKIE_BYTES_MAX {
             return Err(Problem::invalid("token", "the token is too long for a cookie"));
         }
@@ -113,8 +112,7 @@ impl BrowserChannel {
         let until = now() + CONNECT_REQUEST_LIFE.as_secs();
         let text = serde_json::to_vec(&(until, started)).expect("a started login is plain texts");
         let internal = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no login");
-        let sealed = seal.seal(PLACE_BEGUN, &text).map_err(|_| internal())?;
-        let value = URL_SAFE_NO_PAD.encode(sealed);
+        let value = seal.seal_for_client(PLACE_BEGUN, &text).map_err(|_| internal())?;
         self.begun_cookie(&value, CONNECT_REQUEST_LIFE.as_secs()).ok_or_else(internal)
     }
 
@@ -155,8 +153,7 @@ pub(super) fn login(
 ) -> Result<Option<ConsoleLogin>, Problem> {
     let plain = || cookie(headers, LOOPBACK_NAME).filter(|_| is_loopback_name(host.host()));
     let Some(sealed) = cookie(headers, SECURE_NAME).or_else(plain) else { return Ok(None) };
-    let opened = URL_SAFE_NO_PAD.decode(sealed).ok();
-    let opened = opened.and_then(|sealed| seal.open(PLACE, &sealed).ok());
+    let opened = seal.open_from_client(PLACE, sealed).ok();
     let login = opened.and_then(|text| serde_json::from_slice::<ConsoleLogin>(&text).ok());
     let Some(login) = login.filter(|login| login.until > now()) else { return Ok(None) };
     check_page_of_this_origin(headers, host)?;
@@ -175,7 +172,7 @@ pub(super) fn begun(
     };
     let secure = cookie(headers, SECURE_BEGUN).map(|sealed| (BrowserChannel::Tls, sealed));
     let (channel, sealed) = secure.or_else(plain)?;
-    let opened = seal.open(PLACE_BEGUN, &URL_SAFE_NO_PAD.decode(sealed).ok()?).ok()?;
+    let opened = seal.open_from_client(PLACE_BEGUN, sealed).ok()?;
     let (until, started): (u64, BegunLogin) = serde_json::from_slice(&opened).ok()?;
     (until > now()).then_some((channel, started))
 }
@@ -281,7 +278,7 @@ mod tests {
         let seal = Keys::from_root(b"root").seal;
         let until = |seconds: u64, place: &str| {
             let text = serde_json::to_vec(&(seconds, started())).unwrap();
-            URL_SAFE_NO_PAD.encode(seal.seal(place, &text).unwrap())
+            seal.seal_for_client(place, &text).unwrap()
         };
         let channel = |name: &str, sealed: &str, at: &'static str| {
             let sent = headers(&[("cookie", &format!("{name}={sealed}"))]);
@@ -326,7 +323,7 @@ mod tests {
         let sealed_until = |until| {
             let text =
                 serde_json::to_vec(&ConsoleLogin { until, ..ConsoleLogin::new("t") }).unwrap();
-            let sealed = URL_SAFE_NO_PAD.encode(seal.seal(PLACE, &text).unwrap());
+            let sealed = seal.seal_for_client(PLACE, &text).unwrap();
             let cookie = format!("{SECURE_NAME}={sealed}");
             token(&headers(&[("cookie", &cookie), ("mcp-broker-console", "1")]), &host(OURS), &seal)
         };

@@ -173,11 +173,11 @@ impl StatelessClient {
     }
 
     fn sealed(&self, state: &impl Serialize) -> Result<String, Refusal> {
+        let place = self.seal_place();
         let sealed = serde_json::to_vec(state)
             .ok()
-            .and_then(|text| self.shared.durable.seal.seal(&self.seal_place(), &text).ok());
+            .and_then(|text| self.shared.durable.seal.seal_for_client(&place, &text).ok());
         sealed
-            .map(|sealed| URL_SAFE_NO_PAD.encode(sealed))
             .ok_or_else(|| Refusal::new(ErrorKind::Internal, "the request state cannot be sealed"))
     }
 
@@ -187,12 +187,11 @@ impl StatelessClient {
         state: &str,
         request: &Message,
     ) -> Result<ReturnedState, RequestStateError> {
-        let sealed = URL_SAFE_NO_PAD.decode(state).map_err(|_| RequestStateError::Invalid)?;
         let text = self
             .shared
             .durable
             .seal
-            .open(&self.seal_place(), &sealed)
+            .open_from_client(&self.seal_place(), state)
             .map_err(|_| RequestStateError::Invalid)?;
         let digest = URL_SAFE_NO_PAD.encode(stateless::request_digest(request));
         if let Ok(approval) = serde_json::from_slice::<AwaitedApproval>(&text) {

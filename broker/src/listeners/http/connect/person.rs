@@ -1,7 +1,6 @@
 //! The person at the browser: signed in by a one-time link, or without a credential where the
 //! broker demands none.
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{
     HeaderMap, HeaderValue,
     header::{AUTHORIZATION, COOKIE},
@@ -112,8 +111,8 @@ impl Cookies<'_> {
     }
 
     fn login(&self, seal: &SealKey) -> Option<Person> {
-        let sealed = URL_SAFE_NO_PAD.decode(self.get("login")?).ok()?;
-        let login: Login = serde_json::from_slice(&seal.open(PLACE, &sealed).ok()?).ok()?;
+        let opened = seal.open_from_client(PLACE, self.get("login")?).ok()?;
+        let login: Login = serde_json::from_slice(&opened).ok()?;
         let tenant = TenantId::parse(&login.tenant).ok()?;
         (login.until > now()).then(|| Person::new(tenant, &login.principal))
     }
@@ -124,8 +123,7 @@ impl Cookies<'_> {
             principal: person.principal.as_str().to_owned(),
             until: now() + CONNECT_LOGIN_LIFE.as_secs(),
         };
-        let sealed = seal.seal(PLACE, &serde_json::to_vec(&login).ok()?).ok()?;
-        let text = URL_SAFE_NO_PAD.encode(sealed);
+        let text = seal.seal_for_client(PLACE, &serde_json::to_vec(&login).ok()?).ok()?;
         Some(self.set("login", &text, CONNECT_LOGIN_LIFE.as_secs()))
     }
 }
@@ -186,7 +184,7 @@ mod tests {
         let ended = |until| {
             let login = Login { tenant: "acme".to_owned(), principal: "ann".to_owned(), until };
             let text = serde_json::to_vec(&login).unwrap();
-            let sealed = URL_SAFE_NO_PAD.encode(seal.seal(PLACE, &text).unwrap());
+            let sealed = seal.seal_for_client(PLACE, &text).unwrap();
             person(SECURE, &format!("__Host-mcp-broker-login={sealed}"), &seal)
         };
         assert_eq!((ended(now() + 60), ended(now() - 1)), (known, None));
