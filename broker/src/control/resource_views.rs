@@ -120,7 +120,7 @@ pub struct BackendSettings {
 impl BackendSettings {
     /// Names every member, so that one that is added cannot be forgotten here. Else an operator who
     /// stores the settings that were read would remove it.
-    fn new(spec: &BackendSpec) -> Self {
+    pub fn new(spec: &BackendSpec) -> Self {
         let BackendSpec {
             transport,
             tls,

@@ -1,6 +1,8 @@
 //! The targets. Each file has one reader, or a few that are alike.
 
+mod admin_bodies;
 mod arguments;
+mod configuration;
 mod cursors;
 mod envelope;
 mod header_values;
@@ -16,6 +18,7 @@ mod resource_uris;
 mod responses;
 mod sealed_texts;
 mod server_sent_events;
+mod settings_faults;
 mod splice;
 mod text_changes;
 mod token_rig;
@@ -49,6 +52,8 @@ pub const ALL: &[Target] = &[
     arguments::TARGET,
     tokens::TARGET,
     sealed_texts::TARGET,
+    admin_bodies::TARGET,
+    configuration::TARGET,
 ];
 
 /// Words of JSON-RPC and MCP, among them names that fold to others.

@@ -42,4 +42,6 @@ target_tests! {
     arguments
     tokens
     sealed_texts
+    admin_bodies
+    configuration
 }
