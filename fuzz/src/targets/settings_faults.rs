@@ -1,4 +1,4 @@
-//! What holds for every fault of settings, whoever wrote them: it is one line, it says what is wrong
+//! What holds for every fault of settings: it is one line, it says what is wrong
 //! and what is allowed, and it shows no secret. Used by the targets of settings.
 
 use std::mem::take;
