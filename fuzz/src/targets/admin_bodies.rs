@@ -31,6 +31,7 @@ pub(super) const TARGET: Target = Target {
         "\"250ms\"",
         "\"1500ms\"",
         "\"61s\"",
+        "\"2d\"",
         "536870913",
         "\"512MiB\"",
         "\"hush-hush-hush\"",

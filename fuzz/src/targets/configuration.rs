@@ -111,7 +111,7 @@ fn is_plain(text: &str) -> bool {
 fn with_variables(tree: &Value, environment: &[(String, String)]) -> Value {
     let variables = environment.iter().map(|(name, value)| {
         let key = name.rsplit("__").next().unwrap_or_default().to_ascii_lowercase();
-        json!({ key: value })
+        json!([name, { key: value }])
     });
     json!([tree, variables.collect::<Vec<_>>()])
 }
