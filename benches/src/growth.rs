@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_parabolas_and_noise_are_told_apart() {
+    fn growth_is_classified_as_constant_linear_or_faster() {
         assert_eq!(of(|_| 3.0), Some(Growth::Constant));
         assert_eq!(of(|replicas| 3.0 + 0.002 * replicas), Some(Growth::Constant));
         assert_eq!(of(|replicas| replicas.min(4.0)), Some(Growth::ConstantFrom(4)));

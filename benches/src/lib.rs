@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_samples() {
+    fn each_quantile_is_one_of_the_samples() {
         let mut samples = Samples::default();
         assert_eq!(samples.p99(), Duration::ZERO);
         (1..=200).rev().for_each(|ms| samples.add(Duration::from_millis(ms)));

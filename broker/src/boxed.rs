@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_is_the_future_that_was_made() {
+    async fn the_boxed_future_returns_its_result() {
         let (one, text) = (1, String::from("two"));
         let made = box_pin_with(|| async move {
             let room = [one; 4096];

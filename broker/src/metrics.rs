@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn every_method_of_the_table_has_a_place() {
+    fn every_method_of_the_table_has_a_series() {
         let metrics = Metrics::new(false);
         for method in Method::ALL.iter().chain([&Method::Unknown]) {
             for outcome in RequestOutcome::ALL {
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_sets_are_there_from_the_start() {
+    fn series_of_closed_sets_exist_from_the_start() {
         let text = Metrics::new(false).render();
         for line in [
             r#"mcp_sessions{state="open",transport="http"} 0"#,
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_holds_the_process_and_each_name_once() {
+    fn the_text_has_process_metrics_and_each_name_once() {
         let text = Metrics::new(true).render();
         for name in [
             "process_cpu_seconds_total",

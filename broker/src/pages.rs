@@ -134,7 +134,7 @@ fn pages() -> Vec<(String, String)> {
 }
 
 #[test]
-fn bodies_to_paste_are_good_ones() {
+fn bodies_to_paste_are_valid() {
     let mut seen = 0;
     for (page, text) in pages() {
         for body in
@@ -174,7 +174,7 @@ fn sources() -> String {
 }
 
 #[test]
-fn tests_that_the_page_of_security_proofs_names_exist() {
+fn every_test_named_on_the_page_of_security_proofs_exists() {
     let page = fs::read_to_string(path("internals/security-proofs.md")).unwrap();
     let sources = sources();
     let rows: Vec<_> = page
@@ -210,7 +210,7 @@ fn tests_that_the_page_of_security_proofs_names_exist() {
 }
 
 #[test]
-fn links_between_pages_lead_somewhere() {
+fn links_between_pages_have_a_target() {
     for (page, text) in pages() {
         let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {

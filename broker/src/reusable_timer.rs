@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_goes_off_at_the_latest_moment_that_was_asked_for() {
+    async fn a_timer_fires_at_the_last_requested_time() {
         let (mut alarm, begun) = (ReusableTimer::default(), Instant::now());
         let at = |seconds| begun + Duration::from_secs(seconds);
         let is_pending = |alarm: &mut ReusableTimer, at| {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_has_used_up_its_turn_is_woken_all_the_same() {
+    async fn a_task_without_budget_is_still_woken() {
         let (mut alarm, at) = (ReusableTimer::default(), Instant::now() + Duration::from_secs(1));
         let mut polls = 0;
         poll_fn(|context| {

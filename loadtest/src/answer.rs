@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_told_apart() {
+    fn incoming_messages_are_classified() {
         for (frame, wanted) in [
             (r#"{"jsonrpc":"2.0","id":7,"result":{}}"#, Incoming::Answer(7)),
             (r#"{"id":8,"error":{"code":1,"message":""},"jsonrpc":"2.0"}"#, Incoming::Answer(8)),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_is_right_to_the_last_byte_or_not_at_all() {
+    fn an_echo_is_accepted_only_if_every_byte_matches() {
         let answer = |text: &str| {
             format!(
                 r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#

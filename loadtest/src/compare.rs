@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_one_is_chosen() {
+    fn the_median_is_chosen() {
         assert_eq!(
             [median(vec![3.0, 1.0, 2.0]), median(vec![2.0, 1.0]), median(vec![])],
             [2.0, 1.0, 0.0]

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_says_who_asks_and_in_which_revision() {
+    fn a_request_contains_the_credential_and_the_revision() {
         let target: Target = "tcp://127.0.0.1:1/fast".parse().unwrap();
         let alone = StatelessTemplate::new(&target, Some("k"));
         for params in ["{}", r#"{"name":"echo"}"#] {

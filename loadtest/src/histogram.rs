@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_the_longest_is_the_longest() {
+    fn a_too_long_duration_counts_as_the_longest() {
         let mut histogram = Histogram::default();
         histogram.add(Duration::from_secs(100_000));
         assert_eq!(histogram.count(), 1);
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_sample_is_found_again_within_the_promised_width(nanos in 0..=LONGEST_NANOS) {
+        fn a_quantile_returns_a_sample_within_the_promised_width(nanos in 0..=LONGEST_NANOS) {
             let mut histogram = Histogram::default();
             histogram.add(Duration::from_nanos(nanos));
             histogram.add(Duration::from_nanos(LONGEST_NANOS));

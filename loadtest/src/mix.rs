@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_come_in_their_proportions_and_spread() {
+    fn operations_follow_their_proportions_and_are_spread_evenly() {
         let call = Operation::Call(ToolCall::echo(vec![1]));
         let mix = Mix::new(vec![(call, 6), (Operation::Ping, 3), (Operation::ListTools, 1)]);
         let turns: Vec<usize> = (0..10).map(|number| mix.operation_at(number).0).collect();

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_the_tools_that_are_called_and_may_change_otherwise() {
+    fn a_list_must_contain_the_called_tools_and_may_change_otherwise() {
         let known = TargetState { called: vec!["echo".to_owned()], ..TargetState::default() };
         let is_good = |result: Value| {
             let frame = json!({"jsonrpc": "2.0", "id": 1, "result": result}).to_string();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_payload_is_told_from_a_broken_one() {
+    fn a_foreign_payload_is_distinguished_from_a_corrupted_one() {
         let other = payload(8, 100);
         assert_eq!(mistaken(answer(&other).as_bytes()), FindingKind::Swapped);
         assert_eq!(mistaken(answer(&other[1..]).as_bytes()), FindingKind::Corrupted);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_payload_goes_to_the_only_required_text() {
+    fn the_payload_is_put_into_the_only_required_text_argument() {
         let tool = |required: Value, kind: &str| {
             let properties = json!({"message": {"type": kind}, "more": {"type": "string"}});
             json!({"inputSchema": {"properties": properties, "required": required}})
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_an_answer_to_everything() {
+    fn an_error_is_a_valid_answer_to_every_request() {
         let error = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}"#;
         assert!(is_result(error).is_some() && holds(error, "x").is_some());
         assert!(holds(answer("y").as_bytes(), "x").is_none());

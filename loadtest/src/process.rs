@@ -58,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_uses_something() {
+    fn the_resource_use_of_this_process_is_measured() {
         let usage = usage(std::process::id()).unwrap();
         assert!(usage.resident_bytes > 1024 * 1024, "{usage:?}");
         assert!(usage_of_all(&[]).unwrap() == Usage::default());
     }
 
     #[test]
-    fn a_name_with_parentheses_is_no_riddle() {
+    fn a_process_name_with_parentheses_is_parsed() {
         assert_eq!(
             cpu_of("1 (a) b) R 1 2 3 4 5 6 7 8 9 10 150 50 0 0"),
             Some(Duration::from_secs(2))

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bar_says_how_far_it_is() {
+    fn the_progress_bar_shows_the_elapsed_part() {
         let progress = Progress {
             at: Duration::from_secs(5),
             of: Duration::from_secs(10),

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_by_many_is_added_up() {
+    fn results_of_many_callers_are_summed() {
         let record = Recorder::new(Duration::from_secs(10), Duration::from_secs(1));
         let ms = Duration::from_millis;
         record.add(0, 0, ms(500), ms(1), &CallOutcome::Succeeded);

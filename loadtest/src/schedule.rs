@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_rate_has_equal_distances() {
+    fn a_steady_rate_has_equal_intervals() {
         let schedule = Schedule::new(vec![phase(2, 100.0, 100.0)]);
         assert_eq!(schedule.calls(), 200);
         let starts: Vec<u128> =

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_is_told_with_what_is() {
+    fn an_invalid_target_is_reported_with_the_valid_forms() {
         for text in [
             "localhost:80",
             "ftp://localhost:80",

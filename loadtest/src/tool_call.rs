@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn other_places_are_refused_with_their_text() {
+    fn unknown_placeholders_are_rejected_with_their_text() {
         for (text, named) in
             [("{{m}}", "m"), ("{{text:4XB}}", "text:4XB"), ("{{text}}", "text"), ("{{n", "n\"}")]
         {
@@ -193,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_payload_is_told_from_other_texts() {
+    fn a_complete_payload_is_distinguished_from_other_text() {
         assert!(is_payload(&payload(8, 100)));
         assert!(!is_payload(&payload(8, 100).replace("dull", "DULL")));
         assert!(!is_payload("something else"));
     }
 
     #[test]
-    fn answers_are_held_to_what_is_expected() {
+    fn answers_are_checked_against_the_expectation() {
         let frame = |result: Value| {
             json!({"jsonrpc": "2.0", "id": 1, "result": result}).to_string().into_bytes()
         };

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_of_a_call_changes_its_key_and_arguments_leave_the_window() {
+    fn each_part_of_a_call_changes_its_key_except_arguments_in_a_window() {
         let binding = ApprovalBinding {
             tenant: TenantId::parse("acme").unwrap(),
             principal: PrincipalId::new("ann"),

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_about_what_the_backend_can_take() {
+    fn the_adaptive_limit_approaches_the_capacity_of_the_backend() {
         let mut adaptive = AdaptiveLimit::new(1_000);
         // The first calls are few and show the latency without load.
         adaptive.observe(Duration::ZERO, Duration::from_millis(10), false, 1);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_bring_it_down_to_the_least() {
+    fn failures_lower_the_adaptive_limit_to_its_minimum() {
         let mut adaptive = AdaptiveLimit::new(100);
         let mut now = Duration::ZERO;
         for _ in 0..200 {
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_stays_within_its_bounds(
+        fn the_adaptive_limit_stays_within_its_bounds(
             max in 1_usize..500,
             seen in prop::collection::vec((0_u64..2_000, 0_u64..5_000, any::<bool>(), 0_usize..1_000), 1..200)
         ) {

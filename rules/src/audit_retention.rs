@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn s15_a_shorter_time_waits_and_a_longer_one_does_not() {
+    fn s15_a_shorter_retention_waits_and_a_longer_one_does_not() {
         let year = AuditRetention::initial(YEAR, NOW, true);
         assert_eq!((year.effective(NOW), year.reconfigure(YEAR, NOW)), (Some(YEAR), None));
         let shorter = year.reconfigure(HOUR, NOW).unwrap();
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn s15_saying_the_same_again_changes_nothing_and_does_not_wait_again() {
+    fn s15_a_repeated_setting_changes_nothing_and_does_not_wait_again() {
         let shorter = AuditRetention::initial(YEAR, NOW, true).reconfigure(HOUR, NOW).unwrap();
         assert_eq!(shorter.reconfigure(HOUR, NOW + 1), None);
         assert_eq!(shorter.reconfigure(HOUR, NOW + delay()), None, "and it holds now");
     }
 
     #[test]
-    fn s15_a_shorter_time_can_be_taken_back_before_it_holds() {
+    fn s15_a_shorter_retention_can_be_reverted_before_it_applies() {
         let shorter = AuditRetention::initial(YEAR, NOW, true).reconfigure(HOUR, NOW).unwrap();
         let back = shorter.reconfigure(YEAR, NOW + 1).unwrap();
         assert_eq!(

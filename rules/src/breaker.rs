@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_were_slow_together_are_no_row_where_others_were_answered_meanwhile() {
+    fn failures_that_began_before_the_last_success_are_not_in_a_row() {
         let breaker = Breaker::new(settings());
         breaker.record_success(at(1_000));
         (0..10).for_each(|_| assert!(!breaker.record_failure(at(2_000), at(500), 0.5)));
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_from_before_a_good_probe_do_not_open_it_again() {
+    fn calls_from_before_a_good_probe_do_not_open_the_breaker_again() {
         let breaker = Breaker::new(settings());
         assert_eq!((0..5).filter(|_| breaker.record_failure(at(0), at(0), 1.0)).count(), 1);
         assert!(breaker.begin_probe(at(5_000)));
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn five_failures_in_a_row_open_it_and_an_answer_between_them_does_not() {
+    fn five_failures_in_a_row_open_the_breaker_unless_one_call_succeeds() {
         let breaker = Breaker::new(settings());
         for _ in 0..4 {
             (0..4).for_each(|_| assert!(!breaker.record_failure(at(0), at(0), 0.5)));
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_twenty_within_the_window_open_it() {
+    fn failures_of_half_of_twenty_calls_open_the_breaker() {
         let breaker = Breaker::new(settings());
         for n in 0..19 {
             if n % 2 == 0 {
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_window_does_not_count() {
+    fn outcomes_older_than_the_window_are_not_counted() {
         let breaker = Breaker::new(settings());
         for n in 0..19 {
             if n % 2 == 0 {
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_when_the_next_probe_is_and_that_is_within_a_second() {
+    fn a_rejection_contains_the_time_of_the_next_probe_within_a_second() {
         for chance in [0.0, 0.5, 1.0] {
             let breaker = opened(chance);
             let after = breaker.open_details(at(0)).unwrap().retry_after.unwrap();
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_opens_a_closed_one_only_and_a_probe_of_this_replica_closes_it() {
+    fn a_verdict_opens_only_a_closed_breaker_and_a_local_probe_closes_it() {
         let breaker = Breaker::new(settings());
         assert!(breaker.open_by_verdict(at(0), 1.0) && !breaker.open_by_verdict(at(0), 1.0));
         assert_eq!(breaker.open_details(at(0)).unwrap().reason, OpenReason::Verdict);
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_decides() {
+    fn the_result_of_a_probe_closes_or_reopens_the_breaker() {
         let breaker = opened(1.0);
         assert!(breaker.begin_probe(at(1_000)));
         assert_eq!(breaker.finish_probe(false, at(1_000), 1.0), Some(CircuitState::Open));
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn the_waits_end_at_the_longest_so_that_recovery_is_soon() {
+    fn the_wait_between_probes_has_a_maximum() {
         let breaker = opened(1.0);
         let mut now = at(1_000);
         for _ in 0..40 {
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_well_only_when_probed_is_left_alone_for_longer() {
+    fn a_backend_that_succeeds_only_at_probes_is_probed_less_often() {
         let breaker = opened(1.0);
         assert!(
             breaker.begin_probe(at(1_000)) && breaker.finish_probe(true, at(1_000), 1.0).is_some()
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_holds_it_open_and_closes_it() {
+    fn an_operator_holds_the_breaker_open_and_closes_it() {
         let breaker = Breaker::new(settings());
         assert!(breaker.hold_open() && !breaker.hold_open());
         assert_eq!(
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_need_not_wait_for_the_probe() {
+    fn an_operator_can_start_a_probe_at_once() {
         let breaker = opened(1.0);
         assert!(
             breaker.probe_now(at(10)) && breaker.begin_probe(at(10)) && !breaker.probe_now(at(10))
@@ -611,14 +611,14 @@ mod tests {
     }
 
     #[test]
-    fn switched_off_it_never_opens() {
+    fn a_disabled_breaker_never_opens() {
         let breaker = Breaker::new(BreakerSettings { enabled: false, ..settings() });
         (0..1_000).for_each(|_| assert!(!breaker.record_failure(at(0), at(0), 0.5)));
         assert_eq!(breaker.state(), CircuitState::Closed);
     }
 
     #[test]
-    fn of_many_threads_one_opens_it() {
+    fn only_one_of_many_threads_opens_the_breaker() {
         let breaker = Breaker::new(settings());
         let opened: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
@@ -643,7 +643,7 @@ mod tests {
     proptest! {
         /// Compared with a plain list of outcomes.
         #[test]
-        fn it_opens_when_a_list_of_outcomes_says_so(
+        fn the_breaker_equals_a_model_over_a_list_of_outcomes(
             events in prop::collection::vec((prop_oneof![
                 3 => Just(Event::Succeeded), 3 => Just(Event::Failed), 1 => any::<bool>().prop_map(Event::Probe)
             ], 0_u64..400), 1..300)

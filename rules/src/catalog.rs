@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_goes_on_after_its_entry_when_the_list_grows_before_it() {
+    fn a_cursor_continues_after_its_entry_when_earlier_entries_are_added() {
         let before = catalog([lists("b", 150)]);
         let page: serde_json::Value = serde_json::from_slice(
             &before.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap(),
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_their_backend() {
+    fn exposed_names_identify_their_backend() {
         let catalog = catalog([lists("a", 1), lists("b", 1)]);
         assert_eq!(catalog.tool("b__t0").as_deref(), Some(&Target::of(backend("b"), "t0".into())));
         assert_eq!(catalog.tool("t0"), None);
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_entries_are_left_out_one_by_one() {
+    fn hostile_entries_are_skipped_individually() {
         let page = br#"{"tools":[{"name":"ok","inputSchema":{"type":"object"}},{"name":"","inputSchema":{}},{"name":"no-schema"},
             {"name":"a\r\nb","inputSchema":{}},{"inputSchema":{}},7]}"#;
         let page = read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, page).unwrap();

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_transport_is_known_by_its_name() {
+    fn each_transport_is_parsed_by_its_name() {
         for transport in Transport::ALL {
             assert_eq!(Transport::parse(transport.name()), Some(transport));
         }

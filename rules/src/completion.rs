@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_are_left_alone() {
+    fn a_hundred_values_are_not_cut() {
         assert_eq!(limited(100, r#","hasMore":false"#)["result"]["completion"]["hasMore"], false);
     }
 }

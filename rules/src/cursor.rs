@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_opens_and_is_the_same_each_time() {
+    fn a_sealed_cursor_opens_and_is_deterministic() {
         let cursor = seal(&key(), SCOPE, "weather__forecast");
         assert_eq!(open(&key(), SCOPE, &cursor).as_deref(), Some("weather__forecast"));
         assert_eq!(seal(&key(), SCOPE, "weather__forecast"), cursor);

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_wins() {
+    fn the_most_specific_deadline_wins() {
         let tools = BTreeMap::from([("slow".to_owned(), seconds(120))]);
         let methods = BTreeMap::from([
             ("tools/call".to_owned(), seconds(7)),

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_path_is_one_endpoint_and_back() {
+    fn each_path_maps_to_one_endpoint_and_back() {
         let backend = |name| Endpoint::Single(BackendId::parse(name).unwrap());
         let toolset = |name| Endpoint::Toolset(ToolsetId::parse(name).unwrap());
         for (path, endpoint) in [

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn life_07_what_no_backend_has_is_not_offered() {
+    fn life_07_capabilities_of_no_backend_are_not_advertised() {
         let offered = advertised(&capabilities(r#"{"tools":{},"logging":{}}"#), true, false);
         assert!(offered.tools && offered.tools_list_changed && offered.logging);
         assert!(!offered.prompts && !offered.resources && !offered.completions && !offered.tasks);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn life_05_tasks_are_not_offered_to_clients_that_can_not_know_them() {
+    fn life_05_tasks_are_not_offered_to_clients_of_earlier_revisions() {
         let tasks = r#"{"tools":{},"tasks":{"list":{}}}"#;
         assert!(known_in(Version::V2025_11_25, capabilities(tasks)).tasks);
         assert!(!known_in(Version::V2025_06_18, capabilities(tasks)).tasks);

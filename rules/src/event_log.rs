@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn sse_12_what_was_read_makes_room_and_can_then_not_be_resumed() {
+    fn sse_12_read_events_are_evicted_and_then_cannot_be_resumed() {
         let mut log = EventLog::new(LIMITS, None);
         for text in ["1", "2", "3", "4"] {
             push(&mut log, EventKind::Message, text).unwrap();
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_goes_before_anything_else_and_answers_never() {
+    fn progress_is_dropped_first_and_answers_are_never_dropped() {
         let mut log = EventLog::new(LIMITS, Some(1));
         for text in ["p1", "p2", "p3", "p4", "p5", "p6"] {
             push(&mut log, EventKind::Droppable, text).unwrap();
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn one_large_message_is_kept_and_the_answer_after_it_too() {
+    fn one_large_message_and_the_answer_after_it_are_kept() {
         let mut log = EventLog::new(LIMITS, Some(1));
         push(&mut log, EventKind::Message, &"x".repeat(1000)).unwrap();
         push(&mut log, EventKind::Answer, "answer").unwrap();
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn left_out_does_not_prevent_a_resumption() {
+    fn dropped_progress_does_not_prevent_a_resumption() {
         let mut log = EventLog::new(LIMITS, Some(1));
         for text in ["p1", "p2", "p3", "p4", "p5", "p6"] {
             push(&mut log, EventKind::Droppable, text).unwrap();
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_has_still_to_get_does_not_expire() {
+    fn unread_events_do_not_expire() {
         let mut log = EventLog::new(LIMITS, None);
         for text in ["1", "2", "3"] {
             push(&mut log, EventKind::Message, text).unwrap();
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_twice_unread_is_told_once() {
+    fn an_unread_change_is_not_announced_again() {
         let mut log = EventLog::new(LIMITS, None);
         let (list, resource) =
             (Topic::List(Method::ToolsListChanged), Topic::Resource("test://one".to_owned()));
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_log_goes_on_above_what_was_there() {
+    fn a_restored_log_continues_with_higher_sequence_numbers() {
         let now = Instant::now();
         let events = [4, 5].map(|sequence| {
             Event::from_stored(
@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_survive_being_stored() {
+    fn event_kinds_are_read_as_they_were_stored() {
         for kind in [EventKind::Answer, EventKind::Message, EventKind::Droppable] {
             assert_eq!(EventKind::from_code(kind.code()), kind);
         }
@@ -671,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outbox_is_bounded_whatever_is_in_it() {
+    fn an_outbox_is_bounded_for_every_kind_of_event() {
         let mut log = EventLog::outbox(LIMITS, Some(0));
         for text in ["1", "2", "3", "4"] {
             push(&mut log, EventKind::Answer, text).unwrap();
@@ -701,7 +701,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_counts_is_found_again() {
+    fn a_client_that_counts_resumes_at_its_position() {
         let mut log = EventLog::outbox(LogLimits { events: 4, bytes: 1000 }, Some(0));
         let mut frames = Vec::new();
         for text in ["p1", "p2", "p3", "p4", "p5"] {
@@ -720,7 +720,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_before_the_first_event_is_counted() {
+    fn messages_sent_before_the_first_event_are_counted() {
         let limits = LogLimits { events: 4, bytes: 1000 };
         let mut log = EventLog::outbox(limits, Some(2));
         assert_eq!((log.position_of(2), log.position_of(1)), (Ok(0), Err(PositionGone)));

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_and_long_names_are_shortened_within_the_limit_and_stay_apart() {
+    fn unsafe_and_long_names_are_shortened_and_stay_unique() {
         let long = "x".repeat(200);
         let longer = "x".repeat(201);
         for name in ["a.b", "größe", "", &long, &longer, "a b"] {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_never_changes() {
+    fn the_hash_of_exposed_names_is_stable() {
         assert_eq!(exposed_name(&backend("b"), "files.read"), "b__files_read_ct2odi7dc2");
     }
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn each_exposed_name_can_be_one_of_its_backend_only() {
+    fn each_exposed_name_belongs_to_one_backend() {
         let long = "x".repeat(200);
         for name in ["echo", "a.b", "größe", "__", &long] {
             let exposed = exposed_name(&backend("ab"), name);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn uris_round_trip_whatever_they_hold() {
+    fn uris_with_any_characters_are_exposed_and_restored() {
         for uri in ["file:///a+b", "test://x/{id}", "urn:a+b+c"] {
             let exposed = exposed_uri(&backend("b-1"), uri);
             assert_eq!(native_uri(&exposed), Some((backend("b-1"), uri.into())));

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_prompts_and_not_found_errors_too() {
+    fn uris_of_contents_prompts_and_not_found_errors_are_exposed() {
         for (from, to) in [
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"uri":"x:1"}]}}"#,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_a_result_to_a_user_interface_are_exposed_and_nothing_else_of_it() {
+    fn only_links_to_user_interfaces_are_exposed_in_the_meta_of_a_result() {
         let answer = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"t"}], "_meta":{ "ui" : {"csp":{"connectDomains":["https://a.example"]},
             "resourceUri":"ui://app/view.html","domain":"x"},"ui/resourceUri":"ui:\/\/app/view.html","other":"ui://app/view.html"}}}"#;
         let expected = answer
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn s01_a_result_whose_readers_find_two_user_interfaces_is_an_error() {
+    fn s01_a_result_with_an_ambiguous_user_interface_is_an_error() {
         for meta in [
             r#"{"ui":{"resourceUri":"ui://a","ResourceURI":"ui://c+a"}}"#,
             r#"{"ui":{"resourceUri":"ui://a"},"UI":{"resourceUri":"ui://c+a"}}"#,
@@ -212,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_uris_is_the_same_bytes() {
+    fn an_answer_without_uris_keeps_its_bytes() {
         let answer =
             r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"plain"}]}}"#;
         assert_eq!(exposed(answer), answer);
     }
 
     #[test]
-    fn s01_an_answer_whose_uris_readers_find_in_different_places_is_an_error() {
+    fn s01_an_answer_with_ambiguous_uris_is_an_error() {
         for result in [
             r#"{"content":[{"type":"resource_link","uri":"x:1","URI":"other+x:1"}]}"#,
             r#"{"content":[{"type":"resource_link","uri":"x:1","uri":"other+x:1"}]}"#,

@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_one_does_not_delay_another() {
+    fn a_flood_of_one_owner_does_not_delay_another() {
         let mut queue = Queue::new(10_000);
         for n in 0..5_000 {
             put(&mut queue, 1, 1, 0, n);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_late_to_a_full_queue_gets_the_place_of_whoever_has_most() {
+    fn a_late_caller_in_a_full_queue_displaces_the_owner_with_the_most_entries() {
         let mut queue = Queue::new(10);
         for n in 0..10 {
             put(&mut queue, 1, 1, 0, n);
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn one_member_can_not_fill_the_queue_for_the_others_of_its_owner() {
+    fn one_member_cannot_fill_the_queue_for_others_of_its_owner() {
         let mut queue = Queue::new(10);
         for n in 0..10 {
             put(&mut queue, 1, 1, 7, n);
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_favoured_comes_first_and_the_others_keep_their_turns() {
+    fn prioritized_owners_are_first_and_the_others_keep_their_turns() {
         let mut queue = Queue::new(10);
         for n in 0..2 {
             put(&mut queue, 1, 1, 0, n);
@@ -509,7 +509,7 @@ mod tests {
 
     /// Measured in steps of the same queue, because the machine also runs other work.
     #[test]
-    fn what_is_left_for_the_favoured_costs_no_look_at_all_the_others() {
+    fn finding_a_prioritized_owner_does_not_scan_all_owners() {
         let time = |owners: u32| {
             let mut queue = Queue::new(100_000);
             for n in 0..20_000 {
@@ -536,7 +536,7 @@ mod tests {
 
     /// Measured in steps of the same queue, because the machine also runs other work.
     #[test]
-    fn a_full_queue_of_many_owners_costs_no_more_than_one_that_has_room() {
+    fn a_full_queue_of_many_owners_is_not_slower_than_one_with_room() {
         let filled = |max: usize| {
             let mut queue = Queue::new(max);
             for n in 0..20_000 {
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_away_leaves_nothing_behind() {
+    fn removed_entries_leave_no_state_in_the_queue() {
         let mut queue = Queue::new(1_000);
         for n in 0..10_000 {
             let kept = if n == 0 { Some(put(&mut queue, 1, 1, 1, n)) } else { None };
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_told_by_share_and_pace() {
+    fn the_number_of_entries_ahead_follows_from_shares() {
         let mut queue = Queue::new(1_000);
         for n in 0..100 {
             put(&mut queue, 1, 1, 0, n);
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_is_what_it_was_of_late() {
+    fn the_estimate_follows_the_recent_pace() {
         assert_eq!(
             WaitEstimator::default().estimate(at(0), 10),
             Duration::ZERO,
@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_end_together_and_late_are_a_pace_as_well() {
+    fn late_calls_that_end_together_raise_the_estimate() {
         let (mut pace, mut now) = (steady(), at(1_000));
         for _ in 0..4 {
             now += at(30_000);
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_call_in_front_is_no_pace() {
+    fn one_slow_call_in_front_does_not_raise_the_estimate() {
         // Also without earlier gaps, because the time of one call shows nothing about those behind
         // it.
         let mut pace = WaitEstimator::default();
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn many_that_leave_at_once_and_then_nobody_for_a_while_are_no_outliers() {
+    fn departures_in_bursts_are_averaged_in_the_estimate() {
         let (mut pace, mut now) = (WaitEstimator::default(), at(0));
         pace.start_waiting(now);
         for _ in 0..200 {
@@ -682,7 +682,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_comes_out_once_and_in_order(
+        fn each_entry_leaves_the_queue_once_and_in_order(
             steps in prop::collection::vec(prop_oneof![
                 4 => (0_u32..4, 0_u32..3).prop_map(|(owner, member)| Step::Put(owner, member)),
                 3 => Just(Step::Next),

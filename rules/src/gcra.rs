@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_can_be_taken_again_and_no_more() {
+    fn refunded_requests_can_be_taken_again_up_to_the_burst() {
         let (budget, rate) = (GcraLimiter::default(), rate(10, 3));
         (0..10).for_each(|_| budget.refund(rate, 1));
         assert_eq!(taken_at_once(&budget, rate, 1, START), 3);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_is_raised_holds_at_once() {
+    fn a_raised_rate_applies_at_once() {
         let budget = GcraLimiter::default();
         assert_eq!(taken_at_once(&budget, rate(1, 100), 1, START), 100);
         assert_eq!(budget.try_acquire(rate(100, 10), 1, START), Err(Duration::from_millis(10)));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_have_a_share_each() {
+    fn each_replica_has_a_share_of_the_rate() {
         let (budget, rate) = (GcraLimiter::default(), rate(30, 9));
         assert_eq!(taken_at_once(&budget, rate, 3, START), 3);
         assert_eq!(
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_can_be_told_and_asked_for() {
+    fn the_remaining_budget_can_be_set_and_read() {
         let (budget, rate) = (GcraLimiter::default(), rate(10, 9));
         assert!(budget.is_full(START) && budget.consumed(rate, 1, START) == 0);
         for left in [0, 4, 9, 100] {

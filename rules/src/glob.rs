@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_stands_for_any_text() {
+    fn a_star_matches_any_text() {
         for (pattern, yes, no) in [
             ("read", &["read"][..], &["", "reads", "xread"][..]),
             ("read*", &["read", "read_file"], &["rea", "xread"]),
@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_place_of_each_part_is_enough(pattern in "[ab*]{0,6}", text in "[ab]{0,8}") {
+        fn matching_at_the_first_position_equals_an_exhaustive_search(pattern in "[ab*]{0,6}", text in "[ab]{0,8}") {
             let chars = |text: &str| text.chars().collect::<Vec<_>>();
             prop_assert_eq!(Glob::new(&pattern).matches(&text), slowly(&chars(&pattern), &chars(&text)));
         }

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_shared_until_a_client_can_be_asked_back() {
+    fn a_pipe_is_shared_unless_a_client_can_answer_questions() {
         assert_eq!(
             scope_of(LinkSharing::Auto, WireKind::Pipe, "{}"),
             LinkScope::Principal(PrincipalId::new("p"), 0)
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modern_backend_tells_requests_apart_whatever_their_clients_declare() {
+    fn a_stateless_link_is_shared_by_clients_of_any_capabilities() {
         let shared = scope_of(LinkSharing::Auto, WireKind::Stateless, "{}");
         assert_eq!(shared, scope_of(LinkSharing::Auto, WireKind::Stateless, r#"{"sampling":{}}"#));
         assert_ne!(
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_a_principal_share_http_without_sessions_by_what_they_declare() {
+    fn sessions_of_a_principal_share_sessionless_http_by_capabilities() {
         let wire = WireKind::HttpWithoutSessions;
         let (plain, asked) = (scope_of(LinkSharing::Auto, wire, "{}"), r#"{"sampling":{}}"#);
         assert_eq!(plain, scope_of(LinkSharing::Auto, wire, "{}"));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_decides() {
+    fn the_setting_of_the_operator_selects_the_sharing() {
         assert_eq!(
             scope_of(LinkSharing::Shared, WireKind::HttpWithSessions, r#"{"roots":{}}"#),
             LinkScope::Tenant

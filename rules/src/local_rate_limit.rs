@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_passes_then_the_rate_holds_and_nothing_is_saved_up_beyond_the_burst() {
+    fn a_burst_passes_then_the_rate_applies_without_saving_beyond_the_burst() {
         let mut rate = LocalRateLimiter::new(per_second(10, 3).unwrap());
         assert_eq!(passed_at_once(&mut rate, START), 3);
         assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_26_keys_that_strangers_choose_take_bounded_memory_and_none_above_its_rate_is_forgotten() {
+    fn a_26_client_chosen_keys_use_bounded_memory_and_limited_ones_are_kept() {
         let mut rates = KeyedRateLimiter::new(per_second(1, 2).unwrap(), 10);
         let mut passes = |key: u32, ms| rates.check(&key, after(ms)).is_ok();
         assert!((0..10).all(|key| passes(key, 0) && passes(key, 0) && !passes(key, 0)));

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_order_agree() {
+    fn log_level_names_and_order_agree() {
         for pair in LogLevel::ALL.windows(2) {
             assert!(pair[0].1 < pair[1].1);
         }
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_lets_everything_pass_until_it_is_set() {
+    fn the_log_filter_passes_everything_until_it_is_set() {
         assert!(passes(Some(LogLevel::Debug), None));
         assert!(!passes(Some(LogLevel::Debug), Some(LogLevel::Info)));
         assert!(passes(Some(LogLevel::Info), Some(LogLevel::Info)));

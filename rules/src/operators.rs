@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_roles_are_those_of_their_bodies() {
+    fn role_names_equal_those_in_request_bodies() {
         for role in Role::ALL {
             assert_eq!(Role::parse(role.name()), Some(role));
             assert_eq!(serde_json::to_value(role).unwrap(), role.name());
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_of_a_backend_sees_that_one() {
+    fn an_owner_of_a_backend_sees_only_that_backend() {
         let backend = (TenantId::parse("acme").unwrap(), BackendId::parse("files").unwrap());
         let scope = Scope::Backends(vec![backend]);
         let (name, groups) = ("ann".to_owned(), Vec::new());
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_is_the_principal_of_the_same_name_and_of_own_trials() {
+    fn an_operator_is_the_person_of_its_own_name_and_its_trials() {
         let ann = of(Role::Operator, &["acme"]);
         for own in ["ann", "operator ann as ann", "operator ann as bob"] {
             assert!(ann.is_person(own), "{own}");
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn without_sign_in_nothing_is_permitted() {
+    fn without_a_sign_in_no_operation_is_permitted() {
         let powerless = Operator::powerless();
         assert!(!powerless.permits(Permission::MetricsRead));
         assert!(!powerless.permits(Permission::OpenapiRead));

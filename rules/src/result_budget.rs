@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_within_the_budget_and_the_pages_are_the_whole() {
+    fn texts_are_cut_to_the_budget_and_pages_contain_the_whole_text() {
         for line in ["ein Satz mit Wörtern\n", "äöü", "\"\\\"", "\u{1F600}"] {
             let text = line.repeat(6_000 / line.len());
             let result = json!({"content": [{"type": "text", "text": text}], "isError": true, "_meta": {"a": 1}});
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn structured_content_is_whole_in_the_pages_and_nowhere_else() {
+    fn structured_content_is_only_in_the_pages_and_complete() {
         let rows: Vec<Value> = (0..500).map(|at| json!({"row": at})).collect();
         let result = json!({"content": [{"type": "text", "text": "500 rows"}], "structuredContent": {"rows": rows}});
         let short = shorten(result.to_string().as_bytes(), 300, "x").unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_does_not_exist_is_refused_and_other_uris_are_not_meant() {
+    fn a_missing_page_is_rejected_and_other_uris_are_not_pages() {
         let result = json!({"content": [{"type": "text", "text": "x".repeat(5_000)}]}).to_string();
         let short = shorten(result.as_bytes(), 300, "x").unwrap();
         for page in [0, 99] {

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn f_31_only_what_does_no_harm_is_sent_again() {
+    fn f_31_only_harmless_or_unprocessed_calls_are_retried() {
         for harmless in [false, true] {
             assert!(may_retry(AttemptOutcome::NotProcessed, harmless, 0));
             assert_eq!(may_retry(AttemptOutcome::MaybeProcessed, harmless, 0), harmless);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_bounded() {
+    fn the_saved_retry_budget_is_bounded() {
         let budget = RetryBudget::new(0.1);
         (0..100_000).for_each(|_| budget.deposit());
         assert_eq!((0..1_000).filter(|_| budget.withdraw()).count() as u64, RETRIES_SAVED_MAX);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pause_is_jittered_from_nothing_to_a_ceiling_that_doubles() {
+    fn the_retry_pause_is_jittered_up_to_a_doubling_maximum() {
         assert_eq!(backoff(0, 0.0), Duration::ZERO);
         assert_eq!(backoff(0, 1.0), RETRY_PAUSE_FIRST);
         assert_eq!(backoff(1, 0.5), RETRY_PAUSE_FIRST);

@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transcript_holds() {
+    fn the_routing_transcript_is_correct() {
         let transcript = include_str!("transcripts/routing.txt");
         let mut request = "";
         let mut checked = 0;
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn the_endpoint_of_one_backend_changes_nothing() {
+    fn the_endpoint_of_one_backend_forwards_requests_unchanged() {
         let endpoint = Endpoint::Single(BackendId::parse("files").unwrap());
         for request in [
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read"}}"#,
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_an_app_goes_to_its_own_server_or_nowhere() {
+    fn a_call_of_an_app_is_routed_only_to_its_own_server() {
         let app = |name| {
             let tools = r#"{"tools":[{"name":"show","inputSchema":{},"_meta":{"ui":{"resourceUri":"ui://a"}}},{"name":"poll","inputSchema":{}}]}"#;
             backend(name, r#"{"tools":{}}"#, tools, r#"{"prompts":[]}"#)
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn task_02_task_03_a_call_is_a_task_only_where_all_agree() {
+    fn task_02_task_03_a_call_is_a_task_only_if_all_sides_support_tasks() {
         use TaskSupport::{Forbidden, Optional, Required};
         for (support, as_task, as_call) in [
             (Some(Optional), Some(TaskUse::Task), Some(TaskUse::None)),
@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn task_03_a_task_is_made_where_tasks_were_offered() {
+    fn task_03_a_task_is_created_only_if_tasks_were_offered() {
         let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"files__read","task":{"ttl":1}}}"#;
         let message = Message::decode(Bytes::from(call), &json::Limits::default()).unwrap();
         let offered = ServerCapabilities::parse(

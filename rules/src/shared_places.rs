@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn two_replicas_have_the_limit_together_and_a_returned_place_moves() {
+    fn two_replicas_share_the_limit_and_a_returned_place_moves() {
         let (mut store, ours, theirs) =
             (Store::default(), SharedPlaces::new("a".into(), 0), SharedPlaces::new("a".into(), 0));
         assert!((0..3).all(|_| take(&mut store, 1, &ours, 5)));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_scope_is_not_asked_for_again_at_once() {
+    fn a_full_scope_is_not_requested_again_at_once() {
         let (mut store, ours) = (Store::default(), SharedPlaces::new("a".into(), 0));
         store.0.insert(2, 5);
         assert_eq!(ours.try_take(5, TWO, || NOW), PlaceAttempt::Ask);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserve_is_refilled_before_it_is_used_up_and_not_asked_for_twice() {
+    fn a_reserve_is_refilled_once_before_it_is_exhausted() {
         let (mut store, calls) = (Store::default(), SharedPlaces::new("a".into(), 64));
         assert!(calls.expect_use(10_000) && !calls.expect_use(10_000));
         store.exchange(1, &calls, NOW);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_limit_takes_back_what_is_reserved() {
+    fn a_lower_limit_reduces_the_reserved_places() {
         let (mut store, calls) = (Store::default(), SharedPlaces::new("a".into(), 64));
         assert!(!calls.set_max(10_000), "it holds nothing");
         assert!(calls.expect_use(10_000));
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_hot_store_it_is_as_told() {
+    fn without_the_hot_store_the_configured_policy_applies() {
         for (sharing, replicas, expected) in [
             (SharingMode::LocalShare, 1, 10),
             (SharingMode::LocalShare, 3, 3),
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_admitted_elsewhere_counts_beyond_the_limit() {
+    fn places_admitted_elsewhere_count_beyond_the_limit() {
         let (mut store, ours, theirs) =
             (Store::default(), SharedPlaces::new("a".into(), 0), SharedPlaces::new("a".into(), 0));
         (0..4).for_each(|_| ours.take_forced(3));

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_granted_yet_is_served_from_the_own_share_and_told() {
+    fn ungranted_requests_use_the_local_share_and_are_reported() {
         let meter = meter();
         assert_eq!(taken_at_once(&meter, THREE, START), 10);
         let want = meter.next_request(THREE, START);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_told_is_told_later_as_far_as_it_did_not_come_back() {
+    fn unreported_usage_is_reported_later_minus_the_refilled_part() {
         let meter = meter();
         assert_eq!(taken_at_once(&meter, THREE, START), 10);
         let want = meter.next_request(THREE, START);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_what_is_left_may_be_taken_unasked() {
+    fn a_share_of_the_remaining_budget_is_used_without_a_request() {
         let meter = meter();
         let want = meter.next_request(THREE, START);
         meter.apply_grant(
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_stock_is_given_up() {
+    fn an_old_stock_expires() {
         let meter = meter();
         meter.apply_grant(
             QuotaRequest { rate: RATE, used: 0, wanted: 4 },
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_hot_store_it_is_as_told() {
+    fn without_the_hot_store_the_configured_policy_applies() {
         let meter = meter();
         for (sharing, expected) in [
             (SharingMode::LocalShare, 10),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_26_scopes_that_clients_choose_take_bounded_memory_and_none_in_use_is_forgotten() {
+    fn a_26_client_chosen_scopes_use_bounded_memory_and_used_ones_are_kept() {
         let mut meters = RateLimiterMap::new(10, "others".into());
         let of = |meters: &mut RateLimiterMap<u32>, key: u32, now| {
             meters.get_or_insert(&key, now, || format!("scope {key}"))
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn three_replicas_together_let_through_what_one_would_within_two_in_a_hundred() {
+    fn three_replicas_admit_the_rate_of_one_within_two_percent() {
         let exact = f64::from(RATE.burst + 10 * RATE.per_second);
         for load in [[500, 500, 500], [3_000, 0, 0], [1_000, 100, 10], [60, 60, 60]] {
             let admitted = admitted_in_ten_seconds(load);

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn s08_an_address_waits_for_the_end_of_the_minute_in_which_it_failed_too_often() {
+    fn s08_an_address_with_too_many_failures_waits_until_the_minute_ends() {
         let mut failures = SignInFailures::default();
         let waits =
             |failures: &mut SignInFailures, seconds| note(failures, at(seconds), address(1)).wait;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn s08_the_first_failure_of_a_series_is_told_at_once_and_the_others_with_their_number() {
+    fn s08_the_first_failure_is_reported_at_once_and_the_others_as_a_count() {
         let mut failures = SignInFailures::default();
         let series = FailureSeries {
             address: Some(address(1)),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn s08_strangers_fill_no_table_and_no_log() {
+    fn s08_failed_sign_ins_cannot_fill_a_table_or_the_log() {
         let mut failures = SignInFailures::default();
         let many = u32::try_from(SIGN_IN_ADDRESSES_MAX).unwrap() * 3;
         let (mut told, mut lines) = (0, 0);

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_leaves_what_is_between_neighbours_behind() {
+    fn a_forwarded_request_has_no_metadata_for_the_broker() {
         let text = r#"{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"t","arguments":{"a":1},"inputResponses":{"k":{}},
             "requestState":"s","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},
             "io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/logLevel":"info","traceparent":"00-1-2-01","progressToken":7}}}"#;
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn n_err_01_br_04_codes_of_earlier_revisions_do_not_get_through() {
+    fn n_err_01_br_04_error_codes_of_earlier_revisions_are_translated() {
         for (said, told) in [
             (-32002, -32602),
             (-32042, -32603),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn n_mrtr_02_questions_lose_what_belongs_to_sessions() {
+    fn n_mrtr_02_questions_lose_members_of_sessions() {
         let question = message(
             r#"{"jsonrpc":"2.0","id":4,"method":"elicitation/create","params":{"mode":"url","elicitationId":"e","url":"https://x","message":"m","task":{},"_meta":{"progressToken":4}}}"#,
         );
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn n_mrtr_04_answers_have_the_shape_of_their_question() {
+    fn n_mrtr_04_answers_must_have_the_form_of_their_question() {
         use Method::{ElicitationCreate, RootsList, SamplingCreateMessage};
         for (method, answer, fine) in [
             (ElicitationCreate, r#"{"action":"accept","content":{"a":1}}"#, true),
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn n_task_06_n_hdr_03_tools_are_listed_as_this_revision_has_them() {
+    fn n_task_06_n_hdr_03_tools_are_listed_in_the_form_of_this_revision() {
         let page = Bytes::from_static(
             br#"{"tools":[{"name":"a","execution":{"taskSupport":"optional"},"inputSchema":{}},{"name":"b","inputSchema":{"properties":{"p":{"type":"number","x-mcp-header":"P"}}}},{"name":"c","inputSchema":{"type":"object"}}],"nextCursor":"n"}"#,
         );
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_shared_by_what_can_be_asked() {
+    fn links_are_shared_by_answerable_questions() {
         let parse = |text: &str| ClientCapabilities::parse(text.as_bytes()).unwrap().downgraded();
         let one = parse(
             r#"{"sampling":{"tools":{}},"roots":{"listChanged":true},"experimental":{"x":{}}}"#,

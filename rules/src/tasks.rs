@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn f_31_only_what_is_harmless_is_sent_again() {
+    fn f_31_only_a_harmless_task_call_is_sent_again() {
         let details = |idempotent| {
             let traits = ToolTraits { idempotent, ..ToolTraits::default() };
             TaskDetails::new("2025-11-25", &Endpoint::Aggregated, b"{}", traits, "x".to_owned())
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn details_survive_and_those_of_a_later_format_are_not_guessed_at() {
+    fn task_details_are_read_back_and_a_later_format_is_rejected() {
         let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
         let mut details = TaskDetails::new(
             "2025-11-25",
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn task_04_the_object_has_everything_the_schema_wants() {
+    fn task_04_the_task_object_has_all_members_of_the_schema() {
         let object: Json =
             serde_json::from_str(&task_object(&stored(), Duration::from_millis(500))).unwrap();
         let expected = json!({"taskId": "abc", "status": "working", "createdAt": "2026-01-01T00:00:00Z",
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn task_07_task_18_an_answer_ends_a_task_and_comes_back_as_it_was() {
+    fn task_07_task_18_an_answer_ends_a_task_and_is_returned_unchanged() {
         for (body, status) in [
             (r#""result":{"content":[], "x": 1.50}"#, TaskStatus::Completed),
             (r#""result":{"content":[],"isError":true}"#, TaskStatus::Failed),
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn task_13_a_question_is_kept_without_its_id_and_gets_another() {
+    fn task_13_a_question_is_stored_without_its_id_and_gets_a_new_one() {
         let request = message(
             &json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {"message": "?"}}),
         );
@@ -657,7 +657,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn task_06_what_is_over_stays_over(steps in prop::collection::vec(0_usize..5, 0..40)) {
+        fn task_06_a_finished_task_never_changes(steps in prop::collection::vec(0_usize..5, 0..40)) {
             let mut status = TaskStatus::Working;
             let mut ended = None;
             for step in steps {
@@ -680,7 +680,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_kept_of_any_result_comes_back(text in "\\PC{0,40}", number in any::<i64>()) {
+        fn a_stored_result_is_returned_unchanged(text in "\\PC{0,40}", number in any::<i64>()) {
             let answer = message(&json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": text}], "n": number}}));
             let ended = TaskOutcome::from_answer(&answer, 10_000).unwrap();
             let shown = response(&ended.outcome, &RequestId::from_u64(2), &TaskId::new("t")).unwrap();

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_take_turns_over_one_connection_and_over_many() {
+    async fn requests_alternate_between_replicas_on_one_and_many_connections() {
         let (one, two, balancer) = two().await;
         for version in [HttpVersion::Http1, HttpVersion::Http2] {
             let client = TestClient::new(balancer.address(), "/mcp").http(version);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_replica_that_refuses_is_passed_over_and_new_ones_are_taken_at_once() {
+    async fn a_refusing_replica_is_skipped_and_a_new_replica_is_used_at_once() {
         let (one, two, balancer) = two().await;
         let dead = one.die().await;
         let client = TestClient::new(balancer.address(), "/mcp");
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_sent_is_not_sent_again_and_breaks_with_its_replica() {
+    async fn a_sent_request_is_not_repeated_and_fails_with_its_replica() {
         let (one, two, balancer) = two().await;
         one.on("ping", |_| async { Reply::Cut });
         let client = TestClient::new(balancer.address(), "/mcp");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_goes_away_is_gone_at_the_replica_too() {
+    async fn a_client_disconnect_is_forwarded_to_the_replica() {
         let (one, _two, balancer) = two().await;
         let gone = crate::Gate::new();
         let tell = gone.clone();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_body_passes_before_it_is_whole() {
+    async fn a_request_body_is_forwarded_before_it_is_complete() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let balancer = Balancer::start(vec![listener.local_addr().unwrap()]).await;
         let mut client = TcpStream::connect(balancer.address()).await.unwrap();

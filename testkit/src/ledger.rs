@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn effects_count_when_they_are_asked_for_and_results_are_theirs() {
+    async fn each_request_has_one_effect_and_its_own_result() {
         let ledger = Ledger::start().await;
         let client = TestClient::new(ledger.backend().address(), "/mcp");
         let first = client.result("tools/call", write("a", json!({"millis": 1}))).await;

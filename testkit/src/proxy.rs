@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn passes_bytes_and_ends_on_and_counts() {
+    async fn the_proxy_forwards_bytes_and_ends_and_counts_connections() {
         let (_server, proxy) = echo().await;
         let mut client = TcpStream::connect(proxy.address()).await.unwrap();
         let sent: Vec<u8> = (0..=255).cycle().take(100_000).collect();
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn holds_slices_and_delays() {
+    async fn the_proxy_holds_slices_and_delays_bytes() {
         let (_server, proxy) = echo().await;
         let mut client = TcpStream::connect(proxy.address()).await.unwrap();
         proxy.hold(Direction::Downstream, true);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn swallows_and_cuts_at_the_byte() {
+    async fn the_proxy_drops_bytes_and_cuts_at_an_exact_byte() {
         let (_server, proxy) = echo().await;
         let mut client = TcpStream::connect(proxy.address()).await.unwrap();
         proxy.hole(Direction::Upstream, true);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn resets_refuses_and_accepts_again() {
+    async fn the_proxy_resets_refuses_and_accepts_again() {
         let (server, proxy) = echo().await;
         let mut client = TcpStream::connect(proxy.address()).await.unwrap();
         client.write_all(b"x").await.unwrap();

@@ -29,7 +29,7 @@ fn error(id: Value) -> Value {
 }
 
 #[test]
-fn results_are_judged_by_what_was_asked() {
+fn results_are_judged_by_the_method_of_their_request() {
     for revision in Revision::ALL {
         for (method, right, wrong) in [
             ("ping", json!({}), json!(1)),
@@ -60,7 +60,7 @@ fn results_are_judged_by_what_was_asked() {
 }
 
 #[test]
-fn a_method_is_known_only_where_its_revision_has_it() {
+fn a_method_is_valid_only_in_its_revisions() {
     let params = json!({"message": "m", "requestedSchema": {"type": "object", "properties": {}}});
     let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": params});
     for revision in Revision::ALL {
@@ -112,7 +112,7 @@ fn envelopes_are_judged() {
 }
 
 #[test]
-fn v_03_an_error_carries_the_id_where_it_is_known() {
+fn v_03_an_error_must_contain_the_id_if_it_is_known() {
     let judged = |answers: Option<Value>, said: Value| {
         let judge = Judge::default();
         let mut hearing = JudgedExchange::new(&judge, Recipient::Client);
@@ -127,7 +127,7 @@ fn v_03_an_error_carries_the_id_where_it_is_known() {
 }
 
 #[test]
-fn meta_01_a_reserved_key_nobody_wrote_is_found() {
+fn meta_01_an_invented_reserved_key_is_detected() {
     let said = |key: &str| result(json!({"content": [], "_meta": {key: 1}}));
     let judged = |asked: Value, key: &str| {
         faults(Revision::LATEST, Recipient::Client, &asked, &said(key)).len()
@@ -142,7 +142,7 @@ fn meta_01_a_reserved_key_nobody_wrote_is_found() {
 }
 
 #[tokio::test]
-async fn a_session_has_the_revision_it_agreed_on_and_its_streams_are_judged() {
+async fn a_session_and_its_streams_are_judged_by_the_negotiated_revision() {
     let backend = FakeBackend::start().await;
     backend.sessions().version("2025-03-26");
     backend.tool("wrong", |call| async move {
@@ -167,7 +167,7 @@ async fn a_session_has_the_revision_it_agreed_on_and_its_streams_are_judged() {
 }
 
 #[test]
-fn what_a_stdio_backend_noted_is_judged() {
+fn recorded_messages_of_a_stdio_backend_are_judged() {
     let judge = Judge::default();
     judge.replay(
         br#"< {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"n","version":"1"}}}

@@ -32,7 +32,7 @@ async fn http2_without_tls_works() {
 }
 
 #[tokio::test]
-async fn a_handler_speaks_on_its_stream_and_asks_the_client() {
+async fn a_handler_sends_progress_and_questions_on_its_stream() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         call.progress(1.0, 2.0).await;
         let answer = call.ask("roots/list", json!({})).await;
@@ -76,7 +76,7 @@ async fn a_cut_stream_is_resumed_by_get() {
 }
 
 #[tokio::test]
-async fn sessions_are_issued_insisted_on_and_forgotten() {
+async fn sessions_are_issued_required_and_forgotten() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     let client = client(&backend).connected(json!({})).await;
@@ -88,7 +88,7 @@ async fn sessions_are_issued_insisted_on_and_forgotten() {
 }
 
 #[tokio::test]
-async fn get_streams_carry_what_is_pushed() {
+async fn get_streams_carry_pushed_messages() {
     let backend = FakeBackend::start().await;
     let client = client(&backend).connected(json!({})).await;
     let mut events = client.open_get_stream().await;
@@ -101,7 +101,7 @@ async fn get_streams_carry_what_is_pushed() {
 }
 
 #[tokio::test]
-async fn dropping_a_call_is_seen_by_its_handler() {
+async fn a_handler_is_notified_when_its_call_is_dropped() {
     let (entered, left) = (Gate::new(), Gate::new());
     let gates = (entered.clone(), left.clone());
     let backend = FakeBackend::with_tool("hang", move |call| {

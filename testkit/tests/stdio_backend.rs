@@ -51,7 +51,7 @@ impl Drop for Peer {
 }
 
 #[test]
-fn it_asks_its_client_and_tells_the_answer() {
+fn the_stdio_backend_sends_a_question_and_returns_the_answer() {
     let mut peer = Peer::start(&[]);
     peer.call("roots");
     let question = peer.message();
@@ -61,7 +61,7 @@ fn it_asks_its_client_and_tells_the_answer() {
 }
 
 #[test]
-fn it_ends_when_its_input_is_closed() {
+fn the_stdio_backend_ends_when_its_input_is_closed() {
     let mut peer = Peer::start(&[]);
     peer.call("echo");
     peer.message();
@@ -70,7 +70,7 @@ fn it_ends_when_its_input_is_closed() {
 }
 
 #[test]
-fn noise_comes_before_answers_when_asked_for() {
+fn noise_is_sent_before_answers_if_requested() {
     let mut peer = Peer::start(&["--banner"]);
     assert!(peer.line().contains("welcome"));
     assert_eq!(peer.line(), "[1, 2");
@@ -79,7 +79,7 @@ fn noise_comes_before_answers_when_asked_for() {
 }
 
 #[tokio::test]
-async fn stubborn_families_are_found_by_their_marker() {
+async fn processes_of_a_stubborn_child_are_found_by_their_marker() {
     let marker = format!("family-{}", std::process::id());
     let mut peer = Peer::start(&[
         "--grandchildren",

@@ -57,7 +57,7 @@ fn the_map_names_every_folder() {
 }
 
 #[test]
-fn the_map_names_nothing_that_is_gone() {
+fn the_map_names_only_folders_that_exist() {
     let all: Vec<String> =
         crates().iter().flat_map(|krate| rust_sources(krate)).map(|source| source.path).collect();
     let exists = |name: &str| {

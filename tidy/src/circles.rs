@@ -139,7 +139,7 @@ fn faults(edges: &[Edge], all: &BTreeSet<&str>, exceptions: &[&Exception]) -> Ve
 }
 
 #[test]
-fn no_circle_of_imports_is_larger_than_a_folder() {
+fn no_import_cycle_is_larger_than_a_folder() {
     assert!(EXCEPTIONS.iter().all(|exception| !exception.reason.is_empty()));
     let mut all = Vec::new();
     for krate in &crates() {
@@ -178,7 +178,7 @@ mod tests {
     const ABC: Exception = Exception { folder: "app/src", files: 3, reason: "for this test" };
 
     #[test]
-    fn a_circle_of_several_folders_is_found() {
+    fn an_import_cycle_of_several_folders_is_found() {
         let modules = modules();
         let (edges, files) = (modules.edges(), modules.files());
         assert_eq!(
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_only_shrink() {
+    fn exceptions_for_import_cycles_only_shrink() {
         let modules = modules();
         let (edges, files) = (modules.edges(), modules.files());
         assert_eq!(faults(&edges, &files, &[&Exception { files: 2, ..ABC }]).len(), 1);

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn implied_arrows_are_left_out_and_circles_are_not() {
+    fn implied_arrows_are_left_out_and_cycles_are_kept() {
         assert_eq!(
             reduced(&graph(&[("a", "b"), ("b", "c"), ("a", "c")])),
             graph(&[("a", "b"), ("b", "c")])

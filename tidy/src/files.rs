@@ -25,7 +25,7 @@ const DEPENDENCIES: [(&str, &[&str]); 6] = [
 /// Words that rules may not contain: they neither wait nor read a clock.
 const NOT_IN_RULES: [&str; 5] = ["tokio", "async ", ".await", "Instant::now", "Timestamp::now"];
 
-fn begins_with_what_it_is(source: &Source) -> bool {
+fn begins_with_a_file_comment(source: &Source) -> bool {
     source.text.starts_with("//! ")
 }
 
@@ -114,18 +114,18 @@ fn published_programs_have_a_profile_of_their_toolchain() {
 }
 
 #[test]
-fn every_file_begins_with_what_it_is() {
+fn every_file_begins_with_a_file_comment() {
     for source in crates()
         .into_iter()
         .chain(TEST_CRATES.map(str::to_owned))
         .flat_map(|folder| rust_sources(&folder))
     {
-        assert!(begins_with_what_it_is(&source), "{} does not begin with //!", source.path);
+        assert!(begins_with_a_file_comment(&source), "{} does not begin with //!", source.path);
     }
 }
 
 #[test]
-fn no_file_is_longer_than_a_reader_can_hold() {
+fn no_file_exceeds_the_length_limit() {
     let test_crates = TEST_CRATES
         .iter()
         .flat_map(|folder| rust_sources(folder))
@@ -145,7 +145,7 @@ fn rules_neither_wait_nor_read_a_clock() {
 }
 
 #[test]
-fn crates_keep_to_their_layer() {
+fn crates_have_only_dependencies_of_their_layer() {
     for (krate, forbidden) in DEPENDENCIES {
         let found = dependencies(&read(&format!("{krate}/Cargo.toml")), forbidden);
         assert!(found.is_empty(), "{krate} depends on {found:?}");
@@ -155,13 +155,13 @@ fn crates_keep_to_their_layer() {
 #[test]
 fn each_check_of_files_can_fail() {
     let long = Source::new("a.rs", &"fn f() {}\n".repeat(LINES_MAX + 1));
-    assert!(!begins_with_what_it_is(&long) && is_too_long(&long));
+    assert!(!begins_with_a_file_comment(&long) && is_too_long(&long));
     let tested = format!(
         "//! A file.\nfn f() {{}}\n#[cfg(test)]\nmod tests {{\n{}}}\n",
         "fn f() {}\n".repeat(LINES_MAX)
     );
     assert!(
-        begins_with_what_it_is(&Source::new("a.rs", &tested))
+        begins_with_a_file_comment(&Source::new("a.rs", &tested))
             && !is_too_long(&Source::new("a.rs", &tested))
     );
     let waits = Source::new("a.rs", "// tokio in a comment\nlet now = Instant::now();\n");

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_that_points_upwards_is_found_however_it_is_written() {
+    fn an_import_that_points_upwards_is_found_in_any_notation() {
         for text in [
             "use crate::high::Session;",
             "use crate::{high::{Session, limits::MAX as MOST}};",
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_points_elsewhere_is_not_found() {
+    fn an_import_of_another_module_is_not_reported() {
         for text in [
             "use std::storage::Thing;",
             "use crate::stores::SessionKey;",
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_stands_alone_may_import_itself_only() {
+    fn an_independent_module_may_import_only_itself() {
         assert_eq!(
             found("demo", "mod inner { pub struct S; } use self::inner::S; use std::fmt;"),
             0

@@ -113,7 +113,7 @@ fn prose() -> Vec<Source> {
 }
 
 #[test]
-fn avoided_words_only_get_fewer() {
+fn the_count_of_avoided_words_only_shrinks() {
     let found = counts(&prose());
     let allowed = parse(&read(COUNTS));
     let excess = excess(&allowed, &found);
@@ -136,7 +136,7 @@ fn avoided_words_only_get_fewer() {
 }
 
 #[test]
-fn what_users_read_holds_none_of_them() {
+fn documentation_for_users_contains_no_avoided_words() {
     let kept = parse(&read(COUNTS));
     let pages = kept.keys().filter(|folder| *folder == "README.md" || *folder == "docs");
     assert_eq!(pages.count(), 0, "docs/ and README.md hold avoided words");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_more_than_it_may_is_found() {
+    fn a_folder_with_too_many_avoided_words_is_found() {
         let sources = [
             Source::new("docs/a.md", "anew"),
             Source::new("broker/src/call.rs", "// in vain, in vain"),

@@ -147,7 +147,7 @@ impl<'ast> Visit<'ast> for TypeSizes {
 }
 
 #[test]
-fn no_type_of_the_core_is_larger_than_a_reader_can_hold() {
+fn no_type_of_the_core_exceeds_the_size_limits() {
     let sizes = TypeSizes::read(&product("broker"), &CORE);
     assert!(sizes.methods.contains_key("Session"), "the methods of the core are not read");
     assert!(sizes.locked.contains("SessionState"), "the locks of the core are not read");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_of_all_blocks_count() {
+    fn methods_of_all_impl_blocks_are_counted() {
         let half = METHODS_MAX / 2;
         let blocks = |last: usize| {
             format!(
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_of_a_generic_type_count_and_those_for_tests_do_not() {
+    fn methods_of_a_generic_type_are_counted_without_those_for_tests() {
         let many = methods("one", METHODS_MAX + 1);
         assert_eq!(faults(&format!("enum Large<T> {{}} impl<T> Large<T> {{ {many} }}")).len(), 1);
         assert_eq!(

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_no_term_explains_is_found() {
+    fn a_word_without_a_glossary_term_is_found() {
         let glossary =
             "| word | meaning |\n|---|---|\n| *task*, *place* | *limit* is not a term here |\n";
         let found = unexplained(&app(), &["app::a"], glossary, &["limit"]);

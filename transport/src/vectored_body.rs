@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn however_much_is_skipped_the_rest_is_the_same() {
+    fn a_body_is_unchanged_after_skipping_any_number_of_bytes() {
         let text = b"onetwothree";
         let pieces = VectoredBody::from([
             Bytes::from_static(b"one"),

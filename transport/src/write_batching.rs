@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_write_waits_once_however_much_is_read_meanwhile() {
+    async fn a_write_waits_only_once_for_reads() {
         let (ours, mut theirs) = duplex(64);
         let mut connection = WriteBatching::new(ours);
         let (mut byte, mut pending) = ([0], 0);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_that_is_there_is_read_before_the_first_answer_is_written() {
+    async fn all_available_data_is_read_before_the_first_answer_is_written() {
         let told = Arc::<Mutex<Vec<&str>>>::default();
         let (mut serving, mut peers) = (JoinSet::new(), Vec::new());
         for _ in 0..3 {

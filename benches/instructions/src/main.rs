@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_step_can_be_carried_out_and_has_a_figure() {
+    fn every_step_runs_and_has_a_recorded_count() {
         let names: Vec<&str> = known()
             .unwrap()
             .into_keys()

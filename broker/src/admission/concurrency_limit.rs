@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn so_many_are_in_and_the_next_waits_its_turn() {
+    async fn a_call_above_the_limit_waits_for_a_free_place() {
         let (gate, depth) = gate(2, 10);
         let (one, two) = (
             gate.acquire(&1, 1, &0, LONG).await.unwrap(),
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_stops_waiting_takes_nobodys_place() {
+    async fn a_caller_that_stops_waiting_takes_no_place() {
         let (gate, depth) = gate(1, 10);
         let one = gate.acquire(&1, 1, &0, LONG).await.unwrap();
         let (two, three) = (enter(&gate, 1, 1), enter(&gate, 2, 1));
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_refuses_and_all_can_be_sent_away() {
+    async fn a_full_queue_rejects_calls_and_a_drain_rejects_waiting_calls() {
         let (gate, depth) = gate(1, 2);
         let one = gate.acquire(&1, 1, &0, LONG).await.unwrap();
         let waiters = [enter(&gate, 1, 1), enter(&gate, 1, 1)];
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_can_not_begin_in_time_is_refused_at_once() {
+    async fn a_call_that_cannot_start_in_time_is_rejected_at_once() {
         let (gate, _) = gate(1, 100);
         let mut inside = gate.acquire(&1, 1, &0, LONG).await.unwrap();
         // Ten departures in a row with a delay teach the estimator the pace.
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_who_hold_all_there_is_leave_room_for_others() {
+    async fn two_tenants_that_use_the_whole_limit_leave_a_reserve_for_others() {
         let (_, depth) = gate(1, 1);
         let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> =
             ConcurrencyLimiter::new(160, 1_000, depth);
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn something_is_kept_where_everybodys_share_is_more_than_a_place_or_two() {
+    fn the_reserve_follows_from_the_limit_and_the_weights_of_tenants() {
         let kept = |limit: usize, weights: &[u32]| {
             let (_, depth) = gate(1, 1);
             let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> =
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_alone_has_all_there_is() {
+    async fn a_single_tenant_can_use_the_whole_limit() {
         let (_, depth) = gate(1, 1);
         let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> =
             ConcurrencyLimiter::new(160, 1_000, depth);
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_room_lets_those_in_who_wait() {
+    async fn a_higher_limit_admits_waiting_callers() {
         let (gate, _) = gate(1, 10);
         let _one = gate.acquire(&1, 1, &0, LONG).await.unwrap();
         let two = enter(&gate, 1, 1);
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn nobody_is_forgotten_and_never_are_too_many_in() {
+    async fn every_caller_is_admitted_and_the_limit_is_never_exceeded() {
         let (gate, depth) = gate(3, 10_000);
         let tasks: Vec<_> = (0..300_u32)
             .map(|n| {

@@ -93,7 +93,7 @@ mod tests {
     const STEP: usize = OUTBOX_STEP_BYTES;
 
     #[test]
-    fn what_is_less_than_a_step_is_free_and_the_largest_is_cut() {
+    fn bytes_below_one_step_are_not_counted_and_the_largest_holder_is_cut() {
         let waiting: OutboxBudget<&str> = OutboxBudget::new(3 * STEP);
         let [small, one, two] = [waiting.new_holder(), waiting.new_holder(), waiting.new_holder()];
         assert_eq!(waiting.settle(small, 0, STEP - 1, || "small"), 0);

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_pending_requests_are_too_many() {
+    fn a_request_is_rejected_if_too_many_are_pending() {
         let overload = overload("{requests_pending: 2}");
         for _ in 0..2 {
             overload.admits().unwrap();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_exceeded_at_the_mark_and_until_it_is_well_below() {
+    fn the_memory_limit_is_exceeded_until_usage_is_well_below_it() {
         let limit = MemoryLimit { bytes: 1_000_000, percent: 90, cgroup: None };
         assert!(!limit.is_exceeded(899_000, false) && limit.is_exceeded(900_000, false));
         assert!(limit.is_exceeded(850_000, true) && !limit.is_exceeded(849_000, true));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn r15_a_runtime_that_is_too_busy_refuses_and_gets_over_it() {
+    async fn r15_a_busy_runtime_rejects_requests_until_it_recovers() {
         let settings = settings("{queue_delay: 50ms, memory_bytes: 1024GiB}");
         let overload = OverloadManager::new(&settings, Arc::new(Metrics::new(false)));
         overload.watch(&settings);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn r19_what_the_kernel_can_take_back_is_not_used() {
+    fn r19_memory_that_the_kernel_can_reclaim_is_not_counted_as_used() {
         let v2 = "anon 5000\nfile 9000\nshmem 700\nfile_dirty 200\nfile_writeback 100\ninactive_file 3000\nactive_file 4000\n";
         assert_eq!(reclaimable(v2, ""), 6_700);
         let v1 = "cache 1\ninactive_file 1\nactive_file 1\ntotal_cache 9000\ntotal_dirty 200\ntotal_writeback 0\ntotal_inactive_file 3000\ntotal_active_file 4000\n";
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn r19_what_may_wait_for_clients_fits_below_the_memory_limit() {
+    fn r19_the_outbox_budget_fits_into_the_memory_limit() {
         let mib = |count: usize| count << 20;
         assert_eq!(outbox_total_of(None, None), (OUTBOX_BYTES_TOTAL_DEFAULT, true));
         assert_eq!(outbox_total_of(None, Some(mib(400) as u64)), (mib(100), true));
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_a_limit_has_none() {
+    fn a_cgroup_without_a_limit_returns_no_limit() {
         assert!(
             Cgroup::find("").is_none()
                 && Cgroup::find("0::/no/such/group\n").is_none_or(|(_, limit)| limit > 0)

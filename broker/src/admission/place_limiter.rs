@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn those_who_come_together_get_the_limit_and_who_gives_up_leaves_no_place() {
+    async fn concurrent_callers_get_the_limit_and_a_cancelled_one_holds_no_place() {
         let (limiter, _durable) = shared().await;
         let places = limiter.places("sessions/a".into(), 0);
         let callers = (0..4 * MAX).map(|_| {
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_that_came_together_find_the_places_that_they_waited_for() {
+    async fn concurrent_calls_get_the_places_that_they_waited_for() {
         let (limiter, _durable) = shared().await;
         let calls = limiter.places("calls/a".into(), 4);
         for _ in 0..3 {
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn one_process_has_the_whole_limit_and_asks_no_store() {
+    fn a_single_process_has_the_whole_limit_without_a_store() {
         let metrics = Arc::new(Metrics::new(false));
         let sharing = ReplicaSharing::new(false, RedisOutagePolicy::Refuse, metrics.clone());
         let limiter = PlaceLimiter::new(sharing, Instant::now(), metrics);

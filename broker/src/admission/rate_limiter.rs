@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_whose_rate_it_is_and_when_to_come_back() {
+    fn a_rejection_contains_the_scope_and_the_retry_time() {
         let (rates, meter) =
             (rates(false, RedisOutagePolicy::Refuse), SharedRateLimiter::new("m".into()));
         let rate = Rate { per_second: 2, burst: 1 };
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn while_redis_is_away_it_is_as_configured_and_that_shows() {
+    fn a_redis_outage_applies_the_configured_policy_and_is_reported() {
         let rate = Rate { per_second: 1, burst: 2 };
         for (without, expected) in [
             (RedisOutagePolicy::LocalShare, 2),

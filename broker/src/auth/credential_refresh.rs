@@ -84,12 +84,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_alone_never_waits() {
+    async fn a_single_process_never_waits() {
         assert!(!CredentialRefresh::default().wait().await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_had_begun_before_does_not_count() {
+    async fn a_read_that_began_before_the_wait_does_not_end_it() {
         let (refresh, requested) = enabled();
         let earlier = refresh.begin();
         let mut waiting = Box::pin(refresh.wait());

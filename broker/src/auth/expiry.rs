@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_past_is_over_at_once_and_what_has_no_end_never() {
+    async fn a_past_credential_expires_at_once_and_one_without_expiry_never() {
         let now = SystemTime::now();
         assert!(
             CredentialExpiry::new(now).is_expired()

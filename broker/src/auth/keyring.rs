@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_known_by_its_whole_text_and_no_longer_than_it_is_good() {
+    fn a_key_is_accepted_by_its_full_text_until_it_is_disabled_or_removed() {
         let (ring, key) = ring();
         (0..2).for_each(|_| assert!(ring.verify(&key.text).is_some()));
         let mut other = key.text.clone();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_tells_its_tenant_and_principal() {
+    fn a_key_identifies_its_tenant_and_principal() {
         let (ring, key) = ring();
         let caller = ring.verify(&key.text).unwrap();
         assert_eq!(
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_look_as_documented_and_differ() {
+    fn new_keys_have_the_documented_form_and_are_unique() {
         let hasher = Keys::from_root(b"root").api_key;
         let texts: HashSet<String> =
             (0..100).map(|_| ApiKey::mint(&hasher).unwrap().text).collect();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn any_changed_character_closes_the_door() {
+    fn a_key_with_any_changed_character_is_rejected() {
         let (ring, key) = ring();
         for at in 0..key.text.len() {
             let mut bytes = key.text.clone().into_bytes();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn text_that_is_not_a_key_is_rejected() {
         let (ring, key) = ring();
         let longer = format!("{}x", key.text);
         for text in [
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn replacing_the_ring_forgets_what_was() {
+    fn replacing_the_keyring_removes_the_old_keys() {
         let (ring, key) = ring();
         ring.replace(
             [key.entry(tenant("umbrella"), PrincipalId::new("eve"))],

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_follow_from_the_root_and_differ_by_purpose() {
+    fn keys_are_derived_from_the_root_and_differ_by_purpose() {
         let (one, same, other) =
             (Keys::from_root(b"root"), Keys::from_root(b"root"), Keys::from_root(b"toor"));
         let sign = |key: &hmac::Key| hmac::sign(key, b"text").as_ref().to_vec();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_text_opens_in_its_place_only() {
+    fn sealed_text_opens_only_under_its_name() {
         let seal = Keys::from_root(b"root").seal;
         let sealed = seal.seal("acme/one", b"bearer").unwrap();
         assert_eq!(seal.open("acme/one", &sealed).unwrap(), b"bearer");

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn s11_names_of_others_are_reserved() {
+    fn s11_names_of_other_kinds_of_principals_are_reserved() {
         for name in [ANONYMOUS, "https://login.example.com ann", "http://127.0.0.1:1 x"] {
             assert!(reserved_reason(name).is_some(), "{name}");
         }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_names_a_principal_up_to_a_time_or_one_token() {
+    fn a_revocation_applies_to_one_token_or_to_older_tokens_of_a_principal() {
         let all = Arc::new(Revocations::default());
         let [old, same, new] = [9, 10, 11].map(|at| token(&all, Some("t"), Some(at)));
         let unknown = token(&all, None, None);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn only_wider_revocations_are_news() {
+    fn only_wider_revocations_are_reported_as_new() {
         let all = Revocations::default();
         let one = record("acme", principal("p"), 5);
         assert_eq!(all.replace(vec![one.clone()]).len(), 1);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_learns_of_its_own_revocation_only() {
+    async fn a_waiting_token_is_notified_only_of_its_own_revocation() {
         let all = Arc::new(Revocations::default());
         let token = token(&all, Some("t"), Some(10));
         let mut revoked = Box::pin(token.revoked());

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_file_is_made_once_and_private() {
+    fn the_secret_file_is_created_once_with_private_permissions() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/secret.key");
         assert!(read_root(&path).unwrap().is_none());

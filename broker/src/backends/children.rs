@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_tenant_has_places_of_its_own() {
+    fn each_tenant_has_its_own_limit_of_children() {
         let children = Children::default();
         let [one, other] = ["one", "other"].map(|name| TenantId::parse(name).unwrap());
         let places: Vec<ChildPermit> = (0..2).map(|_| children.acquire(&one, 2).unwrap()).collect();

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_probe_that_dies_has_failed() {
+    async fn a_probe_that_panics_has_failed() {
         assert_eq!(catch_panic(async { panic!("as planned") }).await, ProbeOutcome::NoAnswer);
         assert_eq!(catch_panic(async { ProbeOutcome::Healthy }).await, ProbeOutcome::Healthy);
     }

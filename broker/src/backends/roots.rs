@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_roots_leaves_those_of_the_operator() {
+    fn the_roots_of_the_operator_are_sent_if_the_client_has_none() {
         let expected = r#"{"jsonrpc":"2.0","id":"r","result":{"roots":[{"uri":"file:///a"}]}}"#;
         for answer in [
             r#"{"jsonrpc":"2.0","id":4,"result":{"roots":[]}}"#,

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn s02_all_schemas_together_are_bounded_and_the_tenant_that_has_most_gives_way() {
+    fn s02_all_schemas_are_bounded_and_the_largest_tenant_loses_schemas() {
         let schemas = SchemaCache::default();
         let (small, large) = (schemas.new_set(), schemas.new_set());
         schemas.insert(small, &tenant("small"), "t", schema(10_000));

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn s02_the_queue_is_bounded_and_what_was_given_up_takes_no_place() {
+    async fn s02_the_queue_is_bounded_and_cancelled_jobs_take_no_place() {
         let validation = Arc::new(ValidationPool::with_threads(2));
         let (has_begun, held) = hold(&validation, "a", LONG);
         begun(has_begun).await;
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn s02_who_is_late_is_told_so_and_its_work_is_given_up() {
+    async fn s02_a_late_validation_times_out_and_its_work_is_cancelled() {
         let validation = Arc::new(ValidationPool::with_threads(2));
         let (has_begun, held) = hold(&validation, "a", Duration::from_millis(1));
         // The job waits in the queue or on its thread. Both count towards its time.
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn s02_work_that_panics_costs_no_thread() {
+    async fn s02_a_panic_in_a_job_does_not_end_its_thread() {
         let validation = ValidationPool::with_threads(2);
         for _ in 0..8 {
             let outcome: Result<(), ValidationFailure> =

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_nobody_is_at_are_given_up_without_looking_at_all_of_them_each_time() {
+    fn unused_locks_are_removed_without_a_full_scan_each_time() {
         let adopting = AdoptionLocks::default();
         let key =
             |number: u32| SessionKey::new(std::array::from_fn(|at| number.to_be_bytes()[at % 4]));

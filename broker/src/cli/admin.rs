@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_a_url_is_escaped() {
+    fn parts_of_a_url_are_escaped() {
         assert_eq!(
             with_query("tasks", &[("tenant", None), ("status", Some("a b&c"))]),
             "tasks?status=a%20b%26c"

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_file_holds_what_was_accepted() {
+    fn a_lock_file_contains_the_accepted_definitions() {
         let of = TenantArg { tenant: protocol::ids::TenantId::parse("acme").unwrap() };
         let hash = |number: u8| format!("v1:{number:064x}");
         let pin = |name: &str, state: &str, approved: &[u8]| {

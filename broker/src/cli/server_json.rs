@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_here_is_refused_with_the_reason() {
+    fn a_package_that_cannot_run_here_is_rejected_with_the_reason() {
         for (members, reason) in [
             (
                 json!({"registryType": "oci", "identifier": "docker.io/a/b:1"}),
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_are_asked_for_checked_and_used() {
+    fn inputs_are_requested_checked_and_used() {
         let document = || {
             package(json!({
                 "environmentVariables": [

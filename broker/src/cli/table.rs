@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_leave_out_what_is_not_known() {
+    fn facts_omit_unknown_values() {
         assert_eq!(
             facts(&json!({"name": "a", "latency": 1.25, "state": ""}), COLUMNS),
             "name    a\n"
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peers_text_can_not_steer_the_terminal() {
+    fn a_peers_text_cannot_control_the_terminal() {
         let list = json!([{"name": "\u{1b}[2J\u{202e}evil\nrow"}]);
         let text = rows(&list, &[("name", "name")]);
         assert_eq!(text.lines().count(), 2);

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_tenant_has_what_was_given() {
+    fn a_new_tenant_has_the_given_settings() {
         let line = "mcp-broker tenant add acme --disabled --burst 9 --limit burst_per_tool=2";
         let TenantCommand::Add(add) = parsed(line) else { panic!("another command") };
         assert_eq!(

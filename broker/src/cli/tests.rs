@@ -46,7 +46,7 @@ async fn run_with(client: &AdminClient, line: &str) -> Result<String, ClientErro
 }
 
 #[tokio::test]
-async fn an_operators_day() {
+async fn the_commands_of_an_operator_work_end_to_end() {
     let broker = Broker::start("", None).await;
     broker.run("tenant add acme --weight 3").await.unwrap();
     let tenants = broker.run("tenant list").await.unwrap();
@@ -97,7 +97,7 @@ async fn an_operators_day() {
 }
 
 #[tokio::test]
-async fn refusals_are_the_brokers_words() {
+async fn a_rejection_is_printed_with_the_text_of_the_broker() {
     let broker = Broker::start("", None).await;
     for (line, expected) in [
         ("backend show nine", "backend nine does not exist"),
@@ -126,7 +126,7 @@ async fn the_admin_token_is_sent() {
 }
 
 #[tokio::test]
-async fn a_broker_that_is_not_there_is_told_apart_from_a_refusal() {
+async fn an_unreachable_broker_has_its_own_exit_code() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -139,7 +139,7 @@ async fn a_broker_that_is_not_there_is_told_apart_from_a_refusal() {
 }
 
 #[tokio::test]
-async fn another_server_is_not_taken_for_a_broker() {
+async fn a_server_that_is_not_a_broker_is_detected() {
     let router =
         axum::Router::new().fallback(|| async { (axum::http::StatusCode::NOT_FOUND, "<html>") });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -151,7 +151,7 @@ async fn another_server_is_not_taken_for_a_broker() {
 }
 
 #[tokio::test]
-async fn a_stopped_broker_answers_no_more() {
+async fn a_stopped_broker_does_not_answer() {
     let broker = Broker::start("", None).await;
     broker.run("tenant list").await.unwrap();
     broker.stop.cancel();

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn good_ways_of_proof_are_read_and_show_no_secret() {
+    fn valid_auth_settings_are_read_and_show_no_secret() {
         let key = client_key::tests::pem();
         for good in [
             body(json!({"type": "none"})),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_a_proof_name_their_field() {
+    fn faults_of_auth_settings_name_their_field() {
         let key = client_key::tests::pem();
         let mut plain = client(json!({}));
         plain["transport"]["url"] = json!("http://a.example/mcp");

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_the_shape_is_named_with_its_path_and_what_is_allowed() {
+    fn every_fault_is_reported_with_its_path_and_the_allowed_values() {
         let body = json!({
             "sise": 1, "size": -1, "keeps_warm": "long", "labels": {"a": 1, "b": null},
             "parts": [{"type": "lid"}, {"type": "spout"}, {"type": "handle", "count": "two", "fits": true}, {}, 5],
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_serde_alone_refuses_has_its_path() {
+    fn a_value_rejected_only_by_serde_is_reported_with_its_path() {
         let faults = read(json!({"level": 256})).unwrap_err();
         assert!(faults[0].starts_with("level: is not accepted: "), "{faults:?}");
     }

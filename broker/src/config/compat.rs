@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_served_follows_from_the_eras() {
+    fn the_served_versions_follow_from_the_eras() {
         let of = |eras| CompatConfig {
             eras,
             list_ttl: Duration::from_secs(1),

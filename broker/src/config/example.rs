@@ -221,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn the_example_means_the_defaults() {
+    fn the_example_has_the_default_values() {
         let config = load_from(&yaml(), []).unwrap_or_else(|faults| panic!("{faults}"));
         assert_eq!(shown(config), shown(Config::default()));
     }
 
     #[test]
-    fn each_commented_key_of_the_example_is_one_that_could_be_written() {
+    fn each_commented_key_of_the_example_is_valid() {
         let folder = tempfile::tempdir().unwrap();
         let files = [
             ("url_file", "sqlite:a.db"),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commented_bodies_of_the_example_are_good_ones() {
+    fn the_commented_bodies_of_the_example_are_valid() {
         let folder = tempfile::tempdir().unwrap();
         let token = folder.path().join("token");
         std::fs::write(&token, "abc").unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commented_issuers_of_the_example_are_good_ones() {
+    fn the_commented_issuers_of_the_example_are_valid() {
         let text = format!("auth:\n  resource: https://mcp.example.com\n  issuers:\n{}", issuers());
         let config = load_from(&text, []).unwrap_or_else(|faults| panic!("{text}: {faults}"));
         assert_eq!(config.auth.issuers.len(), 3);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_finger_is_recognised() {
+    fn a_typing_error_is_recognised() {
         let known = ["burst", "connections", "call"];
         assert_eq!(nearest("brust", known.into_iter()), Some("burst"));
         assert_eq!(nearest("conections", known.into_iter()), Some("connections"));

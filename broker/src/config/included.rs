@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_files_and_other_endings_do_not_count() {
+    fn hidden_files_and_other_extensions_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["b.yml", "a.yaml", ".hidden.yaml", "notes.txt", "a.yaml~"] {
             std::fs::write(folder.path().join(name), "backends: {}").unwrap();

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_are_sets_of_settings_and_what_is_written_has_precedence() {
+    fn explicit_settings_override_those_of_a_preset() {
         let entra = front("preset: entra").unwrap();
         assert_eq!(entra.resource, ResourceParameter::Strip);
         assert_eq!(entra.metadata_set["code_challenge_methods_supported"], json!(["S256"]));
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_uri_is_one_of_the_list_or_on_any_port_of_this_machine() {
+    fn a_redirect_uri_is_in_the_list_or_on_any_port_of_this_machine() {
         let registration = ClientRegistration {
             client_id: "a".to_owned(),
             redirect_uris: [

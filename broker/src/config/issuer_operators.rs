@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_grant_that_a_token_has_decides() {
+    fn the_first_matching_grant_of_a_token_applies() {
         let mapping = load(
             "{claim: groups, map: [{value: sre, role: operator}, {value: acme, role: tenant_admin, tenants: [acme]}, {value: own, role: backend_owner, backends: [acme/files]}]}",
         )

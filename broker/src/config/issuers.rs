@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn an_issuer_has_defaults_for_what_is_not_said() {
+    fn an_issuer_has_defaults_for_missing_settings() {
         let config =
             load_from(&with("{issuer: 'https://login.example.com', tenant: acme}"), []).unwrap();
         let [issuer] = &config.auth.issuers[..] else { panic!("one issuer") };
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_of_an_issuer_can_be_said() {
+    fn all_settings_of_an_issuer_are_read() {
         let config = load_from(
             &with(
                 "{issuer: 'http://[::1]:9/a', jwks_url: 'https://keys.example.com/k?x=1', audiences: [mcp], algorithms: [ES256, EdDSA], tenant_claim: org, tenants: [acme, b], require_typ: at+jwt, keys_max_age: 1h, principal_claim: email, scopes: [mcp:tools]}",

@@ -480,7 +480,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_sound() {
+    fn the_key_table_is_consistent() {
         let mut paths = std::collections::BTreeSet::new();
         for section in SECTIONS {
             assert!(section.doc.ends_with('.') && !section.keys.is_empty(), "{}", section.name);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_say_how_large_a_message_may_be_on_each_wire() {
+    fn a_profile_sets_the_message_size_of_each_wire() {
         let all = |sizes: &MessageSizes, own: Option<&str>| {
             MessageWire::ALL.map(|wire| sizes.of(own, wire) / KIB)
         };
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_say_what_is_allowed() {
+    fn faults_contain_the_allowed_values() {
         for (limits, told) in [
             (
                 "{message_profile: tiny}",

@@ -470,7 +470,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reload_tells_what_only_a_restart_follows() {
+    fn a_reload_reports_the_sections_that_need_a_restart() {
         let (running, same) = (Config::default(), Config::default());
         assert_eq!(sections_needing_restart(&running, &same), [""; 0]);
         let text = "limits: {burst: 7}\negress: {allow: [10.0.0.0/8]}\ntelemetry: {log: debug}\ntenants: {a: {}}\ntasks: {ttl: 2h}\nauth: {allowed_origins: ['https://a.example']}";

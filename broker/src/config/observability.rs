@@ -191,7 +191,7 @@ mod tests {
     use crate::config::load_from;
 
     #[test]
-    fn traces_are_off_until_somebody_says_where_they_go() {
+    fn traces_are_off_until_an_endpoint_is_configured() {
         let config = load_from("", []).unwrap();
         assert_eq!(config.telemetry.traces.endpoint, None);
         assert_eq!(
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused() {
+    fn invalid_settings_are_rejected() {
         for (text, path) in [
             (
                 "telemetry: {traces: {endpoint: 'ftp://c'}}",

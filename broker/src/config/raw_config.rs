@@ -292,14 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_written_is_a_configuration() {
+    fn an_empty_file_is_a_valid_configuration() {
         for text in ["", "# only a comment\n", "---\n", "listen:\n", "tls:\nlisten:\n  tcp:\n"] {
             assert_eq!(read(text, &[]).1, Vec::<String>::new(), "{text:?}");
         }
     }
 
     #[test]
-    fn every_unknown_key_is_named_with_what_is_allowed() {
+    fn every_unknown_key_is_reported_with_the_allowed_keys() {
         let (_, faults) = read("limits: {brust: 1, zzz: 2}\nlisen: {}\n", &[]);
         assert_eq!(faults.len(), 3, "{faults:?}");
         assert!(
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_build_will_know_is_answered() {
+    fn a_key_of_a_later_build_is_reported_as_not_available() {
         let (_, faults) = read("errors: {a: 1, b: 2}\n", &[("MCP_BROKER__ERRORS__STYLE", "plain")]);
         for path in ["errors.a", "errors.b", "errors.style (MCP_BROKER__ERRORS__STYLE)"] {
             assert!(
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_yaml_and_trees_of_the_wrong_shape_are_refused() {
+    fn text_that_is_not_yaml_and_trees_of_the_wrong_shape_are_rejected() {
         for text in [
             "a: [",
             "- a\n",
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_wins_and_is_typed_by_the_key() {
+    fn the_environment_overrides_the_file_and_is_typed_by_the_key() {
         let environment = [
             ("MCP_BROKER__LIMITS__BURST", "7"),
             ("MCP_BROKER__NODE__SECRET", "12345678901234567890"),

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_share_a_secret_and_redis_is_for_replicas() {
+    fn postgres_requires_a_node_secret_and_redis_requires_postgres() {
         assert_fault(
             "storage: {url: 'postgres://u:hush@db/x'}",
             "storage.url: names a PostgreSQL database and node.secret is not set",
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn an_internal_listener_has_an_address_that_others_can_use() {
+    fn an_internal_listener_needs_an_address_that_replicas_can_reach() {
         assert_eq!(
             load("listen: {internal: '127.0.0.1:7400'}").listen.internal,
             Some("127.0.0.1:7400".parse().unwrap())
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_and_leases_have_sound_limits() {
+    fn limits_of_tasks_and_leases_are_checked() {
         let tasks = load("").tasks;
         assert!(tasks.enabled);
         assert_eq!(
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_names_are_legal() {
+    fn generated_node_names_are_valid() {
         assert!(is_node_id(&generated_node_id()));
         assert!(!is_node_id("a b") && !is_node_id("") && !is_node_id(&"x".repeat(65)));
     }

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_read_from_all_three_places() {
+    fn resilience_settings_of_the_file_a_tenant_and_a_backend_are_read() {
         let config = load_from(
             "breaker: {failures: 3, error_ratio: 0.25, probe_after: 200ms}\nretries: {enabled: false}\n\
              timeouts: {call_max: 2h, methods: {resources/read: 10s}}\nlimits: {calls_in_flight: 5}",

@@ -140,7 +140,7 @@ mod tests {
     use crate::config::{load_from, spec_parser::parse_backend_spec};
 
     #[test]
-    fn s03_children_are_confined_unless_the_word_off_says_otherwise() {
+    fn s03_children_are_confined_unless_the_sandbox_is_off() {
         let mode = |yaml: &str| load_from(yaml, []).unwrap().stdio.sandbox;
         assert_eq!(mode(""), SandboxMode::Auto);
         for (word, expected) in [
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn s03_a_range_of_users_keeps_clear_of_the_system() {
+    fn s03_a_uid_range_must_not_include_system_users() {
         let range = |text: &str| {
             load_from(&format!("stdio: {{uid_range: '{text}'}}"), [])
                 .map(|config| config.stdio.uid_range)

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn good_bodies_are_read_and_again_as_they_are_stored() {
+    fn valid_bodies_are_read_and_their_stored_form_is_read_again() {
         for body in [
             json!({"transport": {"type": "http", "url": "http://127.0.0.1:1/mcp"}}),
             json!({"transport": {"type": "http", "url": "https://a.example/mcp"}, "links": "per-session", "timeouts": {"call": "2s", "control": "1s", "initialize": "1h"},

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backends_own_limits_go_before_those_of_all() {
+    fn the_limits_of_a_backend_override_the_global_limits() {
         let all = stdio("stdio: {memory: 1GiB, open_files: 64, lifetime: 1h}");
         let own =
             StdioLimits { memory: Some(MEMORY_MIN), processes: Some(5), ..StdioLimits::default() };

@@ -80,7 +80,7 @@ mod tests {
     use crate::config::{ForwardedHeader, load_from};
 
     #[test]
-    fn s16_a_listener_takes_proxy_headers_of_proxies_that_are_trusted_only() {
+    fn s16_a_listener_accepts_proxy_headers_only_from_trusted_proxies() {
         let listen = |text: &str| {
             load_from(&format!("listen: {text}"), []).map(|config| config.listen.proxies)
         };

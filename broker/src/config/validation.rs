@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_range_say_the_range() {
+    fn values_out_of_range_are_reported_with_the_range() {
         assert_fault(
             "limits: {burst: 0}",
             "limits.burst: is 0; allowed: a whole number from 1 to 1000000",
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn open_doors_have_to_be_asked_for() {
+    fn a_public_listener_without_auth_must_be_allowed_explicitly() {
         assert_fault(
             "listen: {http: '0.0.0.0:0'}",
             "listen.http: 0.0.0.0:0 is reachable from outside and auth.required is false",
@@ -699,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn quic_has_ports_of_its_own_and_is_never_without_tls() {
+    fn quic_has_its_own_ports_and_requires_tls() {
         load("listen: {quic: '127.0.0.1:8080'}\ntls: {self_signed: true}");
         assert_fault("listen: {quic: '127.0.0.1:0'}", "listen.quic: needs a certificate");
         assert_fault(
@@ -746,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_backends_are_for_loopback_brokers() {
+    fn loopback_backends_are_allowed_only_for_loopback_brokers() {
         assert!(load("").egress.loopback);
         assert!(!load("auth: {required: true}").egress.loopback);
         assert!(
@@ -764,7 +764,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_names_of_the_idle_time() {
+    fn the_idle_time_is_read_under_both_of_its_names() {
         assert_eq!(load("timeouts: {idle_session: 7m}").session.idle.as_secs(), 420);
         assert_eq!(load("session: {idle: 7m}").session.idle.as_secs(), 420);
         load("session: {idle: 7m}\ntimeouts: {idle_session: 420s}");
@@ -780,7 +780,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_come_as_text_or_from_a_file_and_are_never_shown() {
+    fn secrets_are_read_from_text_or_a_file_and_never_shown() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         std::fs::write(&file, "from-a-file-with-text\n").unwrap();
@@ -877,7 +877,7 @@ mod tests {
     }
 
     #[test]
-    fn two_listeners_do_not_take_one_place() {
+    fn two_listeners_cannot_have_the_same_address() {
         for (http, admin) in [
             ("127.0.0.1:9000", "127.0.0.1:9000"),
             ("127.0.0.1:9090", "127.0.0.1:9090"),

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn s15_a_log_that_was_cut_off_is_shorter_than_its_head_and_than_its_checkpoint() {
+    fn s15_a_truncated_log_is_detected_by_its_head_and_its_checkpoint() {
         let whole = chained(9);
         let signed = checkpoint(&whole, 8);
         assert_eq!(judged(&whole, &[&signed]).unwrap().position, 9);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn s15_a_chain_that_was_computed_again_is_not_what_was_signed() {
+    fn s15_a_recomputed_chain_does_not_match_the_signed_checkpoint() {
         let (whole, mut other) = (chained(6), chained(6));
         other.records[2].body = b"{}".to_vec();
         let mut hash = AUDIT_GENESIS.to_vec();

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn s15_what_is_older_than_the_retention_is_cut_from_each_chain_and_the_rest_verifies() {
+    async fn s15_expired_records_are_removed_from_each_chain_and_the_rest_verifies() {
         let (folder, store) = (
             tempfile::tempdir().unwrap(),
             std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn s15_a_retention_that_was_shortened_removes_nothing_before_its_delay_and_is_told() {
+    async fn s15_a_shorter_retention_is_recorded_and_waits_for_its_delay() {
         let (folder, store) = (
             tempfile::tempdir().unwrap(),
             std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn s15_terms_that_no_broker_signed_remove_nothing_and_are_found() {
+    async fn s15_unsigned_retention_terms_are_detected_and_remove_nothing() {
         let (folder, store) = (
             tempfile::tempdir().unwrap(),
             std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn s15_a_beginning_that_was_moved_by_hand_is_not_believed() {
+    fn s15_a_chain_start_that_was_moved_manually_is_rejected() {
         let key = Keys::from_root(b"root").audit;
         let seal = AuditSeal(&key);
         let mut chain = AuditChain::empty("acme");

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_those_of_http() {
+    fn preconditions_follow_http_semantics() {
         let holds = |matching, none_matching, tag| {
             Preconditions { matching, none_matching }.holds("tenant", tag).is_ok()
         };

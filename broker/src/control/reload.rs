@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn declared_entries_come_change_and_go() {
+    async fn a_reload_adds_changes_and_removes_declared_entries() {
         let folder = tempfile::tempdir().unwrap();
         let (control, _) =
             start(folder.path(), &format!("backends: {{a: {BODY}, b: {BODY}}}")).await;
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keys_of_a_declared_tenant_rest_while_it_is_not_declared() {
+    async fn keys_of_a_tenant_are_disabled_while_it_is_not_declared() {
         let folder = tempfile::tempdir().unwrap();
         let (control, keyring) = start(folder.path(), "").await;
         reload(&control, "tenants: {acme: {}}").await.unwrap();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_default_tenant_stays_when_its_declaration_goes() {
+    async fn the_default_tenant_remains_when_its_declaration_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let (control, _) = start(folder.path(), "tenants: {default: {weight: 5}}").await;
         reload(&control, "").await.unwrap();

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_names_one_thing_and_a_time() {
+    fn a_revocation_has_one_subject_and_a_time() {
         let text = |text: &str| Some(text.to_owned());
         let of = |principal: Option<&str>, jti: Option<&str>, issued_before: Option<&str>| {
             let text = |text: Option<&str>| text.map(str::to_owned);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_of_its_kind_and_fits_in_a_path() {
+    fn a_revocation_id_depends_on_its_kind_and_fits_in_a_path() {
         let principal = id_of(&RevokedSubject::Principal(PrincipalId::new("a")));
         let token = id_of(&RevokedSubject::TokenId("a".to_owned()));
         assert!(principal != token && principal.len() == 16);

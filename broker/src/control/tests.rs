@@ -114,7 +114,7 @@ fn nowhere() -> BackendSpec {
 }
 
 #[tokio::test]
-async fn the_default_tenant_is_there_from_the_first_start_and_stays() {
+async fn the_default_tenant_exists_from_the_first_start() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     assert_eq!(rig.control.tenants().len(), 1);
@@ -227,7 +227,7 @@ async fn no_secret_is_shown_and_none_is_on_disk() {
 }
 
 #[tokio::test]
-async fn a_disabled_tenants_keys_stop_at_once() {
+async fn keys_of_a_disabled_tenant_are_rejected_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     rig.control
@@ -287,7 +287,7 @@ async fn a_disabled_tenants_keys_stop_at_once() {
 }
 
 #[tokio::test]
-async fn a_foreign_key_is_an_absent_key() {
+async fn a_key_of_another_tenant_is_reported_as_absent() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     rig.control
@@ -323,7 +323,7 @@ async fn a_foreign_key_is_an_absent_key() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_named() {
+async fn a_missing_entry_is_named_in_the_error() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     let (ghost, one) = (tenant("ghost"), backend("one"));
@@ -394,7 +394,7 @@ async fn labels_of_keys_are_one_short_line() {
 }
 
 #[tokio::test]
-async fn s11_labels_of_keys_are_what_a_reader_sees() {
+async fn s11_key_labels_with_hidden_characters_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     for text in ["a\u{202e}b", "a\u{200b}", "a\u{7f}", " a", "a ", "a\u{a0}"] {
@@ -538,7 +538,7 @@ async fn a_name_that_is_stored_and_declared_stops_the_start() {
 }
 
 #[tokio::test]
-async fn the_default_tenant_yields_to_a_declaration_unless_it_was_changed() {
+async fn a_declaration_replaces_the_default_tenant_unless_it_was_changed() {
     let folder = tempfile::tempdir().unwrap();
     let declared = r#"{"tenants": {"default": {"weight": 9}}}"#;
     Rig::start(folder.path(), "").await.stop().await;
@@ -601,7 +601,7 @@ async fn another_secret_stops_the_start_on_a_database_of_an_earlier_release() {
 }
 
 #[tokio::test]
-async fn a_change_is_finished_when_its_caller_is_gone() {
+async fn a_change_completes_even_if_its_caller_disconnects() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     let mut asked = Box::pin(rig.control.put_tenant(
@@ -647,7 +647,7 @@ async fn a_refused_write_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tag_names_the_very_settings_it_is_shown_with() {
+async fn an_entity_tag_matches_the_settings_in_the_same_response() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     let weight = |weight| TenantSpec { weight, ..TenantSpec::default() };

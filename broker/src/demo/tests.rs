@@ -60,7 +60,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn versions_are_agreed() {
+async fn protocol_versions_are_negotiated() {
     for (asked, agreed) in
         [("2025-11-25", "2025-11-25"), ("2025-06-18", "2025-06-18"), ("2024-11-05", "2025-11-25")]
     {
@@ -71,7 +71,7 @@ async fn versions_are_agreed() {
 }
 
 #[tokio::test]
-async fn tools_do_what_they_say() {
+async fn the_demo_tools_return_their_documented_results() {
     let mut client = Client::ready().await;
     assert_eq!(
         client.call("echo", json!({"message": "héllo"})).await["content"][0]["text"],
@@ -92,7 +92,7 @@ async fn tools_do_what_they_say() {
 }
 
 #[tokio::test]
-async fn a_countdown_tells_how_far_it_is() {
+async fn a_countdown_reports_its_progress() {
     let mut client = Client::ready().await;
     let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params":
         {"name": "countdown", "arguments": {"from": 2, "pause_ms": 0}, "_meta": {"progressToken": "p"}}});
@@ -116,7 +116,7 @@ async fn a_countdown_tells_how_far_it_is() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_is_not_answered_and_others_go_on() {
+async fn a_cancelled_call_is_not_answered_and_others_continue() {
     let mut client = Client::ready().await;
     client.ask("logging/setLevel", json!({"level": "error"})).await;
     for id in [json!(1), json!("1")] {
@@ -140,7 +140,7 @@ async fn a_cancelled_call_is_not_answered_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_user_is_asked_where_the_client_can() {
+async fn a_user_is_asked_only_if_the_client_supports_elicitation() {
     for capabilities in [json!({}), json!({"elicitation": {"url": {}}})] {
         let (mut client, _) = Client::start("2025-11-25", capabilities).await;
         assert_eq!(client.call("ask", json!({})).await["isError"], true);
@@ -165,7 +165,7 @@ async fn a_user_is_asked_where_the_client_can() {
 }
 
 #[tokio::test]
-async fn a_subscriber_hears_of_the_counter() {
+async fn a_subscriber_is_notified_of_the_counter() {
     let mut client = Client::ready().await;
     assert_eq!(
         client.call("increment", json!({})).await["structuredContent"]["count"],
@@ -265,7 +265,7 @@ async fn lists_have_one_page() {
 }
 
 #[tokio::test]
-async fn nonsense_is_answered_and_survived() {
+async fn invalid_input_is_answered_with_errors() {
     let mut client = Client::ready().await;
     client.input.write_all(b"{nonsense\n[]\n42\n").await.unwrap();
     for code in [-32700, -32600, -32600] {

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_has_a_rate_of_its_own_and_an_ipv6_network_is_one() {
+    async fn each_address_has_its_own_rate_and_an_ipv6_network_counts_as_one() {
         let metrics = Metrics::new(false);
         let limits =
             limits("{connections_per_second_per_address: 1, connection_burst_per_address: 2}");

@@ -299,7 +299,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn s16_what_a_client_writes_itself_never_decides(written in "[ -~]{0,60}", real in any::<[u8; 4]>()) {
+        fn s16_addresses_written_by_a_client_are_ignored(written in "[ -~]{0,60}", real in any::<[u8; 4]>()) {
             let real = IpAddr::from(real);
             prop_assume!(!matches!(real, IpAddr::V4(real) if real.octets()[0] == 10));
             // A proxy appends its peer's address to the existing header.

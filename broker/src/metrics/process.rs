@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_name_may_hold_anything() {
+    fn a_process_name_with_any_characters_is_parsed() {
         let line =
             "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 7 0 12345 1000 200";
         let stat = ProcStat::parse(line).unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_all_of_them() {
+    fn this_process_reports_all_process_metrics() {
         let mut text = String::new();
         append(&mut text);
         assert_eq!(text.lines().filter(|line| line.starts_with("process_")).count(), 6, "{text}");

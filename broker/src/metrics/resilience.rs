@@ -152,7 +152,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     #[test]
-    fn backends_of_one_name_show_the_worst_of_them_and_leave_no_label_behind() {
+    fn backends_of_one_name_share_the_worst_state_and_leave_no_label() {
         let metrics = Metrics::new(false);
         let backend = metrics.resilience.label(&BackendId::parse("files").unwrap());
         let shown = |line: &str| metrics.render().contains(line);

@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_is_sought_at_the_path_and_then_at_the_root() {
+    fn metadata_is_requested_at_the_path_and_then_at_the_root() {
         assert_eq!(
             resource_metadata_urls("https://a.example/x/mcp?y=/z"),
             [
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn issuers_are_compared_exactly_unless_the_operator_forgives_a_slash() {
+    fn issuers_are_compared_exactly_unless_a_final_slash_is_permitted() {
         use IssuerComparison::{Exact, PathlessSlash};
         let (bare, slash) = ("https://as.example", "https://as.example/");
         assert!(is_same(bare, bare, Exact) && !is_same(bare, slash, Exact));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_covers_only_what_is_below_it() {
+    fn a_resource_covers_only_urls_at_or_below_its_path() {
         for (resource, backend, wanted) in [
             ("https://a.example/mcp", "https://a.example/mcp", true),
             ("https://a.example", "https://a.example/mcp", true),

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_live_token_of_the_provider_for_the_broker_counts() {
+    fn only_a_valid_id_token_for_the_broker_is_accepted() {
         let end = now_us() / 1_000_000 + 60;
         let good = json!({"iss": "https://idp.example", "aud": "broker", "sub": "ann", "exp": end});
         let wanted = IdToken { subject: "ann".to_owned(), expires_at_us: end * 1_000_000 };

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_head_is_used_until_a_token_changes_or_is_due() {
+    fn the_cached_head_is_used_until_a_token_changes_or_needs_renewal() {
         let (cache, posts) = (TokenCache::default(), LinkPosts::default());
         let (ann, bob) = (PrincipalId::new("ann"), PrincipalId::new("bob"));
         let token = |text| HeaderValue::from_static(text);

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_shown_only_in_the_form_of_a_code() {
+    fn an_error_is_shown_only_if_it_has_the_form_of_a_code() {
         assert_eq!(error_code(Some("access_denied")), "access_denied");
         for hostile in ["", "<b>", "a b", &"x".repeat(ERROR_CODE_BYTES_MAX + 1)] {
             assert_eq!(error_code(Some(hostile)), "without an error code");

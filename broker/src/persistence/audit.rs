@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_added_is_stored_and_a_flush_waits_for_it() {
+    async fn a_flush_waits_until_added_records_are_stored() {
         let (store, writer, metrics) = writer().await;
         (0..200).for_each(|number| writer.add(record(number, 10)));
         writer.flush().await;
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_finds_no_room_is_dropped_and_counted() {
+    async fn records_beyond_the_queue_limit_are_dropped_and_counted() {
         let (store, writer, metrics) = writer().await;
         store.close().await; // nothing leaves the queue any more
         for number in 0..4 {

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_that_is_away_is_tried_by_one_at_a_time() {
+    async fn an_unavailable_store_is_tried_by_one_caller_at_a_time() {
         let availability = Availability::new("test");
         assert!(asked(&availability, away()).await);
         assert!(!asked(&availability, Ok(())).await, "it was away a moment ago");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_answers_somebody_is_not_away() {
+    async fn a_store_that_answers_one_caller_is_available() {
         let availability = Availability::new("test");
         let begun = Instant::now();
         eventually("the clock", || ready(if Instant::now() > begun { Ok(()) } else { Err(()) }))
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_statement_that_is_refused_is_no_outage_and_the_lease_needs_no_turn() {
+    async fn a_rejected_statement_is_not_an_outage_and_the_lease_is_not_delayed() {
         let availability = Availability::new("test");
         assert!(
             asked(&availability, Err(StoreError::Refused { detail: "permission denied".into() }))

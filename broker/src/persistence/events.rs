@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_store_did_not_take_is_marked_before_the_next_event() {
+    async fn events_that_were_not_stored_are_marked_before_the_next_event() {
         let (notebook, writer, metrics) = writer();
         notebook.fails.store(true, Ordering::Relaxed);
         [birth(), event(1), event(2)].into_iter().for_each(|entry| writer.log(entry));
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_lost_of_a_quiet_stream_is_marked_when_somebody_asks() {
+    async fn lost_events_of_a_quiet_stream_are_marked_at_the_next_flush() {
         let (notebook, writer, _) = writer();
         notebook.fails.store(true, Ordering::Relaxed);
         [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_finds_no_room_leaves_no_hole() {
+    async fn events_dropped_by_a_full_queue_are_marked_as_a_gap() {
         let (notebook, writer, _) = writer();
         // The writer's task does not run before this one waits, so the queue fills up.
         let last = u64::try_from(EVENT_QUEUE_MAX).unwrap() + 10;

@@ -101,7 +101,7 @@ mod tests {
     use crate::config::load_from;
 
     #[test]
-    fn s03_what_the_broker_keeps_is_found_below_every_folder_above_it() {
+    fn s03_files_of_the_broker_are_found_below_each_parent_folder() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         let secret = root.join("token");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn s03_a_file_that_everybody_reads_is_told_and_one_of_ours_is_closed() {
+    fn s03_a_world_readable_file_is_reported_and_own_files_are_restricted() {
         // Every folder above it must be open, so it is in the shared temporary folder.
         let folder = tempfile::Builder::new()
             .permissions(std::fs::Permissions::from_mode(0o755))

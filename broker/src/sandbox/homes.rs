@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn s03_a_home_without_users_is_the_brokers_own_and_closed() {
+    fn s03_a_home_without_a_user_range_belongs_to_the_broker_and_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let homes = homes(folder.path());
         let home = homes.open("acme", None).unwrap();

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn s03_a_virtual_environment_brings_the_interpreter_it_links_to() {
+    fn s03_a_virtual_environment_includes_its_linked_interpreter() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         for path in [
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn s03_a_package_brings_those_beside_it_and_a_program_alone_brings_itself() {
+    fn s03_a_package_includes_its_siblings_and_a_program_only_itself() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         for path in [

@@ -64,7 +64,7 @@ mod tests {
     use crate::config::validation::validate_backend_spec;
 
     #[test]
-    fn the_demo_backend_is_a_good_one() {
+    fn the_demo_backend_is_valid() {
         assert_eq!(validate_backend_spec(&backend("/usr/bin/mcp-broker".to_owned()).spec), Ok(()));
     }
 

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_are_told_apart_by_their_names() {
+    fn inherited_sockets_are_identified_by_their_names() {
         let of = |names, count| listeners_of(names, count).map_err(|error| error.to_string());
         assert_eq!(of("http:admin:tcp", 3), Ok(vec!["http", "admin", "tcp"]));
         assert_eq!(of("tcp:http", 2), Ok(vec!["tcp", "http"]));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_listens_where_the_configuration_says() {
+    fn a_socket_must_listen_at_the_configured_address() {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let bound = socket.local_addr().unwrap();
         let of = |key: &str, address: &str| {

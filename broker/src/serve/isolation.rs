@@ -29,7 +29,7 @@ pub(super) fn disable_process_inspection() {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn nobody_of_the_same_user_looks_into_the_process() {
+    fn processes_of_the_same_user_cannot_inspect_the_broker() {
         use rustix::process::{DumpableBehavior, dumpable_behavior};
         super::disable_process_inspection();
         assert!(matches!(dumpable_behavior(), Ok(DumpableBehavior::NotDumpable)));

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hint_is_believed_once_and_then_the_record() {
+    async fn a_hint_is_used_once_and_then_the_record() {
         let script = Script::with(|state| {
             state.hint = Some(owner("a"));
             state.record = [owned("b", LEASE)].into();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_owner_without_a_lease_serves_only_what_nobody_can_take_over() {
+    async fn an_owner_without_a_lease_serves_only_if_takeover_is_impossible() {
         let script = Script::with(|state| {
             state.hint = Some(owner("a"));
             state.record = [Ok(Some(Record::Free))].into();
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_27_only_what_is_not_there_is_paid_for() {
+    async fn a_27_only_lookups_of_absent_sessions_are_charged() {
         let script = Script::with(|state| {
             state.budget = Some(2);
             state.record = [owned("a", LEASE)].into();
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_was_asked_by_another_replica_charges_for_nothing_it_could_not_look_up() {
+    async fn a_failed_peer_lookup_is_not_charged() {
         let script = Script::with(|state| {
             state.budget = Some(1);
             state.record = [Err(ErrorKind::StoreUnavailable)].into();
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_owners_lease_is_waited_for_and_no_longer() {
+    async fn a_lookup_waits_for_the_lease_of_a_dead_owner_and_not_longer() {
         let script = Script::with(|state| {
             state.record = [owned("a", LEASE), owned("a", LEASE / 2), Ok(Some(Record::Free))].into()
         });
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_owner_that_lives_but_can_not_be_reached_is_a_refusal_in_bounded_time() {
+    async fn an_unreachable_live_owner_leads_to_a_rejection_in_bounded_time() {
         let script = Script::with(|state| state.record = [owned("a", LEASE)].into());
         let mut search = OwnerLookup::new(&script, LEASE);
         let begun = Instant::now();
@@ -520,14 +520,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_owner_nobody_can_reach_from_outside_is_waited_for() {
+    async fn a_lookup_waits_for_an_owner_without_an_address() {
         let nowhere = Ok(Some(Record::Owned(None, LEASE)));
         let script = Script::with(|state| state.record = [nowhere, Ok(Some(Record::Free))].into());
         assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, "adopted");
     }
 
     #[tokio::test]
-    async fn two_replicas_that_name_each_other_do_not_keep_a_search_going() {
+    async fn two_replicas_that_redirect_to_each_other_do_not_prolong_a_lookup() {
         let script = Script::with(|state| {
             state.hint = Some(owner("a"));
             state.record = [owned("a", LEASE)].into();
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn r_09_a_store_that_can_not_be_asked_is_no_missing_session() {
+    async fn r_09_an_unavailable_store_is_not_reported_as_a_missing_session() {
         let script = Script::with(|state| state.record = [Err(ErrorKind::StoreUnavailable)].into());
         assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, "store_unavailable");
         let script = Script::default();
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_drains_takes_nothing_over_and_asks_the_others() {
+    async fn a_draining_replica_adopts_no_session_and_forwards_to_others() {
         let script = Script::with(|state| {
             state.draining = true;
             state.replicas = vec![owner("c"), owner("b")];
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_was_asked_by_another_replica_looks_once() {
+    async fn a_peer_lookup_reads_the_record_once() {
         let script = Script::with(|state| {
             state.hint = Some(owner("x"));
             state.record = [owned("b", LEASE), Ok(Some(Record::Free))].into();

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_for_one_may_be_there_for_another() {
+    fn an_absent_session_is_cached_per_caller() {
         let absent = NegativeCache::new(8, Duration::from_secs(60));
         absent.note(of("a", "mallory"));
         assert!(absent.has(&of("a", "mallory")));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_forgets() {
+    fn the_negative_cache_is_bounded_and_its_entries_expire() {
         let absent = NegativeCache::new(8, Duration::from_secs(60));
         (0..100).for_each(|number| absent.note(of(&number.to_string(), "a")));
         assert_eq!((0..100).filter(|number| absent.has(&of(&number.to_string(), "a"))).count(), 8);

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_stays_and_the_rest_makes_room() {
+    fn entries_in_use_stay_and_others_are_evicted() {
         let owners = OwnerCache::new(8);
         owners.note(session(0), owner("a"));
         for number in 1..=100 {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_that_proved_wrong_is_forgotten() {
+    fn only_the_wrong_owner_is_removed_from_the_cache() {
         let owners = OwnerCache::new(8);
         owners.note(session(1), owner("a"));
         owners.note(session(1), owner("b"));

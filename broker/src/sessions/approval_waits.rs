@@ -92,7 +92,7 @@ mod tests {
     use crate::{broker::Broker, persistence::Stores};
 
     #[tokio::test]
-    async fn nothing_is_left_of_a_wait_and_its_polling_ends() {
+    async fn an_ended_wait_leaves_no_state_and_ends_its_polling() {
         let broker = Broker::over(Stores::in_memory().await);
         let (waits, id) = (&broker.shared.approval_waits, ApprovalId::new("a"));
         let one = waits.wait_for(&broker.shared.durable, &id);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_is_told_when_its_time_is_up_whoever_came_first() {
+    async fn each_call_expires_at_its_own_deadline_in_any_order_of_arrival() {
         let list = Arc::<DeadlineList<Fake>>::default();
         let looking = tokio::spawn(DeadlineList::run(Arc::downgrade(&list)));
         tokio::task::yield_now().await;

@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_reader_loses_nothing_to_age() {
+    async fn events_of_a_slow_reader_do_not_expire() {
         let stream = EventStream::general(3, LIMITS);
         let mut reader = stream.read_from(0).unwrap();
         let begun = Instant::now();
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_come_back_to_an_outbox_still_waits_for_what_is_on_it() {
+    fn an_outbox_without_a_reader_is_reachable_and_a_general_stream_is_not() {
         let limits = LogLimits { events: 10, bytes: 1_000 };
         for (stream, lost) in
             [(EventStream::outbox(1, limits, None), false), (EventStream::general(3, limits), true)]
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_came_back_for_what_makes_room_is_told_that_it_is_lost() {
+    async fn a_resumed_reader_ends_with_lost_if_its_events_were_evicted() {
         let stream = EventStream::general(3, LIMITS);
         let mut reader = stream.read_from(0).unwrap();
         for text in ["1", "2", "3", "4"] {
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_id_names_the_request_until_it_is_answered() {
+    fn an_event_id_contains_the_request_id_until_it_is_answered() {
         let id = RequestId::from_raw(frame("\"a-b\""));
         let stream = EventStream::for_answers(4, LIMITS, vec![id.clone()], 0);
         let named = parse_event_id(&stream.event_id(1)).unwrap();

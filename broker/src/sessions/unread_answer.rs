@@ -88,7 +88,7 @@ mod tests {
     const STEP: usize = OUTBOX_STEP_BYTES;
 
     #[test]
-    fn r16_of_answers_that_are_not_read_the_largest_is_cut() {
+    fn r16_the_largest_of_the_unread_answers_is_cut() {
         let metrics = Arc::new(Metrics::new(false));
         let budget = UnreadBudget::new(4 * STEP, metrics.clone());
         let shown = || {

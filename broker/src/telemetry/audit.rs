@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_announces_a_secret_is_not_kept() {
+    fn arguments_with_secret_names_are_masked() {
         let arguments =
             br#"{"city":"Ulm","apiKey":"canary","nested":[{"Password":{"a":"canary"},"b":1}]}"#;
         let text = masked_arguments(arguments).unwrap().to_string();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_secret_is_not_kept_whatever_its_name() {
+    fn arguments_that_look_like_secrets_are_masked_under_any_name() {
         let key = format!("sk-{}", "canary0Canary1Canary2");
         let arguments = format!(
             r#"{{"command":"curl -H 'x: Bearer canary+canary/9='","list":["{key}"],"{key}":1,"city":"Ulm"}}"#
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn giants_have_a_digest_only() {
+    fn huge_arguments_are_recorded_as_a_digest_only() {
         assert_eq!(masked_arguments(&vec![b' '; AUDIT_ARGUMENTS_BYTES_MAX + 1]), None);
         assert_ne!(digest_of(b"a"), digest_of(b"b"));
     }

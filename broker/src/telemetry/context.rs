@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_read_for_what_it_has_in_common() {
+    fn the_known_fields_of_a_later_version_are_read() {
         assert!(TraceParent::parse(&GOOD.replacen("00", "01", 1)).is_some());
         assert!(TraceParent::parse(&format!("{}-more", GOOD.replacen("00", "01", 1))).is_some());
         assert!(TraceParent::parse(&format!("{}more", GOOD.replacen("00", "01", 1))).is_none());
     }
 
     #[test]
-    fn what_is_no_traceparent_is_none() {
+    fn an_invalid_traceparent_is_ignored() {
         for bad in [
             "",
             "00",
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn giants_are_cut_at_a_member() {
+    fn huge_baggage_is_cut_at_a_member() {
         let giant =
             (0..5_000).map(|number| format!("key{number}=value")).collect::<Vec<_>>().join(",");
         let kept = truncate_baggage(&giant).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_member_is_left_out() {
+    fn invalid_baggage_members_are_removed() {
         assert_eq!(
             truncate_baggage("a=1,,nonsense, b=2 ,c=\u{7f},d=\r\ne=1").as_deref(),
             Some("a=1,b=2")
@@ -219,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_fail(text in ".{0,80}") {
+        fn no_text_makes_the_parser_panic(text in ".{0,80}") {
             if let Some(place) = TraceParent::parse(&text) {
                 prop_assert!(TraceParent::parse(&place.to_string()).is_some());
             }

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_whose_it_is() {
+    fn a_log_line_contains_the_ids_of_its_request() {
         let name = RequestName(0xab);
         assert_eq!(
             add_request_ids("INFO it is so a=1\n", name, None),

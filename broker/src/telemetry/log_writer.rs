@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_who_does_not_read_and_the_bytes_that_wait_are_bounded() {
+    fn logging_never_waits_for_a_slow_reader_and_waiting_bytes_are_bounded() {
         let (lines, step, read) = slow();
         let long = vec![b'x'; LOG_LINES_BYTES_MAX / 100];
         drops(&lines, 900, std::iter::repeat_n(long.clone(), 1_000));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_that_wait_are_bounded_too_and_come_in_order() {
+    fn waiting_log_lines_are_bounded_and_keep_their_order() {
         let (lines, step, read) = slow();
         let all: Vec<Vec<u8>> =
             (0..3 * LOG_LINES_MAX).map(|n| format!("{n}\n").into_bytes()).collect();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_can_never_fit_costs_only_itself() {
+    fn only_a_line_that_is_too_long_is_dropped() {
         const SMALL: usize = 20_000;
         let (lines, step, read) = slow();
         drop(step); // who reads never waits

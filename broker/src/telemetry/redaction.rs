@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn s14_paths_keep_their_plain_words_up_to_the_first_other_segment() {
+    fn s14_paths_are_shown_up_to_the_first_segment_that_may_be_secret() {
         for (url, shown) in [
             (
                 "https://hooks.example.com/hooks/T0/B0/secret",
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn announced_arguments_are_masked() {
+    fn arguments_named_as_secrets_are_masked() {
         let shown = shown_args([
             "-y",
             "pkg",
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn s14_arguments_are_masked_however_they_are_written() {
+    fn s14_secret_arguments_are_masked_in_every_notation() {
         let shown = shown_args([
             "run",
             "-i",
@@ -572,7 +572,7 @@ mod tests {
 
     /// Masked words are removed from errors too, even after the first masked word.
     #[test]
-    fn s14_words_behind_a_masked_one_are_kept_out_of_errors() {
+    fn s14_secrets_after_the_first_masked_word_are_removed_from_errors() {
         let args = ["-c", "export A=canary-first1; export B=canary+second2"];
         let spec = spec(serde_json::json!({"type": "stdio", "command": "sh", "args": args}));
         let said = Redactor::of(&spec).redact(&"no canary-first1, no B=canary+second2");

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_begun_for_a_request_belongs_to_it() {
+    fn work_started_for_a_request_belongs_to_it() {
         let request = RequestTelemetry::new(RequestName(7), None, None, None);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         assert_eq!(current_name(), None);
@@ -215,7 +215,7 @@ mod tests {
 
     /// With traces and audit off. In a release build the time is about a twentieth of the bound.
     #[test]
-    fn a_request_that_nobody_watches_costs_next_to_nothing() {
+    fn a_request_without_traces_and_audit_has_almost_no_overhead() {
         const ROUNDS: u32 = 100_000;
         let begun = Instant::now();
         for _ in 0..ROUNDS {

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_secret_is_found_in_any_text() {
+    fn text_that_looks_like_a_secret_is_masked_anywhere() {
         let rest = "canary0Canary1Canary2";
         let mut secrets: Vec<String> = PREFIXES.iter().map(|prefix| key(prefix, rest)).collect();
         secrets.extend(["AKIA", "ASIA"].map(|prefix| key(prefix, "IOSFODNN7EXAMPLE")));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn private_keys_are_left_out_whole_or_cut_off() {
+    fn private_keys_are_masked_even_if_truncated() {
         for label in ["PRIVATE KEY", "RSA PRIVATE KEY", "OPENSSH PRIVATE KEY"] {
             let pem = format!("-----BEGIN {label}-----\ncanary\ncanary\n-----END {label}-----");
             assert_eq!(
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_left_alone() {
+    fn words_that_are_not_secrets_are_not_masked() {
         for text in [
             "",
             "the bearer of this letter",
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn s06_a_uri_is_shown_with_all_that_could_be_its_path() {
+    fn s06_a_uri_is_shown_with_every_possible_part_of_its_path() {
         for (uri, shown) in [
             ("file:///srv/a?/../../etc/passwd", "file:///srv/a?/../../etc/passwd"),
             ("FILE:///srv/a#b", "FILE:///srv/a#b"),
@@ -510,13 +510,13 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn s12_the_same_is_masked_as_by_measuring_every_word(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..24)) {
+        fn s12_masking_of_mixed_pieces_equals_the_reference(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..24)) {
             let text = pieces.concat();
             proptest::prop_assert_eq!(mask_secrets(&text), reference::masked(&text), "{}", text);
         }
 
         #[test]
-        fn s12_the_same_is_masked_in_any_text(text in ".{0,80}") {
+        fn s12_masking_of_any_text_equals_the_reference(text in ".{0,80}") {
             proptest::prop_assert_eq!(mask_secrets(&text), reference::masked(&text), "{}", text);
         }
     }

@@ -72,7 +72,7 @@ fn names(list: &Value, member: &str, name: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_listed_is_callable_and_nothing_else_on_both_endpoints() {
+async fn exactly_the_listed_tools_are_callable_on_both_endpoints() {
     let backend = backend().await;
     let broker = started(&backend).await;
     put(&broker, &readers()).await;
@@ -133,7 +133,7 @@ async fn a_hidden_tool_answers_like_one_that_does_not_exist() {
 }
 
 #[tokio::test]
-async fn every_wire_and_era_asks_the_same_policy() {
+async fn every_wire_and_era_applies_the_same_policy() {
     let backend = backend().await;
     let broker = builder()
         .auth_required()

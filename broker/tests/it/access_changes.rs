@@ -140,7 +140,7 @@ async fn put_policy(broker: &TestBroker, hidden: Value, expected: u16) {
 const CHECKS: [&str; 3] = ["questions", "retries", "resumed streams"];
 
 #[tokio::test]
-async fn a_changed_policy_decides_about_what_is_under_way() {
+async fn a_changed_policy_applies_to_requests_in_progress() {
     for check in CHECKS {
         assert!(Scene::start(None).await.holds(check).await, "{check}");
     }

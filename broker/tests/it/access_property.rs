@@ -222,7 +222,7 @@ async fn seats(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_listed_is_usable_and_nothing_else_on_every_wire() {
+async fn exactly_the_listed_objects_are_usable_on_every_wire() {
     let (backend, authority) = (backend().await, Authority::new());
     let signed = authority.server("server");
     let broker = builder()

@@ -47,7 +47,7 @@ async fn tenants_keys_and_backends_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn declared_tenants_and_backends_are_read_only_and_live_beside_the_others() {
+async fn declared_tenants_and_backends_are_read_only_next_to_stored_ones() {
     let (declared, added) = (FakeBackend::echo().await, FakeBackend::echo().await);
     let config = json!({"tenants": {"acme": {}}, "backends": {"declared": declared.spec()}});
     let broker = builder().config(config).backend("default", "added", added.spec()).start().await;
@@ -85,7 +85,7 @@ async fn problem(
 }
 
 #[tokio::test]
-async fn bad_bodies_name_the_field_and_what_is_allowed() {
+async fn a_bad_body_is_rejected_with_its_field_and_the_allowed_values() {
     let broker = builder().start().await;
     for (body, field) in [
         (json!({}), "transport"),
@@ -145,7 +145,7 @@ async fn bad_bodies_name_the_field_and_what_is_allowed() {
 }
 
 #[tokio::test]
-async fn bad_names_unknown_things_and_wrong_methods_are_problems() {
+async fn bad_names_unknown_objects_and_wrong_methods_return_problems() {
     let (broker, _backend) = echo().await;
     let admin = broker.admin();
     for name in ["UPPER", "a__b", "-a", "a-", "a.b", "%00", "a%2Fb", &"x".repeat(40), "%C3%BC"] {
@@ -225,7 +225,7 @@ async fn a_body_that_is_not_json_or_too_large_is_a_problem() {
 }
 
 #[tokio::test]
-async fn health_readiness_metrics_and_openapi_are_there() {
+async fn health_readiness_metrics_and_openapi_are_served() {
     let (broker, _backend) = echo().await;
     let admin = broker.admin();
     assert_eq!((admin.get("/healthz").await.0, admin.get("/readyz").await.0), (200, 200));
@@ -283,7 +283,7 @@ async fn health_readiness_metrics_and_openapi_are_there() {
 }
 
 #[tokio::test]
-async fn a_backend_shows_what_it_is_and_what_it_has() {
+async fn the_view_of_a_backend_has_its_state_version_and_counts() {
     let backend = FakeBackend::echo().await;
     backend
         .list("prompts", vec![json!({"name": "p"})])
@@ -305,7 +305,7 @@ async fn a_backend_shows_what_it_is_and_what_it_has() {
 }
 
 #[tokio::test]
-async fn put_answers_after_the_first_handshake_or_says_why_not() {
+async fn put_answers_after_the_first_handshake_or_with_its_error() {
     let broker = builder().single_process().start().await;
     let good = FakeBackend::echo().await;
     let (status, answer) = broker.admin().put_backend("default", "b", &good.spec()).await;
@@ -375,7 +375,7 @@ async fn sec_04_a_stdio_backend_shows_no_credential_and_no_environment_value() {
 }
 
 #[tokio::test]
-async fn r26_sighup_follows_a_changed_file_and_a_bad_one_changes_nothing() {
+async fn r26_sighup_applies_a_changed_file_and_a_bad_one_changes_nothing() {
     let (one, two) = (FakeBackend::echo().await, FakeBackend::echo().await);
     let broker =
         builder().single_process().config(json!({"backends": {"one": one.spec()}})).start().await;

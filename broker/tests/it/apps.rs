@@ -53,7 +53,7 @@ async fn two_apps() -> (TestBroker, [FakeBackend; 2]) {
 }
 
 #[tokio::test]
-async fn links_to_a_user_interface_name_their_backend_wherever_they_pass() {
+async fn links_to_a_user_interface_name_their_backend_in_every_message() {
     let backend = FakeBackend::start().await;
     backend.capabilities(json!({"tools": {}, "resources": {"subscribe": true}}));
     backend.list("tools", vec![app_tool("show")]);
@@ -130,7 +130,7 @@ async fn an_app_calls_the_tools_of_its_own_server_and_no_other() {
 
 /// What a caller may not see cannot make its calls ambiguous, and policy names the backend's tool.
 #[tokio::test]
-async fn names_of_apps_are_those_of_the_backends_that_the_caller_sees() {
+async fn app_names_resolve_only_to_backends_visible_to_the_caller() {
     let (broker, _backends) = two_apps().await;
     let rules = json!([
         {"id": "no-two", "effect": "deny", "objects": {"backends": ["two"]}},
@@ -191,7 +191,7 @@ async fn a_denied_user_interface_is_not_linked_and_the_tool_still_answers() {
 }
 
 #[tokio::test]
-async fn extensions_of_a_client_reach_its_backend_whatever_the_revision() {
+async fn extensions_of_a_client_reach_its_backend_in_every_revision() {
     let backend = with_app("one").await;
     let broker = alone_with(&backend).await;
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {

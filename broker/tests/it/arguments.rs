@@ -78,7 +78,7 @@ fn peak_bytes(broker: &TestBroker) -> usize {
 }
 
 #[tokio::test]
-async fn s02_hostile_arguments_cost_their_tenant_its_share_and_others_nothing() {
+async fn s02_hostile_arguments_affect_only_their_tenant() {
     const MEMORY_MAX: usize = 256 * 1024 * 1024;
     let shapes = hostile();
     let schemas: Vec<(&str, Value)> =
@@ -144,7 +144,7 @@ async fn s02_hostile_arguments_cost_their_tenant_its_share_and_others_nothing() 
 }
 
 #[tokio::test]
-async fn s02_arguments_that_take_too_long_are_refused_with_a_reason_of_their_own() {
+async fn s02_arguments_that_take_too_long_to_check_are_rejected_with_a_reason() {
     let schema = json!({"type": "object", "properties": {"a": {"items": {"pattern": "^(a|b|ab)*c{1,900}$"}}}});
     let (backend, spec) =
         tools(&[("t", schema)], json!({"validate_arguments": true, "validate_timeout": "1ms"}))
@@ -190,7 +190,7 @@ async fn s02_a_timeout_out_of_range_is_refused_with_its_place() {
 }
 
 #[tokio::test]
-async fn s02_a_schema_that_would_be_large_once_compiled_is_not_used_and_operators_are_told() {
+async fn s02_a_schema_too_large_to_compile_is_not_used_and_is_reported() {
     let parts: serde_json::Map<String, Value> =
         (0..1_000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
     let schema =
@@ -233,7 +233,7 @@ const ONCE: [&str; 3] = [
     r#"{"a":"é","b":"e\u0301"}"#,
 ];
 
-async fn refuses_members_that_stand_twice(client: &TestClient, backend: &FakeBackend) {
+async fn rejects_duplicate_members(client: &TestClient, backend: &FakeBackend) {
     let large =
         format!(r#"{{"text":"{}","path":1,"deep":{{"path":1}},"path":2}}"#, "x".repeat(200_000));
     for (arguments, place) in TWICE.into_iter().chain([(large.as_str(), "/path")]) {
@@ -264,7 +264,7 @@ async fn refuses_members_that_stand_twice(client: &TestClient, backend: &FakeBac
 }
 
 #[tokio::test]
-async fn s07_members_that_stand_twice_are_refused_where_arguments_are_held_to_a_schema() {
+async fn s07_duplicate_members_are_rejected_when_arguments_are_validated() {
     let (backend, spec) = tools(
         &[("t", json!({"type": "object"}))],
         json!({"validate_arguments": true, "validate_timeout": "10s"}),
@@ -272,7 +272,7 @@ async fn s07_members_that_stand_twice_are_refused_where_arguments_are_held_to_a_
     .await;
     let broker = builder().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
-    refuses_members_that_stand_twice(&client, &backend).await;
+    rejects_duplicate_members(&client, &backend).await;
     // The call of a task is checked in the same way.
     let task = r#"{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"b__t","arguments":{"a":1,"a":2},"task":{}}}"#;
     let answer: Value = client.post(task).await.json().await;
@@ -280,7 +280,7 @@ async fn s07_members_that_stand_twice_are_refused_where_arguments_are_held_to_a_
 }
 
 #[tokio::test]
-async fn s07_members_that_stand_twice_are_refused_where_arguments_are_audited() {
+async fn s07_duplicate_members_are_rejected_when_arguments_are_audited() {
     let (backend, spec) =
         tools(&[("t", json!({"type": "object"}))], json!({"validate_timeout": "10s"})).await;
     let broker = builder()
@@ -288,11 +288,11 @@ async fn s07_members_that_stand_twice_are_refused_where_arguments_are_audited() 
         .backend("default", "b", spec)
         .start()
         .await;
-    refuses_members_that_stand_twice(&broker.connected(json!({})).await, &backend).await;
+    rejects_duplicate_members(&broker.connected(json!({})).await, &backend).await;
 }
 
 #[tokio::test]
-async fn s07_arguments_that_nobody_reads_on_the_way_pass_as_they_are() {
+async fn s07_arguments_that_are_not_inspected_pass_unchanged() {
     let (backend, spec) = tools(&[("t", json!({"type": "object"}))], json!({})).await;
     let broker = builder().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;

@@ -32,7 +32,7 @@ async fn calls(broker: &TestBroker, wanted: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn what_operators_change_is_recorded_before_they_hear_of_it() {
+async fn changes_of_operators_are_recorded_before_they_are_answered() {
     let broker = builder().start().await;
     let admin = broker.admin();
     admin.put_tenant("acme", json!({"weight": 2})).await;
@@ -80,7 +80,7 @@ async fn what_operators_change_is_recorded_before_they_hear_of_it() {
 }
 
 #[tokio::test]
-async fn a_change_is_recorded_when_it_is_made_and_not_when_its_author_hears_of_it() {
+async fn a_change_is_recorded_when_it_is_made_and_not_when_it_is_answered() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let broker = builder().start().await;
     let admin = broker.admin();
@@ -207,7 +207,7 @@ async fn calls_are_recorded_as_configured() {
 }
 
 #[tokio::test]
-async fn a_changed_definition_has_another_hash_and_a_task_tells_how_it_ended() {
+async fn a_changed_definition_has_another_hash_and_a_task_has_its_outcome() {
     let backend = FakeBackend::start().await;
     backend.tool("job", |_| async { Reply::text("done") });
     let broker = builder()
@@ -315,7 +315,7 @@ async fn a_reload_is_recorded_and_records_outlive_the_process() {
 }
 
 #[tokio::test]
-async fn a_change_is_made_only_if_the_entry_is_what_its_author_saw() {
+async fn a_change_is_made_only_if_its_precondition_holds() {
     let broker = builder().start().await;
     let admin = broker.admin();
     let send = async |method: &str, path: &str, headers: &[(&str, &str)], body: Option<Value>| {

@@ -160,7 +160,7 @@ const ATTACKS: [Attack; 7] = [
 ];
 
 #[tokio::test]
-async fn s15_what_is_done_to_the_file_by_hand_is_found_and_named() {
+async fn s15_manual_changes_of_the_database_file_are_detected_and_named() {
     for attack in ATTACKS {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("checkpoints.jsonl");
@@ -199,7 +199,7 @@ async fn s15_what_is_done_to_the_file_by_hand_is_found_and_named() {
 }
 
 #[tokio::test]
-async fn s15_a_record_beside_the_chains_and_a_chain_that_is_gone_are_found() {
+async fn s15_a_record_outside_the_chains_and_a_missing_chain_are_detected() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("checkpoints.jsonl");
     let broker = on(folder.path(), json!({"checkpoint_interval": "1s", "checkpoint_file": file}))
@@ -298,7 +298,7 @@ async fn s15_a_drain_signs_the_newest_records_and_the_log_carries_the_checkpoint
 }
 
 #[tokio::test]
-async fn s15_a_retention_that_was_shortened_is_told_and_removes_nothing_yet() {
+async fn s15_a_shorter_retention_is_recorded_and_removes_nothing_yet() {
     let folder = tempfile::tempdir().unwrap();
     let mut before = on(folder.path(), json!({"retain": "720h"})).start().await;
     before
@@ -417,7 +417,7 @@ async fn s15_two_replicas_extend_one_chain_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn s15_a_record_of_a_replica_that_knows_no_chains_is_chained_by_the_database() {
+async fn s15_the_database_chains_a_record_of_a_replica_without_chain_support() {
     let backend = FakeBackend::echo().await;
     let cluster = builder().backend("default", "b", backend.spec()).cluster(1).start().await;
     let insert = |byte: &str| {

@@ -67,7 +67,7 @@ async fn a_backend_that_comes_back_is_used_again() {
 }
 
 #[tokio::test]
-async fn statuses_bodies_and_redirects_of_a_failing_backend_stay_inside() {
+async fn statuses_bodies_and_redirects_of_a_failing_backend_are_not_passed_on() {
     let target = FakeBackend::echo().await;
     let location = target.url();
     let backend = FakeBackend::start().await;
@@ -110,7 +110,7 @@ async fn statuses_bodies_and_redirects_of_a_failing_backend_stay_inside() {
 }
 
 #[tokio::test]
-async fn what_a_backend_forbids_is_sent_once_and_stops_nobody_else() {
+async fn a_call_that_the_backend_rejects_is_sent_once_and_affects_no_other() {
     let backend = FakeBackend::echo().await;
     for (name, status) in [("s401", 401), ("s403", 403), ("s413", 413)] {
         backend.tool(name, move |_| async move {
@@ -144,7 +144,7 @@ async fn what_a_backend_forbids_is_sent_once_and_stops_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_503_is_no_answer_unless_it_says_when_to_come_back() {
+async fn status_503_is_an_unknown_outcome_unless_it_has_retry_after() {
     let backend = FakeBackend::start().await;
     for (name, says_when) in [("plain", false), ("later", true)] {
         backend.tool(name, move |_| async move {
@@ -178,7 +178,7 @@ async fn a_503_is_no_answer_unless_it_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn b_08_an_answer_over_the_limit_is_cut() {
+async fn b_08_an_answer_over_the_limit_is_rejected_as_too_large() {
     let backend = FakeBackend::start().await;
     backend.tool("json", |_| async { Reply::text(&"x".repeat(400_000)) });
     backend.tool("stream", |call| async move {
@@ -203,7 +203,7 @@ async fn b_08_an_answer_over_the_limit_is_cut() {
 }
 
 #[tokio::test]
-async fn b_16_a_flood_of_notifications_never_costs_the_answer() {
+async fn b_16_a_flood_of_notifications_does_not_lose_the_answer() {
     let backend = FakeBackend::with_tool("flood", |call| async move {
         let mut text = String::new();
         for step in 1..=5_000 {
@@ -270,7 +270,7 @@ async fn b_time_01_progress_keeps_a_slow_call_alive_and_silence_ends_it() {
 }
 
 #[tokio::test]
-async fn b_02_an_answer_after_the_deadline_is_given_to_nobody() {
+async fn b_02_an_answer_after_the_deadline_is_dropped() {
     let gate = Gate::new();
     let wait = gate.clone();
     let backend = FakeBackend::with_tool("late", move |call| {
@@ -307,7 +307,7 @@ async fn b_02_an_answer_after_the_deadline_is_given_to_nobody() {
 }
 
 #[tokio::test]
-async fn f_11_idle_connections_a_backend_closed_cost_no_call() {
+async fn f_11_no_call_fails_when_a_backend_closes_idle_connections() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
     for round in 0..10 {
@@ -321,7 +321,7 @@ async fn f_11_idle_connections_a_backend_closed_cost_no_call() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_down_is_one_warning_and_not_one_for_each_attempt() {
+async fn an_unavailable_backend_is_logged_once_and_not_at_each_attempt() {
     let backend = FakeBackend::start().await;
     backend.on("initialize", |_| async {
         Reply::Http { status: 500, headers: vec![], body: "".into() }

@@ -6,7 +6,7 @@ use testkit::{FakeBackend, RecordedRequest, Reply, backend::text};
 use crate::{alone_with, broker_with, builder, echo, kind, text_of};
 
 #[tokio::test]
-async fn b_life_01_the_handshake_comes_first_and_whole() {
+async fn b_life_01_the_complete_handshake_is_sent_first() {
     let (broker, backend) = echo().await;
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
     let seen: Vec<RecordedRequest> = backend
@@ -28,7 +28,7 @@ async fn b_life_01_the_handshake_comes_first_and_whole() {
 }
 
 #[tokio::test]
-async fn b_life_02_older_versions_are_spoken_and_unknown_ones_fail_the_backend() {
+async fn b_life_02_older_versions_are_used_and_unknown_ones_fail_the_backend() {
     for version in ["2024-11-05", "2025-03-26", "2025-06-18"] {
         let backend = FakeBackend::echo().await;
         backend.version(version);
@@ -53,7 +53,7 @@ async fn b_life_02_older_versions_are_spoken_and_unknown_ones_fail_the_backend()
 }
 
 #[tokio::test]
-async fn b_life_03_only_lists_the_backend_offers_are_asked_for() {
+async fn b_life_03_only_lists_that_the_backend_offers_are_requested() {
     let backend = FakeBackend::echo().await;
     backend.capabilities(json!({"tools": {}}));
     let broker = broker_with(&backend).await;
@@ -186,7 +186,7 @@ async fn b_http_10_an_event_seen_twice_counts_once() {
 }
 
 #[tokio::test]
-async fn b_11_odd_event_streams_are_read_by_the_rules() {
+async fn b_11_unusual_event_streams_are_parsed_by_the_standard() {
     let backend = FakeBackend::start().await;
     backend.tool("fields", |call| async move {
         let answer = call.result_message(text("fine")).to_string();

@@ -54,7 +54,7 @@ async fn b_http_03_b_http_06_session_and_version_are_on_every_later_request() {
 }
 
 #[tokio::test]
-async fn b_http_04_a_forgotten_session_is_opened_anew_and_the_call_repeated_once() {
+async fn b_http_04_a_lost_backend_session_is_reopened_and_the_call_repeated() {
     let backend = FakeBackend::echo().await;
     backend.sessions().list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
     let broker = broker_with(&backend).await;

@@ -42,7 +42,7 @@ async fn stdio_01_the_child_gets_one_message_per_line_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn stdio_02_loud_standard_error_is_no_failure() {
+async fn stdio_02_much_output_on_standard_error_is_not_a_failure() {
     let broker = broker_with(stdio().noisy_stderr().spec()).await;
     let client = broker.connected(json!({})).await;
     assert_eq!(text_of(&client.call("s__echo", json!({"x": 1})).await), r#"{"x":1}"#);
@@ -126,7 +126,7 @@ async fn stdio_05_a_child_that_dies_fails_its_calls_and_is_started_again() {
 }
 
 #[tokio::test]
-async fn stdio_05_subscriptions_are_made_again_with_the_restarted_child() {
+async fn stdio_05_subscriptions_are_renewed_at_a_restarted_child() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("stdin");
     let broker = broker_with(stdio().record(&record).spec()).await;
@@ -212,7 +212,7 @@ async fn a_session_that_can_answer_questions_has_a_child_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_childs_environment_is_an_allow_list_and_its_own_settings() {
+async fn a_child_gets_only_allowed_variables_and_its_own_settings() {
     let script = stdio().env("CHILD_SETTING", "given");
     let broker = builder()
         .env("AWS_SECRET_ACCESS_KEY", "leak")
@@ -261,7 +261,7 @@ async fn stdio_03_two_hundred_sessions_leave_no_process_behind() {
 }
 
 #[tokio::test]
-async fn b_03_a_child_that_dies_again_and_again_is_started_ever_more_slowly() {
+async fn b_03_a_child_that_dies_repeatedly_is_restarted_with_growing_delays() {
     let folder = tempfile::tempdir().unwrap();
     let starts = folder.path().join("starts");
     let broker = broker_with(stdio().record_starts(&starts).spec()).await;
@@ -323,8 +323,7 @@ for line in sys.stdin:
 "#;
 
 #[tokio::test]
-async fn a_child_that_closes_its_input_costs_the_call_in_flight_and_its_successor_keeps_its_lists()
-{
+async fn a_child_that_closes_its_input_loses_its_call_and_is_replaced() {
     let marker = marker("deaf");
     let broker = broker_with(json!({
         "transport": {"type": "stdio", "command": "python3", "args": ["-u", "-c", DEAF, marker]},

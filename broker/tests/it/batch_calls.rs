@@ -148,7 +148,7 @@ async fn calls_run_in_order_and_stop_at_the_first_failure_at_every_endpoint() {
 }
 
 #[tokio::test]
-async fn a_batch_in_a_batch_and_a_batch_that_cannot_be_read_begin_nothing() {
+async fn a_nested_batch_and_an_unreadable_batch_start_no_call() {
     let backend = backend().await;
     let broker = started(&backend, json!({})).await;
     for client in clients(&broker, "").await {
@@ -182,7 +182,7 @@ async fn parallel_calls_are_in_flight_together_and_answered_in_their_order() {
 }
 
 #[tokio::test]
-async fn the_access_policy_rates_and_the_audit_log_see_each_call() {
+async fn the_policy_the_rates_and_the_audit_log_apply_to_each_call() {
     let backend = backend().await;
     let more = json!({
         "limits": {"requests_per_second_per_tool": 1, "burst_per_tool": 2},

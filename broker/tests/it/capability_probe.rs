@@ -68,7 +68,7 @@ async fn names(client: &TestClient) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_session_lists_what_its_client_can_use() {
+async fn a_session_lists_only_tools_that_its_client_supports() {
     let backend = picky().await;
     let broker = probing().backend("default", "b", backend.spec()).start().await;
     let all: &[&str] = &["plain", "roots", "sampling", "elicitation", "both"];
@@ -102,7 +102,7 @@ async fn a_session_lists_what_its_client_can_use() {
 /// One further connection is enough for a backend that offers everything to everyone, and none is
 /// opened for lists that are known.
 #[tokio::test]
-async fn a_backend_that_offers_all_to_all_is_probed_once() {
+async fn a_backend_with_one_list_for_all_clients_is_probed_once() {
     let backend = FakeBackend::echo().await;
     let broker = probing().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;

@@ -60,7 +60,7 @@ async fn page_01_250_tools_come_in_pages_of_100() {
 }
 
 #[tokio::test]
-async fn lists_do_not_ask_the_backend_again() {
+async fn lists_are_served_without_a_request_to_the_backend() {
     let (broker, backend) = echo().await;
     let before = backend.recorded_of("tools/list").len();
     for _ in 0..5 {
@@ -125,7 +125,7 @@ async fn a_dead_backend_is_not_listed_and_delays_nothing() {
 }
 
 #[tokio::test]
-async fn a_backend_that_died_is_served_from_its_last_good_copy_marked_stale() {
+async fn lists_of_a_dead_backend_are_served_from_the_last_copy_marked_stale() {
     let dying = FakeBackend::echo().await;
     let (broker, _good) = good_and(dying.spec()).await;
     broker.admin().wait_backend_state("default", "bad", "ready").await;
@@ -148,7 +148,7 @@ async fn a_backend_that_died_is_served_from_its_last_good_copy_marked_stale() {
 }
 
 #[tokio::test]
-async fn a_burst_of_list_changed_is_one_refresh_and_one_notification() {
+async fn a_burst_of_list_changed_causes_one_refresh_and_one_notification() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
@@ -171,7 +171,7 @@ async fn a_burst_of_list_changed_is_one_refresh_and_one_notification() {
 }
 
 #[tokio::test]
-async fn a_list_changed_that_changes_nothing_is_not_told() {
+async fn a_list_changed_without_a_change_is_not_forwarded() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
     let mut stream = client.open_get_stream().await;

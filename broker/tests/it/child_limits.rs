@@ -85,7 +85,7 @@ async fn a_35_a_child_gets_three_pipes_its_own_environment_and_no_privileges() {
 }
 
 #[tokio::test]
-async fn a_child_gets_no_more_memory_and_descriptors_than_it_may() {
+async fn a_child_cannot_exceed_its_limits_of_memory_and_descriptors() {
     let broker =
         broker_with(spec(json!({"memory": "128MiB", "open_files": 40, "cpu": "1h"})), json!({}))
             .await;
@@ -181,7 +181,7 @@ async fn children_end_with_a_broker_that_is_killed() {
 
 /// `kill -9` of the broker: it sends no signal to processes that a child has started itself.
 #[tokio::test]
-async fn b_23_what_children_started_ends_with_a_broker_that_is_killed() {
+async fn b_23_processes_started_by_children_end_when_the_broker_is_killed() {
     let marker = format!("it-grandchildren-{}", std::process::id());
     let own = stdio().spec();
     let (program, arguments) = (
@@ -228,7 +228,7 @@ fn parent_of(pid: u32) -> Option<u32> {
 }
 
 #[tokio::test]
-async fn a_34_a_command_is_no_line_for_a_shell() {
+async fn a_34_a_command_is_not_executed_by_a_shell() {
     let folder = tempfile::tempdir().unwrap();
     let witness = folder.path().join("witness");
     let broker = builder().single_process().start().await;
@@ -298,7 +298,7 @@ async fn a_34_only_commands_the_operator_listed_are_registered_and_started() {
 }
 
 #[tokio::test]
-async fn a_tenant_has_no_more_children_than_it_may() {
+async fn a_tenant_cannot_exceed_its_limit_of_children() {
     // One of the children is the catalog's.
     let broker = broker_with(stdio().spec(), json!({"stdio": {"children_per_tenant": 3}})).await;
     let mut sessions = Vec::new();
@@ -325,7 +325,7 @@ async fn a_tenant_has_no_more_children_than_it_may() {
 }
 
 #[tokio::test]
-async fn children_that_are_idle_or_old_make_room_for_new_ones() {
+async fn idle_and_old_children_are_replaced_by_new_ones() {
     for limits in [json!({"idle": "1s"}), json!({"lifetime": "1s"})] {
         let broker = broker_with(spec(limits.clone()), json!({})).await;
         let client = session(&broker).await;

@@ -86,7 +86,7 @@ async fn check_config_reads_the_certificates_that_serve_needs() {
 }
 
 #[tokio::test]
-async fn check_config_names_tenants_that_only_a_database_can_have() {
+async fn check_config_names_tenants_that_are_not_declared() {
     let text = "backends: {acme/files: {transport: {type: http, url: 'http://127.0.0.1:9/'}}}\n";
     let checked = run_with_config(&["check-config"], text).await;
     assert_eq!(checked.code, Some(0), "{checked:?}");
@@ -114,7 +114,7 @@ async fn serve_refuses_a_bad_configuration_with_64() {
 }
 
 #[tokio::test]
-async fn serve_says_which_needed_thing_is_missing_with_69() {
+async fn serve_reports_a_missing_requirement_with_69() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let config = format!("listen: {{http: '{address}', admin: '127.0.0.1:0'}}\n");
@@ -187,7 +187,7 @@ async fn the_environment_overrides_the_file() {
 }
 
 #[tokio::test]
-async fn tenants_keys_backends_and_sessions_from_a_shell() {
+async fn tenants_keys_backends_and_sessions_are_managed_from_a_shell() {
     let backend = FakeBackend::echo().await;
     let broker = builder().auth_required().admin_token("operator-of-tests").start().await;
     let ok = async |arguments: &[&str]| {
@@ -239,7 +239,7 @@ async fn tenants_keys_backends_and_sessions_from_a_shell() {
 }
 
 #[tokio::test]
-async fn the_shell_drains_a_broker_and_says_69_when_there_is_none() {
+async fn the_shell_drains_a_broker_and_exits_69_if_there_is_none() {
     let backend = FakeBackend::echo().await;
     let mut broker = alone_with(&backend).await;
     assert_eq!(broker.cli(&["drain"]).await.code, Some(0));

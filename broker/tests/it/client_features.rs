@@ -52,7 +52,7 @@ fn answer_to(method: &str, extra: Value) -> Value {
 }
 
 #[tokio::test]
-async fn cli_01_cli_07_only_declared_capabilities_and_modes_are_asked_for() {
+async fn cli_01_cli_07_only_declared_capabilities_and_modes_are_requested() {
     let (broker, _backend) = asking().await;
     let tools = json!({"tools": [{"name": "t", "inputSchema": {"type": "object"}}]});
     for (capabilities, method, params, refusal) in [
@@ -87,7 +87,7 @@ async fn cli_01_cli_07_only_declared_capabilities_and_modes_are_asked_for() {
 }
 
 #[tokio::test]
-async fn cli_02_a_backend_is_told_what_the_client_in_front_can_do() {
+async fn cli_02_a_backend_gets_the_capabilities_of_the_client() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     let broker = broker_with(&backend).await;
@@ -108,7 +108,7 @@ async fn cli_02_a_backend_is_told_what_the_client_in_front_can_do() {
 }
 
 #[tokio::test]
-async fn cli_03_a_question_goes_to_the_caller_on_the_stream_of_its_call() {
+async fn cli_03_a_question_is_sent_to_the_caller_on_the_stream_of_its_call() {
     let (broker, _backend) = asking().await;
     let clients = ["ann", "bob"].map(|name| {
         broker.client("/mcp").answers(move |_, params| {
@@ -179,7 +179,7 @@ async fn cli_03_ids_of_questions_and_answers_are_mapped_both_ways() {
 }
 
 #[tokio::test]
-async fn cli_04_another_session_can_not_answer() {
+async fn cli_04_another_session_cannot_answer_a_question() {
     let (broker, _backend) = asking().await;
     let victim = broker.connected(json!({"roots": {}})).await;
     let thief = broker.connected(json!({"roots": {}})).await;
@@ -194,7 +194,7 @@ async fn cli_04_another_session_can_not_answer() {
 }
 
 #[tokio::test]
-async fn cli_05_elicitation_complete_reaches_only_the_client_that_was_asked() {
+async fn cli_05_elicitation_complete_is_sent_only_to_the_client_of_the_request() {
     let backend = FakeBackend::with_tool("url", |call| async move {
         call.ask("elicitation/create", url()).await;
         call.notify("notifications/elicitation/complete", json!({"elicitationId": "unknown"}))
@@ -333,7 +333,7 @@ async fn cli_10_when_the_session_ends_the_open_question_is_answered_with_an_erro
 }
 
 #[tokio::test]
-async fn cli_10_a_dropped_stream_keeps_the_question_for_whoever_resumes() {
+async fn cli_10_a_dropped_stream_keeps_the_question_until_it_is_resumed() {
     let (broker, _backend) = asking().await;
     let client = broker.connected(json!({"roots": {}})).await;
     let mut call = client.begin_with_id(
@@ -352,7 +352,7 @@ async fn cli_10_a_dropped_stream_keeps_the_question_for_whoever_resumes() {
 }
 
 #[tokio::test]
-async fn a_question_outside_of_any_call_goes_to_the_session_that_owns_the_link() {
+async fn a_question_outside_of_any_call_is_sent_to_the_session_of_the_link() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     let broker = broker_with(&backend).await;
@@ -403,7 +403,7 @@ async fn a_question_on_a_shared_link_that_names_no_call_is_refused() {
 }
 
 #[tokio::test]
-async fn prog_01_a_clients_progress_on_a_question_goes_back_under_the_backends_token() {
+async fn prog_01_progress_of_a_client_is_sent_with_the_token_of_the_backend() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let params =
             json!({"_meta": {"progressToken": "backend-token"}, "messages": [], "maxTokens": 1});

@@ -71,7 +71,7 @@ async fn nothing_moves(cluster: &TestCluster, clients: &[TestClient]) {
 }
 
 #[tokio::test]
-async fn f_28_replicas_five_minutes_apart_keep_what_they_own() {
+async fn f_28_replicas_with_clocks_five_minutes_apart_keep_their_sessions() {
     let clock = FakeClock::set_to("+0");
     let (cluster, ledger, key) = two_with(&clock).await;
     set(&cluster, &clock, "+5m").await;
@@ -111,7 +111,7 @@ async fn task_for(client: &TestClient, key: &str, ttl: Duration) -> String {
 }
 
 #[tokio::test]
-async fn f_27_no_task_ends_early_or_lives_on_because_a_clock_is_wrong() {
+async fn f_27_a_wrong_clock_does_not_change_the_expiry_of_tasks() {
     for offset in ["+1h", "-1h"] {
         let clock = FakeClock::set_to("+0");
         let (cluster, ledger, key) = two_with(&clock).await;

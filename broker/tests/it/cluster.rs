@@ -86,7 +86,7 @@ pub(crate) async fn served_at(cluster: &TestCluster, replica: usize, client: &Te
 }
 
 #[tokio::test]
-async fn proof_1_a_balancer_without_memory_is_no_difference_to_a_client() {
+async fn proof_1_a_client_works_behind_a_balancer_without_affinity() {
     let (cluster, ledger, key) = two().await;
     let client = cluster.client("/mcp").bearer(&key).connected(json!({"elicitation": {}})).await;
     for number in 0..6 {
@@ -224,7 +224,7 @@ async fn collected_after_a_crash(store: Store) {
 }
 
 #[tokio::test]
-async fn f_07_a_replica_that_was_stopped_for_long_is_fenced_off_when_it_goes_on() {
+async fn f_07_a_replica_that_was_stopped_for_long_is_fenced_when_it_continues() {
     let (mut cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     let id = task(&client, "write", json!({"key": "a", "hang": true})).await;
@@ -309,7 +309,7 @@ async fn f_09_both_replicas_killed_and_one_started_lose_nothing() {
 }
 
 #[tokio::test]
-async fn r11_a_redis_that_is_flushed_or_gone_loses_nothing() {
+async fn r11_a_flushed_or_stopped_redis_loses_no_data() {
     let (cluster, ledger, key) = two().await;
     let here = opened_at(&cluster, 0, &key).await;
     let there = opened_at(&cluster, 1, &key).await;

@@ -83,7 +83,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 #[tokio::test]
-async fn r9_without_postgres_calls_flow_and_what_must_be_stored_is_refused() {
+async fn r9_without_postgres_calls_continue_and_durable_requests_are_rejected() {
     let (mut cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     let hanging = task(&client, "write", json!({"key": "hanging", "hang": true})).await;
@@ -127,7 +127,7 @@ async fn r9_without_postgres_calls_flow_and_what_must_be_stored_is_refused() {
 }
 
 #[tokio::test]
-async fn f_32_a_postgres_that_never_answers_holds_up_nobody_else() {
+async fn f_32_a_postgres_that_never_answers_delays_no_other_request() {
     let (cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     cluster.postgres().freeze();
@@ -195,7 +195,7 @@ async fn r12_a_replica_cut_from_postgres_stops_acknowledging_and_is_fenced() {
 }
 
 #[tokio::test]
-async fn r10_with_a_slow_postgres_only_what_is_stored_takes_longer() {
+async fn r10_a_slow_postgres_delays_only_durable_requests() {
     let ledger = Ledger::start().await;
     let cluster = on(&ledger).cluster(2).behind_proxies().start().await;
     let key = cluster.operator().create_key("default").await;
@@ -240,7 +240,7 @@ async fn r10_with_a_slow_postgres_only_what_is_stored_takes_longer() {
 }
 
 #[tokio::test]
-async fn f_31_a_postgres_stopped_without_a_word_under_load_loses_nothing_acknowledged() {
+async fn f_31_an_immediate_stop_of_postgres_loses_no_acknowledged_task() {
     let (mut cluster, ledger, key) = two().await;
     nothing_is_lost_under_load(&mut cluster, &ledger, &key, async |cluster, client| {
         cluster.postgres_mut().stop_immediate().await;

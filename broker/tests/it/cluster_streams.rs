@@ -57,7 +57,7 @@ fn steps(events: &[Event]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn sse_12_a_stream_is_resumed_at_a_replica_that_did_not_begin_it() {
+async fn sse_12_a_stream_is_resumed_at_another_replica() {
     let go_on = Gate::new();
     let (cluster, _ledger, key) = stepping(&go_on).await;
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
@@ -102,7 +102,7 @@ fn assert_lost(rest: &[Event]) {
 }
 
 #[tokio::test]
-async fn f_08_a_stream_of_a_killed_replica_tells_that_its_call_is_lost() {
+async fn f_08_a_stream_of_a_killed_replica_reports_that_its_call_is_lost() {
     let (mut cluster, _ledger, key) = stepping(&Gate::new()).await;
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
     let (mut events, ids) = begun(&client).await;
@@ -121,7 +121,7 @@ async fn f_08_a_stream_of_a_killed_replica_tells_that_its_call_is_lost() {
 }
 
 #[tokio::test]
-async fn f_08_a_stream_that_a_killed_replica_had_no_time_to_log_tells_that_its_call_is_lost() {
+async fn f_08_an_unlogged_stream_of_a_killed_replica_reports_a_lost_call() {
     let (mut cluster, _ledger, key) = stepping(&Gate::new()).await;
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
     let (_events, ids) = begun(&client).await;
@@ -137,7 +137,7 @@ async fn f_08_a_stream_that_a_killed_replica_had_no_time_to_log_tells_that_its_c
 }
 
 #[tokio::test]
-async fn a_stream_whose_events_are_gone_says_so() {
+async fn a_stream_without_its_events_reports_a_gap() {
     let (mut cluster, ledger, key) = stepping(&Gate::new()).await;
     ledger.backend().list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
@@ -189,7 +189,7 @@ async fn without_redis_a_session_that_moved_gets_its_general_stream_with_the_gap
 }
 
 #[tokio::test]
-async fn f_04_a_replica_that_ends_in_good_order_hands_its_streams_on() {
+async fn f_04_a_replica_that_shuts_down_hands_over_its_streams() {
     let go_on = Gate::new();
     go_on.open();
     let (mut cluster, ledger, key) = stepping(&go_on).await;

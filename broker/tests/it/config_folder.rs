@@ -62,7 +62,7 @@ async fn wait_ready(broker: &TestBroker, tenant: &str, backend: &str) {
 }
 
 #[tokio::test]
-async fn entries_of_files_come_change_and_go_without_a_signal() {
+async fn entries_of_files_are_added_changed_and_removed_without_a_signal() {
     let (one, two) = (FakeBackend::echo().await, FakeBackend::echo().await);
     let folder = TempDir::new().unwrap();
     write(folder.path(), "a.yaml", &json!({"backends": {"first": one.spec()}}));
@@ -90,7 +90,7 @@ async fn entries_of_files_come_change_and_go_without_a_signal() {
 }
 
 #[tokio::test]
-async fn a_fault_keeps_what_was_accepted_and_leaves_other_files_alone() {
+async fn a_faulty_file_keeps_its_accepted_entries_and_affects_no_other_file() {
     let backend = FakeBackend::echo().await;
     let folder = TempDir::new().unwrap();
     let good = |name: &str| json!({"backends": {name: backend.spec()}});
@@ -124,7 +124,7 @@ async fn a_fault_keeps_what_was_accepted_and_leaves_other_files_alone() {
 }
 
 #[tokio::test]
-async fn an_entry_stands_in_one_file_and_a_tenant_may_stand_in_another() {
+async fn an_entry_is_declared_in_one_file_and_its_tenant_may_be_in_another() {
     let backend = FakeBackend::echo().await;
     let folder = TempDir::new().unwrap();
     let broker = start(folder.path()).await;
@@ -165,7 +165,7 @@ async fn an_entry_stands_in_one_file_and_a_tenant_may_stand_in_another() {
 }
 
 #[tokio::test]
-async fn a_mounted_config_map_changes_by_its_link_and_a_lost_folder_changes_nothing() {
+async fn a_config_map_changes_by_its_link_and_a_missing_folder_changes_nothing() {
     let backend = FakeBackend::echo().await;
     let root = TempDir::new().unwrap();
     let folder = root.path().join("config.d");

@@ -77,7 +77,7 @@ async fn the_mode_decides_whose_roots_a_backend_gets() {
 /// A client without a session is asked in the answer to its request, and the operator's roots come
 /// without it.
 #[tokio::test]
-async fn clients_of_2026_07_28_have_the_roots_of_the_operator_too() {
+async fn the_roots_of_the_operator_apply_to_clients_of_2026_07_28_too() {
     let backend = asking().await;
     let broker = builder()
         .backend("default", "b", spec(&backend, "configured", &["file:///a"]))
@@ -201,7 +201,7 @@ async fn roots_reach_the_connections_of_every_replica() {
 /// The rules for resources stay: roots tell a backend where to look, and `resources.roots` what
 /// clients may name.
 #[tokio::test]
-async fn roots_of_an_operator_open_no_resource() {
+async fn roots_of_an_operator_give_no_access_to_resources() {
     let backend = asking().await;
     backend.capabilities(json!({"tools": {}, "resources": {}}));
     let mut given = spec(&backend, "configured", &["file:///outside"]);

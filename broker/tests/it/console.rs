@@ -68,7 +68,7 @@ async fn deny_guests(admin: &AdminClient) {
 }
 
 #[tokio::test]
-async fn a_trial_takes_the_way_of_clients_and_the_policy_decides_by_its_subject() {
+async fn a_trial_is_handled_like_a_client_call_with_the_policy_of_its_subject() {
     let backend = FakeBackend::echo().await;
     let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let admin = broker.admin();
@@ -103,7 +103,7 @@ async fn a_trial_takes_the_way_of_clients_and_the_policy_decides_by_its_subject(
 }
 
 #[tokio::test]
-async fn a_trial_reaches_nothing_of_its_subject() {
+async fn a_trial_has_no_access_to_sessions_of_its_subject() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     let broker = builder()
@@ -252,7 +252,7 @@ async fn a_logout_at_one_replica_ends_the_login_at_the_other() {
 }
 
 #[tokio::test]
-async fn the_catalog_lists_what_backends_offer_as_they_wrote_it() {
+async fn the_catalog_lists_definitions_of_backends_unchanged() {
     let backend = FakeBackend::start().await;
     backend.tool("wait", |_| async { Reply::Result(json!({"content": []})) });
     // The broker adds the support of tasks to a tool that names none.

@@ -68,7 +68,7 @@ fn set(answer: &RawResponse) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_login_at_an_issuer_counts_for_the_browser_and_the_request_that_began_it() {
+async fn a_login_at_an_issuer_is_bound_to_its_browser_and_its_request() {
     let server = AuthorizationServer::start().await;
     let metadata = json!({"authorization_response_iss_parameter_supported": true});
     server.set_metadata(metadata);

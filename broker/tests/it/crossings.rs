@@ -150,7 +150,7 @@ async fn as_fast(what: &str, mut foreign: impl AsyncFnMut(), mut absent: impl As
 }
 
 #[tokio::test]
-async fn r23_what_is_foreign_is_as_what_never_was_by_every_method() {
+async fn r23_every_method_reports_a_foreign_object_as_absent() {
     let (_broker, backends, [red, blue], _key) = two_tenants().await;
     let task = red
         .result(
@@ -183,7 +183,7 @@ async fn r23_what_is_foreign_is_as_what_never_was_by_every_method() {
 }
 
 #[tokio::test]
-async fn r23_foreign_sessions_streams_and_endpoints_are_as_what_never_was() {
+async fn r23_foreign_sessions_streams_and_endpoints_are_reported_as_absent() {
     let (broker, _backends, [red, blue], key) = two_tenants().await;
     let foreign = red.session().unwrap();
     let absent = never_was(&foreign);

@@ -59,7 +59,7 @@ async fn f_04_a_call_in_flight_finishes_and_the_exit_is_clean() {
 
 /// Uses connections that carry plain POSTs only.
 #[tokio::test]
-async fn f_04_who_is_answered_is_told_to_go_and_who_asks_nothing_is_left() {
+async fn f_04_a_drain_closes_answered_connections_and_waits_for_no_idle_one() {
     let gate = Gate::new();
     let backend = waiting(&gate).await;
     let mut broker = alone_with(&backend).await;
@@ -108,7 +108,7 @@ async fn f_04_who_is_answered_is_told_to_go_and_who_asks_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn sse_02_streams_are_told_when_to_come_back() {
+async fn sse_02_streams_get_a_retry_time_at_a_shutdown() {
     let gate = Gate::new();
     let backend = waiting(&gate).await;
     let mut broker = builder()
@@ -145,7 +145,7 @@ async fn the_admin_api_and_both_signals_start_the_same_drain() {
 }
 
 #[tokio::test]
-async fn f_05_a_call_that_never_ends_is_given_up_after_the_grace() {
+async fn f_05_a_call_that_never_ends_is_aborted_after_the_grace_period() {
     let backend = waiting(&Gate::new()).await;
     let config = json!({"shutdown": {"grace": "300ms"}});
     let mut broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
@@ -161,7 +161,7 @@ async fn f_05_a_call_that_never_ends_is_given_up_after_the_grace() {
 }
 
 #[tokio::test]
-async fn f_06_a_second_signal_ends_at_once() {
+async fn f_06_a_second_signal_ends_the_broker_at_once() {
     let backend = waiting(&Gate::new()).await;
     let mut broker = builder()
         .config(json!({"shutdown": {"grace": "60s"}}))
@@ -180,7 +180,7 @@ async fn f_06_a_second_signal_ends_at_once() {
 }
 
 #[tokio::test]
-async fn sessions_in_use_may_finish_but_idle_ones_are_no_reason_to_wait() {
+async fn a_drain_does_not_wait_for_idle_sessions() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     let mut broker = builder()

@@ -58,7 +58,7 @@ fn transports(host: &str, port: u16) -> [(&'static str, Value); 4] {
 }
 
 #[tokio::test]
-async fn a_30_addresses_that_are_refused_are_refused_at_registration() {
+async fn a_30_forbidden_addresses_are_rejected_at_registration() {
     let (broker, canary) = (broker().await, Canary::start().await);
     for host in [
         "127.0.0.2",
@@ -88,7 +88,7 @@ async fn a_30_addresses_that_are_refused_are_refused_at_registration() {
 }
 
 #[tokio::test]
-async fn a_30_a_31_names_are_judged_by_what_they_resolve_to_at_each_connect() {
+async fn a_30_a_31_host_names_are_checked_by_their_addresses_at_each_connect() {
     let (broker, canary) = (broker().await, Canary::start().await);
     let admin = broker.admin();
     // Our parsers do not accept it as an address, but the system's resolver reads it as 127.0.0.2.

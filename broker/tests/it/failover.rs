@@ -23,7 +23,7 @@ async fn movable() -> (TestCluster, Ledger, String) {
 }
 
 #[tokio::test]
-async fn f_37_a_failover_to_a_synchronous_standby_loses_nothing_acknowledged() {
+async fn f_37_a_failover_to_a_synchronous_standby_loses_no_acknowledged_task() {
     let (mut cluster, ledger, key) = movable().await;
     let standby = cluster.postgres().standby(cluster.postgres().address()).await;
     cluster.postgres().commit_with_standby().await;
@@ -34,7 +34,7 @@ async fn f_37_a_failover_to_a_synchronous_standby_loses_nothing_acknowledged() {
 }
 
 #[tokio::test]
-async fn f_37_a_failover_to_an_asynchronous_standby_loses_what_was_not_shipped_and_no_more() {
+async fn f_37_a_failover_to_an_async_standby_loses_only_unshipped_writes() {
     let (mut cluster, ledger, key) = movable().await;
     let feed = FaultProxy::start(cluster.postgres().address()).await;
     let standby = cluster.postgres().standby(feed.address()).await;
@@ -79,7 +79,7 @@ async fn f_37_a_failover_to_an_asynchronous_standby_loses_what_was_not_shipped_a
 }
 
 #[tokio::test]
-async fn f_38_a_primary_that_takes_no_writes_refuses_what_must_be_stored_and_nothing_else() {
+async fn f_38_a_read_only_primary_rejects_only_durable_requests() {
     let (cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     let read_only = async |on: &str| {

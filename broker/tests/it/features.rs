@@ -8,7 +8,7 @@ use testkit::{FakeBackend, Reply, TestClient, backend::tool};
 use crate::{broker_with, builder, echo, kind, text_of};
 
 #[tokio::test]
-async fn tool_01_names_are_unique_safe_and_lead_to_their_own_backend() {
+async fn tool_01_names_are_unique_and_safe_and_identify_their_backend() {
     let (one, two) = (FakeBackend::start().await, FakeBackend::start().await);
     let long = "x".repeat(128);
     for (backend, mark) in [(&one, "one"), (&two, "two")] {
@@ -55,7 +55,7 @@ async fn tool_01_adding_a_backend_never_renames_anothers_tools() {
 }
 
 #[tokio::test]
-async fn tool_02_an_unknown_tool_is_32602_and_no_backend_is_bothered() {
+async fn tool_02_an_unknown_tool_is_32602_and_reaches_no_backend() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
     for name in ["none", "b__none", "echo", "b_echo", "", "b__echo "] {
@@ -164,7 +164,7 @@ async fn tool_04_definitions_pass_unchanged_but_for_their_name() {
 }
 
 #[tokio::test]
-async fn tools_that_can_not_be_offered_are_left_out_and_the_others_served() {
+async fn invalid_tools_are_left_out_and_the_others_are_served() {
     let backend = FakeBackend::start().await;
     backend.list(
         "tools",
@@ -204,7 +204,7 @@ async fn with_resources() -> (testkit::TestBroker, FakeBackend) {
 }
 
 #[tokio::test]
-async fn res_01_a_uri_leads_to_its_backend_and_an_unknown_one_is_32002() {
+async fn res_01_a_uri_is_routed_to_its_backend_and_an_unknown_one_is_32002() {
     let (broker, backend) = with_resources().await;
     let client = broker.connected(json!({})).await;
     let listed = client.list_all("resources/list", "resources").await;
@@ -314,7 +314,7 @@ async fn res_03_updates_reach_subscribers_only_and_each_once() {
 }
 
 #[tokio::test]
-async fn res_03_an_update_of_a_part_reaches_the_subscriber_of_the_whole() {
+async fn res_03_an_update_of_a_sub_resource_reaches_the_subscriber_of_its_parent() {
     let (broker, backend) = with_resources().await;
     let client = broker.connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
@@ -338,7 +338,7 @@ async fn res_03_subscribing_needs_the_capability() {
 }
 
 #[tokio::test]
-async fn res_04_one_subscription_at_the_backend_for_all_sessions_of_a_link() {
+async fn res_04_all_sessions_of_a_link_share_one_subscription_at_the_backend() {
     let (broker, backend) = with_resources().await;
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
     for client in &clients {
@@ -354,7 +354,7 @@ async fn res_04_one_subscription_at_the_backend_for_all_sessions_of_a_link() {
 }
 
 #[tokio::test]
-async fn res_04_a_refused_subscription_is_told_and_not_kept() {
+async fn res_04_a_rejected_subscription_is_reported_and_not_kept() {
     let (broker, backend) = with_resources().await;
     backend.on("resources/subscribe", |_| async { Reply::error(-32002, "no such thing") });
     let client = broker.connected(json!({})).await;

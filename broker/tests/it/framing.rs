@@ -362,7 +362,7 @@ async fn framing_is_as_strict_over_tls() {
 }
 
 #[tokio::test]
-async fn framing_of_a_body_above_the_limit_is_refused_before_it_comes() {
+async fn framing_of_a_body_above_the_limit_is_rejected_before_it_arrives() {
     let rig = Rig::start(json!({"limits": {"message_bytes": "64KiB"}})).await;
     let head = |line: &str, length: usize| {
         let session = &rig.session;
@@ -397,7 +397,7 @@ async fn framing_of_a_body_above_the_limit_is_refused_before_it_comes() {
 }
 
 #[tokio::test]
-async fn s17_a_chunk_above_the_limit_is_refused_before_it_comes() {
+async fn s17_a_chunk_above_the_limit_is_rejected_before_it_arrives() {
     let rig = Rig::start(json!({"limits": {"message_bytes": "64KiB"}})).await;
     let session = &rig.session;
     for (address, line) in [
@@ -470,14 +470,14 @@ async fn nothing_is_smuggled(rig: &Rig, name: &str, front: SocketAddr) {
 }
 
 #[tokio::test]
-async fn framing_is_read_in_one_way_behind_nginx() {
+async fn framing_is_unambiguous_behind_nginx() {
     let rig = Rig::start(json!({})).await;
     let front = FrontProxy::nginx(rig.broker.http_address(), "").await;
     nothing_is_smuggled(&rig, "nginx", front.address()).await;
 }
 
 #[tokio::test]
-async fn framing_is_read_in_one_way_behind_haproxy() {
+async fn framing_is_unambiguous_behind_haproxy() {
     let rig = Rig::start(json!({})).await;
     // Some versions of HAProxy wait for the rest of a chunk's size, even after the end of the
     // client's half.

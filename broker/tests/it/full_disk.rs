@@ -81,7 +81,7 @@ async fn makes_a_task(client: &TestClient) -> Value {
 }
 
 #[tokio::test]
-async fn r20_f_24_with_a_full_disk_nothing_acknowledged_is_lost_and_the_rest_goes_on() {
+async fn r20_f_24_a_full_disk_loses_no_acknowledged_write_and_calls_continue() {
     let Some(mut disk) = SmallDisk::mount(8) else {
         println!("not run: no file system can be mounted here");
         return;

@@ -101,7 +101,7 @@ async fn process(url: &str, listen: Value) -> TestBroker {
 }
 
 #[tokio::test]
-async fn r6_a_process_takes_over_and_no_connection_is_refused_or_reset() {
+async fn r6_a_process_takeover_refuses_and_resets_no_connection() {
     let server = PostgresServer::start().await;
     let url = server.database().await;
     let any = json!({"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "tcp": "127.0.0.1:0", "reuse_port": true});
@@ -135,7 +135,7 @@ async fn r6_a_process_takes_over_and_no_connection_is_refused_or_reset() {
 /// refused connection, because then no request was sent. It cannot retry one that closes without an
 /// answer.
 #[tokio::test]
-async fn a_process_that_ends_answers_each_connection_or_refuses_it() {
+async fn an_ending_process_answers_or_refuses_each_connection() {
     let listen = json!({"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "tcp": "127.0.0.1:0"});
     let config = json!({"listen": listen, "limits": {"connections_per_address": 10_000}});
     let mut broker = builder().single_process().config(config).start().await;
@@ -200,7 +200,7 @@ impl Sockets {
 }
 
 #[tokio::test]
-async fn r6_sockets_that_are_passed_on_refuse_no_connection_while_one_process_follows_another() {
+async fn r6_inherited_sockets_refuse_no_connection_while_the_process_changes() {
     let bind = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (http, tcp) = (bind(), bind());
     let [http_address, tcp_address] = [&http, &tcp].map(|socket| socket.local_addr().unwrap());
@@ -238,7 +238,7 @@ async fn r6_sockets_that_are_passed_on_refuse_no_connection_while_one_process_fo
 }
 
 #[tokio::test]
-async fn sockets_that_are_passed_on_for_something_else_are_refused_at_start() {
+async fn inherited_sockets_with_unknown_names_are_rejected_at_start() {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let elsewhere = json!({"listen": {"http": "127.0.0.1:1", "admin": "127.0.0.1:0"}});
@@ -269,7 +269,7 @@ async fn sockets_that_are_passed_on_for_something_else_are_refused_at_start() {
 
 /// The variables may be those of a process that started this one.
 #[tokio::test]
-async fn sockets_of_another_process_are_not_taken() {
+async fn inherited_sockets_of_another_process_are_ignored() {
     let broker = builder()
         .single_process()
         .env("LISTEN_PID", "1")
@@ -281,7 +281,7 @@ async fn sockets_of_another_process_are_not_taken() {
 }
 
 #[tokio::test]
-async fn a_port_is_not_shared_unless_both_say_so() {
+async fn a_port_is_shared_only_if_both_processes_permit_it() {
     let broker = builder().single_process().start().await;
     let folder = tempfile::tempdir().unwrap();
     let config = json!({"listen": {"http": broker.http_address().to_string(), "admin": "127.0.0.1:0", "reuse_port": true},
@@ -293,7 +293,7 @@ async fn a_port_is_not_shared_unless_both_say_so() {
 }
 
 #[tokio::test]
-async fn connections_are_taken_for_as_long_as_a_balancer_needs() {
+async fn connections_are_accepted_during_the_readiness_delay() {
     let config = json!({"shutdown": {"readiness_delay": "2s"}});
     let mut broker = builder().single_process().config(config).start().await;
     let asked = Instant::now();
@@ -317,7 +317,7 @@ async fn connections_are_taken_for_as_long_as_a_balancer_needs() {
 }
 
 #[tokio::test]
-async fn http_2_connections_are_told_goodbye_and_http_1_ones_to_close() {
+async fn a_drain_sends_goaway_over_http_2_and_close_over_http_1() {
     const GOAWAY: u8 = 7;
     let gate = Gate::new();
     let wait = gate.clone();
@@ -364,7 +364,7 @@ fn kinds(mut bytes: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn r26_the_generation_tells_which_reading_of_the_file_is_in_force() {
+async fn r26_the_generation_identifies_the_configuration_in_force() {
     let broker = builder().single_process().config(json!({"tenants": {"one": {}}})).start().await;
     let file = broker.folder().join("config.yaml");
     let good = std::fs::read_to_string(&file).unwrap();

@@ -143,7 +143,7 @@ async fn task_07_task_18_errors_and_failed_tools_fail_the_task() {
 }
 
 #[tokio::test]
-async fn task_12_a_ttl_is_checked_and_the_actual_one_told() {
+async fn task_12_a_ttl_is_checked_and_the_actual_ttl_is_returned() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
     for bad in [json!({"ttl": -1}), json!({"ttl": "1"}), json!({"ttl": null}), json!(7)] {
@@ -165,7 +165,7 @@ async fn task_12_a_ttl_is_checked_and_the_actual_one_told() {
 }
 
 #[tokio::test]
-async fn task_09_a_cancelled_task_stays_cancelled_and_its_backend_is_told() {
+async fn task_09_a_cancelled_task_stays_cancelled_and_its_backend_is_notified() {
     let done = Gate::new();
     let backend = waiting(&done).await;
     let broker = broker_with(&backend).await;
@@ -190,7 +190,7 @@ async fn task_09_a_cancelled_task_stays_cancelled_and_its_backend_is_told() {
 }
 
 #[tokio::test]
-async fn task_09_of_a_cancellation_and_an_answer_one_wins_and_stays() {
+async fn task_09_either_a_cancellation_or_an_answer_wins_permanently() {
     let backend = FakeBackend::with_tool("job", |_| async { Reply::text("done") }).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -273,7 +273,7 @@ async fn task_11_callers_without_a_key_see_their_own_sessions_tasks_only() {
 }
 
 #[tokio::test]
-async fn task_11_a_long_list_comes_in_pages_and_complete() {
+async fn task_11_a_long_task_list_is_returned_completely_in_pages() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
     let mut made = Vec::new();
@@ -295,7 +295,7 @@ async fn task_11_a_long_list_comes_in_pages_and_complete() {
 }
 
 #[tokio::test]
-async fn r_2_a_client_goes_away_and_another_session_of_it_collects() {
+async fn r_2_another_session_of_the_principal_gets_the_result_of_a_task() {
     let done = Gate::new();
     let backend = waiting(&done).await;
     backend.sessions();
@@ -324,7 +324,7 @@ async fn r_2_a_client_goes_away_and_another_session_of_it_collects() {
 }
 
 #[tokio::test]
-async fn task_13_what_a_plain_tool_asks_reaches_the_client_on_the_result_stream() {
+async fn task_13_a_question_of_a_plain_tool_is_sent_on_the_result_stream() {
     let backend = FakeBackend::with_tool("job", |call| async move {
         let elicit = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
         let first = call.ask("elicitation/create", elicit).await;
@@ -413,7 +413,7 @@ async fn task_13_another_session_of_the_principal_may_answer() {
 }
 
 #[tokio::test]
-async fn task_13_a_client_that_declared_nothing_is_not_asked() {
+async fn task_13_a_client_without_the_capability_gets_no_question() {
     let backend = FakeBackend::with_tool("job", |call| async move {
         let answer = call
             .ask(
@@ -432,7 +432,7 @@ async fn task_13_a_client_that_declared_nothing_is_not_asked() {
 }
 
 #[tokio::test]
-async fn task_14_progress_comes_under_the_clients_token_until_the_end() {
+async fn task_14_progress_is_sent_with_the_clients_token_until_the_end() {
     let done = Gate::new();
     let gate = done.clone();
     let backend = FakeBackend::with_tool("job", move |call| {
@@ -479,7 +479,7 @@ async fn task_14_progress_comes_under_the_clients_token_until_the_end() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_down_fails_the_task_after_the_time_for_calls() {
+async fn an_unavailable_backend_fails_the_task_after_the_call_timeout() {
     let (backend, calls) = (FakeBackend::echo().await, Arc::new(AtomicUsize::new(0)));
     let spec = backend.spec();
     // Longer than the longest back-off, so that there is an attempt after the return.
@@ -527,7 +527,7 @@ async fn forgetful(annotations: Value) -> FakeBackend {
 }
 
 #[tokio::test]
-async fn f_31_a_lost_answer_is_unknown_unless_the_tool_says_it_does_no_harm() {
+async fn f_31_a_lost_answer_is_unknown_unless_the_tool_is_declared_harmless() {
     let backend = forgetful(json!({"readOnlyHint": false})).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -549,7 +549,7 @@ async fn f_31_a_lost_answer_is_unknown_unless_the_tool_says_it_does_no_harm() {
 }
 
 #[tokio::test]
-async fn a_task_outlives_the_time_of_a_plain_call() {
+async fn a_task_may_run_longer_than_a_plain_call() {
     let done = Gate::new();
     let backend = waiting(&done).await;
     let broker = builder()

@@ -95,7 +95,7 @@ async fn h_10_media_types_that_do_not_fit_are_refused_on_every_path() {
 }
 
 #[tokio::test]
-async fn h_10_methods_that_a_path_does_not_take_are_told_with_those_it_takes() {
+async fn h_10_an_unsupported_method_is_405_with_the_allowed_methods() {
     let (broker, _backend) = echo().await;
     for (path, taken) in [
         ("/mcp", &["get", "post", "delete"][..]),
@@ -120,7 +120,7 @@ async fn h_10_methods_that_a_path_does_not_take_are_told_with_those_it_takes() {
 }
 
 #[tokio::test]
-async fn h_10_versions_that_are_none_or_two_are_refused() {
+async fn h_10_an_invalid_or_repeated_version_header_is_rejected() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
     for version in
@@ -163,7 +163,7 @@ async fn resuming(client: &TestClient, id: &str) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn h_16_a_place_in_a_strangers_stream_is_told_as_one_that_never_was() {
+async fn h_16_an_event_id_of_a_foreign_stream_is_reported_as_unknown() {
     let backend = FakeBackend::with_tool("steps", |call| async move {
         call.progress(1.0, 2.0).await;
         Reply::text("secret")

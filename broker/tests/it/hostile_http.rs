@@ -76,7 +76,7 @@ async fn h_01_contradicting_lengths_are_refused() {
 }
 
 #[tokio::test]
-async fn h_01_a_body_whose_end_is_told_in_two_ways_is_refused() {
+async fn h_01_a_body_with_both_content_length_and_chunks_is_rejected() {
     let body = initialize_body("2025-11-25");
     let length = body.len();
     // The body is whole by either of the two.
@@ -93,7 +93,7 @@ async fn h_01_a_body_whose_end_is_told_in_two_ways_is_refused() {
 }
 
 #[tokio::test]
-async fn h_02_strange_transfer_encodings_are_refused() {
+async fn h_02_unknown_transfer_encodings_are_rejected() {
     let body = "0\r\n\r\n";
     let mut requests: Vec<String> = [
         "xchunked",
@@ -120,7 +120,7 @@ async fn h_02_strange_transfer_encodings_are_refused() {
 }
 
 #[tokio::test]
-async fn h_03_heads_that_can_be_read_in_two_ways_are_refused() {
+async fn h_03_ambiguous_heads_are_rejected() {
     let heads = [
         "host : localhost\r\n",
         "host: localhost\r\nx: a\r\n folded: b\r\n",
@@ -144,7 +144,7 @@ async fn h_03_heads_that_can_be_read_in_two_ways_are_refused() {
 }
 
 #[tokio::test]
-async fn h_04_chunks_that_are_none_are_refused_and_trailers_mean_nothing() {
+async fn h_04_invalid_chunks_are_rejected_and_trailers_are_ignored() {
     let chunked =
         |body: &str| format!("{}{SMUGGLED}", post("transfer-encoding: chunked\r\n", body));
     let body = initialize_body("2025-11-25");
@@ -197,7 +197,7 @@ async fn h_05_the_body_of_a_refused_request_is_never_a_request() {
 }
 
 #[tokio::test]
-async fn h_06_upgrades_to_what_is_not_offered_are_not_taken() {
+async fn h_06_upgrades_to_other_protocols_are_ignored() {
     let (broker, _backend) = echo().await;
     let body = initialize_body("2025-11-25");
     for upgrade in ["h2c", "mcp", "TLS/1.0"] {
@@ -263,7 +263,7 @@ async fn h_07_targets_of_other_forms_are_refused() {
 }
 
 #[tokio::test]
-async fn h_08_heads_without_measure_are_refused() {
+async fn h_08_oversized_heads_are_rejected() {
     let many: String = (0..20_000).map(|n| format!("x-{n}: y\r\n")).collect();
     let body = initialize_body("2025-11-25");
     each_is_refused(vec![
@@ -278,7 +278,7 @@ async fn h_08_heads_without_measure_are_refused() {
 }
 
 #[tokio::test]
-async fn h_08_the_limit_of_a_head_is_exact_however_it_comes() {
+async fn h_08_the_limit_of_a_head_is_exact_in_any_pieces() {
     const LIMIT: usize = 64 * 1024;
     let backend = FakeBackend::echo().await;
     let broker = alone_with(&backend).await;
@@ -355,7 +355,7 @@ async fn h_09_encoded_bodies_are_refused_unread() {
 }
 
 #[tokio::test]
-async fn h_11_a_body_that_is_announced_and_does_not_come_is_waited_for_until_the_deadline() {
+async fn h_11_a_missing_body_is_rejected_at_the_deadline() {
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "300ms"}});
     let broker = builder()
@@ -417,7 +417,7 @@ fn ids_in(text: &str) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn h_13_a_thousand_requests_in_a_row_are_answered_in_order_up_to_the_hostile_one() {
+async fn h_13_pipelined_requests_are_answered_in_order_up_to_a_hostile_one() {
     let (broker, _backend) = echo().await;
     let client = broker.client("/mcp").connected(json!({})).await;
     let pipelined = async |hostile_after: Option<u64>| {
@@ -450,7 +450,7 @@ async fn h_13_a_thousand_requests_in_a_row_are_answered_in_order_up_to_the_hosti
 
 /// The check of one head counts for equal heads, and for no other.
 #[tokio::test]
-async fn h_13_a_connection_is_trusted_no_further_than_its_last_head() {
+async fn h_13_the_check_of_a_head_is_reused_only_for_an_equal_head() {
     let broker = builder().config(json!({"auth": {"required": true}})).start().await;
     let (id, key) = broker.admin().create_key_with_id("default").await;
     let body = initialize_body("2025-11-25");
@@ -487,7 +487,7 @@ async fn h_13_a_connection_is_trusted_no_further_than_its_last_head() {
 }
 
 #[tokio::test]
-async fn h_25_tls_at_a_plain_listener_and_strange_bytes_end_cleanly() {
+async fn h_25_tls_and_random_bytes_at_a_plain_listener_end_cleanly() {
     let (broker, _backend) = echo().await;
     let hello = [&[22_u8, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3][..], &[7; 505]].concat();
     for bytes in [

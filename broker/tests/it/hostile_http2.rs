@@ -204,7 +204,7 @@ async fn h_20_streams_that_are_reset_at_once_end_the_connection() {
 }
 
 #[tokio::test]
-async fn h_20_resets_that_the_broker_is_made_to_send_end_the_connection_too() {
+async fn h_20_many_provoked_resets_of_the_broker_end_the_connection() {
     let (broker, _backend, canary) = started().await;
     let mut raw = Raw::connect(&broker, &[]).await;
     let mut flood = Vec::new();
@@ -219,7 +219,7 @@ async fn h_20_resets_that_the_broker_is_made_to_send_end_the_connection_too() {
 }
 
 #[tokio::test]
-async fn h_21_heads_without_end_close_the_connection() {
+async fn h_21_endless_heads_close_the_connection() {
     let (broker, _backend, canary) = started().await;
     for (what, piece) in [("empty", Vec::new()), ("full", header("x", &[b'y'; 16_000]))] {
         let mut raw = Raw::connect(&broker, &[]).await;
@@ -240,7 +240,7 @@ async fn h_21_heads_without_end_close_the_connection() {
 }
 
 #[tokio::test]
-async fn h_22_floods_of_small_frames_cost_nobody_else_anything() {
+async fn h_22_floods_of_small_frames_do_not_affect_other_clients() {
     let (broker, _backend, canary) = started().await;
     let floods = [
         ("settings", frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255])),
@@ -265,7 +265,7 @@ async fn h_22_floods_of_small_frames_cost_nobody_else_anything() {
 }
 
 #[tokio::test]
-async fn h_23_ten_thousand_streams_are_not_taken() {
+async fn h_23_ten_thousand_streams_are_refused() {
     let (broker, _backend, canary) = started().await;
     let mut raw = Raw::connect(&broker, &[]).await;
     let flood: Vec<u8> = (0..10_000_u32)
@@ -282,14 +282,14 @@ async fn h_23_ten_thousand_streams_are_not_taken() {
 }
 
 #[tokio::test]
-async fn h_23_answers_that_are_not_taken_wait_for_a_while_and_then_end_the_connection() {
+async fn h_23_unread_answers_end_the_connection_after_a_while() {
     let (broker, backend, canary) = started().await;
     backend.tool("large", |_| async { Reply::text(&"x".repeat(12 << 20)) });
     let open = async || broker.admin().metric("process_open_fds", &[]).await.unwrap();
     canary.call("b__echo", json!({})).await; // so that what it needs is open
     let before = open().await;
     // Over HTTP/1.1 the answer is more than the sockets hold.
-    let _deaf = asking_for_much_over_http1(&broker, &canary).await;
+    let _deaf = unread_large_requests_over_http1(&broker, &canary).await;
     let mut raw = Raw::connect(&broker, &[(SETTINGS_INITIAL_WINDOW, 0)]).await;
     let body = initialize_body("2025-11-25");
     for stream in (1..100).step_by(2) {
@@ -332,7 +332,10 @@ async fn an_answer_to_head_has_no_content() {
 }
 
 /// Sends requests of the canary's session on connections that are never read from.
-async fn asking_for_much_over_http1(broker: &TestBroker, canary: &TestClient) -> Vec<TcpStream> {
+async fn unread_large_requests_over_http1(
+    broker: &TestBroker,
+    canary: &TestClient,
+) -> Vec<TcpStream> {
     let body = request(700, "tools/call", json!({"name": "b__large", "arguments": {}}));
     let mut deaf = Vec::new();
     for id in 0..4 {
@@ -380,7 +383,7 @@ fn broken_heads() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn h_24_what_is_no_request_reaches_no_handler() {
+async fn h_24_an_invalid_request_reaches_no_handler() {
     let (broker, _backend, canary) = started().await;
     let sessions = broker.admin().sessions("default").await.len();
     let body = initialize_body("2025-11-25");

@@ -105,7 +105,7 @@ async fn http_03_a_foreign_host_is_refused_on_a_loopback_listener() {
 }
 
 #[tokio::test]
-async fn http_05_without_a_key_everything_is_unauthorized_when_keys_are_required() {
+async fn http_05_a_request_without_a_required_key_is_unauthorized() {
     let backend = FakeBackend::echo().await;
     let broker = builder()
         .auth_required()
@@ -145,7 +145,7 @@ async fn http_05_without_a_key_everything_is_unauthorized_when_keys_are_required
 }
 
 #[tokio::test]
-async fn http_05_the_admin_listener_insists_on_its_token() {
+async fn http_05_the_admin_listener_requires_its_token() {
     let broker = builder().admin_token("operator-of-tests").start().await;
     for token in [None, Some("wrong"), Some("operator-of-tests2"), Some("")] {
         let admin = broker.admin().with_token(token);
@@ -271,7 +271,7 @@ async fn http_10_accept_must_allow_an_answer() {
 }
 
 #[tokio::test]
-async fn http_11_only_json_bodies_are_taken() {
+async fn http_11_only_json_bodies_are_accepted() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
     for media in ["text/plain", "application/jsonp", "application/x-www-form-urlencoded", "json"] {
@@ -343,7 +343,7 @@ async fn http_13_an_unknown_protocol_version_header_is_refused() {
 }
 
 #[tokio::test]
-async fn http_14_without_the_version_header_the_session_knows_its_version() {
+async fn http_14_without_the_version_header_the_version_of_the_session_is_used() {
     let (broker, _backend) = echo().await;
     for version in ["2025-11-25", "2025-06-18", "2025-03-26"] {
         let client = broker.client("/mcp");
@@ -362,7 +362,7 @@ async fn http_15_another_supported_version_in_the_header_is_tolerated() {
 }
 
 #[tokio::test]
-async fn http_16_other_methods_are_not_allowed_and_told_which_are() {
+async fn http_16_other_methods_are_405_with_the_allowed_methods() {
     let (broker, _backend) = echo().await;
     for method in ["PUT", "PATCH", "TRACE"] {
         let response = broker.client("/mcp").send(method, &[JSON, ACCEPT], "").await;
@@ -460,7 +460,7 @@ async fn http_18_pipelined_requests_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn http_18_life_11_slow_heads_and_bodies_are_cut_at_the_deadline() {
+async fn http_18_life_11_slow_heads_and_bodies_are_rejected_at_the_deadline() {
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "300ms"}});
     let broker = builder().config(deadline).backend("default", "b", backend.spec()).start().await;
@@ -486,7 +486,7 @@ async fn http_18_life_11_slow_heads_and_bodies_are_cut_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn http_18_a_connection_lives_for_as_long_as_its_next_request_comes_in_time() {
+async fn http_18_a_connection_stays_open_while_requests_arrive_in_time() {
     let wait = Duration::from_secs(1);
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "1s"}});
@@ -529,7 +529,7 @@ async fn http_18_a_connection_lives_for_as_long_as_its_next_request_comes_in_tim
 }
 
 #[tokio::test]
-async fn http2_with_prior_knowledge_serves_the_whole_flow() {
+async fn http2_with_prior_knowledge_supports_a_whole_session() {
     let backend = FakeBackend::with_tool("slow", |call| async move {
         call.progress(1.0, 2.0).await;
         testkit::Reply::text(&call.arguments()["n"].to_string())

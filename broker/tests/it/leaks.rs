@@ -46,7 +46,7 @@ async fn say_everything_nasty(broker: &testkit::TestBroker) {
 }
 
 #[tokio::test]
-async fn a_38_nothing_a_peer_writes_makes_a_line_or_a_colour_of_the_log() {
+async fn a_38_text_of_peers_adds_no_line_and_no_colour_to_the_log() {
     for format in ["text", "json"] {
         let backend = FakeBackend::echo().await;
         backend.list(
@@ -86,7 +86,7 @@ async fn a_38_nothing_a_peer_writes_makes_a_line_or_a_colour_of_the_log() {
 }
 
 #[tokio::test]
-async fn a_39_strangers_make_no_time_series() {
+async fn a_39_unauthenticated_clients_create_no_time_series() {
     let backend = FakeBackend::echo().await;
     let broker = builder()
         .single_process()
@@ -134,7 +134,7 @@ async fn a_39_strangers_make_no_time_series() {
 }
 
 #[tokio::test]
-async fn a_40_errors_say_nothing_of_what_is_inside() {
+async fn a_40_errors_contain_no_internal_details() {
     let backend = FakeBackend::echo().await;
     let broker = builder()
         .single_process()

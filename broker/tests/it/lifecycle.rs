@@ -28,7 +28,7 @@ async fn life_02_each_supported_version_is_echoed() {
 }
 
 #[tokio::test]
-async fn life_03_an_unsupported_version_is_answered_with_our_newest() {
+async fn life_03_an_unsupported_version_is_answered_with_the_newest_supported() {
     let (broker, _backend) = echo().await;
     for version in ["1900-01-01", "2099-01-01", "2026-07-28", "", "nonsense", "2025-11-26"] {
         let client = broker.client("/mcp");
@@ -54,7 +54,7 @@ async fn life_04_the_initialize_result_is_complete() {
 }
 
 #[tokio::test]
-async fn life_05_an_old_session_is_never_asked_for_what_its_version_lacks() {
+async fn life_05_an_old_session_gets_no_request_that_its_version_lacks() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let params =
             json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
@@ -73,7 +73,7 @@ async fn life_05_an_old_session_is_never_asked_for_what_its_version_lacks() {
 }
 
 #[tokio::test]
-async fn life_06_no_list_changed_before_initialized() {
+async fn life_06_no_list_changed_is_sent_before_initialized() {
     let backend = FakeBackend::echo().await;
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp");
@@ -95,7 +95,7 @@ async fn life_06_no_list_changed_before_initialized() {
 }
 
 #[tokio::test]
-async fn life_07_only_what_the_backends_can_do_is_advertised() {
+async fn life_07_only_capabilities_of_the_backends_are_advertised() {
     let backend = FakeBackend::echo().await;
     backend.capabilities(json!({"tools": {}}));
     let broker = broker_with(&backend).await;
@@ -130,7 +130,7 @@ async fn life_07_only_what_the_backends_can_do_is_advertised() {
 }
 
 #[tokio::test]
-async fn life_07_the_aggregated_endpoint_offers_the_union() {
+async fn life_07_the_aggregated_endpoint_advertises_the_union() {
     let (tools, prompts) = (FakeBackend::echo().await, FakeBackend::start().await);
     tools.capabilities(json!({"tools": {"listChanged": true}}));
     prompts.capabilities(json!({"prompts": {}, "experimental": {"x": {"y": 1}}}));
@@ -150,7 +150,7 @@ async fn life_07_the_aggregated_endpoint_offers_the_union() {
 }
 
 #[tokio::test]
-async fn life_09_a_second_initialize_is_refused_and_the_session_lives_on() {
+async fn life_09_a_second_initialize_is_rejected_and_the_session_continues() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
     let (_, error) = refused(client.post(initialize_body("2025-11-25")).await).await;
@@ -159,7 +159,7 @@ async fn life_09_a_second_initialize_is_refused_and_the_session_lives_on() {
 }
 
 #[tokio::test]
-async fn life_10_a_client_that_never_answers_is_told_cancelled_and_the_backend_gets_an_error() {
+async fn life_10_an_unanswered_question_is_cancelled_and_fails_at_the_backend() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let answer = call.ask("roots/list", json!({})).await;
         Reply::text(&answer["error"]["message"].to_string())
@@ -212,7 +212,7 @@ async fn life_12_a_malformed_initialize_names_the_member() {
 }
 
 #[tokio::test]
-async fn one_backend_shows_itself_on_its_own_endpoint() {
+async fn the_endpoint_of_a_backend_shows_its_server_info() {
     let backend = FakeBackend::echo().await;
     backend.server_info(json!({"name": "weather", "version": "7"}), Some("ask about the sky"));
     let broker = broker_with(&backend).await;

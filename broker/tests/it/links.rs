@@ -12,7 +12,7 @@ fn is_resumption(seen: &RecordedRequest) -> bool {
 }
 
 #[tokio::test]
-async fn b_http_04_the_catalog_recovers_from_a_forgotten_session_without_a_get_stream() {
+async fn b_http_04_the_catalog_recovers_from_a_lost_session_without_a_get_stream() {
     let backend = FakeBackend::echo().await;
     backend.sessions().no_get_stream();
     let broker = broker_with(&backend).await;
@@ -25,7 +25,7 @@ async fn b_http_04_the_catalog_recovers_from_a_forgotten_session_without_a_get_s
 }
 
 #[tokio::test]
-async fn b_http_04_every_call_that_hears_of_the_forgotten_session_is_repeated() {
+async fn b_http_04_every_call_rejected_for_a_lost_session_is_repeated() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     let broker = broker_with(&backend).await;
@@ -39,7 +39,7 @@ async fn b_http_04_every_call_that_hears_of_the_forgotten_session_is_repeated() 
 }
 
 #[tokio::test]
-async fn calls_end_when_their_backend_is_removed_though_it_says_nothing() {
+async fn calls_of_a_silent_backend_end_when_it_is_removed() {
     let backend = FakeBackend::with_tool("silent", |_| async { Reply::Hang }).await;
     let broker = broker_with(&backend).await;
     let call = broker.connected(json!({})).await.begin_call("b__silent", json!({}));
@@ -49,7 +49,7 @@ async fn calls_end_when_their_backend_is_removed_though_it_says_nothing() {
 }
 
 #[tokio::test]
-async fn a_get_stream_that_can_not_be_resumed_is_opened_anew_and_ends_no_call() {
+async fn a_get_stream_that_cannot_be_resumed_is_reopened_and_ends_no_call() {
     let gate = Gate::new();
     let wait = gate.clone();
     let backend = FakeBackend::with_tool("slow", move |call| {
@@ -92,7 +92,7 @@ async fn lists_are_fetched_again_once_the_get_stream_is_open_again() {
 }
 
 #[tokio::test]
-async fn a_log_level_the_backend_did_not_take_is_sent_again() {
+async fn a_log_level_that_the_backend_rejected_is_sent_again() {
     let backend = FakeBackend::echo().await;
     backend.capabilities(json!({"tools": {}, "logging": {}}));
     let failed_once = AtomicBool::new(false);

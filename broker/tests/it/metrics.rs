@@ -26,7 +26,7 @@ async fn tasks_are_counted_by_their_status() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_slow_backend_is_counted_until_it_has_left() {
+async fn frames_queued_for_a_slow_backend_are_counted_until_they_are_sent() {
     const CHANGED: &str = "notifications/roots/list_changed";
     let gate = Gate::new();
     let backend = FakeBackend::echo().await;

@@ -43,7 +43,7 @@ async fn ends_soon(cluster: &mut TestCluster, replica: usize) {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_task_goes_on_at_another_replica() {
+async fn a_client_that_waits_for_a_task_resumes_at_another_replica() {
     let (mut cluster, ledger, key) = two().await;
     let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
     let id = task(&there, "write", json!({"key": "a", "hang": true})).await;
@@ -63,7 +63,7 @@ async fn who_waits_for_a_task_goes_on_at_another_replica() {
 }
 
 #[tokio::test]
-async fn who_waits_and_has_no_way_back_is_asked_to_repeat() {
+async fn a_waiting_client_that_cannot_resume_gets_a_retryable_error() {
     let ledger = Ledger::start().await;
     let mut cluster =
         on(&ledger).config(json!({"events": {"log": "off"}})).cluster(2).start().await;
@@ -80,7 +80,7 @@ async fn who_waits_and_has_no_way_back_is_asked_to_repeat() {
 }
 
 #[tokio::test]
-async fn what_a_task_asks_is_asked_again_where_its_client_waits_next() {
+async fn a_question_of_a_task_is_sent_again_at_the_next_replica() {
     let (mut cluster, ledger, key) = two().await;
     let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
     let id = task(&there, "ask", json!({"key": "q"})).await;
@@ -105,7 +105,7 @@ async fn what_a_task_asks_is_asked_again_where_its_client_waits_next() {
 }
 
 #[tokio::test]
-async fn a_restart_of_one_broker_finds_who_waited_and_what_is_watched() {
+async fn a_restart_restores_waiting_clients_and_watched_tasks() {
     let done = Gate::new();
     let backend = tasks::with_tasks(&done).await;
     let mut broker = builder()
@@ -134,7 +134,7 @@ async fn a_restart_of_one_broker_finds_who_waited_and_what_is_watched() {
 }
 
 #[tokio::test]
-async fn a_call_of_a_task_that_was_sent_stays_for_its_answer_unless_it_is_harmless() {
+async fn a_draining_replica_keeps_a_sent_task_call_unless_it_is_harmless() {
     let (mut cluster, ledger, key) = two().await;
     let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
     let (once, again) =
@@ -202,19 +202,19 @@ async fn waits_on(wire: &str) {
 }
 
 #[tokio::test]
-async fn who_waits_on_a_websocket_is_asked_to_repeat() {
+async fn a_client_that_waits_on_a_websocket_gets_a_retryable_error() {
     waits_on("websocket").await;
 }
 
 #[tokio::test]
-async fn who_waits_on_a_connection_that_is_its_session_is_asked_to_repeat() {
+async fn a_client_that_waits_on_a_session_connection_gets_a_retryable_error() {
     for wire in ["tcp", "sse"] {
         waits_on(wire).await;
     }
 }
 
 #[tokio::test]
-async fn requests_on_a_websocket_wait_while_it_is_open_whether_their_session_stays() {
+async fn requests_on_an_open_websocket_wait_for_the_release_of_their_session() {
     let (first, second) = (Gate::new(), Gate::new());
     let backend = FakeBackend::echo().await;
     let gates = [first.clone(), second.clone()];
@@ -294,7 +294,7 @@ async fn asking() -> FakeBackend {
 }
 
 #[tokio::test]
-async fn a_backends_task_that_asks_its_client_stays_until_it_is_answered() {
+async fn a_backend_task_with_an_open_question_is_kept_until_it_is_answered() {
     let backend = asking().await;
     let mut cluster =
         builder().auth_required().backend("default", "b", backend.spec()).cluster(2).start().await;
@@ -380,11 +380,11 @@ async fn is_never_at_rest(through: usize) {
 }
 
 #[tokio::test]
-async fn a_session_that_is_never_at_rest_moves_and_no_call_of_it_fails() {
+async fn a_session_with_constant_calls_moves_without_a_failed_call() {
     is_never_at_rest(1).await;
 }
 
 #[tokio::test]
-async fn who_goes_away_leads_on_those_who_ask_it_to_the_last() {
+async fn a_leaving_replica_forwards_requests_until_it_ends() {
     is_never_at_rest(0).await;
 }

@@ -120,7 +120,7 @@ impl Protected {
 }
 
 #[tokio::test]
-async fn a_backend_gets_tokens_of_the_server_that_it_names_and_all_links_share_them() {
+async fn a_backend_gets_tokens_of_its_authorization_server_shared_by_all_links() {
     let protected = Protected::start().await;
     let broker = protected.broker(json!({})).await;
     let canary = broker.admin().create_key("default").await;
@@ -199,7 +199,7 @@ async fn a_token_without_a_scope_is_replaced_by_one_with_the_union() {
 }
 
 #[tokio::test]
-async fn a_token_is_renewed_before_its_end_and_an_outage_of_the_server_keeps_it() {
+async fn a_token_is_renewed_before_its_expiry_and_kept_during_an_outage() {
     let protected = Protected::start().await;
     let accepted = protected.accepted.clone();
     protected.server.answer_tokens(Arc::new(move |_, number| {
@@ -226,7 +226,7 @@ async fn a_token_is_renewed_before_its_end_and_an_outage_of_the_server_keeps_it(
 }
 
 #[tokio::test]
-async fn what_does_not_fit_stops_the_broker_before_it_shows_its_credential() {
+async fn invalid_metadata_stops_the_broker_before_it_sends_its_credential() {
     let protected = Protected::start().await;
     let evil = AuthorizationServer::start().await;
     let broker = builder().single_process().start().await;
@@ -265,7 +265,7 @@ async fn what_does_not_fit_stops_the_broker_before_it_shows_its_credential() {
 }
 
 #[tokio::test]
-async fn a_refusal_of_the_server_is_shown_to_operators_and_asked_for_again_later() {
+async fn a_rejected_token_request_is_shown_to_operators_and_retried_later() {
     let protected = Protected::start().await;
     let accepted = protected.accepted.clone();
     protected.server.answer_tokens(Arc::new(move |_, number| match number {

@@ -66,7 +66,7 @@ fn is_refresh(asked: &TokenRequest) -> bool {
 }
 
 #[tokio::test]
-async fn requests_of_one_login_prove_and_name_the_same() {
+async fn all_requests_of_a_login_have_matching_pkce_and_resource() {
     let world = World::start(3600).await;
     let broker = world.broker().await;
     let browser = Browser::new(&broker);
@@ -88,7 +88,7 @@ async fn requests_of_one_login_prove_and_name_the_same() {
 }
 
 #[tokio::test]
-async fn an_answer_counts_for_the_person_that_began_it() {
+async fn an_answer_is_accepted_only_from_the_person_that_started_the_login() {
     let world = World::start(3600).await;
     let broker = guarded().start().await;
     add(&broker, &world, ("default", "b")).await;
@@ -107,7 +107,7 @@ async fn an_answer_counts_for_the_person_that_began_it() {
 }
 
 #[tokio::test]
-async fn a_form_has_the_proof_of_its_own_browser() {
+async fn a_form_is_accepted_only_from_its_own_browser() {
     let world = World::start(3600).await;
     let broker = world.broker().await;
     let (victim, attacker) = (Browser::new(&broker), Browser::new(&broker));
@@ -193,7 +193,7 @@ async fn a_server_that_changes_gets_no_code_and_no_refresh_token() {
 }
 
 #[tokio::test]
-async fn a_grant_is_for_the_url_that_it_was_made_for() {
+async fn a_grant_is_used_only_for_its_url() {
     let (world, other) = (World::start(3600).await, FakeBackend::echo().await);
     let broker = world.broker().await;
     assert_eq!(Browser::new(&broker).connect().await, 200);
@@ -211,7 +211,7 @@ async fn a_grant_is_for_the_url_that_it_was_made_for() {
 
 /// The process that renews a token is slow. Meanwhile an operator ends the connection.
 #[tokio::test]
-async fn a_late_answer_brings_no_ended_connection_back() {
+async fn a_late_token_answer_does_not_restore_an_ended_connection() {
     let world = World::start(3600).await;
     let broker = world.broker().await;
     assert_eq!(Browser::new(&broker).connect().await, 200);
@@ -251,7 +251,7 @@ async fn with_a_row(folder: &Path, world: &World) -> TestBroker {
 
 /// A person who writes the database without the root secret gives no account to another principal.
 #[tokio::test]
-async fn a_moved_row_does_not_open() {
+async fn a_sealed_row_moved_to_another_principal_does_not_open() {
     let (world, folder) = (World::start(3600).await, tempfile::tempdir().unwrap());
     let broker = with_a_row(folder.path(), &world).await;
     let copy = |columns: &str| {
@@ -292,7 +292,7 @@ async fn a_moved_row_does_not_open() {
 
 /// A sealed row under another name, or as another kind of secret, signs no person in.
 #[tokio::test]
-async fn a_moved_secret_does_not_open() {
+async fn a_sealed_secret_moved_to_another_name_does_not_open() {
     let (world, folder) = (World::start(3600).await, tempfile::tempdir().unwrap());
     let broker = with_a_row(folder.path(), &world).await;
     let (mine, hers) = (link(&broker, "bob").await, link(&broker, "ann").await);
@@ -320,7 +320,7 @@ async fn a_moved_secret_does_not_open() {
 
 /// The broker registers itself for each tenant, also where a row of another tenant was copied.
 #[tokio::test]
-async fn a_moved_registration_is_made_again() {
+async fn a_registration_copied_to_another_tenant_is_made_again() {
     let (world, folder) = (World::start(3600).await, tempfile::tempdir().unwrap());
     register_clients(&world.server, &world);
     let url = format!("sqlite:{}", folder.path().join("broker.db").display());

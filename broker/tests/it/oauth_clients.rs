@@ -53,7 +53,7 @@ async fn connected(broker: &TestBroker, world: &World) -> TokenRequest {
 }
 
 #[tokio::test]
-async fn a_document_of_the_broker_names_keys_that_change() {
+async fn the_client_metadata_document_names_the_current_keys() {
     let (world, clock) = (World::start(3600).await, FakeClock::set_to("+0"));
     world.server.set_metadata(json!({
         "code_challenge_methods_supported": ["S256"],
@@ -109,7 +109,7 @@ async fn a_document_of_the_broker_names_keys_that_change() {
 }
 
 #[tokio::test]
-async fn a_registration_names_the_keys_where_a_server_takes_no_document() {
+async fn a_registration_contains_the_keys_if_the_server_accepts_no_document() {
     let (world, clock) = (World::start(3600).await, FakeClock::set_to("+0"));
     let endpoint = format!("{}/token", world.server.issuer());
     let metadata =

@@ -34,7 +34,7 @@ async fn connected(broker: &TestBroker, world: &World) -> TestClient {
 /// The new refresh token is lost, and the server takes the old one for stolen. The user is asked to
 /// connect again.
 #[tokio::test]
-async fn a_process_that_dies_with_a_new_refresh_token_asks_the_user_to_connect_again() {
+async fn a_lost_refresh_token_requires_the_user_to_connect_again() {
     let world = World::start(2).await;
     let mut broker =
         builder().single_process().env("MCP_BROKER_FAULT", "grant.refreshed").start().await;
@@ -99,7 +99,7 @@ async fn a_process_that_dies_with_a_new_refresh_token_asks_the_user_to_connect_a
 /// A token is used until its end. Then calls fail with a reason that names the server to operators,
 /// and the grant stays.
 #[tokio::test]
-async fn a_server_that_is_away_ends_no_grant() {
+async fn an_unavailable_server_ends_no_grant() {
     let world = World::start(3).await;
     let broker = builder().single_process().start().await;
     let client = connected(&broker, &world).await;
@@ -144,7 +144,7 @@ async fn a_server_that_is_away_ends_no_grant() {
 /// One of two replicas lives five minutes in the future. The life of a token is shorter than that,
 /// so each replica has another opinion of its end. No call fails, and no refresh token comes twice.
 #[tokio::test]
-async fn replicas_five_minutes_apart_share_a_grant() {
+async fn replicas_with_clocks_five_minutes_apart_share_a_grant() {
     let world = World::start(120).await;
     let clock = FakeClock::set_to("+0");
     let address = json!({"auth": {"resource": "http://127.0.0.1:9"}});
@@ -186,7 +186,7 @@ async fn replicas_five_minutes_apart_share_a_grant() {
 
 /// A backend whose metadata leads elsewhere gets neither a registration nor a browser.
 #[tokio::test]
-async fn a_server_for_browsers_with_another_scheme_or_inside_is_refused() {
+async fn an_authorization_url_with_another_scheme_or_internal_host_is_rejected() {
     let world = World::start(3600).await;
     let broker = world.broker().await;
     let browser = Browser::new(&broker);

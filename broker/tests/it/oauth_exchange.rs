@@ -144,7 +144,7 @@ async fn echo(client: &TestClient, user: &str) -> Value {
 }
 
 #[tokio::test]
-async fn the_token_of_a_caller_is_exchanged_and_goes_to_no_backend() {
+async fn a_callers_token_is_exchanged_and_not_sent_to_the_backend() {
     let protected = Protected::start(|request| {
         let subject = payload(&member(request, "subject_token")?)["sub"].as_str()?.to_owned();
         (member(request, "grant_type")? == EXCHANGE).then_some(subject)
@@ -232,7 +232,7 @@ async fn a_token_is_exchanged_only_if_its_issuer_permits_that() {
 }
 
 #[tokio::test]
-async fn a_token_is_used_on_behalf_of_the_caller_as_entra_wants_it() {
+async fn a_token_is_exchanged_on_behalf_of_the_caller_in_the_form_of_entra() {
     let protected = Protected::start(|request| {
         let subject = payload(&member(request, "assertion")?)["sub"].as_str()?.to_owned();
         (member(request, "grant_type")? == JWT_BEARER).then_some(subject)
@@ -278,7 +278,7 @@ async fn identity_provider() -> (AuthorizationServer, Arc<Mutex<Value>>) {
 }
 
 #[tokio::test]
-async fn an_identity_provider_vouches_for_its_user() {
+async fn an_assertion_of_the_identity_provider_is_exchanged_for_a_token() {
     let protected = Protected::start(|request| {
         let jag = member(request, "assertion")?;
         (member(request, "grant_type")? == JWT_BEARER).then_some(jag)
@@ -352,7 +352,7 @@ async fn an_identity_provider_vouches_for_its_user() {
 }
 
 #[tokio::test]
-async fn the_broker_signs_with_keys_that_it_makes_for_each_tenant() {
+async fn the_broker_signs_with_its_own_keys_of_each_tenant() {
     let protected = Protected::start(|_| Some("broker".to_owned())).await;
     let broker = builder().single_process().tenant("acme").tenant("idle").start().await;
     let auth = json!({"type": "oauth_client", "client_secret": null, "token_endpoint_auth_method": "private_key_jwt"});
@@ -385,7 +385,7 @@ async fn the_broker_signs_with_keys_that_it_makes_for_each_tenant() {
 }
 
 #[tokio::test]
-async fn lists_are_known_before_a_user_connects_if_the_broker_may_fetch_them() {
+async fn lists_are_fetched_before_a_user_connects_if_permitted() {
     let world = World::start(3600).await;
     let broker = builder().single_process().start().await;
     let mut spec = world.spec();
@@ -404,7 +404,7 @@ async fn lists_are_known_before_a_user_connects_if_the_broker_may_fetch_them() {
 }
 
 #[tokio::test]
-async fn a_slash_after_an_issuer_is_forgiven_only_if_the_operator_says_so() {
+async fn a_final_slash_of_an_issuer_is_ignored_only_if_configured() {
     let world = World::start(3600).await;
     let slash = format!("{}/", world.server.issuer());
     world
@@ -462,7 +462,7 @@ async fn an_exchange_names_the_broker_as_the_acting_party() {
 
 /// A principal of the identity provider is one of its users, and connects no account of another one.
 #[tokio::test]
-async fn a_principal_of_an_identity_provider_signs_in_as_itself_only() {
+async fn a_principal_of_an_identity_provider_can_sign_in_only_as_itself() {
     let protected = Protected::start(|request| member(request, "assertion")).await;
     let (provider, claims) = identity_provider().await;
     let settings = json!({"issuer": provider.issuer(), "client_id": "broker-at-idp"});

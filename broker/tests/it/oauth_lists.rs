@@ -53,7 +53,7 @@ async fn sees(client: &TestClient, wanted: &[&str]) {
 }
 
 #[tokio::test]
-async fn lists_of_one_user_never_show_to_another() {
+async fn lists_of_one_user_are_never_shown_to_another() {
     let protected = personal().await;
     let issuer = AuthorizationServer::start().await;
     let auth = json!({"type": "token_exchange", "catalog_auth": "per_principal"});
@@ -130,7 +130,7 @@ async fn lists_of_one_user_never_show_to_another() {
 }
 
 #[tokio::test]
-async fn a_backend_that_fails_for_a_user_takes_no_tool_away() {
+async fn a_backend_that_fails_for_one_user_keeps_its_listed_tools() {
     let protected = personal().await;
     let issuer = AuthorizationServer::start().await;
     let auth = json!({"type": "token_exchange", "catalog_auth": "per_principal"});
@@ -229,7 +229,7 @@ fn declared() -> Value {
 }
 
 #[tokio::test]
-async fn an_operator_declares_the_lists_and_the_backend_is_not_asked() {
+async fn lists_declared_by_an_operator_are_served_without_the_backend() {
     let world = World::start(3600).await;
     let mut broker = builder().single_process().start().await;
     let mut spec = world.spec();
@@ -270,7 +270,7 @@ async fn an_operator_declares_the_lists_and_the_backend_is_not_asked() {
 }
 
 #[tokio::test]
-async fn a_tool_stands_for_a_backend_before_its_first_caller() {
+async fn a_connect_tool_is_listed_for_a_backend_before_its_first_caller() {
     let protected = Protected::start(|request| {
         Some(payload(&member(request, "subject_token")?)["sub"].as_str()?.to_owned())
     })
@@ -292,7 +292,7 @@ async fn a_tool_stands_for_a_backend_before_its_first_caller() {
 }
 
 #[tokio::test]
-async fn the_broker_fetches_the_lists_of_exchanges_itself_if_it_may() {
+async fn the_broker_fetches_lists_with_its_own_token_if_permitted() {
     let protected = Protected::start(|request| match member(request, "subject_token") {
         Some(subject) => Some(payload(&subject)["sub"].as_str()?.to_owned()),
         None => Some("service".to_owned()),

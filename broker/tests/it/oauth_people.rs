@@ -85,7 +85,7 @@ async fn a_user_connects_an_account_and_the_backend_gets_its_token() {
 }
 
 #[tokio::test]
-async fn answers_of_others_and_forms_from_elsewhere_connect_nothing() {
+async fn answers_and_forms_of_another_browser_connect_no_account() {
     let world = World::start(3600).await;
     world.server.set_metadata(json!({"code_challenge_methods_supported": ["S256"], "authorization_response_iss_parameter_supported": true}));
     let broker = world.broker().await;
@@ -116,7 +116,7 @@ async fn answers_of_others_and_forms_from_elsewhere_connect_nothing() {
 }
 
 #[tokio::test]
-async fn many_calls_at_the_end_of_a_token_use_the_refresh_token_once() {
+async fn concurrent_calls_with_an_expired_token_use_the_refresh_token_once() {
     let world = World::start(3).await;
     let broker = world.broker().await;
     assert_eq!(Browser::new(&broker).connect().await, 200);
@@ -146,7 +146,7 @@ async fn many_calls_at_the_end_of_a_token_use_the_refresh_token_once() {
 }
 
 #[tokio::test]
-async fn a_backend_that_wants_more_scopes_leads_to_the_page_again() {
+async fn a_backend_that_requires_more_scopes_leads_to_the_connect_page_again() {
     let world = World::start(3600).await;
     let broker = world.broker().await;
     let browser = Browser::new(&broker);
@@ -162,7 +162,7 @@ async fn a_backend_that_wants_more_scopes_leads_to_the_page_again() {
 }
 
 #[tokio::test]
-async fn a_link_signs_one_principal_in_once() {
+async fn a_sign_in_link_works_once_for_its_principal() {
     let world = World::start(3600).await;
     let broker =
         builder().single_process().auth_required().admin_token("operator-of-tests").start().await;

@@ -58,7 +58,7 @@ async fn works(client: &TestClient) {
 }
 
 #[tokio::test]
-async fn a_client_at_another_replica_hears_that_its_account_is_connected() {
+async fn a_client_at_another_replica_is_notified_of_its_connected_account() {
     for (redis, catalog_auth) in [(true, "first_user"), (false, "per_principal")] {
         let world = World::start(3600).await;
         let cluster = cluster_of(&world, redis, catalog_auth).await;
@@ -100,7 +100,7 @@ async fn a_client_at_another_replica_hears_that_its_account_is_connected() {
 }
 
 #[tokio::test]
-async fn a_session_that_moves_hears_it_from_its_next_owner() {
+async fn a_moved_session_is_notified_of_its_account_by_its_new_owner() {
     let world = World::start(3600).await;
     let mut cluster = cluster_of(&world, true, "first_user").await;
     let client = cluster.client_of(1, "/mcp").connected(json!({"elicitation": {"url": {}}})).await;
@@ -127,7 +127,7 @@ async fn a_session_that_moves_hears_it_from_its_next_owner() {
 
 /// A scope that a user granted at one replica counts at the other at once.
 #[tokio::test]
-async fn more_scopes_count_at_every_replica() {
+async fn newly_granted_scopes_are_valid_at_every_replica() {
     let world = World::start(3600).await;
     let cluster = cluster_of(&world, true, "first_user").await;
     let browser = Browser::at(cluster.replicas()[0].http_address());
@@ -148,7 +148,7 @@ async fn more_scopes_count_at_every_replica() {
 /// The stored token is newer than that of one replica when the backend refuses all of them. That
 /// replica has its own token refused, then the stored one, and gets a third.
 #[tokio::test]
-async fn a_stored_token_that_is_refused_too_is_renewed() {
+async fn a_stored_token_that_is_also_rejected_is_renewed() {
     let world = World::start(3600).await;
     let cluster = cluster_of(&world, true, "first_user").await;
     assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);

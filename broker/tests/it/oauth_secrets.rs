@@ -153,7 +153,7 @@ impl Run {
 }
 
 #[tokio::test]
-async fn tokens_that_came_in_are_in_no_file_of_sqlite_and_at_no_backend() {
+async fn received_tokens_are_in_no_sqlite_file_and_at_no_backend() {
     let run = run(builder().single_process()).await;
     assert!(
         run.has_argument(".db") || run.has_argument("-wal"),
@@ -164,7 +164,7 @@ async fn tokens_that_came_in_are_in_no_file_of_sqlite_and_at_no_backend() {
 }
 
 #[tokio::test]
-async fn tokens_that_came_in_are_in_no_dump_of_postgresql_and_redis() {
+async fn received_tokens_are_in_no_dump_of_postgresql_and_redis() {
     let (postgres, redis) = (PostgresServer::start().await, RedisServer::start().await);
     let broker = builder().single_process().on_postgres(&postgres).await.with_redis(&redis);
     let mut run = run(broker).await;

@@ -28,7 +28,7 @@ async fn wait_admitted(admin: &AdminClient, token: &str, is_admitted: bool) {
 }
 
 #[tokio::test]
-async fn operators_are_known_to_every_replica_and_survive_a_restart() {
+async fn operators_are_valid_at_every_replica_and_after_a_restart() {
     let mut cluster = builder().cluster(2).start().await;
     let (id, token) = create(&cluster.admin(0), json!({"name": "ann", "role": "viewer"})).await;
     for replica in [0, 1] {
@@ -123,7 +123,7 @@ async fn a_scraper_reads_metrics_where_the_admin_token_is_required() {
 }
 
 #[tokio::test]
-async fn operators_of_the_file_follow_a_reload() {
+async fn operators_of_the_file_are_updated_by_a_reload() {
     let entry = |name: &str, role: &str| json!({"name": name, "role": role, "token": format!("the-token-of-{name}")});
     let broker = builder()
         .single_process()

@@ -94,7 +94,7 @@ impl Drop for Broker {
 }
 
 #[test]
-fn a_bad_configuration_ends_with_64_and_every_fault() {
+fn a_bad_configuration_exits_64_with_every_fault() {
     let folder = tempfile::tempdir().unwrap();
     let bad = "limits: {burst: 0, brust: 1}\nlisten: {http: '0.0.0.0:0', tcp: nowhere}\nstorage: {url: 'mysql://u:hush@h/d'}\n";
     std::fs::write(folder.path().join("bad.yaml"), bad).unwrap();
@@ -132,7 +132,7 @@ fn the_printed_example_is_a_good_configuration() {
 }
 
 #[test]
-fn a_fault_of_the_environment_is_one_of_the_configuration() {
+fn a_fault_of_the_environment_is_reported_as_a_configuration_fault() {
     let folder = tempfile::tempdir().unwrap();
     for variable in [
         ("MCP_BROKER__LIMITS__BURST", "lots"),
@@ -146,7 +146,7 @@ fn a_fault_of_the_environment_is_one_of_the_configuration() {
 }
 
 #[test]
-fn what_is_not_to_be_had_at_start_ends_with_69() {
+fn a_missing_resource_at_start_exits_69() {
     let folder = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -176,7 +176,7 @@ fn what_is_not_to_be_had_at_start_ends_with_69() {
 }
 
 #[test]
-fn s16_a_start_says_that_the_database_is_not_verified_and_what_to_write() {
+fn s16_a_start_warns_of_an_unverified_database_and_names_the_setting() {
     /// Returns the log lines about `sslmode` of a broker that finds no database. `mode`:
     /// `PGSSLMODE`.
     fn told(url: &str, mode: Option<&str>) -> Vec<String> {
@@ -227,7 +227,7 @@ fn s16_a_start_says_that_the_database_is_not_verified_and_what_to_write() {
 }
 
 #[test]
-fn a_secret_that_is_missing_or_another_ends_the_start() {
+fn a_missing_or_wrong_secret_ends_the_start() {
     let folder = tempfile::tempdir().unwrap();
     for key in ["NODE__SECRET_FILE", "AUTH__ADMIN_TOKEN_FILE", "STORAGE__URL_FILE"] {
         let served =
@@ -319,7 +319,7 @@ fn a_database_file_of_another_build_ends_the_start() {
 }
 
 #[test]
-fn the_first_line_tells_the_addresses_and_either_signal_stops() {
+fn the_first_line_has_the_addresses_and_both_signals_stop_the_broker() {
     let folder = tempfile::tempdir().unwrap();
     for signal in [Signal::TERM, Signal::INT] {
         let broker = Broker::start(folder.path(), "");
@@ -361,7 +361,7 @@ fn a_reload_follows_the_file_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
-fn the_demo_tells_what_to_type() {
+fn the_demo_prints_commands_to_type() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = command(folder.path())
         .arg("demo")
@@ -395,7 +395,7 @@ fn the_demo_tells_what_to_type() {
 /// The process that started the broker has stopped reading its log, which is at the most verbose
 /// level.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn o_08_a_log_that_nobody_reads_holds_up_nobody() {
+async fn o_08_an_unread_log_does_not_delay_the_broker() {
     let folder = tempfile::tempdir().unwrap();
     let config = "listen: {http: '127.0.0.1:0', admin: '127.0.0.1:0'}\nstorage: {url: 'sqlite:b.db'}\ntelemetry: {log: trace}\n";
     std::fs::write(folder.path().join("b.yaml"), config).unwrap();

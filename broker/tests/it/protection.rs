@@ -162,7 +162,7 @@ async fn gives_up(client: &TestClient, name: &str, enough: impl AsyncFn() -> boo
 }
 
 #[tokio::test]
-async fn a_backend_that_hangs_while_its_clients_give_up_is_found_out() {
+async fn a_hanging_backend_is_detected_when_clients_give_up() {
     let backend = PipeBackend::tcp(&stdio()).await;
     let proxy = FaultProxy::start(backend.address()).await;
     let spec = json!({"transport": {"type": "tcp", "address": proxy.address().to_string()}});
@@ -183,7 +183,7 @@ async fn a_backend_that_hangs_while_its_clients_give_up_is_found_out() {
 }
 
 #[tokio::test]
-async fn clients_that_give_up_open_no_breaker_of_a_backend_that_is_there() {
+async fn clients_that_give_up_do_not_open_the_breaker_of_a_live_backend() {
     let backend = FakeBackend::start().await;
     backend.tool("slow", |_| async { Reply::Hang });
     let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
@@ -219,7 +219,7 @@ async fn freezes_and_thaws(mut spec: Value, proxy: FaultProxy) {
 }
 
 #[tokio::test]
-async fn a_frozen_tcp_backend_gets_calls_again_when_it_thaws() {
+async fn a_frozen_tcp_backend_gets_calls_again_when_it_continues() {
     let backend = PipeBackend::tcp(&stdio()).await;
     let proxy = FaultProxy::start(backend.address()).await;
     freezes_and_thaws(
@@ -230,7 +230,7 @@ async fn a_frozen_tcp_backend_gets_calls_again_when_it_thaws() {
 }
 
 #[tokio::test]
-async fn a_frozen_http_backend_gets_calls_again_when_it_thaws() {
+async fn a_frozen_http_backend_gets_calls_again_when_it_continues() {
     let backend = FakeBackend::echo().await;
     let proxy = FaultProxy::start(backend.address()).await;
     freezes_and_thaws(
@@ -286,7 +286,7 @@ async fn b_01_a_call_that_is_never_answered_ends_at_its_deadline_on_every_wire()
 }
 
 #[tokio::test]
-async fn b_03_calls_that_die_with_one_process_are_one_failure() {
+async fn b_03_calls_that_fail_with_one_process_count_as_one_failure() {
     let broker = builder().single_process().backend("default", "b", stdio().spec()).start().await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
@@ -310,7 +310,7 @@ async fn b_03_calls_that_die_with_one_process_are_one_failure() {
 }
 
 #[tokio::test]
-async fn what_a_backend_answers_and_what_a_client_gives_up_is_no_failure() {
+async fn answered_errors_and_cancelled_calls_are_not_failures() {
     let backend = FakeBackend::start().await;
     backend.tool("sad", |_| async {
         Reply::Result(json!({"isError": true, "content": [{"type": "text", "text": "no"}]}))
@@ -351,7 +351,7 @@ async fn what_a_backend_answers_and_what_a_client_gives_up_is_no_failure() {
 }
 
 #[tokio::test]
-async fn every_kind_of_failure_opens_it() {
+async fn every_kind_of_failure_opens_the_breaker() {
     for (name, reply) in [
         ("status", Reply::status(500)),
         ("unavailable", Reply::status(503)),
@@ -395,7 +395,7 @@ async fn every_kind_of_failure_opens_it() {
 
 /// The backend answers every second call: never five failures in a row.
 #[tokio::test]
-async fn a_backend_that_fails_half_the_time_is_left_alone() {
+async fn a_backend_that_fails_half_of_its_calls_opens_the_breaker() {
     let backend = FakeBackend::start().await;
     backend.tool("t", |call| async move {
         let fails = call.arguments()["n"].as_u64().unwrap().is_multiple_of(2);
@@ -447,7 +447,7 @@ async fn a_flapping_backend_gets_fewer_and_fewer_calls() {
 }
 
 #[tokio::test]
-async fn an_operator_opens_closes_and_probes() {
+async fn an_operator_opens_closes_and_probes_a_breaker() {
     let backend = FakeBackend::echo().await;
     let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
@@ -489,7 +489,7 @@ async fn an_operator_opens_closes_and_probes() {
 }
 
 #[tokio::test]
-async fn a_probe_that_an_operator_asks_for_is_made_at_once() {
+async fn a_probe_requested_by_an_operator_is_sent_at_once() {
     let backend = FakeBackend::start().await;
     backend.tool("t", |call| async move {
         if call.arguments()["bad"] == true { Reply::status(500) } else { Reply::text("fine") }

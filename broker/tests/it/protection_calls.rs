@@ -37,7 +37,7 @@ async fn timed_out_after(broker: &TestBroker, method: &str, name: &str) -> Durat
 }
 
 #[tokio::test]
-async fn the_most_specific_deadline_holds() {
+async fn the_most_specific_deadline_applies() {
     let (first, second) = (silent(&["tool", "other"]).await, silent(&["tool"]).await);
     let mut spec = first.spec();
     spec["timeouts"] = json!({"tools": {"tool": "200ms"}, "methods": {"tools/call": "600ms"}});
@@ -116,7 +116,7 @@ async fn flaky(harmless: bool) -> (FakeBackend, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn f_31_a_lost_call_is_sent_again_only_where_its_tool_says_that_it_is_harmless() {
+async fn f_31_a_lost_call_is_retried_only_if_its_tool_is_declared_harmless() {
     for harmless in [true, false] {
         let (backend, failures) = flaky(harmless).await;
         let broker =
@@ -140,7 +140,7 @@ async fn f_31_a_lost_call_is_sent_again_only_where_its_tool_says_that_it_is_harm
 }
 
 #[tokio::test]
-async fn retries_are_a_tenth_of_the_calls_and_can_be_switched_off() {
+async fn retries_are_limited_to_a_tenth_of_calls_and_can_be_disabled() {
     for (enabled, sent_most) in [(true, 60 + 1 + 6), (false, 60)] {
         let (backend, failures) = flaky(true).await;
         let config = json!({"breaker": {"enabled": false}, "retries": {"enabled": enabled}});
@@ -191,7 +191,7 @@ async fn narrow(queued: usize, call_timeout: &str) -> (TestBroker, FakeBackend, 
 }
 
 #[tokio::test]
-async fn what_finds_no_room_waits_and_what_finds_no_room_to_wait_is_refused() {
+async fn excess_calls_are_queued_and_rejected_when_the_queue_is_full() {
     let (broker, backend, gate) = narrow(1, "30s").await;
     let client = broker.connected(json!({})).await;
     let first = client.begin("tools/call", json!({"name": "b__t"}));
@@ -227,7 +227,7 @@ async fn what_finds_no_room_waits_and_what_finds_no_room_to_wait_is_refused() {
 }
 
 #[tokio::test]
-async fn a_call_whose_time_is_over_before_its_turn_is_never_sent() {
+async fn a_queued_call_that_times_out_is_never_sent() {
     let (broker, backend, gate) = narrow(10, "400ms").await;
     let client = broker.connected(json!({})).await;
     let first = client.begin("tools/call", json!({"name": "b__patient"}));
@@ -253,7 +253,7 @@ async fn a_call_whose_time_is_over_before_its_turn_is_never_sent() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_backend_that_turns_out_dead_is_told_at_once() {
+async fn calls_queued_for_a_dead_backend_are_rejected_at_once() {
     let (broker, backend, _gate) = narrow(10, "30s").await;
     let client = broker.connected(json!({})).await;
     let _first = client.begin("tools/call", json!({"name": "b__t"}));
@@ -275,7 +275,7 @@ async fn who_waits_for_a_backend_that_turns_out_dead_is_told_at_once() {
 
 /// Without a key all clients are one principal, and only sessions distinguish them.
 #[tokio::test]
-async fn one_session_can_not_fill_the_queue_of_a_backend_for_other_sessions_of_its_principal() {
+async fn one_session_cannot_fill_a_queue_for_other_sessions_of_its_principal() {
     let (broker, backend, gate) = narrow(20, "30s").await;
     let loud = broker.connected(json!({})).await;
     let first = loud.begin("tools/call", json!({"name": "b__t"}));
@@ -319,7 +319,7 @@ async fn one_session_can_not_fill_the_queue_of_a_backend_for_other_sessions_of_i
 }
 
 #[tokio::test]
-async fn two_tenants_whose_backends_hang_leave_room_in_the_broker_for_a_third() {
+async fn two_tenants_with_hung_backends_leave_places_for_a_third() {
     let (hung, good) = (silent(&["t"]).await, FakeBackend::echo().await);
     let mut building = builder()
         .single_process()
@@ -350,7 +350,7 @@ async fn two_tenants_whose_backends_hang_leave_room_in_the_broker_for_a_third() 
 
 /// With only a few places, a tenant does not wait until one of another's fifty calls ends.
 #[tokio::test]
-async fn r14_a_tenant_that_holds_nothing_does_not_wait_for_one_that_holds_all_the_little_room() {
+async fn r14_an_idle_tenant_does_not_wait_for_one_that_uses_most_places() {
     let (hung, good) = (silent(&["t"]).await, FakeBackend::echo().await);
     let building = builder()
         .single_process()
@@ -382,7 +382,7 @@ async fn r14_a_tenant_that_holds_nothing_does_not_wait_for_one_that_holds_all_th
 /// A slow call does not predict the time of those behind it: later calls wait as if it were an
 /// ordinary one.
 #[tokio::test]
-async fn one_slow_call_in_front_refuses_nobody_who_comes_after_it() {
+async fn one_slow_call_does_not_cause_rejections_of_later_calls() {
     let (broker, backend, gate) = narrow(1_000, "30s").await;
     let client = broker.connected(json!({})).await;
     let first = client.begin("tools/call", json!({"name": "b__patient"}));
@@ -459,7 +459,7 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
 }
 
 #[tokio::test]
-async fn adaptive_concurrency_finds_what_a_backend_can_take() {
+async fn adaptive_concurrency_finds_the_capacity_of_a_backend() {
     // Four at a time; more slow each other down.
     let room = Arc::new(tokio::sync::Semaphore::new(4));
     let backend = FakeBackend::with_tool("t", move |_| {

@@ -293,7 +293,7 @@ async fn in_turns(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r13_one_of_fifty_backends_hangs_and_nobody_else_notices() {
+async fn r13_one_hung_backend_of_fifty_does_not_affect_the_others() {
     let (hung, good) = (FakeBackend::start().await, FakeBackend::echo().await);
     for name in ["hang", "for_ever"] {
         hung.tool(name, |_| async { Reply::Hang });

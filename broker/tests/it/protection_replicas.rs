@@ -82,7 +82,7 @@ async fn verdicts(cluster: &TestCluster, replica: usize, effect: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn a_backend_that_one_replica_finds_dead_gets_a_probe_and_no_calls_of_the_others() {
+async fn a_backend_found_dead_by_one_replica_gets_only_probes_of_the_others() {
     let patient = Patient::new().await;
     let (cluster, clients) = cluster(&patient, 3).await;
     patient.set_dead(true);
@@ -127,7 +127,7 @@ async fn a_backend_that_one_replica_finds_dead_gets_a_probe_and_no_calls_of_the_
 }
 
 #[tokio::test]
-async fn a_replica_that_reaches_the_backend_serves_on_whatever_another_finds() {
+async fn a_replica_that_reaches_the_backend_ignores_the_verdict_of_another() {
     let patient = Patient::new().await;
     let (cluster, clients) = cluster(&patient, 2).await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -212,7 +212,7 @@ async fn until_its_own_ping_is_answered_a_replica_sends_one_call_at_a_time() {
 }
 
 #[tokio::test]
-async fn the_verdict_of_a_replica_that_is_gone_is_forgotten_and_shuts_nothing() {
+async fn the_verdict_of_a_dead_replica_is_dropped_and_opens_no_breaker() {
     let patient = Patient::new().await;
     let (mut cluster, clients) = cluster(&patient, 2).await;
     until_open(&clients[0], "b__sick").await;
@@ -232,7 +232,7 @@ async fn the_verdict_of_a_replica_that_is_gone_is_forgotten_and_shuts_nothing() 
 }
 
 #[tokio::test]
-async fn a_breaker_that_an_operator_holds_open_stays_so_whatever_a_replica_finds() {
+async fn a_breaker_held_open_by_an_operator_ignores_verdicts_of_replicas() {
     let patient = Patient::new().await;
     let (cluster, clients) = cluster(&patient, 2).await;
     let path = "/admin/v1/tenants/default/backends/b/breaker";

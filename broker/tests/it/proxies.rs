@@ -177,7 +177,7 @@ async fn started_behind(listen: Value, more: Value) -> TestBroker {
 }
 
 #[tokio::test]
-async fn s16_a_header_is_needed_from_trusted_proxies_and_refused_from_others() {
+async fn s16_a_proxy_header_is_required_from_trusted_and_rejected_from_others() {
     let broker = started_behind(json!({"proxy_protocol": {"http": true}}), json!({})).await;
     let get = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let header = "PROXY TCP4 192.0.2.1 127.0.0.1 1 2\r\n";
@@ -206,7 +206,7 @@ async fn s16_a_header_is_needed_from_trusted_proxies_and_refused_from_others() {
 }
 
 #[tokio::test]
-async fn s16_a_stranger_with_a_header_is_told_of_in_the_log() {
+async fn s16_a_proxy_header_of_an_untrusted_address_is_logged() {
     let broker =
         started_behind(json!({"proxy_protocol": {"http": true, "admin": false}}), json!({})).await;
     let header = "PROXY TCP4 192.0.2.1 127.0.0.1 1 2\r\n";

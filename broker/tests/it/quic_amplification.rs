@@ -38,7 +38,7 @@ async fn answers(
 }
 
 #[tokio::test]
-async fn quic_amplification_an_address_that_is_not_proved_gets_less_than_it_sent() {
+async fn quic_amplification_an_unvalidated_address_never_gets_more_than_it_sent() {
     let authority = Authority::new();
     let server = authority.server("server");
     let config = json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": server.cert, "key_file": server.key}});

@@ -55,7 +55,7 @@ async fn a_repeated_head_is_compared_with_each_body() {
 }
 
 #[tokio::test]
-async fn a_repeated_head_finds_no_session_that_has_ended() {
+async fn a_repeated_head_of_an_ended_session_is_rejected() {
     let (broker, _backend) = echo().await;
     let mut stream = connected(&broker).await;
     let session = open(&mut stream, "/mcp/b", "").await;
@@ -74,7 +74,7 @@ async fn a_repeated_head_finds_no_session_that_has_ended() {
 }
 
 #[tokio::test]
-async fn a_repeated_head_ends_with_its_tenant_and_with_its_backend() {
+async fn a_repeated_head_is_rejected_after_its_tenant_or_backend_ends() {
     let backend = FakeBackend::echo().await;
     let started = builder().auth_required().tenant("acme").backend("acme", "b", backend.spec());
     let broker = started.start().await;

@@ -78,7 +78,7 @@ async fn replicas_that_start_at_once_share_tenants_keys_and_backends() {
 }
 
 #[tokio::test]
-async fn a_new_key_is_valid_at_once_where_it_was_not_created() {
+async fn a_new_key_is_valid_at_once_at_other_replicas() {
     let server = PostgresServer::fast().await;
     let (one, two) = two(&server.database().await).await;
     one.admin().put_tenant("acme", json!({})).await;
@@ -106,7 +106,7 @@ async fn a_new_key_is_valid_at_once_where_it_was_not_created() {
 }
 
 #[tokio::test]
-async fn a_breaker_that_an_operator_holds_open_is_open_on_every_replica_and_after_a_restart() {
+async fn a_breaker_held_open_is_open_on_every_replica_and_after_a_restart() {
     let server = PostgresServer::fast().await;
     let (mut one, two) = two(&server.database().await).await;
     let backend = FakeBackend::echo().await;
@@ -151,7 +151,7 @@ async fn a_breaker_that_an_operator_holds_open_is_open_on_every_replica_and_afte
 }
 
 #[tokio::test]
-async fn a_replica_that_ends_leaves_and_one_that_is_killed_lapses() {
+async fn a_stopped_replica_leaves_and_the_lease_of_a_killed_one_lapses() {
     let server = PostgresServer::fast().await;
     let url = server.database().await;
     let (one, mut two) = two(&url).await;
@@ -171,7 +171,7 @@ async fn a_replica_that_ends_leaves_and_one_that_is_killed_lapses() {
 }
 
 #[tokio::test]
-async fn an_outage_of_the_database_is_told_and_survived() {
+async fn a_database_outage_is_reported_and_survived() {
     let mut server = PostgresServer::fast().await;
     let url = server.url();
     let broker = replica(&url, "one").start().await;
@@ -213,7 +213,7 @@ async fn an_outage_of_the_database_is_told_and_survived() {
 }
 
 #[tokio::test]
-async fn a_start_without_the_database_is_refused_with_a_sentence() {
+async fn a_start_without_the_database_fails_with_a_message() {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({
         "listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"},
@@ -250,7 +250,7 @@ async fn migrate_brings_a_server_up_to_date() {
 }
 
 #[tokio::test]
-async fn redis_may_come_and_go() {
+async fn redis_outages_and_returns_are_tolerated() {
     let (server, redis) = (PostgresServer::fast().await, RedisServer::start().await);
     let url = server.database().await;
     let with_redis =

@@ -97,7 +97,7 @@ fn assert_untold(backend: &FakeBackend, uris: &[String]) {
 }
 
 #[tokio::test]
-async fn s06_a_query_hides_no_way_out_of_the_roots_in_any_method() {
+async fn s06_a_query_cannot_hide_a_path_out_of_the_roots_in_any_method() {
     let (files, backend) = (Files::new(), careless_backend().await);
     let uris = leading_out(&files.root());
     assert!(naively_read(&uris[0]).is_some_and(|text| text == SECRET), "the reader is careless");
@@ -126,7 +126,7 @@ async fn s06_a_query_hides_no_way_out_of_the_roots_in_any_method() {
 }
 
 #[tokio::test]
-async fn s06_requests_that_stand_alone_are_held_to_the_roots_with_every_reader() {
+async fn s06_stateless_requests_are_limited_to_the_roots_for_every_reader() {
     let (files, backend) = (Files::new(), careless_backend().await);
     let mut uris = leading_out(&files.root());
     let broker =
@@ -154,7 +154,7 @@ async fn s06_requests_that_stand_alone_are_held_to_the_roots_with_every_reader()
 }
 
 #[tokio::test]
-async fn s06_what_is_typed_into_a_template_does_not_lead_out() {
+async fn s06_a_template_value_cannot_lead_out_of_the_roots() {
     let (files, backend) = (Files::new(), careless_backend().await);
     let broker =
         builder().backend("default", "b", with_root(&backend, &files.root())).start().await;
@@ -192,7 +192,7 @@ async fn targets(broker: &TestBroker, wanted: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn s06_the_audit_log_shows_all_that_could_be_a_path() {
+async fn s06_the_audit_log_shows_every_possible_path_of_a_uri() {
     let backend = careless_backend().await;
     let broker = builder()
         .single_process()
@@ -219,7 +219,7 @@ async fn s06_the_audit_log_shows_all_that_could_be_a_path() {
 }
 
 #[tokio::test]
-async fn s06_subscriptions_are_held_to_the_roots_the_backend_has_now() {
+async fn s06_subscriptions_are_limited_to_the_current_roots_of_the_backend() {
     let (files, backend) = (Files::new(), careless_backend().await);
     let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;

@@ -104,7 +104,7 @@ async fn until_deleted(client: &TestClient, mut stream: EventReader) -> Vec<Valu
 }
 
 #[tokio::test]
-async fn a_session_goes_on_after_a_restart_with_all_it_had() {
+async fn a_session_continues_after_a_restart_with_its_state() {
     for end in BOTH {
         let backend = backend().await;
         backend.tool("log", |call| async move {
@@ -151,7 +151,7 @@ async fn a_session_goes_on_after_a_restart_with_all_it_had() {
 }
 
 #[tokio::test]
-async fn a_backend_that_forgot_its_sessions_is_initialised_anew_and_the_client_notices_nothing() {
+async fn a_backend_that_lost_its_sessions_is_initialised_again_transparently() {
     let backend = backend().await;
     let mut broker = start(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -239,7 +239,7 @@ async fn sse_09_a_get_stream_is_resumed_after_a_restart_without_loss_or_repeat()
 }
 
 #[tokio::test]
-async fn what_nobody_read_waits_for_the_next_process() {
+async fn unread_events_are_delivered_by_the_next_process() {
     for end in BOTH {
         let backend = backend().await;
         let mut broker = start(&backend).await;
@@ -259,7 +259,7 @@ async fn what_nobody_read_waits_for_the_next_process() {
 }
 
 #[tokio::test]
-async fn lists_that_changed_while_no_process_was_there_are_told() {
+async fn lists_that_changed_while_the_broker_was_down_are_announced() {
     let backend = backend().await;
     let mut broker = start(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -280,7 +280,7 @@ async fn lists_that_changed_while_no_process_was_there_are_told() {
 
 /// The session at the backend goes on, and so do the lists that it alone has.
 #[tokio::test]
-async fn lists_of_one_session_are_there_after_a_restart() {
+async fn lists_of_one_session_survive_a_restart() {
     for end in BOTH {
         let (backend, _) = session_lists::with_toolsets().await;
         let mut broker = start(&backend).await;
@@ -301,7 +301,7 @@ async fn lists_of_one_session_are_there_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_position_that_is_gone_is_said_and_everything_that_may_have_changed_is_told() {
+async fn a_lost_position_is_reported_with_all_possible_changes() {
     let backend = backend().await;
     let mut broker = start(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -400,7 +400,7 @@ async fn crashed_behind(gate: &Gate) -> (FakeBackend, TestBroker, TestClient) {
 }
 
 #[tokio::test]
-async fn no_request_finds_a_tool_unknown_that_its_session_had_before() {
+async fn a_tool_of_a_restored_session_is_never_reported_as_unknown() {
     let gate = Gate::new();
     let (_backend, broker, client) = crashed_behind(&gate).await;
     // Both calls come while the backend is being reached. One restores the session, and the other
@@ -421,7 +421,7 @@ async fn no_request_finds_a_tool_unknown_that_its_session_had_before() {
 }
 
 #[tokio::test]
-async fn a_call_waits_for_a_backend_that_takes_longer_than_the_session_to_restore() {
+async fn a_call_waits_for_a_backend_that_restores_later_than_its_session() {
     let gate = Gate::new();
     let (_backend, broker, client) = crashed_behind(&gate).await;
     // The session is restored without the lists.
@@ -443,7 +443,7 @@ async fn a_call_waits_for_a_backend_that_takes_longer_than_the_session_to_restor
 }
 
 #[tokio::test]
-async fn what_a_backend_offers_that_was_not_reached_since_the_restart_is_not_denied() {
+async fn objects_of_a_backend_not_yet_reached_are_not_reported_as_absent() {
     let gate = Gate::new();
     let (_backend, broker, client) = crashed_behind(&gate).await;
     for (method, params) in [
@@ -512,7 +512,7 @@ async fn ses_05_a_session_that_ended_stays_ended() {
 }
 
 #[tokio::test]
-async fn ses_06_a_foreign_caller_finds_nothing_after_a_restart_either() {
+async fn ses_06_a_foreign_caller_finds_no_session_after_a_restart() {
     let backend = backend().await;
     let mut broker =
         builder().auth_required().backend("default", "b", backend.spec()).start().await;

@@ -77,7 +77,7 @@ async fn a_long_result_is_shortened_and_read_in_pages_in_both_eras() {
 }
 
 #[tokio::test]
-async fn structured_content_is_never_cut_and_its_schema_is_not_promised() {
+async fn structured_content_is_never_cut_and_its_schema_is_not_listed() {
     let backend = backend().await;
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     put_set(&broker, json!({"overrides": {"b/long": {"max_result_tokens": 100_000}}})).await;
@@ -97,7 +97,7 @@ async fn structured_content_is_never_cut_and_its_schema_is_not_promised() {
 }
 
 #[tokio::test]
-async fn only_the_principal_that_made_the_call_reads_the_result_also_after_a_restart() {
+async fn only_the_calling_principal_reads_the_result_also_after_a_restart() {
     let backend = backend().await;
     let mut broker =
         builder().auth_required().backend("default", "b", backend.spec()).start().await;

@@ -135,7 +135,7 @@ async fn ask_everything(client: &TestClient) {
 }
 
 #[tokio::test]
-async fn v_04_every_pair_of_revisions_is_spoken_as_its_schema_says() {
+async fn v_04_every_pair_of_revisions_follows_the_schemas() {
     for of_backend in REVISIONS {
         let backend = backend(of_backend).await;
         let broker = builder().backend("default", "b", backend.spec()).start().await;
@@ -175,7 +175,7 @@ async fn v_04_every_pair_of_revisions_is_spoken_as_its_schema_says() {
 }
 
 #[tokio::test]
-async fn v_04_a_child_of_each_revision_is_spoken_to_as_its_schema_says() {
+async fn v_04_messages_to_a_child_of_each_revision_follow_its_schema() {
     for of_backend in REVISIONS {
         let broker =
             builder().backend("default", "b", stdio().version(of_backend).spec()).start().await;
@@ -213,7 +213,7 @@ async fn v_04_a_child_of_each_revision_is_spoken_to_as_its_schema_says() {
 
 #[tokio::test]
 #[should_panic(expected = "1 messages of the broker are not as MCP says")]
-async fn v_04_what_a_child_was_told_wrongly_fails_the_test() {
+async fn v_04_an_invalid_message_to_a_child_fails_the_test() {
     let broker = builder().start().await;
     std::fs::write(
         broker.folder().join("traffic/child"),

@@ -41,7 +41,7 @@ async fn restart(broker: &mut TestBroker, env: &[(String, String)]) -> Result<()
 }
 
 #[tokio::test]
-async fn a_new_root_secret_keeps_keys_and_accounts_and_the_previous_one_opens_nothing() {
+async fn a_new_root_secret_keeps_keys_and_accounts_and_invalidates_the_old_one() {
     let world = World::start(3_600).await;
     let plain = FakeBackend::echo().await;
     let mut broker = builder()

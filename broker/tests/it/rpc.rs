@@ -8,7 +8,7 @@ use testkit::{FakeBackend, Gate, Reply, backend::text, within};
 use crate::{broker_with, builder, echo, kind, refused, request, stdio, text_of};
 
 #[tokio::test]
-async fn rpc_01_every_message_says_jsonrpc_2_0() {
+async fn rpc_01_every_message_contains_jsonrpc_2_0() {
     let backend = FakeBackend::with_tool("talk", |call| async move {
         call.progress(1.0, 1.0).await;
         call.ask("roots/list", json!({})).await;
@@ -114,7 +114,7 @@ async fn rpc_04_other_ids_are_refused() {
 }
 
 #[tokio::test]
-async fn rpc_05_a_backend_that_answers_wrongly_becomes_one_clear_error() {
+async fn rpc_05_an_invalid_answer_of_a_backend_becomes_one_clear_error() {
     let backend = FakeBackend::start().await;
     for (name, answer) in [
         ("both", r#"{"jsonrpc":"2.0","id":ID,"result":{},"error":{"code":1,"message":"m"}}"#),
@@ -228,7 +228,7 @@ async fn rpc_09_an_unknown_method_is_32601() {
 }
 
 #[tokio::test]
-async fn rpc_10_an_id_in_flight_is_refused_and_the_first_call_unharmed() {
+async fn rpc_10_an_id_in_flight_is_rejected_and_the_first_call_is_not_affected() {
     let gate = Gate::new();
     let wait = gate.clone();
     let backend = FakeBackend::with_tool("wait", move |_| {
@@ -282,7 +282,7 @@ async fn rpc_12_stray_answers_of_a_backend_are_dropped_and_counted() {
 }
 
 #[tokio::test]
-async fn rpc_12_only_the_first_of_two_answers_counts() {
+async fn rpc_12_only_the_first_of_two_answers_is_used() {
     let gate = Gate::new();
     let second = gate.clone();
     let backend = FakeBackend::with_tool("twice", move |call| {
@@ -303,7 +303,7 @@ async fn rpc_12_only_the_first_of_two_answers_counts() {
 }
 
 #[tokio::test]
-async fn rpc_12_a_second_answer_is_dropped_as_late_and_not_as_a_strangers() {
+async fn rpc_12_a_second_answer_is_dropped_as_late_and_not_as_unknown() {
     let broker = builder().single_process().backend("default", "b", stdio().spec()).start().await;
     let client = broker.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__twice", json!({})).await), "first");
@@ -318,7 +318,7 @@ async fn rpc_12_a_second_answer_is_dropped_as_late_and_not_as_a_strangers() {
 }
 
 #[tokio::test]
-async fn a_clients_answer_nobody_asked_for_changes_nothing() {
+async fn an_unexpected_answer_of_a_client_is_ignored() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({"roots": {}})).await;
     for body in [

@@ -200,26 +200,26 @@ async fn assert_confined(mode: &str, user: Option<u32>, level: &str) {
 }
 
 #[tokio::test]
-async fn s03_the_child_of_the_finding_gets_nothing_where_both_ways_are_to_be_had() {
+async fn s03_a_hostile_child_is_confined_with_a_user_and_landlock() {
     if is_root() {
         assert_confined("auto", None, "uid+landlock").await;
     }
 }
 
 #[tokio::test]
-async fn s03_the_child_of_the_finding_gets_nothing_with_a_user_of_its_own_alone() {
+async fn s03_a_hostile_child_is_confined_with_a_user_of_its_own_alone() {
     if is_root() {
         assert_confined("uid", None, "uid").await;
     }
 }
 
 #[tokio::test]
-async fn s03_the_child_of_the_finding_gets_nothing_with_landlock_alone() {
+async fn s03_a_hostile_child_is_confined_with_landlock_alone() {
     assert_confined("landlock", None, "landlock").await;
 }
 
 #[tokio::test]
-async fn s03_the_child_of_the_finding_gets_nothing_of_a_broker_that_is_not_root() {
+async fn s03_a_hostile_child_is_confined_by_a_broker_that_is_not_root() {
     let user = rustix::process::geteuid().is_root().then_some(NOBODY_ELSE);
     for mode in ["auto", "landlock"] {
         assert_confined(mode, user, "landlock").await;
@@ -228,7 +228,7 @@ async fn s03_the_child_of_the_finding_gets_nothing_of_a_broker_that_is_not_root(
 
 /// The positive control: each attack works where nothing confines the child.
 #[tokio::test]
-async fn s03_with_off_the_child_of_the_finding_succeeds_and_the_log_warns() {
+async fn s03_a_hostile_child_succeeds_with_off_and_the_log_warns() {
     let topology = topology("off", None).await;
     let client = topology.client().await;
     assert_eq!(topology.level().await, "off");
@@ -253,7 +253,7 @@ async fn s03_with_off_the_child_of_the_finding_succeeds_and_the_log_warns() {
 }
 
 #[tokio::test]
-async fn s03_tenants_have_users_of_their_own_that_last() {
+async fn s03_tenants_have_their_own_permanent_users() {
     if !is_root() {
         return;
     }
@@ -285,7 +285,7 @@ async fn s03_tenants_have_users_of_their_own_that_last() {
 
 /// A child with a user of its own still ends with the broker and with its session.
 #[tokio::test]
-async fn s03_children_with_other_users_and_what_they_started_end_with_the_broker() {
+async fn s03_children_with_other_users_and_their_processes_end_with_the_broker() {
     if !is_root() {
         return;
     }
@@ -329,7 +329,7 @@ async fn refusal(config: Value, spec: Value, user: Option<u32>) -> String {
 }
 
 #[tokio::test]
-async fn s03_a_level_that_is_not_to_be_had_refuses_the_backend_with_a_sentence() {
+async fn s03_an_unavailable_sandbox_level_rejects_the_backend_with_a_reason() {
     let user = rustix::process::geteuid().is_root().then_some(NOBODY_ELSE);
     let said = refusal(json!({"stdio": {"sandbox": "uid"}}), stdio().spec(), user).await;
     assert!(
@@ -339,7 +339,7 @@ async fn s03_a_level_that_is_not_to_be_had_refuses_the_backend_with_a_sentence()
 }
 
 #[tokio::test]
-async fn s03_files_of_the_broker_below_a_path_of_the_sandbox_refuse_the_backend() {
+async fn s03_a_sandbox_path_above_files_of_the_broker_rejects_the_backend() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, TOKEN).unwrap();
@@ -375,7 +375,7 @@ async fn s03_files_of_the_broker_below_a_path_of_the_sandbox_refuse_the_backend(
 
 /// Without Landlock, only file modes protect against a child.
 #[tokio::test]
-async fn s03_a_configuration_that_everybody_reads_refuses_children_that_only_have_a_user() {
+async fn s03_a_world_readable_configuration_rejects_children_without_landlock() {
     if !is_root() {
         return;
     }
@@ -396,7 +396,7 @@ async fn s03_a_configuration_that_everybody_reads_refuses_children_that_only_hav
 }
 
 #[tokio::test]
-async fn s03_paths_of_a_backend_open_what_they_name_and_no_more() {
+async fn s03_paths_of_a_backend_give_access_only_to_themselves() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
     for name in ["read", "write", "neither"] {
@@ -483,7 +483,7 @@ fn launched(options: &[&str], script: &str) -> String {
 }
 
 #[test]
-fn s03_system_calls_that_lead_out_of_a_sandbox_are_refused() {
+fn s03_system_calls_that_could_escape_a_sandbox_are_rejected() {
     if std::env::consts::ARCH != "x86_64" {
         eprintln!("not run: the numbers of system calls below are those of x86-64");
         return;
@@ -513,7 +513,7 @@ print('typing', call(16, 0, 0x5412, 0))
 
 /// Simulates a Landlock that does not know signals yet.
 #[test]
-fn s03_a_kernel_without_scopes_keeps_signals_to_the_childs_own_process_and_group() {
+fn s03_without_kernel_scopes_a_child_can_signal_only_its_own_group() {
     let script = "
 import os, signal, subprocess, fcntl
 def attempt(what):

@@ -135,7 +135,7 @@ async fn broker(backend: &FakeBackend) -> TestBroker {
 }
 
 #[tokio::test]
-async fn a_41_log_03_no_secret_is_told_to_anybody() {
+async fn a_41_log_03_no_secret_is_in_any_output() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     backend.on("tools/call", |call| async move {
@@ -231,7 +231,7 @@ async fn told_of_backends(broker: &TestBroker, names: &[&str]) -> Vec<(String, S
 }
 
 #[tokio::test]
-async fn s14_settings_and_errors_of_backends_show_what_operators_need_and_no_secret() {
+async fn s14_settings_and_errors_of_backends_show_no_secret() {
     let broker = builder().config(json!({"telemetry": {"log": "debug"}})).start().await;
     let (token, variable, header, segment) =
         (secret("token"), secret("variable"), secret("header"), secret("segment"));
@@ -322,7 +322,7 @@ async fn s14_settings_and_errors_of_backends_show_what_operators_need_and_no_sec
 }
 
 #[tokio::test]
-async fn s14_the_last_error_of_a_child_that_ends_at_once_says_how_it_ended_and_no_secret() {
+async fn s14_the_last_error_of_a_child_has_its_exit_status_and_no_secret() {
     let broker = builder().start().await;
     let script = r#"printf 'first\nno such file: %s\033[31m\n' "$MODE" >&2; exit 7"#;
     let transport = json!({

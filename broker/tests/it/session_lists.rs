@@ -58,7 +58,7 @@ async fn does_not_list(client: &TestClient, tool: &str) {
 }
 
 #[tokio::test]
-async fn a_toolset_of_one_session_is_listed_and_called_there_alone() {
+async fn tools_of_one_session_are_listed_and_called_only_there() {
     let (backend, _) = with_toolsets().await;
     let broker = alone_with(&backend).await;
     let (one, other) = (broker.connected(json!({})).await, broker.connected(json!({})).await);
@@ -84,7 +84,7 @@ async fn a_toolset_of_one_session_is_listed_and_called_there_alone() {
 }
 
 #[tokio::test]
-async fn own_lists_end_when_every_session_has_them() {
+async fn lists_of_one_session_end_when_every_session_has_them() {
     let (backend, enabled) = with_toolsets().await;
     let broker = alone_with(&backend).await;
     let (one, other) = (broker.connected(json!({})).await, broker.connected(json!({})).await);
@@ -119,7 +119,7 @@ async fn the_access_policy_hides_a_tool_of_one_session_too() {
 
 /// A child process of one session shows that session its tools, until it ends.
 #[tokio::test]
-async fn a_child_of_one_session_changes_the_lists_of_this_session() {
+async fn a_child_of_one_session_changes_only_the_lists_of_this_session() {
     let broker = builder().single_process().backend("default", "s", stdio().spec()).start().await;
     let roots = json!({"roots": {}});
     let (one, other) = (broker.connected(roots.clone()).await, broker.connected(roots).await);

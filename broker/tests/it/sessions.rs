@@ -111,7 +111,7 @@ async fn ses_05_the_end_of_a_session_unsubscribes_at_the_backend() {
 }
 
 #[tokio::test]
-async fn ses_06_another_principals_session_is_as_absent() {
+async fn ses_06_a_session_of_another_principal_is_reported_as_absent() {
     let backend = FakeBackend::echo().await;
     let broker = builder()
         .auth_required()

@@ -102,7 +102,7 @@ pub(crate) fn asking_for_much(calls: u64, tool: &str, arguments: &Value) -> Stri
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r17_many_clients_that_read_nothing_are_cut_and_nobody_else_notices() {
+async fn r17_many_clients_that_never_read_are_cut_and_others_are_not_affected() {
     let count = count(10, 250);
     let config = json!({
         "listen": {"tcp": "127.0.0.1:0"},
@@ -175,7 +175,7 @@ async fn r17_many_clients_that_read_nothing_are_cut_and_nobody_else_notices() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r17_many_slow_clients_are_cut_and_nobody_else_notices() {
+async fn r17_many_slow_clients_are_cut_and_others_are_not_affected() {
     let each = count(40, 1_000);
     let config = json!({
         "timeouts": {"request_read": "2s"},

@@ -167,7 +167,7 @@ async fn wait_told(client: &TestClient, backend: &FakeBackend) {
 }
 
 #[tokio::test]
-async fn sse_06_sse_07_responses_and_progress_on_the_post_and_the_rest_on_get() {
+async fn sse_06_sse_07_responses_and_progress_use_the_post_and_the_rest_get() {
     let gate = Gate::new();
     let backend = stepping(&gate).await;
     let broker = broker_with(&backend).await;
@@ -205,7 +205,7 @@ async fn first_id(call: &mut Call) -> String {
 }
 
 #[tokio::test]
-async fn sse_09_a_dropped_connection_is_no_cancel_and_the_result_can_be_fetched() {
+async fn sse_09_a_dropped_connection_does_not_cancel_and_the_result_is_kept() {
     let gate = Gate::new();
     let backend = stepping(&gate).await;
     let broker = broker_with(&backend).await;
@@ -229,7 +229,7 @@ async fn sse_09_a_dropped_connection_is_no_cancel_and_the_result_can_be_fetched(
 }
 
 #[tokio::test]
-async fn sse_09_a_call_goes_on_while_nobody_listens() {
+async fn sse_09_a_call_continues_while_no_client_listens() {
     let gate = Gate::new();
     let backend = stepping(&gate).await;
     let broker = broker_with(&backend).await;
@@ -277,7 +277,7 @@ async fn sse_04_sse_10_resuming_one_stream_gives_only_that_stream() {
 }
 
 #[tokio::test]
-async fn a_resumed_get_stream_gives_what_was_missed() {
+async fn a_resumed_get_stream_returns_the_missed_events() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
     let mut get = client.open_get_stream().await;
@@ -299,7 +299,7 @@ async fn two_sessions(broker: &TestBroker) -> (TestClient, String, TestClient) {
 }
 
 #[tokio::test]
-async fn sse_11_another_sessions_event_id_is_as_unknown() {
+async fn sse_11_an_event_id_of_another_session_is_reported_as_unknown() {
     let gate = Gate::new();
     gate.open();
     let backend = stepping(&gate).await;
@@ -321,7 +321,7 @@ async fn sse_11_another_sessions_event_id_is_as_unknown() {
 }
 
 #[tokio::test]
-async fn sse_12_an_event_that_is_no_longer_kept_can_not_be_resumed_from() {
+async fn sse_12_a_resumption_from_an_evicted_event_is_rejected() {
     let (first_read, end) = (Gate::new(), Gate::new());
     let backend = stepping(&end).await;
     let gates = (first_read.clone(), end.clone());
@@ -359,7 +359,7 @@ async fn sse_12_an_event_that_is_no_longer_kept_can_not_be_resumed_from() {
 }
 
 #[tokio::test]
-async fn sse_12_a_finished_stream_is_forgotten_after_its_time() {
+async fn sse_12_a_finished_stream_expires() {
     let gate = Gate::new();
     gate.open();
     let backend = stepping(&gate).await;
@@ -432,7 +432,7 @@ async fn sse_13_a_silent_stream_is_kept_alive_by_comments() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_loses_its_stream_and_nobody_else_notices() {
+async fn a_client_that_never_reads_loses_its_stream_and_affects_no_other() {
     let backend = FakeBackend::with_tool("flood", |call| async move {
         let filler = "x".repeat(60_000);
         for step in 0..200 {
@@ -478,7 +478,7 @@ async fn f_01_a_vanished_reader_is_noticed_without_a_write() {
 }
 
 #[tokio::test]
-async fn sse_12_after_an_overflow_a_client_can_open_its_stream_anew() {
+async fn sse_12_a_client_can_open_its_stream_again_after_an_overflow() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     let config = json!({"events": {"stream_events": 5}});
@@ -504,7 +504,7 @@ async fn sse_12_after_an_overflow_a_client_can_open_its_stream_anew() {
 }
 
 #[tokio::test]
-async fn what_changed_many_times_is_told_once_to_whoever_did_not_listen() {
+async fn repeated_changes_are_sent_once_to_a_client_that_was_absent() {
     let backend = FakeBackend::echo().await;
     backend.list(
         "resources",

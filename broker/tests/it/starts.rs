@@ -25,7 +25,7 @@ async fn ping_kind(client: &TestClient) -> String {
 }
 
 #[tokio::test]
-async fn f_10_spoilt_rows_are_set_aside_and_everything_else_is_served() {
+async fn f_10_damaged_rows_are_skipped_and_all_others_are_served() {
     let (ledger, spoilt) = (testkit::Ledger::start().await, FakeBackend::echo().await);
     let others = on(&ledger).backend("default", "spoilt", spoilt.spec()).tenant("other");
     let mut cluster = others.cluster(1).start().await;
@@ -86,7 +86,7 @@ async fn f_10_spoilt_rows_are_set_aside_and_everything_else_is_served() {
 }
 
 #[tokio::test]
-async fn r_8_a_database_of_a_newer_build_is_refused_with_a_sentence() {
+async fn r_8_a_database_of_a_newer_build_is_rejected_with_a_message() {
     let server = PostgresServer::fast().await;
     let url = server.database().await;
     let config = json!({"node": {"secret": "0123456789abcdef"}, "storage": {"url": url}});
@@ -102,7 +102,7 @@ async fn r_8_a_database_of_a_newer_build_is_refused_with_a_sentence() {
 }
 
 #[tokio::test]
-async fn r_8_replicas_go_on_while_a_newer_build_adds_to_the_schema() {
+async fn r_8_replicas_continue_while_a_newer_build_extends_the_schema() {
     let (mut cluster, ledger, key) = two().await;
     let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
     let hanging = task(&here, "put", json!({"key": "hanging", "hang": true})).await;
@@ -145,7 +145,7 @@ async fn r_8_replicas_go_on_while_a_newer_build_adds_to_the_schema() {
 }
 
 #[tokio::test]
-async fn r_5_a_start_does_not_wait_for_what_is_stored() {
+async fn r_5_a_start_does_not_wait_for_stored_data() {
     let (mut cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     cluster.kill(1).await;

@@ -27,7 +27,7 @@ async fn refusing_late(code: i64) -> (FakeBackend, Gate) {
 }
 
 #[tokio::test]
-async fn res_04_a_subscribe_that_was_cancelled_and_fails_leaves_nothing() {
+async fn res_04_a_cancelled_subscribe_that_fails_leaves_no_subscription() {
     let (backend, gate) = refusing_late(-32603).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -77,7 +77,7 @@ async fn res_03_subscriptions_move_to_the_backend_that_replaces_theirs() {
 }
 
 #[tokio::test]
-async fn a_removed_backend_takes_its_subscriptions_with_it() {
+async fn the_subscriptions_of_a_removed_backend_are_removed() {
     let backend = FakeBackend::echo().await;
     with_a_resource(&backend);
     let broker = builder().backend("default", "b", backend.spec()).start().await;
@@ -92,7 +92,7 @@ async fn a_removed_backend_takes_its_subscriptions_with_it() {
 }
 
 #[tokio::test]
-async fn res_03_requests_for_one_uri_at_once_all_hear_that_it_was_refused() {
+async fn res_03_concurrent_subscribes_of_one_uri_all_get_the_rejection() {
     let (backend, gate) = refusing_late(-32002).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;

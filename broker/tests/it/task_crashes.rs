@@ -117,7 +117,7 @@ async fn outcome(left: &Left, backend: &FakeBackend) -> (String, String, usize) 
 }
 
 #[tokio::test]
-async fn f_32_killed_at_each_step_a_task_ends_honestly() {
+async fn f_32_a_task_killed_at_any_step_reports_its_true_outcome() {
     let unknown = |calls| ("failed".to_owned(), "outcome_unknown".to_owned(), calls);
     let completed = ("completed".to_owned(), String::new(), 1);
     for (point, expected) in [
@@ -134,7 +134,7 @@ async fn f_32_killed_at_each_step_a_task_ends_honestly() {
 }
 
 #[tokio::test]
-async fn f_33_killed_at_each_step_a_harmless_tool_is_called_again() {
+async fn f_33_a_harmless_tool_is_called_again_after_a_kill_at_any_step() {
     for (point, calls) in [
         ("task.created", 1),
         ("task.sent.committed", 1),
@@ -155,7 +155,7 @@ async fn f_33_killed_at_each_step_a_harmless_tool_is_called_again() {
 }
 
 #[tokio::test]
-async fn f_34_a_task_the_backend_keeps_is_watched_by_the_next_life() {
+async fn f_34_a_backend_task_is_watched_again_after_a_restart() {
     for sessions in [false, true] {
         let done = Gate::new();
         let backend = with_tasks(&done).await;
@@ -175,7 +175,7 @@ async fn f_34_a_task_the_backend_keeps_is_watched_by_the_next_life() {
 }
 
 #[tokio::test]
-async fn f_35_a_question_dies_with_who_asked_it() {
+async fn f_35_a_task_killed_with_an_open_question_has_an_unknown_outcome() {
     for (point, answers) in [("task.input.asked", false), ("task.input.answered", true)] {
         let backend = FakeBackend::with_tool("job", |call| async move {
             let form =
@@ -194,7 +194,7 @@ async fn f_35_a_question_dies_with_who_asked_it() {
 }
 
 #[tokio::test]
-async fn r_1_what_was_acknowledged_is_there_after_a_kill() {
+async fn r_1_acknowledged_tasks_survive_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let done = Gate::new();
     let gate = done.clone();
@@ -239,7 +239,7 @@ async fn r_1_what_was_acknowledged_is_there_after_a_kill() {
 }
 
 #[tokio::test]
-async fn r_9_a_drain_gives_tasks_away_and_the_next_life_goes_on_with_them() {
+async fn r_9_a_drain_releases_tasks_and_the_next_process_resumes_them() {
     let folder = tempfile::tempdir().unwrap();
     let done = Gate::new();
     let (keeping, gate) = (with_tasks(&done).await, done.clone());
@@ -297,7 +297,7 @@ async fn r_9_a_drain_gives_tasks_away_and_the_next_life_goes_on_with_them() {
 }
 
 #[tokio::test]
-async fn task_12_an_expired_task_is_gone_and_its_call_is_given_up() {
+async fn task_12_an_expired_task_is_removed_and_its_call_is_cancelled() {
     let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
@@ -312,7 +312,7 @@ async fn task_12_an_expired_task_is_gone_and_its_call_is_given_up() {
 }
 
 #[tokio::test]
-async fn task_15_limits_hold() {
+async fn task_15_limits_of_tasks_are_enforced() {
     let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
     backend.tool("large", |_| async { Reply::text(&"x".repeat(5_000)) });
     let tasks =

@@ -26,7 +26,7 @@ use crate::{
 const HOUR_US: u64 = 3_600_000_000;
 
 #[tokio::test]
-async fn a_run_goes_on_under_the_epoch_it_finds_and_stops_where_another_owns_its_task() {
+async fn a_run_adopts_a_new_epoch_and_stops_if_another_node_owns_its_task() {
     let (cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     let kept = task(&client, "write", json!({"key": "kept", "hang": true})).await;
@@ -62,7 +62,7 @@ const GATE: &str = "CREATE TABLE gate (is_open BOOLEAN);
     CREATE TRIGGER waits AFTER INSERT ON tasks FOR EACH ROW EXECUTE FUNCTION waits()";
 
 #[tokio::test]
-async fn f_34_a_task_whose_commit_is_in_doubt_is_told_as_such_and_not_taken_back() {
+async fn f_34_a_task_with_an_unknown_commit_is_reported_so_and_not_revoked() {
     let ledger = Ledger::start().await;
     let cluster = on(&ledger).cluster(1).behind_proxies().start().await;
     let key = cluster.operator().create_key("default").await;
@@ -117,7 +117,7 @@ const GATE_OF_COMMITS: &str = "CREATE TABLE gate (is_open BOOLEAN);
     CREATE CONSTRAINT TRIGGER waits AFTER INSERT ON tasks DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION waits()";
 
 #[tokio::test]
-async fn f_34_a_task_whose_commit_takes_longer_than_anybody_waits_is_carried_out() {
+async fn f_34_a_task_whose_commit_is_very_slow_is_still_executed() {
     let ledger = Ledger::start().await;
     let cluster = on(&ledger).cluster(1).start().await;
     let key = cluster.operator().create_key("default").await;
@@ -141,7 +141,7 @@ async fn f_34_a_task_whose_commit_takes_longer_than_anybody_waits_is_carried_out
 }
 
 #[tokio::test]
-async fn f_28_a_database_whose_clock_is_an_hour_behind_takes_no_time_from_tasks() {
+async fn f_28_a_database_clock_that_is_an_hour_behind_shortens_no_task() {
     let (mut cluster, ledger, key) = two().await;
     cluster
         .sql(&format!(
@@ -170,7 +170,7 @@ async fn f_28_a_database_whose_clock_is_an_hour_behind_takes_no_time_from_tasks(
 }
 
 #[tokio::test]
-async fn a_call_the_backend_did_not_look_at_is_sent_by_whoever_comes_next() {
+async fn a_call_that_the_backend_did_not_process_is_sent_by_the_next_owner() {
     let is_busy = Arc::new(AtomicBool::new(true));
     let busy = is_busy.clone();
     let backend = FakeBackend::with_tool("job", move |_| {
@@ -203,7 +203,7 @@ async fn a_call_the_backend_did_not_look_at_is_sent_by_whoever_comes_next() {
 }
 
 #[tokio::test]
-async fn an_outcome_the_database_never_takes_ends_its_task_and_no_other() {
+async fn an_outcome_that_cannot_be_stored_fails_only_its_own_task() {
     let backend =
         FakeBackend::with_tool("large", |_| async { Reply::text(&"x".repeat(2 << 20)) }).await;
     backend.tool("small", |_| async { Reply::text("small") });
@@ -231,7 +231,7 @@ async fn an_outcome_the_database_never_takes_ends_its_task_and_no_other() {
 }
 
 #[tokio::test]
-async fn all_that_is_waited_for_is_looked_at_with_one_question() {
+async fn all_waits_for_tasks_share_one_database_query() {
     let (cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     let id = task(&client, "write", json!({"key": "awaited", "hang": true})).await;
@@ -287,7 +287,7 @@ async fn connected(broker: &TestBroker, key: &str) -> TestClient {
 }
 
 #[tokio::test]
-async fn a_task_of_a_backend_that_is_not_known_here_waits_for_who_knows_it() {
+async fn a_task_of_an_unknown_backend_waits_for_a_node_with_the_backend() {
     let (server, ledger) = (PostgresServer::fast().await, Ledger::start().await);
     let url = server.database().await;
     let mut knows = replica(&url, "knows", Some(&ledger)).await;

@@ -141,7 +141,7 @@ async fn task_01_tasks_are_advertised_where_there_are_tools() {
 }
 
 #[tokio::test]
-async fn task_04_task_05_a_created_task_has_our_own_unguessable_id() {
+async fn task_04_task_05_a_created_task_has_an_unguessable_id_of_the_broker() {
     let backend = with_tasks(&Gate::new()).await;
     let (broker, keys) = broker(&backend).await;
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
@@ -166,7 +166,7 @@ async fn task_04_task_05_a_created_task_has_our_own_unguessable_id() {
 }
 
 #[tokio::test]
-async fn b_task_02_the_backends_task_is_asked_after_at_its_pace_and_its_result_fetched() {
+async fn b_task_02_a_backend_task_is_polled_at_its_interval_until_its_result() {
     let done = Gate::new();
     let backend = with_tasks(&done).await;
     let (broker, keys) = broker(&backend).await;
@@ -269,7 +269,7 @@ async fn task_10_task_11_tasks_belong_to_their_principal() {
 }
 
 #[tokio::test]
-async fn task_08_a_word_of_the_backend_shortens_the_wait_and_the_client_hears_of_its_own_task() {
+async fn task_08_a_status_notification_of_the_backend_ends_the_polling_wait() {
     let done = Gate::new();
     let backend = with_tasks(&done).await;
     // The broker may poll it once a minute; without its notification the test would time out.
@@ -380,7 +380,7 @@ async fn task_03_the_member_is_ignored_for_clients_that_were_not_offered_tasks()
 }
 
 #[tokio::test]
-async fn task_16_a_task_its_backend_forgot_is_unknown_and_says_so() {
+async fn task_16_a_task_lost_by_its_backend_has_an_unknown_outcome() {
     let backend = with_tasks(&Gate::new()).await;
     backend.on("tasks/get", |_| async { Reply::error(-32602, "no such task") });
     let (broker, keys) = broker(&backend).await;
@@ -396,7 +396,7 @@ async fn task_16_a_task_its_backend_forgot_is_unknown_and_says_so() {
 }
 
 #[tokio::test]
-async fn task_14_the_progress_token_stays_good_while_the_task_runs() {
+async fn task_14_the_progress_token_stays_valid_while_the_task_runs() {
     let done = Gate::new();
     let backend = with_tasks(&done).await;
     let (broker, keys) = broker(&backend).await;

@@ -152,7 +152,7 @@ async fn same_as_absent(foreign: (u16, Value), absent: (u16, Value), what: &str)
 }
 
 #[tokio::test]
-async fn sec_05_a_foreign_session_cursor_or_stream_is_as_absent() {
+async fn sec_05_a_foreign_session_cursor_or_stream_is_reported_as_absent() {
     let (broker, _backends, keys) = two_tenants().await;
     let red = client(&broker, &keys[0], "red").connected(json!({})).await;
     let blue = client(&broker, &keys[1], "blue").connected(json!({})).await;
@@ -214,7 +214,7 @@ async fn sec_05_a_tenant_sees_only_its_own_backends() {
 }
 
 #[tokio::test]
-async fn a_disabled_or_removed_tenant_is_shut_out_at_once() {
+async fn a_disabled_or_removed_tenant_is_rejected_at_once() {
     let (broker, _backends, keys) = two_tenants().await;
     let red = client(&broker, &keys[0], "red").connected(json!({})).await;
     let blue = client(&broker, &keys[1], "blue").connected(json!({})).await;

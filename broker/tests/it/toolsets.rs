@@ -123,7 +123,7 @@ async fn a_toolset_is_stored_changed_and_removed() {
 }
 
 #[tokio::test]
-async fn the_audit_log_has_the_backends_name_of_a_tool() {
+async fn the_audit_log_contains_the_backend_name_of_a_tool() {
     let backend = backend(&["read"]).await;
     let broker = builder()
         .config(json!({"audit": {"calls": "metadata"}}))
@@ -194,7 +194,7 @@ impl Seat {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_wire_leads_to_the_same_toolset() {
+async fn every_wire_serves_the_same_toolset() {
     let (backend, authority) = (backend(&["read", "write"]).await, Authority::new());
     let mut spec = backend.spec();
     spec["tools"] = json!({"validate_arguments": true});
@@ -261,7 +261,7 @@ async fn every_wire_leads_to_the_same_toolset() {
 }
 
 #[tokio::test]
-async fn a_session_stays_at_its_toolset_and_hears_of_its_changes_alone() {
+async fn a_session_stays_at_its_toolset_and_is_notified_only_of_its_changes() {
     let backend = backend(&["read", "write"]).await;
     let mut broker = started(&backend).await;
     for (name, tools) in [("a", "b/r*"), ("b", "b/w*")] {
@@ -340,7 +340,7 @@ async fn page(client: &TestClient) -> String {
 }
 
 #[tokio::test]
-async fn an_enforced_toolset_holds_its_callers_everywhere() {
+async fn an_enforced_toolset_limits_its_callers_at_every_endpoint() {
     let backend = backend(&["read", "write"]).await;
     let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
     let key = async |groups: &[&str]| {
@@ -456,7 +456,7 @@ async fn declared_toolsets_and_prompts_are_in_force_and_read_only() {
 }
 
 #[tokio::test]
-async fn a_searched_toolset_calls_what_it_finds_in_both_eras() {
+async fn a_searched_toolset_calls_the_found_tools_in_both_eras() {
     let backend = backend(&["read", "write"]).await;
     let broker = started(&backend).await;
     put_toolset(
@@ -605,7 +605,7 @@ async fn shown_until(terminal: &mut (impl tokio::io::AsyncRead + Unpin), text: &
 }
 
 #[tokio::test]
-async fn a_person_at_a_terminal_is_asked_for_inputs_and_a_secret_is_not_shown() {
+async fn inputs_are_requested_at_the_terminal_and_a_secret_is_not_shown() {
     let broker = builder().single_process().start().await;
     let input = |name: &str, is_secret: bool| json!({"name": name, "description": "needed", "isRequired": true, "isSecret": is_secret});
     let document = json!({

@@ -89,7 +89,7 @@ async fn with_child(collector: &Collector, folder: &Path, more: Value) -> TestBr
 }
 
 #[tokio::test]
-async fn a_call_is_one_trace_from_the_client_to_a_child() {
+async fn a_call_has_one_trace_from_the_client_to_a_child() {
     let (collector, folder) = (Collector::start().await, tempfile::tempdir().unwrap());
     let broker = with_child(&collector, folder.path(), json!({"trusted": ["*"], "ratio": 0})).await;
     let client = broker.connected(json!({})).await;
@@ -141,7 +141,7 @@ async fn a_call_is_one_trace_from_the_client_to_a_child() {
 }
 
 #[tokio::test]
-async fn headers_are_read_and_passed_on_as_headers() {
+async fn trace_headers_are_read_and_forwarded_as_headers() {
     let (collector, backend) = (Collector::start().await, FakeBackend::echo().await);
     let broker =
         traced_with(&collector, json!({})).backend("default", "b", backend.spec()).start().await;
@@ -179,7 +179,7 @@ async fn headers_are_read_and_passed_on_as_headers() {
 }
 
 #[tokio::test]
-async fn a_task_and_what_it_asks_are_in_the_trace_of_their_request() {
+async fn a_task_and_its_questions_are_in_the_trace_of_their_request() {
     let (collector, folder) = (Collector::start().await, tempfile::tempdir().unwrap());
     let broker = with_child(
         &collector,
@@ -299,7 +299,7 @@ async fn a_trace_stays_whole_when_another_replica_takes_over() {
 }
 
 #[tokio::test]
-async fn what_is_sampled_out_is_exported_when_it_fails() {
+async fn an_unsampled_request_is_exported_when_it_fails() {
     let (collector, folder) = (Collector::start().await, tempfile::tempdir().unwrap());
     let broker = with_child(&collector, folder.path(), json!({"trusted": ["default"]})).await;
     let client = broker.connected(json!({})).await;
@@ -355,7 +355,7 @@ async fn the_span_of_a_request_has_the_decision_of_the_access_policy() {
 }
 
 #[tokio::test]
-async fn a_42_strangers_decide_nothing_and_carry_little() {
+async fn a_42_untrusted_clients_do_not_control_traces_and_baggage_is_bounded() {
     let (collector, backend) = (Collector::start().await, FakeBackend::echo().await);
     let broker = traced_with(&collector, json!({"ratio": 0, "trusted": ["acme"]}))
         .backend("default", "b", backend.spec())
@@ -386,7 +386,7 @@ async fn a_42_strangers_decide_nothing_and_carry_little() {
 }
 
 #[tokio::test]
-async fn without_an_endpoint_nothing_is_touched_but_giants() {
+async fn without_an_endpoint_trace_headers_are_unchanged_except_huge_ones() {
     let (broker, backend) = crate::echo().await;
     let client = broker.connected(json!({})).await;
     let meta = json!({"traceparent": traceparent(true), "baggage": "a=1"});
@@ -403,7 +403,7 @@ async fn without_an_endpoint_nothing_is_touched_but_giants() {
 }
 
 #[tokio::test]
-async fn o_08_a_collector_that_hangs_or_is_gone_slows_nobody() {
+async fn o_08_a_hung_or_stopped_collector_delays_no_request() {
     let (collector, backend) = (Collector::start().await, FakeBackend::start().await);
     backend.tool("echo", |_| async { Reply::text("x") });
     let broker = traced_with(&collector, json!({"queue_spans": 20}))
@@ -431,7 +431,7 @@ async fn o_08_a_collector_that_hangs_or_is_gone_slows_nobody() {
 }
 
 #[tokio::test]
-async fn log_lines_of_a_request_say_which_and_what_the_client_is_told_finds_them() {
+async fn log_lines_of_a_request_contain_the_request_id_of_its_error() {
     for format in ["text", "json"] {
         let collector = Collector::start().await;
         let config = json!({"telemetry": {"log": "debug", "log_format": format, "traces": {"endpoint": collector.endpoint()}}});

@@ -24,7 +24,7 @@ async fn waiting(gate: &Gate) -> FakeBackend {
 }
 
 #[tokio::test]
-async fn can_01_a_cancel_names_the_same_call_at_the_backend() {
+async fn can_01_a_cancellation_has_the_id_of_the_same_call_at_the_backend() {
     let gate = Gate::new();
     let backend = waiting(&gate).await;
     let broker = broker_with(&backend).await;
@@ -128,7 +128,7 @@ async fn can_04_unknown_finished_and_malformed_cancels_are_ignored() {
 }
 
 #[tokio::test]
-async fn can_07_a_backend_that_cancels_its_own_question_is_passed_on() {
+async fn can_07_a_cancellation_of_a_question_by_its_backend_is_forwarded() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let (id, _answer) = call.begin_ask("roots/list", json!({})).await;
         call.notify("notifications/cancelled", json!({"requestId": id, "reason": "never mind"}))
@@ -177,7 +177,7 @@ async fn progress(call: &BackendCall, token: &Value, progress: f64) {
 }
 
 #[tokio::test]
-async fn prog_01_the_clients_token_comes_back_with_its_type() {
+async fn prog_01_progress_has_the_token_of_the_client_with_its_type() {
     let backend = FakeBackend::with_tool("p", |call| async move {
         progress(&call, call.progress_token(), 1.5).await;
         Reply::text("done")
@@ -257,7 +257,7 @@ async fn prog_03_progress_towards_the_client_only_rises() {
 }
 
 #[tokio::test]
-async fn prog_05_a_client_that_asked_for_no_progress_gets_none() {
+async fn prog_05_a_client_without_a_progress_token_gets_no_progress() {
     let backend = FakeBackend::with_tool("p", |call| async move {
         let token = call.progress_token().clone();
         if !token.is_null() {
@@ -305,7 +305,7 @@ async fn ping_01_a_backends_ping_is_answered_by_the_broker() {
 }
 
 #[tokio::test]
-async fn ping_02_a_backend_that_stops_answering_is_noticed_and_connected_to_anew() {
+async fn ping_02_a_backend_that_stops_answering_is_detected_and_reconnected() {
     let backend = FakeBackend::echo().await;
     let (silent, answering) = (
         std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)),
@@ -391,7 +391,7 @@ async fn page_01_bad_and_foreign_cursors_are_32602() {
 }
 
 #[tokio::test]
-async fn page_02_page_03_a_backends_cursors_go_back_verbatim_and_empty_pages_continue() {
+async fn page_02_page_03_cursors_of_a_backend_are_sent_back_unchanged() {
     let backend = FakeBackend::start().await;
     let odd = "a b/ü+%20\u{1}\"\\";
     backend.on("tools/list", move |call| async move {
@@ -407,7 +407,7 @@ async fn page_02_page_03_a_backends_cursors_go_back_verbatim_and_empty_pages_con
 }
 
 #[tokio::test]
-async fn page_03_a_backend_whose_cursors_go_in_a_circle_is_not_followed_for_ever() {
+async fn page_03_circular_cursors_of_a_backend_are_not_followed_endlessly() {
     let (circle, fine) = (FakeBackend::start().await, FakeBackend::echo().await);
     circle.on("tools/list", |call| async move {
         let next = if call.params()["cursor"] == "a" { "b" } else { "a" };
@@ -515,7 +515,7 @@ async fn comp_01_at_most_100_values_are_passed_on() {
 }
 
 #[tokio::test]
-async fn comp_02_references_reach_the_backend_with_its_own_names() {
+async fn comp_02_references_are_sent_with_the_names_of_the_backend() {
     let backend = FakeBackend::start().await;
     backend.list("prompts", vec![json!({"name": "p"})]);
     backend.list("resourceTemplates", vec![json!({"uriTemplate": "test://{id}", "name": "t"})]);
@@ -556,7 +556,7 @@ async fn comp_02_references_reach_the_backend_with_its_own_names() {
 }
 
 #[tokio::test]
-async fn meta_01_meta_02_meta_passes_both_ways_and_nothing_is_added() {
+async fn meta_01_meta_02_meta_passes_in_both_directions_without_additions() {
     let backend = FakeBackend::with_tool("meta", |_| async {
         let meta = json!({"com.example/answer": [1, null], "plain": true, "io.modelcontextprotocol/unknown": {"x": 1}});
         Reply::Result(json!({"content": [], "_meta": meta}))

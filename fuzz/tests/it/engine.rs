@@ -22,7 +22,7 @@ fn corpus() -> Corpus {
 }
 
 #[test]
-fn a_fault_is_found_and_its_input_is_as_short_as_can_be() {
+fn a_fault_is_found_and_its_input_is_minimized() {
     let effort = Effort { time: Duration::from_secs(60), seed: 7 };
     let finding = explore(&target(fails_on_a_repeated_member), &corpus(), effort);
     let finding = finding.expect_err("the fault is easy to find");
@@ -33,7 +33,7 @@ fn a_fault_is_found_and_its_input_is_as_short_as_can_be() {
 }
 
 #[test]
-fn a_seed_decides_every_input() {
+fn the_inputs_follow_from_the_seed() {
     let known = [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), br#"{"a":[1,2]}"#.to_vec()];
     let made = |seed| {
         let mut mutator = Mutator::new(seed, &["chunked"], 64);

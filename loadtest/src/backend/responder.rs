@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quick_way_and_the_long_one_say_the_same() {
+    fn the_fast_and_the_general_path_return_the_same_answer() {
         let quick = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":"abc"},"_meta":{"a":1}}}"#;
         assert!(quick_echo(quick.as_bytes()).is_some());
         let long = r#"{"id":7,"jsonrpc":"2.0","method":"tools/call","params":{"name":"echo","arguments":{"text":"abc"}}}"#;

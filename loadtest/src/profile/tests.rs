@@ -13,7 +13,7 @@ fn faults(text: &str) -> String {
 }
 
 #[test]
-fn the_examples_are_good() {
+fn the_example_profiles_are_valid() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/profiles");
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -32,7 +32,7 @@ fn the_examples_are_good() {
 }
 
 #[test]
-fn everything_of_a_file_is_read() {
+fn all_settings_of_a_profile_are_read() {
     let text = "
 loop: open
 sessions: 3
@@ -62,7 +62,7 @@ mix:
 }
 
 #[test]
-fn every_fault_is_told_with_its_place_and_what_is_allowed() {
+fn every_fault_of_a_profile_is_reported_with_its_path_and_allowed_values() {
     let text = "
 sessions: 0
 refused_max: 2
@@ -131,7 +131,7 @@ mix:
 }
 
 #[test]
-fn what_the_reader_of_yaml_finds_names_key_and_line() {
+fn yaml_faults_contain_the_key_and_the_line() {
     let told = faults("phases: [{for: 1s, rate: 1}]\nmix: [{method: ping}]\nsesions: 4\n");
     assert!(told.contains("sesions") && told.contains("line 3"), "{told}");
     assert!(faults("mix: [{method: ping}]").contains("phases"));
@@ -152,7 +152,7 @@ fn a_closed_loop_has_no_rate() {
 }
 
 #[test]
-fn a_load_without_sessions_asks_for_nothing_that_needs_one() {
+fn a_load_without_sessions_rejects_operations_that_need_one() {
     let text = "listen: true\nphases: [{for: 1s, rate: 1}]\nmix: [{method: tools/call}, {method: ping}, {method: task}]";
     let faults = Profile::parse_for(Some(Era::Stateless), text).unwrap_err().to_string();
     for place in ["mix[1].method: ping", "mix[2].method: task", "listen:"] {

@@ -54,7 +54,7 @@ fn refusals_are_allowed_up_to_a_share() {
 }
 
 #[test]
-fn whatever_was_wrong_fails_a_run() {
+fn any_wrong_answer_fails_a_run() {
     let mut bad = report(10.0);
     bad.wrong.insert("swapped".to_owned(), 2);
     bad.judge(1.0);
@@ -62,14 +62,14 @@ fn whatever_was_wrong_fails_a_run() {
 }
 
 #[test]
-fn a_report_survives_being_written() {
+fn a_report_can_be_read_back() {
     let text = serde_json::to_string(&report(10.0)).unwrap();
     let read: Report = serde_json::from_str(&text).unwrap();
     assert_eq!(serde_json::to_string(&read).unwrap(), text);
 }
 
 #[test]
-fn the_page_shows_all_runs_and_needs_nothing_from_elsewhere() {
+fn the_page_shows_all_runs_and_loads_no_external_resource() {
     let mut other = report(20.0);
     other.name = "<script>alert(1)</script>".to_owned();
     other.faults.push("5 answers were lost".to_owned());
@@ -89,7 +89,7 @@ fn the_page_shows_all_runs_and_needs_nothing_from_elsewhere() {
 }
 
 #[test]
-fn the_image_lays_the_runs_over_each_other() {
+fn the_image_shows_all_runs_in_the_same_charts() {
     let mut other = report(20.0);
     other.name = "<b>two</b>".to_owned();
     let image = picture(&[report(10.0), other]);
@@ -106,7 +106,7 @@ fn the_image_lays_the_runs_over_each_other() {
 }
 
 #[test]
-fn the_last_window_does_not_fall_because_the_load_ended() {
+fn an_incomplete_last_window_does_not_lower_the_rate() {
     let window = |succeeded| Window { succeeded, ..Window::default() };
     let second = Duration::from_secs(1);
     let rates = |counts: &[u64], measured: f64| -> Vec<(f64, f64)> {

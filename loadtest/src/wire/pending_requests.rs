@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_nobody_waits_for_has_a_name() {
+    fn an_unexpected_answer_is_classified() {
         let mut ledger = PendingRequests::default();
         let mut due: Vec<_> = (0..4).map(|id| ledger.expect(id).unwrap()).collect();
         assert_eq!(ledger.settle(2, Bytes::from_static(b"two")), Ok(()));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_takes_no_room() {
+    fn answered_requests_use_no_memory() {
         let mut ledger = PendingRequests::default();
         for id in (0..1000).rev() {
             let _answer = ledger.expect(id);

@@ -68,7 +68,7 @@ async fn report(target: String, ca: Option<PathBuf>) -> Report {
 }
 
 #[tokio::test]
-async fn over_http_to_a_backend_over_http() {
+async fn a_load_runs_over_http_with_an_http_backend() {
     let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
     let broker = broker(
         json!({}),
@@ -79,7 +79,7 @@ async fn over_http_to_a_backend_over_http() {
 }
 
 #[tokio::test]
-async fn over_tcp_to_a_backend_over_tcp() {
+async fn a_load_runs_over_tcp_with_a_tcp_backend() {
     let backend = Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
     let broker = broker(
         json!({"listen": {"tcp": "127.0.0.1:0"}}),
@@ -91,7 +91,7 @@ async fn over_tcp_to_a_backend_over_tcp() {
 }
 
 #[tokio::test]
-async fn over_websocket_to_a_backend_over_websocket() {
+async fn a_load_runs_over_websocket_with_a_websocket_backend() {
     let backend = Backend::websocket("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
     let broker = broker(
         json!({}),
@@ -102,7 +102,7 @@ async fn over_websocket_to_a_backend_over_websocket() {
 }
 
 #[tokio::test]
-async fn over_quic_to_a_backend_over_stdio() {
+async fn a_load_runs_over_quic_with_a_stdio_backend() {
     let authority = Authority::new();
     let signed = authority.server("localhost");
     let config = json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": signed.cert, "key_file": signed.key}});

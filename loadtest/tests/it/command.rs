@@ -41,7 +41,7 @@ impl Folder {
 }
 
 #[tokio::test]
-async fn a_good_target_is_exit_code_0_with_results_as_json_and_as_a_page() {
+async fn a_good_target_exits_0_with_results_as_json_and_as_a_page() {
     let backend = Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
     let (folder, target, pid) =
         (Folder::new(), format!("tcp://{}", backend.address()), std::process::id().to_string());
@@ -68,7 +68,7 @@ async fn a_good_target_is_exit_code_0_with_results_as_json_and_as_a_page() {
 }
 
 #[tokio::test]
-async fn a_wrong_answer_is_exit_code_1_and_said() {
+async fn a_wrong_answer_exits_1_and_is_reported() {
     let server = FaultServer::tcp(Fault::Swaps).await;
     let ran =
         Folder::new().run(&["run", &format!("tcp://{}", server.address()), "-p", "p.yaml"]).await;
@@ -81,7 +81,7 @@ async fn a_wrong_answer_is_exit_code_1_and_said() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_done_is_exit_code_64_with_a_sentence() {
+async fn an_impossible_task_exits_64_with_a_message() {
     let folder = Folder::new();
     std::fs::write(
         folder.file("bad.yaml"),
@@ -127,7 +127,7 @@ async fn two_targets_are_compared_in_turns() {
 }
 
 #[tokio::test]
-async fn the_backend_says_where_it_listens_and_answers_over_stdio() {
+async fn the_backend_prints_its_addresses_and_answers_over_stdio() {
     let mut child = program()
         .args(["backend", "--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0"])
         .stdout(std::process::Stdio::piped())

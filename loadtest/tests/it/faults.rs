@@ -42,25 +42,25 @@ async fn a_server_without_fault_passes() {
 }
 
 #[tokio::test]
-async fn answers_that_do_not_come_are_lost() {
+async fn missing_answers_are_reported_as_lost() {
     assert_eq!(over_tcp(Fault::Drops).await, ["lost"]);
     assert_eq!(over_http(Fault::Drops).await, ["lost"]);
 }
 
 #[tokio::test]
-async fn answers_that_come_twice_are_doubled() {
+async fn repeated_answers_are_reported_as_doubled() {
     assert_eq!(over_tcp(Fault::Doubles).await, ["doubled"]);
     assert_eq!(over_http(Fault::Doubles).await, ["doubled"]);
 }
 
 #[tokio::test]
-async fn payloads_of_other_calls_are_swapped() {
+async fn payloads_of_other_calls_are_reported_as_swapped() {
     assert_eq!(over_tcp(Fault::Swaps).await, ["swapped"]);
     assert_eq!(over_http(Fault::Swaps).await, ["swapped"]);
 }
 
 #[tokio::test]
-async fn answers_under_another_id_are_noticed() {
+async fn answers_with_another_id_are_reported() {
     // The call with that id gets this answer, or already had its own. The other call gets none.
     let kinds = over_tcp(Fault::Renames).await;
     assert!(kinds.contains(&"lost".to_owned()), "{kinds:?}");
@@ -69,13 +69,13 @@ async fn answers_under_another_id_are_noticed() {
 }
 
 #[tokio::test]
-async fn payloads_with_another_byte_are_corrupted() {
+async fn payloads_with_another_byte_are_reported_as_corrupted() {
     assert_eq!(over_tcp(Fault::Corrupts).await, ["corrupted"]);
     assert_eq!(over_http(Fault::Corrupts).await, ["corrupted"]);
 }
 
 #[tokio::test]
-async fn answers_to_nothing_are_strangers() {
+async fn answers_to_no_request_are_reported_as_strangers() {
     assert_eq!(over_tcp(Fault::Invents).await, ["stranger"]);
     assert_eq!(
         over_http(Fault::Invents).await,
@@ -85,13 +85,13 @@ async fn answers_to_nothing_are_strangers() {
 }
 
 #[tokio::test]
-async fn answers_after_the_timeout_are_lost_and_late() {
+async fn answers_after_the_timeout_are_reported_as_lost_and_late() {
     assert_eq!(over_tcp(Fault::Delays(Duration::from_millis(700))).await, ["late", "lost"]);
     assert_eq!(over_http(Fault::Delays(Duration::from_millis(700))).await, ["lost"]);
 }
 
 #[tokio::test]
-async fn a_short_delay_is_no_fault_but_shows_in_the_percentiles() {
+async fn a_short_delay_is_not_a_fault_and_is_visible_in_the_percentiles() {
     let server = FaultServer::tcp(Fault::Delays(Duration::from_millis(100))).await;
     let report = report(&format!("tcp://{}", server.address()), CLOSED).await;
     assert!(report.is_good(), "{}", report.summary());

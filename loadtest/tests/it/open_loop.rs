@@ -12,7 +12,7 @@ use super::{
 const STALL: Duration = Duration::from_millis(1000);
 
 #[tokio::test]
-async fn a_server_that_stands_still_shows_it_in_the_percentiles_of_an_open_loop_only() {
+async fn a_stall_is_visible_only_in_the_percentiles_of_an_open_loop() {
     let server = FaultServer::tcp(Fault::StandsStill(STALL)).await;
     let target = format!("tcp://{}", server.address());
     let open =
@@ -34,7 +34,7 @@ async fn a_server_that_stands_still_shows_it_in_the_percentiles_of_an_open_loop_
 }
 
 #[tokio::test]
-async fn calls_that_never_began_are_lost() {
+async fn calls_that_never_began_are_reported_as_lost() {
     let server = FaultServer::http(Fault::StandsStill(Duration::from_secs(60))).await;
     let profile = "{sessions: 1, in_flight: 1, timeout: 300ms, phases: [{for: 1s, rate: 200}], mix: [{method: tools/call}]}";
     let report = report(&format!("http://{}/mcp", server.address()), profile).await;

@@ -25,7 +25,7 @@ fn at(seconds: u64) -> Duration {
 }
 
 #[test]
-fn one_of_several_failures_opens_it() {
+fn only_one_of_several_failures_opens_the_breaker() {
     in_every_order(|| {
         let breaker = breaker();
         let failing: Vec<_> = (0..4)
@@ -41,7 +41,7 @@ fn one_of_several_failures_opens_it() {
 }
 
 #[test]
-fn one_prober_probes_and_its_result_counts() {
+fn only_one_prober_probes_and_its_result_is_used() {
     in_every_order(|| {
         let breaker = breaker();
         while !breaker.record_failure(at(1), at(0), 0.5) {}
@@ -62,7 +62,7 @@ fn one_prober_probes_and_its_result_counts() {
 }
 
 #[test]
-fn an_operators_word_stands_whatever_calls_and_probes_report() {
+fn a_setting_of_an_operator_overrides_results_of_calls_and_probes() {
     in_every_order(|| {
         let breaker = breaker();
         while !breaker.record_failure(at(1), at(0), 0.5) {}
@@ -94,7 +94,7 @@ fn an_operators_word_stands_whatever_calls_and_probes_report() {
 }
 
 #[test]
-fn failures_of_before_a_good_probe_do_not_open_it_again() {
+fn failures_before_a_good_probe_do_not_open_the_breaker_again() {
     in_every_order(|| {
         let breaker = breaker();
         while !breaker.record_failure(at(1), at(0), 0.5) {}

@@ -39,7 +39,7 @@ fn unread_bytes_are_given_back_if_streams_are_cut_read_and_dropped() {
 }
 
 #[test]
-fn while_the_budget_is_exceeded_there_is_a_stream_to_cut() {
+fn an_exceeded_budget_always_has_a_stream_to_cut() {
     in_every_order(|| {
         let budget = Arc::new(OutboxBudget::<u64>::new(STEP));
         let filling = {
@@ -64,7 +64,7 @@ fn while_the_budget_is_exceeded_there_is_a_stream_to_cut() {
 }
 
 #[test]
-fn no_more_retries_are_taken_than_calls_have_saved() {
+fn retries_do_not_exceed_the_budget_saved_by_calls() {
     in_every_order(|| {
         // It begins with one retry, and each call adds a half.
         let budget = Arc::new(RetryBudget::new(0.5));

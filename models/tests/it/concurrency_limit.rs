@@ -33,7 +33,7 @@ fn limiter<O: ShareOwner>(
 }
 
 #[test]
-fn never_more_are_in_than_the_limit_and_all_get_their_turn() {
+fn the_limit_is_never_exceeded_and_every_caller_is_admitted() {
     in_every_order(|| {
         let (limiter, depth) = limiter(LIMIT, 10);
         let inside = Arc::new(AtomicUsize::new(0));
@@ -55,7 +55,7 @@ fn never_more_are_in_than_the_limit_and_all_get_their_turn() {
 }
 
 #[test]
-fn a_caller_that_gives_up_takes_no_place_with_it() {
+fn a_caller_that_gives_up_holds_no_place() {
     in_every_order(|| {
         let (limiter, depth) = limiter(1, 10);
         let held = limiter.try_acquire(&Owner(0), 1).expect("it is free");
@@ -90,7 +90,7 @@ fn a_caller_that_gives_up_takes_no_place_with_it() {
 }
 
 #[test]
-fn a_drain_sends_every_waiting_caller_away_or_lets_it_in() {
+fn a_drain_rejects_or_admits_every_waiting_caller() {
     in_every_order(|| {
         let (limiter, depth) = limiter(1, 10);
         let held = limiter.try_acquire(&Owner(0), 1).expect("it is free");

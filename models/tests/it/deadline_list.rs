@@ -53,7 +53,7 @@ impl Expirable for Call {
 }
 
 #[test]
-fn a_call_that_stays_expires_at_its_deadline_if_others_came_meanwhile() {
+fn a_call_expires_at_its_deadline_even_if_others_were_added() {
     in_every_order(|| {
         let list = Arc::<DeadlineList<Call>>::default();
         let running = spawn(DeadlineList::run(Arc::downgrade(&list)));
@@ -97,7 +97,7 @@ fn a_call_that_stays_expires_at_its_deadline_if_others_came_meanwhile() {
 }
 
 #[test]
-fn a_call_that_left_in_time_is_not_expired_later() {
+fn a_call_removed_in_time_does_not_expire() {
     in_every_order(|| {
         let list = Arc::<DeadlineList<Call>>::default();
         let running = spawn(DeadlineList::run(Arc::downgrade(&list)));

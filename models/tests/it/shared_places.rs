@@ -13,7 +13,7 @@ const NOW: Duration = Duration::from_secs(10);
 const TWO: ReplicaShare = ReplicaShare { sharing: SharingMode::Global, replicas: 2 };
 
 #[test]
-fn callers_and_the_replica_that_gets_what_is_returned_never_use_more_than_the_limit() {
+fn concurrent_replicas_never_exceed_the_limit_with_returned_places() {
     in_every_order(|| {
         let places = SharedPlaces::new("a".into(), 0);
         // This replica holds all places and uses none.

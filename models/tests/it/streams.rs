@@ -73,7 +73,7 @@ fn a_reader_gets_every_event_once_and_in_the_order_of_each_sender() {
 }
 
 #[test]
-fn of_two_readers_the_later_one_reads_and_the_other_learns_of_it() {
+fn only_the_later_of_two_readers_reads_and_the_other_is_notified() {
     in_every_order(|| {
         let stream = EventStream::general(1, LIMITS);
         stream.mark_resumable();
@@ -166,7 +166,7 @@ fn the_log_has_the_events_of_the_stream_in_their_order() {
 }
 
 #[test]
-fn what_waits_for_all_clients_together_stays_within_the_budget() {
+fn unread_bytes_of_all_clients_stay_within_the_budget() {
     const STEP: usize = OUTBOX_STEP_BYTES;
     in_every_order(|| {
         let metrics = Arc::new(Metrics::default());

@@ -22,7 +22,7 @@ fn offering(handoff: &Arc<TaskHandoff>) -> thread::JoinHandle<bool> {
 }
 
 #[test]
-fn an_offer_that_is_waited_for_is_taken_once() {
+fn an_awaited_offer_is_taken_once() {
     in_every_order(|| {
         let handoff = Arc::new(TaskHandoff::default());
         let offer = offering(&handoff);
@@ -41,7 +41,7 @@ fn an_offer_that_is_waited_for_is_taken_once() {
 }
 
 #[test]
-fn an_offer_to_a_waiter_that_declines_comes_back_whenever_it_declines() {
+fn an_offer_to_a_declining_waiter_is_returned_at_any_time() {
     in_every_order(|| {
         let handoff = Arc::new(TaskHandoff::default());
         let offer = offering(&handoff);
@@ -79,7 +79,7 @@ fn a_waiter_that_leaves_and_declines_loses_no_offer() {
 }
 
 #[test]
-fn one_of_two_gives_back_the_place_of_the_call() {
+fn only_one_of_two_threads_returns_the_place_of_a_call() {
     in_every_order(|| {
         let handoff = Arc::new(TaskHandoff::default());
         let both: Vec<_> = (0..2)

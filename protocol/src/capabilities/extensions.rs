@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_of_an_operator_are_declared_beside_what_the_client_declares() {
+    fn roots_of_an_operator_are_added_to_the_client_capabilities() {
         let with =
             |text: &str| String::from_utf8(client(text).with_roots().raw().to_vec()).unwrap();
         assert_eq!(with("{}"), r#"{"roots":{"listChanged":true}}"#);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_pass_to_stateless_servers_beside_the_one_of_tasks() {
+    fn extensions_pass_to_stateless_servers_with_the_tasks_extension() {
         let told = upgrade_client_capabilities(format!(r#"{{"extensions":{{{UI}}}}}"#).as_bytes());
         let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
         let expected: serde_json::Value =

@@ -34,7 +34,7 @@ mod tests {
     use crate::version::Version;
 
     #[test]
-    fn s01_content_that_clients_would_find_in_different_places_is_not_asked_for() {
+    fn s01_a_question_with_ambiguous_content_is_rejected() {
         let client = ClientCapabilities::parse(br#"{"sampling":{}}"#).unwrap();
         let asked = |message: &str| {
             let text = format!(

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn v_04_content_that_a_revision_does_not_have_is_told_in_another_way() {
+    fn v_04_content_that_a_revision_lacks_is_converted() {
         let kept = r#"{"type":"text","text":"a", "x" :1.0}"#;
         let audio = r#"{"type":"audio","data":"AAEC","mimeType":"audio/wav","annotations":{"priority":1.0},"y":1}"#;
         let link = r#"{"type":"resource_link","uri":"a:b","name":"n\"","title":"t"}"#;
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_reader_gets_what_its_revision_knows() {
+    fn a_strict_reader_gets_only_members_of_its_revision() {
         let tools = r#"{"tools":[{"name":"a","title":"A","inputSchema":{"title":"kept"},"outputSchema":{},"annotations":{"title":"x"},"icons":[],"execution":{},"_meta":{}}]}"#;
         for (version, expected) in [
             (Version::V2024_11_05, r#"{"tools":[{"name":"a","inputSchema":{"title":"kept"}}]}"#),
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn structured_content_is_told_before_it_is_left_out() {
+    fn removed_structured_content_is_added_as_text() {
         let strict = |result: &str| read(Version::V2025_03_26, true, Method::ToolsCall, result);
         assert_eq!(
             strict(r#"{"content":[],"structuredContent":{"a":1.50}}"#),
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_asks_for_urls_is_a_result_that_names_them() {
+    fn an_error_that_requires_urls_becomes_a_result_with_the_urls() {
         let error = |data: &str| {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32042,"message":"m","data":{data}}}}}"#

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_with_arrays_of_one_block_has_blocks() {
+    fn a_question_with_arrays_of_one_block_is_converted_to_blocks() {
         let request = |content: &str| {
             let messages = format!(
                 r#"[{{"role":"user","content":{content}}},{{"role":"user","content":{{"type":"text","text":"b"}}}}]"#
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_with_one_block_is_told_to_everybody_and_others_to_who_has_arrays() {
+    fn an_answer_with_several_blocks_needs_a_revision_with_arrays() {
         let answer = |content: &str| {
             message(format!(
                 r#"{{"jsonrpc":"2.0","id":1,"result":{{"role":"assistant","model":"m","content":{content}}}}}"#

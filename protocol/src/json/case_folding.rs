@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_left_alone() {
+    fn other_names_are_not_reported() {
         let long = "m".repeat(300);
         let long_beyond_ascii = "\u{212a}".repeat(300);
         for key in [

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn s07_a_member_that_stands_twice_is_found_at_every_depth() {
+    fn s07_a_duplicate_member_is_found_at_every_depth() {
         for (text, place) in [
             (r#"{"a":1,"a":2}"#, "/a"),
             (r#"{"a":1,"b":{"c":[0,{"d":1,"e":2,"d":3}]}}"#, "/b/c/1/d"),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn s07_what_only_looks_alike_is_not_found() {
+    fn s07_members_that_only_look_alike_are_not_duplicates() {
         for text in [
             "{}",
             "1",
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn s07_the_place_is_bounded_and_a_text_that_is_no_json_is_an_error() {
+    fn s07_the_path_is_bounded_and_invalid_json_is_an_error() {
         let deep =
             format!("{}{}{}", r#"{"kkkkkkkkkk":"#.repeat(100), r#"{"a":1,"a":2}"#, "}".repeat(100));
         assert_eq!(found(&deep).unwrap().chars().count(), 200);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn s07_many_members_are_told_apart() {
+    fn s07_many_distinct_members_are_not_duplicates() {
         let members: Vec<String> = (0..20_000).map(|n| format!("\"k{n}\":{n}")).collect();
         assert_eq!(found(&format!("{{{}}}", members.join(","))), None);
         assert_eq!(found(&format!("{{{},\"k77\":0}}", members.join(","))).as_deref(), Some("/k77"));
@@ -311,7 +311,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn s07_found_is_what_a_reader_of_all_members_finds(text in texts()) {
+        fn s07_the_search_equals_that_of_a_reader_of_all_members(text in texts()) {
             let hasher = BuildHasherDefault::<DefaultHasher>::default();
             let found = duplicate_member(text.as_bytes(), &Limits::default(), &hasher, 1_000).unwrap();
             prop_assert_eq!(found.is_some(), has_duplicate(&text), "{}", text);

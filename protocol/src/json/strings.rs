@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_found_at_every_place_of_texts_of_every_length() {
+    fn every_special_byte_is_found_at_every_position_and_length() {
         for length in (0..3 * CHUNK).chain(2 * BLOCK..2 * BLOCK + 3 * CHUNK) {
             let mut text: Vec<u8> = (0..length)
                 .map(|index| [b'a', 0x20, 0x21, 0x7f, 0x80, 0xff, b'[', b']'][index % 8])
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_those_of_the_standard() {
+    fn json_escapes_follow_the_standard() {
         let ends =
             |text: &str| find_end(text.as_bytes(), 0).is_some_and(|end| end.at == text.len());
         for good in [r#"\"\\\/\b\f\n\r\t""#, r#"\u00e9x""#, r#"\uD83D\uDE00""#, r#"\uffff""#] {

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn results_lose_what_earlier_revisions_do_not_know() {
+    fn results_lose_members_unknown_to_earlier_revisions() {
         let read =
             r#"{"resultType":"complete","contents":[],"ttlMs":5,"cacheScope":"private","x":1}"#;
         assert_eq!(shown(read, Method::ResourcesRead), r#"{"contents":[],"x":1}"#);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn structured_content_that_is_no_object_is_told_as_text() {
+    fn structured_content_that_is_not_an_object_becomes_text() {
         let told = shown(
             r#"{"resultType":"complete","content":[],"structuredContent":[1,2],"isError":false}"#,
             Method::ToolsCall,
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_declares_is_told_in_new_words() {
+    fn client_capabilities_are_translated_to_the_new_revision() {
         let told = upgrade_client_capabilities(
             br#"{"roots":{"listChanged":true},"sampling":{},"tasks":{"list":{}},"x":{}}"#,
         );
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_requests_of_their_own() {
+    fn input_requests_become_separate_requests() {
         let url = InputRequest {
             key: "k".into(),
             method: Method::ElicitationCreate,
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn nb_sub_02_the_stream_of_a_notification_is_known_and_not_passed_on() {
+    fn nb_sub_02_the_subscription_id_is_read_and_removed() {
         let text = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b","_meta":{"io.modelcontextprotocol/subscriptionId":7}}}"#;
         let said = message(text);
         assert_eq!(subscription_id(&said).and_then(|id| id.as_u64()), Some(7));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_promise_objects_or_nothing() {
+    fn output_schemas_that_are_not_objects_are_removed() {
         let tools = br#"{"tools":[{"name":"a","outputSchema":{"type":"array"}},{"name":"b","outputSchema":{"type":"object"}}]}"#;
         let kept = downgrade_tools_result(tools).unwrap();
         assert_eq!(

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_wrapped_and_comes_back() {
+    fn other_text_is_encoded_and_decoded_unchanged() {
         for text in
             [" a", "a ", "naïve", "日本", "a\nb", "\u{7f}", "=?base64?YQ==?=", "=?base64??="]
         {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_compared_as_what_it_stands_for() {
+    fn a_header_value_is_compared_in_its_decoded_form() {
         for text in ["", "tool.name", " a", "naïve", "=?base64?YQ==?=", "=?base64?"] {
             assert_eq!(value_matches(encode(text).as_bytes(), text), Ok(true), "{text}");
             assert_eq!(value_matches(encode(text).as_bytes(), "other"), Ok(false), "{text}");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_refused() {
+    fn an_invalid_header_value_is_rejected() {
         for value in ["=?base64?!!?=", "=?base64?YQ?=", "=?base64?/w==?=", "a\u{7f}b", "naïve"] {
             assert_eq!(decode(value.as_bytes()), Err(BadHeaderValue), "{value}");
         }

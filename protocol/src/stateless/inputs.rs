@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn s01_what_readers_would_read_differently_is_refused_inside_of_inputs_too() {
+    fn s01_ambiguous_members_are_rejected_inside_of_inputs_too() {
         for request in [
             r#"{"method":"roots/list","Method":"sampling/createMessage"}"#,
             r#"{"method":"roots/list","method":"sampling/createMessage"}"#,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn n_mrtr_02_what_is_asked_comes_back_as_it_was_written() {
+    fn n_mrtr_02_input_requests_are_read_as_they_were_written() {
         let asked = InputRequired {
             requests: vec![
                 InputRequest {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn n_mrtr_02_an_answer_that_asks_for_nothing_is_none() {
+    fn n_mrtr_02_an_input_result_without_inputs_and_state_is_invalid() {
         for bad in [
             "{}",
             r#"{"inputRequests":[]}"#,
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn n_mrtr_04_answers_are_read_or_refused() {
+    fn n_mrtr_04_answers_are_accepted_or_rejected() {
         let read = InputResponses::parse(&request(
             r#"{"requestState":"s","inputResponses":{"a":{"action":"accept"},"b":{}}}"#,
         ))

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_removed_is_no_request_any_more() {
+    fn removed_methods_are_not_requests() {
         let removed = [
             Method::Initialize,
             Method::Ping,
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_three_codes_tell_a_modern_server() {
+    fn only_three_error_codes_identify_a_stateless_server() {
         assert!([-32020, -32021, -32022].into_iter().all(is_stateless_error));
         assert!(![-32019, -32023, -32602, -32601, -32002, 0].into_iter().any(is_stateless_error));
     }

@@ -124,7 +124,7 @@ mod tests {
     const VERSION: &str = r#""io.modelcontextprotocol/protocolVersion":"2026-07-28""#;
 
     #[test]
-    fn n_meta_01_what_a_request_says_of_itself() {
+    fn n_meta_01_the_metadata_of_a_request_is_read() {
         let meta = read(&format!(
             r#"{{{VERSION},"io.modelcontextprotocol/clientCapabilities":{{"sampling":{{}},"extensions":{{"io.modelcontextprotocol/tasks":{{}}}}}},
                 "io.modelcontextprotocol/clientInfo":{{"name":"c","version":"1"}},"io.modelcontextprotocol/logLevel":"info","traceparent":"x"}}"#
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn n_meta_01_what_is_missing_is_named() {
+    fn n_meta_01_missing_metadata_is_named_in_the_error() {
         for (meta, member) in [
             ("{}", "protocolVersion"),
             (r#"{"io.modelcontextprotocol/protocolVersion":7}"#, "protocolVersion"),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn written_metadata_can_be_read() {
         let members =
             meta_members(br#"{"roots":{}}"#, Some(br#"{"name":"b","version":"2"}"#), Some("error"));
         let members: Vec<String> = members

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn n_res_01_types_of_results() {
+    fn n_res_01_the_type_of_a_result_is_read() {
         for (result, expected) in [
             ("{}", ResultType::Complete),
             (r#"{"resultType":"complete"}"#, ResultType::Complete),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_result_gets_what_this_revision_requires() {
+    fn an_earlier_result_gets_the_members_required_by_this_revision() {
         let hint = CacheHint { ttl_ms: 5, scope: CacheScope::Private };
         for (result, expected) in [
             (
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn n_disc_01_a_discover_result_comes_back() {
+    fn n_disc_01_a_discover_result_is_read_as_it_was_written() {
         let capabilities =
             br#"{"tools":{"listChanged":true},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
         let members = discover_members(&Version::ALL, capabilities, Some("do \"this\""));
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn legacy_tasks_become_an_extension() {
+    fn legacy_task_capabilities_become_an_extension() {
         let legacy = ServerCapabilities::parse(
             br#"{"tools":{},"tasks":{"list":{}},"experimental":{"x":{}}}"#,
         )

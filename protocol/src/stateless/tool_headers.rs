@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn s01_an_argument_that_readers_find_in_different_places_agrees_with_no_header() {
+    fn s01_an_ambiguous_argument_matches_no_header() {
         let region = &param_headers(SCHEMA.as_bytes()).unwrap()[0];
         for arguments in [
             r#"{"region":"eu","region":"us"}"#,
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn n_hdr_03_annotations_that_make_a_tool_unusable() {
+    fn n_hdr_03_invalid_annotations_are_rejected_with_a_reason() {
         for (property, why) in [
             (r#"{"type":"string","x-mcp-header":""}"#, BadAnnotation::Name),
             (r#"{"type":"string","x-mcp-header":"a b"}"#, BadAnnotation::Name),

@@ -42,7 +42,7 @@ fn server_requests_need_the_clients_capability() {
 }
 
 #[test]
-fn elicitation_modes_are_kept_apart() {
+fn elicitation_modes_are_checked_separately() {
     let check = |capabilities, version, params, expected| {
         assert_eq!(
             refusal(capabilities, version, "elicitation/create", params),
@@ -72,7 +72,7 @@ fn elicitation_modes_are_kept_apart() {
 }
 
 #[test]
-fn sampling_with_tools_needs_more() {
+fn sampling_with_tools_needs_its_own_capability() {
     let check = |capabilities, version, params, expected| {
         assert_eq!(
             refusal(capabilities, version, "sampling/createMessage", params),
@@ -101,7 +101,7 @@ fn sampling_with_tools_needs_more() {
 }
 
 #[test]
-fn forms_with_a_choice_of_several_need_the_revision_that_has_them() {
+fn forms_with_multiple_choice_need_a_revision_that_supports_them() {
     let form = r#"{"message":"m","requestedSchema":{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"array"}}}}"#;
     let kind = |version| refusal(r#"{"elicitation":{}}"#, version, "elicitation/create", form);
     assert_eq!(kind(Version::V2025_06_18), Some(ErrorKind::InvalidParams));
@@ -146,7 +146,7 @@ fn client_requests_need_the_servers_capability() {
 }
 
 #[test]
-fn what_a_client_can_answer() {
+fn client_capabilities_determine_answerable_questions() {
     assert!(!ClientCapabilities::none().can_answer());
     assert!(!client(r#"{"experimental":{"x":{}},"tasks":{}}"#).can_answer());
     for one in [

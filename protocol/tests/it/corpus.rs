@@ -29,7 +29,7 @@ fn as_argument(text: &[u8]) -> Bytes {
 }
 
 #[test]
-fn what_is_not_json_is_refused_as_a_body_and_as_an_argument() {
+fn invalid_json_is_rejected_as_a_body_and_as_an_argument() {
     for (name, text) in corpus("n_") {
         let body =
             decode_body(Bytes::from(text.clone()), &Limits::default(), true).expect_err(&name);
@@ -55,7 +55,7 @@ fn every_valid_text_passes_as_an_argument_byte_for_byte() {
 }
 
 #[test]
-fn what_readers_may_decide_never_crashes() {
+fn texts_left_open_by_the_standard_never_crash_the_reader() {
     for (name, text) in corpus("i_") {
         let document = Document::parse(&text, &Limits::default()).is_ok();
         let argument = Message::decode(as_argument(&text), &Limits::default()).is_ok();
@@ -73,7 +73,7 @@ fn what_readers_may_decide_never_crashes() {
 }
 
 #[test]
-fn hundred_thousand_levels_are_refused_without_recursion() {
+fn a_hundred_thousand_levels_are_rejected_without_recursion() {
     let depth = 100_000;
     let closed = [b"[".repeat(depth), b"]".repeat(depth)].concat();
     for text in [b"[".repeat(depth), closed.clone(), b"{\"a\":".repeat(depth)] {

@@ -12,7 +12,7 @@ fn decode(text: &'static str) -> Message {
 }
 
 #[test]
-fn every_field_is_found() {
+fn every_field_of_a_message_is_found() {
     let message = decode(
         r#"{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{"name":"n","uri":"u","cursor":"c","level":"l","requestId":1,
         "progressToken":2,"progress":0.5,"taskId":"t","task":{"ttl":1,"taskId":"tt"},"arguments":{"name":"inner"},"status":"s","mode":"form",
@@ -74,7 +74,7 @@ fn every_field_is_found() {
 }
 
 #[test]
-fn results_and_errors_have_fields_too() {
+fn fields_of_results_and_errors_are_found() {
     let result = decode(
         r#"{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"t","status":"working"},"_meta":{}}}"#,
     );
@@ -99,7 +99,7 @@ fn results_and_errors_have_fields_too() {
 }
 
 #[test]
-fn escaped_keys_and_names_are_read_as_what_they_mean() {
+fn escaped_keys_and_names_are_decoded() {
     let message = decode(
         r#"{"jsonrpc":"2.0","id":1,"m\u0065thod":"tools\/call","params":{"n\u0061me":"caf\u00e9"}}"#,
     );
@@ -109,7 +109,7 @@ fn escaped_keys_and_names_are_read_as_what_they_mean() {
 }
 
 #[test]
-fn values_of_the_wrong_type_are_nobodys_text() {
+fn values_of_the_wrong_type_are_not_read_as_text() {
     let message = decode(
         r#"{"jsonrpc":"2.0","method":"m","params":{"name":1,"_meta":3,"task":null,"ref":[]}}"#,
     );
@@ -122,7 +122,7 @@ fn values_of_the_wrong_type_are_nobodys_text() {
 }
 
 #[test]
-fn parts_share_the_frame() {
+fn parts_of_a_message_share_its_frame() {
     let message = decode(r#"{"jsonrpc":"2.0","id":123,"method":"ping","params":{"a":[1, 2]}}"#);
     let params = message.params.expect("params").slice(&message.frame);
     assert_eq!(params, r#"{"a":[1, 2]}"#);
@@ -136,7 +136,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_damaged_message_is_refused_or_means_the_same_to_a_plain_reader(
+    fn a_damaged_message_is_rejected_or_equal_for_a_plain_reader(
         params in text::object(),
         at in any::<proptest::sample::Index>(),
         byte in proptest::sample::select(b"\"{}[]:,\\ \x00019tne\xff".to_vec()),

@@ -13,7 +13,7 @@ fn answer(result: &str) -> Result<InitializeResult, HandshakeError> {
 }
 
 #[test]
-fn what_we_send_a_backend_is_what_a_server_reads() {
+fn the_initialize_request_is_valid_for_a_server() {
     let info = br#"{"name":"mcp-broker","version":"1","x":[1]}"#;
     let sent = initialize_request(
         &RequestId::from_u64(0),
@@ -52,7 +52,7 @@ fn any_supported_answer_is_accepted() {
 }
 
 #[test]
-fn a_bad_answer_says_what_is_wrong_with_it() {
+fn a_bad_answer_is_rejected_with_its_fault() {
     let check = |text: &str, expected: &str| {
         assert_eq!(answer(text).expect_err(text).to_string(), expected)
     };

@@ -46,14 +46,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn spans_are_where_serde_finds_the_values(before in text::blank(), value in text::value(), after in text::blank()) {
+    fn spans_equal_the_positions_found_by_serde(before in text::blank(), value in text::value(), after in text::blank()) {
         let text = before + &value + &after;
         let raw: &RawValue = serde_json::from_str(&text).expect("generated text is JSON");
         same(parse(&text).root(), raw);
     }
 
     #[test]
-    fn damaged_text_is_judged_as_serde_judges_it(value in text::value(), at in any::<proptest::sample::Index>(), byte in any::<u8>()) {
+    fn damaged_text_is_rejected_like_by_serde(value in text::value(), at in any::<proptest::sample::Index>(), byte in any::<u8>()) {
         let mut text = value.into_bytes();
         let at = at.index(text.len());
         text[at] = byte;
@@ -66,7 +66,7 @@ proptest! {
     }
 
     #[test]
-    fn a_quoted_text_reads_back(text in any::<String>()) {
+    fn a_quoted_text_is_read_back_unchanged(text in any::<String>()) {
         let literal = quote(&text);
         let document = parse(&literal);
         let read = document.root().as_str();
@@ -101,7 +101,7 @@ fn values_are_read_by_their_type() {
 }
 
 #[test]
-fn number_texts_survive_whatever_their_size() {
+fn texts_of_numbers_of_any_size_are_kept() {
     let long = "9".repeat(308);
     let numbers = [
         "-0",
@@ -130,7 +130,7 @@ fn number_texts_survive_whatever_their_size() {
 }
 
 #[test]
-fn limits_are_exact() {
+fn limits_of_json_texts_are_exact() {
     let limits = Limits { bytes_max: 10, depth_max: 3 };
     assert!(Document::parse(b"[[[1234]]]", &limits).is_ok());
     assert_eq!(
@@ -153,7 +153,7 @@ fn limits_are_exact() {
 }
 
 #[test]
-fn brackets_match_however_deep() {
+fn brackets_are_matched_at_any_depth() {
     let limits = Limits { depth_max: 300, ..Limits::default() };
     for depth in [63, 64, 65, 127, 128, 129, 200] {
         let is_object = |level: usize| level * level % 7 < 3;
@@ -176,7 +176,7 @@ fn brackets_match_however_deep() {
 }
 
 #[test]
-fn values_are_limited_but_commas_in_strings_are_not() {
+fn values_are_limited_and_commas_in_strings_are_not_counted() {
     let array = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
     assert!(Document::parse(array(VALUES_MAX).as_bytes(), &Limits::default()).is_ok());
     let one_more = Document::parse(array(VALUES_MAX + 1).as_bytes(), &Limits::default()).err();

@@ -141,39 +141,39 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn json_is_read_alike(before in text::blank(), value in text::value(), after in text::blank()) {
+    fn valid_json_has_the_same_values_in_both_readers(before in text::blank(), value in text::value(), after in text::blank()) {
         read_alike((before + &value + &after).as_bytes())?;
     }
 
     #[test]
-    fn damaged_json_is_judged_alike(text in damaged()) {
+    fn damaged_json_has_the_same_verdict_in_both_readers(text in damaged()) {
         read_alike(&text)?;
     }
 
     #[test]
-    fn what_looks_like_json_is_judged_alike(text in "[\\[\\]{}:,\"\\\\u0-9a-fA-FeE+\\-.tnrls \n]{0,30}") {
+    fn text_similar_to_json_has_the_same_verdict_in_both_readers(text in "[\\[\\]{}:,\"\\\\u0-9a-fA-FeE+\\-.tnrls \n]{0,30}") {
         read_alike(text.as_bytes())?;
     }
 
     #[test]
-    fn numbers_are_judged_alike(text in "-?[0-9]{0,25}(\\.[0-9]{0,25})?([eE][+-]?[0-9]{0,4})?") {
+    fn numbers_have_the_same_verdict_in_both_readers(text in "-?[0-9]{0,25}(\\.[0-9]{0,25})?([eE][+-]?[0-9]{0,4})?") {
         read_alike(text.as_bytes())?;
     }
 
     #[test]
-    fn strings_are_judged_alike(text in "\"([a-c]|\\\\[\"\\\\/bfnrtux]|\\\\u[dD][89abAB cdef][0-9a-fA-F]{2}|\\\\u[0-9a-f]{4}|[\\x00-\\x20]){0,12}\"") {
+    fn strings_have_the_same_verdict_in_both_readers(text in "\"([a-c]|\\\\[\"\\\\/bfnrtux]|\\\\u[dD][89abAB cdef][0-9a-fA-F]{2}|\\\\u[0-9a-f]{4}|[\\x00-\\x20]){0,12}\"") {
         read_alike(text.as_bytes())?;
     }
 
     #[test]
-    fn keys_that_readers_mistake_for_another_are_found_alike(keys in vec("(name|Name|NAME|n\\\\u0061me|nam\u{17f}|other|)", 0..4)) {
+    fn confusable_keys_are_found_by_both_readers(keys in vec("(name|Name|NAME|n\\\\u0061me|nam\u{17f}|other|)", 0..4)) {
         let members: Vec<String> = keys.iter().map(|key| format!("\"{key}\":1")).collect();
         read_alike(format!("{{{}}}", members.join(",")).as_bytes())?;
     }
 
     /// Compares the decoded envelope, which is read for every message.
     #[test]
-    fn messages_are_judged_alike(text in prop_oneof![text::value().prop_map(String::into_bytes), damaged()]) {
+    fn messages_have_the_same_verdict_in_both_readers(text in prop_oneof![text::value().prop_map(String::into_bytes), damaged()]) {
         let frame = call(&text);
         let mut copy = frame.to_vec();
         let (message, oracle) = (Message::decode(frame.clone(), &Limits::default()), simd_json::to_tape(&mut copy));
@@ -189,7 +189,7 @@ proptest! {
 }
 
 #[test]
-fn the_json_test_suite_is_judged_alike() {
+fn the_json_test_suite_has_the_same_verdicts_in_both_readers() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/json-test-suite");
     let files = fs::read_dir(folder)
         .expect("the corpus is part of the repository")
@@ -205,7 +205,7 @@ fn the_json_test_suite_is_judged_alike() {
 }
 
 #[test]
-fn limits_of_the_tape_are_those_of_the_walker() {
+fn the_tape_and_the_walker_have_the_same_limits() {
     let limits = Limits { bytes_max: 10, depth_max: 3 };
     for text in [
         "[[[1234]]]",
@@ -237,7 +237,7 @@ fn limits_of_the_tape_are_those_of_the_walker() {
 }
 
 #[test]
-fn a_tape_reads_values_where_they_stand() {
+fn a_tape_returns_values_at_their_positions() {
     let text = br#" { "a" : [1, -2 , 3.50 ,"x\ty", true ,null], "\u0062":{"c":{"d":"deep"}}, "a":0, "n":123456789012345678901234567890 } "#;
     let tape = Tape::parse(text, &Limits::default()).expect("JSON");
     let root = tape.root();

@@ -303,7 +303,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
     #[test]
-    fn s01_every_reader_finds_in_an_accepted_message_what_the_broker_found(text in message()) {
+    fn s01_every_reader_reads_an_accepted_message_like_the_broker(text in message()) {
         let Some(message) = decode(&text) else { return Ok(()) };
         let broker = read_by_broker(&message);
         for reader in READERS {
@@ -317,7 +317,7 @@ proptest! {
 
 /// Shows that the decoder does not simply refuse everything.
 #[test]
-fn s01_messages_that_every_reader_reads_alike_are_accepted() {
+fn s01_messages_that_all_readers_read_equally_are_accepted() {
     use proptest::{strategy::ValueTree as _, test_runner::TestRunner};
     let mut runner = TestRunner::deterministic();
     let (mut accepted, mut alike) = (0, 0);
@@ -374,7 +374,7 @@ fn s01_a_member_in_another_letter_case_is_refused_at_every_level() {
 
 /// Accepts messages whose ambiguous members the broker does not read.
 #[test]
-fn s01_arguments_results_and_data_stay_free() {
+fn s01_members_of_arguments_results_and_data_are_not_restricted() {
     for text in [
         r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"Name":1,"name":2,"ID":3,"id":4,"id":5}}}"#,
         r#"{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"URI":1,"uri":2},"content":[{"Type":"x"}],"Content2":1}}"#,

@@ -24,7 +24,7 @@ fn set_meta(text: &str, members: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn no_edit_is_no_copy() {
+fn a_message_without_edits_is_not_copied() {
     let frame = Bytes::from_static(b"{}");
     assert_eq!(Splice::new(&frame).finish().as_ptr(), frame.as_ptr());
 }
@@ -44,7 +44,7 @@ fn edits_come_in_any_order() {
 }
 
 #[test]
-fn in_pieces_only_what_is_between_edits_is_copied() {
+fn a_vectored_edit_copies_only_the_part_between_edits() {
     let frame = Bytes::from_static(b"0123456789");
     let span = |start, end| Span { start, end };
     let mut splice = Splice::new(&frame);
@@ -60,7 +60,7 @@ fn in_pieces_only_what_is_between_edits_is_copied() {
 }
 
 #[test]
-fn an_id_is_replaced_where_the_bytes_are_if_it_fits_and_they_are_nobody_elses() {
+fn an_id_is_replaced_in_place_if_it_fits_and_the_bytes_are_not_shared() {
     let span = Span { start: 6, end: 9 };
     for (id, text) in [
         ("7", r#"{"id":7,"x":1}"#),
@@ -128,7 +128,7 @@ fn several_members_of_meta_replace_one_of_another_type() {
 }
 
 #[test]
-fn meta_is_made_where_there_is_none() {
+fn a_missing_meta_is_created() {
     let check = |before: &str, after: &str| {
         assert_eq!(set_meta(before, &[("t", "1"), ("u", "\"2\"")]), after)
     };
@@ -157,7 +157,7 @@ fn meta_is_made_where_there_is_none() {
 }
 
 #[test]
-fn meta_that_is_no_object_is_replaced() {
+fn meta_that_is_not_an_object_is_replaced() {
     assert_eq!(
         set_meta(r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":null}}"#, &[("t", "1")]),
         r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"t":1}}}"#
@@ -169,7 +169,7 @@ proptest! {
 
     // RPC-11
     #[test]
-    fn everything_but_the_edit_survives(arguments in text::object(), extra in text::value(), id in any::<u64>(), token in text::string_literal()) {
+    fn everything_except_the_edit_is_unchanged(arguments in text::object(), extra in text::value(), id in any::<u64>(), token in text::string_literal()) {
         let message = decode(&format!(
             r#"{{"x-unknown":{extra},"jsonrpc":"2.0","method":"tools/call","params":{{"name":"n","arguments":{arguments},"_meta":{{"progressToken":{token},"o":{extra}}}}},"id":{id}}}"#
         ));
@@ -205,7 +205,7 @@ proptest! {
 }
 
 #[test]
-fn an_edited_message_says_what_reading_it_again_would_say() {
+fn an_edited_message_equals_its_decoded_frame() {
     let text = r#" {"jsonrpc":"2.0","params":{"name":"n","_meta":{"io.modelcontextprotocol/logLevel":"info"},"arguments":{"uri":1}},"id":17,"method":"tools/call"}"#;
     let said = decode(text);
     let (id, meta) = (said.id_span.expect("an id"), said.fields.meta.expect("a _meta"));

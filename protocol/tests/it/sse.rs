@@ -86,7 +86,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn chunks_do_not_matter(stream in stream(), cuts in vec(any::<proptest::sample::Index>(), 0..12)) {
+    fn the_chunks_of_a_stream_do_not_change_its_events(stream in stream(), cuts in vec(any::<proptest::sample::Index>(), 0..12)) {
         let bytes = stream.as_bytes();
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         cuts.extend([0, bytes.len()]);
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read(text in "[ -~\r\näß🦀]{0,80}", id in proptest::option::of("[!-~]{1,20}")) {
+    fn a_written_event_is_read_back(text in "[ -~\r\näß🦀]{0,80}", id in proptest::option::of("[!-~]{1,20}")) {
         let mut out = Vec::new();
         write_message(&mut out, id.as_deref(), text.as_bytes());
         let lines = text.replace("\r\n", "\n").replace('\r', "\n");
@@ -169,7 +169,7 @@ fn an_event_larger_than_the_limit_ends_the_stream() {
 }
 
 #[test]
-fn the_other_events_have_the_shape_clients_expect() {
+fn priming_retry_and_comment_events_have_the_expected_form() {
     let mut out = Vec::new();
     write_priming(&mut out, "s1-0", Some(2000));
     write_retry(&mut out, 500);
@@ -184,7 +184,7 @@ fn the_other_events_have_the_shape_clients_expect() {
 }
 
 #[test]
-fn a_byte_order_mark_takes_no_room_of_the_first_event_however_it_arrives() {
+fn a_byte_order_mark_does_not_count_in_the_size_of_the_first_event() {
     let stream = b"\xef\xbb\xbfdata: abcd\n\n";
     for piece_bytes in 1..=stream.len() {
         let mut parser = SseParser::new(b"data: abcd".len());

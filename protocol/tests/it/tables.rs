@@ -40,7 +40,7 @@ fn each_method_is_found_by_its_name() {
 }
 
 #[test]
-fn revisions_have_the_methods_their_schema_has() {
+fn revisions_have_the_methods_of_their_schema() {
     let count = |version| Method::ALL.iter().filter(|method| method.exists_in(version)).count();
     assert_eq!(Version::ALL.map(count), [24, 24, 25, 31, 22]);
     assert!(
@@ -67,7 +67,7 @@ fn versions_keep_their_order_and_features() {
 }
 
 #[test]
-fn error_kinds_have_lawful_codes() {
+fn error_kinds_have_permitted_codes() {
     let mut names = HashSet::new();
     let prescribed =
         [-32700, -32600, -32601, -32602, -32603, -32002, -32020, -32021, -32022, -32042];
@@ -90,7 +90,7 @@ fn error_kinds_have_lawful_codes() {
 }
 
 #[test]
-fn a_refusal_carries_what_a_client_needs() {
+fn a_rejection_contains_kind_retryable_and_request_id() {
     let refusal = Refusal::new(ErrorKind::RateLimited, "too \"many\"")
         .retry_after(Duration::from_millis(1500))
         .with("scope", "tenant");
@@ -109,7 +109,7 @@ fn a_refusal_carries_what_a_client_needs() {
 }
 
 #[test]
-fn names_have_a_grammar() {
+fn names_are_checked_by_their_grammar() {
     for good in ["a", "0", "a-b", "a--b", "x2", "abcdefghijabcdefghijabcdefghijab"] {
         assert_eq!(TenantId::parse(good).expect(good).as_str(), good);
     }
@@ -139,7 +139,7 @@ fn request_ids_keep_their_text() {
 }
 
 #[test]
-fn phases_only_take_the_steps_there_are() {
+fn session_phases_permit_only_defined_transitions() {
     use SessionPhase::{AwaitingInitialized, Closed, Closing, Opening, Ready};
     let steps = |from: SessionPhase| {
         SessionPhase::ALL.into_iter().filter(|to| from.advance(*to).is_ok()).collect::<Vec<_>>()

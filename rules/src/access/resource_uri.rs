@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_of_files_differ_in_the_host_and_in_the_query() {
+    fn spellings_of_file_uris_differ_in_the_host_and_in_the_query() {
         let query = readings("file:///srv/%61?/../b").usual;
         assert!(
             ["file:///srv/b", "file:///srv/a"].iter().all(|form| query.contains(&(*form).into()))

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_narrow_tools_or_stand_for_all_of_a_class() {
+    fn classes_filter_tools_or_select_all_tools_of_a_class() {
         let backend = BackendId::parse("files").unwrap();
         let traits = |read_only| ToolTraits { read_only, ..ToolTraits::default() };
         let tool =
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excluded_resource_is_reached_under_no_spelling() {
+    fn an_excluded_resource_is_excluded_in_every_spelling() {
         let backend = BackendId::parse("files").unwrap();
         let (include, exclude) =
             (r#"{"resources":["files/file:///a/*"]}"#, r#"{"resources":["files/file:///a/s*"]}"#);

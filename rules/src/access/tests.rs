@@ -79,7 +79,7 @@ fn without_a_rule_the_default_decides() {
 }
 
 #[test]
-fn a_deny_wins_wherever_it_stands() {
+fn a_deny_rule_wins_at_any_position() {
     let policy = policy(
         r#"{"default":"deny","rules":[
             {"id":"all","effect":"allow"},
@@ -105,7 +105,7 @@ fn a_deny_wins_wherever_it_stands() {
 }
 
 #[test]
-fn all_given_members_of_a_subject_must_match_by_one_value_each() {
+fn each_given_member_of_a_subject_must_match_one_value() {
     let policy = policy(
         r#"{"default":"deny","rules":[{"id":"a","effect":"allow",
             "subjects":{"groups":["dev","ops*"],"principals":["ann*"],"scopes":["x"]}}]}"#,
@@ -120,7 +120,7 @@ fn all_given_members_of_a_subject_must_match_by_one_value_each() {
 }
 
 #[test]
-fn an_unknown_claim_matches_every_deny_that_asks_for_it_and_no_allow() {
+fn an_unknown_claim_matches_every_deny_with_the_claim_and_no_allow() {
     let deny =
         policy(r#"{"rules":[{"id":"d","effect":"deny","subjects":{"groups":["contractors"]}}]}"#);
     let allow = policy(
@@ -180,7 +180,7 @@ fn a_missing_hint_counts_as_its_worse_value() {
 }
 
 #[test]
-fn a_deny_reaches_every_spelling_of_a_resource_and_an_allow_none_but_its_own() {
+fn a_deny_covers_every_spelling_of_a_resource_and_an_allow_only_its_own() {
     let files = backend("files");
     let anyone = subject(&[], &[]);
     let deny = policy(
@@ -334,7 +334,7 @@ fn an_approve_permits_with_an_approval_and_loses_to_deny_and_challenge() {
 }
 
 #[test]
-fn a_missing_claim_asks_for_the_approval_and_permits_nothing() {
+fn a_missing_claim_requires_the_approval_and_permits_no_call() {
     let files = backend("files");
     let rule = r#"{"id":"a","effect":"approve","subjects":{"groups":["dev"]}}"#;
     let unknown = Subject { groups: Attribute::Unknown, ..subject(&[], &[]) };

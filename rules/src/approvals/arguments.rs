@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn order_and_white_space_do_not_matter_and_everything_else_does() {
+    fn only_member_order_and_white_space_do_not_change_the_hash() {
         let text = "{ \"b\" : [ 1 , {\"y\":2, \"x\": \" a b \"} ],\n\"a\":\ttrue }";
         assert_eq!(canonical(text), r#"{"a":true,"b":[1,{"x":" a b ","y":2}]}"#);
         assert_eq!(arguments_hash(None), arguments_hash(Some(b" { } ")));
@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_form_means_the_same_and_is_its_own_form(value in value()) {
+        fn the_canonical_form_is_equivalent_and_stable(value in value()) {
             let written = serde_json::to_vec_pretty(&value).unwrap();
             let form = canonical_arguments(&written).unwrap();
             prop_assert_eq!(&serde_json::from_slice::<serde_json::Value>(&form).unwrap(), &value);
@@ -114,7 +114,7 @@ mod tests {
         }
 
         #[test]
-        fn other_values_have_other_forms(one in value(), other in value()) {
+        fn different_values_have_different_canonical_forms(one in value(), other in value()) {
             let form = |value| canonical_arguments(&serde_json::to_vec(value).unwrap()).unwrap();
             prop_assert_eq!(form(&one) == form(&other), one == other);
         }

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn s02_so_many_steps_and_no_more() {
+    fn s02_a_validation_stops_after_the_allowed_steps() {
         for steps in [0, 1, 1_023, 1_024, 1_025, 10_000] {
             let (paid, over) =
                 run_metered(&allowance(steps), 0, 1, || (0..20_000).filter(|_| charge(1)).count());
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn s02_who_gives_up_is_heard_within_a_stride() {
+    fn s02_a_cancellation_is_detected_within_one_stride() {
         let allowed = allowance(u64::MAX);
         let (paid, over) = run_metered(&allowed, 0, 1, || {
             let before = (0..10).filter(|_| charge(1)).count();
@@ -190,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn s02_faults_end_it_and_what_comes_after_counts_for_nothing() {
+    fn s02_the_maximum_of_faults_ends_the_validation() {
         let (noted, over) =
             run_metered(&allowance(1_000), 0, 3, || (0..10).filter(|_| record_error()).count());
         assert_eq!((noted, over), (3, Some(ValidationStop::Faults)));
     }
 
     #[test]
-    fn s02_names_cost_what_is_done_with_them() {
+    fn s02_each_use_of_a_name_is_charged() {
         let (_, over) = run_metered(&allowance(100), 16, 1, || charge_name(50));
         assert_eq!(over, None);
         let (_, over) = run_metered(&allowance(100), 16, 1, || charge_name(50) && charge_name(50));

@@ -59,7 +59,7 @@ fn shown(stops: bool, ends: &[BatchEnd]) -> Value {
 }
 
 #[test]
-fn each_call_has_its_own_end_in_the_result() {
+fn each_call_has_its_own_outcome_in_the_result() {
     let done = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"yes"}]}}"#;
     let tool_error = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true}}"#;
     let error =
@@ -94,7 +94,7 @@ fn each_call_has_its_own_end_in_the_result() {
 }
 
 #[test]
-fn results_beyond_the_room_are_left_out_and_said_to_be() {
+fn results_beyond_the_size_limit_are_replaced_by_an_error() {
     let text = "x".repeat(BATCH_RESULT_BYTES_MAX * 2 / 3);
     let frame = format!(
         r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#

@@ -75,7 +75,7 @@ mod tests {
     /// The inside of schemas belongs to the backend, and so do members that the broker does not
     /// know.
     #[test]
-    fn s01_entries_that_readers_read_alike_stay() {
+    fn s01_entries_that_readers_read_equally_are_kept() {
         for entry in [
             r#"{"name":"a","title":"A","inputSchema":{"properties":{"Name":{},"name":{}}},"x-vendor":1,"X-Vendor":2}"#,
             r#"{"name":"a","annotations":{"readOnlyHint":true,"vendor":1,"Vendor":2},"execution":{"taskSupport":"optional"}}"#,

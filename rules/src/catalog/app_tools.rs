@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_finds_the_tools_of_its_own_server() {
+    fn an_app_can_call_the_tools_of_its_own_server() {
         let app = format!("{},{}", tool("show", LINK), tool("poll", ""));
         let catalog = catalog(&[("mon", &app), ("files", &tool("read", ""))]);
         assert_eq!(backend_of(&catalog, "mon__poll").as_deref(), Some("mon/poll"));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_two_servers_with_apps_is_never_guessed() {
+    fn a_tool_name_of_two_servers_with_apps_is_ambiguous() {
         let one = format!("{},{}", tool("show", LINK), tool("poll", ""));
         let two = format!(
             "{},{}",
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_tool_can_be_meant_too() {
+    fn a_held_tool_makes_its_app_name_ambiguous() {
         let catalog = with_polls(|name, poll| poll.pin.is_held = name == "two");
         assert_eq!(backend_of(&catalog, "poll"), None, "not that of the other server");
         assert!(catalog.is_app_tool_held("poll"));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tools_for_apps_are_found() {
+    fn only_tools_visible_to_apps_are_found() {
         let visible = |who: &str| format!(r#""_meta":{{"ui":{{"visibility":{who}}}}}"#);
         let tools = [
             tool("show", LINK),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exposed_name_comes_before_an_own_name() {
+    fn an_exposed_name_takes_precedence_over_an_app_name() {
         let app = format!("{},{}", tool("show", LINK), tool("files__read", ""));
         let catalog = catalog(&[("files", &tool("read", "")), ("mon", &app)]);
         assert_eq!(backend_of(&catalog, "files__read").as_deref(), Some("files/read"));

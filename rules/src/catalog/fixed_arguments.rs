@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_readers_find_in_two_places_is_refused() {
+    fn an_ambiguous_argument_is_rejected() {
         for sent in [
             r#"{"repo":"a","repo":"b"}"#,
             r#"{"Repo":"evil"}"#,

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn places_get_their_values_and_nothing_of_a_value_is_a_place() {
+    fn placeholders_get_their_values_which_are_not_expanded_again() {
         let result = filled(r#"{"lang":"go","note":"{{lang}} \"<\u0041"}"#).unwrap();
         assert_eq!(result["messages"][0]["content"]["text"], "Review go: {{lang}} \"<Ago");
         assert_eq!(
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_held_to_their_declarations() {
+    fn prompt_arguments_are_checked_against_their_declarations() {
         for (arguments, problem) in [
             ("{}", "params.arguments.lang is missing"),
             (r#"{"lang":"c"}"#, "params.arguments.lang has none of its listed values"),
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_value_in_many_places_is_refused() {
+    fn a_huge_value_in_many_placeholders_is_rejected() {
         let places = "{{a}}".repeat(2_000);
         let document = json!({"arguments": [{"name": "a"}], "messages": [{"text": places}]});
         let prompt = prompt(&document.to_string()).unwrap();

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_equals_the_shared_one_is_no_difference() {
+    fn a_list_that_equals_the_shared_one_has_no_difference() {
         let shared = shared(&["a", "b"]);
         let same = ListDifference::default().with(ListKind::Tools, tools(&["a", "b"]), &shared);
         assert!(same.is_empty() && same.apply(&shared).is_none());

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn each_client_is_offered_what_it_can_use() {
+    fn each_client_gets_only_tools_that_it_supports() {
         let mut all = lists(&["plain", "roots", "ask", "either", "both"]);
         let probed = [
             (NONE, lists(&["plain"])),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_offers_all_to_all_costs_nothing() {
+    fn a_backend_with_one_list_for_all_clients_needs_no_table() {
         let mut all = lists(&["a", "b"]);
         OfferTable::of(&all, &[(NONE, lists(&["a", "b"]))]).apply(&mut all);
         let catalog = catalog(all);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_declares_are_its_kinds() {
+    fn the_declared_capabilities_are_the_question_kinds_of_a_client() {
         let of =
             |text: &str| QuestionKinds::of(&ClientCapabilities::parse(text.as_bytes()).unwrap());
         assert_eq!(of("{}"), NONE);

@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_taken_apart() {
+    fn search_text_is_split_into_words() {
         let all: Vec<String> = words("listIssues of_a SSH2key, Größe").collect();
         assert_eq!(all, ["list", "issue", "of", "a", "ssh2key", "größe"]);
     }

@@ -343,7 +343,7 @@ mod tests {
     const EXPECTED: &str = "v1:e40593feedf30dd03e8cc8e2c56908eda7335ff30e1aed2849e032191463da3f";
 
     #[test]
-    fn what_a_client_is_told_changes_the_hash() {
+    fn every_member_shown_to_a_client_changes_the_hash() {
         let plain = tool(PLAIN).fingerprint;
         for (member, value) in [
             ("description", r#""e""#),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_readers_read_differently_counts_byte_by_byte() {
+    fn an_ambiguous_text_is_hashed_byte_by_byte() {
         for (one, other) in [
             (
                 r#"{"name":"a","inputSchema":{"x":1,"x":2}}"#,
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_members_are_no_part_of_the_definition() {
+    fn ignored_members_do_not_change_the_fingerprint() {
         let mut ignored = IgnoredMembers::default();
         ignored.add("tool/a*", &["/description".to_owned(), "/inputSchema/x~1y".to_owned()]);
         let read = |kind, name: &str, raw: &str| {

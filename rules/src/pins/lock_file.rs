@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_as_it_is_written() {
+    fn a_lock_file_is_read_as_it_is_written() {
         let mut file = LockFile::new("acme");
         file.add("files", PinKind::Tool, "read", &hash(1));
         file.add("files", PinKind::Resource, "file:///a/b", &hash(2));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_named() {
+    fn differences_to_a_lock_file_are_named() {
         let (mut locked, mut now) = (LockFile::new("a"), LockFile::new("a"));
         locked.add("b", PinKind::Tool, "same", &hash(1));
         locked.add("b", PinKind::Tool, "other", &hash(1));

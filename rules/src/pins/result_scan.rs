@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_characters_are_flagged_or_taken_out_and_nothing_else_changes() {
+    fn only_hidden_characters_are_flagged_or_removed() {
         for (bad, good, rule) in [
             ("a\u{200b}b", "ab", "hidden-zero-width"),
             ("a\u{202e}b", "ab", "hidden-direction"),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn honest_texts_and_a_forged_mark_are_told_apart() {
+    fn honest_texts_are_not_changed_and_a_forged_mark_is_replaced() {
         for honest in [
             "plain",
             "two\nlines\t",

@@ -181,7 +181,7 @@ proptest! {
     /// No definition that no operator approved is ever listed or called while it is held, on any
     /// replica, after any crash.
     #[test]
-    fn what_no_operator_approved_is_never_listed_while_it_is_held(
+    fn an_unapproved_definition_is_never_listed_while_it_is_held(
         events in prop::collection::vec(event(), 1..60),
         mode in prop_oneof![Just(PinMode::HoldAll), Just(PinMode::HoldChanged)],
     ) {
@@ -200,7 +200,7 @@ proptest! {
 
     /// Once a replica has heard of every decision, it lists exactly what they permit.
     #[test]
-    fn replicas_that_heard_everything_agree_with_the_store(
+    fn replicas_that_received_every_decision_agree_with_the_store(
         events in prop::collection::vec(event(), 1..60),
     ) {
         let mut world = World::new();
@@ -254,7 +254,7 @@ fn pin(approved: &[u8], is_blocked: bool) -> Pin {
 }
 
 #[test]
-fn states_follow_from_what_is_stored_and_seen() {
+fn the_state_of_a_pin_follows_from_stored_and_seen_hashes() {
     assert_eq!(pin(&[], false).state(Some(hash(0))), PinState::Pending);
     assert_eq!(pin(&[], false).state(Some(hash(1))), PinState::Changed);
     assert_eq!(pin(&[1], false).state(Some(hash(1))), PinState::Trusted);
@@ -269,7 +269,7 @@ fn states_follow_from_what_is_stored_and_seen() {
 }
 
 #[test]
-fn modes_hold_what_they_promise() {
+fn each_pin_mode_holds_its_documented_states() {
     use PinState::*;
     for (mode, held) in [
         (PinMode::Off, &[][..]),
@@ -286,7 +286,7 @@ fn modes_hold_what_they_promise() {
 }
 
 #[test]
-fn what_has_no_stored_pin_is_held_where_anything_is() {
+fn an_object_without_a_stored_pin_is_held_in_holding_modes() {
     let book = PinBook::default();
     let seen = EntryPin { fingerprint: Some(hash(1)), ..EntryPin::default() };
     for (mode, held) in [
@@ -301,7 +301,7 @@ fn what_has_no_stored_pin_is_held_where_anything_is() {
 
 /// A replica can read rows in another order than that in which operators decided.
 #[test]
-fn a_row_with_fewer_decisions_replaces_none_with_more() {
+fn a_pin_row_with_fewer_decisions_is_ignored() {
     let mut world = World::new();
     world.store(0, 1);
     let older = world.rows[&0].clone();

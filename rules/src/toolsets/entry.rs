@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentence_ends_at_its_mark_or_line() {
+    fn a_sentence_ends_at_its_punctuation_or_line_end() {
         for (text, first) in [
             ("Reads a file. Then more.", "Reads a file."),
             ("Reads v1.2 files! Yes", "Reads v1.2 files!"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_falls_between_characters() {
+    fn a_text_is_cut_between_characters() {
         let trim = Trim {
             first_sentence: false,
             chars_max: Some(2),

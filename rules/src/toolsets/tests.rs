@@ -106,7 +106,7 @@ fn names(document: Value) -> Vec<String> {
 }
 
 #[test]
-fn an_empty_toolset_holds_nothing() {
+fn an_empty_toolset_lists_nothing() {
     let shown = toolset(json!({})).catalog(&two_backends());
     for kind in ListKind::ALL {
         assert_eq!(listed(&shown, kind), Vec::<Value>::new());
@@ -124,7 +124,7 @@ fn entries_are_in_the_order_of_rank_backend_and_name() {
 }
 
 #[test]
-fn names_without_prefixes_stay_apart() {
+fn names_without_prefixes_stay_unique() {
     let all = json!({"tools": ["*"]});
     // One with `__` could be another backend's, and one with a dot fits no model's rules.
     let odd = exposed_names::exposed_name(&backend("files"), "odd.name");
@@ -264,7 +264,7 @@ fn view(
 }
 
 #[test]
-fn a_call_reaches_the_backends_tool_with_the_operators_arguments() {
+fn a_call_is_sent_to_the_backend_with_the_arguments_of_the_operator() {
     let full = two_backends();
     let set = toolset(json!({
         "include": {"tools": ["files/read"]}, "aliases": {"files/read": "look"},
@@ -291,7 +291,7 @@ fn a_call_reaches_the_backends_tool_with_the_operators_arguments() {
 }
 
 #[test]
-fn resources_and_prompts_outside_are_like_absent_ones() {
+fn resources_and_prompts_outside_are_reported_as_absent() {
     let full = two_backends();
     let set = toolset(
         json!({"include": {"resources": ["files/file:///a*"], "prompts": ["_broker/greet"]}}),
@@ -319,7 +319,7 @@ fn resources_and_prompts_outside_are_like_absent_ones() {
 }
 
 #[test]
-fn an_enforced_toolset_is_a_ceiling_at_every_endpoint() {
+fn an_enforced_toolset_limits_its_members_at_every_endpoint() {
     let full = two_backends();
     let bound = |document: Value, published| (Arc::new(toolset(document)), published);
     let enforced = json!({
@@ -369,7 +369,7 @@ fn an_enforced_toolset_is_a_ceiling_at_every_endpoint() {
 }
 
 #[test]
-fn a_searched_toolset_lists_five_tools_and_calls_the_others_by_their_class() {
+fn a_searched_toolset_lists_five_tools_that_call_the_others() {
     let full = two_backends();
     let set = toolset(json!({
         "include": {"tools": ["files/*"]}, "exclude": {"tools": ["files/delete"]}, "search": true,
@@ -483,7 +483,7 @@ proptest! {
     /// For random toolsets and policies: a tool is listed exactly if the toolset holds it and the
     /// policy allows it, each under one name, and exactly the listed names can be called.
     #[test]
-    fn what_is_listed_is_callable_and_the_reverse(
+    fn exactly_the_listed_tools_are_callable(
         document in documents(), policy in policies(), is_dev in any::<bool>(),
     ) {
         let full = two_backends();

@@ -26,7 +26,7 @@ fn all_keep(first: u64, count: u64) {
 }
 
 #[test]
-fn a_seed_takes_the_same_steps_in_one_program_and_in_two() {
+fn a_seed_repeats_the_same_steps_in_one_process_and_in_two() {
     let (twice, _) = simulate("--seed 7 --times 2", &[]);
     let (again, _) = simulate("--seed 7", &[]);
     assert!(twice[0].contains(" steps, trace "), "{twice:?}");

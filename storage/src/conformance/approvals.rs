@@ -27,7 +27,9 @@ pub async fn an_approval_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn an_equal_call_joins_and_another_one_does_not(store: &dyn DurableStore) -> Outcome {
+pub async fn an_equal_call_joins_an_approval_and_another_call_does_not(
+    store: &dyn DurableStore,
+) -> Outcome {
     let tries =
         join_all((0..8).map(|at| async move {
             store.open_approval(&record(&format!("a{at}"), 1), MANY).await
@@ -50,7 +52,7 @@ pub async fn an_equal_call_joins_and_another_one_does_not(store: &dyn DurableSto
     Ok(())
 }
 
-pub async fn one_of_many_decisions_counts(store: &dyn DurableStore) -> Outcome {
+pub async fn only_one_of_many_decisions_is_stored(store: &dyn DurableStore) -> Outcome {
     open(store, &record("a", 1)).await?;
     let foreign = ApprovalDecision { tenant: tenant("zoo"), ..decision("a", true) };
     assert!(!store.apply(AdminChange::DecideApproval(&foreign), None).await?);
@@ -71,7 +73,9 @@ pub async fn one_of_many_decisions_counts(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn a_decision_and_what_is_told_of_it_are_one(store: &dyn DurableStore) -> Outcome {
+pub async fn a_decision_and_its_audit_record_are_stored_together(
+    store: &dyn DurableStore,
+) -> Outcome {
     let told = |number| audit::record(number, AuditKind::Admin, Some("acme"));
     open(store, &record("a", 1)).await?;
     let first = told(1);
@@ -84,7 +88,7 @@ pub async fn a_decision_and_what_is_told_of_it_are_one(store: &dyn DurableStore)
     Ok(())
 }
 
-pub async fn an_approval_is_used_once_and_by_the_same_call_again(
+pub async fn an_approval_is_used_by_one_call_which_may_repeat_the_use(
     store: &dyn DurableStore,
 ) -> Outcome {
     open(store, &record("a", 1)).await?;
@@ -135,7 +139,7 @@ pub async fn pending_approvals_are_counted_by_tenant(store: &dyn DurableStore) -
     Ok(())
 }
 
-pub async fn a_denied_approval_is_not_used_and_the_next_call_asks_again(
+pub async fn a_denied_approval_is_not_used_and_the_next_call_opens_a_new_one(
     store: &dyn DurableStore,
 ) -> Outcome {
     open(store, &record("a", 1)).await?;
@@ -161,7 +165,7 @@ pub async fn an_approval_expires_pending_and_approved(store: &dyn DurableStore) 
     Ok(())
 }
 
-pub async fn a_window_lets_other_arguments_pass_for_its_time(store: &dyn DurableStore) -> Outcome {
+pub async fn a_window_permits_other_arguments_until_it_ends(store: &dyn DurableStore) -> Outcome {
     open(store, &record("a", 1)).await?;
     let decision = ApprovalDecision { window: Some(LONG), ..decision("a", true) };
     store.apply(AdminChange::DecideApproval(&decision), None).await?;
@@ -184,7 +188,7 @@ pub async fn a_window_lets_other_arguments_pass_for_its_time(store: &dyn Durable
     Ok(())
 }
 
-pub async fn a_window_of_no_time_is_closed(store: &dyn DurableStore) -> Outcome {
+pub async fn a_window_of_zero_duration_is_closed(store: &dyn DurableStore) -> Outcome {
     open(store, &record("a", 1)).await?;
     let decision = ApprovalDecision { window: Some(Duration::ZERO), ..decision("a", true) };
     store.apply(AdminChange::DecideApproval(&decision), None).await?;

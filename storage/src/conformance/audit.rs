@@ -95,7 +95,9 @@ pub async fn records_outlive_their_tenant(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn a_change_and_what_is_told_of_it_are_one(store: &dyn DurableStore) -> Outcome {
+pub async fn a_change_and_its_audit_record_are_stored_together(
+    store: &dyn DurableStore,
+) -> Outcome {
     let told = |number| record(number, AuditKind::Admin, Some("acme"));
     let (acme, of_acme, key, backend) = (
         tenant_record("acme"),

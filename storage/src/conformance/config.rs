@@ -23,7 +23,7 @@ pub async fn lists_tenants_by_name(store: &dyn ConfigStore) -> Outcome {
     Ok(())
 }
 
-pub async fn replaces_a_tenant_and_keeps_its_birthday(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_replaced_tenant_keeps_its_creation_time(store: &dyn ConfigStore) -> Outcome {
     let first = tenant_record("acme");
     store.apply(AdminChange::PutTenant(&first), None).await?;
     let second = TenantRecord {
@@ -40,7 +40,7 @@ pub async fn replaces_a_tenant_and_keeps_its_birthday(store: &dyn ConfigStore) -
     Ok(())
 }
 
-pub async fn adds_a_tenant_only_where_there_is_none(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_tenant_is_added_only_if_it_does_not_exist(store: &dyn ConfigStore) -> Outcome {
     let first = tenant_record("acme");
     assert!(store.apply(AdminChange::AddTenant(&first), None).await?);
     assert!(
@@ -58,7 +58,7 @@ pub async fn adds_a_tenant_only_where_there_is_none(store: &dyn ConfigStore) -> 
     Ok(())
 }
 
-pub async fn keeps_settings_byte_for_byte(store: &dyn ConfigStore) -> Outcome {
+pub async fn settings_are_kept_byte_for_byte(store: &dyn ConfigStore) -> Outcome {
     let text = "{\"a\":\"\\u0000 ' \\\" é 漢 😀\",\n\t\"b\":1e400}";
     store
         .apply(
@@ -84,7 +84,7 @@ pub async fn keeps_settings_byte_for_byte(store: &dyn ConfigStore) -> Outcome {
     Ok(())
 }
 
-pub async fn tells_whether_a_tenant_was_there(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_removal_returns_whether_the_tenant_existed(store: &dyn ConfigStore) -> Outcome {
     store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     assert!(store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     assert!(!store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
@@ -92,7 +92,7 @@ pub async fn tells_whether_a_tenant_was_there(store: &dyn ConfigStore) -> Outcom
     Ok(())
 }
 
-pub async fn takes_keys_and_backends_along_with_their_tenant(store: &dyn ConfigStore) -> Outcome {
+pub async fn keys_and_backends_are_removed_with_their_tenant(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     assert!(store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     assert!(store.keys().await?.iter().all(|record| record.tenant == tenant("umbrella")));
@@ -106,7 +106,7 @@ pub async fn takes_keys_and_backends_along_with_their_tenant(store: &dyn ConfigS
     Ok(())
 }
 
-pub async fn lists_keys_of_one_tenant_only(store: &dyn ConfigStore) -> Outcome {
+pub async fn keys_are_listed_for_one_tenant_only(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let (acme, all) = (store.keys_of(&tenant("acme")).await?, store.keys().await?);
     assert_eq!(acme, [key_record("acme", "k1"), key_record("acme", "k2")]);
@@ -118,7 +118,7 @@ pub async fn lists_keys_of_one_tenant_only(store: &dyn ConfigStore) -> Outcome {
     Ok(())
 }
 
-pub async fn refuses_a_key_id_twice(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_repeated_key_id_is_rejected(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     for owner in ["acme", "umbrella"] {
         let again = store
@@ -140,7 +140,7 @@ pub async fn refuses_a_key_id_twice(store: &dyn ConfigStore) -> Outcome {
     Ok(())
 }
 
-pub async fn removes_a_key_only_for_its_tenant(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_key_is_removed_only_for_its_tenant(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let k1 = KeyId::new("k1");
     assert!(
@@ -153,7 +153,7 @@ pub async fn removes_a_key_only_for_its_tenant(store: &dyn ConfigStore) -> Outco
     Ok(())
 }
 
-pub async fn refuses_what_has_no_tenant(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_key_or_backend_without_a_tenant_is_rejected(store: &dyn ConfigStore) -> Outcome {
     let missing = StoreError::UnknownTenant { tenant: tenant("acme") };
     assert_eq!(
         store.apply(AdminChange::PutKey(&key_record("acme", "k1")), None).await,
@@ -166,7 +166,7 @@ pub async fn refuses_what_has_no_tenant(store: &dyn ConfigStore) -> Outcome {
     starts_empty(store).await
 }
 
-pub async fn lists_backends_by_tenant_and_name(store: &dyn ConfigStore) -> Outcome {
+pub async fn backends_are_listed_by_tenant_and_name(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let expected = [
         backend_record("acme", "one"),
@@ -177,7 +177,7 @@ pub async fn lists_backends_by_tenant_and_name(store: &dyn ConfigStore) -> Outco
     Ok(())
 }
 
-pub async fn replaces_a_backend_and_keeps_its_birthday(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_replaced_backend_keeps_its_creation_time(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let changed = BackendRecord {
         settings: vec![1, 2],
@@ -195,7 +195,7 @@ pub async fn replaces_a_backend_and_keeps_its_birthday(store: &dyn ConfigStore) 
     Ok(())
 }
 
-pub async fn keeps_one_backend_name_apart_in_two_tenants(store: &dyn ConfigStore) -> Outcome {
+pub async fn two_tenants_may_have_a_backend_of_the_same_name(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let one = BackendId::parse("one").expect("a legal name");
     assert!(store.apply(AdminChange::DeleteBackend(&tenant("acme"), &one), None).await?);
@@ -207,7 +207,7 @@ pub async fn keeps_one_backend_name_apart_in_two_tenants(store: &dyn ConfigStore
     Ok(())
 }
 
-pub async fn takes_writes_at_the_same_time(store: &dyn ConfigStore) -> Outcome {
+pub async fn concurrent_writes_are_all_stored(store: &dyn ConfigStore) -> Outcome {
     let [acme, umbrella, initech] = ["acme", "umbrella", "initech"].map(tenant_record);
     let (first, second, third, read) = tokio::join!(
         store.apply(AdminChange::PutTenant(&acme), None),
@@ -220,7 +220,7 @@ pub async fn takes_writes_at_the_same_time(store: &dyn ConfigStore) -> Outcome {
     Ok(())
 }
 
-pub async fn tells_of_every_change_by_a_version(store: &dyn ConfigStore) -> Outcome {
+pub async fn every_change_increases_the_version(store: &dyn ConfigStore) -> Outcome {
     let mut versions = vec![store.config_version().await?];
     store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     versions.push(store.config_version().await?);
@@ -252,7 +252,7 @@ pub async fn tells_of_every_change_by_a_version(store: &dyn ConfigStore) -> Outc
     Ok(())
 }
 
-pub async fn keeps_its_version_while_nothing_changes(store: &dyn ConfigStore) -> Outcome {
+pub async fn the_version_stays_while_nothing_changes(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let version = store.config_version().await?;
     let refused = store.apply(AdminChange::PutKey(&key_record("nobody", "k9")), None).await;
@@ -262,7 +262,7 @@ pub async fn keeps_its_version_while_nothing_changes(store: &dyn ConfigStore) ->
     Ok(())
 }
 
-pub async fn holds_breakers_until_they_are_released_or_their_backend_goes(
+pub async fn a_breaker_is_held_until_its_release_or_the_removal_of_its_backend(
     store: &dyn ConfigStore,
 ) -> Outcome {
     fill(store).await?;
@@ -323,7 +323,7 @@ pub async fn fill(store: &dyn ConfigStore) -> Outcome {
     Ok(())
 }
 
-pub async fn replaces_a_policy_and_keeps_its_birthday(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_replaced_policy_keeps_its_creation_time(store: &dyn ConfigStore) -> Outcome {
     for tenant in ["zoo", "acme"] {
         store.apply(AdminChange::PutTenant(&tenant_record(tenant)), None).await?;
     }
@@ -342,7 +342,7 @@ pub async fn replaces_a_policy_and_keeps_its_birthday(store: &dyn ConfigStore) -
     Ok(())
 }
 
-pub async fn removes_a_policy_once_and_with_its_tenant(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_policy_is_removed_once_and_with_its_tenant(store: &dyn ConfigStore) -> Outcome {
     for tenant in ["acme", "zoo"] {
         store.apply(AdminChange::PutTenant(&tenant_record(tenant)), None).await?;
         store.apply(AdminChange::PutPolicy(&policy_record(tenant)), None).await?;
@@ -356,7 +356,7 @@ pub async fn removes_a_policy_once_and_with_its_tenant(store: &dyn ConfigStore) 
     Ok(())
 }
 
-pub async fn refuses_a_policy_of_an_unknown_tenant(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_policy_of_an_unknown_tenant_is_rejected(store: &dyn ConfigStore) -> Outcome {
     let refused = store.apply(AdminChange::PutPolicy(&policy_record("ghost")), None).await;
     assert!(matches!(refused, Err(StoreError::UnknownTenant { .. })), "{refused:?}");
     Ok(())

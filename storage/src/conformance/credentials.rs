@@ -19,7 +19,7 @@ pub async fn operators_are_kept_as_given_and_listed_by_name(store: &dyn ConfigSt
     Ok(())
 }
 
-pub async fn an_operators_name_and_id_are_taken_once(store: &dyn ConfigStore) -> Outcome {
+pub async fn an_operators_name_and_id_are_unique(store: &dyn ConfigStore) -> Outcome {
     let first = operator("1", "ann");
     store.apply(AdminChange::PutOperator(&first), None).await?;
     for other in [operator("2", "ann"), operator("1", "zoe")] {
@@ -78,7 +78,7 @@ pub async fn credentials_end_with_their_tenant(store: &dyn ConfigStore) -> Outco
     Ok(())
 }
 
-pub async fn refuses_credentials_of_an_unknown_tenant(store: &dyn ConfigStore) -> Outcome {
+pub async fn credentials_of_an_unknown_tenant_are_rejected(store: &dyn ConfigStore) -> Outcome {
     for change in [
         AdminChange::PutRevocation(&revocation("ghost", principal())),
         AdminChange::PutTokenIssuer(&issuer("ghost")),

@@ -12,7 +12,7 @@ use records::{
 use super::{LONG, Outcome, open, session, session_record, write};
 use crate::{DurableStore, EventStore};
 
-pub async fn finds_nothing_where_nothing_was_told(log: &dyn EventStore) -> Outcome {
+pub async fn an_empty_log_has_no_streams(log: &dyn EventStore) -> Outcome {
     assert_eq!(log.streams(&session(1)).await?, []);
     assert_eq!(log.stream(&session(1), 1, 0).await?, None);
     log.append(&[]).await?;
@@ -20,7 +20,7 @@ pub async fn finds_nothing_where_nothing_was_told(log: &dyn EventStore) -> Outco
     Ok(())
 }
 
-pub async fn finds_a_stream_as_it_was_told(log: &dyn EventStore) -> Outcome {
+pub async fn a_stream_is_read_as_it_was_written(log: &dyn EventStore) -> Outcome {
     let told = StreamRecord {
         number: 1,
         standalone: true,
@@ -34,7 +34,7 @@ pub async fn finds_a_stream_as_it_was_told(log: &dyn EventStore) -> Outcome {
     Ok(())
 }
 
-pub async fn lists_streams_by_number_over_all_owners(log: &dyn EventStore) -> Outcome {
+pub async fn streams_are_listed_by_number_over_all_owners(log: &dyn EventStore) -> Outcome {
     // An owner's epoch is in the upper half, so these numbers belong to the owners 1, 2 and 2^30.
     let numbers = [(1 << 32) | 1, (1 << 32) | 2, (2 << 32) | 1, (1 << 62) | 7];
     for number in [numbers[2], numbers[0], numbers[3], numbers[1]] {
@@ -48,7 +48,7 @@ pub async fn lists_streams_by_number_over_all_owners(log: &dyn EventStore) -> Ou
     Ok(())
 }
 
-pub async fn returns_events_after_a_position(log: &dyn EventStore) -> Outcome {
+pub async fn events_after_a_position_are_returned(log: &dyn EventStore) -> Outcome {
     log.append(&[begin(1, record(1)), event(1, 1, 1, "a"), event(1, 1, 2, "b")]).await?;
     log.append(&[event(1, 1, 3, "c"), event(1, 1, 5, "e")]).await?;
     assert_eq!(held(log, 1, 1, 0).await?, ["a", "b", "c", "e"]);
@@ -63,7 +63,7 @@ pub async fn returns_events_after_a_position(log: &dyn EventStore) -> Outcome {
     Ok(())
 }
 
-pub async fn tells_a_position_ahead_of_the_log(log: &dyn EventStore) -> Outcome {
+pub async fn a_position_ahead_of_the_log_is_detected(log: &dyn EventStore) -> Outcome {
     log.append(&[begin(1, record(1)), event(1, 1, 1, "a"), event(1, 1, 2, "b")]).await?;
     for position in [2, 3, 9, u64::MAX] {
         let stream = log.stream(&session(1), 1, position).await?.expect("told before");
@@ -79,7 +79,7 @@ pub async fn tells_a_position_ahead_of_the_log(log: &dyn EventStore) -> Outcome 
     Ok(())
 }
 
-pub async fn keeps_frames_byte_for_byte(log: &dyn EventStore) -> Outcome {
+pub async fn frames_are_kept_byte_for_byte(log: &dyn EventStore) -> Outcome {
     let frames = [
         Bytes::new(),
         Bytes::from_static(b"\0\n\r\n\xff"),
@@ -100,7 +100,7 @@ pub async fn keeps_frames_byte_for_byte(log: &dyn EventStore) -> Outcome {
     Ok(())
 }
 
-pub async fn keeps_events_of_a_stream_told_again(log: &dyn EventStore) -> Outcome {
+pub async fn events_are_kept_when_their_stream_is_written_again(log: &dyn EventStore) -> Outcome {
     log.append(&[begin(1, record(1)), event(1, 1, 1, "a"), event(1, 1, 2, "b"), trim(1, 1, 1)])
         .await?;
     let changed = StreamRecord { pending_answers: b"less".to_vec(), was_read: true, ..record(1) };
@@ -111,7 +111,7 @@ pub async fn keeps_events_of_a_stream_told_again(log: &dyn EventStore) -> Outcom
     Ok(())
 }
 
-pub async fn keeps_one_of_what_is_told_twice(log: &dyn EventStore) -> Outcome {
+pub async fn a_repeated_append_is_stored_once(log: &dyn EventStore) -> Outcome {
     // A caller repeats an append like this when its outcome is unknown.
     let entries = [begin(1, record(1)), event(1, 1, 1, "a"), event(1, 1, 2, "b")];
     log.append(&entries).await?;
@@ -122,7 +122,7 @@ pub async fn keeps_one_of_what_is_told_twice(log: &dyn EventStore) -> Outcome {
     Ok(())
 }
 
-pub async fn lets_go_of_what_is_trimmed(log: &dyn EventStore) -> Outcome {
+pub async fn trimmed_events_are_removed(log: &dyn EventStore) -> Outcome {
     let mut entries = vec![begin(1, record(1))];
     entries.extend((1..=9).map(|sequence| event(1, 1, sequence, &sequence.to_string())));
     entries.push(trim(1, 1, 4));
@@ -152,7 +152,7 @@ pub async fn lets_go_of_what_is_trimmed(log: &dyn EventStore) -> Outcome {
     Ok(())
 }
 
-pub async fn goes_by_the_order_of_entries(log: &dyn EventStore) -> Outcome {
+pub async fn entries_are_applied_in_order(log: &dyn EventStore) -> Outcome {
     log.append(&[begin(1, record(1)), event(1, 1, 1, "a"), trim(1, 1, 1), event(1, 1, 2, "b")])
         .await?;
     assert_eq!(held(log, 1, 1, 0).await?, ["b"]);
@@ -162,7 +162,7 @@ pub async fn goes_by_the_order_of_entries(log: &dyn EventStore) -> Outcome {
     Ok(())
 }
 
-pub async fn lets_go_of_a_dropped_stream(log: &dyn EventStore) -> Outcome {
+pub async fn a_dropped_stream_is_removed(log: &dyn EventStore) -> Outcome {
     log.append(&[
         begin(1, record(1)),
         event(1, 1, 1, "a"),
@@ -179,7 +179,7 @@ pub async fn lets_go_of_a_dropped_stream(log: &dyn EventStore) -> Outcome {
     Ok(())
 }
 
-pub async fn keeps_no_event_of_an_unknown_stream(log: &dyn EventStore) -> Outcome {
+pub async fn an_event_of_an_unknown_stream_is_not_stored(log: &dyn EventStore) -> Outcome {
     log.append(&[
         event(1, 1, 1, "a"),
         trim(1, 1, 1),
@@ -230,7 +230,7 @@ pub async fn keeps_what_is_young(log: &dyn EventStore) -> Outcome {
     Ok(())
 }
 
-pub async fn lets_go_of_what_is_old_in_small_steps(log: &dyn EventStore) -> Outcome {
+pub async fn old_events_are_removed_in_small_steps(log: &dyn EventStore) -> Outcome {
     let mut entries = Vec::new();
     for (key, stream) in [(1, 1), (1, 2), (2, 1)] {
         entries.push(begin(key, record(stream)));
@@ -261,7 +261,7 @@ pub async fn lets_go_of_what_is_old_in_small_steps(log: &dyn EventStore) -> Outc
     Ok(())
 }
 
-pub async fn takes_many_entries_at_once(log: &dyn EventStore) -> Outcome {
+pub async fn many_entries_are_stored_at_once(log: &dyn EventStore) -> Outcome {
     let mut entries: Vec<LogEntry> = (0..10).map(|number| begin(number, record(1))).collect();
     for sequence in 1..=100 {
         entries.extend(
@@ -277,7 +277,7 @@ pub async fn takes_many_entries_at_once(log: &dyn EventStore) -> Outcome {
     Ok(())
 }
 
-pub async fn takes_appends_at_the_same_time(log: &dyn EventStore) -> Outcome {
+pub async fn concurrent_appends_are_all_stored(log: &dyn EventStore) -> Outcome {
     let [one, two, three] = [1, 2, 3].map(|number| {
         [begin(number, record(1)), event(number, 1, 1, "a"), event(number, 1, 2, "b")]
     });

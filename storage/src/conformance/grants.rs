@@ -74,7 +74,7 @@ pub async fn the_error_of_a_grant_stays_until_its_next_write(store: &dyn Durable
     Ok(())
 }
 
-pub async fn one_of_many_gets_the_lease_of_a_grant(store: &dyn DurableStore) -> Outcome {
+pub async fn only_one_of_many_gets_the_lease_of_a_grant(store: &dyn DurableStore) -> Outcome {
     let grant = record("ann", 1);
     store.put_grant(&grant, None).await?;
     let tries = join_all((0..8).map(|_| store.lease_grant(&grant.key, 1, LONG))).await;

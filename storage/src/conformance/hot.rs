@@ -22,7 +22,7 @@ pub type Replicas = [Arc<dyn HotStore>; 2];
 /// Time a wakeup may take between two replicas.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-pub async fn finds_who_owns_a_session(replicas: &Replicas) -> Outcome {
+pub async fn the_owner_hint_of_a_session_is_shared_by_all_replicas(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     assert_eq!(one.owner_hint(&session(1)).await, None);
     one.put_owner_hint(&session(1), &hint("a"), LONG).await;
@@ -45,7 +45,7 @@ pub async fn finds_who_owns_a_session(replicas: &Replicas) -> Outcome {
     Ok(())
 }
 
-pub async fn a_hint_ends_with_its_time(replicas: &Replicas) -> Outcome {
+pub async fn a_hint_expires(replicas: &Replicas) -> Outcome {
     let [one, _] = replicas;
     one.put_owner_hint(&session(1), &hint("a"), LONG).await;
     one.put_owner_hint(&session(1), &hint("b"), Duration::ZERO).await;
@@ -53,7 +53,7 @@ pub async fn a_hint_ends_with_its_time(replicas: &Replicas) -> Outcome {
     Ok(())
 }
 
-pub async fn a_word_reaches_every_listener_once_and_in_order(replicas: &Replicas) -> Outcome {
+pub async fn a_wakeup_reaches_every_listener_once_and_in_order(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     assert!(one.is_connected() && two.is_connected());
     let mut listeners = [one.subscribe(), one.subscribe(), two.subscribe(), two.subscribe()];
@@ -91,7 +91,7 @@ pub async fn a_word_reaches_every_listener_once_and_in_order(replicas: &Replicas
     Ok(())
 }
 
-pub async fn a_word_reaches_nobody_who_listens_later(replicas: &Replicas) -> Outcome {
+pub async fn a_wakeup_does_not_reach_later_listeners(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     one.publish(Wakeup::Config);
     let mut late = one.subscribe();
@@ -100,7 +100,7 @@ pub async fn a_word_reaches_nobody_who_listens_later(replicas: &Replicas) -> Out
     Ok(())
 }
 
-pub async fn a_longer_notification_is_not_passed_on(replicas: &Replicas) -> Outcome {
+pub async fn a_notification_over_the_limit_is_not_published(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     let mut listeners = [one.subscribe(), two.subscribe()];
     one.publish(Wakeup::TaskNotification {
@@ -114,7 +114,7 @@ pub async fn a_longer_notification_is_not_passed_on(replicas: &Replicas) -> Outc
     Ok(())
 }
 
-pub async fn many_words_at_once_arrive(replicas: &Replicas) -> Outcome {
+pub async fn many_wakeups_at_once_are_delivered(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     let mut listener = two.subscribe();
     let count = WAKEUPS_BUFFERED_MAX / 2;
@@ -129,7 +129,7 @@ pub async fn many_words_at_once_arrive(replicas: &Replicas) -> Outcome {
     Ok(())
 }
 
-pub async fn a_budget_is_one_for_all_replicas(replicas: &Replicas) -> Outcome {
+pub async fn all_replicas_share_one_budget(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     let first = taken(one, ask("acme", 0, 3)).await;
     assert_eq!(first, BudgetGrant { granted: 3, left: 2, wait: Duration::ZERO });
@@ -141,7 +141,9 @@ pub async fn a_budget_is_one_for_all_replicas(replicas: &Replicas) -> Outcome {
     Ok(())
 }
 
-pub async fn what_was_used_of_a_budget_counts_whatever_there_was(replicas: &Replicas) -> Outcome {
+pub async fn used_budget_is_counted_even_if_it_exceeds_the_remaining(
+    replicas: &Replicas,
+) -> Outcome {
     let [one, two] = replicas;
     assert_eq!(
         taken(one, ask("acme", 4, 0)).await,
@@ -154,7 +156,7 @@ pub async fn what_was_used_of_a_budget_counts_whatever_there_was(replicas: &Repl
     Ok(())
 }
 
-pub async fn a_budget_is_closed_for_seconds_at_most(replicas: &Replicas) -> Outcome {
+pub async fn an_overdrawn_budget_is_closed_for_seconds_at_most(replicas: &Replicas) -> Outcome {
     let [one, _] = replicas;
     let fast = BudgetRequest { per_second: 1_000, burst: 1, ..ask("acme", u32::MAX, 0) };
     let wait = taken(one, fast).await.wait;
@@ -162,7 +164,7 @@ pub async fn a_budget_is_closed_for_seconds_at_most(replicas: &Replicas) -> Outc
     Ok(())
 }
 
-pub async fn a_budget_comes_back_at_its_rate(replicas: &Replicas) -> Outcome {
+pub async fn a_budget_is_refilled_at_its_rate(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     let all = |wanted| BudgetRequest { per_second: 10_000, burst: 100, ..ask("acme", 0, wanted) };
     let begun = std::time::Instant::now();
@@ -180,7 +182,7 @@ pub async fn a_budget_comes_back_at_its_rate(replicas: &Replicas) -> Outcome {
     Ok(())
 }
 
-pub async fn many_budgets_are_asked_for_at_once(replicas: &Replicas) -> Outcome {
+pub async fn many_budgets_are_requested_at_once(replicas: &Replicas) -> Outcome {
     let [one, _] = replicas;
     let asks: Vec<_> =
         (0..300).map(|number| ask(&format!("scope {number} ü"), 0, number % 7)).collect();
@@ -191,7 +193,7 @@ pub async fn many_budgets_are_asked_for_at_once(replicas: &Replicas) -> Outcome 
     Ok(())
 }
 
-pub async fn a_replica_gets_places_up_to_the_limit_and_keeps_what_it_uses(
+pub async fn a_replica_gets_places_up_to_the_limit_and_keeps_places_in_use(
     replicas: &Replicas,
 ) -> Outcome {
     let [one, _] = replicas;

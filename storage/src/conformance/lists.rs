@@ -9,41 +9,41 @@ macro_rules! store_conformance {
             config {
                 starts_empty
                 lists_tenants_by_name
-                replaces_a_tenant_and_keeps_its_birthday
-                adds_a_tenant_only_where_there_is_none
-                keeps_settings_byte_for_byte
-                tells_whether_a_tenant_was_there
-                takes_keys_and_backends_along_with_their_tenant
-                lists_keys_of_one_tenant_only
-                refuses_a_key_id_twice
-                removes_a_key_only_for_its_tenant
-                refuses_what_has_no_tenant
-                lists_backends_by_tenant_and_name
-                replaces_a_backend_and_keeps_its_birthday
-                keeps_one_backend_name_apart_in_two_tenants
-                takes_writes_at_the_same_time
-                tells_of_every_change_by_a_version
-                keeps_its_version_while_nothing_changes
-                replaces_a_policy_and_keeps_its_birthday
-                removes_a_policy_once_and_with_its_tenant
-                refuses_a_policy_of_an_unknown_tenant
+                a_replaced_tenant_keeps_its_creation_time
+                a_tenant_is_added_only_if_it_does_not_exist
+                settings_are_kept_byte_for_byte
+                a_removal_returns_whether_the_tenant_existed
+                keys_and_backends_are_removed_with_their_tenant
+                keys_are_listed_for_one_tenant_only
+                a_repeated_key_id_is_rejected
+                a_key_is_removed_only_for_its_tenant
+                a_key_or_backend_without_a_tenant_is_rejected
+                backends_are_listed_by_tenant_and_name
+                a_replaced_backend_keeps_its_creation_time
+                two_tenants_may_have_a_backend_of_the_same_name
+                concurrent_writes_are_all_stored
+                every_change_increases_the_version
+                the_version_stays_while_nothing_changes
+                a_replaced_policy_keeps_its_creation_time
+                a_policy_is_removed_once_and_with_its_tenant
+                a_policy_of_an_unknown_tenant_is_rejected
                 counts_changes_of_policies
-                holds_breakers_until_they_are_released_or_their_backend_goes
+                a_breaker_is_held_until_its_release_or_the_removal_of_its_backend
                 refuses_after_close
             }
             catalog_documents {
                 documents_are_kept_replaced_and_listed_in_order
                 a_document_is_removed_once_and_with_its_tenant
-                refuses_a_document_of_an_unknown_tenant
+                a_document_of_an_unknown_tenant_is_rejected
                 counts_changes_of_documents
             }
             credentials {
                 operators_are_kept_as_given_and_listed_by_name
-                an_operators_name_and_id_are_taken_once
+                an_operators_name_and_id_are_unique
                 revocations_are_kept_and_replaced
                 issuers_of_tenants_are_kept_and_replaced
                 credentials_end_with_their_tenant
-                refuses_credentials_of_an_unknown_tenant
+                credentials_of_an_unknown_tenant_are_rejected
                 counts_changes_of_credentials
             }
         }
@@ -67,27 +67,27 @@ macro_rules! durable_conformance {
                 a_record_sent_again_is_added_once
                 records_are_filtered_and_paged
                 records_outlive_their_tenant
-                a_change_and_what_is_told_of_it_are_one
+                a_change_and_its_audit_record_are_stored_together
             }
             results {
                 a_result_is_kept_as_given_for_its_principal_only
                 a_result_expires_and_is_removed
-                the_oldest_results_of_a_principal_make_room
+                the_oldest_results_of_a_principal_are_evicted
                 a_tenant_without_room_stores_no_result
                 results_end_with_their_backend_and_tenant
             }
             approvals {
                 an_approval_is_kept_as_given
-                an_equal_call_joins_and_another_one_does_not
-                one_of_many_decisions_counts
-                a_decision_and_what_is_told_of_it_are_one
-                an_approval_is_used_once_and_by_the_same_call_again
+                an_equal_call_joins_an_approval_and_another_call_does_not
+                only_one_of_many_decisions_is_stored
+                a_decision_and_its_audit_record_are_stored_together
+                an_approval_is_used_by_one_call_which_may_repeat_the_use
                 an_approval_whose_tool_changed_is_not_used
                 pending_approvals_are_counted_by_tenant
-                a_denied_approval_is_not_used_and_the_next_call_asks_again
+                a_denied_approval_is_not_used_and_the_next_call_opens_a_new_one
                 an_approval_expires_pending_and_approved
-                a_window_lets_other_arguments_pass_for_its_time
-                a_window_of_no_time_is_closed
+                a_window_permits_other_arguments_until_it_ends
+                a_window_of_zero_duration_is_closed
                 limits_of_pending_approvals_are_exact
                 approvals_are_listed_by_state_in_pages
                 final_approvals_are_removed_by_age
@@ -105,7 +105,7 @@ macro_rules! durable_conformance {
                 a_grant_is_kept_as_given_for_its_principal_only
                 a_grant_is_written_over_the_expected_version_only
                 the_error_of_a_grant_stays_until_its_next_write
-                one_of_many_gets_the_lease_of_a_grant
+                only_one_of_many_gets_the_lease_of_a_grant
                 the_first_connected_grant_is_found_and_grants_are_counted
                 weak_grants_are_counted_by_tenant
                 grants_end_with_their_backend_and_their_tenant
@@ -122,48 +122,48 @@ macro_rules! durable_conformance {
                 the_first_sighting_of_any_replica_stays
                 a_sighting_changes_no_decision
                 an_approval_names_the_hash_that_was_seen_last
-                an_approval_is_carried_out_as_a_whole
+                an_approval_of_pins_is_applied_as_a_whole
                 approved_hashes_are_kept_up_to_a_number
                 a_block_lasts_until_an_approval
-                what_is_gone_is_marked_and_forgotten_when_asked
+                removed_objects_are_marked_and_forgotten_on_request
                 a_backend_has_a_limited_number_of_pins
                 pins_end_with_their_backend_and_their_tenant
                 decisions_are_counted_and_change_the_version
             }
             nodes {
-                a_lease_runs_from_joining
+                a_lease_starts_when_a_node_joins
                 nodes_are_listed_by_name
                 joining_may_be_repeated
                 a_renewal_extends_the_lease
                 a_lapsed_lease_is_not_renewed
-                an_unknown_node_holds_nothing
-                leaving_lets_go_at_once
-                a_renewal_tells_the_version_of_the_configuration
-                a_renewal_names_the_sessions_to_end
+                an_unknown_node_has_no_lease
+                a_node_that_leaves_is_removed_at_once
+                a_renewal_returns_the_version_of_the_configuration
+                a_renewal_returns_the_sessions_to_end
             }
             sessions {
                 an_opened_session_is_kept_as_given
-                opening_may_be_repeated_by_its_owner_only
+                opening_a_session_may_be_repeated_only_by_its_owner
                 many_sessions_open_in_one_batch
-                an_update_replaces_what_is_given
-                an_update_tells_when_its_client_was_heard_of
+                an_update_replaces_only_the_given_parts
+                an_update_stores_the_time_of_the_last_client_message
                 writes_without_the_right_epoch_change_nothing
-                a_fenced_write_does_not_spoil_its_batch
-                an_ended_session_is_gone
+                a_fenced_write_does_not_fail_its_batch
+                an_ended_session_is_removed
                 a_live_owner_keeps_its_session
-                a_session_of_a_gone_owner_can_be_taken
-                an_owner_of_an_unclaimed_session_may_go_on
+                a_session_of_a_dead_owner_can_be_claimed
+                an_owner_with_a_lapsed_lease_keeps_an_unclaimed_session
                 an_owner_may_claim_again
-                a_released_session_is_anybodys
-                a_claim_needs_the_same_seat
-                one_of_many_claims_wins
-                a_claim_counts_as_hearing_of_its_client
-                what_a_node_left_behind_can_be_reclaimed
-                a_live_owner_is_asked_to_end_a_session
-                without_a_live_owner_a_session_ends_when_asked
-                a_sweep_takes_what_nobody_owns_and_nobody_uses
+                a_released_session_can_be_claimed_by_any_node
+                a_claim_needs_the_same_session_scope
+                only_one_of_many_claims_succeeds
+                a_claim_updates_the_last_activity_of_a_session
+                rows_of_an_earlier_node_name_can_be_reclaimed
+                a_live_owner_is_requested_to_end_a_session
+                a_session_without_a_live_owner_is_ended_at_once
+                a_sweep_removes_unowned_and_unused_sessions
                 subscriptions_are_counted_by_resource
-                a_subscription_ends_when_told
+                a_subscription_is_removed_on_request
                 sessions_are_listed_in_pages
                 sessions_are_found_by_digest
                 sessions_end_with_their_tenant
@@ -174,41 +174,41 @@ macro_rules! durable_conformance {
                 an_ended_task_has_its_outcome
                 an_ended_task_never_changes
                 anybody_may_cancel
-                one_of_two_ends_counts
+                only_one_of_two_outcomes_is_stored
                 writes_without_the_right_epoch_change_nothing
-                tasks_of_gone_owners_are_claimed
-                two_never_claim_the_same_task
+                tasks_of_dead_owners_are_claimed
+                two_nodes_never_claim_the_same_task
                 a_node_does_not_claim_its_own_tasks
-                a_released_task_is_anybodys
-                what_a_node_can_not_carry_out_is_left_to_others
-                what_a_node_left_behind_can_be_reclaimed
-                a_task_has_the_time_left_that_the_store_says
+                a_released_task_can_be_claimed_by_any_node
+                a_task_that_a_node_excludes_is_left_to_others
+                rows_of_an_earlier_node_name_can_be_reclaimed
+                the_store_returns_the_remaining_time_of_a_task
                 an_audience_sees_its_own_tasks_only
                 operators_see_tasks_by_tenant_and_status
-                a_page_begins_after_a_place_that_is_gone
+                a_page_can_start_after_a_removed_task
             }
             task_limits {
-                creating_may_be_repeated_by_its_owner_only
+                creating_a_task_may_be_repeated_only_by_its_owner
                 a_repeated_request_finds_its_task
                 the_same_request_twice_in_a_batch_is_one_task
-                one_of_many_repeated_requests_makes_the_task
-                limits_hold_within_a_batch
+                only_one_of_many_repeated_requests_creates_the_task
+                task_limits_apply_within_a_batch
                 limits_hold_among_many
-                a_finished_task_makes_room_for_a_running_one
+                a_finished_task_frees_a_place_for_a_running_one
                 requests_details_and_outcomes_count_as_bytes
                 what_expired_makes_room
-                expiry_keeps_to_its_limit
+                expiry_removes_at_most_its_limit_of_tasks
                 tasks_end_with_their_tenant
             }
             task_inputs {
                 a_question_makes_the_task_wait
-                a_question_asked_again_is_one
+                a_repeated_question_is_stored_once
                 the_first_answer_counts
-                one_of_many_answers_counts
-                the_last_answer_lets_the_task_go_on
-                a_question_outlives_its_owner
-                an_ended_task_asks_nothing
-                a_look_tells_what_changed
+                only_one_of_many_answers_is_stored
+                the_last_answer_resumes_the_task
+                a_question_survives_its_owner
+                an_ended_task_has_no_open_questions
+                a_task_snapshot_changes_with_each_input
             }
         }
     };
@@ -229,29 +229,29 @@ macro_rules! event_conformance {
         $crate::conformance_tests! { $suite, $pair,
             events {
                 $($more)*
-                finds_nothing_where_nothing_was_told
-                finds_a_stream_as_it_was_told
-                lists_streams_by_number_over_all_owners
-                returns_events_after_a_position
-                tells_a_position_ahead_of_the_log
-                keeps_frames_byte_for_byte
-                keeps_events_of_a_stream_told_again
-                keeps_one_of_what_is_told_twice
-                lets_go_of_what_is_trimmed
-                goes_by_the_order_of_entries
-                lets_go_of_a_dropped_stream
-                keeps_no_event_of_an_unknown_stream
+                an_empty_log_has_no_streams
+                a_stream_is_read_as_it_was_written
+                streams_are_listed_by_number_over_all_owners
+                events_after_a_position_are_returned
+                a_position_ahead_of_the_log_is_detected
+                frames_are_kept_byte_for_byte
+                events_are_kept_when_their_stream_is_written_again
+                a_repeated_append_is_stored_once
+                trimmed_events_are_removed
+                entries_are_applied_in_order
+                a_dropped_stream_is_removed
+                an_event_of_an_unknown_stream_is_not_stored
                 keeps_sessions_apart
                 forgets_a_session
                 keeps_what_is_young
-                takes_many_entries_at_once
-                takes_appends_at_the_same_time
+                many_entries_are_stored_at_once
+                concurrent_appends_are_all_stored
             }
         }
     };
     ($suite:ident, on $server:expr => $open:path) => {
         $crate::event_conformance! { @list $suite, { on $server => $open },
-            lets_go_of_what_is_old_in_small_steps
+            old_events_are_removed_in_small_steps
         }
     };
     ($suite:ident, in turn on $server:expr => $open:path, expires_by_itself) => {
@@ -262,7 +262,7 @@ macro_rules! event_conformance {
     };
     ($suite:ident, $pair:expr) => {
         $crate::event_conformance! { @list $suite, { $pair },
-            lets_go_of_what_is_old_in_small_steps
+            old_events_are_removed_in_small_steps
         }
     };
 }
@@ -280,18 +280,18 @@ macro_rules! hot_conformance {
     (@list $suite:ident, $pair:tt) => {
         $crate::conformance_tests! { $suite, $pair,
             hot {
-                finds_who_owns_a_session
-                a_hint_ends_with_its_time
-                a_word_reaches_every_listener_once_and_in_order
-                a_word_reaches_nobody_who_listens_later
-                a_longer_notification_is_not_passed_on
-                many_words_at_once_arrive
-                a_budget_is_one_for_all_replicas
-                what_was_used_of_a_budget_counts_whatever_there_was
-                a_budget_is_closed_for_seconds_at_most
-                a_budget_comes_back_at_its_rate
-                many_budgets_are_asked_for_at_once
-                a_replica_gets_places_up_to_the_limit_and_keeps_what_it_uses
+                the_owner_hint_of_a_session_is_shared_by_all_replicas
+                a_hint_expires
+                a_wakeup_reaches_every_listener_once_and_in_order
+                a_wakeup_does_not_reach_later_listeners
+                a_notification_over_the_limit_is_not_published
+                many_wakeups_at_once_are_delivered
+                all_replicas_share_one_budget
+                used_budget_is_counted_even_if_it_exceeds_the_remaining
+                an_overdrawn_budget_is_closed_for_seconds_at_most
+                a_budget_is_refilled_at_its_rate
+                many_budgets_are_requested_at_once
+                a_replica_gets_places_up_to_the_limit_and_keeps_places_in_use
                 nothing_fails_after_close
             }
         }

@@ -7,7 +7,7 @@ use records::{AdminChange, LeaseRenewal, NodeRecord};
 use super::{LONG, Outcome, config::tenant_record, done, node, open, session, session_record};
 use crate::DurableStore;
 
-pub async fn a_lease_runs_from_joining(store: &dyn DurableStore) -> Outcome {
+pub async fn a_lease_starts_when_a_node_joins(store: &dyn DurableStore) -> Outcome {
     assert_eq!(store.live_nodes().await?, []);
     store.join(&node("a"), Some("https://10.0.0.1:9000"), LONG).await?;
     let nodes = store.live_nodes().await?;
@@ -70,14 +70,14 @@ pub async fn a_lapsed_lease_is_not_renewed(store: &dyn DurableStore) -> Outcome 
     Ok(())
 }
 
-pub async fn an_unknown_node_holds_nothing(store: &dyn DurableStore) -> Outcome {
+pub async fn an_unknown_node_has_no_lease(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     assert!(!store.renew_lease(&node("b"), LONG, false).await?.renewed);
     assert_eq!(names(&store.live_nodes().await?), ["a"]);
     Ok(())
 }
 
-pub async fn leaving_lets_go_at_once(store: &dyn DurableStore) -> Outcome {
+pub async fn a_node_that_leaves_is_removed_at_once(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     store.join(&node("b"), None, LONG).await?;
     store.leave(&node("a")).await?;
@@ -87,7 +87,9 @@ pub async fn leaving_lets_go_at_once(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn a_renewal_tells_the_version_of_the_configuration(store: &dyn DurableStore) -> Outcome {
+pub async fn a_renewal_returns_the_version_of_the_configuration(
+    store: &dyn DurableStore,
+) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     let before = store.renew_lease(&node("a"), LONG, false).await?.config_version;
     assert_eq!(before, store.config_version().await?);
@@ -98,7 +100,7 @@ pub async fn a_renewal_tells_the_version_of_the_configuration(store: &dyn Durabl
     Ok(())
 }
 
-pub async fn a_renewal_names_the_sessions_to_end(store: &dyn DurableStore) -> Outcome {
+pub async fn a_renewal_returns_the_sessions_to_end(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     store.join(&node("b"), None, LONG).await?;
     for (number, owner) in [(1, "a"), (2, "a"), (3, "b"), (4, "a")] {

@@ -58,7 +58,7 @@ pub async fn an_approval_names_the_hash_that_was_seen_last(store: &dyn DurableSt
     Ok(())
 }
 
-pub async fn an_approval_is_carried_out_as_a_whole(store: &dyn DurableStore) -> Outcome {
+pub async fn an_approval_of_pins_is_applied_as_a_whole(store: &dyn DurableStore) -> Outcome {
     see(store, &[sighting("a", 1), sighting("b", 1)]).await?;
     assert!(!approve(store, &[("a", 1), ("b", 2)]).await?);
     assert!(!approve(store, &[("a", 1), ("c", 1)]).await?);
@@ -97,7 +97,9 @@ pub async fn a_block_lasts_until_an_approval(store: &dyn DurableStore) -> Outcom
     Ok(())
 }
 
-pub async fn what_is_gone_is_marked_and_forgotten_when_asked(store: &dyn DurableStore) -> Outcome {
+pub async fn removed_objects_are_marked_and_forgotten_on_request(
+    store: &dyn DurableStore,
+) -> Outcome {
     see(store, &[sighting("a", 1), sighting("b", 1), sighting("c", 1)]).await?;
     assert!(approve(store, &[("b", 1)]).await?);
     store.record_sightings(&tenant("acme"), &backend("one"), &[], &keys(&["a", "b"]), MANY).await?;

@@ -35,7 +35,7 @@ pub async fn a_result_expires_and_is_removed(store: &dyn DurableStore) -> Outcom
     Ok(())
 }
 
-pub async fn the_oldest_results_of_a_principal_make_room(store: &dyn DurableStore) -> Outcome {
+pub async fn the_oldest_results_of_a_principal_are_evicted(store: &dyn DurableStore) -> Outcome {
     let limits = ResultLimits { principal_bytes: 100, tenant_bytes: 1_000 };
     let other = result("b", "bob", 90);
     store.put_result(&other, LONG, limits).await?;

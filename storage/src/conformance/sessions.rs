@@ -42,7 +42,9 @@ pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Out
     Ok(())
 }
 
-pub async fn opening_may_be_repeated_by_its_owner_only(store: &dyn DurableStore) -> Outcome {
+pub async fn opening_a_session_may_be_repeated_only_by_its_owner(
+    store: &dyn DurableStore,
+) -> Outcome {
     done(store, open(session_record(1), "a")).await?;
     assert_eq!(
         write(store, open(session_record(1), "a")).await?,
@@ -63,7 +65,7 @@ pub async fn many_sessions_open_in_one_batch(store: &dyn DurableStore) -> Outcom
     Ok(())
 }
 
-pub async fn an_update_replaces_what_is_given(store: &dyn DurableStore) -> Outcome {
+pub async fn an_update_replaces_only_the_given_parts(store: &dyn DurableStore) -> Outcome {
     done(store, open(session_record(1), "a")).await?;
     done(store, open(session_record(2), "a")).await?;
     done(store, update(1, 1, Some(b"new state"), None)).await?;
@@ -79,7 +81,9 @@ pub async fn an_update_replaces_what_is_given(store: &dyn DurableStore) -> Outco
     Ok(())
 }
 
-pub async fn an_update_tells_when_its_client_was_heard_of(store: &dyn DurableStore) -> Outcome {
+pub async fn an_update_stores_the_time_of_the_last_client_message(
+    store: &dyn DurableStore,
+) -> Outcome {
     done(store, open(session_record(1), "a")).await?;
     done(
         store,
@@ -119,7 +123,7 @@ pub async fn writes_without_the_right_epoch_change_nothing(store: &dyn DurableSt
     Ok(())
 }
 
-pub async fn a_fenced_write_does_not_spoil_its_batch(store: &dyn DurableStore) -> Outcome {
+pub async fn a_fenced_write_does_not_fail_its_batch(store: &dyn DurableStore) -> Outcome {
     done(store, open(session_record(1), "a")).await?;
     done(store, open(session_record(2), "a")).await?;
     let batch = [
@@ -138,7 +142,7 @@ pub async fn a_fenced_write_does_not_spoil_its_batch(store: &dyn DurableStore) -
     Ok(())
 }
 
-pub async fn an_ended_session_is_gone(store: &dyn DurableStore) -> Outcome {
+pub async fn an_ended_session_is_removed(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
     done(
@@ -170,7 +174,7 @@ pub async fn a_live_owner_keeps_its_session(store: &dyn DurableStore) -> Outcome
     done(store, update(1, 1, Some(b"still mine"), None)).await
 }
 
-pub async fn a_session_of_a_gone_owner_can_be_taken(store: &dyn DurableStore) -> Outcome {
+pub async fn a_session_of_a_dead_owner_can_be_claimed(store: &dyn DurableStore) -> Outcome {
     store.join(&node("lapsed"), None, LONG).await?;
     store.join(&node("left"), None, LONG).await?;
     store.join(&node("b"), None, LONG).await?;
@@ -201,7 +205,9 @@ pub async fn a_session_of_a_gone_owner_can_be_taken(store: &dyn DurableStore) ->
     Ok(())
 }
 
-pub async fn an_owner_of_an_unclaimed_session_may_go_on(store: &dyn DurableStore) -> Outcome {
+pub async fn an_owner_with_a_lapsed_lease_keeps_an_unclaimed_session(
+    store: &dyn DurableStore,
+) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
     store.renew_lease(&node("a"), Duration::ZERO, false).await?;
@@ -219,7 +225,7 @@ pub async fn an_owner_may_claim_again(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn a_released_session_is_anybodys(store: &dyn DurableStore) -> Outcome {
+pub async fn a_released_session_can_be_claimed_by_any_node(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
@@ -251,7 +257,7 @@ pub async fn a_released_session_is_anybodys(store: &dyn DurableStore) -> Outcome
     done(store, update(1, epoch, None, None)).await
 }
 
-pub async fn a_claim_needs_the_same_seat(store: &dyn DurableStore) -> Outcome {
+pub async fn a_claim_needs_the_same_session_scope(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "gone")).await?;
     let narrow = SessionIdentity { endpoint: Some(endpoint("one")), ..identity("acme") };
@@ -286,7 +292,7 @@ pub async fn a_claim_needs_the_same_seat(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn one_of_many_claims_wins(store: &dyn DurableStore) -> Outcome {
+pub async fn only_one_of_many_claims_succeeds(store: &dyn DurableStore) -> Outcome {
     let claimants = ["b", "c", "d", "e"].map(node);
     for claimant in &claimants {
         store.join(claimant, None, LONG).await?;
@@ -314,7 +320,7 @@ pub async fn one_of_many_claims_wins(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn a_claim_counts_as_hearing_of_its_client(store: &dyn DurableStore) -> Outcome {
+pub async fn a_claim_updates_the_last_activity_of_a_session(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "gone")).await?;
     done(
@@ -339,7 +345,7 @@ pub async fn a_claim_counts_as_hearing_of_its_client(store: &dyn DurableStore) -
     Ok(())
 }
 
-pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) -> Outcome {
+pub async fn rows_of_an_earlier_node_name_can_be_reclaimed(store: &dyn DurableStore) -> Outcome {
     for name in ["old", "new", "other"] {
         store.join(&node(name), None, LONG).await?;
     }
@@ -374,7 +380,7 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
     Ok(())
 }
 
-pub async fn a_live_owner_is_asked_to_end_a_session(store: &dyn DurableStore) -> Outcome {
+pub async fn a_live_owner_is_requested_to_end_a_session(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
     assert!(store.apply(AdminChange::EndSession(&session(1)), None).await?);
@@ -396,7 +402,7 @@ pub async fn a_live_owner_is_asked_to_end_a_session(store: &dyn DurableStore) ->
     Ok(())
 }
 
-pub async fn without_a_live_owner_a_session_ends_when_asked(store: &dyn DurableStore) -> Outcome {
+pub async fn a_session_without_a_live_owner_is_ended_at_once(store: &dyn DurableStore) -> Outcome {
     store.join(&node("lapsed"), None, Duration::ZERO).await?;
     done(store, open(session_record(1), "lapsed")).await?;
     done(store, open(session_record(2), "a")).await?;
@@ -409,7 +415,7 @@ pub async fn without_a_live_owner_a_session_ends_when_asked(store: &dyn DurableS
     Ok(())
 }
 
-pub async fn a_sweep_takes_what_nobody_owns_and_nobody_uses(store: &dyn DurableStore) -> Outcome {
+pub async fn a_sweep_removes_unowned_and_unused_sessions(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     for (number, owner) in [(1, "a"), (2, "gone"), (3, "gone"), (4, "a"), (5, "gone")] {
         done(store, open(session_record(number), owner)).await?;
@@ -494,7 +500,7 @@ pub async fn subscriptions_are_counted_by_resource(store: &dyn DurableStore) -> 
     Ok(())
 }
 
-pub async fn a_subscription_ends_when_told(store: &dyn DurableStore) -> Outcome {
+pub async fn a_subscription_is_removed_on_request(store: &dyn DurableStore) -> Outcome {
     done(store, open(session_record(1), "gone")).await?;
     for uri in ["file:///x", "file:///y"] {
         done(

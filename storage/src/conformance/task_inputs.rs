@@ -24,7 +24,7 @@ pub async fn a_question_makes_the_task_wait(store: &dyn DurableStore) -> Outcome
     Ok(())
 }
 
-pub async fn a_question_asked_again_is_one(store: &dyn DurableStore) -> Outcome {
+pub async fn a_repeated_question_is_stored_once(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
     done(store, ask(1, 1, b"what?")).await?;
     done(store, ask(1, 1, b"what?")).await?;
@@ -63,7 +63,7 @@ pub async fn the_first_answer_counts(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn one_of_many_answers_counts(store: &dyn DurableStore) -> Outcome {
+pub async fn only_one_of_many_answers_is_stored(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
     done(store, ask(1, 1, b"what?")).await?;
     let (a, b, c) = tokio::join!(
@@ -85,7 +85,7 @@ pub async fn one_of_many_answers_counts(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn the_last_answer_lets_the_task_go_on(store: &dyn DurableStore) -> Outcome {
+pub async fn the_last_answer_resumes_the_task(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
     for number in [3, 1, 2] {
         done(store, ask(1, number, b"what?")).await?;
@@ -113,7 +113,7 @@ pub async fn the_last_answer_lets_the_task_go_on(store: &dyn DurableStore) -> Ou
     Ok(())
 }
 
-pub async fn a_question_outlives_its_owner(store: &dyn DurableStore) -> Outcome {
+pub async fn a_question_survives_its_owner(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, create(task_record("t1"), "gone")).await?;
     done(store, ask(1, 1, b"what?")).await?;
@@ -126,7 +126,7 @@ pub async fn a_question_outlives_its_owner(store: &dyn DurableStore) -> Outcome 
     Ok(())
 }
 
-pub async fn an_ended_task_asks_nothing(store: &dyn DurableStore) -> Outcome {
+pub async fn an_ended_task_has_no_open_questions(store: &dyn DurableStore) -> Outcome {
     for (name, epoch) in [("t1", Some(1)), ("t2", None)] {
         done(store, create(task_record(name), "a")).await?;
         for number in 1..=2 {
@@ -152,7 +152,7 @@ pub async fn an_ended_task_asks_nothing(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn a_look_tells_what_changed(store: &dyn DurableStore) -> Outcome {
+pub async fn a_task_snapshot_changes_with_each_input(store: &dyn DurableStore) -> Outcome {
     for name in ["t1", "t2", "t3"] {
         done(store, create(task_record(name), "a")).await?;
     }

@@ -15,7 +15,9 @@ use super::{
 };
 use crate::DurableStore;
 
-pub async fn creating_may_be_repeated_by_its_owner_only(store: &dyn DurableStore) -> Outcome {
+pub async fn creating_a_task_may_be_repeated_only_by_its_owner(
+    store: &dyn DurableStore,
+) -> Outcome {
     let first = write(store, create(task_record("t1"), "a")).await?;
     assert!(matches!(first, WriteOutcome::Created { .. }), "{first:?}");
     assert_eq!(
@@ -68,7 +70,9 @@ pub async fn the_same_request_twice_in_a_batch_is_one_task(store: &dyn DurableSt
     Ok(())
 }
 
-pub async fn one_of_many_repeated_requests_makes_the_task(store: &dyn DurableStore) -> Outcome {
+pub async fn only_one_of_many_repeated_requests_creates_the_task(
+    store: &dyn DurableStore,
+) -> Outcome {
     let [a, b, c] = ["t1", "t2", "t3"].map(|name| {
         create(TaskRecord { idempotency: Some(b"key".to_vec()), ..task_record(name) }, "a")
     });
@@ -83,7 +87,7 @@ pub async fn one_of_many_repeated_requests_makes_the_task(store: &dyn DurableSto
     Ok(())
 }
 
-pub async fn limits_hold_within_a_batch(store: &dyn DurableStore) -> Outcome {
+pub async fn task_limits_apply_within_a_batch(store: &dyn DurableStore) -> Outcome {
     let limits = TaskLimits { stored: 3, ..NO_LIMITS };
     let batch: Vec<WriteOp> = ["t1", "t2", "t3", "t4", "t5"]
         .into_iter()
@@ -133,7 +137,7 @@ pub async fn limits_hold_among_many(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn a_finished_task_makes_room_for_a_running_one(store: &dyn DurableStore) -> Outcome {
+pub async fn a_finished_task_frees_a_place_for_a_running_one(store: &dyn DurableStore) -> Outcome {
     let limits = TaskLimits { running: 1, stored: 3, bytes: u64::MAX };
     let make = |name: &str| WriteOp::CreateTask {
         record: Box::new(task_record(name)),
@@ -226,7 +230,7 @@ pub async fn what_expired_makes_room(store: &dyn DurableStore) -> Outcome {
     done(store, WriteOp::CreateTask { record: Box::new(record), owner: node("a"), limits }).await
 }
 
-pub async fn expiry_keeps_to_its_limit(store: &dyn DurableStore) -> Outcome {
+pub async fn expiry_removes_at_most_its_limit_of_tasks(store: &dyn DurableStore) -> Outcome {
     for (name, ttl) in [
         ("t1", Some(Duration::ZERO)),
         ("t2", Some(LONG)),

@@ -142,7 +142,7 @@ pub async fn anybody_may_cancel(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn one_of_two_ends_counts(store: &dyn DurableStore) -> Outcome {
+pub async fn only_one_of_two_outcomes_is_stored(store: &dyn DurableStore) -> Outcome {
     for round in 0..5 {
         let name = format!("t{round}");
         done(store, create(task_record(&name), "a")).await?;
@@ -187,7 +187,7 @@ pub async fn writes_without_the_right_epoch_change_nothing(store: &dyn DurableSt
     Ok(())
 }
 
-pub async fn tasks_of_gone_owners_are_claimed(store: &dyn DurableStore) -> Outcome {
+pub async fn tasks_of_dead_owners_are_claimed(store: &dyn DurableStore) -> Outcome {
     for name in ["lapsed", "left", "alive", "b"] {
         store.join(&node(name), None, LONG).await?;
     }
@@ -233,7 +233,7 @@ pub async fn tasks_of_gone_owners_are_claimed(store: &dyn DurableStore) -> Outco
     Ok(())
 }
 
-pub async fn two_never_claim_the_same_task(store: &dyn DurableStore) -> Outcome {
+pub async fn two_nodes_never_claim_the_same_task(store: &dyn DurableStore) -> Outcome {
     let batch: Vec<WriteOp> =
         (0..40).map(|number| create(task_record(&format!("t{number:02}")), "gone")).collect();
     store.write(&batch).await?;
@@ -265,7 +265,7 @@ pub async fn a_node_does_not_claim_its_own_tasks(store: &dyn DurableStore) -> Ou
     done(store, end("t1", Some(1), TaskStatus::Completed)).await
 }
 
-pub async fn a_released_task_is_anybodys(store: &dyn DurableStore) -> Outcome {
+pub async fn a_released_task_can_be_claimed_by_any_node(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     store.join(&node("b"), None, LONG).await?;
     done(store, create(task_record("t1"), "a")).await?;
@@ -283,7 +283,7 @@ pub async fn a_released_task_is_anybodys(store: &dyn DurableStore) -> Outcome {
     done(store, end("t1", Some(claimed[0].epoch), TaskStatus::Completed)).await
 }
 
-pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) -> Outcome {
+pub async fn rows_of_an_earlier_node_name_can_be_reclaimed(store: &dyn DurableStore) -> Outcome {
     for name in ["old", "new", "other"] {
         store.join(&node(name), None, LONG).await?;
     }
@@ -306,7 +306,7 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
     Ok(())
 }
 
-pub async fn a_task_has_the_time_left_that_the_store_says(store: &dyn DurableStore) -> Outcome {
+pub async fn the_store_returns_the_remaining_time_of_a_task(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     let tasks = [("t1", None), ("t2", Some(LONG)), ("t3", Some(Duration::ZERO))];
     for (name, ttl) in tasks {
@@ -407,7 +407,7 @@ pub async fn operators_see_tasks_by_tenant_and_status(store: &dyn DurableStore) 
     Ok(())
 }
 
-pub async fn a_page_begins_after_a_place_that_is_gone(store: &dyn DurableStore) -> Outcome {
+pub async fn a_page_can_start_after_a_removed_task(store: &dyn DurableStore) -> Outcome {
     done(store, create(TaskRecord { ttl: Some(Duration::ZERO), ..task_record("t1") }, "a")).await?;
     done(store, create(task_record("t2"), "a")).await?;
     let place = place(&task(store, "t1").await?);
@@ -434,7 +434,7 @@ async fn whole(store: &dyn DurableStore, name: &str) -> Result<StoredTask, Store
     Ok(store.full_task(&task_id(name)).await?.expect("the task is there").stored)
 }
 
-pub async fn what_a_node_can_not_carry_out_is_left_to_others(store: &dyn DurableStore) -> Outcome {
+pub async fn a_task_that_a_node_excludes_is_left_to_others(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     store.join(&node("c"), None, LONG).await?;
     for name in ["t1", "t2"] {

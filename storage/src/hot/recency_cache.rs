@@ -57,7 +57,7 @@ mod tests {
     use super::RecencyCache;
 
     #[test]
-    fn keeps_the_latest_and_never_more_than_it_may() {
+    fn the_cache_keeps_the_latest_entries_within_its_limit() {
         let mut map = RecencyCache::new(10);
         for number in 0..100 {
             map.insert(number, number);

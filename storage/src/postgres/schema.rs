@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn every_migration_has_its_places_to_end_at() {
+    fn every_migration_has_its_kill_points() {
         for (version, _, _, places) in MIGRATIONS {
             assert_eq!(
                 *places,

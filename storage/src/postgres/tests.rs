@@ -187,7 +187,7 @@ fn end_as(number: u8, epoch: Option<i64>, status: TaskStatus) -> WriteOp {
 }
 
 #[tokio::test]
-async fn a_change_that_can_not_be_told_of_is_not_made() {
+async fn a_change_that_cannot_be_recorded_is_not_made() {
     let (_server, store) = on_server().await;
     // PostgreSQL refuses a text with a NUL.
     let record = AuditRecord {

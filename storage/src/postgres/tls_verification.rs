@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s16_only_what_leaves_the_machine_unverified_is_told() {
+    fn s16_only_unverified_connections_to_other_hosts_are_reported() {
         let mode = |url: &str| unverified(&url.parse().unwrap());
         for url in [
             "postgres://u:p@localhost/d",

@@ -166,7 +166,7 @@ mod tests {
     use crate::SqliteStore;
 
     #[tokio::test]
-    async fn a_failing_migration_keeps_nothing_and_a_mended_one_is_applied() {
+    async fn a_failed_migration_is_rolled_back_and_a_repaired_one_is_applied() {
         let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
         let broken = [
             MIGRATIONS[0],
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn opening_tells_what_it_did() {
+    async fn opening_a_store_returns_the_migration_outcome() {
         let store = SqliteStore::in_memory().await.unwrap();
         assert_eq!(store.migration(), MigrationOutcome { from: 0, to: latest_version() });
     }

@@ -80,7 +80,7 @@ async fn f_42_a_second_broker_on_the_same_file_is_refused() {
 }
 
 #[tokio::test]
-async fn the_database_of_another_program_is_refused_and_stays_as_it_is() {
+async fn the_database_of_another_program_is_rejected_and_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let options = options(&folder);
     fs::create_dir(folder.path().join("data")).unwrap();
@@ -136,7 +136,7 @@ async fn an_edited_migration_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_refused() {
+async fn a_file_that_is_not_a_database_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("data")).unwrap();
     fs::write(options(&folder).path, "shopping list\n".repeat(100)).unwrap();
@@ -145,7 +145,7 @@ async fn a_file_that_is_no_database_is_refused() {
 }
 
 #[tokio::test]
-async fn a_path_that_can_not_be_is_refused() {
+async fn an_impossible_path_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("data"), "a file where a folder should be").unwrap();
     let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
@@ -171,7 +171,7 @@ async fn only_the_owner_may_read_the_files() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_as_such_and_loses_nothing() {
+async fn a_full_disk_is_reported_as_full_and_loses_no_data() {
     let (_folder, store) = in_file().await;
     crate::conformance::fill(&store).await.unwrap();
     let pages: i64 =
@@ -209,7 +209,7 @@ async fn settings_reach_the_disk_before_a_write_returns() {
 }
 
 #[tokio::test]
-async fn the_database_itself_keeps_the_audit_log() {
+async fn the_database_rejects_changes_of_audit_records() {
     let store = SqliteStore::in_memory().await.unwrap();
     let record = AuditRecord {
         id: [1; 16],
@@ -270,7 +270,7 @@ async fn s15_the_database_itself_refuses_to_replace_records_and_chains() {
 }
 
 #[tokio::test]
-async fn a_change_that_can_not_be_told_of_is_not_made() {
+async fn a_change_that_cannot_be_recorded_is_not_made() {
     let store = SqliteStore::in_memory().await.unwrap();
     let refuses = sqlx::query(
         "CREATE TRIGGER refuses BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END",

@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_has_its_turn_before_one_comes_again() {
+    fn every_kill_point_is_used_once_before_one_is_repeated() {
         let names: Vec<String> = ["a.1", "a.2", "b.1"].map(str::to_owned).to_vec();
         let points = KillPointPlan { named: 7, random: 2, ..KillPointPlan::new("x", 5) };
         let ends = ends(&points, &names, &mut Seed::new(5));

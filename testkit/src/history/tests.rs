@@ -149,7 +149,7 @@ fn a_history_without_faults_passes_and_is_counted() {
 }
 
 #[test]
-fn an_acknowledged_task_that_is_gone_or_never_ends_is_caught() {
+fn a_lost_or_endless_acknowledged_task_is_detected() {
     let mut planted = Planted::new();
     planted.saw(0, 1, created("a"));
     planted.caught("a (key-a) was acknowledged and never read at the end");
@@ -163,7 +163,7 @@ fn an_acknowledged_task_that_is_gone_or_never_ends_is_caught() {
 }
 
 #[test]
-fn an_id_or_a_key_that_counts_twice_is_caught() {
+fn a_repeated_id_or_key_is_detected() {
     let mut planted = Planted::new();
     planted.good("a").saw(
         0,
@@ -184,7 +184,7 @@ fn an_id_or_a_key_that_counts_twice_is_caught() {
 }
 
 #[test]
-fn a_task_that_goes_back_is_caught_and_overlapping_reads_are_not() {
+fn a_task_status_that_reverts_is_detected_and_overlapping_reads_are_not() {
     for state in ["working", "input_required"] {
         let mut planted = Planted::new();
         // The request was sent before the end was answered: the status may have been read before.
@@ -201,7 +201,7 @@ fn a_task_that_goes_back_is_caught_and_overlapping_reads_are_not() {
 }
 
 #[test]
-fn a_result_that_changes_or_is_not_the_backends_is_caught() {
+fn a_changed_or_foreign_result_is_detected() {
     let mut planted = Planted::new();
     planted.good("a").saw(
         6,
@@ -223,7 +223,7 @@ fn a_result_that_changes_or_is_not_the_backends_is_caught() {
 }
 
 #[test]
-fn an_effect_done_twice_or_unasked_or_after_a_refusal_is_caught() {
+fn a_repeated_unrequested_or_rejected_effect_is_detected() {
     let mut planted = Planted::new();
     planted.good("a").effect(&key("a"), "write", 7, 8);
     planted.caught("the effect of key-a was done 2 times");
@@ -242,7 +242,7 @@ fn an_effect_done_twice_or_unasked_or_after_a_refusal_is_caught() {
 }
 
 #[test]
-fn an_unknown_outcome_is_believed_only_where_something_was_killed() {
+fn an_unknown_outcome_is_accepted_only_after_a_kill() {
     let mut planted = Planted::new();
     planted.unknown("a");
     planted.caught("a (key-a) ended as outcome_unknown, and nothing was killed");
@@ -268,7 +268,7 @@ fn an_unknown_outcome_is_believed_only_where_something_was_killed() {
 }
 
 #[test]
-fn other_failures_and_cancellations_nobody_asked_for_are_caught() {
+fn other_failures_and_unrequested_cancellations_are_detected() {
     let ended = |outcome: Outcome| {
         let mut planted = Planted::new();
         planted.saw(0, 1, created("a")).saw(
@@ -286,7 +286,7 @@ fn other_failures_and_cancellations_nobody_asked_for_are_caught() {
 }
 
 #[test]
-fn calls_without_a_reason_for_their_end_are_caught() {
+fn failed_calls_without_a_reason_are_detected() {
     let mut planted = Planted::new();
     planted.saw(2, 4, called("a", None)).effect("a", "write", 2, 3);
     planted.caught("the call a got no answer");
@@ -307,7 +307,7 @@ fn calls_without_a_reason_for_their_end_are_caught() {
 }
 
 #[test]
-fn events_that_come_twice_or_are_missing_are_caught() {
+fn repeated_and_missing_events_are_detected() {
     let mut planted = Planted::new();
     planted.saw(1, 1, event("1-1", 1)).saw(2, 2, event("1-1", 2));
     planted.caught("the event 1-1 came twice on s");

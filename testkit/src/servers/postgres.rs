@@ -492,7 +492,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn keeps_its_data_through_a_crash_and_answers_nothing_while_frozen() {
+    async fn the_server_keeps_data_through_a_crash_and_is_silent_while_frozen() {
         let mut server = PostgresServer::start().await;
         let url = server.database().await;
         server.sql(&url, "CREATE TABLE kept AS SELECT 1 AS one").await;

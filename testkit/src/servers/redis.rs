@@ -417,7 +417,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_server_of_its_own_that_starts_again_empty() {
+    async fn each_test_has_its_own_redis_that_restarts_empty() {
         let server = RedisServer::start().await;
         server.command(&["SET", "a", "b"]).await;
         assert_eq!(server.command(&["GET", "a"]).await.text(), "b");

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_replica_takes_over_with_the_data_and_the_old_master_follows_it() {
+    async fn a_replica_takes_over_with_its_data_and_the_old_master_follows_it() {
         let redis = RedisWithSentinels::start().await;
         let old = redis.master().await;
         old.command(&["SET", "a", "b"]).await;

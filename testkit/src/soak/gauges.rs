@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn measures_of_bytes_are_known_as_such() {
+    fn measures_of_bytes_have_the_unit_bytes() {
         for (chart, unit) in
             [("memory", Unit::Bytes), ("database", Unit::Bytes), ("rows of tasks", Unit::Count)]
         {

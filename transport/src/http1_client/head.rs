@@ -258,8 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_that_is_said_again_byte_by_byte_is_whole_with_its_last_byte_whatever_was_said_before_it()
-     {
+    fn a_repeated_head_sent_byte_by_byte_is_complete_at_its_last_byte() {
         let early =
             "HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n";
         let (mut known, mut buffer) = (None, BytesMut::new());

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_the_same_key_are_recognised_and_no_others() {
+    fn only_ids_of_the_same_key_are_recognised() {
         let (mut made, again, other) = (ids(1), ids(1), ids(2));
         let id = made.generate_cid();
         assert_eq!(id.len(), made.cid_len());

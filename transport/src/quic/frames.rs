@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_38_what_a_peer_says_at_the_end_is_no_line_of_a_log() {
+    fn a_38_a_close_reason_of_a_peer_cannot_add_a_log_line() {
         assert_eq!(
             printable("bye\n2026-01-01 ERROR forged \u{1b}[31m\u{7f}"),
             "bye\u{fffd}2026-01-01 ERROR forged \u{fffd}[31m\u{fffd}"

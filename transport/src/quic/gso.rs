@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_gets_all_at_once_when_it_has_much_to_send() {
+    async fn a_busy_connection_gets_the_full_number_of_datagrams() {
         let socket =
             GsoLimitRuntime.wrap_udp_socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
         let mut ready = socket.clone().create_io_poller();

@@ -54,7 +54,7 @@ fn members(group: u32) -> usize {
 }
 
 #[tokio::test]
-async fn frames_go_through_a_child_and_its_end_is_seen() {
+async fn frames_pass_through_a_child_and_its_end_is_detected() {
     let mut child = spawn(&ChildSpec::new("cat"), &ChildLimits::default()).unwrap();
     let mut frames: Vec<Bytes> = (0..500).map(|n| Bytes::from(format!("{{\"id\":{n}}}"))).collect();
     child.writer.send_all(&mut frames).await.unwrap();
@@ -106,7 +106,7 @@ async fn close_ends_a_stubborn_child_and_its_grandchildren() {
 }
 
 #[tokio::test]
-async fn grandchildren_end_after_their_parent_left_them() {
+async fn grandchildren_are_ended_after_their_parent_has_ended() {
     let mut child =
         ready(&shell("sleep 1000 & (trap '' TERM; sleep 1000) & echo ready; exit 3"), &quick())
             .await;
@@ -127,7 +127,7 @@ async fn dropping_a_child_kills_its_group_at_once() {
 }
 
 #[tokio::test]
-async fn dropping_what_a_dead_leader_left_kills_it_too() {
+async fn dropping_the_group_of_a_dead_leader_kills_it_too() {
     let mut child = ready(&shell("sleep 1000 & echo ready"), &ChildLimits::default()).await;
     let group = child.process.pid();
     soon("the end of the leader", child.process.wait()).await;
@@ -163,7 +163,7 @@ fn a_child_that_outlives_its_runtime_is_killed() {
 }
 
 #[tokio::test]
-async fn fifty_stubborn_children_at_once_leave_nothing() {
+async fn fifty_stubborn_children_at_once_leave_no_process() {
     let mut closing = tokio::task::JoinSet::new();
     for n in 0..50 {
         closing.spawn(async move {
@@ -207,7 +207,7 @@ async fn a_flood_on_stderr_neither_blocks_the_child_nor_fills_memory() {
 }
 
 #[tokio::test]
-async fn the_tail_starts_at_a_whole_character() {
+async fn the_stderr_tail_starts_at_a_whole_character() {
     for bytes_max in 1..8 {
         let script =
             "printf '\\342\\202\\254\\342\\202\\254\\342\\202\\254\\342\\202\\254' >&2; echo ready";
@@ -226,7 +226,7 @@ async fn the_tail_starts_at_a_whole_character() {
 }
 
 #[tokio::test]
-async fn why_a_child_failed_is_known_once_it_has_ended() {
+async fn the_stderr_of_a_failed_child_is_complete_after_its_end() {
     let mut child =
         spawn(&shell("echo 'no such option' >&2; exit 2"), &ChildLimits::default()).unwrap();
     assert_eq!(soon("the end", child.process.wait()).await.code(), Some(2));
@@ -234,14 +234,14 @@ async fn why_a_child_failed_is_known_once_it_has_ended() {
 }
 
 #[tokio::test]
-async fn a_grandchild_that_holds_stderr_does_not_hold_up_wait() {
+async fn a_grandchild_that_keeps_stderr_open_does_not_block_wait() {
     let mut child = ready(&shell("sleep 1000 & echo oops >&2; echo ready; exit 1"), &quick()).await;
     assert_eq!(soon("the end", child.process.wait()).await.code(), Some(1));
     assert_eq!(child.process.stderr_tail(), "oops\n");
 }
 
 #[tokio::test]
-async fn noise_on_stdout_is_handed_on_and_an_endless_line_refused() {
+async fn noise_on_stdout_is_passed_on_and_an_endless_line_is_rejected() {
     let script = "printf 'Server starting\\n\\377\\376\\000\\n\\n{}\\n'; head -c 100000 /dev/zero | tr '\\0' x; sleep 1000";
     let mut child =
         spawn(&shell(script), &ChildLimits { line_bytes_max: 1000, ..quick() }).unwrap();
@@ -303,7 +303,7 @@ async fn the_child_runs_in_its_directory_and_leads_its_group() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_says_why() {
+async fn a_failed_start_returns_its_reason() {
     let refusal = |spec: &ChildSpec| spawn(spec, &ChildLimits::default()).map(|_| ()).unwrap_err();
     let missing = refusal(&ChildSpec::new("no-such-command-anywhere"));
     assert_eq!(

@@ -13,7 +13,7 @@ fn blocks(texts: &[&str]) -> Vec<Cidr> {
 }
 
 #[test]
-fn blocks_parse_print_and_contain() {
+fn address_blocks_are_parsed_printed_and_matched() {
     for text in ["10.0.0.0/8", "0.0.0.0/0", "192.0.2.7/32", "fd00::/8", "::/0", "::1/128"] {
         assert_eq!(text.parse::<Cidr>().unwrap().to_string(), text);
     }
@@ -143,7 +143,7 @@ fn disguises(v4: &str) -> Vec<IpAddr> {
 }
 
 #[test]
-fn only_public_addresses_pass_by_default_in_every_disguise() {
+fn only_public_addresses_are_permitted_by_default_in_every_spelling() {
     for loopback in [false, true] {
         let policy = EgressPolicy { loopback, ..EgressPolicy::default() };
         for text in NOT_PUBLIC {
@@ -166,7 +166,7 @@ fn only_public_addresses_pass_by_default_in_every_disguise() {
 }
 
 #[test]
-fn loopback_follows_its_switch_and_nothing_else() {
+fn loopback_follows_only_its_own_setting() {
     let closed = EgressPolicy::default();
     let open = EgressPolicy { loopback: true, ..EgressPolicy::default() };
     for address in disguises("127.0.0.1").into_iter().chain([
@@ -210,7 +210,7 @@ fn deny_wins_over_allow_and_allow_over_the_default() {
 }
 
 #[test]
-fn allowing_everything_v6_does_not_open_v4_in_disguise() {
+fn allowing_all_of_ipv6_does_not_permit_mapped_ipv4_addresses() {
     let policy = EgressPolicy { allow: blocks(&["::/0"]), ..EgressPolicy::default() };
     assert_eq!(policy.check(ip("fd00::1")), Ok(()));
     for address in disguises("169.254.169.254") {

@@ -71,7 +71,7 @@ fn passed_in_pieces(sent: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn framing_passes_requests_of_one_reading_as_they_came() {
+fn framing_passes_unambiguous_requests_unchanged() {
     for request in [
         &b"GET / HTTP/1.1\r\nHost: localhost:80\r\n\r\n"[..],
         b"GET / HTTP/1.1\r\nHost: [::1]:80\r\nX: \tspaced \r\n\r\n",
@@ -92,7 +92,7 @@ fn framing_passes_requests_of_one_reading_as_they_came() {
 }
 
 #[test]
-fn framing_stops_at_a_head_that_could_be_read_in_two_ways() {
+fn framing_stops_at_an_ambiguous_head() {
     let long = format!("X: {}\r\n", "y".repeat(HEAD_BYTES_MAX));
     let many = "X: y\r\n".repeat(101);
     let cases: &[(&str, &str)] = &[
@@ -174,7 +174,7 @@ fn framing_stops_at_a_head_that_could_be_read_in_two_ways() {
 }
 
 #[test]
-fn framing_ends_a_body_whose_chunks_could_be_read_in_two_ways() {
+fn framing_ends_a_body_with_ambiguous_chunks() {
     let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let (extension, trailers) = (
         format!("2;{}\r\nok\r\n", "x".repeat(5_000)),
@@ -256,7 +256,7 @@ fn s17_a_target_with_a_fragment_is_refused() {
 }
 
 #[test]
-fn framing_leaves_what_follows_an_upgrade_to_whoever_takes_the_connection() {
+fn framing_does_not_read_bytes_after_an_upgrade() {
     let upgrade =
         b"GET /ws HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c, WebSocket\r\n\r\n";
     let sent = [&upgrade[..], b"\x81\x00frames"].concat();

@@ -105,7 +105,7 @@ async fn body_of(client: &HttpClient, url: &str) -> Result<Bytes, BodyError> {
 }
 
 #[tokio::test]
-async fn bodies_end_where_their_heads_say_however_they_arrive() {
+async fn bodies_end_as_declared_by_their_heads_in_any_pieces() {
     let answers: [&'static [u8]; 6] = [
         b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n12345678",
         b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nContent-Length: 8\r\n\r\n12345678",
@@ -132,7 +132,7 @@ async fn bodies_end_where_their_heads_say_however_they_arrive() {
 }
 
 #[tokio::test]
-async fn a_head_that_is_said_again_is_taken_for_what_it_says_now() {
+async fn a_repeated_head_is_decoded_with_its_current_values() {
     const ANSWERS: [(&str, &str, &str); 11] = [
         ("", "X: 1", "a"),
         ("", "X: 1", "bcd"),
@@ -188,7 +188,7 @@ async fn a_head_that_is_said_again_is_taken_for_what_it_says_now() {
 }
 
 #[tokio::test]
-async fn what_can_be_read_in_two_ways_is_refused() {
+async fn ambiguous_responses_are_rejected() {
     let heads: [&'static [u8]; 7] = [
         b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nContent-Length: 9\r\n\r\n12345678",
         b"HTTP/1.1 200 OK\r\nContent-Length: 8, 8\r\n\r\n12345678",
@@ -225,7 +225,7 @@ async fn what_can_be_read_in_two_ways_is_refused() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_not_clean_is_not_used_again() {
+async fn a_connection_is_not_reused_after_a_closing_or_ambiguous_answer() {
     let answers: [&'static [u8]; 5] = [
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nContent-Length: 70\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
@@ -245,7 +245,7 @@ async fn a_connection_that_is_not_clean_is_not_used_again() {
 }
 
 #[tokio::test]
-async fn what_is_said_to_a_resting_connection_answers_nothing() {
+async fn data_on_an_idle_connection_is_not_used_as_an_answer() {
     let (url, connections) = server(|mut socket, number| async move {
         while request(&mut socket).await.is_some() {
             let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
@@ -264,7 +264,7 @@ async fn what_is_said_to_a_resting_connection_answers_nothing() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ended_while_it_rested_costs_no_request() {
+async fn a_connection_closed_while_idle_fails_no_request() {
     let (url, connections) = server(|mut socket, _| async move {
         request(&mut socket).await;
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
@@ -279,7 +279,7 @@ async fn a_connection_that_ended_while_it_rested_costs_no_request() {
 }
 
 #[tokio::test]
-async fn a_connection_that_rested_for_long_is_closed() {
+async fn a_connection_that_was_idle_for_long_is_closed() {
     let (ended, mut seen) = tokio::sync::mpsc::channel(1);
     let (url, _) = server(move |mut socket, _| {
         let ended = ended.clone();
@@ -297,7 +297,7 @@ async fn a_connection_that_rested_for_long_is_closed() {
 }
 
 #[tokio::test]
-async fn an_answer_before_the_request_is_whole_is_taken() {
+async fn an_answer_before_the_request_is_complete_is_accepted() {
     let (url, connections) = server(|mut socket, _| async move {
         let mut some = [0; 1024];
         let _ = socket.read(&mut some).await;
@@ -319,7 +319,7 @@ async fn an_answer_before_the_request_is_whole_is_taken() {
 }
 
 #[tokio::test]
-async fn what_a_server_takes_after_its_answer_began_is_sent_all_the_same() {
+async fn the_request_body_is_sent_even_after_the_answer_began() {
     const BYTES: usize = 32 * 1024 * 1024;
     for head in ["Content-Length: 2\r\n", "Transfer-Encoding: chunked\r\n"] {
         let (url, _) = server(move |mut socket, _| async move {
@@ -347,7 +347,7 @@ async fn what_a_server_takes_after_its_answer_began_is_sent_all_the_same() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_in_passing_stops_no_request() {
+async fn interim_responses_do_not_stop_a_request() {
     const BYTES: usize = 32 * 1024 * 1024;
     let (url, connections) = server(|mut socket, _| async move {
         loop {
@@ -377,7 +377,7 @@ async fn what_a_server_says_in_passing_stops_no_request() {
 }
 
 #[tokio::test]
-async fn a_request_is_whole_and_its_head_says_what_it_must() {
+async fn a_request_is_complete_and_has_the_required_headers() {
     let (told, mut requests) = tokio::sync::mpsc::channel(4);
     let (url, _) = server(move |mut socket, _| {
         let told = told.clone();
@@ -418,7 +418,7 @@ async fn a_request_is_whole_and_its_head_says_what_it_must() {
 }
 
 #[tokio::test]
-async fn a_prepared_post_is_the_post_it_was_prepared_from() {
+async fn a_prepared_post_equals_the_original_post() {
     let (told, mut requests) = tokio::sync::mpsc::channel(4);
     let (url, connections) = server(move |mut socket, _| {
         let told = told.clone();
@@ -454,7 +454,7 @@ async fn a_prepared_post_is_the_post_it_was_prepared_from() {
 }
 
 #[tokio::test]
-async fn events_come_when_they_are_sent() {
+async fn events_are_received_as_soon_as_they_are_sent() {
     let (url, _) = server(|mut socket, _| async move {
         request(&mut socket).await;
         let _ = socket

@@ -66,7 +66,7 @@ async fn until_closed(client: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn requests_are_told_apart_in_pieces_of_any_size_whether_their_heads_say_the_same_or_not() {
+async fn requests_are_separated_in_pieces_of_any_size() {
     let long = "x".repeat(150_000);
     let bodies = ["", "a", "0123456789", "b", "0123456789", long.as_str(), "f", "g", "hi"];
     let large = format!("X-Large: {}\r\n", "y".repeat(10_000)); // too large to be known again
@@ -105,7 +105,7 @@ async fn requests_are_told_apart_in_pieces_of_any_size_whether_their_heads_say_t
 }
 
 #[tokio::test]
-async fn a_head_repeats_the_one_before_and_never_itself() {
+async fn a_head_is_marked_as_repeated_only_if_it_equals_the_previous_one() {
     let (mut posts, mut client) = connected().await;
     for (more, repeats) in [("", false), ("", true), ("X: 1\r\n", false), ("", false)] {
         client.write_all(post(more, "a").as_bytes()).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_head_repeats_the_one_before_and_never_itself() {
 }
 
 #[tokio::test]
-async fn what_is_no_plain_post_is_handed_back_with_all_that_was_read() {
+async fn a_request_that_is_not_a_plain_post_is_returned_unread() {
     let strange = [
         "GET /mcp HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
         "POST /mcp HTTP/1.0\r\nContent-Length: 0\r\n\r\n".to_owned(),
@@ -190,7 +190,7 @@ async fn a_plain_get_of_an_event_stream_is_served_between_posts() {
 }
 
 #[tokio::test]
-async fn a_get_that_is_not_plain_is_handed_back_with_all_that_was_read() {
+async fn a_get_that_is_not_plain_is_returned_with_all_bytes_read() {
     for text in [
         get("*/*", ""),
         get("application/json", ""),
@@ -209,7 +209,7 @@ async fn a_get_that_is_not_plain_is_handed_back_with_all_that_was_read() {
 }
 
 #[tokio::test]
-async fn a_body_can_be_announced_as_long_as_numbers_go() {
+async fn a_body_of_the_largest_possible_length_can_be_declared() {
     for length in [1_u64 << 63, u64::MAX] {
         let (mut posts, mut client) = connected().await;
         client
@@ -233,7 +233,7 @@ async fn a_body_can_be_announced_as_long_as_numbers_go() {
 }
 
 #[tokio::test]
-async fn an_answer_is_as_long_as_it_says_or_ends_the_connection() {
+async fn an_answer_has_its_declared_length_or_ends_the_connection() {
     let pieces = |bytes: usize| {
         StreamBody::new(stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(vec![
             b'x';
@@ -282,7 +282,7 @@ impl<B: http_body::Body + Unpin> http_body::Body for Announced<B> {
 }
 
 #[tokio::test]
-async fn answers_say_how_long_they_are_and_keep_the_connection() {
+async fn answers_declare_their_length_and_keep_the_connection() {
     let (mut posts, mut client) = connected().await;
     for _ in 0..2 {
         client.write_all(post("", "a").as_bytes()).await.unwrap();
@@ -316,7 +316,7 @@ async fn answers_say_how_long_they_are_and_keep_the_connection() {
 }
 
 #[tokio::test]
-async fn who_asks_for_the_end_gets_it_behind_the_answer() {
+async fn a_request_with_close_ends_the_connection_after_the_answer() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("Connection: Close\r\n", "a").as_bytes()).await.unwrap();
     asked(&mut posts).await;
@@ -325,7 +325,7 @@ async fn who_asks_for_the_end_gets_it_behind_the_answer() {
 }
 
 #[tokio::test]
-async fn a_body_nobody_wanted_ends_the_connection_where_it_is_not_all_there() {
+async fn an_incomplete_unread_body_ends_the_connection() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "unwanted").as_bytes()).await.unwrap();
     assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
@@ -343,7 +343,7 @@ async fn a_body_nobody_wanted_ends_the_connection_where_it_is_not_all_there() {
 }
 
 #[tokio::test]
-async fn answers_of_unknown_length_come_in_chunks_as_soon_as_there_are_any() {
+async fn answers_of_unknown_length_are_sent_in_chunks_without_delay() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     asked(&mut posts).await;
@@ -373,7 +373,7 @@ async fn answers_of_unknown_length_come_in_chunks_as_soon_as_there_are_any() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_not_taken_for_whole() {
+async fn a_broken_answer_has_no_final_chunk() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     asked(&mut posts).await;
@@ -386,7 +386,7 @@ async fn an_answer_that_breaks_off_is_not_taken_for_whole() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_is_noticed_and_one_that_goes_on_asking_is_not_taken_for_it() {
+async fn a_disconnect_is_detected_and_not_confused_with_pipelining() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
@@ -408,7 +408,7 @@ async fn a_client_that_hangs_up_is_noticed_and_one_that_goes_on_asking_is_not_ta
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_while_it_waits_is_noticed() {
+async fn a_disconnect_while_the_client_waits_is_detected() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
@@ -431,7 +431,7 @@ impl AsRef<[u8]> for Tracked {
 }
 
 #[tokio::test]
-async fn what_a_slow_client_has_taken_of_a_large_answer_needs_no_memory() {
+async fn the_sent_part_of_a_large_answer_is_freed() {
     const BYTES: usize = 16 << 20;
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "").as_bytes()).await.unwrap();

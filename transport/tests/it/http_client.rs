@@ -91,7 +91,7 @@ async fn a_name_with_several_addresses_reaches_the_one_that_listens() {
 }
 
 #[tokio::test]
-async fn redirects_are_answers_like_any_other() {
+async fn redirects_are_returned_and_not_followed() {
     let server = Server::plain().await;
     let client = HttpClient::new(local()).unwrap();
     let response =
@@ -101,7 +101,7 @@ async fn redirects_are_answers_like_any_other() {
 }
 
 #[tokio::test]
-async fn https_speaks_http2_where_the_server_does_and_http1_elsewhere() {
+async fn https_uses_http2_if_the_server_supports_it_and_http1_otherwise() {
     let authority = Authority::new();
     let server = Server::tls(authority.server(&["localhost", "127.0.0.1"])).await;
     let client = trusting(&authority);
@@ -176,7 +176,7 @@ async fn the_test_authority_is_not_trusted_without_being_named() {
 }
 
 #[test]
-fn an_unusable_root_is_refused_by_position() {
+fn an_unusable_root_certificate_is_rejected_with_its_position() {
     let good = Authority::new().certificate;
     let config = HttpClientConfig { extra_roots: vec![good, vec![1, 2, 3].into()], ..local() };
     assert!(matches!(HttpClient::new(config), Err(TlsSetupError::Root { position: 2, .. })));
@@ -194,7 +194,7 @@ async fn a_plain_server_behind_https_is_a_tls_error() {
 }
 
 #[tokio::test]
-async fn no_spelling_of_loopback_gets_past_the_policy() {
+async fn no_spelling_of_loopback_bypasses_the_policy() {
     let server = Server::plain().await;
     let client =
         HttpClient::new(HttpClientConfig { egress: Arc::new(EgressPolicy::default()), ..local() })
@@ -229,7 +229,7 @@ async fn no_spelling_of_loopback_gets_past_the_policy() {
 }
 
 #[tokio::test]
-async fn the_lists_are_asked_at_connect() {
+async fn the_egress_lists_are_checked_at_each_connect() {
     let server = Server::plain().await;
     let url = format!("http://localhost:{}/", server.port);
     let block = |text: &str| vec![text.parse().unwrap()];
@@ -260,7 +260,7 @@ async fn a_closed_port_and_an_unknown_name_are_connect_errors() {
 }
 
 #[tokio::test]
-async fn a_silent_tls_server_runs_into_the_connect_timeout() {
+async fn a_silent_tls_server_causes_a_connect_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client =
         HttpClient::new(HttpClientConfig { connect_timeout: Duration::from_millis(50), ..local() })
@@ -272,7 +272,7 @@ async fn a_silent_tls_server_runs_into_the_connect_timeout() {
 }
 
 #[tokio::test]
-async fn a_connection_lost_after_the_request_leaves_its_fate_open() {
+async fn a_connection_lost_after_the_request_has_an_unknown_outcome() {
     let client = HttpClient::new(local()).unwrap();
     for answer in [&b""[..], b"HTTP/1.1 200 OK\r\nContent-", b"not http at all\r\n\r\n"] {
         let error = send(&client, &raw_server(answer).await).await.map(|_| ()).unwrap_err();

@@ -142,7 +142,7 @@ async fn writing_to_a_closed_pipe_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_writer_that_takes_nothing_is_an_error_and_not_a_loop() {
+async fn a_writer_that_accepts_no_bytes_is_an_error() {
     struct Full;
     impl AsyncWrite for Full {
         fn poll_write(
@@ -167,7 +167,7 @@ async fn a_writer_that_takes_nothing_is_an_error_and_not_a_loop() {
 }
 
 #[tokio::test]
-async fn whoever_keeps_a_small_line_does_not_keep_the_read_buffer() {
+async fn a_kept_small_line_does_not_keep_the_read_buffer() {
     let (mut near, far) = duplex(1024);
     let mut reader = LineReader::new(far, 1024);
     let mut addresses = Vec::new();
@@ -182,7 +182,7 @@ async fn whoever_keeps_a_small_line_does_not_keep_the_read_buffer() {
 }
 
 #[tokio::test]
-async fn draining_reads_to_the_end_and_yields_nothing() {
+async fn draining_reads_to_the_end_and_returns_no_line() {
     let (mut near, far) = duplex(64);
     let mut reader = LineReader::new(far, 8);
     let writing = tokio::spawn(async move {
@@ -195,7 +195,7 @@ async fn draining_reads_to_the_end_and_yields_nothing() {
 }
 
 #[tokio::test]
-async fn a_last_line_that_ends_with_the_stream_is_told_from_one_that_has_ended() {
+async fn an_unterminated_last_line_is_reported() {
     for (stream, is_unended) in
         [("{}\n", false), ("{}\r\n\n", false), ("{}", true), ("{}\r", true), ("{}\n{\"a\":", true)]
     {

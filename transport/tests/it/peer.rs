@@ -166,7 +166,7 @@ async fn body_of(response: Response<Incoming>) -> Bytes {
 }
 
 #[tokio::test]
-async fn a_request_goes_there_and_its_answer_comes_back() {
+async fn a_request_reaches_the_peer_and_its_answer_returns() {
     let (replica, client) = (Replica::start(SECRET), client(SECRET));
     let mut request = post("/echo?x=1", vec![b'a'; 1_000_000]);
     request.headers_mut().insert("x-mark", "yes".parse().unwrap());
@@ -181,7 +181,7 @@ async fn a_request_goes_there_and_its_answer_comes_back() {
 }
 
 #[tokio::test]
-async fn a_stream_comes_piece_by_piece_and_ends_with_its_reader() {
+async fn a_stream_arrives_in_pieces_and_ends_when_its_reader_is_dropped() {
     let (replica, client) = (Replica::start(SECRET), client(SECRET));
     let mut response =
         soon("the head", client.send(&replica.address, post("/events", ""))).await.unwrap();
@@ -197,7 +197,7 @@ async fn a_stream_comes_piece_by_piece_and_ends_with_its_reader() {
 }
 
 #[tokio::test]
-async fn who_does_not_know_the_secret_can_neither_call_nor_serve() {
+async fn a_peer_without_the_secret_can_neither_call_nor_serve() {
     let (replica, stranger) = (Replica::start(SECRET), client(OTHER_SECRET));
     let error =
         soon("the refusal", stranger.send(&replica.address, post("/echo", ""))).await.unwrap_err();
@@ -285,7 +285,7 @@ async fn stranger_asks(mut config: ClientConfig, address: &str) -> Result<Status
 }
 
 #[tokio::test]
-async fn strangers_without_a_certificate_or_with_one_of_their_own_are_refused() {
+async fn clients_without_a_trusted_certificate_are_rejected() {
     let replica = Replica::start(SECRET);
     let without = stranger_builder().with_no_client_auth();
     assert!(soon("the refusal", stranger_asks(without, &replica.address)).await.is_err());
@@ -302,7 +302,7 @@ async fn strangers_without_a_certificate_or_with_one_of_their_own_are_refused() 
 }
 
 #[tokio::test]
-async fn h_25_plain_tcp_gets_nothing() {
+async fn h_25_a_plain_tcp_client_gets_no_answer() {
     let replica = Replica::start(SECRET);
     for hello in [
         &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"[..],
@@ -324,7 +324,7 @@ async fn h_25_plain_tcp_gets_nothing() {
 }
 
 #[tokio::test]
-async fn silent_strangers_do_not_take_the_places_of_replicas() {
+async fn silent_unknown_clients_do_not_use_places_of_replicas() {
     let replica = Replica::start(SECRET);
     let mut strangers = Vec::new();
     for _ in 0..300 {
@@ -340,7 +340,7 @@ async fn silent_strangers_do_not_take_the_places_of_replicas() {
 }
 
 #[tokio::test]
-async fn a_killed_peer_leaves_no_doubt_about_what_was_sent() {
+async fn the_error_of_a_killed_peer_shows_if_a_retry_is_safe() {
     let (mut replica, client) = (Replica::start(SECRET), client(SECRET));
     let waiting = {
         let (client, address) = (client.clone(), replica.address.clone());
@@ -357,7 +357,7 @@ async fn a_killed_peer_leaves_no_doubt_about_what_was_sent() {
 }
 
 #[tokio::test]
-async fn a_response_breaks_off_when_its_peer_is_killed() {
+async fn a_response_ends_with_an_error_when_its_peer_is_killed() {
     let (mut replica, client) = (Replica::start(SECRET), client(SECRET));
     let mut response =
         soon("the head", client.send(&replica.address, post("/events", ""))).await.unwrap();
@@ -399,7 +399,7 @@ async fn many_streams_share_the_connections() {
 }
 
 #[tokio::test]
-async fn f_19_slow_readers_cost_their_window_and_hold_up_nobody() {
+async fn f_19_slow_readers_use_only_their_window_and_do_not_delay_others() {
     let (replica, client) = (Replica::start(SECRET), client(SECRET));
     let mut slow = Vec::new();
     for _ in 0..50 {
@@ -482,7 +482,7 @@ async fn pass(
 }
 
 #[tokio::test]
-async fn f_12_a_peer_that_vanished_is_found_out_in_seconds() {
+async fn f_12_a_vanished_peer_is_detected_within_seconds() {
     let (replica, client) = (Replica::start(SECRET), client(SECRET));
     let (address, vanish) = hole(replica.address.clone()).await;
     let address = address.to_string();
@@ -503,7 +503,7 @@ async fn f_12_a_peer_that_vanished_is_found_out_in_seconds() {
 }
 
 #[tokio::test]
-async fn a_dead_peer_costs_everybody_one_attempt() {
+async fn all_callers_share_one_connection_attempt_to_a_dead_peer() {
     // This listener accepts connections and never sends a byte.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, client) = (listener.local_addr().unwrap().to_string(), client(SECRET));

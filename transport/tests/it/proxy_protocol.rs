@@ -42,7 +42,7 @@ fn v1_of(source: SocketAddr) -> Vec<u8> {
 }
 
 #[test]
-fn s16_headers_that_are_none_are_refused() {
+fn s16_invalid_proxy_headers_are_rejected() {
     for text in [
         &b"GET / HTTP/1.1\r\n"[..],
         b"proxy TCP4 192.0.2.1 192.0.2.2 1 2\r\n",
@@ -92,7 +92,7 @@ fn s16_headers_that_are_none_are_refused() {
 
 proptest! {
     #[test]
-    fn s16_a_header_says_one_thing_however_much_of_it_is_there(source in any::<SocketAddr>(), more in prop::collection::vec(any::<u8>(), 0..64), rest in any::<[u8; 8]>()) {
+    fn s16_a_partial_proxy_header_is_never_misread(source in any::<SocketAddr>(), more in prop::collection::vec(any::<u8>(), 0..64), rest in any::<[u8; 8]>()) {
         let source = SocketAddr::new(source.ip(), source.port());
         for header in [v1_of(source), v2_of(source, &more)] {
             for end in 0..header.len() {
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn s16_no_bytes_are_too_strange(kind in 0_usize..3, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn s16_no_bytes_make_the_parser_panic(kind in 0_usize..3, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let begun: &[u8] = [b"PROXY TCP4 ", SIGNATURE, b""][kind];
         let bytes = [begun, &bytes].concat();
         if let Ok(Some((_, length))) = parse(&bytes) {
@@ -114,7 +114,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn s16_a_header_is_taken_off_its_connection_to_its_last_byte_and_no_further() {
+async fn s16_exactly_the_bytes_of_a_proxy_header_are_consumed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let source: SocketAddr = "192.0.2.7:4711".parse().unwrap();
     for header in [v1_of(source), v2_of(source, &[7; 3000])] {

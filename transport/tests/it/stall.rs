@@ -18,7 +18,7 @@ async fn a_peer_that_does_not_read_is_cut() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_is_not() {
+async fn a_slow_reader_is_not_cut() {
     let (near, mut far) = tokio::io::duplex(64);
     let mut guarded = StallGuard::new(near, Duration::from_secs(10));
     let reading = tokio::spawn(async move {
@@ -37,7 +37,7 @@ async fn a_slow_reader_is_not() {
 /// A peer that reads some hundred kilobytes a second makes progress all the time, however much the
 /// kernel could keep for it.
 #[tokio::test]
-async fn a_peer_that_reads_slowly_is_not_one_that_stands_still() {
+async fn a_peer_that_reads_slowly_is_not_treated_as_stalled() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (near, _) = listener.accept().await.unwrap();

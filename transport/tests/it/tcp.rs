@@ -12,7 +12,7 @@ use transport::{
 use crate::{DEADLINE, certificates::Authority, conformance::wires::egress, soon};
 
 #[tokio::test]
-async fn only_allowed_addresses_that_answer_are_connected_to() {
+async fn connections_need_a_permitted_address_that_answers() {
     let at = |address: &'static str| async move {
         connect(address, &egress(), None, DEADLINE).await.unwrap_err()
     };
@@ -42,7 +42,7 @@ async fn only_allowed_addresses_that_answer_are_connected_to() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_shakes_hands_is_given_up() {
+async fn a_server_that_never_completes_the_handshake_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (egress, tls) = (egress(), Authority::new().client());
@@ -55,7 +55,7 @@ async fn a_server_that_never_shakes_hands_is_given_up() {
 }
 
 #[tokio::test]
-async fn f_12_a_peer_that_is_gone_is_found_by_the_kernel() {
+async fn f_12_a_dead_peer_is_detected_by_the_kernel() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let stream = connect(&listener.local_addr().unwrap().to_string(), &egress(), None, DEADLINE)
         .await

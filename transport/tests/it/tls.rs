@@ -72,7 +72,7 @@ fn tls_reason(outcome: Result<Stream, ConnectError>) -> String {
 }
 
 #[tokio::test]
-async fn a_server_that_proves_nothing_is_not_spoken_to() {
+async fn a_connection_to_an_unverified_server_fails() {
     let authority = Authority::new();
     let stranger = Authority::new();
     let elsewhere = authority.sign("elsewhere", |params| params.subject_alt_names = vec![]);
@@ -97,7 +97,7 @@ async fn a_server_that_proves_nothing_is_not_spoken_to() {
 }
 
 #[tokio::test]
-async fn the_name_expected_can_be_given() {
+async fn the_expected_server_name_can_be_configured() {
     let authority = Authority::new();
     let (cert, key) = authority.sign("named", |params| {
         params.subject_alt_names = vec![rcgen::SanType::DnsName("mcp.example".try_into().unwrap())]
@@ -118,7 +118,7 @@ async fn the_name_expected_can_be_given() {
 }
 
 #[tokio::test]
-async fn a_required_certificate_is_required() {
+async fn a_client_without_a_required_certificate_is_rejected() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let (address, mut outcomes) =
         serve(Arc::new(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None })))
@@ -155,7 +155,7 @@ fn to_present(cert: PathBuf, key: PathBuf) -> Arc<ClientIdentity> {
 }
 
 #[tokio::test]
-async fn an_optional_certificate_may_be_absent_but_not_false() {
+async fn an_optional_certificate_may_be_absent_but_not_invalid() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let (address, mut outcomes) =
         serve(Arc::new(authority.server(ClientAuth::Optional { ca: authority.ca(), crl: None })))
@@ -180,7 +180,7 @@ async fn an_optional_certificate_may_be_absent_but_not_false() {
 }
 
 #[tokio::test]
-async fn certificates_name_a_tenant_and_a_principal_or_nobody() {
+async fn a_certificate_identifies_a_tenant_and_a_principal_or_no_caller() {
     let authority = Authority::new();
     let (address, mut outcomes) =
         serve(Arc::new(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None })))
@@ -244,7 +244,7 @@ fn certificate(path: &Path) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_reload_changes_what_newcomers_see_and_drops_nobody() {
+async fn a_reload_applies_to_new_connections_and_keeps_open_ones() {
     let authority = Authority::new();
     let (old, new) = (authority.sign("server", |_| {}), authority.sign("renewed", |_| {}));
     let (old_leaf, new_leaf) = (certificate(&old.0), certificate(&new.0));
@@ -310,7 +310,7 @@ fn old_client_hello(minor: u8) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn nothing_below_tls_1_2_is_spoken() {
+async fn tls_versions_below_1_2_are_rejected() {
     let authority = Authority::new();
     let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::None))).await;
     for minor in [1, 2] {
@@ -326,7 +326,7 @@ async fn nothing_below_tls_1_2_is_spoken() {
 }
 
 #[tokio::test]
-async fn tls_1_2_is_spoken_and_a_foreign_protocol_name_is_not() {
+async fn tls_1_2_is_accepted_and_a_foreign_protocol_name_is_rejected() {
     let authority = Authority::new();
     let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::None))).await;
     let mut roots = rustls::RootCertStore::empty();
@@ -348,7 +348,7 @@ async fn tls_1_2_is_spoken_and_a_foreign_protocol_name_is_not() {
 }
 
 #[tokio::test]
-async fn tls_to_a_plain_port_fails_and_the_plain_side_sees_noise() {
+async fn tls_to_a_plain_port_fails_and_the_plain_side_gets_invalid_bytes() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let authority = Authority::new();
@@ -365,7 +365,7 @@ async fn tls_to_a_plain_port_fails_and_the_plain_side_sees_noise() {
 }
 
 #[test]
-fn files_that_can_not_be_used_are_named() {
+fn unusable_files_are_named_in_the_error() {
     let authority = Authority::new();
     let (cert, key) = authority.sign("server", |_| {});
     let missing = authority.folder.path().join("missing.pem");
@@ -396,7 +396,7 @@ fn files_that_can_not_be_used_are_named() {
 }
 
 #[test]
-fn o_01_the_end_of_a_certificate_is_known_before_it_comes() {
+fn o_01_the_expiry_of_a_certificate_is_reported_in_advance() {
     let authority = Authority::new();
     for (year, seconds) in [
         (2002, 1_009_843_200),

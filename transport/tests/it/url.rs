@@ -53,7 +53,7 @@ fn each_fault_has_its_own_message() {
 }
 
 #[test]
-fn odd_characters_are_named() {
+fn urls_with_invalid_characters_are_rejected() {
     for url in [
         "http://ho st/",
         "http://host/a b",

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_read_once_and_written_as_they_were() {
+    fn parameters_are_parsed_and_encoded_with_the_same_values() {
         let text = "a=1&b=x+y%20z%2B&resource=r&resource=s&c&d=%C3%A4";
         let parameters = Parameters::parse(text).unwrap();
         assert_eq!(parameters.get("b"), Some("x y z+"));

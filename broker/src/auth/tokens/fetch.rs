@@ -181,7 +181,7 @@ mod tests {
     use crate::config::TenantMapping;
 
     #[test]
-    fn metadata_is_looked_for_where_each_specification_has_it() {
+    fn metadata_is_requested_at_the_urls_of_each_specification() {
         let of = |issuer: &str| {
             metadata_urls(issuer).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_07_metadata_of_another_issuer_and_keys_in_odd_places_are_not_followed() {
+    fn a_07_metadata_of_another_issuer_and_invalid_key_urls_are_rejected() {
         let issuer = |name: &str| IssuerConfig {
             groups_claim: None,
             introspection: None,

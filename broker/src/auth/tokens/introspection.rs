@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_used_for_its_time_and_no_longer_than_the_token_lasts() {
+    fn an_answer_is_cached_for_its_ttl_but_not_beyond_the_token_expiry() {
         let (now, ttl) = (Instant::now(), Duration::from_secs(60));
         let in_seconds = |seconds: u64| {
             let at = SystemTime::now() + Duration::from_secs(seconds);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inactive_answer_ends_what_the_token_opened() {
+    fn an_inactive_answer_cancels_the_active_token() {
         let (now, ttl) = (Instant::now(), Duration::from_secs(60));
         let claims = || Some(Arc::<[u8]>::from(&b"{\"active\":true}"[..]));
         let mut answers = answers();

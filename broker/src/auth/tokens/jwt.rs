@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn auth_09_a_header_says_one_known_algorithm_and_nothing_that_must_be_understood() {
+    fn auth_09_a_header_has_one_known_algorithm_and_no_critical_extension() {
         for (fine, is_access_token) in [
             (r#"{"alg":"ES256","typ":"at+jwt","kid":"a"}"#, true),
             (r#"{"alg":"ES256","typ":"application/AT+jwt","kid":"a"}"#, true),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn auth_09_what_is_not_three_parts_of_base64url_is_no_token() {
+    fn auth_09_text_without_three_base64url_parts_is_not_a_token() {
         let whole = token(r#"{"alg":"ES256"}"#, "{}");
         assert!(Jwt::parse(&whole).is_ok());
         let parts: Vec<&str> = whole.split('.').collect();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_jwt_is_no_opaque_token() {
+    fn a_damaged_jwt_is_not_an_opaque_token() {
         let whole = token(r#"{"alg":"ES256"}"#, "{}");
         for damaged in [format!("{whole}="), format!("{whole}!"), format!("{}..", &whole[..20])] {
             assert!(Jwt::parse(&damaged).is_err() && Jwt::is_meant(&damaged), "{damaged}");
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_read_in_the_forms_they_have() {
+    fn claims_are_read_in_each_permitted_form() {
         let text = token(
             "{}",
             r#"{"iss":"a","aud":["x",1,"y"],"exp":10.5,"nbf":"1","scope":"a  b","scp":["c"],"empty":""}"#,
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn s10_a_claim_that_is_there_twice_makes_no_token_at_any_depth() {
+    fn s10_a_token_with_a_duplicate_claim_at_any_depth_is_rejected() {
         let claims = |text: &str| Jwt::parse(&token("{}", text)).unwrap().claims().map(drop);
         assert_eq!(
             claims(

@@ -95,7 +95,7 @@ fn claims(changes: Value) -> Value {
 }
 
 #[test]
-fn a_token_of_each_algorithm_tells_its_tenant_and_principal() {
+fn a_token_of_each_algorithm_identifies_its_tenant_and_principal() {
     let rsa = SigningKey::rsa("r");
     let keys = [
         rsa.clone(),
@@ -276,7 +276,7 @@ fn auth_09_a_06_forged_tokens_are_refused() {
 }
 
 #[test]
-fn auth_03_auth_09_each_claim_is_held_to_what_it_must_be() {
+fn auth_03_auth_09_each_claim_is_checked_against_its_rule() {
     let key = SigningKey::ed("d");
     let rig = Rig::with(&[&key]);
     let at = |seconds: i64| now().checked_add_signed(seconds).unwrap();
@@ -328,7 +328,7 @@ fn auth_03_auth_09_each_claim_is_held_to_what_it_must_be() {
 }
 
 #[test]
-fn the_tenant_is_the_configured_one_or_what_a_claim_says_and_it_must_be_served() {
+fn the_tenant_is_configured_or_from_a_claim_and_must_be_served() {
     let key = SigningKey::ed("d");
     let rig = Rig::new(vec![(issuer(|issuer| issuer.tenant = any_tenant()), set(&[&key]))]);
     for (changes, flaw) in [
@@ -350,7 +350,7 @@ fn the_tenant_is_the_configured_one_or_what_a_claim_says_and_it_must_be_served()
 }
 
 #[test]
-fn two_issuers_with_the_same_subject_are_two_principals_and_neither_is_one_of_a_key() {
+fn one_subject_at_two_issuers_is_two_principals_other_than_key_principals() {
     let (one, two) = (SigningKey::ed("d"), SigningKey::ed("d"));
     let other = issuer(|issuer| issuer.issuer = format!("{ISSUER}/2"));
     let rig = Rig::new(vec![(issuer(|_| {}), set(&[&one])), (other, set(&[&two]))]);
@@ -372,7 +372,7 @@ fn two_issuers_with_the_same_subject_are_two_principals_and_neither_is_one_of_a_
 }
 
 #[test]
-fn auth_04_all_scopes_that_are_needed_are_told_at_once() {
+fn auth_04_all_required_scopes_are_reported_at_once() {
     let key = SigningKey::ed("d");
     let scopes = || vec!["mcp:read".to_owned(), "mcp:call".to_owned()];
     let rig = Rig::new(vec![(issuer(|issuer| issuer.scopes = scopes()), set(&[&key]))]);
@@ -402,7 +402,7 @@ fn auth_04_all_scopes_that_are_needed_are_told_at_once() {
 }
 
 #[test]
-fn a_key_is_for_what_it_says_and_what_can_not_be_used_is_left_out() {
+fn a_key_is_used_only_as_it_declares_and_unusable_keys_are_ignored() {
     let (key, other) = (SigningKey::ec("e"), SigningKey::ec("f"));
     let with = |changes: Value| {
         let mut public = key.public();
@@ -432,7 +432,7 @@ fn a_key_is_for_what_it_says_and_what_can_not_be_used_is_left_out() {
 }
 
 #[test]
-fn a_token_that_names_no_key_is_of_the_only_one_that_fits() {
+fn a_token_without_a_key_id_is_verified_by_the_only_matching_key() {
     let (ec, ed) = (SigningKey::ec("e"), SigningKey::ed("d"));
     let token = ec.unnamed().sign(&claims(json!({})));
     assert_eq!(Rig::with(&[&ec, &ed]).flaw(&token), None);
@@ -450,7 +450,7 @@ fn a_token_that_names_no_key_is_of_the_only_one_that_fits() {
 }
 
 #[test]
-fn only_the_algorithms_of_the_issuer_are_taken() {
+fn only_the_algorithms_of_the_issuer_are_accepted() {
     let key = SigningKey::rsa("r");
     let rig = Rig::new(vec![(
         issuer(|issuer| issuer.algorithms = vec![jsonwebtoken::Algorithm::PS256]),
@@ -461,7 +461,7 @@ fn only_the_algorithms_of_the_issuer_are_taken() {
 }
 
 #[test]
-fn a_07_a_set_without_its_key_shuts_a_token_out_that_was_known() {
+fn a_07_a_cached_token_is_rejected_when_its_key_leaves_the_key_set() {
     let (old, new) = (SigningKey::ec("old"), SigningKey::ec("new"));
     let rig = Rig::with(&[&old]);
     let token = old.sign(&claims(json!({})));
@@ -485,7 +485,7 @@ fn a_07_a_set_without_its_key_shuts_a_token_out_that_was_known() {
 }
 
 #[tokio::test]
-async fn a_token_is_known_no_longer_than_it_is_good_and_strangers_take_no_room() {
+async fn a_token_is_cached_until_it_expires_and_invalid_ones_are_not_cached() {
     let key = SigningKey::ed("d");
     let rig = Rig::with(&[&key]);
     let ending = key.sign(&claims(json!({"exp": now() as f64 - 60.0 + 1.2})));
@@ -504,7 +504,7 @@ async fn a_token_is_known_no_longer_than_it_is_good_and_strangers_take_no_room()
 }
 
 #[tokio::test]
-async fn an_issuer_that_can_not_be_reached_holds_up_neither_start_nor_the_end() {
+async fn an_unreachable_issuer_delays_neither_the_start_nor_the_stop() {
     let client = transport::HttpClient::new(HttpClientConfig::default()).unwrap();
     let keyring = Arc::new(Keyring::new(Keys::from_root(b"root").api_key));
     let text = format!(

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forgiven_link_is_tried_soon_and_not_more_often_than_that() {
+    fn a_shortened_backoff_permits_one_early_attempt_and_keeps_its_failures() {
         let mut backoff = Backoff::default();
         backoff.shorten();
         assert_eq!(backoff.not_before, None, "nothing to forgive");

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rpc_12_an_answer_to_what_is_over_is_late_and_one_to_what_was_never_asked_is_unknown() {
+    async fn rpc_12_an_answer_to_an_ended_request_is_late_and_others_are_unknown() {
         let metrics = Arc::new(Metrics::new(false));
         let (queue, _frames) = FrameQueue::new(4, metrics.queue_depth("pipe"));
         let connection = Connection::new(WireSender::Pipe(queue), metrics.clone());
@@ -439,7 +439,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn rpc_03_12_each_question_gets_its_own_answer_once(questions in 1_usize..40, acts in prop::collection::vec(act(), 0..120)) {
+        fn rpc_03_12_each_request_gets_its_own_answer_once(questions in 1_usize..40, acts in prop::collection::vec(act(), 0..120)) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let link = link().await;

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_both_is_spoken_to_as_the_client_speaks() {
+    fn a_backend_of_both_eras_is_used_in_the_era_of_the_client() {
         let memory = EraCache::default();
         assert_eq!(memory.to(ProtocolChoice::Auto, Era::Stateless), None);
         assert_eq!(

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_is_found_where_libraries_put_it() {
+    fn the_id_is_found_at_the_usual_places_of_a_malformed_answer() {
         for (text, id) in [
             (r#"{"jsonrpc":"2.0","id":7,"result":{"text":"\ud800"}}"#, 7),
             (r#"{"id":7,"jsonrpc":"2.0","result":{"text":"\ud800"}}"#, 7),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_id_may_be_somebody_elses() {
+    fn an_id_at_any_other_place_is_ignored() {
         for text in [
             r#"{"jsonrpc":"2.0","id":7,"method":"roots/list","params":"\ud800"}"#,
             r#"server says "id":7, hello"#,

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_takes_nothing_ends_though_its_backend_still_speaks() {
+    async fn a_connection_that_cannot_write_ends_even_if_its_backend_still_sends() {
         let metrics = Arc::new(Metrics::new(false));
         let (queue, frames) = FrameQueue::new(2, metrics.queue_depth("pipe"));
         queue.push(bytes::Bytes::from_static(b"{}")).unwrap();

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn s09_of_a_kind_that_says_the_same_one_waits() {
+    fn s09_equal_notifications_are_queued_once() {
         let depth = Metrics::new(false).queue_depth("pipe");
         let (queue, mut frames) = FrameQueue::new(2, depth.clone());
         let push = || queue.push_coalesced(Bytes::from_static(b"changed"));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_down_with_the_queue_is_not_counted_any_more() {
+    fn frames_of_a_dropped_queue_are_not_counted() {
         let depth = Metrics::new(false).queue_depth("pipe");
         let (queue, frames) = FrameQueue::new(2, depth.clone());
         queue.push(Bytes::from_static(b"one")).unwrap();

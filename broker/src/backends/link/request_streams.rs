@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_backend_that_says_so_gets_streams() {
+    fn only_a_backend_that_offers_streams_gets_streams() {
         assert!(offers_streams(&answer(r#""result":{"_meta":{"dev.mcp-broker/streams":true}}"#)));
         for other in [
             r#""result":{}"#,

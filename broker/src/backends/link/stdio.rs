@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s14_a_line_of_a_child_is_bounded_and_shows_all_that_it_holds() {
+    fn s14_a_line_of_a_child_is_bounded_and_has_no_hidden_characters() {
         assert_eq!(shown_line("  no\u{202e} such\u{200b}\tfile\u{7f} "), "no suchfile");
         assert_eq!(shown_line(&"x".repeat(1000)).len(), CHILD_LINE_CHARS_MAX);
     }

@@ -54,7 +54,7 @@ fn broker(store: &Arc<SqliteStore>) -> Arc<Broker> {
 }
 
 #[tokio::test]
-async fn whoever_adopts_has_all_of_it_and_the_one_before_learns_it_with_its_next_write() {
+async fn an_adopted_session_is_complete_and_fences_the_old_owner() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     SessionPersister::new(&session).store_log_level(LogLevel::Error).await.unwrap();
@@ -80,7 +80,7 @@ async fn whoever_adopts_has_all_of_it_and_the_one_before_learns_it_with_its_next
 }
 
 #[tokio::test]
-async fn one_attempt_at_a_time_and_all_get_the_same() {
+async fn concurrent_adoptions_of_a_session_return_the_same_session() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let found =
@@ -93,7 +93,7 @@ async fn one_attempt_at_a_time_and_all_get_the_same() {
 }
 
 #[tokio::test]
-async fn a_released_session_is_anybodys_and_gone_here() {
+async fn a_released_session_can_be_adopted_and_is_removed_here() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     assert_eq!(replicas.one.release(&session, true).await, ReleaseOutcome::Done);
@@ -105,7 +105,7 @@ async fn a_released_session_is_anybodys_and_gone_here() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
+async fn an_owned_row_whose_claim_answer_was_lost_is_released() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let (caller, node) = (Caller::anonymous(), replicas.other.shared.durable.node());
@@ -132,7 +132,7 @@ async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
 }
 
 #[tokio::test]
-async fn what_was_lost_before_anybody_read_it_is_a_gap() {
+async fn events_lost_before_the_first_read_are_reported_as_a_gap() {
     let replicas = Replicas::start().await;
     for (lost, gap) in [(0, false), (1, true)] {
         let session = replicas.opened().await;
@@ -163,7 +163,7 @@ async fn what_was_lost_before_anybody_read_it_is_a_gap() {
 }
 
 #[tokio::test]
-async fn what_ended_or_is_somebody_elses_is_absent() {
+async fn an_ended_or_foreign_session_is_absent() {
     let replicas = Replicas::start().await;
     let (ended, foreign) = (replicas.opened().await, replicas.opened().await);
     replicas.one.delete_session(&ended).await.unwrap();
@@ -181,7 +181,7 @@ async fn what_ended_or_is_somebody_elses_is_absent() {
 }
 
 #[tokio::test]
-async fn a_session_in_an_unknown_format_is_left_for_whoever_knows_it() {
+async fn a_session_in_an_unknown_format_is_not_changed() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let (key, state) = (session.key, br#"{"format":99}"#.to_vec());
@@ -222,7 +222,7 @@ async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
 }
 
 #[tokio::test]
-async fn after_a_lapse_what_was_taken_back_goes_on_and_the_rest_is_given_up() {
+async fn after_a_lapse_reclaimed_sessions_continue_and_lost_ones_end() {
     let replicas = Replicas::start().await;
     let (kept, lost) = (replicas.opened().await, replicas.opened().await);
     let from = replicas.one.shared.durable.node();
@@ -240,7 +240,7 @@ async fn after_a_lapse_what_was_taken_back_goes_on_and_the_rest_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_write_that_our_own_reclaim_fenced_off_waits_for_the_news() {
+async fn a_write_fenced_by_its_own_reclaim_waits_for_the_new_epoch() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let (durable, to) = (&replicas.one.shared.durable, records::NodeName::new("one/again"));
@@ -265,7 +265,7 @@ fn durable_fenced(broker: &Broker) -> bool {
 }
 
 #[tokio::test]
-async fn an_end_holds_though_the_row_is_ours_under_another_epoch() {
+async fn a_session_end_applies_even_if_the_row_has_another_epoch() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let node = replicas.one.shared.durable.node();

@@ -67,7 +67,7 @@ fn weight(weight: u32) -> TenantSpec {
 }
 
 #[tokio::test]
-async fn tenants_keys_and_backends_of_one_are_in_force_on_the_other() {
+async fn tenants_keys_and_backends_of_one_replica_apply_at_the_other() {
     let replicas = Replicas::start("", "").await;
     let (one, two) = (&replicas.one.control, &replicas.two.control);
     one.put_tenant(tenant("acme"), weight(3), Preconditions::default(), Author::default())
@@ -138,7 +138,7 @@ async fn tenants_keys_and_backends_of_one_are_in_force_on_the_other() {
 }
 
 #[tokio::test]
-async fn who_writes_last_wins_on_both() {
+async fn the_last_write_wins_on_both_replicas() {
     let replicas = Replicas::start("", "").await;
     let (one, two) = (&replicas.one.control, &replicas.two.control);
     for round in 1..=10 {
@@ -201,7 +201,7 @@ async fn replicas_that_start_at_once_on_an_empty_store_agree() {
 }
 
 #[tokio::test]
-async fn what_is_declared_here_stays_whatever_others_do() {
+async fn declared_entries_stay_in_force_when_another_replica_changes_them() {
     let declared = format!(
         "tenants: {{acme: {{weight: 7}}}}\nbackends: {{mine: {}}}",
         "{transport: {type: http, url: 'http://127.0.0.1:9/'}}"
@@ -231,7 +231,7 @@ async fn what_is_declared_here_stays_whatever_others_do() {
 }
 
 #[tokio::test]
-async fn a_row_that_can_not_be_read_changes_nothing_else() {
+async fn an_unreadable_row_does_not_affect_other_entries() {
     let replicas = Replicas::start("", "").await;
     let (one, two) = (&replicas.one.control, &replicas.two.control);
     one.put_backend(
@@ -264,7 +264,7 @@ async fn a_row_that_can_not_be_read_changes_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_new_version_is_read_by_itself() {
+async fn a_new_version_is_read_automatically() {
     let replicas = Replicas::start("", "").await;
     replicas.two.control.start_store_sync();
     replicas

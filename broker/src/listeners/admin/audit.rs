@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_a_moment_or_how_long_ago() {
+    fn a_time_is_a_timestamp_or_an_age() {
         assert_eq!(moment("since", "1970-01-01T00:00:01Z").ok(), Some(1_000_000));
         let now = jiff::Timestamp::now().as_microsecond();
         let hour_ago = moment("since", "1h").unwrap();

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_opens_with_the_same_root_secret_only() {
+    fn a_login_cookie_opens_only_with_the_same_root_secret() {
         let seal = Keys::from_root(b"root").seal;
         let set = BrowserChannel::Tls.login(&seal, &ConsoleLogin::new("mcpo_x")).unwrap();
         let sent = headers(&[("cookie", &sent_back(&set)), ("mcp-broker-console", "1")]);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_without_tls_is_for_loopback_names() {
+    fn a_login_without_tls_is_accepted_only_at_loopback_names() {
         let seal = Keys::from_root(b"root").seal;
         let sent = sent_back(
             &BrowserChannel::Loopback.login(&seal, &ConsoleLogin::new("mcpo_x")).unwrap(),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_that_has_begun_is_for_its_channel_and_ends() {
+    fn a_started_login_is_bound_to_its_channel_and_expires() {
         let seal = Keys::from_root(b"root").seal;
         let until = |seconds: u64, place: &str| {
             let text = serde_json::to_vec(&(seconds, started())).unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_login_is_none() {
+    fn an_expired_login_is_rejected() {
         let seal = Keys::from_root(b"root").seal;
         let sealed_until = |until| {
             let text =
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_counts_only_from_a_page_of_this_origin() {
+    fn a_login_is_accepted_only_from_a_page_of_this_origin() {
         let seal = Keys::from_root(b"root").seal;
         let cookie = sent_back(&BrowserChannel::Tls.login(&seal, &ConsoleLogin::new("t")).unwrap());
         let ask = |more: &[(&'static str, &str)]| {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_taken_over_tls_or_at_a_loopback_name() {
+    fn a_token_is_accepted_over_tls_or_at_a_loopback_name() {
         let from = |origin: &str, name: &'static str| {
             let sent = headers(&[("origin", origin), ("mcp-broker-console", "1")]);
             BrowserChannel::of_page(&sent, &host(name)).map_err(|problem| problem.kind)
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_no_browser_would_keep_is_refused() {
+    fn a_token_too_long_for_a_cookie_is_rejected() {
         let seal = Keys::from_root(b"root").seal;
         let refused = BrowserChannel::Tls
             .login(&seal, &ConsoleLogin::new(&"x".repeat(CONSOLE_COOKIE_BYTES_MAX)));

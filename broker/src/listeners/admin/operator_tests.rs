@@ -225,7 +225,7 @@ async fn only_an_admin_of_the_broker_starts_programs_that_are_not_listed() {
 }
 
 #[tokio::test]
-async fn an_owner_of_a_backend_sees_and_operates_it_alone() {
+async fn a_backend_owner_sees_and_operates_only_its_backend() {
     let admin = two_tenants().await;
     let other = "/admin/v1/tenants/acme/backends/mail?wait=false";
     assert_eq!(admin.as_operator(ADMIN, "PUT", other, Some(http_backend())).await.0, 201);

@@ -111,7 +111,7 @@ pub(super) fn http_backend() -> Value {
 }
 
 #[tokio::test]
-async fn tenants_come_and_go() {
+async fn tenants_are_created_replaced_and_removed() {
     let admin = Admin::open().await;
     let (status, tenant) =
         admin.ask("PUT", "/admin/v1/tenants/acme", Some(json!({"weight": 2}))).await;
@@ -175,7 +175,7 @@ async fn keys_are_shown_once() {
 }
 
 #[tokio::test]
-async fn backends_come_and_go_and_keep_their_secrets() {
+async fn backends_are_created_and_removed_without_showing_secrets() {
     let admin = Admin::open().await;
     let path = "/admin/v1/tenants/default/backends/one";
     let (status, made) =
@@ -247,7 +247,7 @@ async fn bodies_at_fault_name_the_field() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_no_json_are_refused() {
+async fn bodies_that_are_not_json_are_rejected() {
     let admin = Admin::open().await;
     let path = "/admin/v1/tenants/acme";
     let with = |kind: &str, body: Body| {
@@ -315,7 +315,7 @@ async fn unknown_routes_and_methods_are_problems() {
 pub(super) const WITH_TOKEN: &str = r#"{"auth": {"admin_token": "correct-horse-battery-staple"}}"#;
 
 #[tokio::test]
-async fn every_documented_route_exists_and_asks_for_the_token() {
+async fn every_documented_route_exists_and_requires_the_token() {
     let admin = Admin::start(WITH_TOKEN, LOOPBACK).await;
     let document = serde_json::to_value(openapi::document()).unwrap();
     assert!(document["openapi"].as_str().unwrap().starts_with("3.1"), "{}", document["openapi"]);
@@ -346,7 +346,7 @@ async fn every_documented_route_exists_and_asks_for_the_token() {
 }
 
 #[tokio::test]
-async fn only_the_admin_token_opens() {
+async fn only_the_admin_token_gives_access() {
     let admin = Admin::start(WITH_TOKEN, LOOPBACK).await;
     let long = format!("Bearer {}", "x".repeat(8_000));
     for shown in [
@@ -392,7 +392,7 @@ async fn only_the_admin_token_opens() {
 }
 
 #[tokio::test]
-async fn web_pages_can_not_reach_a_loopback_listener() {
+async fn web_pages_cannot_reach_a_loopback_listener() {
     let admin = Admin::start(
         "auth: {allowed_origins: ['https://app.example.com', 'http://localhost:3000']}",
         "127.0.0.1:9090",
@@ -480,7 +480,7 @@ async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
 }
 
 #[tokio::test]
-async fn what_other_replicas_have_is_shown_and_can_be_ended() {
+async fn sessions_and_tasks_of_other_replicas_are_listed_and_can_be_ended() {
     let admin = Admin::open().await;
     let (key, task) = stored_elsewhere(&admin.control).await;
     let path = format!("/admin/v1/sessions/{}", key.digest());
@@ -525,7 +525,7 @@ async fn what_other_replicas_have_is_shown_and_can_be_ended() {
 }
 
 #[tokio::test]
-async fn without_the_database_there_is_no_half_answer() {
+async fn without_the_database_no_partial_answer_is_returned() {
     let admin = Admin::open().await;
     admin.control.close().await;
     for path in

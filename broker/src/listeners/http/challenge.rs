@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn auth_01_each_endpoint_is_a_resource_and_nothing_else_is() {
+    fn auth_01_only_endpoints_are_resources() {
         for (path, resource) in
             [("/mcp", "/mcp"), ("/mcp/", "/mcp"), ("/mcp/b-1", "/mcp/b-1"), ("/mcp/b/", "/mcp/b")]
         {

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_read_comes_first_however_little_is_asked_for() {
+    async fn bytes_already_read_are_returned_first_in_reads_of_any_size() {
         let cases = [
             ("GET /", " HTTP", HttpVersion::Http1),
             ("PRI * HT", "TP/2.0\r\n\r\nSM\r\n\r\nframes", HttpVersion::Http2),

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_answer_is_waited_for_until_it_is_taken_whole() {
+    async fn an_answer_is_tracked_until_it_is_fully_sent() {
         let unsent = Arc::new(Http2StallTracker::default());
         let answer = Bytes::from(vec![7; HTTP2_PIECE_BYTES + 1]);
         let mut tracked = unsent.track(answer.clone());

@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_head_that_is_written_once_says_what_each_response_would() {
+    fn the_cached_head_equals_that_of_each_response() {
         for version in Version::ALL.map(Some).into_iter().chain([None]) {
             let response = ServerResponse::Json { version, text: Bytes::new() }.into_response();
             let lines = response

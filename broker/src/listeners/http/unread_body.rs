@@ -57,7 +57,7 @@ mod tests {
     use crate::{metrics::Metrics, sessions::stream::UnreadBudget};
 
     #[tokio::test]
-    async fn an_answer_that_the_budget_cuts_breaks_off_and_others_come_whole() {
+    async fn an_answer_cut_by_the_budget_breaks_off_and_others_complete() {
         let budget = UnreadBudget::new(4 * OUTBOX_STEP_BYTES, Arc::new(Metrics::new(false)));
         let body = |bytes: usize| UnreadBody {
             rest: Bytes::from(vec![7; bytes]),

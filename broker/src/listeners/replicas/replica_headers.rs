@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_arrives_as_it_was_whatever_its_name() {
+    fn a_caller_is_forwarded_unchanged_with_any_name() {
         for caller_sent in [alice(None), alice(Some("k1"))] {
             assert_eq!(
                 read_caller(&request_headers(&HeaderMap::new(), &caller_sent)).unwrap(),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_subject_of_a_trial_arrives_apart_from_its_caller() {
+    fn the_subject_of_a_trial_is_forwarded_separately_from_its_caller() {
         let subject = alice(Some("k1"));
         let sent = Caller {
             principal: PrincipalId::new("operator ann as alice"),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_09_what_a_client_says_of_itself_is_not_passed_on() {
+    fn a_09_identity_headers_of_a_client_are_not_forwarded() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("x-mcp-broker-caller-tenant", "victim"),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_say_for_whom_is_nobody() {
+    fn a_request_without_a_caller_is_unauthorized() {
         assert_eq!(read_caller(&HeaderMap::new()).unwrap_err().kind, ErrorKind::Unauthorized);
         let mut headers = request_headers(&HeaderMap::new(), &alice(Some("k")));
         headers.insert(CALLER_KEY, HeaderValue::from_static("%"));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_arrives_as_it_was_sent() {
+    fn an_owner_is_read_as_it_was_sent() {
         let owner = SessionOwner { node: "a/1".to_owned(), address: "10.0.0.1:8082".to_owned() };
         assert_eq!(
             read_miss(&not_here_response(Some(&owner))),

@@ -241,7 +241,7 @@ async fn an_outage_shorter_than_the_lease_changes_nothing() {
 }
 
 #[tokio::test]
-async fn after_a_long_outage_what_nobody_took_is_ours_under_a_new_name() {
+async fn after_a_long_outage_unclaimed_sessions_are_reclaimed_under_a_new_name() {
     let rig = Rig::joined().await.with_sessions(&[session(1), session(2), session(3)]);
     rig.down(true);
     rig.until_the_lease_is_lost().await;
@@ -260,7 +260,7 @@ async fn after_a_long_outage_what_nobody_took_is_ours_under_a_new_name() {
 }
 
 #[tokio::test]
-async fn a_reclaim_whose_answer_is_lost_loses_nothing() {
+async fn a_reclaim_with_a_lost_answer_loses_no_session() {
     let rig = Rig::joined().await.with_sessions(&[session(1), session(2)]);
     rig.down(true);
     rig.until_the_lease_is_lost().await;
@@ -273,7 +273,7 @@ async fn a_reclaim_whose_answer_is_lost_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_renewal_brings_news() {
+async fn a_renewal_returns_the_config_version_and_ended_sessions() {
     let rig = Rig::joined().await.with_sessions(&[session(1)]);
     {
         let mut database = rig.nodes.lock();
@@ -284,7 +284,7 @@ async fn a_renewal_brings_news() {
 }
 
 #[tokio::test]
-async fn who_drains_says_so_at_once_and_who_leaves_is_gone() {
+async fn a_drain_is_stored_at_once_and_a_leaving_node_is_removed() {
     let rig = Rig::joined().await;
     let begun = Instant::now();
     rig.node.drain();
@@ -300,7 +300,7 @@ async fn who_drains_says_so_at_once_and_who_leaves_is_gone() {
 }
 
 #[test]
-fn a_lease_ends_and_one_for_good_does_not() {
+fn a_lease_expires_and_a_permanent_one_does_not() {
     let lease = Lease::default();
     assert!(!lease.is_held());
     lease.extend(Instant::now(), LEASE);

@@ -82,7 +82,7 @@ async fn a_batch_is_bounded_in_bytes_too() {
 }
 
 #[tokio::test]
-async fn a_write_that_is_too_much_fails_alone() {
+async fn a_write_that_is_too_large_fails_alone() {
     let store = Meddled::start("sqlite").await;
     store.on_write(|batch| {
         if batch.iter().any(|write| size(write) >= MIB) {
@@ -107,7 +107,7 @@ async fn a_write_that_is_too_much_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_too_busy_for_anything_is_found_out_soon() {
+async fn a_busy_store_is_detected_after_a_few_attempts() {
     let store = Meddled::start("sqlite").await;
     store.on_write(|_| Verdict::Fail(busy()));
     let persister = start(&store);
@@ -125,7 +125,7 @@ async fn a_store_that_is_too_busy_for_anything_is_found_out_soon() {
 }
 
 #[tokio::test]
-async fn what_may_have_been_done_with_others_is_open_also_when_it_fails_alone() {
+async fn a_write_stays_unknown_if_its_batch_may_have_been_committed() {
     let store = Meddled::start("sqlite").await;
     store.on_write(|batch| match batch.len() {
         1 => Verdict::Fail(busy()),

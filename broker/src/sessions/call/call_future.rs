@@ -106,7 +106,7 @@ mod tests {
     use crate::telemetry::request::RequestName;
 
     #[tokio::test]
-    async fn a_call_belongs_to_its_request_here_and_in_a_task() {
+    async fn a_call_keeps_its_request_name_when_it_moves_to_a_task() {
         let running = TaskTracker::new();
         let observed = RequestTelemetry::new(RequestName(7), None, None, None);
         let (begin, begun) = oneshot::channel::<()>();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_is_dropped_goes_on_and_one_that_panics_is_over() {
+    async fn a_dropped_call_continues_and_a_panicked_call_ends() {
         let running = TaskTracker::new();
         let (begin, begun) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_is_heard_whether_it_is_said_before_or_after() {
+    async fn an_interrupt_is_received_if_set_before_or_after_the_wait() {
         let cut_short = Arc::<Interrupt>::default();
         let hearing = tokio::spawn({
             let cut_short = cut_short.clone();

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_comes_back_as_it_was() {
+    fn the_mutable_state_is_read_as_it_was_written() {
         assert_eq!(read_mutable_state(&mutable_state_text(&changing())), Ok(changing()));
         assert_eq!(
             read_mutable_state(&mutable_state_text(&MutableState::default())),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agreement_comes_back_with_the_peers_own_words() {
+    fn an_agreement_is_read_with_the_unchanged_client_capabilities() {
         let text = br#"{"format":1,"version":"2025-06-18","client":{"roots":{"listChanged":true},"x":[1, 2]},
             "client_name":"a","client_version":"1","advertised":{"tools":{"listChanged":true}}}"#;
         let agreement = read_agreement(text).unwrap();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn another_format_is_not_guessed_at() {
+    fn an_unknown_record_format_is_rejected() {
         assert_eq!(
             read_agreement(br#"{"format":2,"version":7}"#).unwrap_err(),
             SessionRecordError::Format(2)

@@ -528,7 +528,7 @@ mod tests {
     const PROGRESS: (u64, EventKind, &str) = (3, EventKind::Droppable, "{}");
 
     #[test]
-    fn a_position_the_log_has_seen_is_gone_on_from() {
+    fn a_stream_resumes_from_a_position_in_the_log() {
         // The store was read from 2 on, so that 3 is included.
         let inherited =
             InheritedStream::new(stored(0, "[7]", &[PROGRESS, (4, EventKind::Message, "{}")]), 3);
@@ -540,14 +540,14 @@ mod tests {
     }
 
     #[test]
-    fn the_start_and_the_very_end_of_what_was_trimmed_are_no_gaps() {
+    fn the_start_and_the_end_of_the_trimmed_part_are_not_gaps() {
         assert!(!InheritedStream::new(stored(0, "[]", &[]), 0).gap);
         assert!(!InheritedStream::new(stored(5, "[]", &[]), 5).gap);
         assert!(!InheritedStream::new(stored(5, "[]", &[(6, EventKind::Message, "{}")]), 5).gap);
     }
 
     #[test]
-    fn what_was_trimmed_or_never_logged_is_a_gap() {
+    fn a_position_in_trimmed_or_missing_events_is_a_gap() {
         assert!(InheritedStream::new(stored(5, "[]", &[(6, EventKind::Message, "{}")]), 4).gap);
         let seven = RequestId::from_u64(7);
         let ahead = InheritedStream::new(stored(0, "[7]", &[]), 9).seen_with(Some(&seven), false);
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_seen_the_answer_is_not_answered_again() {
+    fn an_answer_that_the_client_has_seen_is_not_sent_again() {
         let ahead = |due: &str, named: Option<u64>, batches: bool| {
             let named = named.map(RequestId::from_u64);
             InheritedStream::new(stored(0, due, &[]), 9).seen_with(named.as_ref(), batches)
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_the_log_is_not_due() {
+    fn a_logged_answer_is_not_pending() {
         let answer = r#"{"jsonrpc":"2.0","id":"a","result":{}}"#;
         let inherited = InheritedStream::new(
             stored(0, r#"["a",8]"#, &[PROGRESS, (4, EventKind::Answer, answer)]),

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_request_in_an_event_id_is_none() {
+    fn an_invalid_request_id_in_an_event_id_is_ignored() {
         for odd in ["{}", "[1]", "null", "1 2", "\"", ""] {
             let id = format!("1-2-{}", URL_SAFE_NO_PAD.encode(odd));
             assert_eq!(
@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn a_place_no_store_can_number_is_no_place() {
+    fn a_sequence_number_above_the_store_maximum_is_rejected() {
         let id = |sequence: u64| parse_event_id(&format!("1-{sequence}"));
         assert_eq!(id(SEQUENCE_MAX).unwrap().sequence, SEQUENCE_MAX);
         assert_eq!((id(SEQUENCE_MAX + 1), id(u64::MAX)), (None, None));
     }
 
     #[test]
-    fn what_is_due_is_read_as_it_was_written() {
+    fn pending_answers_are_read_as_they_were_written() {
         let waiting = PendingAnswer {
             id: RequestId::from_raw(Bytes::from_static(b"\"x\"")),
             task: Some(TaskId::new("t\"1")),

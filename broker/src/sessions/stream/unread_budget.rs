@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn r16_the_client_for_which_most_waits_is_given_up_and_no_other() {
+    fn r16_only_the_client_with_the_most_unread_bytes_is_cut() {
         let metrics = Arc::new(Metrics::new(false));
         let all = UnreadBudget::new(4 * STEP, metrics.clone());
         let [small, large, last] = [stream(&all), stream(&all), stream(&all)];
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_or_dropped_makes_room() {
+    fn read_and_dropped_messages_free_the_budget() {
         let all = UnreadBudget::new(4 * STEP, Arc::new(Metrics::new(false)));
         let shown = || {
             all.metrics

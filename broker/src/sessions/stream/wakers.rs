@@ -71,7 +71,7 @@ mod tests {
     const LIMITS: LogLimits = LogLimits { events: 2, bytes: 1000 };
 
     #[tokio::test]
-    async fn a_displaced_connection_that_still_writes_learns_of_the_cut_as_its_successor_does() {
+    async fn a_displaced_connection_that_still_writes_is_notified_of_a_cut_too() {
         let stream = EventStream::outbox(1, LIMITS, None);
         let writing = |stream: &Arc<EventStream>| {
             let stream = stream.clone();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_remembered_who_reads_no_more() {
+    fn wakers_of_a_dropped_reader_are_removed() {
         let stream = EventStream::general(1, LIMITS);
         let mut reader = stream.read_from(0).unwrap();
         let mut context = Context::from_waker(Waker::noop());

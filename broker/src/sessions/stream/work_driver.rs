@@ -39,7 +39,7 @@ mod tests {
     use crate::sessions::stream::EventStream;
 
     #[tokio::test]
-    async fn the_answer_of_the_work_is_read_and_so_is_what_others_push_meanwhile() {
+    async fn a_reader_gets_the_answer_and_events_pushed_in_the_meantime() {
         let limits = LogLimits { events: 4, bytes: 1000 };
         let stream = EventStream::for_answers(2, limits, vec![RequestId::from_u64(1)], 0);
         let mut reader = stream.read_from(0).unwrap();

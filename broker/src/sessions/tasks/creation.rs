@@ -354,14 +354,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_do_not_run_together() {
+    fn a_hash_separates_its_parts() {
         assert_ne!(hash(b"x", &[b"ab", b"c"]), hash(b"x", &[b"a", b"bc"]));
         assert_ne!(hash(b"x", &[b"a"]), hash(b"y", &[b"a"]));
         assert_eq!(hash(b"x", &[b"a"]), hash(b"x", &[b"a"]));
     }
 
     #[test]
-    fn a_backend_gets_the_call_without_what_is_ours() {
+    fn a_backend_gets_the_call_without_members_of_the_broker() {
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"task":{"ttl":1},"name":"x","_meta":{"dev.mcp-broker/idempotency-key":"k","progressToken":1}}}"#;
         let message = tasks::decoded(Bytes::from_static(text.as_bytes())).unwrap();
         let plan = routing::Plan {

@@ -372,7 +372,7 @@ mod tests {
     use crate::{broker::Broker, persistence::Stores};
 
     #[tokio::test]
-    async fn nothing_is_left_of_who_waited() {
+    async fn an_ended_waiter_is_removed() {
         let broker = Broker::over(Stores::in_memory().await);
         let (tasks, task) = (&broker.tasks, TaskId::new("t"));
         let stream = EventStream::general(1, LogLimits { events: 1, bytes: 1 });

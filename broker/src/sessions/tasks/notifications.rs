@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_says_so_much_a_second_and_progress_grows() {
+    fn notifications_of_a_task_are_rate_limited_and_progress_only_rises() {
         let (limiter, now) = (NotificationLimiter::default(), Instant::now());
         let sent = (0..100).filter(|_| limiter.try_acquire(now)).count();
         assert_eq!(sent, TASK_NOTIFICATIONS_PER_SECOND as usize);

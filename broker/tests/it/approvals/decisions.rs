@@ -93,7 +93,7 @@ async fn faults_of_a_decision_are_named_and_another_tenants_approval_does_not_ex
 }
 
 #[tokio::test]
-async fn roles_and_backends_of_operators_limit_what_they_see_and_decide() {
+async fn roles_and_backends_of_operators_limit_their_view_and_decisions() {
     let desk = Desk::start(json!({"by": {"roles": ["tenant_admin", "backend_owner"]}})).await;
     let spec = desk.backend.spec();
     desk.broker.admin().put_ready_backend("default", "other", &spec).await;
@@ -121,7 +121,7 @@ async fn roles_and_backends_of_operators_limit_what_they_see_and_decide() {
 }
 
 #[tokio::test]
-async fn with_four_eyes_the_caller_does_not_decide_by_token_of_the_broker_or_of_an_issuer() {
+async fn with_four_eyes_the_caller_cannot_decide_with_any_token() {
     let server = AuthorizationServer::start().await;
     let audience = "https://broker.example/operators";
     let mapping = json!({"admin": {"claim": "roles", "audiences": [audience], "map": [{"value": "sre", "role": "operator"}]}});
@@ -157,7 +157,7 @@ async fn with_four_eyes_the_caller_does_not_decide_by_token_of_the_broker_or_of_
 }
 
 #[tokio::test]
-async fn without_four_eyes_the_caller_may_decide_and_with_it_the_name_is_compared() {
+async fn the_caller_may_decide_only_without_four_eyes() {
     let desk = Desk::start(json!({})).await;
     let (client, admin) = (desk.client().await, desk.broker.admin());
     let ann = operator(&admin, json!({"name": "ann", "role": "operator"})).await;
@@ -171,7 +171,7 @@ async fn without_four_eyes_the_caller_may_decide_and_with_it_the_name_is_compare
 }
 
 #[tokio::test]
-async fn a_check_and_a_rule_in_shadow_mode_tell_of_approvals_without_one() {
+async fn a_check_and_a_shadow_rule_report_an_approval_but_create_none() {
     let desk = Desk::start(json!({"mode": "shadow"})).await;
     let (client, admin) = (desk.client().await, desk.broker.admin());
     assert_eq!(text_of(&client.call("b__send", to("ann")).await), "sent ann");

@@ -63,7 +63,7 @@ async fn a_waiting_task_moves_to_the_other_replica_when_its_own_is_killed() {
 }
 
 #[tokio::test]
-async fn a_request_state_of_a_killed_replica_serves_at_the_other_one() {
+async fn a_request_state_of_a_killed_replica_is_accepted_at_the_other_one() {
     let mut pair = Pair::start().await;
     let (state, id) = required(&pair.modern(0).call("b__send", to("ann")).await);
     pair.cluster.kill(0).await;

@@ -34,7 +34,7 @@ async fn a_call_waits_and_is_executed_once_when_a_person_approves() {
 }
 
 #[tokio::test]
-async fn past_its_deadline_a_call_is_told_the_id_and_the_same_call_uses_the_approval() {
+async fn after_its_deadline_a_call_gets_an_id_and_its_repeat_uses_the_approval() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
     let (id, state) = told(&client.call("b__send", to("ann")).await);
@@ -49,7 +49,7 @@ async fn past_its_deadline_a_call_is_told_the_id_and_the_same_call_uses_the_appr
 }
 
 #[tokio::test]
-async fn changed_arguments_are_not_executed_and_neither_is_another_principal() {
+async fn an_approval_does_not_cover_other_arguments_or_another_principal() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
     let (approved, _) = told(&client.call("b__send", to("ann")).await);
@@ -66,7 +66,7 @@ async fn changed_arguments_are_not_executed_and_neither_is_another_principal() {
 }
 
 #[tokio::test]
-async fn a_denied_call_is_not_executed_and_its_caller_learns_the_reason() {
+async fn a_denied_call_is_not_executed_and_its_caller_gets_the_reason() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
     let call = client.begin_call("b__send", to("ann"));
@@ -108,7 +108,7 @@ async fn an_approval_expires_before_and_after_the_decision() {
 }
 
 #[tokio::test]
-async fn of_equal_calls_at_the_same_time_one_uses_the_approval() {
+async fn one_of_several_equal_concurrent_calls_uses_the_approval() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
     let calls: Vec<_> = (0..8).map(|_| client.begin_call("b__send", to("ann"))).collect();
@@ -129,7 +129,7 @@ async fn of_equal_calls_at_the_same_time_one_uses_the_approval() {
 }
 
 #[tokio::test]
-async fn in_a_window_the_tool_needs_no_other_approval_for_this_principal() {
+async fn an_approval_window_permits_further_calls_of_the_principal() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
     let call = client.begin_call("b__send", to("ann"));
@@ -159,7 +159,7 @@ async fn in_a_window_the_tool_needs_no_other_approval_for_this_principal() {
 }
 
 #[tokio::test]
-async fn a_tool_whose_definition_changed_is_not_called_by_the_old_approval() {
+async fn an_approval_does_not_cover_a_changed_tool_definition() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
     let (id, _) = told(&client.call("b__send", to("ann")).await);

@@ -19,7 +19,7 @@ pub(super) fn required(result: &Value) -> (Value, String) {
 }
 
 #[tokio::test]
-async fn the_client_comes_back_with_the_state_and_gets_the_result() {
+async fn a_client_that_retries_with_the_state_gets_the_result() {
     let desk = Desk::start(json!({})).await;
     let client = modern(&desk);
     let (state, id) = required(&client.call("b__send", to("ann")).await);
@@ -35,7 +35,7 @@ async fn the_client_comes_back_with_the_state_and_gets_the_result() {
 }
 
 #[tokio::test]
-async fn a_state_neither_carries_other_arguments_nor_serves_twice() {
+async fn a_request_state_is_valid_once_and_only_for_its_arguments() {
     let desk = Desk::start(json!({})).await;
     let client = modern(&desk);
     let (state, id) = required(&client.call("b__send", to("ann")).await);
@@ -52,7 +52,7 @@ async fn a_state_neither_carries_other_arguments_nor_serves_twice() {
 }
 
 #[tokio::test]
-async fn without_the_state_the_same_call_joins_and_a_denial_is_a_result() {
+async fn an_equal_call_without_the_state_joins_and_a_denial_is_a_result() {
     let desk = Desk::start(json!({})).await;
     let client = modern(&desk);
     let (state, id) = required(&client.call("b__send", to("ann")).await);
@@ -91,7 +91,7 @@ async fn a_principal_has_twenty_pending_approvals_at_most() {
 }
 
 #[tokio::test]
-async fn a_client_that_supports_tasks_gets_one_that_waits() {
+async fn a_client_that_supports_tasks_gets_a_waiting_task() {
     let desk = Desk::start(json!({})).await;
     let tasks = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
     let client = modern(&desk).with(tasks);

@@ -19,7 +19,7 @@ pub(super) async fn outcome(client: &TestClient, task: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_task_waits_and_its_status_tells_for_what() {
+async fn the_status_of_a_waiting_task_names_its_approval() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
     let (approved, denied) = (start(&client, "ann").await, start(&client, "bob").await);
@@ -44,7 +44,7 @@ async fn a_task_waits_and_its_status_tells_for_what() {
 }
 
 #[tokio::test]
-async fn of_two_tasks_with_equal_calls_one_is_executed() {
+async fn only_one_of_two_tasks_with_equal_calls_is_executed() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
     let tasks = [start(&client, "ann").await, start(&client, "ann").await];
@@ -117,7 +117,7 @@ async fn killed_at(point: Option<&str>) -> (Value, usize) {
 }
 
 #[tokio::test]
-async fn a_broker_killed_while_a_task_waits_goes_on_with_it() {
+async fn a_broker_killed_while_a_task_waits_resumes_the_task() {
     let (answer, calls) = killed_at(None).await;
     assert_eq!((text_of(&answer["result"]), calls), ("sent ann", 1));
 }
@@ -129,7 +129,7 @@ async fn a_broker_killed_after_the_use_of_an_approval_executes_its_task_once() {
 }
 
 #[tokio::test]
-async fn a_broker_killed_after_the_call_may_have_left_does_not_repeat_it() {
+async fn a_broker_killed_after_the_call_may_have_been_sent_does_not_repeat_it() {
     let (answer, calls) = killed_at(Some("task.sent.committed:1")).await;
     assert_eq!(answer["error"]["data"]["kind"], "outcome_unknown", "{answer}");
     assert_eq!(calls, 0);

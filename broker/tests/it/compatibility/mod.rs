@@ -307,12 +307,12 @@ async fn every_cell(front: Front, pipe: bool, wanted: impl Fn(Of, Of) -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn br_01_br_04_br_07_every_pair_of_revisions_does_over_http_what_the_table_says() {
+async fn br_01_br_04_br_07_every_pair_of_revisions_matches_the_table_over_http() {
     every_cell(Front::Http, false, |_, _| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn br_01_what_crosses_eras_does_the_same_over_other_wires() {
+async fn br_01_requests_across_eras_match_the_table_over_other_wires() {
     let is_modern = |of: Of| REVISIONS[of] == STATELESS;
     every_cell(Front::WebSocket, true, |client, backend| is_modern(client) != is_modern(backend))
         .await;

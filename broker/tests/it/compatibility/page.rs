@@ -19,12 +19,12 @@ const LIMITS: [(&str, &str, &str); 14] = [
     (
         "A backend with sessions sends a question without a request in flight to a client of 2026-07-28",
         "the broker answers at once: -32601, or `cancel` for an elicitation",
-        "br_07_questions_with_no_request_on_their_way_are_refused",
+        "br_07_questions_without_an_open_request_are_rejected",
     ),
     (
         "Such a backend sends a question during a list, a completion or a subscription",
         "the same",
-        "br_07_questions_on_account_of_lists_completions_and_subscriptions_are_refused",
+        "br_07_questions_during_lists_completions_and_subscriptions_are_rejected",
     ),
     (
         "A backend of 2026-07-28 answers another method than `tools/call`, `prompts/get` and `resources/read` with `input_required`",
@@ -34,7 +34,7 @@ const LIMITS: [(&str, &str, &str); 14] = [
     (
         "State of a backend for each session, for clients of 2026-07-28",
         "requests of one caller share a session at the backend",
-        "requests_of_one_caller_share_what_is_behind_and_run_at_once",
+        "requests_of_one_caller_share_a_backend_session_and_run_concurrently",
     ),
     (
         "`notifications/roots/list_changed` to or from 2026-07-28",
@@ -44,7 +44,7 @@ const LIMITS: [(&str, &str, &str); 14] = [
     (
         "Log messages that belong to no request, for clients of 2026-07-28",
         "dropped and counted (`mcp_dropped_notifications_total`)",
-        "br_07_words_that_belong_to_no_request_are_dropped_and_counted",
+        "br_07_notifications_of_no_request_are_dropped_and_counted",
     ),
     (
         "Resuming a broken stream of 2026-07-28",
@@ -54,7 +54,7 @@ const LIMITS: [(&str, &str, &str); 14] = [
     (
         "Tasks that a client of 2026-07-28 would host for a backend",
         "the broker answers the backend without a task, and its requests about tasks with -32601",
-        "br_07_a_client_hosts_no_tasks_for_a_backend",
+        "br_07_a_backend_cannot_create_a_task_at_the_client",
     ),
     (
         "`tasks/list` and `tasks/result` of clients of 2026-07-28",
@@ -64,12 +64,12 @@ const LIMITS: [(&str, &str, &str); 14] = [
     (
         "A client with a session refuses input that a backend of 2026-07-28 needs (sampling: -1)",
         "its call ends with that error; the broker does not call the backend again",
-        "br_02_what_the_client_refuses_ends_its_own_call_with_that_error",
+        "br_02_an_input_rejected_by_the_client_fails_its_call_with_that_error",
     ),
     (
         "Lists of backends with sessions, in shared caches",
         "`cacheScope` is `compat.list_scope` (default `private`); `ttlMs` is `compat.list_ttl`",
-        "n_disc_01_an_endpoint_says_what_it_offers",
+        "n_disc_01_a_discover_result_describes_the_endpoint",
     ),
     (
         "Structured content that is not an object, for clients with sessions",
@@ -79,7 +79,7 @@ const LIMITS: [(&str, &str, &str); 14] = [
     (
         "A call waits for its client, and the process of the call ends",
         "-32602 \"the request state expired\"; the client sends the request again without the state",
-        "br_03_a_replica_that_was_killed_between_the_halves_is_missed_at_once",
+        "br_03_an_exchange_of_a_killed_replica_is_reported_as_expired_at_once",
     ),
     (
         "An unknown `resultType` of a backend, an unknown method of a client",
@@ -208,7 +208,7 @@ fn generated() -> String {
 }
 
 #[test]
-fn the_documented_compatibility_is_the_tested_one() {
+fn the_documented_compatibility_equals_the_tested_one() {
     let page = std::fs::read_to_string(PAGE).unwrap();
     let (before, rest) = page.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
@@ -223,7 +223,7 @@ fn the_documented_compatibility_is_the_tested_one() {
 }
 
 #[test]
-fn br_07_everything_that_can_not_be_bridged_is_shown_by_a_test() {
+fn br_07_every_limit_of_the_bridge_is_shown_by_a_test() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
     let modules = ["stateless", "stateless_backends"]
         .map(|module| std::fs::read_dir(format!("{folder}/{module}")).unwrap());
@@ -242,7 +242,7 @@ fn br_07_everything_that_can_not_be_bridged_is_shown_by_a_test() {
 }
 
 #[test]
-fn the_table_is_whole() {
+fn the_compatibility_table_is_complete() {
     assert!(ROWS.len() >= 30);
     for row in ROWS {
         for client in 0..REVISIONS.len() {

@@ -72,7 +72,7 @@ const SINCE: [(&str, &str); 8] = [
 ];
 
 #[tokio::test]
-async fn v_04_a_strict_client_is_told_what_its_revision_knows() {
+async fn v_04_a_strict_client_gets_only_members_of_its_revision() {
     let backend = talkative().await;
     let strict = builder()
         .config(json!({"compat": {"strict": true}}))

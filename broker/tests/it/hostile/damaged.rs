@@ -68,7 +68,7 @@ async fn cut_at_every_byte(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f_16_an_answer_cut_at_any_byte_over_http_is_never_taken_for_one() {
+async fn f_16_an_answer_truncated_at_any_byte_over_http_is_never_accepted() {
     let backend =
         FakeBackend::with_tool(
             "echo",
@@ -88,7 +88,7 @@ async fn f_16_an_answer_cut_at_any_byte_over_http_is_never_taken_for_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f_16_an_answer_cut_at_any_byte_over_a_connection_is_never_taken_for_one() {
+async fn f_16_an_answer_truncated_at_any_byte_over_a_pipe_is_never_accepted() {
     let folder = tempfile::tempdir().unwrap();
     for wire in ["tcp", "websocket"] {
         let record = folder.path().join(wire);
@@ -113,7 +113,7 @@ async fn f_16_an_answer_cut_at_any_byte_over_a_connection_is_never_taken_for_one
 }
 
 #[tokio::test]
-async fn f_16_what_does_no_harm_is_asked_again_where_its_answer_was_cut() {
+async fn f_16_a_harmless_request_is_repeated_if_its_answer_was_truncated() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
     let backend = PipeBackend::tcp(&stdio().record(&record)).await;
@@ -130,7 +130,7 @@ async fn f_16_what_does_no_harm_is_asked_again_where_its_answer_was_cut() {
 }
 
 #[tokio::test]
-async fn f_17_flipped_bits_in_answers_cost_their_calls_at_most_and_are_counted() {
+async fn f_17_flipped_bits_in_answers_fail_only_their_calls_and_are_counted() {
     let good =
         r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"mine"}]}}"#;
     let backend = PipeBackend::tcp(&stdio()).await;

@@ -159,7 +159,7 @@ async fn session(broker: &testkit::TestBroker) -> TestClient {
 }
 
 #[tokio::test]
-async fn b_04_b_05_b_07_b_08_b_11_b_13_lies_over_http_cost_one_call_and_one_connection() {
+async fn b_04_b_05_b_07_b_08_b_11_b_13_a_bad_http_answer_fails_only_its_call() {
     let table = rows();
     let script: Vec<_> = table.iter().map(|(name, said, _)| (*name, said.clone())).collect();
     let backend = RawHttp::start(move |tool| {
@@ -192,7 +192,7 @@ async fn b_04_b_05_b_07_b_08_b_11_b_13_lies_over_http_cost_one_call_and_one_conn
 }
 
 #[tokio::test]
-async fn b_11_a_stream_for_ever_ends_with_the_call() {
+async fn b_11_an_endless_stream_ends_with_its_call() {
     let backend = RawHttp::start(|tool| match tool {
         "comments" => Some(Said { endless: b": nothing\n\n".to_vec(), ..Said::of(SSE) }),
         "one_line" => Some(Said { endless: b"data: x".repeat(1_000), ..Said::of(SSE) }),
@@ -222,7 +222,7 @@ async fn b_11_a_stream_for_ever_ends_with_the_call() {
 }
 
 #[tokio::test]
-async fn b_12_b_14_redirects_challenges_and_headers_lead_nowhere() {
+async fn b_12_b_14_redirects_challenges_and_headers_are_not_followed() {
     let canary = FakeBackend::echo().await;
     let url = canary.url();
     let script = move |tool: &str| {

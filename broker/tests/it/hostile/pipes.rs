@@ -199,7 +199,7 @@ async fn serves(client: &TestClient, what: &str) {
 }
 
 #[tokio::test]
-async fn b_04_b_05_b_06_b_07_b_15_b_16_lies_over_every_pipe_cost_one_call_at_most() {
+async fn b_04_b_05_b_06_b_07_b_15_b_16_bad_lines_of_a_pipe_fail_one_call_at_most() {
     let wires = wires().await;
     for wire in NAMES {
         let client = wires.client(wire).await;
@@ -220,7 +220,7 @@ async fn b_04_b_05_b_06_b_07_b_15_b_16_lies_over_every_pipe_cost_one_call_at_mos
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b_08_b_09_answers_without_measure_end_the_connection_and_nothing_else() {
+async fn b_08_b_09_an_oversized_answer_ends_only_its_connection() {
     let wires = wires().await;
     for wire in NAMES {
         let client = wires.client(wire).await;
@@ -253,7 +253,7 @@ fn resident(broker: &TestBroker) -> usize {
 }
 
 #[tokio::test]
-async fn b_09_b_10_what_is_not_interpreted_passes_as_it_is() {
+async fn b_09_b_10_values_that_are_not_interpreted_pass_unchanged() {
     let wires = wires().await;
     for wire in NAMES {
         let client = wires.client(wire).await;
@@ -288,7 +288,7 @@ async fn b_09_b_10_what_is_not_interpreted_passes_as_it_is() {
 }
 
 #[tokio::test]
-async fn b_11_b_24_a_drip_is_waited_for_until_the_deadline() {
+async fn b_11_b_24_a_slowly_arriving_answer_times_out_at_the_deadline() {
     let wires = wires().await;
     for wire in NAMES {
         let client = wires.client(wire).await;
@@ -306,7 +306,7 @@ async fn b_11_b_24_a_drip_is_waited_for_until_the_deadline() {
 }
 
 #[tokio::test]
-async fn b_16_a_flood_over_a_pipe_never_costs_the_answer() {
+async fn b_16_a_flood_over_a_pipe_does_not_lose_the_answer() {
     let wires = wires().await;
     let word = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}"#;
     let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
@@ -324,7 +324,7 @@ async fn b_16_a_flood_over_a_pipe_never_costs_the_answer() {
 }
 
 #[tokio::test]
-async fn b_22_a_flood_on_standard_error_is_drained_and_cleaned() {
+async fn b_22_a_flood_on_standard_error_is_read_and_cleaned_of_control_characters() {
     let wires = wires().await;
     let client = wires.client("stdio").await;
     let said = call(

@@ -7,7 +7,7 @@ use tokio::{io::AsyncReadExt, net::TcpStream};
 use crate::{builder, kind, refused, stdio};
 
 #[tokio::test]
-async fn a_tenant_has_so_many_connections_and_open_streams() {
+async fn connections_and_open_streams_of_a_tenant_are_limited() {
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"connections_per_tenant": 2}});
     let broker = builder()
         .single_process()
@@ -56,7 +56,7 @@ async fn a_tenant_has_so_many_connections_and_open_streams() {
 }
 
 #[tokio::test]
-async fn each_listener_has_so_many_connections() {
+async fn the_connections_of_each_listener_are_limited() {
     let authority = Authority::new();
     let server = authority.server("server");
     let config = json!({
@@ -113,7 +113,7 @@ async fn closed_of(address: std::net::SocketAddr, count: usize) -> usize {
 }
 
 #[tokio::test]
-async fn an_address_that_connects_too_often_is_turned_away_at_each_listener() {
+async fn an_address_that_connects_too_often_is_rejected_at_each_listener() {
     let limits =
         json!({"connections_per_second_per_address": 2, "connection_burst_per_address": 30});
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": limits});

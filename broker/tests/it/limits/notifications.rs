@@ -107,7 +107,7 @@ async fn s09_notifications_over_connections_count_against_the_rate() {
 }
 
 #[tokio::test]
-async fn s09_notifications_on_quic_streams_of_their_own_count() {
+async fn s09_notifications_on_separate_quic_streams_are_counted() {
     let authority = Authority::new();
     let broker = listening(&authority).await;
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
@@ -123,7 +123,7 @@ async fn s09_notifications_on_quic_streams_of_their_own_count() {
 }
 
 #[tokio::test]
-async fn s09_connections_without_a_session_count_notifications_for_who_asked_last() {
+async fn s09_notifications_without_a_session_count_for_the_last_caller() {
     let authority = Authority::new();
     let asked = || json!({"_meta": meta(json!({}))});
     for wire in ["tcp", "websocket"] {
@@ -204,7 +204,7 @@ async fn s09_a_post_of_a_notification_over_the_rate_gets_429() {
 }
 
 #[tokio::test]
-async fn s09_notifications_in_a_batch_count_each() {
+async fn s09_each_notification_of_a_batch_is_counted() {
     let backend = FakeBackend::echo().await;
     let broker = builder()
         .single_process()
@@ -226,7 +226,7 @@ async fn s09_notifications_in_a_batch_count_each() {
 }
 
 #[tokio::test]
-async fn s09_a_cancellation_of_what_is_in_flight_is_heard_over_the_rate_and_once() {
+async fn s09_a_cancellation_of_a_pending_call_is_accepted_once_over_the_rate() {
     let gate = Gate::new();
     let at_gate = gate.clone();
     let backend = FakeBackend::with_tool("wait", move |_| {
@@ -271,7 +271,7 @@ async fn s09_a_cancellation_of_what_is_in_flight_is_heard_over_the_rate_and_once
 }
 
 #[tokio::test]
-async fn s09_answers_to_questions_are_no_notifications() {
+async fn s09_answers_to_questions_are_not_counted_as_notifications() {
     let gate = Gate::new();
     let at_gate = gate.clone();
     let backend = FakeBackend::with_tool("ask", move |call| {
@@ -301,7 +301,7 @@ async fn s09_answers_to_questions_are_no_notifications() {
 }
 
 #[tokio::test]
-async fn s09_the_word_that_opens_a_session_is_heard_over_the_rate_once() {
+async fn s09_the_initialized_notification_is_accepted_once_over_the_rate() {
     let backend = FakeBackend::echo().await;
     let limits = json!({"requests_per_second": 1, "burst": 2});
     let broker = builder()
@@ -325,7 +325,7 @@ async fn s09_the_word_that_opens_a_session_is_heard_over_the_rate_once() {
 }
 
 #[tokio::test]
-async fn s09_of_many_words_that_the_roots_changed_one_waits_for_each_backend() {
+async fn s09_many_roots_list_changed_queue_once_for_each_backend() {
     const SENT: usize = 200;
     let backend = FakeBackend::echo().await;
     let proxy = FaultProxy::start(backend.address()).await;

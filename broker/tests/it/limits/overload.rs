@@ -36,7 +36,7 @@ async fn refused_by(broker: &TestBroker, reason: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn r15_too_many_pending_requests_are_refused_and_what_ends_them_is_let_through() {
+async fn r15_excess_requests_are_rejected_and_cancellations_are_accepted() {
     let gate = Gate::new();
     let backend = waiting(&gate, 1).await;
     let config = json!({"overload": {"requests_pending": 2}, "listen": {"tcp": "127.0.0.1:0"}});
@@ -97,7 +97,7 @@ async fn status_on(socket: &mut TcpStream, body: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn r19_f_22_with_little_memory_left_clients_are_refused_and_operators_are_served() {
+async fn r19_f_22_with_little_memory_clients_are_rejected_and_operators_served() {
     let backend = FakeBackend::echo().await;
     // Less memory than any broker has.
     let config = json!({"overload": {"memory_bytes": "16MiB"}, "listen": {"tcp": "127.0.0.1:0"}});
@@ -155,7 +155,7 @@ async fn r19_f_22_with_little_memory_left_clients_are_refused_and_operators_are_
 }
 
 #[tokio::test]
-async fn r16_f_19_what_waits_for_all_clients_together_is_bounded() {
+async fn r16_f_19_the_unread_bytes_of_all_clients_are_bounded() {
     const ANSWERS: u64 = 60;
     let gate = Gate::new();
     let backend = waiting(&gate, 200_000).await;
@@ -198,7 +198,7 @@ async fn read_to_the_end(mut socket: TcpStream) -> usize {
 }
 
 #[tokio::test]
-async fn r16_unread_answers_over_http_count_among_what_waits_for_all_clients() {
+async fn r16_unread_answers_over_http_count_in_the_unread_bytes() {
     // More than the buffers of a socket take.
     const ANSWER_BYTES: usize = 8 << 20;
     let gate = Gate::new();
@@ -234,7 +234,7 @@ fn own_memory(pid: u32) -> usize {
 }
 
 #[tokio::test]
-async fn memory_of_large_answers_goes_back_while_the_broker_rests() {
+async fn memory_of_large_answers_is_returned_while_the_broker_is_idle() {
     const ANSWERS: usize = 20;
     const ANSWER_BYTES: usize = 4 << 20;
     let gate = Gate::new();

@@ -104,7 +104,7 @@ async fn open_all(cluster: &TestCluster, key: &str) -> Vec<TestClient> {
 }
 
 #[tokio::test]
-async fn two_replicas_open_the_sessions_of_a_tenant_and_a_principal_together() {
+async fn two_replicas_share_the_session_limits_of_a_tenant_and_a_principal() {
     let backend = FakeBackend::echo().await;
     let limits = json!({"sessions_per_tenant": 5, "sessions_per_principal": 3});
     let cluster = cluster(2, true, &backend, limits).await;
@@ -128,7 +128,7 @@ async fn two_replicas_open_the_sessions_of_a_tenant_and_a_principal_together() {
 }
 
 #[tokio::test]
-async fn three_replicas_admit_the_calls_in_flight_that_one_would() {
+async fn three_replicas_admit_as_many_calls_in_flight_as_one() {
     const MAX: usize = 5;
     let gate = Gate::new();
     let backend = waiting_backend(&gate).await;
@@ -221,7 +221,7 @@ async fn the_places_of_a_killed_replica_are_free_after_three_seconds() {
 }
 
 #[tokio::test]
-async fn connections_of_a_tenant_hold_over_two_replicas() {
+async fn the_connection_limit_of_a_tenant_applies_over_two_replicas() {
     let backend = FakeBackend::echo().await;
     let cluster = cluster(2, true, &backend, json!({"connections_per_tenant": 3})).await;
     let key = key_of(&cluster, "acme", "ann").await;
@@ -252,7 +252,7 @@ async fn wait_shared(cluster: &TestCluster, shared: bool) {
 }
 
 #[tokio::test]
-async fn r11_while_redis_is_away_each_replica_admits_its_part_and_recovers_by_itself() {
+async fn r11_during_a_redis_outage_each_replica_admits_its_share_and_recovers() {
     let backend = FakeBackend::echo().await;
     let cluster = cluster(2, true, &backend, json!({"sessions_per_tenant": 4})).await;
     let key = key_of(&cluster, "acme", "ann").await;
@@ -448,7 +448,7 @@ async fn r14_the_calls_of_a_tenant_never_exceed_its_limit_while_replicas_die_und
 }
 
 #[tokio::test]
-async fn after_a_loss_of_data_the_replicas_report_what_they_use() {
+async fn after_a_redis_data_loss_replicas_report_their_used_places() {
     let backend = FakeBackend::echo().await;
     let cluster = cluster(2, true, &backend, json!({"sessions_per_tenant": 2})).await;
     let key = key_of(&cluster, "acme", "ann").await;
@@ -458,7 +458,7 @@ async fn after_a_loss_of_data_the_replicas_report_what_they_use() {
 }
 
 #[tokio::test]
-async fn without_redis_a_replica_has_its_part_of_a_limit_and_at_least_one() {
+async fn without_redis_a_replica_has_its_share_of_a_limit_and_at_least_one() {
     let backend = FakeBackend::echo().await;
     let limits = json!({"sessions_per_tenant": 5, "connections_per_tenant": 1});
     let cluster = cluster(2, false, &backend, limits).await;

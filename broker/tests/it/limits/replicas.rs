@@ -69,7 +69,7 @@ pub(crate) async fn saturated(clients: &[TestClient], time: Duration) -> (usize,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_26_three_replicas_let_through_what_one_would() {
+async fn a_26_three_replicas_admit_the_rate_of_one() {
     const RATE: u32 = 30;
     let (cluster, _backend, clients) = cluster(3, true, (RATE, RATE / 2)).await;
     for replica in 0..3 {
@@ -91,7 +91,7 @@ async fn a_26_three_replicas_let_through_what_one_would() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r11_while_redis_is_away_each_replica_lets_its_part_through() {
+async fn r11_during_a_redis_outage_each_replica_admits_its_share() {
     const RATE: u32 = 40;
     let (cluster, _backend, clients) = cluster(2, true, (RATE, 10)).await;
     saturated(&clients, Duration::from_secs(1)).await;
@@ -134,7 +134,7 @@ async fn r11_while_redis_is_away_each_replica_lets_its_part_through() {
 }
 
 #[tokio::test]
-async fn without_redis_a_replica_has_its_part_by_the_number_of_leases() {
+async fn without_redis_the_share_of_a_replica_follows_from_the_leases() {
     let (cluster, _backend, clients) = cluster(2, false, (1, 40)).await;
     assert_eq!(cluster.admin(0).metric("mcp_rates_shared", &[]).await, Some(0.0));
     cluster.admin(0).wait_metric("mcp_rates_replicas", &[], |replicas| replicas == 2.0).await;

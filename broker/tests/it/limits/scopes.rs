@@ -146,7 +146,7 @@ async fn a_backend_and_a_tool_have_rates_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_principal_has_so_many_sessions() {
+async fn the_sessions_of_a_principal_are_limited() {
     let (broker, _backend) =
         acme(json!({"sessions_per_principal": 1, "sessions_per_tenant": 2})).await;
     let (ada, bob, eve) = (
@@ -202,7 +202,7 @@ fn p99(times: &[Duration]) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r14_a_noisy_tenant_is_refused_and_another_does_not_notice() {
+async fn r14_a_noisy_tenant_is_rejected_and_another_is_not_affected() {
     const TIME: Duration = Duration::from_secs(3);
     let backend = FakeBackend::with_tool("echo", |_| async { Reply::text("well") }).await;
     backend.list("tools", vec![tool("echo")]);

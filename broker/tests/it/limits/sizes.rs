@@ -37,7 +37,7 @@ fn assert_too_large(error: &Value) {
 }
 
 #[tokio::test]
-async fn a_tenants_profile_holds_for_its_clients_on_every_wire_and_for_no_other_tenant() {
+async fn a_message_profile_of_a_tenant_applies_to_its_clients_on_every_wire() {
     let own = json!({"small": {"default": "64KiB", "tcp": "256KiB"}});
     let (broker, backend, key) =
         broker(json!({"message_profile": "small"}), json!({"message_profiles": own})).await;
@@ -71,7 +71,7 @@ async fn a_tenants_profile_holds_for_its_clients_on_every_wire_and_for_no_other_
 }
 
 #[tokio::test]
-async fn a_profile_for_all_holds_where_nobody_has_another() {
+async fn the_global_message_profile_applies_unless_a_tenant_has_its_own() {
     let (broker, _backend, key) = broker(json!({}), json!({"message_profile": "1MB"})).await;
     let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     assert!(client.request("tools/call", call(1_000 * KIB)).await["result"].is_object());
@@ -81,7 +81,7 @@ async fn a_profile_for_all_holds_where_nobody_has_another() {
 }
 
 #[tokio::test]
-async fn a_backends_profile_holds_for_what_it_sends() {
+async fn a_message_profile_of_a_backend_applies_to_its_answers() {
     let backend =
         FakeBackend::with_tool("large", |_| async { Reply::text(&"x".repeat(100 * KIB)) }).await;
     let mut spec = backend.spec();

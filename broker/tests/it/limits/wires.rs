@@ -18,7 +18,7 @@ async fn refusal_on(client: &DuplexClient) -> Value {
 }
 
 #[tokio::test]
-async fn a_rate_that_is_used_up_is_said_alike_on_every_wire() {
+async fn an_exhausted_rate_is_reported_equally_on_every_wire() {
     let authority = Authority::new();
     let server = authority.server("server");
     let config = json!({

@@ -17,7 +17,7 @@ const CASES_MIN: u32 = 500;
 const SEED: u64 = 7;
 
 #[tokio::test]
-async fn schemathesis_finds_nothing() {
+async fn schemathesis_finds_no_fault_in_the_admin_api() {
     let config = json!({
         // Registered backends cannot be reached, and the short timeouts keep the waits short.
         "egress": {"deny": ["0.0.0.0/0", "::/0"]},

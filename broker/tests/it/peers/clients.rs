@@ -197,7 +197,7 @@ async fn typescript_sdk_with_http_and_sse_backend() {
 }
 
 #[tokio::test]
-async fn typescript_sdk_with_http_and_sse_backend_that_is_found_out() {
+async fn typescript_sdk_with_http_and_sse_backend_that_is_detected() {
     passes_over_sse("http", typescript).await;
 }
 

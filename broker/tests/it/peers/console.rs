@@ -64,7 +64,7 @@ async fn put_toolset(admin: &AdminClient, tools: &str) {
 }
 
 #[tokio::test]
-async fn every_view_is_for_everybody() {
+async fn every_view_of_the_console_is_accessible() {
     let peers = Peers::installed();
     let broker = builder().tenant("acme").start().await;
     let admin = broker.admin();
@@ -94,7 +94,7 @@ async fn every_view_is_for_everybody() {
 }
 
 #[tokio::test]
-async fn an_operators_day_begins_with_the_first_backend() {
+async fn an_operator_adds_the_first_backend_in_the_console() {
     let peers = Peers::installed();
     let broker = builder().start().await;
     let transport = peers.everything_over_stdio();
@@ -143,7 +143,7 @@ async fn toolsets_are_made_and_shown_for_a_subject() {
 }
 
 #[tokio::test]
-async fn two_people_see_what_their_roles_permit() {
+async fn the_console_shows_two_people_only_permitted_actions() {
     let backend = FakeBackend::echo().await;
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     let admin = broker.admin();
@@ -156,7 +156,7 @@ async fn two_people_see_what_their_roles_permit() {
 }
 
 #[tokio::test]
-async fn names_and_descriptions_of_others_are_text() {
+async fn names_and_descriptions_of_backends_are_shown_as_text() {
     let backend = FakeBackend::start().await;
     let attack = "<img src=x onerror=owned=1><script>owned=1</script>";
     backend.server_info(json!({"name": attack, "version": "\u{202e}1"}), None);
@@ -268,7 +268,7 @@ async fn node(peers: &Peers, folder: &Path, arguments: &[&str]) {
 
 /// `UPDATE_DOCS=1` writes the types and builds the committed files.
 #[tokio::test]
-async fn the_committed_console_is_what_its_sources_build() {
+async fn the_committed_console_equals_the_build_of_its_sources() {
     let peers = Peers::installed();
     let sources = Peers::ours("console");
     let folder = tempfile::tempdir().unwrap();
@@ -314,7 +314,7 @@ async fn the_committed_console_is_what_its_sources_build() {
 }
 
 #[test]
-fn a_backends_settings_have_no_member_that_the_form_would_lose() {
+fn the_console_form_keeps_all_settings_of_a_backend() {
     // The form of the console sends what it knows, and the rest as it was read.
     let form = fs::read_to_string(Peers::ours("console/src/views/backend-form.tsx")).unwrap();
     let document: Value =

@@ -58,11 +58,11 @@ fn python(interpreter: std::path::PathBuf, script: &str) -> Command {
 
 on_every_ground! {
     /// `auto` is the SDK's default.
-    async fn python_sdk_2_sees_what_it_sees_directly(topology: Topology) {
+    async fn python_sdk_2_gets_the_same_as_without_the_broker(topology: Topology) {
         sees_the_same(topology, |peers| python(peers.python(2), "python_2_eras.py"), &["auto", "legacy"]).await;
     }
 
-    async fn typescript_sdk_2_sees_what_it_sees_directly(topology: Topology) {
+    async fn typescript_sdk_2_gets_the_same_as_without_the_broker(topology: Topology) {
         let client = |peers: &Peers| {
             let mut command = Command::new(peers.node());
             command.arg(Peers::ours("peers/clients/typescript_eras.mjs"));
@@ -75,7 +75,7 @@ on_every_ground! {
 /// The server behind the broker speaks HTTP+SSE of 2024-11-05, once as registered and once as found
 /// out.
 #[tokio::test]
-async fn python_sdk_2_sees_the_same_behind_http_and_sse() {
+async fn python_sdk_2_gets_the_same_with_an_http_and_sse_backend() {
     let peers = Peers::installed();
     let (direct, sse) = (peers.both_eras().await, peers.both_eras_over_sse().await);
     let spec = |kind: &str| json!({"transport": {"type": kind, "url": sse.url}});
@@ -88,7 +88,7 @@ async fn python_sdk_2_sees_the_same_behind_http_and_sse() {
 
 /// The server behind the broker keeps the era of the first request for its whole process.
 #[tokio::test]
-async fn python_sdk_2_sees_the_same_behind_stdio() {
+async fn python_sdk_2_gets_the_same_with_a_stdio_backend() {
     let peers = Peers::installed();
     let direct = peers.both_eras().await;
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
@@ -99,7 +99,7 @@ async fn python_sdk_2_sees_the_same_behind_stdio() {
 }
 
 #[tokio::test]
-async fn fastmcp_sees_what_it_sees_directly() {
+async fn fastmcp_gets_the_same_as_without_the_broker() {
     sees_the_same(
         Topology::Sqlite,
         |peers| python(peers.python_of_fastmcp(), "fastmcp_eras.py"),
@@ -110,7 +110,7 @@ async fn fastmcp_sees_what_it_sees_directly() {
 
 /// `initialize` is the SDK's default, and names 2026-07-28.
 #[tokio::test]
-async fn rust_sdk_sees_what_it_sees_directly() {
+async fn rust_sdk_gets_the_same_as_without_the_broker() {
     sees_the_same(
         Topology::Sqlite,
         |peers| Command::new(peers.rust_sdk()),

@@ -93,7 +93,7 @@ const HOSTILE: [&str; 12] = [
 /// Shows that the first two would do harm if they were forwarded: only then is the rest of this
 /// module worth something.
 #[tokio::test]
-async fn s01_the_go_server_itself_does_what_the_other_spelling_says() {
+async fn s01_the_go_server_itself_accepts_other_spellings_of_members() {
     let server = GoServer::new();
     let mut child = Command::new(&server.program)
         .arg(server.ledger())
@@ -133,7 +133,7 @@ async fn refused(client: &Client, text: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn s01_no_wire_forwards_what_a_go_server_reads_differently() {
+async fn s01_no_wire_forwards_a_message_that_a_go_server_reads_differently() {
     let (server, authority) = (GoServer::new(), Authority::new());
     let broker = with_audit(listening_everywhere(&authority))
         .backend("default", "go", server.spec())
@@ -172,7 +172,7 @@ async fn s01_no_wire_forwards_what_a_go_server_reads_differently() {
 }
 
 #[tokio::test]
-async fn s01_batches_and_requests_without_a_session_are_held_to_the_same() {
+async fn s01_batches_and_stateless_requests_follow_the_same_rules() {
     let server = GoServer::new();
     let broker = with_audit(builder().single_process())
         .backend("default", "go", server.spec())

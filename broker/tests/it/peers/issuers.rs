@@ -114,7 +114,7 @@ async fn may_write(broker: &TestBroker, token: &str) -> bool {
 }
 
 #[tokio::test]
-async fn machines_of_authlib_have_the_rights_of_their_groups_and_scopes_until_they_revoke() {
+async fn machine_tokens_of_authlib_have_their_rights_until_they_are_revoked() {
     let issuer = Issuer::start("peers/servers/authlib_issuer.py").await;
     let backend = FakeBackend::echo().await;
     let introspection = json!({
@@ -141,7 +141,7 @@ async fn machines_of_authlib_have_the_rights_of_their_groups_and_scopes_until_th
 }
 
 #[tokio::test]
-async fn machines_of_glewlwyd_have_the_rights_of_their_scopes() {
+async fn machine_tokens_of_glewlwyd_have_the_rights_of_their_scopes() {
     let issuer = Issuer::start("peers/servers/glewlwyd.py").await;
     let backend = FakeBackend::echo().await;
     let broker = issuer.broker(&backend, json!({}), "allow").await;

@@ -102,7 +102,7 @@ async fn clients_log_in_with_a_provider_that_refuses_resource_and_registers_no_c
 }
 
 #[tokio::test]
-async fn the_inspector_in_a_browser_logs_in_and_asks_for_another_scope() {
+async fn the_inspector_in_a_browser_logs_in_and_requests_another_scope() {
     let peers = Peers::installed();
     let (_server, issuer) = like_entra(&peers, "http://127.0.0.1/oauth/callback").await;
     let backend = FakeBackend::echo().await;

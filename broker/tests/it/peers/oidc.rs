@@ -172,7 +172,7 @@ fn by_secret() -> Value {
 }
 
 #[tokio::test]
-async fn users_of_a_real_provider_get_what_their_groups_allow_until_it_revokes_them() {
+async fn users_of_a_real_provider_have_the_rights_of_their_groups() {
     let (login, backend) = (Login::start(&[]).await, FakeBackend::echo().await);
     let broker = login.broker(&backend, by_secret(), json!({})).await;
     let ann = login.access_token("login", "ann").await;
@@ -223,7 +223,7 @@ fn client_key() -> (Value, String) {
 }
 
 #[tokio::test]
-async fn a_real_provider_knows_the_broker_by_each_kind_of_credential() {
+async fn a_real_provider_accepts_the_broker_with_each_kind_of_credential() {
     let (key, pem) = client_key();
     let folder = tempfile::tempdir().unwrap();
     let file: PathBuf = folder.path().join("key.pem");

@@ -47,7 +47,7 @@ async fn over_tls(listen: Value) -> (TestBroker, Authority) {
 }
 
 #[tokio::test]
-async fn aioquic_speaks_the_binding() {
+async fn aioquic_clients_use_the_quic_binding() {
     let authority = Authority::new();
     let record = authority.ca().with_file_name("record");
     let broker = certified(
@@ -63,7 +63,7 @@ async fn aioquic_speaks_the_binding() {
 }
 
 #[tokio::test]
-async fn q_03_transport_parameters_that_are_lies_are_refused() {
+async fn q_03_invalid_transport_parameters_are_rejected() {
     let (broker, authority) = over_tls(json!({"quic": "127.0.0.1:0"})).await;
     let mut client = script("quic_strangers.py");
     client
@@ -75,7 +75,7 @@ async fn q_03_transport_parameters_that_are_lies_are_refused() {
 }
 
 #[tokio::test]
-async fn python_websockets_speak_to_ws() {
+async fn python_websockets_clients_use_the_websocket_endpoint() {
     let config = json!({"limits": {"message_bytes": 1 << 20}, "timeouts": {"websocket_ping": "100ms", "websocket_idle": "500ms"}});
     let broker = builder()
         .single_process()
@@ -89,7 +89,7 @@ async fn python_websockets_speak_to_ws() {
 }
 
 #[tokio::test]
-async fn a_script_of_twenty_lines_speaks_to_tcp() {
+async fn a_script_of_twenty_lines_uses_the_tcp_listener() {
     let (broker, authority) = over_tls(json!({"tcp": "127.0.0.1:0"})).await;
     for tls in [false, true] {
         let mut client = script("tcp_wire.py");
@@ -123,7 +123,7 @@ fn s_client(broker: &TestBroker, authority: &Authority, more: &[&str]) -> Comman
 }
 
 #[tokio::test]
-async fn openssl_speaks_to_tcp_with_tls() {
+async fn openssl_clients_use_the_tcp_listener_with_tls() {
     let (broker, authority) = over_tls(json!({"tcp": "127.0.0.1:0"})).await;
     for more in [&["-alpn", "mcp"][..], &["-tls1_2"], &["-tls1_3"]] {
         let mut child = s_client(&broker, &authority, more).spawn().expect("openssl is installed");

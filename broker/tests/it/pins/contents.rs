@@ -12,7 +12,7 @@ use crate::{kind, stateless::Modern, text_of};
 const SNEAKY: &str = "see\u{200b}n and \u{e0041}unseen";
 
 #[tokio::test]
-async fn hidden_characters_in_results_are_flagged_or_taken_out_where_it_is_wanted() {
+async fn hidden_characters_in_results_are_flagged_or_removed_as_configured() {
     let backend = FakeBackend::start().await;
     for (name, text) in [("sneaky", SNEAKY), ("plain", "K\u{f6}ln")] {
         backend.tool(name, move |_| async move { Reply::text(text) });
@@ -104,7 +104,7 @@ async fn a_changed_user_interface_is_held_until_it_is_approved() {
 }
 
 #[tokio::test]
-async fn a_held_tool_is_held_by_its_own_name_and_in_a_searched_toolset_for_those_who_see_it() {
+async fn a_held_tool_is_held_under_its_own_name_and_in_a_searched_toolset() {
     let (backend, _html) = with_app().await;
     let broker = broker_with(&backend, json!("hold_all")).await;
     let admin = broker.admin();

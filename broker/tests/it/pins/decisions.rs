@@ -66,7 +66,7 @@ async fn a_blocked_object_is_held_in_every_mode() {
 }
 
 #[tokio::test]
-async fn what_is_gone_is_forgotten_with_a_new_baseline_only() {
+async fn a_removed_object_is_forgotten_only_with_a_new_baseline() {
     let backend = backend_of_each_kind().await;
     let broker = broker_with(&backend, json!("hold_changed")).await;
     let admin = broker.admin();
@@ -109,7 +109,7 @@ async fn the_difference_shows_members_and_invisible_characters() {
 }
 
 #[tokio::test]
-async fn bad_decisions_name_every_fault() {
+async fn a_bad_decision_is_rejected_with_every_fault() {
     let backend = backend_of_each_kind().await;
     let broker = broker_with(&backend, json!("hold_all")).await;
     let admin = broker.admin();
@@ -150,7 +150,7 @@ async fn operator(admin: &AdminClient, body: Value) -> AdminClient {
 }
 
 #[tokio::test]
-async fn decisions_need_a_right_and_are_recorded() {
+async fn decisions_require_a_permission_and_are_recorded() {
     let (backend, other) = (backend_of_each_kind().await, FakeBackend::echo().await);
     let broker = builder()
         .single_process()

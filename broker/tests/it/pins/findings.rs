@@ -39,7 +39,7 @@ async fn a_new_tool_with_a_serious_finding_is_held() {
 }
 
 #[tokio::test]
-async fn tools_that_pass_for_those_of_another_backend_are_found() {
+async fn tools_that_imitate_those_of_another_backend_are_found() {
     let (files, evil) = (FakeBackend::start().await, FakeBackend::start().await);
     files.list("tools", vec![tool("read_file")]);
     evil.list(

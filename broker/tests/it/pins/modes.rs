@@ -128,7 +128,7 @@ async fn listed(client: &TestClient) -> usize {
 }
 
 #[tokio::test]
-async fn everything_of_every_kind_is_held_until_it_is_approved() {
+async fn objects_of_every_kind_are_held_until_they_are_approved() {
     let backend = backend_of_each_kind().await;
     let broker = broker_with(&backend, json!("hold_all")).await;
     let admin = broker.admin();
@@ -256,7 +256,7 @@ async fn a_task_that_runs_finishes_after_its_tool_is_held() {
 }
 
 #[tokio::test]
-async fn members_that_an_operator_ignores_change_freely() {
+async fn changes_of_ignored_members_are_not_held() {
     let backend = backend_of_each_kind().await;
     let rules = json!({"mode": "hold_changed", "ignore": {"tool/read": ["/description"]}});
     let broker = broker_with(&backend, rules).await;

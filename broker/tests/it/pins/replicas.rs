@@ -115,7 +115,7 @@ async fn kill_at(database: &Database, point: &str, held: &Held) {
 /// The process dies between what it saw and what it stored. The next one must not take a changed
 /// definition for the first one.
 #[tokio::test]
-async fn a_crash_at_each_step_makes_no_changed_definition_a_trusted_one() {
+async fn a_changed_definition_is_not_trusted_after_a_crash_at_any_step() {
     for database in Database::each().await {
         for point in ["pins.sighted", "pins.begun", "pins.committed"] {
             let held = Held::start(vec![described("read", "Reads.")]).await;
@@ -146,7 +146,7 @@ async fn a_crash_at_each_step_makes_no_changed_definition_a_trusted_one() {
 }
 
 #[tokio::test]
-async fn the_first_definition_outlives_a_restart() {
+async fn the_first_definition_stays_pinned_after_a_restart() {
     for database in Database::each().await {
         let backend = FakeBackend::start().await;
         backend.list("tools", vec![described("read", "Reads.")]);

@@ -15,7 +15,7 @@ async fn ok(broker: &TestBroker, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn definitions_are_looked_at_and_approved_from_a_shell() {
+async fn definitions_are_listed_and_approved_from_a_shell() {
     let backend = backend_of_each_kind().await;
     let broker = broker_with(&backend, json!("hold_changed")).await;
     let (admin, client) = (broker.admin(), broker.connected(json!({})).await);
@@ -49,7 +49,7 @@ async fn definitions_are_looked_at_and_approved_from_a_shell() {
 }
 
 #[tokio::test]
-async fn a_lock_file_holds_what_was_accepted_and_finds_what_differs() {
+async fn a_lock_file_contains_accepted_definitions_and_reports_differences() {
     let backend = backend_of_each_kind().await;
     let broker = broker_with(&backend, json!("hold_all")).await;
     let admin = broker.admin();

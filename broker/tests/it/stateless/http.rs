@@ -18,7 +18,7 @@ fn call(id: u64) -> (Value, String) {
 }
 
 #[tokio::test]
-async fn n_meta_01_a_request_says_what_it_is() {
+async fn n_meta_01_a_request_must_contain_its_metadata() {
     let (broker, _backend) = echo().await;
     let client = Modern::of(&broker, "/mcp/b");
     for (bad, member) in [
@@ -43,7 +43,7 @@ async fn n_meta_01_a_request_says_what_it_is() {
 }
 
 #[tokio::test]
-async fn n_ver_01_a_revision_that_is_not_served_is_answered_with_those_that_are() {
+async fn n_ver_01_an_unsupported_revision_is_rejected_with_the_supported_ones() {
     let (broker, _backend) = echo().await;
     let client = Modern::of(&broker, "/mcp");
     let params = json!({"_meta": {"io.modelcontextprotocol/protocolVersion": "2099-01-01", "io.modelcontextprotocol/clientCapabilities": {}}});
@@ -125,7 +125,7 @@ async fn n_hdr_01_n_hdr_02_n_hdr_04_headers_repeat_the_body() {
 }
 
 #[tokio::test]
-async fn h_14_every_method_that_names_something_repeats_its_name() {
+async fn h_14_the_name_header_must_repeat_the_name_of_every_method() {
     let (broker, _backend) = echo().await;
     for (method, member, value) in [
         ("tools/call", "name", "b__echo"),
@@ -151,7 +151,7 @@ async fn h_14_every_method_that_names_something_repeats_its_name() {
 }
 
 #[tokio::test]
-async fn n_hdr_03_arguments_that_a_tool_wants_repeated_are_compared() {
+async fn n_hdr_03_arguments_repeated_in_headers_are_compared() {
     let backend = FakeBackend::echo().await;
     let properties = json!({"region": {"type": "string", "x-mcp-header": "Region"}, "count": {"type": "integer", "x-mcp-header": "Count"}});
     let tool = json!({"name": "echo", "inputSchema": {"type": "object", "properties": properties}});
@@ -222,7 +222,7 @@ async fn n_hdr_03_arguments_that_a_tool_wants_repeated_are_compared() {
 }
 
 #[tokio::test]
-async fn n_hdr_05_arguments_are_repeated_for_the_backend_by_its_own_schema() {
+async fn n_hdr_05_argument_headers_follow_the_schema_of_the_backend() {
     let backend = StatelessBackend::http().await;
     let properties = json!({"region": {"type": "string", "x-mcp-header": "Region"}});
     backend.list("tools", vec![json!({"name": "regional", "inputSchema": {"type": "object", "properties": properties}})]);
@@ -260,7 +260,7 @@ async fn n_hdr_05_arguments_are_repeated_for_the_backend_by_its_own_schema() {
 }
 
 #[tokio::test]
-async fn headers_of_a_client_that_a_backend_refuses_say_nothing_of_the_backend() {
+async fn a_rejection_of_client_headers_is_not_a_failure_of_the_backend() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("t")]);
     backend.on("tools/call", |_| async { StatelessReply::error(-32020, "Mcp-Param-Odd is odd") });
@@ -278,7 +278,7 @@ async fn headers_of_a_client_that_a_backend_refuses_say_nothing_of_the_backend()
 }
 
 #[tokio::test]
-async fn n_http_01_there_is_nothing_but_posts() {
+async fn n_http_01_only_post_is_supported() {
     let backend = FakeBackend::echo().await;
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp");
@@ -299,7 +299,7 @@ async fn n_http_01_there_is_nothing_but_posts() {
 }
 
 #[tokio::test]
-async fn n_http_06_pages_may_send_what_repeats_the_body() {
+async fn n_http_06_web_pages_may_send_the_headers_that_repeat_the_body() {
     let backend = FakeBackend::echo().await;
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp");
@@ -323,7 +323,7 @@ async fn n_http_06_pages_may_send_what_repeats_the_body() {
 }
 
 #[tokio::test]
-async fn n_err_03_n_err_04_methods_that_are_no_more_are_not_found() {
+async fn n_err_03_n_err_04_removed_methods_are_not_found() {
     let backend = FakeBackend::echo().await;
     backend.capabilities(json!({"tools": {}}));
     let broker = broker_with(&backend).await;
@@ -357,7 +357,7 @@ async fn n_err_03_n_err_04_methods_that_are_no_more_are_not_found() {
 }
 
 #[tokio::test]
-async fn n_http_01_n_http_03_there_is_no_session_and_nothing_to_come_back_to() {
+async fn n_http_01_n_http_03_no_session_is_opened_and_no_stream_is_resumed() {
     let (broker, backend) = echo().await;
     let client = Modern::of(&broker, "/mcp/b");
     let (params, body) = call(1);
@@ -392,7 +392,7 @@ async fn n_http_01_n_http_03_there_is_no_session_and_nothing_to_come_back_to() {
 }
 
 #[tokio::test]
-async fn n_ver_02_n_id_01_both_eras_live_on_one_endpoint() {
+async fn n_ver_02_n_id_01_both_eras_are_served_on_one_endpoint() {
     let (broker, _backend) = echo().await;
     let modern = Modern::of(&broker, "/mcp");
     let legacy = broker.connected(json!({})).await;
@@ -449,7 +449,7 @@ async fn n_ver_03_one_era_can_be_turned_off() {
 }
 
 #[tokio::test]
-async fn n_http_02_n_auth_01_the_gate_stands_before_both_eras() {
+async fn n_http_02_n_auth_01_both_eras_check_authentication_and_origin() {
     let backend = FakeBackend::echo().await;
     let broker =
         builder().auth_required().tenant("acme").backend("acme", "b", backend.spec()).start().await;

@@ -75,8 +75,7 @@ pub(super) fn only(required: &Value) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn br_02_n_mrtr_02_each_kind_of_question_comes_as_an_input_request_and_its_answer_gets_back()
-{
+async fn br_02_n_mrtr_02_each_kind_of_question_becomes_an_input_request() {
     let backend = asking().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp").with(everything());
@@ -116,7 +115,7 @@ async fn br_02_n_mrtr_02_each_kind_of_question_comes_as_an_input_request_and_its
 }
 
 #[tokio::test]
-async fn br_02_rounds_follow_each_other_and_questions_come_together() {
+async fn br_02_an_answer_may_lead_to_more_rounds_with_several_questions() {
     let backend = asking().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp/b").with(everything());
@@ -216,7 +215,7 @@ async fn n_mrtr_02_a_backends_own_names_are_kept() {
 }
 
 #[tokio::test]
-async fn n_mrtr_03_n_mrtr_04_n_mrtr_06_a_state_is_good_once_and_for_its_request() {
+async fn n_mrtr_03_n_mrtr_04_n_mrtr_06_a_state_is_valid_once_for_its_request() {
     let backend = asking().await;
     let broker =
         builder().auth_required().tenant("acme").backend("acme", "b", backend.spec()).start().await;
@@ -261,7 +260,7 @@ async fn n_mrtr_03_n_mrtr_04_n_mrtr_06_a_state_is_good_once_and_for_its_request(
 }
 
 #[tokio::test]
-async fn n_mrtr_05_who_never_comes_back_leaves_nothing_behind() {
+async fn n_mrtr_05_a_client_that_never_retries_leaves_no_state() {
     let backend = asking().await;
     let broker = builder()
         .config(json!({"timeouts": {"client_request": "1s"}}))
@@ -286,7 +285,7 @@ async fn n_mrtr_05_who_never_comes_back_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn n_mrtr_05_a_caller_has_so_many_places() {
+async fn n_mrtr_05_the_waiting_requests_of_a_caller_are_limited() {
     let backend = asking().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp").with(everything());
@@ -302,7 +301,7 @@ async fn n_mrtr_05_a_caller_has_so_many_places() {
 }
 
 #[tokio::test]
-async fn br_04_n_err_02_urls_that_an_error_asks_for_are_opened_before_the_call_is_made_again() {
+async fn br_04_n_err_02_urls_of_an_error_are_opened_before_the_call_is_repeated() {
     let counted = Arc::new(AtomicU64::new(0));
     let backend = FakeBackend::with_tool("login", move |call| {
         let tries = counted.fetch_add(1, Ordering::Relaxed);
@@ -352,7 +351,7 @@ async fn br_04_n_err_02_urls_that_an_error_asks_for_are_opened_before_the_call_i
 }
 
 #[tokio::test]
-async fn br_02_a_pipe_that_can_not_tell_calls_apart_carries_one_at_a_time() {
+async fn br_02_a_pipe_carries_one_call_with_questions_at_a_time() {
     let pipe = PipeBackend::tcp(&stdio()).await;
     let broker = builder().backend("default", "b", pipe.spec()).start().await;
     let client = Modern::of(&broker, "/mcp/b").with(json!({"elicitation": {}}));
@@ -378,7 +377,7 @@ async fn br_02_a_pipe_that_can_not_tell_calls_apart_carries_one_at_a_time() {
 }
 
 #[tokio::test]
-async fn br_02_what_is_asked_after_a_cancellation_reaches_nobody() {
+async fn br_02_a_question_after_a_cancellation_reaches_no_client() {
     let pipe = PipeBackend::tcp(&stdio()).await;
     let broker = builder().backend("default", "b", pipe.spec()).start().await;
     let client = Modern::of(&broker, "/mcp/b").with(json!({"elicitation": {}}));
@@ -404,7 +403,7 @@ async fn br_02_what_is_asked_after_a_cancellation_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn br_02_what_is_given_up_at_one_backend_ends_nothing_at_another() {
+async fn br_02_a_cancellation_at_one_backend_ends_no_call_at_another() {
     let answers = Arc::new(tokio::sync::Semaphore::new(0));
     let may = answers.clone();
     let http = FakeBackend::with_tool("hold", move |_| {
@@ -436,7 +435,7 @@ async fn br_02_what_is_given_up_at_one_backend_ends_nothing_at_another() {
 }
 
 #[tokio::test]
-async fn questions_that_nobody_answers_leave_room_for_others() {
+async fn unanswered_questions_leave_places_for_other_callers() {
     let backend = asking().await;
     let pipe = PipeBackend::tcp(&stdio()).await;
     let broker = builder()
@@ -475,7 +474,7 @@ async fn questions_that_nobody_answers_leave_room_for_others() {
 }
 
 #[tokio::test]
-async fn n_mrtr_01_br_07_what_can_not_be_asked_is_refused_at_once() {
+async fn n_mrtr_01_br_07_a_question_that_cannot_be_sent_is_rejected_at_once() {
     let backend = asking().await;
     backend.capabilities(json!({"tools": {}, "prompts": {}, "completions": {}}));
     backend.list("prompts", vec![json!({"name": "p"})]);
@@ -519,7 +518,7 @@ async fn n_mrtr_01_br_07_what_can_not_be_asked_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn a_state_without_a_question_is_ignored_where_nothing_can_be_asked() {
+async fn a_request_state_without_a_question_is_ignored() {
     let backend = asking().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp/b");

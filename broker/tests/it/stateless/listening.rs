@@ -28,7 +28,7 @@ pub(super) async fn next(events: &mut EventReader) -> Value {
 }
 
 #[tokio::test]
-async fn n_sub_01_n_sub_02_what_was_asked_for_is_told_under_the_id_of_its_request() {
+async fn n_sub_01_n_sub_02_requested_notifications_have_the_id_of_their_request() {
     let backend = watched().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp");
@@ -71,7 +71,7 @@ async fn n_sub_01_n_sub_02_what_was_asked_for_is_told_under_the_id_of_its_reques
 }
 
 #[tokio::test]
-async fn br_05_listeners_of_one_resource_are_one_subscription_where_links_are_shared() {
+async fn br_05_listeners_of_one_resource_share_one_subscription_on_shared_links() {
     let backend = watched().await;
     let mut spec = backend.spec();
     spec["links"] = json!("shared");
@@ -99,7 +99,7 @@ async fn br_05_listeners_of_one_resource_are_one_subscription_where_links_are_sh
 }
 
 #[tokio::test]
-async fn n_sub_03_n_can_02_a_broker_that_goes_away_says_so() {
+async fn n_sub_03_n_can_02_a_stopping_broker_ends_streams_with_a_result() {
     let backend = watched().await;
     let mut broker =
         builder().single_process().backend("default", "b", backend.spec()).start().await;
@@ -124,7 +124,7 @@ async fn n_sub_03_n_can_02_a_broker_that_goes_away_says_so() {
 }
 
 #[tokio::test]
-async fn listeners_are_limited_and_malformed_wishes_refused() {
+async fn listeners_are_limited_and_malformed_filters_are_rejected() {
     let backend = watched().await;
     let limits = json!({"limits": {"sessions_per_principal": 2}});
     let broker = builder().config(limits).backend("default", "b", backend.spec()).start().await;
@@ -142,7 +142,7 @@ async fn listeners_are_limited_and_malformed_wishes_refused() {
 }
 
 #[tokio::test]
-async fn what_lies_outside_the_roots_is_not_listened_to() {
+async fn a_resource_outside_the_roots_is_not_subscribed() {
     let backend = watched().await;
     backend.list(
         "resources",

@@ -17,7 +17,7 @@ fn traced(mut params: Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_answered_here_has_a_span_like_any_request() {
+async fn a_request_answered_by_the_broker_has_a_span() {
     let (collector, backend) = (Collector::start().await, FakeBackend::echo().await);
     let traces = json!({"endpoint": collector.endpoint(), "trusted": ["*"], "ratio": 0});
     let broker = builder()

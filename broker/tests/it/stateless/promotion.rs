@@ -77,7 +77,7 @@ async fn n_task_01_f_04_a_call_that_becomes_a_task_during_a_drain_is_finished_an
 }
 
 #[tokio::test]
-async fn n_task_01_r12_a_call_whose_task_can_not_be_stored_goes_on_as_it_was() {
+async fn n_task_01_r12_a_call_whose_task_cannot_be_stored_stays_a_call() {
     let done = Gate::new();
     let backend = gated(&done).await;
     let (cluster, client) = promoting(&backend).await;
@@ -109,8 +109,7 @@ async fn n_task_01_r12_a_call_whose_task_can_not_be_stored_goes_on_as_it_was() {
 }
 
 #[tokio::test]
-async fn n_task_01_a_call_that_became_a_task_is_none_in_flight_and_keeps_its_place_at_the_backend()
-{
+async fn n_task_01_a_call_that_became_a_task_keeps_only_its_backend_place() {
     let done = Gate::new();
     let (backend, free) = (gated(&done).await, FakeBackend::echo().await);
     backend.tool("other", |_| async { Reply::text("after it") });
@@ -161,7 +160,7 @@ const HELD: &str = "DO $$ BEGIN LOCK TABLE tasks IN SHARE MODE; \
     LOOP PERFORM pg_sleep(0.005); END LOOP; PERFORM pg_sleep(0.6); END $$";
 
 #[tokio::test]
-async fn n_task_01_r12_a_task_that_was_stored_and_whose_word_of_it_was_lost_is_taken_back() {
+async fn n_task_01_r12_a_stored_task_whose_commit_answer_was_lost_is_revoked() {
     let done = Gate::new();
     let backend = gated(&done).await;
     let (cluster, client) = promoting(&backend).await;

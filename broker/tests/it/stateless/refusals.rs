@@ -44,7 +44,7 @@ fn refused() -> Value {
 }
 
 #[tokio::test]
-async fn br_07_questions_with_no_request_on_their_way_are_refused() {
+async fn br_07_questions_without_an_open_request_are_rejected() {
     let backend = asking().await;
     backend.sessions();
     let broker = broker_with(&backend).await;
@@ -78,7 +78,7 @@ async fn br_07_questions_with_no_request_on_their_way_are_refused() {
 }
 
 #[tokio::test]
-async fn br_07_questions_on_account_of_lists_completions_and_subscriptions_are_refused() {
+async fn br_07_questions_during_lists_completions_and_subscriptions_are_rejected() {
     let backend = FakeBackend::start().await;
     backend.list("resources", vec![json!({"uri": "test://r", "name": "r"})]);
     backend.list("prompts", vec![json!({"name": "p"})]);
@@ -143,7 +143,7 @@ async fn br_07_questions_on_account_of_lists_completions_and_subscriptions_are_r
 }
 
 #[tokio::test]
-async fn br_07_words_that_belong_to_no_request_are_dropped_and_counted() {
+async fn br_07_notifications_of_no_request_are_dropped_and_counted() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     let broker = builder()
@@ -188,7 +188,7 @@ async fn br_07_words_that_belong_to_no_request_are_dropped_and_counted() {
 }
 
 #[tokio::test]
-async fn br_07_a_client_hosts_no_tasks_for_a_backend() {
+async fn br_07_a_backend_cannot_create_a_task_at_the_client() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let mut params = form();
         params["task"] = json!({"ttl": 1000});

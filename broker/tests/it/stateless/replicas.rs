@@ -116,7 +116,7 @@ impl Pair {
 }
 
 #[tokio::test]
-async fn br_03_both_halves_at_different_replicas_over_every_wire() {
+async fn br_03_an_exchange_continues_at_another_replica_over_every_wire() {
     let pair = Pair::start().await;
     for (at, wire) in WIRES.into_iter().enumerate() {
         let (asked, answered) = (at % 2, 1 - at % 2);
@@ -158,7 +158,7 @@ async fn br_03_both_halves_at_different_replicas_over_every_wire() {
 }
 
 #[tokio::test]
-async fn br_03_a_replica_that_was_killed_between_the_halves_is_missed_at_once() {
+async fn br_03_an_exchange_of_a_killed_replica_is_reported_as_expired_at_once() {
     let mut pair = Pair::start().await;
     let mut parked = Vec::new();
     for wire in WIRES {
@@ -187,7 +187,7 @@ async fn br_03_a_replica_that_was_killed_between_the_halves_is_missed_at_once() 
 }
 
 #[tokio::test]
-async fn br_03_the_effect_of_a_request_gone_on_with_elsewhere_comes_once() {
+async fn br_03_a_request_continued_at_another_replica_is_executed_once() {
     let (cluster, ledger, key) = cluster::two().await;
     let at = |replica: usize| {
         Modern::at(cluster.replicas()[replica].http_address(), "/mcp", json!({"elicitation": {}}))
@@ -235,7 +235,7 @@ async fn asking_everywhere() -> FakeBackend {
 }
 
 #[tokio::test]
-async fn br_03_exchanges_of_every_other_kind_are_gone_on_with_elsewhere_and_missed_at_once() {
+async fn br_03_other_kinds_of_exchanges_continue_or_expire_like_calls() {
     let (backend, modern) = (asking_everywhere().await, StatelessBackend::http().await);
     modern.tool("named", |call| async move {
         match call.input("who") {

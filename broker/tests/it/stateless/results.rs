@@ -40,7 +40,7 @@ async fn everything() -> FakeBackend {
 }
 
 #[tokio::test]
-async fn n_disc_01_an_endpoint_says_what_it_offers() {
+async fn n_disc_01_a_discover_result_describes_the_endpoint() {
     let backend = everything().await;
     backend.server_info(json!({"name": "weather", "version": "7"}), Some("ask about the sky"));
     let broker = builder()
@@ -73,7 +73,7 @@ async fn n_disc_01_an_endpoint_says_what_it_offers() {
 }
 
 #[tokio::test]
-async fn n_res_01_n_meta_03_n_cache_01_every_result_says_what_it_is() {
+async fn n_res_01_n_meta_03_n_cache_01_every_result_has_a_type_and_server_info() {
     let backend = everything().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp");
@@ -102,7 +102,7 @@ async fn n_res_01_n_meta_03_n_cache_01_every_result_says_what_it_is() {
 }
 
 #[tokio::test]
-async fn n_list_01_n_list_02_lists_depend_on_nothing_but_the_endpoint() {
+async fn n_list_01_n_list_02_lists_depend_only_on_the_endpoint() {
     let backend = everything().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp");
@@ -162,7 +162,7 @@ async fn n_err_01_n_rsrc_01_br_04_codes_of_earlier_revisions_are_translated() {
 }
 
 #[tokio::test]
-async fn n_meta_04_a_backend_sees_the_request_without_what_was_for_the_broker() {
+async fn n_meta_04_a_backend_gets_the_request_without_metadata_for_the_broker() {
     let backend = everything().await;
     let broker = broker_with(&backend).await;
     let mut sent = meta(json!({"roots": {}}));
@@ -187,7 +187,7 @@ async fn n_meta_04_a_backend_sees_the_request_without_what_was_for_the_broker() 
 }
 
 #[tokio::test]
-async fn n_sse_01_n_sse_02_n_log_01_a_stream_holds_what_is_about_its_request() {
+async fn n_sse_01_n_sse_02_n_log_01_a_stream_has_only_messages_of_its_request() {
     let backend = everything().await;
     backend.tool("talk", |call| async move {
         call.progress(1.0, 2.0).await;
@@ -257,7 +257,7 @@ async fn n_sse_03_closing_the_stream_cancels_the_request() {
 }
 
 #[tokio::test]
-async fn requests_of_one_caller_share_what_is_behind_and_run_at_once() {
+async fn requests_of_one_caller_share_a_backend_session_and_run_concurrently() {
     let backend = everything().await;
     let gate = Arc::new(Gate::default());
     let waits = gate.clone();
@@ -294,7 +294,7 @@ async fn requests_of_one_caller_share_what_is_behind_and_run_at_once() {
 }
 
 #[tokio::test]
-async fn n_meta_02_what_a_request_declares_holds_for_it_alone() {
+async fn n_meta_02_declared_capabilities_apply_only_to_their_request() {
     let backend = everything().await;
     backend.tool("ask", |call| async move {
         Reply::text(

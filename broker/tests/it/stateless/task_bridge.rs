@@ -19,7 +19,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn n_task_01_br_06_a_task_of_the_backend_is_one_of_the_brokers_own() {
+async fn n_task_01_br_06_a_backend_task_gets_an_id_of_the_broker() {
     for backend in [StatelessBackend::http().await, StatelessBackend::pipe().await] {
         let told = with_task(&backend, state("working", json!({})));
         let broker = builder().backend("default", "b", backend.spec()).start().await;
@@ -44,7 +44,7 @@ async fn n_task_01_br_06_a_task_of_the_backend_is_one_of_the_brokers_own() {
 }
 
 #[tokio::test]
-async fn n_task_05_br_06_what_a_backends_task_needs_is_asked_and_answered_here() {
+async fn n_task_05_br_06_inputs_of_a_backend_task_are_requested_by_the_broker() {
     let backend = StatelessBackend::http().await;
     with_task(&backend, needs_a_name());
     let broker = broker_for(backend.spec()).await;
@@ -59,7 +59,7 @@ async fn n_task_05_br_06_what_a_backends_task_needs_is_asked_and_answered_here()
 }
 
 #[tokio::test]
-async fn n_task_04_br_06_cancelling_it_cancels_the_backends_and_its_errors_are_told() {
+async fn n_task_04_br_06_a_cancel_reaches_the_backend_task_and_errors_return() {
     let backend = StatelessBackend::http().await;
     let told = with_task(&backend, state("working", json!({})));
     let broker = broker_for(backend.spec()).await;
@@ -78,7 +78,7 @@ async fn n_task_04_br_06_cancelling_it_cancels_the_backends_and_its_errors_are_t
 }
 
 #[tokio::test]
-async fn br_06_n_task_01_a_tool_that_only_runs_as_a_task_is_one_from_the_beginning() {
+async fn br_06_n_task_01_a_tool_that_requires_a_task_starts_as_a_task() {
     let done = Gate::new();
     let backend = legacy_with_tasks(&done).await;
     let broker = builder().backend("default", "b", backend.spec()).start().await;
@@ -165,7 +165,7 @@ async fn n_task_02_r1_a_task_outlives_a_kill_and_its_call_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn r1_a_call_whose_task_was_stored_and_not_told_is_not_sent_again() {
+async fn r1_a_call_whose_stored_task_was_not_announced_is_not_sent_again() {
     let folder = tempfile::tempdir().unwrap();
     let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
     let mut broker = broker_on(folder.path(), Some("task.promoted"), backend.spec()).await;
@@ -190,7 +190,7 @@ async fn r1_a_call_whose_task_was_stored_and_not_told_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn n_task_02_r1_a_backends_task_is_watched_on_by_the_next_process() {
+async fn n_task_02_r1_a_backend_task_is_watched_again_by_the_next_process() {
     let folder = tempfile::tempdir().unwrap();
     let backend = StatelessBackend::http().await;
     let told = with_task(&backend, state("working", json!({})));
@@ -205,7 +205,7 @@ async fn n_task_02_r1_a_backends_task_is_watched_on_by_the_next_process() {
 }
 
 #[tokio::test]
-async fn a_call_with_an_idempotency_key_is_a_task_from_the_beginning_and_found_again() {
+async fn a_call_with_an_idempotency_key_starts_as_a_task_and_is_found_again() {
     let done = Gate::new();
     let gate = done.clone();
     let backend = FakeBackend::with_tool("job", move |_| {
@@ -250,7 +250,7 @@ async fn a_call_with_an_idempotency_key_is_a_task_from_the_beginning_and_found_a
 }
 
 #[tokio::test]
-async fn n_task_08_changes_of_tasks_are_told_to_who_listens() {
+async fn n_task_08_changes_of_tasks_are_sent_to_subscribers() {
     let backend = StatelessBackend::http().await;
     let told = with_task(&backend, needs_a_name());
     let broker = broker_for(backend.spec()).await;
@@ -298,7 +298,7 @@ async fn n_task_08_changes_of_tasks_are_told_to_who_listens() {
 }
 
 #[tokio::test]
-async fn n_task_02_any_replica_answers_for_a_task_and_takes_what_it_needs() {
+async fn n_task_02_any_replica_reports_a_task_and_accepts_its_inputs() {
     let (cluster, ledger, key) = two().await;
     let at = |replica: usize| {
         let capabilities = with_tasks(json!({"elicitation": {}}));

@@ -90,7 +90,7 @@ async fn gated(
 }
 
 #[tokio::test]
-async fn n_task_06_the_extension_is_offered_and_nothing_else_of_tasks() {
+async fn n_task_06_only_the_extension_of_tasks_is_advertised() {
     let backend = FakeBackend::echo().await;
     let broker = broker_for(backend.spec()).await;
     for path in ["/mcp", "/mcp/b"] {
@@ -165,7 +165,7 @@ async fn n_task_01_n_task_02_br_06_a_long_call_becomes_a_task_with_the_same_outc
 }
 
 #[tokio::test]
-async fn n_task_01_who_does_not_declare_the_extension_waits() {
+async fn n_task_01_a_client_without_the_extension_waits_for_its_call() {
     let done = Gate::new();
     let backend = gated(&done, || Reply::text("done")).await;
     let broker = broker_for(backend.spec()).await;
@@ -182,7 +182,7 @@ async fn n_task_01_who_does_not_declare_the_extension_waits() {
 }
 
 #[tokio::test]
-async fn n_task_03_an_error_of_the_tool_completes_and_one_of_the_protocol_fails() {
+async fn n_task_03_a_tool_error_completes_a_task_and_a_protocol_error_fails_it() {
     let done = Gate::new();
     let backend = gated(&done, || {
         Reply::Result(json!({"content": [{"type": "text", "text": "no"}], "isError": true}))
@@ -222,7 +222,7 @@ async fn n_task_03_an_error_of_the_tool_completes_and_one_of_the_protocol_fails(
 }
 
 #[tokio::test]
-async fn n_task_04_a_cancelled_task_stays_cancelled_and_its_backend_is_told() {
+async fn n_task_04_a_cancelled_task_stays_cancelled_and_its_backend_is_notified() {
     let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
@@ -248,7 +248,7 @@ async fn n_task_04_a_cancelled_task_stays_cancelled_and_its_backend_is_told() {
 }
 
 #[tokio::test]
-async fn n_task_04_n_err_03_the_methods_are_for_who_declares_them_and_those_of_before_are_gone() {
+async fn n_task_04_n_err_03_task_methods_require_the_extension() {
     let backend = FakeBackend::echo().await;
     let broker = broker_for(backend.spec()).await;
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
@@ -321,7 +321,7 @@ async fn asking(may: &Gate) -> FakeBackend {
 }
 
 #[tokio::test]
-async fn n_task_05_br_06_what_a_task_needs_is_asked_once_and_answered_in_parts() {
+async fn n_task_05_br_06_inputs_of_a_task_are_requested_once_and_answered_singly() {
     let may = Gate::new();
     let backend = asking(&may).await;
     let broker = broker_for(backend.spec()).await;
@@ -376,7 +376,7 @@ async fn n_task_05_br_06_what_a_task_needs_is_asked_once_and_answered_in_parts()
 }
 
 #[tokio::test]
-async fn n_task_05_what_is_needed_before_there_is_a_task_is_asked_in_the_answer_to_the_call() {
+async fn n_task_05_inputs_needed_before_a_task_are_requested_in_the_answer() {
     let (may, done) = (Gate::new(), Gate::new());
     may.open();
     let backend = FakeBackend::start().await;
@@ -423,7 +423,7 @@ async fn n_task_05_what_is_needed_before_there_is_a_task_is_asked_in_the_answer_
 }
 
 #[tokio::test]
-async fn n_task_08_no_progress_and_no_log_of_a_task() {
+async fn n_task_08_no_progress_and_no_log_of_a_task_is_sent() {
     let is_task = Gate::new();
     let gate = is_task.clone();
     let backend = FakeBackend::with_tool("job", move |call| {
@@ -463,7 +463,7 @@ async fn n_task_08_no_progress_and_no_log_of_a_task() {
 }
 
 #[tokio::test]
-async fn n_task_09_a_task_is_its_principals_alone() {
+async fn n_task_09_a_task_is_visible_only_to_its_principal() {
     let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
     let config = json!({"tasks": {"promote_after": "150ms"}});
     let broker = builder()
@@ -506,7 +506,7 @@ async fn n_task_09_a_task_is_its_principals_alone() {
 }
 
 #[tokio::test]
-async fn a_call_that_can_not_become_a_task_goes_on_as_it_was() {
+async fn a_call_that_cannot_become_a_task_stays_a_call() {
     let done = Gate::new();
     let backend = gated(&done, || Reply::text("done")).await;
     let config = json!({"tasks": {"promote_after": "100ms", "running_per_tenant": 1}});
@@ -535,7 +535,7 @@ async fn a_call_that_can_not_become_a_task_goes_on_as_it_was() {
 }
 
 #[tokio::test]
-async fn n_task_02_tasks_over_a_connection() {
+async fn n_task_02_tasks_work_over_a_connection() {
     let done = Gate::new();
     let backend = gated(&done, || Reply::text("done")).await;
     let config = json!({"tasks": {"promote_after": "100ms"}, "listen": {"tcp": "127.0.0.1:0"}});

@@ -83,14 +83,14 @@ async fn speaks(client: &DuplexClient, backend: &FakeBackend) {
 }
 
 #[tokio::test]
-async fn n_can_01_requests_stand_alone_over_tcp() {
+async fn n_can_01_stateless_requests_work_over_tcp() {
     let (broker, backend) = listening().await;
     let client = broker.duplex().speaking(Revision::V2026_07_28).tcp(broker.tcp_address()).await;
     speaks(&client, &backend).await;
 }
 
 #[tokio::test]
-async fn requests_stand_alone_over_websocket() {
+async fn stateless_requests_work_over_websocket() {
     let (broker, backend) = listening().await;
     let (client, _) = broker
         .duplex()
@@ -112,7 +112,7 @@ async fn requests_stand_alone_over_websocket() {
 }
 
 #[tokio::test]
-async fn a_connection_may_open_a_session_after_it_discovered_what_there_is() {
+async fn a_connection_may_open_a_session_after_a_discover_request() {
     let (broker, _backend) = listening().await;
     let client = broker.duplex().speaking(Revision::V2026_07_28).tcp(broker.tcp_address()).await;
     client.result("server/discover", params(json!({}), json!({}))).await;
@@ -160,7 +160,7 @@ async fn f_19_a_client_without_a_session_that_does_not_read_is_cut() {
 }
 
 #[tokio::test]
-async fn connections_without_sessions_are_among_those_of_their_tenant() {
+async fn connections_without_sessions_count_for_their_tenant() {
     let backend = FakeBackend::echo().await;
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"connections_per_tenant": 1}});
     let broker = builder()
@@ -189,7 +189,7 @@ async fn connections_without_sessions_are_among_those_of_their_tenant() {
 }
 
 #[tokio::test]
-async fn n_auth_01_each_request_over_tcp_says_who_asks() {
+async fn n_auth_01_each_request_over_tcp_needs_a_credential() {
     let backend = FakeBackend::echo().await;
     let tcp = json!({"listen": {"tcp": "127.0.0.1:0"}});
     let broker = builder()
@@ -228,7 +228,7 @@ async fn n_auth_01_each_request_over_tcp_says_who_asks() {
 }
 
 #[tokio::test]
-async fn requests_stand_alone_over_quic() {
+async fn stateless_requests_work_over_quic() {
     let authority = Authority::new();
     let server = authority.server("server");
     let backend = FakeBackend::echo().await;

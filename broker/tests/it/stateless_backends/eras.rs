@@ -12,7 +12,7 @@ async fn revision(broker: &testkit::TestBroker) -> Value {
 }
 
 #[tokio::test]
-async fn nb_era_01_nb_era_02_whatever_a_backend_makes_of_the_question_it_is_spoken_to() {
+async fn nb_era_01_nb_era_02_a_backend_is_used_after_any_error_to_discover() {
     for (what, code) in [
         ("unknown method", -32601),
         ("invalid params", -32602),
@@ -33,7 +33,7 @@ async fn nb_era_01_nb_era_02_whatever_a_backend_makes_of_the_question_it_is_spok
 }
 
 #[tokio::test]
-async fn nb_era_01_silence_is_an_answer_too() {
+async fn nb_era_01_a_backend_that_ignores_discover_is_used_with_sessions() {
     let backend = FakeBackend::echo().await;
     backend.on("server/discover", |_| async { Reply::Hang });
     let broker = builder().backend("default", "b", backend.spec()).start().await;
@@ -42,7 +42,7 @@ async fn nb_era_01_silence_is_an_answer_too() {
 }
 
 #[tokio::test]
-async fn nb_era_01_pipes_are_asked_as_well() {
+async fn nb_era_01_the_era_of_pipes_is_detected_too() {
     let script = stdio();
     let backend = PipeBackend::tcp(&script).await;
     let broker = builder().backend("default", "b", backend.spec()).start().await;
@@ -57,7 +57,7 @@ async fn nb_era_01_pipes_are_asked_as_well() {
 }
 
 #[tokio::test]
-async fn nb_era_01_what_was_found_is_remembered() {
+async fn nb_era_01_a_detected_era_is_cached() {
     let backend = FakeBackend::echo().await;
     backend.sessions(); // a link for each session
     let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
@@ -83,7 +83,7 @@ async fn nb_era_02_a_modern_error_never_leads_to_initialize() {
 }
 
 #[tokio::test]
-async fn nb_ver_01_a_backend_that_changes_its_mind_is_followed() {
+async fn nb_ver_01_a_backend_that_changes_its_era_is_detected_again() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("echo")]);
     let broker = broker_with(&backend).await;
@@ -117,7 +117,7 @@ async fn nb_ver_01_a_backend_that_changes_its_mind_is_followed() {
 }
 
 #[tokio::test]
-async fn operators_decide_where_they_know() {
+async fn an_era_configured_by_an_operator_is_used_without_detection() {
     let legacy = FakeBackend::echo().await;
     let mut spec = legacy.spec();
     spec["protocol"] = json!("legacy");
@@ -132,7 +132,7 @@ async fn operators_decide_where_they_know() {
 }
 
 #[tokio::test]
-async fn br_01_a_backend_of_both_eras_is_spoken_to_as_its_clients_speak() {
+async fn br_01_a_backend_of_both_eras_is_used_in_the_era_of_its_clients() {
     let backend = FakeBackend::echo().await;
     let found = json!({"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private"});
     backend.on("server/discover", move |_| {
@@ -151,7 +151,7 @@ async fn br_01_a_backend_of_both_eras_is_spoken_to_as_its_clients_speak() {
 }
 
 #[tokio::test]
-async fn nb_meta_01_who_has_no_client_with_a_session_is_not_asked_to_initialize() {
+async fn nb_meta_01_a_backend_without_session_clients_gets_no_initialize() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("echo")]);
     let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
@@ -173,7 +173,7 @@ async fn nb_meta_01_who_has_no_client_with_a_session_is_not_asked_to_initialize(
 }
 
 #[tokio::test]
-async fn one_refused_request_is_no_change_of_the_era() {
+async fn one_rejected_request_does_not_change_the_era() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", ["slow", "refused"].map(testkit::backend::tool).to_vec());
     let (release, released) = tokio::sync::watch::channel(false);

@@ -56,7 +56,7 @@ async fn told(client: &TestClient) -> Value {
 }
 
 #[tokio::test]
-async fn nb_mrtr_01_nb_mrtr_02_br_02_all_kinds_are_asked_and_the_request_sent_again() {
+async fn nb_mrtr_01_nb_mrtr_02_br_02_all_kinds_of_inputs_are_requested() {
     for backend in on_both_wires().await {
         asking(
             &backend,
@@ -88,7 +88,7 @@ async fn nb_mrtr_01_nb_mrtr_02_br_02_all_kinds_are_asked_and_the_request_sent_ag
 }
 
 #[tokio::test]
-async fn br_02_questions_are_answered_at_another_replica_than_the_call_is_at() {
+async fn br_02_questions_are_answered_at_another_replica_than_that_of_the_call() {
     for backend in on_both_wires().await {
         asking(
             &backend,
@@ -135,7 +135,7 @@ async fn br_02_questions_are_answered_at_another_replica_than_the_call_is_at() {
 }
 
 #[tokio::test]
-async fn nb_mrtr_01_without_a_state_none_is_sent() {
+async fn nb_mrtr_01_a_missing_request_state_is_not_sent_back() {
     let backend = StatelessBackend::http().await;
     asking(&backend, json!({"who": form("Ann")}), None);
     let broker = broker_with(&backend).await;
@@ -164,7 +164,7 @@ async fn br_02_an_elicitation_that_opens_a_url_gets_an_id() {
 }
 
 #[tokio::test]
-async fn br_02_prompts_and_resources_may_need_something_too() {
+async fn br_02_prompts_and_resources_may_need_inputs_too() {
     for backend in on_both_wires().await {
         backend.list("prompts", vec![json!({"name": "greet"})]);
         let ask = |call: testkit::StatelessCall, result: Value| match call.input("who") {
@@ -200,7 +200,7 @@ async fn br_02_prompts_and_resources_may_need_something_too() {
 }
 
 #[tokio::test]
-async fn br_02_what_the_client_refuses_ends_its_own_call_with_that_error() {
+async fn br_02_an_input_rejected_by_the_client_fails_its_call_with_that_error() {
     for backend in on_both_wires().await {
         asking(&backend, json!({"model": sampling(), "who": form("Ann")}), Some("s"));
         let broker = broker_with(&backend).await;
@@ -216,7 +216,7 @@ async fn br_02_what_the_client_refuses_ends_its_own_call_with_that_error() {
 }
 
 #[tokio::test]
-async fn br_02_a_decline_is_an_answer() {
+async fn br_02_a_decline_is_sent_to_the_backend_as_an_answer() {
     let backend = StatelessBackend::http().await;
     asking(&backend, json!({"who": form("Ann")}), None);
     let broker = broker_with(&backend).await;
@@ -229,7 +229,7 @@ async fn br_02_a_decline_is_an_answer() {
 }
 
 #[tokio::test]
-async fn cli_01_what_the_client_did_not_declare_is_not_asked() {
+async fn cli_01_an_input_of_an_undeclared_capability_is_not_requested() {
     for backend in on_both_wires().await {
         asking(&backend, json!({"who": form("Ann")}), None);
         let broker = broker_with(&backend).await;
@@ -241,7 +241,7 @@ async fn cli_01_what_the_client_did_not_declare_is_not_asked() {
 }
 
 #[tokio::test]
-async fn nb_mrtr_03_a_state_alone_is_sent_again_and_rounds_have_an_end() {
+async fn nb_mrtr_03_a_state_without_inputs_is_sent_again_and_rounds_are_limited() {
     let backend = StatelessBackend::http().await;
     let tries = Arc::new(AtomicUsize::new(0));
     let counted = tries.clone();
@@ -292,7 +292,7 @@ async fn br_02_a_cancelled_call_withdraws_its_questions() {
 }
 
 #[tokio::test]
-async fn two_clients_of_one_link_are_each_asked_their_own() {
+async fn two_clients_of_one_link_get_their_own_questions() {
     for backend in on_both_wires().await {
         backend.tool("ask", |call| async move {
             match call.input("who") {

@@ -27,7 +27,7 @@ async fn subscribe(client: &TestClient, name: &str) {
 }
 
 #[tokio::test]
-async fn br_05_subscriptions_are_one_stream_with_all_that_is_wanted() {
+async fn br_05_all_subscriptions_share_one_stream() {
     for backend in on_both_wires().await {
         with_resources(&backend);
         let broker = broker_with(&backend).await;
@@ -62,7 +62,7 @@ async fn br_05_subscriptions_are_one_stream_with_all_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn nb_sub_01_a_resource_that_is_not_agreed_to_is_refused() {
+async fn nb_sub_01_a_resource_that_is_not_acknowledged_is_rejected() {
     for backend in on_both_wires().await {
         with_resources(&backend);
         backend.refuses_updates_of("test://two");
@@ -81,7 +81,7 @@ async fn nb_sub_01_a_resource_that_is_not_agreed_to_is_refused() {
 }
 
 #[tokio::test]
-async fn nb_sub_01_br_05_a_lost_stream_is_opened_again_and_the_gap_told() {
+async fn nb_sub_01_br_05_a_lost_stream_is_reopened_and_the_gap_is_reported() {
     let backend = StatelessBackend::http().await;
     with_resources(&backend);
     let broker = broker_with(&backend).await;
@@ -124,7 +124,7 @@ async fn nb_sub_01_a_pipe_that_ends_is_opened_again_with_its_subscriptions() {
 }
 
 #[tokio::test]
-async fn br_05_changed_lists_are_heard_and_told() {
+async fn br_05_changed_lists_are_forwarded_to_clients() {
     for backend in on_both_wires().await {
         backend.list("tools", vec![testkit::backend::tool("one")]);
         let broker = broker_with(&backend).await;
@@ -147,7 +147,7 @@ async fn br_05_changed_lists_are_heard_and_told() {
 }
 
 #[tokio::test]
-async fn a_backend_without_such_a_stream_is_served_all_the_same() {
+async fn a_backend_without_a_notification_stream_is_still_served() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("one")]);
     backend

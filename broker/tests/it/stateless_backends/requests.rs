@@ -12,7 +12,7 @@ const INFO: &str = "io.modelcontextprotocol/clientInfo";
 const LEVEL: &str = "io.modelcontextprotocol/logLevel";
 
 #[tokio::test]
-async fn nb_meta_01_nb_meta_02_each_request_says_for_whom_it_is() {
+async fn nb_meta_01_nb_meta_02_each_request_has_the_metadata_of_its_client() {
     for backend in on_both_wires().await {
         backend.list("tools", vec![testkit::backend::tool("echo")]);
         let broker = broker_with(&backend).await;
@@ -66,7 +66,7 @@ async fn nb_meta_01_nb_meta_02_each_request_says_for_whom_it_is() {
 }
 
 #[tokio::test]
-async fn nb_hdr_01_headers_are_made_anew_with_the_backends_own_names() {
+async fn nb_hdr_01_headers_contain_the_names_of_the_backend() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("größe")]);
     backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
@@ -104,7 +104,7 @@ fn regional(header: &str) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn nb_hdr_02_arguments_are_repeated_as_the_schema_says() {
+async fn nb_hdr_02_arguments_are_repeated_in_headers_by_the_schema() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![regional("Region")]);
     let broker = broker_with(&backend).await;
@@ -135,7 +135,7 @@ async fn nb_hdr_03_tools_with_invalid_annotations_are_not_offered_over_http() {
 }
 
 #[tokio::test]
-async fn nb_hdr_04_headers_of_an_old_schema_are_made_anew_once() {
+async fn nb_hdr_04_a_call_with_headers_of_an_old_schema_is_repeated_once() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![regional("Old")]);
     backend.on("tools/call", |call| async move {
@@ -163,7 +163,7 @@ async fn nb_hdr_04_headers_of_an_old_schema_are_made_anew_once() {
 }
 
 #[tokio::test]
-async fn nb_rt_01_results_lose_what_is_new_and_unknown_types_are_none() {
+async fn nb_rt_01_results_lose_new_members_and_unknown_types_are_errors() {
     for backend in on_both_wires().await {
         let content = json!([{"type": "text", "text": "t"}]);
         let said = content.clone();
@@ -195,7 +195,7 @@ async fn nb_rt_01_results_lose_what_is_new_and_unknown_types_are_none() {
 }
 
 #[tokio::test]
-async fn nb_res_01_br_04_a_missing_resource_has_the_code_its_reader_knows() {
+async fn nb_res_01_br_04_a_missing_resource_has_the_error_code_of_the_client() {
     for backend in on_both_wires().await {
         backend.on("resources/read", |call| async move {
             StatelessReply::Error(400, json!({"code": -32602, "message": "not found", "data": {"uri": call.params()["uri"]}}))
@@ -211,7 +211,7 @@ async fn nb_res_01_br_04_a_missing_resource_has_the_code_its_reader_knows() {
 }
 
 #[tokio::test]
-async fn errors_of_the_backend_are_answers_whatever_their_status() {
+async fn errors_of_the_backend_are_answers_with_any_http_status() {
     let backend = StatelessBackend::http().await;
     backend.tool("needs", |_| async {
         let data = json!({"requiredCapabilities": {"sampling": {}}});
@@ -240,7 +240,7 @@ async fn errors_of_the_backend_are_answers_whatever_their_status() {
 }
 
 #[tokio::test]
-async fn nb_can_01_a_cancelled_call_is_given_up_at_the_backend() {
+async fn nb_can_01_a_cancelled_call_is_cancelled_at_the_backend() {
     for backend in on_both_wires().await {
         backend.tool("slow", |_| async { StatelessReply::Hang });
         let broker = broker_with(&backend).await;
@@ -263,7 +263,7 @@ async fn nb_can_01_a_cancelled_call_is_given_up_at_the_backend() {
 }
 
 #[tokio::test]
-async fn http_18_a_client_that_hangs_up_gives_nothing_up() {
+async fn http_18_a_disconnected_client_cancels_no_call() {
     let gate = Gate::new();
     let backend = StatelessBackend::http().await;
     let wait = gate.clone();
@@ -340,7 +340,7 @@ async fn nb_lost_01_a_lost_call_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn nb_msg_01_what_a_backend_asks_unasked_is_not_answered() {
+async fn nb_msg_01_an_unsolicited_request_of_a_backend_is_not_answered() {
     for backend in on_both_wires().await {
         backend.tool("asks", |call| async move {
             call.send(json!({"jsonrpc": "2.0", "id": 5, "method": "roots/list"})).await;
@@ -360,7 +360,7 @@ async fn nb_msg_01_what_a_backend_asks_unasked_is_not_answered() {
 }
 
 #[tokio::test]
-async fn n_cache_02_lists_are_fetched_again_when_they_may_not_be_kept_any_longer() {
+async fn n_cache_02_lists_are_fetched_again_when_they_expire() {
     let backend = StatelessBackend::http().await;
     // It announces no changes, so only the age of its lists makes them stale.
     backend

@@ -98,7 +98,7 @@ async fn nb_task_01_a_plain_call_that_becomes_a_task_is_answered_at_its_end() {
 }
 
 #[tokio::test]
-async fn nb_task_01_an_error_of_the_task_is_the_calls_error() {
+async fn nb_task_01_an_error_of_the_task_becomes_the_error_of_the_call() {
     let backend = StatelessBackend::http().await;
     with_task(&backend, state("failed", json!({"error": {"code": -32000, "message": "it broke"}})));
     let broker = broker_with(&backend).await;
@@ -111,7 +111,7 @@ async fn nb_task_01_an_error_of_the_task_is_the_calls_error() {
 }
 
 #[tokio::test]
-async fn nb_task_02_br_06_what_a_task_needs_is_asked_on_the_stream_of_the_call() {
+async fn nb_task_02_br_06_inputs_of_a_task_are_requested_on_the_call_stream() {
     for backend in on_both_wires().await {
         with_task(&backend, needs_a_name());
         let broker = broker_with(&backend).await;
@@ -138,7 +138,7 @@ async fn br_06_a_cancelled_call_cancels_the_task_it_became() {
 }
 
 #[tokio::test]
-async fn br_06_a_legacy_task_watches_the_backends() {
+async fn br_06_a_legacy_task_follows_the_backend_task() {
     for backend in on_both_wires().await {
         let told = with_task(&backend, state("working", json!({})));
         let broker = broker_with(&backend).await;
@@ -172,7 +172,7 @@ async fn br_04_a_tool_that_reports_an_error_fails_its_task_for_legacy_readers() 
 }
 
 #[tokio::test]
-async fn br_06_what_a_backends_task_needs_is_asked_where_its_task_is_waited_for() {
+async fn br_06_inputs_of_a_backend_task_are_requested_on_the_result_stream() {
     let backend = StatelessBackend::http().await;
     with_task(&backend, needs_a_name());
     let broker = broker_with(&backend).await;
@@ -183,7 +183,7 @@ async fn br_06_what_a_backends_task_needs_is_asked_where_its_task_is_waited_for(
 }
 
 #[tokio::test]
-async fn br_06_cancelling_a_legacy_task_cancels_the_backends() {
+async fn br_06_cancelling_a_legacy_task_cancels_the_backend_task() {
     let backend = StatelessBackend::http().await;
     with_task(&backend, state("working", json!({})));
     let broker = broker_with(&backend).await;
@@ -196,7 +196,7 @@ async fn br_06_cancelling_a_legacy_task_cancels_the_backends() {
 }
 
 #[tokio::test]
-async fn nb_task_01_nothing_but_a_call_becomes_a_task() {
+async fn nb_task_01_only_a_call_becomes_a_task() {
     let backend = StatelessBackend::http().await;
     backend.on("resources/read", |_| async {
         let mut created = state("working", json!({}));

@@ -134,7 +134,7 @@ async fn an_issuer_that_sends_iss_is_not_adapted() {
 }
 
 #[tokio::test]
-async fn an_authorization_request_is_sent_on_in_the_form_of_the_issuer() {
+async fn an_authorization_request_is_forwarded_in_the_form_of_the_issuer() {
     let more = json!({
         "preset": "entra", "prompt": "drop", "scope_prefix": "api://x/",
         "scopes_append": ["offline_access", "openid"], "registration": registration(),

@@ -30,7 +30,7 @@ async fn ends(events: &mut EventReader) {
 }
 
 #[tokio::test]
-async fn auth_06_a_request_is_refused_once_its_token_has_expired_on_every_method_and_connection() {
+async fn auth_06_a_request_with_an_expired_token_is_rejected_on_every_method() {
     let (broker, server, _backend) = started().await;
     for version in [testkit::HttpVersion::Http1, testkit::HttpVersion::Http2] {
         let ann = client(&broker, &server.token_with("ann", ending_in(6)))
@@ -119,7 +119,7 @@ async fn auth_06_w_08_a_websocket_ends_with_its_token_and_its_session_waits() {
 }
 
 #[tokio::test]
-async fn auth_06_connections_whose_requests_stand_alone_end_what_their_token_opened() {
+async fn auth_06_stateless_connections_end_streams_of_an_expired_token() {
     let (broker, server, _backend) = started().await;
     let listen = |token: Option<&str>| {
         let mut meta = crate::stateless::meta(json!({}));

@@ -24,7 +24,7 @@ async fn started(ttl: &str, more: Value) -> (TestBroker, AuthorizationServer, Fa
 }
 
 #[tokio::test]
-async fn an_opaque_token_opens_what_its_issuer_says_over_every_wire() {
+async fn an_opaque_token_is_accepted_over_every_wire_by_introspection() {
     let (server, backend, authority) =
         (AuthorizationServer::start().await, FakeBackend::echo().await, Authority::new());
     let signed = authority.server("server");
@@ -76,7 +76,7 @@ async fn an_opaque_token_opens_what_its_issuer_says_over_every_wire() {
 }
 
 #[tokio::test]
-async fn answers_are_held_to_the_rules_of_tokens() {
+async fn introspection_answers_are_checked_like_token_claims() {
     let (broker, server, _backend) = started("1h", json!({"scopes": ["mcp"]})).await;
     let good = json!({"scope": "mcp other"});
     let with = |changes: Value| {
@@ -110,7 +110,7 @@ async fn answers_are_held_to_the_rules_of_tokens() {
 }
 
 #[tokio::test]
-async fn a_token_is_asked_about_once_for_its_time_and_then_again() {
+async fn a_token_is_introspected_once_until_its_answer_expires() {
     let (broker, server, _backend) = started("3s", json!({})).await;
     server.set_introspected("token", Some(server.active("ann", json!({}))));
     let before = server.introspection_requests();
@@ -135,7 +135,7 @@ async fn a_token_is_asked_about_once_for_its_time_and_then_again() {
 }
 
 #[tokio::test]
-async fn an_issuer_that_does_not_answer_is_not_asked_for_a_while() {
+async fn an_issuer_that_does_not_answer_gets_no_requests_for_a_while() {
     let (broker, server, _backend) = started("1s", json!({})).await;
     server.set_introspected("token", Some(server.active("ann", json!({}))));
     server.set_behavior(IssuerBehavior::Refuses);
@@ -164,7 +164,7 @@ async fn an_issuer_that_does_not_answer_is_not_asked_for_a_while() {
 }
 
 #[tokio::test]
-async fn strangers_do_not_make_the_broker_ask() {
+async fn unknown_tokens_cause_few_introspection_requests() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let entry = server.introspection(json!({}));
     let limits = json!({"limits": {"sign_in_failures_per_minute": 5}});
@@ -181,7 +181,7 @@ async fn strangers_do_not_make_the_broker_ask() {
 }
 
 #[tokio::test]
-async fn a_jwt_is_asked_about_only_when_it_is_valid_and_check_says_so() {
+async fn a_jwt_is_introspected_only_if_it_is_valid_and_configured() {
     let (broker, server, _backend) = started("1h", json!({"check": "introspect"})).await;
     let token = server.token_with("ann", json!({"jti": "a"}));
     server.set_introspected(&token, Some(json!({"active": true})));

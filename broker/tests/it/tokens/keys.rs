@@ -21,7 +21,7 @@ async fn eventually_let_in(broker: &TestBroker, token: &str) {
 }
 
 #[tokio::test]
-async fn keys_are_found_by_metadata_or_at_a_place_that_is_configured() {
+async fn keys_are_found_by_metadata_or_at_a_configured_url() {
     let (broker, server, _backend) = started().await;
     until_status(&broker, &server.token("ann"), 200).await;
     assert_eq!((server.metadata_requests(), server.key_requests()), (1, 1));
@@ -34,7 +34,7 @@ async fn keys_are_found_by_metadata_or_at_a_place_that_is_configured() {
 }
 
 #[tokio::test]
-async fn a_07_a_token_of_a_new_key_has_the_keys_fetched_and_one_of_an_old_key_is_refused_then() {
+async fn a_07_a_token_of_a_new_key_triggers_a_key_fetch_that_drops_old_keys() {
     let (broker, server, _backend) = started().await;
     let old = server.token("ann");
     until_status(&broker, &old, 200).await;
@@ -51,7 +51,7 @@ async fn a_07_a_token_of_a_new_key_has_the_keys_fetched_and_one_of_an_old_key_is
 }
 
 #[tokio::test]
-async fn auth_09_a_flood_of_unknown_keys_is_a_handful_of_fetches() {
+async fn auth_09_a_flood_of_unknown_keys_causes_few_fetches() {
     let (broker, server, _backend) = started().await;
     let good = server.token("ann");
     until_status(&broker, &good, 200).await;
@@ -77,7 +77,7 @@ async fn auth_09_a_flood_of_unknown_keys_is_a_handful_of_fetches() {
 }
 
 #[tokio::test]
-async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
+async fn a_07_an_unavailable_or_broken_issuer_does_not_affect_others() {
     let (server, other, backend) = (
         AuthorizationServer::start().await,
         AuthorizationServer::start().await,
@@ -166,7 +166,7 @@ async fn s05_a_key_set_that_becomes_empty_withdraws_every_key() {
 }
 
 #[tokio::test]
-async fn s05_keys_that_cannot_be_fetched_again_are_believed_for_their_maximum_age() {
+async fn s05_keys_that_cannot_be_refreshed_are_used_until_their_maximum_age() {
     let backend = FakeBackend::echo().await;
     let [gone, babbling, faithful] = [
         AuthorizationServer::start().await,

@@ -66,7 +66,7 @@ async fn auth_01_each_endpoint_has_metadata_that_names_the_issuer() {
 }
 
 #[tokio::test]
-async fn without_issuers_there_is_no_metadata_and_challenges_are_as_ever() {
+async fn without_issuers_no_metadata_is_served_and_challenges_are_unchanged() {
     let (broker, _backend) = echo().await;
     for path in [WELL_KNOWN.to_owned(), format!("{WELL_KNOWN}/mcp")] {
         assert_eq!(at(&broker, &path).send("GET", &[], "").await.status, 404);
@@ -80,7 +80,7 @@ async fn without_issuers_there_is_no_metadata_and_challenges_are_as_ever() {
 }
 
 #[tokio::test]
-async fn auth_02_n_auth_01_a_refusal_says_where_to_go_on_every_method_and_path() {
+async fn auth_02_n_auth_01_a_rejection_names_the_metadata_on_every_path() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker =
         guarded(&server, &backend, json!({"scopes": ["mcp:tools", "mcp:read"]})).start().await;
@@ -124,7 +124,7 @@ async fn auth_02_n_auth_01_a_refusal_says_where_to_go_on_every_method_and_path()
 }
 
 #[tokio::test]
-async fn auth_04_n_auth_01_who_lacks_a_scope_is_told_all_that_are_needed() {
+async fn auth_04_n_auth_01_a_missing_scope_is_rejected_with_all_required_scopes() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker =
         guarded(&server, &backend, json!({"scopes": ["mcp:tools", "mcp:read"]})).start().await;

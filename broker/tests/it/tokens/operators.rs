@@ -60,7 +60,7 @@ async fn a_token_of_an_issuer_has_the_role_of_its_claim() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_for_the_admin_api_opens_nothing_there() {
+async fn a_token_of_another_audience_is_rejected_by_the_admin_api() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker = guarded(&server, &backend, mapping()).start().await;
     wait_admitted(&broker, &operator_token(&server, "sue", &["sre"], json!({}))).await;
@@ -88,7 +88,7 @@ async fn a_token_that_is_not_for_the_admin_api_opens_nothing_there() {
 }
 
 #[tokio::test]
-async fn an_open_loopback_listener_refuses_a_token_that_is_shown_and_not_valid() {
+async fn an_open_loopback_listener_rejects_an_invalid_token() {
     let server = AuthorizationServer::start().await;
     let broker = builder().tenant("acme").config(server.config("acme", mapping())).start().await;
     let sue = operator_token(&server, "sue", &["sre"], json!({}));

@@ -11,7 +11,7 @@ use super::{client, guarded, started, status, until_status};
 use crate::{builder, initialize_body, kind, refused};
 
 #[tokio::test]
-async fn auth_03_auth_09_a_06_forged_tokens_are_all_refused_alike() {
+async fn auth_03_auth_09_a_06_all_forged_tokens_are_rejected_equally() {
     let (broker, server, _backend) = started().await;
     let canary = AuthorizationServer::start().await;
     let (key, other) = (server.key(), SigningKey::ec("one"));
@@ -80,7 +80,7 @@ async fn auth_03_auth_09_a_06_forged_tokens_are_all_refused_alike() {
 }
 
 #[tokio::test]
-async fn a_token_is_good_for_the_resource_and_its_endpoints_or_for_what_is_configured() {
+async fn a_token_is_valid_for_the_resource_or_the_configured_audiences() {
     let (broker, server, _backend) = started().await;
     until_status(&broker, &server.token("ann"), 200).await;
     for audience in [
@@ -128,7 +128,7 @@ async fn a_token_of_a_tenant_that_is_unknown_or_disabled_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn who_shows_nothing_is_let_in_as_ever_and_a_bad_token_is_refused_all_the_same() {
+async fn without_required_auth_only_a_bad_token_is_rejected() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker = builder()
         .config(server.config("default", json!({})))
@@ -150,7 +150,7 @@ async fn who_shows_nothing_is_let_in_as_ever_and_a_bad_token_is_refused_all_the_
 }
 
 #[tokio::test]
-async fn no_api_key_is_made_for_the_principal_of_a_token() {
+async fn no_api_key_can_be_created_for_the_principal_of_a_token() {
     let (broker, server, _backend) = started().await;
     for principal in
         [format!("{} ann", server.issuer()), "https://login.example.com ann".to_owned()]
@@ -164,7 +164,7 @@ async fn no_api_key_is_made_for_the_principal_of_a_token() {
 }
 
 #[tokio::test]
-async fn s10_id_tokens_bound_tokens_and_unseen_characters_are_refused_like_every_bad_token() {
+async fn s10_id_tokens_bound_tokens_and_hidden_characters_are_rejected() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker = guarded(&server, &backend, json!({"audiences": ["client-7", RESOURCE]}))
         .config(json!({"telemetry": {"log": "debug"}}))
@@ -216,7 +216,7 @@ async fn s10_id_tokens_bound_tokens_and_unseen_characters_are_refused_like_every
 }
 
 #[tokio::test]
-async fn s10_an_access_token_s_type_can_be_demanded() {
+async fn s10_the_type_of_an_access_token_can_be_required() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker = guarded(&server, &backend, json!({"require_typ": "at+jwt"})).start().await;
     let typed = |header: Value| server.key().sign_under(&header, &server.claims("ann", json!({})));
@@ -235,7 +235,7 @@ async fn s10_an_access_token_s_type_can_be_demanded() {
 }
 
 #[tokio::test]
-async fn s10_a_tenant_claim_opens_only_tenants_that_are_listed() {
+async fn s10_a_tenant_claim_is_accepted_only_for_listed_tenants() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let listed = json!({"tenant": null, "tenant_claim": "org", "tenants": ["acme"]});
     let broker = guarded(&server, &backend, listed).tenant("umbrella").start().await;

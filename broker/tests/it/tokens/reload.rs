@@ -24,7 +24,7 @@ pub(crate) async fn reload(broker: &TestBroker, edit: impl FnOnce(&mut Value)) {
 }
 
 #[tokio::test]
-async fn issuers_come_and_go_without_a_restart() {
+async fn issuers_are_added_and_removed_without_a_restart() {
     let (server, other, backend) = (
         AuthorizationServer::start().await,
         AuthorizationServer::start().await,
@@ -76,7 +76,7 @@ async fn issuers_come_and_go_without_a_restart() {
 }
 
 #[tokio::test]
-async fn a_changed_issuer_is_asked_again_and_a_bad_file_changes_nothing() {
+async fn a_changed_issuer_is_fetched_again_and_a_bad_file_changes_nothing() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker = guarded(&server, &backend, json!({})).single_process().start().await;
     let token = server.token("ann");

@@ -33,7 +33,7 @@ async fn sessions_of(broker: &TestBroker, principal: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_revoked_principal_loses_what_it_opened_over_every_wire_at_once() {
+async fn a_revoked_principal_loses_its_sessions_on_every_wire_at_once() {
     let (server, backend, authority) =
         (AuthorizationServer::start().await, FakeBackend::echo().await, Authority::new());
     let signed = authority.server("server");
@@ -218,7 +218,7 @@ async fn links_of_a_revoked_principal_close() {
 }
 
 #[tokio::test]
-async fn every_replica_learns_of_a_revocation() {
+async fn a_revocation_applies_at_every_replica() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let cluster = crate::builder()
         .auth_required()

@@ -8,7 +8,7 @@ use super::{client, guarded, until_status};
 use crate::stateless::{Modern, meta};
 
 #[tokio::test]
-async fn auth_07_auth_08_a_36_a_token_goes_nowhere() {
+async fn auth_07_auth_08_a_36_a_token_never_leaves_the_broker() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     backend.sessions();
     let more = json!({"listen": {"tcp": "127.0.0.1:0"}, "telemetry": {"log": "trace"}, "audit": {"calls": "arguments"}});

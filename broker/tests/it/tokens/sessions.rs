@@ -7,7 +7,7 @@ use super::{client, guarded, started, until_status, with_token};
 use crate::request;
 
 #[tokio::test]
-async fn ses_06_a_new_token_of_the_same_subject_goes_on_with_a_session_and_no_other_does() {
+async fn ses_06_a_session_continues_only_with_tokens_of_the_same_subject() {
     let (server, other, backend) = (
         AuthorizationServer::start().await,
         AuthorizationServer::start().await,
@@ -39,7 +39,7 @@ async fn ses_06_a_new_token_of_the_same_subject_goes_on_with_a_session_and_no_ot
 }
 
 #[tokio::test]
-async fn the_principal_is_whom_the_configured_claim_names() {
+async fn the_principal_comes_from_the_configured_claim() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker = guarded(&server, &backend, json!({"principal_claim": "client_id"})).start().await;
     until_status(&broker, &server.token_with("x", json!({"client_id": "app"})), 200).await;
@@ -53,7 +53,7 @@ async fn the_principal_is_whom_the_configured_claim_names() {
 }
 
 #[tokio::test]
-async fn a_session_goes_on_at_another_replica_with_another_token() {
+async fn a_session_continues_at_another_replica_with_another_token() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let config = server.config("acme", json!({}));
     let cluster = crate::builder()
@@ -100,7 +100,7 @@ async fn a_session_goes_on_at_another_replica_with_another_token() {
 }
 
 #[tokio::test]
-async fn a_call_with_a_token_that_is_known_is_not_checked_again() {
+async fn a_call_with_a_cached_token_is_not_verified_again() {
     let (broker, server, _backend) = started().await;
     let token = server.token("ann");
     until_status(&broker, &token, 200).await;
@@ -116,7 +116,7 @@ async fn a_call_with_a_token_that_is_known_is_not_checked_again() {
 }
 
 #[tokio::test]
-async fn a_task_is_its_principals_whichever_token_and_session_ask_for_it() {
+async fn a_task_belongs_to_its_principal_with_any_token_and_session() {
     let (broker, server, _backend) = started().await;
     until_status(&broker, &server.token("ann"), 200).await;
     let session = |subject: &str| {

@@ -25,7 +25,7 @@ async fn started() -> (TestBroker, AuthorizationServer, AuthorizationServer, Fak
 }
 
 #[tokio::test]
-async fn a_stored_issuer_opens_its_own_tenant_until_it_is_removed() {
+async fn a_stored_issuer_gives_access_to_its_tenant_until_it_is_removed() {
     let (mut broker, declared, server, _backend) = started().await;
     let admin = broker.admin();
     admin.put_tenant("umbrella", json!({})).await;

@@ -32,7 +32,7 @@ fn token_in_meta(token: &str) -> Value {
 }
 
 #[tokio::test]
-async fn auth_10_sessions_are_opened_with_a_token_over_every_wire_and_without_one_over_none() {
+async fn auth_10_every_wire_requires_a_token_to_open_a_session() {
     let (broker, authority, server, _backend) = started().await;
     let (good, bad) = (server.token("ann"), server.token_with("ann", json!({"aud": "x"})));
     for token in [None, Some(&bad)] {
@@ -79,7 +79,7 @@ async fn auth_10_sessions_are_opened_with_a_token_over_every_wire_and_without_on
 }
 
 #[tokio::test]
-async fn n_auth_01_requests_that_stand_alone_show_a_token_each() {
+async fn n_auth_01_each_stateless_request_needs_a_token() {
     let (broker, authority, server, _backend) = started().await;
     let (good, bad) = (server.token("ann"), server.token_with("ann", json!({"exp": 1})));
     let modern = Modern::of(&broker, "/mcp");

@@ -65,7 +65,7 @@ async fn a_stream_that_is_lost_is_opened_again() {
 }
 
 #[tokio::test]
-async fn a_request_that_the_backend_does_not_take_fails_by_itself() {
+async fn a_request_that_the_backend_rejects_fails_alone() {
     let backend = HttpSseBackend::start(&stdio()).await;
     let broker = plain().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
@@ -88,7 +88,7 @@ async fn a_request_that_the_backend_does_not_take_fails_by_itself() {
 
 /// A backend that forgot the stream's session did not process the request.
 #[tokio::test]
-async fn a_session_that_the_backend_forgot_is_opened_again() {
+async fn a_session_that_the_backend_lost_is_reopened() {
     let backend = HttpSseBackend::start(&stdio()).await;
     let broker = plain().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
@@ -100,7 +100,7 @@ async fn a_session_that_the_backend_forgot_is_opened_again() {
 }
 
 #[tokio::test]
-async fn the_endpoint_may_be_relative_and_never_lies_elsewhere() {
+async fn the_endpoint_may_be_relative_and_must_have_the_same_origin() {
     let (backend, other) = (HttpSseBackend::start(&stdio()).await, FakeBackend::start().await);
     let broker = plain().start().await;
     let admin = broker.admin();
@@ -131,7 +131,7 @@ async fn the_endpoint_may_be_relative_and_never_lies_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_url_that_refuses_streamable_http_is_found_to_be_one_of_http_and_sse() {
+async fn a_url_that_rejects_streamable_http_is_detected_as_http_and_sse() {
     let backend = HttpSseBackend::start(&stdio()).await;
     let spec = json!({"transport": {"type": "http", "url": backend.url()}});
     let broker = listening().backend("default", "b", spec).start().await;

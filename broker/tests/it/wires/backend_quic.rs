@@ -27,7 +27,7 @@ async fn client(broker: &TestBroker) -> testkit::DuplexClient {
 }
 
 #[tokio::test]
-async fn each_request_has_a_stream_of_its_own_where_the_backend_says_so() {
+async fn each_request_has_its_own_stream_if_the_backend_offers_streams() {
     let authority = Authority::new();
     // More than the open streams: a request without a stream uses the control stream, as it should.
     let backend =
@@ -50,7 +50,7 @@ async fn each_request_has_a_stream_of_its_own_where_the_backend_says_so() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_is_a_stream_that_is_reset() {
+async fn the_stream_of_a_cancelled_request_is_reset() {
     let authority = Authority::new();
     let backend = backend(&authority, StreamOptions::default()).await;
     let broker = started(&authority, backend.spec()).await;
@@ -77,7 +77,7 @@ async fn a_request_that_is_given_up_is_a_stream_that_is_reset() {
 }
 
 #[tokio::test]
-async fn an_operator_decides_for_backends_that_do_not_say() {
+async fn the_setting_of_an_operator_overrides_the_offer_of_streams() {
     let authority = Authority::new();
     for (announced, configured, expected) in
         [(false, None, false), (false, Some(true), true), (true, Some(false), false)]
@@ -97,7 +97,7 @@ async fn an_operator_decides_for_backends_that_do_not_say() {
 }
 
 #[tokio::test]
-async fn what_finds_no_free_stream_goes_over_the_control_stream() {
+async fn a_request_without_a_free_stream_uses_the_control_stream() {
     let authority = Authority::new();
     let backend =
         backend(&authority, StreamOptions { streams_max: 3, ..StreamOptions::default() }).await;
@@ -109,7 +109,7 @@ async fn what_finds_no_free_stream_goes_over_the_control_stream() {
 }
 
 #[tokio::test]
-async fn f_15_lost_packets_towards_a_quic_backend_cost_time_and_nothing_else() {
+async fn f_15_lost_packets_to_a_quic_backend_only_delay_calls() {
     let authority = Authority::new();
     let backend = backend(&authority, StreamOptions::default()).await;
     for lost in [1, 10] {
@@ -125,7 +125,7 @@ async fn f_15_lost_packets_towards_a_quic_backend_cost_time_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_broker_is_such_a_backend_too() {
+async fn a_broker_can_be_a_quic_backend_with_streams() {
     let authority = Authority::new();
     let server = authority.server("server");
     let tls = json!({"cert_file": server.cert, "key_file": server.key});

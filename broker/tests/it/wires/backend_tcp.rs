@@ -34,7 +34,7 @@ async fn a_connection_that_is_lost_is_opened_again() {
 }
 
 #[tokio::test]
-async fn sessions_that_can_be_asked_back_have_connections_of_their_own() {
+async fn sessions_that_can_answer_questions_have_their_own_connections() {
     let backend = PipeBackend::tcp(&stdio()).await;
     let broker = listening().backend("default", "b", backend.spec()).start().await;
     let catalog = backend.accepted();

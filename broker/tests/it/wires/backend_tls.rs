@@ -135,7 +135,7 @@ async fn reloaded(broker: &TestBroker, times: usize) {
 }
 
 #[tokio::test]
-async fn the_certificate_is_read_anew_at_a_reload_and_a_broken_one_changes_nothing() {
+async fn a_reload_reads_the_certificate_again_and_ignores_a_broken_one() {
     let authority = Authority::new();
     let backend = asking("tls", &authority).await;
     let (first, second) =
@@ -170,7 +170,7 @@ async fn the_certificate_is_read_anew_at_a_reload_and_a_broken_one_changes_nothi
 }
 
 #[tokio::test]
-async fn files_that_are_not_the_operators_choice_are_refused() {
+async fn certificate_files_outside_of_the_listed_folders_are_rejected() {
     let authority = Authority::new();
     let backend = asking("tls", &authority).await;
     let identity = authority.client("default", "broker");

@@ -7,7 +7,7 @@ use super::{answering, everything, features, listening};
 use crate::{builder, kind, stdio};
 
 #[tokio::test]
-async fn every_feature_over_websocket_behind() {
+async fn every_feature_works_with_a_websocket_backend() {
     let backend = PipeBackend::websocket(&stdio()).await;
     let broker = listening().backend("default", "b", backend.spec()).start().await;
     let client =

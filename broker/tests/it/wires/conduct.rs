@@ -280,7 +280,7 @@ fn opening() -> [String; 2] {
     ]
 }
 
-async fn pieces_of_any_size_are_no_different(topology: &Topology) {
+async fn pieces_of_any_size_have_the_same_result(topology: &Topology) {
     let before = topology.sessions().await;
     let text = "x".repeat(500);
     let client = match topology.through_a_proxy().await {
@@ -393,12 +393,12 @@ async fn dripped(writer: &mut SendStream, message: &str) {
     }
 }
 
-async fn who_does_not_read_is_cut(topology: &Topology) {
+async fn a_client_that_never_reads_is_cut(topology: &Topology) {
     let (before, cut) = (topology.sessions().await, [("scope", "outbox_bytes")]);
     let other = topology.client().await;
     match topology.front {
         // The broker drops log messages of an answer that is not read. The rest waits 30 s for its
-        // client, as `h_23_answers_that_are_not_taken_wait_for_a_while_and_then_end_the_connection`
+        // client, as `h_23_unread_answers_end_the_connection_after_a_while`
         // shows.
         "http" => {
             let (proxy, client) = topology.through_a_proxy().await.unwrap();
@@ -482,7 +482,7 @@ async fn unread_stream(address: SocketAddr) -> TcpStream {
     stream
 }
 
-async fn a_connection_that_breaks_ends_what_it_carried(topology: &Topology) {
+async fn a_broken_connection_ends_its_sessions_and_calls(topology: &Topology) {
     let before = topology.sessions().await;
     // Over TCP alone an orderly end would leave half of it open.
     let (proxy, client) = match topology.through_a_proxy().await {
@@ -524,10 +524,10 @@ async fn conducts(front: &'static str) {
     let topology = Topology::new(front).await;
     messages_come_in_order(&topology).await;
     the_limit_is_exact(&topology).await;
-    pieces_of_any_size_are_no_different(&topology).await;
-    half_closed::who_has_nothing_more_to_say_gets_what_it_asked_for(&topology).await;
-    who_does_not_read_is_cut(&topology).await;
-    a_connection_that_breaks_ends_what_it_carried(&topology).await;
+    pieces_of_any_size_have_the_same_result(&topology).await;
+    half_closed::a_half_closed_client_gets_its_answers(&topology).await;
+    a_client_that_never_reads_is_cut(&topology).await;
+    a_broken_connection_ends_its_sessions_and_calls(&topology).await;
 }
 
 over_each!(FRONTS.map(|(front, _)| front), conducts: http, sse, websocket, tcp, tls, quic, quic_streams);

@@ -79,7 +79,7 @@ async fn f_11_a_call_on_a_connection_that_was_reset_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn f_13_a_call_whose_answer_is_swallowed_ends_in_time_and_is_not_sent_again() {
+async fn f_13_a_call_with_a_swallowed_answer_times_out_and_is_not_sent_again() {
     let ways = Ways::new(json!({"timeouts": {"call": "1s"}})).await;
     let client = ways.client().await;
     client.call("b__echo", json!({})).await;
@@ -98,7 +98,7 @@ async fn f_13_a_call_whose_answer_is_swallowed_ends_in_time_and_is_not_sent_agai
 }
 
 #[tokio::test]
-async fn f_14_slow_networks_make_calls_slow_and_no_more_of_them() {
+async fn f_14_slow_networks_delay_calls_and_cause_no_retries() {
     let ways = Ways::new(json!({})).await;
     // 300 ms, and 200 more or less.
     let mut late = (0..).map(|n: u64| Duration::from_millis(100 + n * 137 % 401));
@@ -125,7 +125,7 @@ async fn f_14_slow_networks_make_calls_slow_and_no_more_of_them() {
 }
 
 #[tokio::test]
-async fn f_16_a_message_cut_at_any_byte_is_never_taken_for_one() {
+async fn f_16_a_message_truncated_at_any_byte_is_never_accepted() {
     let ways = Ways::new(json!({})).await;
     let hello = format!(
         "{}\n{}\n",
@@ -146,7 +146,7 @@ async fn f_16_a_message_cut_at_any_byte_is_never_taken_for_one() {
 }
 
 #[tokio::test]
-async fn f_17_flipped_bits_are_errors_and_the_connection_goes_on() {
+async fn f_17_flipped_bits_cause_errors_and_the_connection_continues() {
     let ways = Ways::new(json!({})).await;
     let client = ways.client().await;
     // An id that the client itself will not reach.
@@ -171,7 +171,7 @@ async fn f_17_flipped_bits_are_errors_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn f_18_slow_links_and_single_bytes_are_waited_for() {
+async fn f_18_calls_succeed_over_slow_links_and_in_single_bytes() {
     let ways = Ways::new(json!({})).await;
     let client = ways.client().await;
     for proxy in [&ways.front, &ways.back] {

@@ -103,7 +103,7 @@ pub(super) async fn every_one(client: &DuplexClient) {
 }
 
 #[tokio::test]
-async fn every_feature_over_tcp_in_front_of_a_child_process() {
+async fn every_feature_works_over_tcp_with_a_child_process() {
     let broker = with_stdio().await;
     let client =
         answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
@@ -119,7 +119,7 @@ async fn every_feature_over_tcp_in_front_of_a_child_process() {
 }
 
 #[tokio::test]
-async fn every_feature_over_tcp_in_front_and_behind() {
+async fn every_feature_works_over_tcp_with_a_tcp_backend() {
     let (broker, _backend) = with_tcp().await;
     let client =
         answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;

@@ -11,7 +11,7 @@ async fn broker() -> TestBroker {
 }
 
 #[tokio::test]
-async fn every_feature_over_http_and_sse() {
+async fn every_feature_works_over_http_and_sse() {
     let broker = broker().await;
     let wire = Wire::http_sse(broker.http_address(), "/sse", &[]).await.unwrap();
     let client = answering(broker.duplex()).over(wire).connected(everything()).await;
@@ -22,7 +22,7 @@ async fn every_feature_over_http_and_sse() {
 }
 
 #[tokio::test]
-async fn streams_and_messages_are_checked_like_everything_else() {
+async fn streams_and_messages_need_a_credential_and_a_known_endpoint() {
     let broker = builder()
         .single_process()
         .auth_required()

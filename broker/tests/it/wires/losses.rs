@@ -14,7 +14,7 @@ use crate::peers::moves::{passes_in_a_namespace, succeeds};
 const NARROW: &str = "tc qdisc add dev lo root tbf rate 100mbit burst 16kb limit 24kb";
 
 #[tokio::test]
-async fn f_15_packets_lost_under_tcp_cost_time_and_nothing_else() {
+async fn f_15_lost_packets_under_tcp_only_delay_calls() {
     if !passes_in_a_namespace("wires::losses::inside_a_namespace").await {
         eprintln!("no network namespaces here: no packet of TCP is lost");
     }

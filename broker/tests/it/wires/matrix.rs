@@ -211,7 +211,7 @@ over_each!(BACKS, passes: stdio, http, sse, tcp, tls, websocket, quic, quic_stre
 /// Checks the part of `docs/transports.md` between two comments. Run with `UPDATE_DOCS=1` to
 /// replace it.
 #[test]
-fn the_documented_matrix_is_the_tested_one() {
+fn the_documented_matrix_equals_the_tested_one() {
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/transports.md");
     const BEGIN: &str = "<!-- matrix -->\n";
     const END: &str = "<!-- end of matrix -->";

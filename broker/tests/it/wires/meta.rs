@@ -36,7 +36,7 @@ async fn all_messages(client: &DuplexClient) {
 }
 
 #[tokio::test]
-async fn what_is_between_client_and_broker_reaches_no_backend_no_store_and_no_log() {
+async fn metadata_for_the_broker_reaches_no_backend_no_store_and_no_log() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
     let broker = listening().backend("default", "b", stdio().record(&record).spec()).start().await;

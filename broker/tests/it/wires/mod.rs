@@ -40,7 +40,7 @@ macro_rules! over_each {
         })*
 
         #[test]
-        fn none_is_missing() {
+        fn every_listed_name_has_a_test() {
             assert_eq!($all.as_slice(), [$(stringify!($name)),*].as_slice());
         }
     };

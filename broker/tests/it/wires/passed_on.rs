@@ -36,7 +36,7 @@ async fn two() -> TestCluster {
 }
 
 #[tokio::test]
-async fn every_feature_through_another_replica() {
+async fn every_feature_works_through_another_replica() {
     let cluster = two().await;
     let (client, id) = opened(&cluster, everything()).await;
     client.disconnect();
@@ -53,7 +53,7 @@ async fn every_feature_through_another_replica() {
 }
 
 #[tokio::test]
-async fn what_was_not_received_comes_through_another_replica() {
+async fn unreceived_messages_are_delivered_through_another_replica() {
     let (backend, gate) = (FakeBackend::echo().await, Gate::new());
     let passed = gate.clone();
     backend.on("tools/call", move |_| {
@@ -77,7 +77,7 @@ async fn what_was_not_received_comes_through_another_replica() {
 }
 
 #[tokio::test]
-async fn what_the_owner_refuses_is_what_the_client_hears() {
+async fn a_rejection_of_the_owner_is_forwarded_to_the_client() {
     let cluster = two().await;
     let (client, id) = opened(&cluster, json!({})).await;
     let more_than_there_was = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "1000")];
@@ -90,7 +90,7 @@ async fn what_the_owner_refuses_is_what_the_client_hears() {
 }
 
 #[tokio::test]
-async fn a_session_outlives_its_owner_and_whoever_passes_it_on() {
+async fn a_session_survives_its_owner_and_a_forwarding_replica() {
     let mut cluster = two().await;
     let (client, id) = opened(&cluster, json!({})).await;
     client.disconnect();

@@ -51,7 +51,7 @@ async fn question(reader: &mut quinn::RecvStream) -> Value {
 }
 
 #[tokio::test]
-async fn every_feature_over_the_control_stream() {
+async fn every_feature_works_over_the_control_stream() {
     let (broker, authority) = started().await;
     let (peer, client) = connected(&broker, &authority, everything()).await;
     features::every_one(&client).await;
@@ -93,7 +93,7 @@ async fn a_request_may_have_a_stream_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_given_up_is_a_cancellation() {
+async fn a_reset_stream_cancels_its_request() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
     let authority = Authority::new();
@@ -148,7 +148,7 @@ async fn q_07_a_client_that_moves_keeps_its_session() {
 }
 
 #[tokio::test]
-async fn q_08_packets_that_are_lost_doubled_and_overtaken_cost_time_and_nothing_else() {
+async fn q_08_lost_duplicated_and_reordered_packets_only_delay_calls() {
     let (broker, authority) = started().await;
     for weather in [
         PacketFaults { lost: 1, duplicated: 1, reordered: 1 },
@@ -227,7 +227,7 @@ async fn a_drain_ends_a_connection_after_its_last_answer() {
 /// An operator ends a session: its requests are reset with the code for that, and then its
 /// connection is closed.
 #[tokio::test]
-async fn the_end_of_a_session_is_told_by_codes() {
+async fn the_end_of_a_session_is_sent_as_close_codes() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
     let authority = Authority::new();
@@ -255,7 +255,7 @@ async fn the_end_of_a_session_is_told_by_codes() {
 }
 
 #[tokio::test]
-async fn a_client_that_closes_ends_its_session_whatever_its_code() {
+async fn a_client_that_closes_with_any_code_ends_its_session() {
     let (broker, authority) = started().await;
     for code in [0, 1, 7] {
         let (peer, _client) = connected(&broker, &authority, json!({})).await;
@@ -266,7 +266,7 @@ async fn a_client_that_closes_ends_its_session_whatever_its_code() {
 }
 
 #[tokio::test]
-async fn every_feature_over_quic_behind() {
+async fn every_feature_works_with_a_quic_backend() {
     let authority = Authority::new();
     let backend = PipeBackend::quic(&stdio(), authority.server("backend").server_config()).await;
     let broker = listening()
@@ -287,7 +287,7 @@ async fn every_feature_over_quic_behind() {
 }
 
 #[tokio::test]
-async fn requests_that_are_not_finished_share_the_room_there_is_for_them() {
+async fn unfinished_requests_share_one_memory_limit() {
     const PART: usize = 1 << 20;
     let authority = Authority::new();
     // There is room for two of the largest messages, or 16 MiB.

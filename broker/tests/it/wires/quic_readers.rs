@@ -50,7 +50,7 @@ async fn say_much(call: &testkit::BackendCall, progress: usize) {
 }
 
 #[tokio::test]
-async fn a_call_whose_client_reads_slowly_gives_up_its_place_when_it_is_over() {
+async fn a_finished_call_frees_its_place_even_if_its_client_reads_slowly() {
     let gate = Gate::new();
     let at_gate = gate.clone();
     let backend = FakeBackend::echo().await;
@@ -86,7 +86,7 @@ async fn a_call_whose_client_reads_slowly_gives_up_its_place_when_it_is_over() {
 }
 
 #[tokio::test]
-async fn f_19_a_stream_that_is_not_read_is_reset_with_its_code_when_others_need_the_room() {
+async fn f_19_an_unread_stream_is_reset_when_others_need_the_memory() {
     let gates = [Gate::new(), Gate::new()];
     let at_gates = gates.clone();
     let backend = FakeBackend::echo().await;

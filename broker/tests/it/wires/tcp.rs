@@ -100,7 +100,7 @@ async fn j_18_a_line_without_end_is_refused_at_the_limit() {
 }
 
 #[tokio::test]
-async fn before_there_is_a_session_a_message_is_short() {
+async fn a_message_before_a_session_must_be_short() {
     let broker = with_stdio().await;
     // The connection has no session, and the message is far below the limit.
     let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
@@ -123,7 +123,7 @@ async fn before_there_is_a_session_a_message_is_short() {
 }
 
 #[tokio::test]
-async fn strangers_with_long_messages_are_bounded_all_together() {
+async fn long_messages_of_clients_without_a_session_share_one_limit() {
     let broker = with_stdio().await;
     let mut strangers = Vec::new();
     for _ in 0..520 {
@@ -214,7 +214,7 @@ async fn a_client_that_closes_its_sending_half_gets_its_answers() {
 }
 
 #[tokio::test]
-async fn before_initialize_there_is_ping_and_nothing_else() {
+async fn before_initialize_only_ping_is_accepted() {
     let broker = with_stdio().await;
     let client = broker.duplex().tcp(broker.tcp_address()).await;
     assert_eq!(client.result("ping", json!({})).await, json!({}));
@@ -261,7 +261,7 @@ async fn a_01_a_request_of_a_web_page_opens_no_session() {
 }
 
 #[tokio::test]
-async fn a_client_that_breaks_off_while_it_is_answered_leaves_no_session() {
+async fn a_client_that_disconnects_during_initialize_leaves_no_session() {
     let broker = with_stdio().await;
     for _ in 0..30 {
         let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
@@ -277,7 +277,7 @@ async fn a_client_that_breaks_off_while_it_is_answered_leaves_no_session() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_disconnected_in_time() {
+async fn a_client_that_sends_no_message_is_disconnected_in_time() {
     let broker = listening().config(json!({"timeouts": {"handshake": "100ms"}})).start().await;
     for said in ["", "{\"jsonrpc\":", "\n\n\n"] {
         let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
@@ -364,7 +364,7 @@ async fn f_01_a_client_that_vanishes_cancels_its_calls() {
 }
 
 #[tokio::test]
-async fn f_04_a_drain_finishes_calls_and_says_goodbye() {
+async fn f_04_a_drain_finishes_calls_and_closes_connections() {
     let (mut broker, _backend) = with_tcp().await;
     let idle = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let busy = broker
@@ -390,7 +390,7 @@ async fn f_04_a_drain_finishes_calls_and_says_goodbye() {
 }
 
 #[tokio::test]
-async fn lists_that_change_are_told() {
+async fn a_changed_list_is_announced() {
     let broker = with_stdio().await;
     let client = broker.duplex().tcp(broker.tcp_address()).await.connected(everything()).await;
     broker.admin().put_ready_backend("default", "c", &stdio().spec()).await;
@@ -412,7 +412,7 @@ async fn batches_of_2025_03_26_are_answered_one_by_one() {
 }
 
 #[tokio::test]
-async fn an_address_gets_its_share_of_connections_and_no_more() {
+async fn the_connections_of_an_address_are_limited() {
     let broker =
         listening().config(json!({"limits": {"connections_per_address": 2}})).start().await;
     let first = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;

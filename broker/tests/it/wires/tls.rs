@@ -48,7 +48,7 @@ fn post(body: &str, more: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_listener_speaks_tls_and_goes_on_without() {
+async fn every_listener_accepts_connections_with_and_without_tls() {
     let authority = Authority::new();
     let server = authority.server("server");
     let broker = certified(listening(), &server, json!({}))
@@ -117,7 +117,7 @@ async fn http_2_is_chosen_by_alpn() {
 }
 
 #[tokio::test]
-async fn connections_without_tls_are_closed_where_it_is_required() {
+async fn connections_without_tls_are_closed_if_tls_is_required() {
     let authority = Authority::new();
     let server = authority.server("server");
     let config = json!({"listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "tcp": "127.0.0.1:0"},
@@ -312,7 +312,7 @@ async fn all_end((clients, quic, mut events): (Vec<DuplexClient>, QuicPeer, Clie
 }
 
 #[tokio::test]
-async fn a_session_ends_with_the_certificate_it_was_opened_with() {
+async fn a_session_ends_when_trust_in_its_certificate_ends() {
     let authority = Authority::new();
     let server = authority.server("server");
     // The file of authorities is its own, which a reload will find changed.
@@ -355,7 +355,7 @@ async fn a_session_ends_with_the_certificate_it_was_opened_with() {
 }
 
 #[tokio::test]
-async fn a_revoked_certificate_is_refused_and_what_came_by_it_ends() {
+async fn a_revoked_certificate_is_rejected_and_its_sessions_end() {
     let authority = Authority::new();
     let server = authority.server("server");
     let lists = server.cert.with_file_name("revoked.pem");
@@ -403,7 +403,7 @@ async fn a_revoked_certificate_is_refused_and_what_came_by_it_ends() {
 }
 
 #[tokio::test]
-async fn clients_without_a_certificate_are_closed_where_it_is_required() {
+async fn clients_without_a_required_certificate_are_disconnected() {
     let authority = Authority::new();
     let required = json!({"client_ca_file": authority.ca(), "client_auth": "required"});
     let broker = certified(listening(), &authority.server("server"), required).start().await;
@@ -427,7 +427,7 @@ async fn clients_without_a_certificate_are_closed_where_it_is_required() {
 }
 
 #[tokio::test]
-async fn certificates_are_read_anew_and_nobody_is_disconnected() {
+async fn certificates_are_reloaded_without_disconnecting_clients() {
     let authority = Authority::new();
     let first = authority.server("server");
     let broker = certified(listening(), &first, json!({}))
@@ -485,7 +485,7 @@ async fn certificates_are_read_anew_and_nobody_is_disconnected() {
 }
 
 #[tokio::test]
-async fn a_development_certificate_is_warned_of() {
+async fn a_warning_is_logged_for_a_development_certificate() {
     let broker = listening().config(json!({"tls": {"self_signed": true}})).start().await;
     broker.wait_for_log("a certificate that clients cannot verify").await;
     let error = Authority::new()
@@ -497,7 +497,7 @@ async fn a_development_certificate_is_warned_of() {
 }
 
 #[tokio::test]
-async fn certificates_that_can_not_be_used_are_refused_at_start() {
+async fn unusable_certificates_are_rejected_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({"tls": {"cert_file": "/does/not/exist.pem", "key_file": "/does/not/exist.key"},
         "listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}});
@@ -508,7 +508,7 @@ async fn certificates_that_can_not_be_used_are_refused_at_start() {
 }
 
 #[tokio::test]
-async fn a_backend_behind_tls_proves_who_it_is() {
+async fn a_backend_with_tls_must_prove_its_identity() {
     let authority = Authority::new();
     let signed = authority.server("backend");
     let backend = PipeBackend::tls(&stdio(), signed.server_config()).await;

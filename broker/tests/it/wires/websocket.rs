@@ -36,7 +36,7 @@ async fn opened(broker: &TestBroker, capabilities: Value) -> (DuplexClient, Stri
 }
 
 #[tokio::test]
-async fn every_feature_over_websocket() {
+async fn every_feature_works_over_websocket() {
     let broker = broker().await;
     let (client, headers) =
         answering(broker.duplex()).websocket(broker.http_address(), "/ws", &[]).await.unwrap();
@@ -71,7 +71,7 @@ async fn one_backend_has_its_own_endpoint() {
 }
 
 #[tokio::test]
-async fn w_01_pages_of_strangers_and_strange_hosts_are_refused_before_the_upgrade() {
+async fn w_01_foreign_origins_and_hosts_are_rejected_before_the_upgrade() {
     let broker = broker().await;
     for (origin, allowed) in
         [("http://localhost:3000", true), ("https://evil.example", false), ("null", false)]
@@ -95,7 +95,7 @@ async fn raw(broker: &TestBroker, text: &str) -> String {
 }
 
 #[tokio::test]
-async fn w_02_what_is_no_handshake_is_no_websocket() {
+async fn w_02_an_invalid_handshake_is_rejected() {
     let broker = broker().await;
     let host = broker.http_address();
     let head = |method: &str, version: &str, key: &str| {
@@ -141,7 +141,7 @@ fn frame(text: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn frames_in_one_write_with_the_upgrade_are_all_taken() {
+async fn frames_in_one_write_with_the_upgrade_are_all_accepted() {
     use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::Role};
     let broker = broker().await;
     let ids = 2..60;
@@ -206,7 +206,7 @@ async fn frames_in_one_write_with_the_upgrade_are_all_taken() {
 }
 
 #[tokio::test]
-async fn keys_are_shown_at_the_upgrade() {
+async fn a_key_is_required_at_the_upgrade() {
     let broker = builder()
         .single_process()
         .auth_required()
@@ -234,7 +234,7 @@ async fn keys_are_shown_at_the_upgrade() {
 }
 
 #[tokio::test]
-async fn w_08_a_key_or_a_tenant_that_ends_before_initialize_opens_nothing() {
+async fn w_08_a_key_or_tenant_that_ends_before_initialize_opens_no_session() {
     let broker = builder()
         .single_process()
         .auth_required()
@@ -302,7 +302,7 @@ async fn w_06_binary_frames_are_refused_and_several_messages_in_one_are_not() {
 }
 
 #[tokio::test]
-async fn a_session_is_gone_on_with_after_its_connection_was_lost() {
+async fn a_session_resumes_after_its_connection_was_lost() {
     let broker = broker().await;
     let (client, id) = opened(&broker, everything()).await;
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
@@ -362,7 +362,7 @@ async fn the_session_of_a_websocket_is_not_reachable_over_http() {
 }
 
 #[tokio::test]
-async fn what_was_not_received_is_sent_again_to_a_client_that_counts() {
+async fn unreceived_messages_are_sent_again_to_a_client_that_counts() {
     let broker = broker().await;
     let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap();
     client.result("ping", json!({})).await;
@@ -403,7 +403,7 @@ async fn what_was_not_received_is_sent_again_to_a_client_that_counts() {
 }
 
 #[tokio::test]
-async fn a_client_that_breaks_off_before_it_knows_its_session_leaves_none() {
+async fn a_client_that_disconnects_before_its_session_id_leaves_no_session() {
     use futures_util::SinkExt;
     let broker = broker().await;
     for _ in 0..30 {
@@ -429,7 +429,7 @@ async fn a_client_that_breaks_off_before_it_knows_its_session_leaves_none() {
 }
 
 #[tokio::test]
-async fn a_goodbye_ends_the_session_whatever_is_in_flight() {
+async fn a_normal_close_ends_the_session_with_calls_in_flight() {
     let broker = broker().await;
     let (client, id) = opened(&broker, json!({})).await;
     let call = client.begin_call("b__hang", json!({})).await;
@@ -449,7 +449,7 @@ async fn a_goodbye_ends_the_session_whatever_is_in_flight() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_come_back_loses_its_session() {
+async fn a_client_that_does_not_reconnect_loses_its_session() {
     let broker = builder()
         .single_process()
         .config(json!({"session": {"resume": "100ms"}}))
@@ -467,7 +467,7 @@ async fn a_client_that_does_not_come_back_loses_its_session() {
 }
 
 #[tokio::test]
-async fn a_second_connection_of_a_session_takes_its_place() {
+async fn a_second_connection_of_a_session_replaces_the_first() {
     let broker = broker().await;
     let (first, id) = opened(&broker, json!({})).await;
     let headers = [("mcp-session-id", id.as_str())];
@@ -478,7 +478,7 @@ async fn a_second_connection_of_a_session_takes_its_place() {
 }
 
 #[tokio::test]
-async fn a_session_outlives_the_broker_s_process() {
+async fn a_session_survives_a_restart_of_the_broker() {
     let mut broker = broker().await;
     let (client, id) = opened(&broker, json!({})).await;
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
@@ -500,7 +500,7 @@ async fn a_session_outlives_the_broker_s_process() {
 }
 
 #[tokio::test]
-async fn w_07_a_client_that_says_nothing_at_all_is_disconnected() {
+async fn w_07_a_silent_client_is_disconnected() {
     let timeouts = json!({"timeouts": {"websocket_ping": "100ms", "websocket_idle": "2s"}});
     let broker = builder()
         .single_process()
@@ -523,7 +523,7 @@ async fn w_07_a_client_that_says_nothing_at_all_is_disconnected() {
 }
 
 #[tokio::test]
-async fn w_07_a_client_of_which_nothing_arrives_any_more_is_cut_and_its_session_kept() {
+async fn w_07_a_vanished_client_is_disconnected_and_its_session_is_kept() {
     let timeouts = json!({"timeouts": {"websocket_ping": "200ms", "websocket_idle": "3s"}});
     let broker = builder()
         .single_process()
@@ -552,7 +552,7 @@ async fn w_07_a_client_of_which_nothing_arrives_any_more_is_cut_and_its_session_
 }
 
 #[tokio::test]
-async fn draining_takes_no_new_sessions() {
+async fn a_draining_broker_accepts_no_new_sessions() {
     let broker = broker().await;
     let busy = broker
         .duplex()
@@ -575,7 +575,7 @@ async fn draining_takes_no_new_sessions() {
 }
 
 #[tokio::test]
-async fn an_earlier_loss_does_not_end_a_session_that_was_gone_on_with() {
+async fn an_earlier_disconnect_does_not_end_a_resumed_session() {
     let broker = builder()
         .single_process()
         .config(json!({"session": {"resume": "1500ms"}}))

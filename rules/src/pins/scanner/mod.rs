@@ -264,7 +264,7 @@ mod tests {
 
     /// A scanner's own documentation names what it looks for.
     #[test]
-    fn a_quoted_phrase_is_no_serious_finding() {
+    fn a_quoted_phrase_is_not_a_serious_finding() {
         let text = "Detects texts such as \"ignore previous instructions\" or `<IMPORTANT>`.";
         let found = rules_of(described(text));
         assert!(
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_findings_and_cost_no_more() {
+    fn long_texts_are_findings_and_are_not_scanned_further() {
         has(described(&"long words ".repeat(500)), "long-description", false, "/description");
         let tool = json!({"name": "add", "description": "a ".repeat(SCANNED_BYTES_MAX)});
         has(tool, "not-scanned", false, "/description");

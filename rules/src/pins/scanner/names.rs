@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_pass_for_others_are_found() {
+    fn names_that_imitate_others_are_found() {
         assert_eq!(rules("read_file", ""), [("same-name".to_owned(), false)]);
         for name in ["re\u{430}d_file", "read_fi1e", "read-file", "Read_File"] {
             assert_eq!(rules(name, ""), [("confusable-name".to_owned(), true)], "{name}");

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_it_wrote_and_only_where_it_was_written() {
+    fn a_value_is_read_only_under_the_key_it_was_written_for() {
         let (ours, theirs) = (codec(1, 1), codec(2, 2));
         let owner = OwnerHint { node: "a/1".into(), address: "10.0.0.1:7000".into() };
         let value = ours.owner(&SESSION, &owner);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_one_request_have_one_slot() {
+    fn keys_of_one_session_have_one_slot() {
         use crate::hot::redis::slots::slot;
         let codec = codec(1, 1);
         let session = SessionKey::new(std::array::from_fn(|at| at as u8 + 0xe0));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn hears_every_kind_of_word_from_other_replicas() {
+    fn every_kind_of_wakeup_of_another_replica_is_received() {
         let (sender, hearer) = (codec(1, 1), codec(1, 2));
         let words = [
             Wakeup::Config,
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_changed_or_of_another_version_is_no_word() {
+    fn a_truncated_or_changed_message_is_not_a_wakeup() {
         let (sender, hearer) = (codec(1, 1), codec(1, 2));
         let message = sender.wake(&Wakeup::SessionEnd(SESSION));
         for length in 0..message.len() {

@@ -145,7 +145,7 @@ async fn disconnected(hot: &RedisStore) {
 }
 
 #[tokio::test]
-async fn what_was_flushed_is_told_to_be_gone() {
+async fn flushed_events_are_reported_as_lost() {
     let (server, log) = log().await;
     log.append(&[begin(), event(1), event(2), event(3)]).await.unwrap();
     server.flush_all().await;
@@ -171,7 +171,7 @@ async fn what_was_flushed_is_told_to_be_gone() {
 }
 
 #[tokio::test]
-async fn what_was_evicted_or_lost_in_a_failover_is_told_to_be_gone() {
+async fn events_evicted_or_lost_in_a_failover_are_reported_as_lost() {
     let (server, log) = log().await;
     let (streams, events) = (codec::streams_key(&SESSION), codec::events_key(&SESSION, 1));
     log.append(&[begin(), event(1), event(2)]).await.unwrap();
@@ -191,7 +191,7 @@ async fn what_was_evicted_or_lost_in_a_failover_is_told_to_be_gone() {
 }
 
 #[tokio::test]
-async fn nothing_stays_for_ever() {
+async fn every_redis_key_expires() {
     let (server, log) = log().await;
     log.append(&[begin(), event(1), LogEntry::Trim { session: SESSION, stream: 1, through: 1 }])
         .await
@@ -210,7 +210,7 @@ async fn nothing_stays_for_ever() {
 }
 
 #[tokio::test]
-async fn a_stopped_redis_is_as_good_as_none_and_comes_back() {
+async fn a_stopped_redis_is_treated_as_absent_and_used_again_later() {
     let server = RedisServer::start().await;
     let (hot, other) = (open(&server).await, open(&server).await);
     works(&hot, &other).await;
@@ -227,7 +227,7 @@ async fn a_stopped_redis_is_as_good_as_none_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_not_there_at_first_is_found_later() {
+async fn a_redis_that_starts_later_is_found() {
     let server = RedisServer::start().await;
     server.stop().await;
     let (hot, other) = (in_time("open", open(&server)).await, open(&server).await);
@@ -245,7 +245,7 @@ async fn a_redis_that_is_not_there_at_first_is_found_later() {
 }
 
 #[tokio::test]
-async fn a_frozen_redis_holds_nobody_up() {
+async fn a_frozen_redis_does_not_delay_callers() {
     let server = RedisServer::start().await;
     let (hot, other) = (open(&server).await, open(&server).await);
     works(&hot, &other).await;
@@ -263,7 +263,7 @@ async fn a_frozen_redis_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_network_that_swallows_holds_nobody_up() {
+async fn a_network_that_drops_packets_does_not_delay_callers() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
     let hot = RedisStore::open(&options(format!("redis://{}/", proxy.address()))).await.unwrap();
@@ -285,7 +285,7 @@ async fn a_network_that_swallows_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn keys_of_another_type_are_as_good_as_absent() {
+async fn keys_of_another_type_are_treated_as_absent() {
     let (server, hot) = log().await;
     let (streams, events) = (codec::streams_key(&SESSION), codec::events_key(&SESSION, 1));
     for key in [&codec::owner_key(&SESSION), &streams, &events] {
@@ -310,7 +310,7 @@ async fn keys_of_another_type_are_as_good_as_absent() {
 }
 
 #[tokio::test]
-async fn what_another_installation_wrote_is_as_good_as_absent() {
+async fn values_of_another_installation_are_treated_as_absent() {
     let (server, hot) = log().await;
     let foreign =
         RedisStore::open(&RedisOptions { key: [8; 32], ..options(server.url()) }).await.unwrap();
@@ -339,7 +339,7 @@ async fn what_another_installation_wrote_is_as_good_as_absent() {
 }
 
 #[tokio::test]
-async fn a_lost_subscription_is_made_again() {
+async fn a_lost_subscription_is_restored() {
     let server = RedisServer::start().await;
     let (hot, other) = (open(&server).await, open(&server).await);
     for _ in 0..3 {
@@ -350,7 +350,7 @@ async fn a_lost_subscription_is_made_again() {
 }
 
 #[tokio::test]
-async fn a_full_redis_is_told_apart() {
+async fn a_full_redis_is_reported_as_full() {
     let (server, hot) = log().await;
     hot.append(&[begin(), event(1)]).await.unwrap();
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -364,7 +364,7 @@ async fn a_full_redis_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_server_that_may_not_be_written_to_is_left() {
+async fn a_read_only_server_is_disconnected() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
     let hot = RedisStore::open(&options(format!("redis://{}/", proxy.address()))).await.unwrap();
@@ -379,7 +379,7 @@ async fn a_server_that_may_not_be_written_to_is_left() {
 }
 
 #[tokio::test]
-async fn what_does_not_speak_tls_is_as_good_as_absent() {
+async fn a_server_without_tls_is_treated_as_absent() {
     let server = RedisServer::start().await;
     let url = server.url().replace("redis://", "rediss://");
     let hot = in_time("open", RedisStore::open(&options(url))).await.unwrap();
@@ -388,7 +388,7 @@ async fn what_does_not_speak_tls_is_as_good_as_absent() {
 }
 
 #[tokio::test]
-async fn a_unix_socket_will_do_and_a_bad_url_tells_no_secret() {
+async fn a_unix_socket_can_be_used_and_a_bad_url_shows_no_secret() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("redis.sock");
     let server = RedisServer::start_with(&["--unixsocket", socket.to_str().unwrap()]).await;

@@ -62,7 +62,7 @@ async fn pages(server: &PostgresServer, statement: &str) -> u32 {
 }
 
 #[tokio::test]
-async fn looking_for_tasks_does_not_read_the_table() {
+async fn a_search_for_tasks_does_not_read_the_whole_table() {
     let (server, store, node) = with_many_tasks().await;
     assert_eq!(store.claim_tasks(&node, 64, &[]).await.unwrap(), []);
     let table: u32 =
@@ -93,7 +93,7 @@ pub(super) async fn somebody_waits(server: &PostgresServer) {
 
 /// Between a claimant's first look and its claim, a node that joined meanwhile becomes the owner.
 #[tokio::test]
-async fn a_node_that_joins_in_between_is_not_robbed() {
+async fn a_task_of_a_node_that_joined_meanwhile_is_not_claimed() {
     for held in [
         "BEGIN; LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE",
         "BEGIN; SELECT 1 FROM nodes WHERE node = 'a' FOR UPDATE",
@@ -126,7 +126,7 @@ async fn a_node_that_joins_in_between_is_not_robbed() {
 }
 
 #[tokio::test]
-async fn what_is_reclaimed_is_told_once_and_with_its_epoch() {
+async fn reclaimed_rows_are_returned_once_with_their_epoch() {
     let (_server, store) = on_server().await;
     let (a, b) = (NodeName::new("a"), NodeName::new("b"));
     store.write(&[create(1), create(2), open_session(1)]).await.unwrap();
@@ -143,7 +143,7 @@ async fn what_is_reclaimed_is_told_once_and_with_its_epoch() {
 
 /// A claim does not wait for the locks of an unanswered call.
 #[tokio::test]
-async fn what_an_unanswered_claim_commits_late_is_told_by_a_later_one() {
+async fn a_late_commit_of_an_unanswered_claim_is_returned_by_a_later_claim() {
     let (server, store) = on_server().await;
     let node = NodeName::new("b");
     store.write(&[create(1)]).await.unwrap();
@@ -167,7 +167,7 @@ async fn what_an_unanswered_claim_commits_late_is_told_by_a_later_one() {
 
 /// The first attempt's connection is lost while it commits, and the second one waits for its locks.
 #[tokio::test]
-async fn what_an_unanswered_reclaim_commits_late_is_told_by_the_next() {
+async fn a_late_commit_of_an_unanswered_reclaim_is_returned_by_the_next() {
     let (server, store) = on_server().await;
     let (a, b) = (NodeName::new("a"), NodeName::new("b"));
     store.write(&[create(1), open_session(1)]).await.unwrap();
@@ -193,7 +193,7 @@ async fn what_an_unanswered_reclaim_commits_late_is_told_by_the_next() {
 }
 
 #[tokio::test]
-async fn what_was_not_committed_is_certainly_not_done() {
+async fn an_uncommitted_write_is_reported_as_not_done() {
     let (server, store) = on_server().await;
     warm(&store).await;
     server.freeze();
@@ -205,7 +205,7 @@ async fn what_was_not_committed_is_certainly_not_done() {
 }
 
 #[tokio::test]
-async fn tasks_of_the_version_before_are_counted() {
+async fn tasks_of_the_previous_version_are_counted() {
     let server = PostgresServer::fast().await;
     let mut connection =
         PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
@@ -231,7 +231,7 @@ async fn tasks_of_the_version_before_are_counted() {
 
 /// The migration does its long work before it takes any lock that writes need.
 #[tokio::test]
-async fn replicas_that_run_do_not_wait_for_tasks_to_be_counted() {
+async fn running_replicas_do_not_wait_for_the_count_of_tasks() {
     let server = PostgresServer::fast().await;
     let connect =
         async || PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();

@@ -97,7 +97,7 @@ pub(super) async fn cut_anywhere(
 }
 
 #[tokio::test]
-async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
+async fn a_batch_interrupted_anywhere_is_executed_once_and_reported_correctly() {
     let (server, proxy, store) = behind_proxy().await;
     cut_anywhere(&server, &proxy, &store).await;
 }
@@ -139,7 +139,7 @@ async fn survives_a_cut(
 }
 
 #[tokio::test]
-async fn a_batch_whose_answer_never_comes_is_settled_in_the_time_that_is_left() {
+async fn a_batch_without_an_answer_is_resolved_in_the_remaining_time() {
     let (server, proxy, store) = behind_proxy().await;
     store.write(&[open_session(1), create(1)]).await.unwrap();
     let mut holding = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
@@ -162,7 +162,7 @@ async fn a_batch_whose_answer_never_comes_is_settled_in_the_time_that_is_left() 
 }
 
 #[tokio::test]
-async fn a_batch_sent_again_after_an_outage_finds_what_it_did() {
+async fn a_batch_repeated_after_an_outage_returns_its_first_outcome() {
     let (server, proxy, store) = behind_proxy().await;
     store.write(&[open_session(1), open_session(2), create(1), create(2)]).await.unwrap();
     proxy.latency(Direction::Downstream, Duration::from_millis(200));
@@ -189,7 +189,7 @@ async fn a_batch_sent_again_after_an_outage_finds_what_it_did() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_answer_is_lost_is_told_again() {
+async fn a_claim_with_a_lost_answer_is_returned_again() {
     let (server, proxy, store) = behind_proxy().await;
     let node = NodeName::new("b");
     store.join(&node, None, Duration::from_secs(3_600)).await.unwrap();
@@ -212,7 +212,7 @@ async fn a_claim_whose_answer_is_lost_is_told_again() {
 }
 
 #[tokio::test]
-async fn batches_of_replicas_in_each_others_way_all_go_through() {
+async fn conflicting_batches_of_replicas_all_succeed() {
     let server = PostgresServer::fast().await;
     let (one, other) = (Arc::new(open(&server).await), Arc::new(open(&server).await));
     one.write(

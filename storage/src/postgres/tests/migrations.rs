@@ -71,7 +71,7 @@ async fn f_49_replicas_that_start_at_once_take_turns_to_migrate() {
 }
 
 #[tokio::test]
-async fn f_48_a_migration_cut_anywhere_is_resumed() {
+async fn f_48_a_migration_interrupted_anywhere_is_resumed() {
     let server = PostgresServer::fast().await;
     let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await;
     let mut refused = 0;
@@ -93,7 +93,7 @@ async fn f_48_a_migration_cut_anywhere_is_resumed() {
 }
 
 #[tokio::test]
-async fn r_8_what_a_newer_build_adds_to_the_schema_is_not_felt_by_those_that_run() {
+async fn r_8_schema_additions_of_a_newer_build_do_not_affect_running_replicas() {
     let (server, store) = on_server().await;
     let node = NodeName::new("a");
     store.join(&node, None, AT_MOST).await.unwrap();
@@ -151,7 +151,7 @@ async fn r_8_what_a_newer_build_adds_to_the_schema_is_not_felt_by_those_that_run
 }
 
 #[tokio::test]
-async fn the_database_itself_keeps_the_audit_log() {
+async fn the_database_rejects_changes_of_audit_records() {
     let (server, store) = on_server().await;
     let record = AuditRecord {
         id: [1; 16],

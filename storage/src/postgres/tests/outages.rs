@@ -75,7 +75,7 @@ pub(super) async fn warm(store: &PostgresStore) {
 }
 
 #[tokio::test]
-async fn f_31_a_stopped_server_is_told_and_used_again() {
+async fn f_31_a_stopped_server_is_reported_and_used_again() {
     let (mut server, store) = on_server().await;
     warm(&store).await;
     for round in 0..3 {
@@ -96,7 +96,7 @@ async fn f_31_a_stopped_server_is_told_and_used_again() {
 }
 
 #[tokio::test]
-async fn a_restart_between_two_calls_is_not_felt() {
+async fn a_restart_between_two_calls_fails_no_call() {
     let (mut server, store) = on_server().await;
     for number in 1..=3 {
         warm(&store).await;
@@ -108,7 +108,7 @@ async fn a_restart_between_two_calls_is_not_felt() {
 }
 
 #[tokio::test]
-async fn f_32_a_frozen_server_holds_nobody_up() {
+async fn f_32_a_frozen_server_does_not_block_callers() {
     let (server, store) = on_server().await;
     warm(&store).await;
     for _ in 0..2 {
@@ -121,7 +121,7 @@ async fn f_32_a_frozen_server_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn f_12_a_black_hole_holds_nobody_up() {
+async fn f_12_a_network_black_hole_does_not_block_callers() {
     let (_server, proxy, store) = behind_proxy().await;
     warm(&store).await;
     for way in [Direction::Upstream, Direction::Downstream] {
@@ -134,7 +134,7 @@ async fn f_12_a_black_hole_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn f_33_a_slow_network_is_no_absent_server() {
+async fn f_33_a_slow_network_is_not_an_outage() {
     let (_server, proxy, store) = behind_proxy().await;
     store.write(&[open_session(1), create(1)]).await.unwrap();
     for way in [Direction::Upstream, Direction::Downstream] {
@@ -154,7 +154,7 @@ async fn f_33_a_slow_network_is_no_absent_server() {
 }
 
 #[tokio::test]
-async fn f_36_a_server_without_room_is_busy() {
+async fn f_36_a_server_without_free_connections_is_busy() {
     let server = PostgresServer::start_with(&[
         ("max_connections", "6"),
         ("superuser_reserved_connections", "0"),
@@ -181,7 +181,7 @@ async fn f_36_a_server_without_room_is_busy() {
 }
 
 #[tokio::test]
-async fn f_39_a_strangers_lock_makes_calls_busy_and_no_more() {
+async fn f_39_a_foreign_lock_only_makes_calls_busy() {
     let (server, store) = on_server().await;
     store.write(&[open_session(1), create(1)]).await.unwrap();
     let mut stranger = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
@@ -201,7 +201,7 @@ async fn f_39_a_strangers_lock_makes_calls_busy_and_no_more() {
 }
 
 #[tokio::test]
-async fn f_38_a_server_that_takes_no_writes_is_unavailable_until_it_takes_them() {
+async fn f_38_a_read_only_server_is_unavailable_until_it_accepts_writes() {
     let (server, store) = on_server().await;
     warm(&store).await;
     for (read_only, wanted) in [("on", Err(())), ("off", Ok(()))] {
@@ -228,7 +228,7 @@ async fn f_38_a_server_that_takes_no_writes_is_unavailable_until_it_takes_them()
 }
 
 #[tokio::test]
-async fn a_statement_that_is_refused_is_no_outage() {
+async fn a_rejected_statement_is_not_an_outage() {
     let (server, store) = on_server().await;
     warm(&store).await;
     server.sql(&server.url(), "ALTER TABLE task_inputs RENAME TO elsewhere").await;
@@ -245,7 +245,7 @@ async fn a_statement_that_is_refused_is_no_outage() {
 }
 
 #[tokio::test]
-async fn f_38_connections_that_an_operator_ends_are_replaced_unnoticed() {
+async fn f_38_connections_ended_by_an_operator_are_replaced_without_errors() {
     let (server, store) = on_server().await;
     for _ in 0..3 {
         warm(&store).await;
@@ -259,7 +259,7 @@ async fn f_38_connections_that_an_operator_ends_are_replaced_unnoticed() {
 }
 
 #[tokio::test]
-async fn f_38_statements_prepared_before_a_table_changed_are_prepared_anew() {
+async fn f_38_prepared_statements_are_prepared_again_after_a_table_change() {
     let (server, store) = on_server().await;
     crate::conformance::fill(&store).await.unwrap();
     warm(&store).await;
@@ -281,7 +281,7 @@ async fn f_38_statements_prepared_before_a_table_changed_are_prepared_anew() {
 }
 
 #[tokio::test]
-async fn an_absent_server_is_waited_for_and_then_told() {
+async fn the_start_waits_for_an_absent_server_and_then_fails() {
     let mut server = PostgresServer::fast().await;
     server.stop_fast().await;
     let options =

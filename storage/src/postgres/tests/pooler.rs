@@ -108,7 +108,7 @@ async fn a_pooler_that_ignores_settings_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
+async fn a_batch_interrupted_anywhere_is_executed_once_and_reported_correctly() {
     let pooled = PooledServer::start().await;
     let url = pooled.options().url;
     let address = url.rsplit_once('@').unwrap().1.split_once('/').unwrap().0;
@@ -128,7 +128,7 @@ async fn works_again(store: &PostgresStore) {
 }
 
 #[tokio::test]
-async fn a_restart_of_the_pooler_and_of_the_server_is_survived() {
+async fn calls_succeed_after_a_restart_of_the_pooler_or_the_server() {
     let mut pooled = PooledServer::start().await;
     let store = pooled.open().await;
     warm(&store).await;

@@ -14,7 +14,7 @@ use super::{
 use crate::{DurableStore, NodeStore, SessionStore, TaskStore};
 
 #[tokio::test]
-async fn a_lease_and_a_claim_agree() {
+async fn a_concurrent_renewal_and_claim_have_one_winner() {
     let (server, store) = on_server().await;
     let (a, b) = (NodeName::new("a"), NodeName::new("b"));
     store.join(&b, None, AT_MOST).await.unwrap();
@@ -49,7 +49,7 @@ async fn a_lease_and_a_claim_agree() {
 }
 
 #[tokio::test]
-async fn f_10_a_row_that_can_not_be_read_does_not_hide_the_others() {
+async fn f_10_an_unreadable_row_does_not_hide_the_others() {
     let (server, store) = on_server().await;
     store.write(&[open_session(1), open_session(2), create(1), create(2)]).await.unwrap();
     server.sql(&server.url(), "UPDATE sessions SET tenant = 'Not A Name' WHERE key = (SELECT key FROM sessions LIMIT 1)").await;
@@ -95,7 +95,7 @@ async fn long_and_strange_texts_are_kept() {
 }
 
 #[tokio::test]
-async fn no_secret_is_told() {
+async fn no_secret_is_in_debug_output_or_errors() {
     let (server, store) = on_server().await;
     let url = server.url().replace("postgres@", "postgres:hunter2@");
     let options = PostgresOptions { url: url.clone(), ..options(&server) };

@@ -70,7 +70,7 @@ async fn f_41_a_damaged_file_is_refused() {
 }
 
 #[tokio::test]
-async fn f_41_a_file_cut_anywhere_is_refused() {
+async fn f_41_a_file_truncated_anywhere_is_rejected() {
     let (bytes, told) = intact().await;
     let pages = bytes.len() / PAGE_BYTES;
     assert!(pages > 20, "{pages}");
@@ -95,7 +95,7 @@ async fn f_41_a_file_cut_anywhere_is_refused() {
 }
 
 #[tokio::test]
-async fn f_41_a_bit_flipped_in_what_the_file_is_made_of_is_said_or_harmless() {
+async fn f_41_a_flipped_bit_in_the_file_structure_is_reported_or_harmless() {
     let (bytes, told) = intact().await;
     let trees: Vec<usize> = (PAGE_BYTES..bytes.len())
         .step_by(PAGE_BYTES)
@@ -124,7 +124,7 @@ async fn f_41_a_bit_flipped_in_what_the_file_is_made_of_is_said_or_harmless() {
 }
 
 #[tokio::test]
-async fn f_41_without_its_wal_a_file_is_older_and_whole() {
+async fn f_41_a_file_without_its_wal_is_older_and_consistent() {
     let (folder, store) = in_file().await;
     for number in 1..=20 {
         store.write(&[open(number), create(&format!("t{number}"))]).await.unwrap();

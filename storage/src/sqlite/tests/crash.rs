@@ -87,7 +87,7 @@ fn died_at(path: &Path, place: &str) -> (ExitStatus, Vec<String>) {
 }
 
 #[tokio::test]
-async fn nothing_that_was_acknowledged_is_lost_and_nothing_is_half() {
+async fn no_acknowledged_write_is_lost_and_no_write_is_partial() {
     let mut places: Vec<String> =
         vec!["claim.executed:1".into(), "claim.committed:2".into(), "join.committed:1".into()];
     places.extend(

@@ -179,7 +179,7 @@ async fn leases_end_with_the_process() {
 }
 
 #[tokio::test]
-async fn a_database_of_the_version_before_is_brought_up_to_date() {
+async fn a_database_of_the_previous_version_is_migrated() {
     let folder = tempfile::tempdir().unwrap();
     let path = options(&folder).path;
     fs::create_dir(path.parent().unwrap()).unwrap();
@@ -206,7 +206,7 @@ async fn streams_end_with_their_session() {
 }
 
 #[tokio::test]
-async fn f_10_a_row_that_can_not_be_read_is_left_out_and_counted() {
+async fn f_10_an_unreadable_row_is_skipped_and_counted() {
     let (_folder, store) = in_file().await;
     store.write(&[open(1), open(2), create("t1"), create("t2")]).await.unwrap();
     for poison in [
@@ -243,7 +243,7 @@ async fn f_10_a_row_that_can_not_be_read_is_left_out_and_counted() {
 }
 
 #[tokio::test]
-async fn f_50_a_hundred_thousand_expired_tasks_go_in_small_steps() {
+async fn f_50_a_hundred_thousand_expired_tasks_are_removed_in_small_steps() {
     let (_folder, store) = in_file().await;
     store.write(&[create("kept")]).await.unwrap();
     sqlx::query(
@@ -292,7 +292,7 @@ async fn a_tenant_with_many_tasks_is_removed() {
 }
 
 #[tokio::test]
-async fn f_41_while_another_program_writes_calls_end_in_time_and_reading_goes_on() {
+async fn f_41_while_another_program_writes_calls_time_out_and_reads_continue() {
     let (folder, store) = in_file().await;
     store.write(&[open(1)]).await.unwrap();
     let path = options(&folder).path;
@@ -307,7 +307,7 @@ async fn f_41_while_another_program_writes_calls_end_in_time_and_reading_goes_on
 }
 
 #[tokio::test]
-async fn a_call_that_does_not_get_its_turn_ends_in_time() {
+async fn a_call_that_waits_for_its_turn_times_out() {
     let (_folder, store) = in_file().await;
     store.write(&[create("t1")]).await.unwrap();
     let turn = store.turn.lock().await;
@@ -325,7 +325,7 @@ async fn a_call_that_does_not_get_its_turn_ends_in_time() {
 }
 
 #[tokio::test]
-async fn a_full_disk_keeps_none_of_a_batch() {
+async fn a_batch_is_rejected_as_a_whole_if_the_disk_is_full() {
     let (_folder, store) = in_file().await;
     fill(&store).await;
     let before = everything(&store).await;
@@ -357,7 +357,7 @@ async fn events_do_not_wait_for_the_disk() {
 }
 
 #[tokio::test]
-async fn history_is_not_rewritten() {
+async fn task_transitions_cannot_be_updated() {
     let (_folder, store) = in_file().await;
     fill(&store).await;
     let error = sqlx::query("UPDATE task_transitions SET status = 'completed'")
@@ -368,7 +368,7 @@ async fn history_is_not_rewritten() {
 }
 
 #[tokio::test]
-async fn a_statement_that_fails_spoils_its_batch_only() {
+async fn a_failed_statement_fails_only_its_batch() {
     let (_folder, store) = in_file().await;
     sqlx::query("CREATE TRIGGER refusing BEFORE INSERT ON tasks WHEN NEW.task = 'bad' BEGIN SELECT RAISE(ABORT, 'no'); END")
         .execute(&store.writer)

@@ -97,7 +97,7 @@ pub(super) async fn megabytes_arrive_as_sent(
     arrives(&mut near, &mut far, &frames, 2).await;
 }
 
-pub(super) async fn byte_by_byte_is_no_different(
+pub(super) async fn frames_sent_byte_by_byte_arrive_unchanged(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
@@ -105,7 +105,7 @@ pub(super) async fn byte_by_byte_is_no_different(
         .await;
 }
 
-pub(super) async fn odd_pieces_are_no_different(
+pub(super) async fn frames_sent_in_odd_pieces_arrive_unchanged(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
@@ -120,7 +120,7 @@ pub(super) async fn the_limit_is_exact(
     arrives(&mut near, &mut far, &[frame(1, LIMIT), frame(2, 20), frame(3, LIMIT)], 3).await;
 }
 
-pub(super) async fn over_the_limit_is_said_once(
+pub(super) async fn a_frame_over_the_limit_is_reported_once(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
@@ -153,7 +153,7 @@ pub(super) async fn empty_frames_are_nothing(
     near.sink.send_all(&mut Vec::new()).await.unwrap();
 }
 
-pub(super) async fn line_breaks_inside_a_frame_are_spaces(
+pub(super) async fn line_breaks_inside_a_frame_become_spaces(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
@@ -165,7 +165,7 @@ pub(super) async fn line_breaks_inside_a_frame_are_spaces(
     assert_eq!(received(&mut far.source).await, frame(1, 30));
 }
 
-pub(super) async fn a_dropped_next_loses_nothing(
+pub(super) async fn a_dropped_next_future_loses_no_frame(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
@@ -190,7 +190,7 @@ pub(super) async fn a_dropped_next_loses_nothing(
     soon("all frames", async { tokio::join!(sending, receiving) }).await;
 }
 
-pub(super) async fn a_slow_reader_holds_the_writer_and_loses_nothing(
+pub(super) async fn a_slow_reader_delays_the_writer_and_loses_no_frame(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
@@ -226,7 +226,7 @@ async fn standstill(number: &Cell<usize>) {
     }
 }
 
-pub(super) async fn an_orderly_end_is_an_end(
+pub(super) async fn an_orderly_end_ends_the_source(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
@@ -249,7 +249,7 @@ pub(super) async fn an_orderly_end_is_an_end(
     );
 }
 
-pub(super) async fn a_direction_that_ends_leaves_the_other(
+pub(super) async fn the_end_of_one_direction_keeps_the_other_open(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
@@ -265,7 +265,7 @@ pub(super) async fn a_direction_that_ends_leaves_the_other(
     assert!(soon("the end", near.source.next()).await.unwrap().is_none());
 }
 
-pub(super) async fn a_vanished_peer_is_noticed_and_leaves_no_half_frame(
+pub(super) async fn a_vanished_peer_is_detected_without_a_partial_frame(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
@@ -276,7 +276,7 @@ pub(super) async fn a_vanished_peer_is_noticed_and_leaves_no_half_frame(
     assert!(soon("the end", far.source.next()).await.unwrap().is_none(), "a fault is said once");
 }
 
-pub(super) async fn writing_to_nobody_fails_in_the_end(
+pub(super) async fn writing_to_a_closed_peer_fails_eventually(
     near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {

@@ -55,26 +55,26 @@ macro_rules! conformance {
             both_ways!(frames_arrive_whole_and_in_order, wires::$wire, ROOMY);
             both_ways!(both_directions_at_once, wires::$wire, ROOMY);
             both_ways!(megabytes_arrive_as_sent, wires::$wire, ROOMY);
-            both_ways!(byte_by_byte_is_no_different, wires::$wire, Setup { slice_bytes: Some(1), ..ROOMY });
-            both_ways!(odd_pieces_are_no_different, wires::$wire, Setup { slice_bytes: Some(1021), ..ROOMY });
+            both_ways!(frames_sent_byte_by_byte_arrive_unchanged, wires::$wire, Setup { slice_bytes: Some(1), ..ROOMY });
+            both_ways!(frames_sent_in_odd_pieces_arrive_unchanged, wires::$wire, Setup { slice_bytes: Some(1021), ..ROOMY });
             both_ways!(the_limit_is_exact, wires::$wire, Setup { frame_bytes_max: cases::LIMIT, ..ROOMY });
-            both_ways!(over_the_limit_is_said_once, wires::$wire, Setup { frame_bytes_max: cases::LIMIT, ..ROOMY });
+            both_ways!(a_frame_over_the_limit_is_reported_once, wires::$wire, Setup { frame_bytes_max: cases::LIMIT, ..ROOMY });
             both_ways!(empty_frames_are_nothing, wires::$wire, ROOMY);
-            both_ways!(line_breaks_inside_a_frame_are_spaces, wires::$wire, ROOMY);
-            both_ways!(a_dropped_next_loses_nothing, wires::$wire, Setup { slice_bytes: Some(7), ..ROOMY });
-            both_ways!(a_slow_reader_holds_the_writer_and_loses_nothing, wires::$wire, ROOMY);
-            both_ways!(an_orderly_end_is_an_end, wires::$wire, ROOMY);
-            both_ways!(a_vanished_peer_is_noticed_and_leaves_no_half_frame, wires::$wire, ROOMY);
-            both_ways!(writing_to_nobody_fails_in_the_end, wires::$wire, ROOMY);
+            both_ways!(line_breaks_inside_a_frame_become_spaces, wires::$wire, ROOMY);
+            both_ways!(a_dropped_next_future_loses_no_frame, wires::$wire, Setup { slice_bytes: Some(7), ..ROOMY });
+            both_ways!(a_slow_reader_delays_the_writer_and_loses_no_frame, wires::$wire, ROOMY);
+            both_ways!(an_orderly_end_ends_the_source, wires::$wire, ROOMY);
+            both_ways!(a_vanished_peer_is_detected_without_a_partial_frame, wires::$wire, ROOMY);
+            both_ways!(writing_to_a_closed_peer_fails_eventually, wires::$wire, ROOMY);
         }
     };
 }
 
 // Wires on which one direction can end without the other.
-conformance!(stdio, a_direction_that_ends_leaves_the_other);
-conformance!(tcp, a_direction_that_ends_leaves_the_other);
-conformance!(tls, a_direction_that_ends_leaves_the_other);
+conformance!(stdio, the_end_of_one_direction_keeps_the_other_open);
+conformance!(tcp, the_end_of_one_direction_keeps_the_other_open);
+conformance!(tls, the_end_of_one_direction_keeps_the_other_open);
 conformance!(websocket);
 conformance!(websocket_tls);
 conformance!(quic_control);
-conformance!(quic_stream, a_direction_that_ends_leaves_the_other);
+conformance!(quic_stream, the_end_of_one_direction_keeps_the_other_open);

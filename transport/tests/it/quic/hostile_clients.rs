@@ -101,7 +101,7 @@ async fn q_05_unidirectional_streams_and_datagrams_are_refused() {
 }
 
 #[tokio::test]
-async fn a_client_that_opens_no_control_stream_is_not_waited_for() {
+async fn a_client_that_opens_no_control_stream_times_out() {
     let authority = Authority::new();
     let (address, mut outcomes) = serve(authority.server(ClientAuth::None), limits());
     let connection = raw(&authority, address, "mcp", |_| {}).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_client_that_opens_no_control_stream_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn the_first_stream_is_the_control_stream_whatever_arrives_first() {
+async fn the_first_stream_is_the_control_stream_in_any_order_of_arrival() {
     let authority = Authority::new();
     let (address, mut outcomes) = serve(authority.server(ClientAuth::None), limits());
     let connection = raw(&authority, address, "mcp", |_| {}).await.unwrap();
@@ -136,7 +136,7 @@ async fn the_first_stream_is_the_control_stream_whatever_arrives_first() {
 }
 
 #[tokio::test]
-async fn a_request_whose_client_does_not_read_is_reset_with_the_code_for_that() {
+async fn an_unread_request_stream_is_reset_with_its_code() {
     let authority = Authority::new();
     let (address, mut outcomes) = serve(
         authority.server(ClientAuth::None),
@@ -172,7 +172,7 @@ async fn a_request_whose_client_does_not_read_is_reset_with_the_code_for_that() 
 }
 
 #[tokio::test]
-async fn q_01_newcomers_prove_their_address_first() {
+async fn q_01_new_clients_must_validate_their_address_first() {
     let authority = Authority::new();
     let (address, mut outcomes) = serve(authority.server(ClientAuth::None), limits());
     let client_tls = authority.client();
@@ -192,7 +192,7 @@ async fn q_01_newcomers_prove_their_address_first() {
 }
 
 #[tokio::test]
-async fn q_04_a_newcomer_that_proved_its_address_can_still_be_refused_or_left_alone() {
+async fn q_04_a_client_with_a_validated_address_can_be_refused_or_ignored() {
     let authority = Authority::new();
     let listener =
         QuicListener::bind(ANYWHERE, Arc::new(authority.server(ClientAuth::None)), limits(), None)
@@ -235,7 +235,7 @@ async fn q_01_an_unanswered_hello_is_not_amplified() {
 }
 
 #[tokio::test]
-async fn q_02_garbage_is_answered_with_silence() {
+async fn q_02_garbage_gets_no_answer() {
     let authority = Authority::new();
     let (address, mut outcomes) = serve(authority.server(ClientAuth::None), limits());
     let socket = UdpSocket::bind(ANYWHERE).unwrap();
@@ -261,7 +261,7 @@ async fn q_02_garbage_is_answered_with_silence() {
 }
 
 #[tokio::test]
-async fn who_the_client_is_stands_in_its_certificate() {
+async fn the_identity_of_a_client_comes_from_its_certificate() {
     let authority = Authority::new();
     let (address, mut outcomes) =
         serve(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None }), limits());
@@ -301,7 +301,7 @@ async fn who_the_client_is_stands_in_its_certificate() {
 }
 
 #[tokio::test]
-async fn servers_that_prove_nothing_are_not_spoken_to() {
+async fn connections_to_unverified_servers_fail() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let (address, _outcomes) = serve(stranger.server(ClientAuth::None), limits());
     let (address, egress, tls, limits) =
@@ -318,7 +318,7 @@ async fn servers_that_prove_nothing_are_not_spoken_to() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_a_timeout_and_forbidden_addresses_are_not_tried() {
+async fn a_silent_address_times_out_and_a_forbidden_one_is_not_tried() {
     let (egress, tls, limits) = (egress(), Authority::new().client(), limits());
     let silent = UdpSocket::bind(ANYWHERE).unwrap();
     let address = silent.local_addr().unwrap().to_string();
@@ -340,7 +340,7 @@ async fn nobody_there_is_a_timeout_and_forbidden_addresses_are_not_tried() {
 }
 
 #[tokio::test]
-async fn a_reload_changes_what_newcomers_see_and_drops_nobody() {
+async fn a_reload_applies_to_new_connections_and_keeps_open_ones() {
     let authority = Authority::new();
     let (old, new) = (authority.sign("server", |_| {}), authority.sign("renewed", |_| {}));
     let source = CertificateSource::Files { cert: old.0.clone(), key: old.1.clone() };

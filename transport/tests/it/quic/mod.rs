@@ -84,7 +84,7 @@ async fn each_request_has_a_stream_and_no_stream_waits_for_another() {
 }
 
 #[tokio::test]
-async fn giving_up_a_stream_cancels_its_request_and_no_other() {
+async fn a_cancelled_stream_cancels_only_its_own_request() {
     let (_listener, (connection, _server), (client, _control)) = pair(limits()).await;
     let mut given_up = client.open_request(frame("{\"n\":1}")).await.unwrap();
     let mut kept = client.open_request(frame("{\"n\":2}")).await.unwrap();
@@ -110,7 +110,7 @@ async fn giving_up_a_stream_cancels_its_request_and_no_other() {
 }
 
 #[tokio::test]
-async fn every_way_to_give_up_is_a_cancellation() {
+async fn every_way_to_abandon_a_stream_is_a_cancellation() {
     for way in 0..4 {
         let (_listener, (connection, _server), (client, control)) = pair(limits()).await;
         // The sink is not finished, because a reset of the request's direction must count as well.
@@ -135,7 +135,7 @@ async fn every_way_to_give_up_is_a_cancellation() {
 }
 
 #[tokio::test]
-async fn a_request_reset_before_it_was_whole_is_cancelled() {
+async fn a_request_reset_before_it_was_complete_is_cancelled() {
     let (_listener, (connection, _server), (client, _control)) = pair(limits()).await;
     let mut stream = client.open_stream().await.unwrap();
     stream.sink.send_all(&mut vec![Bytes::new()]).await.unwrap();
@@ -145,7 +145,7 @@ async fn a_request_reset_before_it_was_whole_is_cancelled() {
 }
 
 #[tokio::test]
-async fn a_message_cut_short_by_its_sender_is_never_taken_for_one() {
+async fn a_truncated_message_is_never_accepted() {
     let (_listener, (connection, _server), (client, _control)) = pair(limits()).await;
     let mut asked = client.open_request(frame("{}")).await.unwrap();
     let mut accepted = soon("a stream", connection.accept_request()).await.unwrap();
@@ -166,7 +166,7 @@ async fn a_message_cut_short_by_its_sender_is_never_taken_for_one() {
 /// The full number of streams may be open, although the client may open only a few before the
 /// server accepts the first.
 #[tokio::test]
-async fn q_05_all_streams_may_be_open_at_once_and_none_beyond() {
+async fn q_05_exactly_the_permitted_streams_can_be_open_at_once() {
     let (_listener, (connection, _server), (client, _control)) =
         pair(Limits { request_streams_max: 100, ..limits() }).await;
     let opening = async {
@@ -225,7 +225,7 @@ async fn q_05_streams_are_limited_and_freed() {
 }
 
 #[tokio::test]
-async fn goodbyes_have_codes_and_what_was_sent_arrives_before_them() {
+async fn close_codes_arrive_after_all_sent_messages() {
     for goodbye in CloseReason::ALL {
         let (_listener, (connection, mut server), (client, mut control)) = pair(limits()).await;
         let long = frame(&format!("{{\"pad\":\"{}\"}}", "x".repeat(200_000)));
@@ -250,7 +250,7 @@ async fn goodbyes_have_codes_and_what_was_sent_arrives_before_them() {
 }
 
 #[tokio::test]
-async fn a_close_at_once_says_why() {
+async fn an_immediate_close_contains_its_reason() {
     let (_listener, (connection, _server), (_client, mut control)) = pair(limits()).await;
     connection.close(CloseReason::Overloaded);
     match soon("the end", control.source.next()).await {
@@ -306,7 +306,7 @@ async fn q_07_a_client_that_moves_keeps_its_streams() {
 }
 
 #[tokio::test]
-async fn q_10_a_restarted_listener_resets_the_connections_of_the_one_before() {
+async fn q_10_a_restarted_listener_resets_old_connections() {
     let authority = Authority::new();
     let (tls, client_tls) = (Arc::new(authority.server(ClientAuth::None)), authority.client());
     let secret = [7; 32];
@@ -341,7 +341,7 @@ async fn q_10_a_restarted_listener_resets_the_connections_of_the_one_before() {
 }
 
 #[tokio::test]
-async fn a_closed_listener_says_goodbye_to_all() {
+async fn a_closed_listener_closes_all_connections() {
     let (listener, (connection, server), (_client, mut control)) = pair(limits()).await;
     listener.stop_accepting();
     listener.close(CloseReason::GoingAway);
@@ -352,7 +352,7 @@ async fn a_closed_listener_says_goodbye_to_all() {
 }
 
 #[test]
-fn codes_on_the_wire_are_distinct() {
+fn close_codes_on_the_wire_are_distinct() {
     let mut codes: Vec<u32> = CloseReason::ALL.iter().map(|goodbye| goodbye.quic_code()).collect();
     codes.dedup();
     assert_eq!(codes, (0..9).collect::<Vec<u32>>());

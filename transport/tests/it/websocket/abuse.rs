@@ -41,7 +41,7 @@ async fn assert_protocol_fault(what: &str, bytes: &[u8]) {
 }
 
 #[tokio::test]
-async fn w_03_flags_and_opcodes() {
+async fn w_03_invalid_flags_and_opcodes_are_rejected() {
     assert_protocol_fault("unmasked", b"\x81\x02{}").await;
     for reserved in [0x40, 0x20, 0x10, 0x70] {
         assert_protocol_fault("a reserved bit", &masked(FINAL | reserved | TEXT, b"{}")).await;
@@ -54,7 +54,7 @@ async fn w_03_flags_and_opcodes() {
 }
 
 #[tokio::test]
-async fn w_03_fragments_out_of_place() {
+async fn w_03_misplaced_fragments_are_rejected() {
     assert_protocol_fault("a continuation of nothing", &masked(0, b"x")).await;
     assert_protocol_fault("the end of nothing", &masked(FINAL, b"x")).await;
     assert_protocol_fault(
@@ -69,7 +69,7 @@ async fn w_03_fragments_out_of_place() {
 }
 
 #[tokio::test]
-async fn w_03_lengths_in_the_long_form() {
+async fn w_03_overlong_length_fields_are_rejected() {
     assert_protocol_fault("125 in 16 bits", b"\x81\xfe\x00\x7d\x00\x00\x00\x00").await;
     assert_protocol_fault(
         "65,535 in 64 bits",
@@ -79,7 +79,7 @@ async fn w_03_lengths_in_the_long_form() {
 }
 
 #[tokio::test]
-async fn w_03_close_codes() {
+async fn w_03_invalid_close_frames_are_rejected() {
     assert_protocol_fault("half a code", &masked(FINAL | CLOSE, b"\x03")).await;
     for code in [0, 1, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65_535] {
         assert_protocol_fault("a code nobody may send", &masked(FINAL | CLOSE, &closing(code, "")))
@@ -90,7 +90,7 @@ async fn w_03_close_codes() {
 }
 
 #[tokio::test]
-async fn a_goodbye_is_answered_in_kind() {
+async fn a_close_frame_is_answered_with_its_code() {
     for (code, is_fault) in [
         (1000, false),
         (1001, false),
@@ -124,7 +124,7 @@ async fn a_goodbye_is_answered_in_kind() {
 }
 
 #[tokio::test]
-async fn an_end_without_goodbye_is_a_fault() {
+async fn an_end_without_a_close_frame_is_a_fault() {
     let (raw, mut source, _sink) = connection(1024, &limits());
     drop(raw);
     assert!(matches!(soon("the fault", source.next()).await, Err(ReadError::Io(_))));
@@ -136,7 +136,7 @@ async fn an_end_without_goodbye_is_a_fault() {
 }
 
 #[tokio::test]
-async fn f_16_bytes_cut_at_every_offset_never_make_a_message() {
+async fn f_16_a_frame_truncated_at_any_offset_is_never_a_message() {
     let messages: [&[u8]; 3] =
         [b"{\"n\":1}", b"{\"n\":2,\"pad\":\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}", b"{\"n\":3}"];
     let fragments = [masked(TEXT, &messages[1][..10]), masked(FINAL, &messages[1][10..])].concat();
@@ -167,7 +167,7 @@ async fn f_16_bytes_cut_at_every_offset_never_make_a_message() {
 }
 
 #[tokio::test]
-async fn noise_and_flipped_bits_end_the_connection_and_nothing_else() {
+async fn noise_and_flipped_bits_only_end_the_connection() {
     let mut seed = 7_u32;
     let mut random = move || {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -206,7 +206,7 @@ async fn noise_and_flipped_bits_end_the_connection_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn w_04_text_that_is_not_utf_8() {
+async fn w_04_text_that_is_not_utf_8_is_rejected() {
     for text in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80", b"ok \xe2\x82", b"\xf5\x80\x80\x80"] {
         assert!(
             matches!(fault(&masked(FINAL | TEXT, text)).await, ReadError::InvalidUtf8),
@@ -242,7 +242,7 @@ async fn w_04_text_that_is_not_utf_8() {
 }
 
 #[tokio::test]
-async fn w_05_too_large_is_refused_at_the_announcement() {
+async fn w_05_a_too_large_message_is_rejected_by_its_declared_length() {
     // Two to the power of 63 sets a bit that must be zero, but the excess size takes precedence. No
     // payload follows.
     for length in [MESSAGE_BYTES_MAX as u64 + 1, 1 << 32, 1 << 63, u64::MAX] {
@@ -271,7 +271,7 @@ async fn w_05_twenty_thousand_empty_fragments_are_one_message() {
 }
 
 #[tokio::test]
-async fn w_05_a_flood_of_pings_is_answered_with_what_the_peer_takes() {
+async fn w_05_a_flood_of_pings_gets_only_as_many_pongs_as_the_peer_reads() {
     let (mut raw, mut source, _sink) = connection(4096, &limits());
     let (mut from_server, mut to_server) = tokio::io::split(raw.io);
     let flooding = tokio::spawn(async move {
@@ -305,7 +305,7 @@ async fn w_05_a_flood_of_pings_is_answered_with_what_the_peer_takes() {
 }
 
 #[tokio::test]
-async fn w_06_binary_is_refused_and_nothing_of_it_read() {
+async fn w_06_a_binary_frame_is_rejected_unread() {
     assert!(matches!(fault(&masked(FINAL | BINARY, b"{}")).await, ReadError::NotText));
     assert!(matches!(fault(b"\x82\xff").await, ReadError::NotText));
     assert!(matches!(fault(&masked(BINARY, b"{}")).await, ReadError::NotText));

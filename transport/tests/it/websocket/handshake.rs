@@ -44,7 +44,7 @@ fn accepted(changes: &Changes) -> Response<()> {
 }
 
 #[test]
-fn the_example_of_the_rfc_is_answered_as_there() {
+fn the_handshake_of_the_rfc_example_is_answered_as_documented() {
     let response = accepted(&[]);
     assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
     assert_eq!(response.headers()["sec-websocket-accept"], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
@@ -54,7 +54,7 @@ fn the_example_of_the_rfc_is_answered_as_there() {
 }
 
 #[test]
-fn what_browsers_and_libraries_send_is_accepted() {
+fn handshakes_of_browsers_and_libraries_are_accepted() {
     accepted(&[("upgrade", Some("WebSocket"))]);
     accepted(&[("connection", Some("keep-alive, UPGRADE"))]);
     accepted(&[("connection", Some("keep-alive")), ("connection", Some("upgrade"))]);
@@ -62,7 +62,7 @@ fn what_browsers_and_libraries_send_is_accepted() {
 }
 
 #[test]
-fn our_subprotocol_is_chosen_among_others_and_no_other_is() {
+fn only_the_mcp_subprotocol_is_selected() {
     let chosen = |offers: &'static str| {
         accepted(&[("sec-websocket-protocol", Some(offers))])
             .headers()
@@ -96,7 +96,7 @@ fn w_02_extensions_are_never_accepted() {
 }
 
 #[test]
-fn w_02_what_is_no_handshake_is_refused() {
+fn w_02_an_invalid_upgrade_request_is_rejected() {
     use UpgradeError::{Body, Key, NoUpgrade, Version as BadVersion};
     let key = "sec-websocket-key";
     let cases: &[(&Changes, UpgradeError)] = &[
@@ -173,7 +173,7 @@ async fn outcome(url: &str, limit: Duration) -> Result<(), ConnectError> {
 }
 
 #[tokio::test]
-async fn a_client_believes_no_answer_that_does_not_belong_to_its_question() {
+async fn a_client_rejects_a_handshake_answer_that_does_not_match() {
     let long = format!("HTTP/1.1 101 Switching Protocols\r\nx: {}\r\n\r\n", "y".repeat(64 * 1024));
     let cases = [
         (
@@ -202,7 +202,7 @@ async fn a_client_believes_no_answer_that_does_not_belong_to_its_question() {
 }
 
 #[tokio::test]
-async fn a_client_says_what_it_was_refused_with_and_follows_nobody() {
+async fn a_client_reports_the_status_of_a_rejection_and_follows_no_redirect() {
     for status in [401, 403, 404, 302, 500, 200] {
         let (address, seen) = answering(format!(
             "HTTP/1.1 {status} No\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
@@ -230,7 +230,7 @@ async fn a_client_says_what_it_was_refused_with_and_follows_nobody() {
 }
 
 #[tokio::test]
-async fn a_client_does_not_wait_for_ever_and_goes_nowhere_it_must_not() {
+async fn a_client_times_out_and_connects_to_no_forbidden_address() {
     let (address, _seen) = answering(String::new()).await;
     assert_eq!(
         soon("the timeout", outcome(&format!("ws://{address}/"), Duration::from_millis(100))).await,

@@ -10,7 +10,7 @@ use super::{CLOSE, FINAL, PING, PONG, TEXT, connection, impatient, limits, maske
 use crate::soon;
 
 #[tokio::test]
-async fn a_silent_peer_is_asked_and_then_given_up() {
+async fn a_silent_peer_is_pinged_and_then_disconnected() {
     let (mut raw, mut source, _sink) = connection(1024, &impatient());
     let began = Instant::now();
     let silence = soon("the end of patience", source.next()).await.unwrap_err();
@@ -21,7 +21,7 @@ async fn a_silent_peer_is_asked_and_then_given_up() {
 }
 
 #[tokio::test]
-async fn a_peer_that_answers_lives_on() {
+async fn a_peer_that_answers_pings_stays_connected() {
     let (mut raw, mut source, _sink) = connection(1024, &impatient());
     let answering = async {
         let began = Instant::now();
@@ -37,7 +37,7 @@ async fn a_peer_that_answers_lives_on() {
 }
 
 #[tokio::test]
-async fn a_peer_that_spoke_while_nobody_listened_is_not_called_silent() {
+async fn messages_received_while_no_one_reads_count_as_activity() {
     let (mut raw, mut source, _sink) = connection(1024, &impatient());
     raw.send(&masked(FINAL | TEXT, b"{}")).await;
     tokio::time::sleep(impatient().idle_timeout * 2).await;
@@ -45,7 +45,7 @@ async fn a_peer_that_spoke_while_nobody_listened_is_not_called_silent() {
 }
 
 #[tokio::test]
-async fn a_ping_is_answered_while_nobody_sends() {
+async fn a_ping_is_answered_while_no_message_is_sent() {
     let (mut raw, mut source, _sink) = connection(4096, &limits());
     for number in 0..10_u8 {
         raw.send(&masked(FINAL | PING, &[number; 125])).await;
@@ -98,7 +98,7 @@ async fn a_ping_is_answered_between_frames_while_a_large_batch_is_sent() {
 }
 
 #[tokio::test]
-async fn a_goodbye_of_ours_waits_for_the_answer_and_drops_what_comes_before_it() {
+async fn a_close_waits_for_its_answer_and_drops_messages_before_it() {
     let (mut raw, mut source, mut sink) = connection(1024, &limits());
     let began = Instant::now();
     let leaving = transport::close_gracefully(&mut source, &mut sink, CloseReason::GoingAway);
@@ -116,7 +116,7 @@ async fn a_goodbye_of_ours_waits_for_the_answer_and_drops_what_comes_before_it()
 }
 
 #[tokio::test]
-async fn a_peer_that_never_reads_does_not_hold_up_a_goodbye() {
+async fn a_peer_that_never_reads_does_not_block_a_close() {
     let (raw, mut source, mut sink) = connection(16, &limits());
     let stuck = tokio::time::timeout(
         Duration::from_millis(50),
@@ -133,7 +133,7 @@ async fn a_peer_that_never_reads_does_not_hold_up_a_goodbye() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn halves_on_two_threads_lose_nothing_and_keep_frames_whole() {
+async fn halves_on_two_threads_lose_no_message_and_keep_frames_intact() {
     const MESSAGES: u32 = 3000;
     // The pipe is so narrow that every frame is written in pieces and every write waits.
     let (raw, mut source, mut sink) =

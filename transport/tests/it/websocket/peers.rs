@@ -26,7 +26,7 @@ fn sizes() -> impl Iterator<Item = String> {
 }
 
 #[tokio::test]
-async fn a_foreign_client_talks_to_our_server() {
+async fn an_independent_client_can_use_the_server() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let serving = async {
@@ -63,7 +63,7 @@ async fn a_foreign_client_talks_to_our_server() {
 }
 
 #[tokio::test]
-async fn our_client_talks_to_a_foreign_server() {
+async fn the_client_can_use_an_independent_server() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/ws", listener.local_addr().unwrap()).parse().unwrap();
     let serving = async {

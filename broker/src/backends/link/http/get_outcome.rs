@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b_http_07_what_an_answer_without_events_means_depends_on_what_was_asked() {
+    fn b_http_07_an_answer_without_events_is_judged_by_the_kind_of_get() {
         use GetOutcome::{RetryLater, SessionGone, UnknownEvent, Unsupported};
         for (status, first, again, to_resume) in [
             (200, Unsupported, RetryLater, UnknownEvent),

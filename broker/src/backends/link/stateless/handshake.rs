@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn nb_era_02_no_single_code_decides_and_a_modern_error_never_leads_to_initialize() {
+    fn nb_era_02_only_a_modern_error_rules_out_initialize() {
         let error = |code: i64, data: &str| {
             verdict(&format!(r#""error":{{"code":{code},"message":"m","data":{data}}}"#))
         };
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn nb_era_01_a_discover_result_says_it() {
+    fn nb_era_01_a_discover_result_selects_the_era() {
         let found = |versions: &str| {
             verdict(&format!(r#""result":{{"supportedVersions":{versions},"capabilities":{{}}}}"#))
         };
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn nb_era_02_what_nobody_looked_at_says_nothing() {
+    fn nb_era_02_a_discover_request_that_was_not_sent_selects_no_era() {
         assert!(judge(Err(Failure::NotSent("x".into()))).is_err());
         assert!(matches!(
             judge(Err(Failure::Protocol("status 400".into()))),

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nb_mrtr_02_answers_are_under_their_keys() {
+    fn nb_mrtr_02_each_answer_is_sent_under_its_key() {
         let answer = |result: &str| {
             decoded(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":"x","result":{result}}}"#)))
                 .unwrap()

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn nb_sub_02_what_comes_on_no_stream_of_ours_is_dropped() {
+    fn nb_sub_02_a_notification_of_an_unknown_stream_is_dropped() {
         let listening = NotificationFeed::default();
         assert!(!listening.admits(&updated(1)), "no stream is open");
         opened(&listening, 7);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn br_05_what_two_streams_bring_is_taken_once() {
+    fn br_05_a_notification_on_two_streams_is_accepted_once() {
         let listening = NotificationFeed::default();
         opened(&listening, 1);
         opened(&listening, 2);

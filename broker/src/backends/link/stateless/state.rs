@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nb_msg_01_only_answers_to_questions_are_taken() {
+    async fn nb_msg_01_only_answers_to_pending_inputs_are_accepted() {
         let stateless = StatelessConnection::new();
         let (number, id, answer) = stateless.expect_input("where");
         assert_eq!(
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_put_into_new_words_once() {
+    fn capabilities_are_translated_once_and_cached() {
         let stateless = StatelessConnection::new();
         assert_eq!(stateless.capabilities(b"{}"), stateless.capabilities(b"{}"));
         assert_eq!(stateless.capabilities.lock().len(), 1);

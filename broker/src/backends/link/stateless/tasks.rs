@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn nb_task_01_the_outcome_is_the_answer() {
+    fn nb_task_01_the_outcome_of_a_task_becomes_the_answer() {
         let done = state(
             r#"{"taskId":"t","status":"completed","result":{"resultType":"complete","content":[]}}"#,
         );
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn nb_task_02_a_key_is_asked_for_once() {
+    fn nb_task_02_an_answered_input_key_is_not_requested_again() {
         let waiting = state(
             r#"{"taskId":"t","status":"input_required","inputRequests":{"a":{"method":"roots/list"},"b":{"method":"roots/list"}}}"#,
         );
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn br_04_a_poll_interval_has_a_new_name() {
+    fn br_04_the_poll_interval_is_read_under_its_new_name() {
         let task =
             read(&state(r#"{"taskId":"t","status":"working","pollIntervalMs":250}"#), "t").unwrap();
         assert_eq!(task.poll_interval, Some(Duration::from_millis(250)));

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_console_keeps_within_its_budget() {
+    fn the_console_files_stay_within_their_size_budget() {
         let index = FILES.get_file(INDEX).unwrap().contents_utf8().unwrap();
         let packed: Vec<_> =
             assets().into_iter().filter(|(name, _)| name.ends_with(".gz")).collect();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_no_inline_script_and_no_address_of_others() {
+    fn the_page_has_no_inline_script_and_no_external_url() {
         let index = FILES.get_file(INDEX).unwrap().contents_utf8().unwrap();
         for forbidden in ["http:", "https:", "//", "<style", "style=", " on", "\"/"] {
             assert!(!index.contains(forbidden), "{forbidden:?} in {index}");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn every_text_is_there_plain_and_compressed() {
+    fn every_text_file_exists_plain_and_compressed() {
         for (name, _) in assets().iter().filter(|(name, _)| !name.ends_with(".gz")) {
             assert!(media_type(name).is_some(), "{name} has no media type");
             assert!(FILES.get_file(format!("{name}.gz")).is_some(), "{name}");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_sent_to_those_who_take_it() {
+    fn gzip_is_sent_only_to_clients_that_accept_it() {
         let takes = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(value));

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_consoles_own_callback_is_one() {
+    fn only_the_callback_url_of_the_console_is_accepted() {
         let origin = "https://ops.example";
         for (uri, is_one) in [
             ("https://ops.example/console/callback", true),

@@ -90,7 +90,7 @@ async fn the_page_needs_no_token_and_may_load_its_own_files_only() {
 }
 
 #[tokio::test]
-async fn a_rebound_name_and_a_foreign_page_get_nothing() {
+async fn a_rebound_host_name_and_a_foreign_page_are_rejected() {
     let admin = Admin::start(WITH_TOKEN, LOOPBACK).await;
     for path in ["/console/", OPERATOR] {
         for name in ["evil.example:9090", "localhost.evil.example", "127.0.0.1.evil.example:9090"] {
@@ -110,7 +110,7 @@ async fn a_rebound_name_and_a_foreign_page_get_nothing() {
 }
 
 #[tokio::test]
-async fn a_login_is_the_operator_of_its_token_until_it_is_revoked() {
+async fn a_login_has_the_rights_of_its_token_until_revocation() {
     let admin = Admin::start(WITH_TOKEN, LOOPBACK).await;
     let mut root = Browser::new(&admin);
     assert_eq!(root.sign_in(ADMIN).await, StatusCode::NO_CONTENT);
@@ -137,7 +137,7 @@ async fn a_login_is_the_operator_of_its_token_until_it_is_revoked() {
 }
 
 #[tokio::test]
-async fn a_cookie_alone_is_no_proof() {
+async fn a_cookie_alone_is_not_sufficient() {
     let admin = Admin::start(WITH_TOKEN, LOOPBACK).await;
     let mut browser = Browser::new(&admin);
     browser.sign_in(ADMIN).await;
@@ -219,7 +219,7 @@ async fn another_machine_signs_in_over_tls_only() {
 }
 
 #[tokio::test]
-async fn where_no_token_is_set_the_console_is_as_open_as_the_api() {
+async fn without_an_admin_token_the_console_is_open_like_the_api() {
     let admin = Admin::start("", LOOPBACK).await;
     let (status, who) = Browser::new(&admin).whoami().await;
     assert_eq!((status, &who["role"]), (200, &json!("admin")));
@@ -231,7 +231,7 @@ fn backends_of(overview: &Value) -> u64 {
 }
 
 #[tokio::test]
-async fn the_overview_counts_what_the_operator_sees_and_says_when_nothing_has_changed() {
+async fn the_overview_counts_visible_entries_and_returns_304_without_changes() {
     let admin = Admin::start(WITH_TOKEN, LOOPBACK).await;
     let mut root = Browser::new(&admin);
     root.sign_in(ADMIN).await;

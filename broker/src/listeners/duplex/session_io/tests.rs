@@ -49,7 +49,7 @@ fn one_turn(outbox_bytes: usize, answer_bytes: usize) -> u64 {
 }
 
 #[test]
-fn answers_stop_for_the_writer_once_half_of_the_outbox_is_taken() {
+fn answers_yield_to_the_writer_once_half_of_the_outbox_is_used() {
     // More answers would cut the connection as that of a slow client, though the client had no time
     // to read.
     assert_eq!(one_turn(100, 10), 6);
@@ -57,7 +57,7 @@ fn answers_stop_for_the_writer_once_half_of_the_outbox_is_taken() {
 }
 
 #[test]
-fn answers_stop_for_the_writer_after_so_many_in_a_row() {
+fn answers_yield_to_the_writer_after_a_fixed_number() {
     assert_eq!(one_turn(1 << 40, 10), u64::from(FRAMES_IN_A_ROW));
 }
 
@@ -108,11 +108,11 @@ async fn taken_in_one_turn(bytes: usize) -> usize {
 }
 
 #[tokio::test]
-async fn reading_stops_for_the_others_after_as_many_bytes_as_are_written_in_one_go() {
+async fn reading_yields_after_as_many_bytes_as_one_write_sends() {
     assert_eq!(taken_in_one_turn(60 << 10).await, 5, "which are more than 256 KiB");
 }
 
 #[tokio::test]
-async fn reading_stops_for_the_others_after_so_many_messages() {
+async fn reading_yields_after_a_fixed_number_of_messages() {
     assert_eq!(taken_in_one_turn(100).await, FRAMES_IN_A_ROW as usize);
 }

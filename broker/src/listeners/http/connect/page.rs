@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_others_stays_text() {
+    fn text_from_outside_is_escaped() {
         let page = HtmlPage::new("<script>").text("a & b").link("\"x", "'").form(
             "/p",
             &[("n", "\"v")],

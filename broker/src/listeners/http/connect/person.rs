@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_opens_with_the_root_secret_under_its_name_and_until_its_end() {
+    fn a_login_opens_only_with_its_secret_and_name_until_it_expires() {
         let seal = Keys::from_root(b"root").seal;
         let cookies = Cookies { base: SECURE, headers: &HeaderMap::new() };
         let set = cookies.set_login(&seal, &ann()).unwrap();

@@ -274,7 +274,7 @@ async fn an_event_stream_passes_through_until_its_client_hangs_up() {
 }
 
 #[tokio::test]
-async fn a_09_nobody_speaks_for_a_replica() {
+async fn a_09_a_client_cannot_impersonate_a_replica() {
     let (edge, owner) = (Replica::start().await, Replica::start().await);
     let acme = TenantId::parse("acme").unwrap();
     owner.broker.put_tenant(&acme, TenantSpec::default());
@@ -300,7 +300,7 @@ async fn a_09_nobody_speaks_for_a_replica() {
 }
 
 #[tokio::test]
-async fn who_drains_takes_nothing_from_other_replicas() {
+async fn a_draining_replica_takes_no_session_from_other_replicas() {
     let (edge, owner) = (Replica::start().await, Replica::start().await);
     edge.told(SESSION, "owner", &owner.internal).await;
     owner.broker.drain();
@@ -310,7 +310,7 @@ async fn who_drains_takes_nothing_from_other_replicas() {
 }
 
 #[tokio::test]
-async fn who_drains_still_forwards() {
+async fn a_draining_replica_still_forwards_requests() {
     let (edge, owner) = (Replica::start().await, Replica::start().await);
     let session = owner.open_session().await;
     edge.told(&session, "owner", &owner.internal).await;
@@ -322,7 +322,7 @@ async fn who_drains_still_forwards() {
 }
 
 #[tokio::test]
-async fn who_drains_hands_new_sessions_and_those_it_let_go_to_another_replica() {
+async fn a_draining_replica_forwards_new_and_released_sessions_to_another() {
     let (edge, other) = (Replica::start().await, Replica::start().await);
     let session = other.open_session().await;
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
@@ -351,7 +351,7 @@ async fn who_drains_hands_new_sessions_and_those_it_let_go_to_another_replica() 
 }
 
 #[tokio::test]
-async fn method_path_headers_and_body_go_as_they_came_and_the_caller_with_them() {
+async fn a_request_is_forwarded_unchanged_with_its_caller() {
     let (edge, peer) =
         (Replica::start().await, FakePeer::start(|_| Some(empty(StatusCode::ACCEPTED))));
     edge.told(SESSION, "peer", &peer.address).await;
@@ -429,7 +429,7 @@ async fn f_13_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome() {
 }
 
 #[tokio::test]
-async fn a_replica_that_is_gone_is_found_out_before_anything_is_sent() {
+async fn a_dead_replica_is_detected_before_anything_is_sent() {
     let (edge, mut peer) = (Replica::start().await, FakePeer::start(|_| None));
     peer.kill();
     edge.told(SESSION, "peer", &peer.address).await;
@@ -442,7 +442,7 @@ async fn a_replica_that_is_gone_is_found_out_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn a_replica_that_knows_better_is_believed() {
+async fn a_redirect_to_the_real_owner_is_followed() {
     let there = FakePeer::start(|_| Some(empty(StatusCode::ACCEPTED)));
     let address = there.address.clone();
     let asked_first = FakePeer::start(move |_| {
@@ -466,7 +466,7 @@ async fn a_replica_that_knows_better_is_believed() {
 }
 
 #[tokio::test]
-async fn an_event_stream_that_breaks_off_ends_and_a_document_does_not() {
+async fn a_broken_event_stream_ends_and_a_broken_document_is_an_error() {
     let event = Bytes::from_static(b"id: 1-1\ndata: {}\n\n");
     let edge = Replica::start().await;
     let mut peer = FakePeer::start(move |seen| {
@@ -519,7 +519,7 @@ async fn an_event_stream_that_breaks_off_ends_and_a_document_does_not() {
 }
 
 #[tokio::test]
-async fn f_19_a_slow_client_is_not_read_ahead_for() {
+async fn f_19_the_broker_does_not_read_ahead_for_a_slow_client() {
     const MANY: usize = 1_000_000;
     let event = Bytes::from([&b"data: "[..], &[b'x'; 1000], b"\n\n"].concat());
     let peer = FakePeer::start(move |seen| {

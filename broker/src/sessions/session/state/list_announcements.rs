@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delayed_write_waits_for_its_moment() {
+    fn a_delayed_write_waits_until_its_time() {
         let (mut lists, now) = (ListAnnouncements::new([0; 4]), Instant::now());
         assert!(lists.may_write(now));
         lists.delay_write(now + std::time::Duration::from_secs(1));

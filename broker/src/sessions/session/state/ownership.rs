@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_overlap_all_the_time_do_not_keep_a_session() {
+    fn constantly_overlapping_calls_do_not_block_a_session_release() {
         let mut unrest = QuiesceState::default();
         let looks = [[1, 2], [2, 3], [3, 4], [4, 5]].map(|ids| unrest.note_busy(calls(&ids)));
         assert_eq!(
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_call_may_take_its_time() {
+    fn a_long_call_delays_the_release_until_it_ends() {
         let mut unrest = QuiesceState::default();
         for short in 2..20 {
             assert_eq!(unrest.note_busy(calls(&[1, short])), ReleaseAttempt::Busy);

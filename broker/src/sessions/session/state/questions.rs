@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_not_used_twice_and_questions_are_bounded() {
+    fn question_numbers_are_unique_and_questions_are_bounded() {
         let mut questions = Questions::numbered_from(7);
         for expected in 0..QUESTIONS_MAX as u64 {
             let number = questions.next_number().unwrap();

@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_tell_their_owner_and_what_the_stream_is() {
+    fn a_stream_number_contains_its_epoch_and_kind() {
         let mut streams = SessionStreams::new(LogLimits { events: 10, bytes: 1000 }, 3, None);
         let (post, get) = (
             streams.open_answer_stream(Vec::new(), 1).number,
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_an_earlier_owner_takes_what_nobody_knows_of() {
+    fn a_stream_of_an_earlier_owner_takes_the_unsent_messages() {
         let mut streams = SessionStreams::new(LogLimits { events: 10, bytes: 1000 }, 2, None);
         let waiting = streams.general();
         waiting.push(Instant::now(), EventKind::Message, Bytes::from_static(b"untold")).unwrap();

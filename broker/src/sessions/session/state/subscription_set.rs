@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_set_takes_only_what_it_has() {
+    fn a_full_set_accepts_only_existing_subscriptions() {
         let many =
             (0..SUBSCRIPTIONS_PER_SESSION_MAX).map(|number| target("a", &number.to_string()));
         let mut set: SubscriptionSet = many.collect();

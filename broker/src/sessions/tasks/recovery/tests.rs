@@ -106,7 +106,7 @@ async fn a_claim_that_fails_changes_no_epoch() {
 }
 
 #[tokio::test]
-async fn what_was_claimed_under_a_name_that_changed_meanwhile_is_dropped() {
+async fn tasks_claimed_under_an_outdated_node_name_are_dropped() {
     let alone = Alone::start().await;
     let (tasks, gone) = (alone.tasks().clone(), NodeName::new("gone"));
     alone.stored(record("t1"), &gone).await;
@@ -126,7 +126,7 @@ async fn what_was_claimed_under_a_name_that_changed_meanwhile_is_dropped() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
+async fn a_task_that_cannot_run_here_is_released_and_not_claimed_again() {
     let alone = Alone::start().await;
     let node = alone.tasks().shared.durable.node();
     let later = String::from_utf8(record("t1").details)
@@ -199,7 +199,7 @@ impl Alone {
 }
 
 #[tokio::test]
-async fn a_task_is_given_away_with_what_is_known_of_its_call_or_not_at_all() {
+async fn a_task_is_released_only_with_the_recorded_state_of_its_call() {
     let alone = Alone::start().await;
     let run = alone.sent().await;
     alone.busy_with_steps(u32::MAX);
@@ -211,7 +211,7 @@ async fn a_task_is_given_away_with_what_is_known_of_its_call_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_backends_task_that_was_just_made_is_in_the_record_before_it_is_given_away() {
+async fn a_new_backend_task_is_recorded_before_its_task_is_released() {
     let alone = Alone::start().await;
     let spec = serde_json::from_value(
         serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}}),
@@ -234,7 +234,7 @@ async fn a_backends_task_that_was_just_made_is_in_the_record_before_it_is_given_
 }
 
 #[tokio::test]
-async fn an_answer_that_is_there_counts_when_the_run_is_to_end() {
+async fn an_answer_that_has_arrived_wins_over_a_stop_of_the_run() {
     let alone = Alone::start().await;
     let run = alone.sent().await;
     run.stop(StopReason::Released);
@@ -250,7 +250,7 @@ async fn an_answer_that_is_there_counts_when_the_run_is_to_end() {
 }
 
 #[tokio::test]
-async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
+async fn an_owned_task_without_a_run_is_found_at_the_second_sweep() {
     let alone = Alone::start().await;
     let (tasks, node) = (alone.tasks(), alone.tasks().shared.durable.node());
     let [stray, attended] =
@@ -280,7 +280,7 @@ async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
 
 /// A run that stops as lost leaves its task to the next comparison.
 #[tokio::test]
-async fn a_task_taken_back_while_its_run_stops_is_not_forgotten() {
+async fn a_task_reclaimed_while_its_run_stops_is_not_lost() {
     let alone = Alone::start().await;
     let tasks = alone.tasks();
     let whole = alone.stored(record("t1"), &tasks.shared.durable.node()).await;
@@ -303,7 +303,7 @@ async fn a_task_taken_back_while_its_run_stops_is_not_forgotten() {
 }
 
 #[tokio::test]
-async fn the_time_left_is_what_the_store_says() {
+async fn the_remaining_time_of_a_task_comes_from_the_store() {
     let alone = Alone::start().await;
     let whole = alone.stored(record("t1"), &alone.tasks().shared.durable.node()).await;
     let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();

@@ -169,7 +169,7 @@ async fn the_limit_is_exact(topology: &Topology, client: &DuplexClient) {
     serves(client).await;
 }
 
-async fn pieces_of_any_size_are_no_different(topology: &Topology, client: &DuplexClient) {
+async fn pieces_of_any_size_have_the_same_result(topology: &Topology, client: &DuplexClient) {
     let text = "x".repeat(500);
     match &topology.proxy {
         Some(proxy) => {
@@ -199,7 +199,7 @@ async fn pieces_of_any_size_are_no_different(topology: &Topology, client: &Duple
 
 /// The backend ends its half and still reads. The outcome of the call is unknown, it is not sent
 /// again, and the next call uses another connection.
-async fn who_has_nothing_more_to_say_is_left(topology: &Topology, client: &DuplexClient) {
+async fn a_backend_that_ends_its_half_is_disconnected(topology: &Topology, client: &DuplexClient) {
     let open = || if let Behind::Socket(backend) = &topology.backend { backend.open() } else { 0 };
     let before = open();
     let answer = client.request("tools/call", json!({"name": "mute", "arguments": {}})).await;
@@ -215,7 +215,7 @@ async fn who_has_nothing_more_to_say_is_left(topology: &Topology, client: &Duple
 }
 
 /// Calls to the backend wait, cost other backends nothing, and none is lost.
-async fn who_does_not_read_is_waited_for(
+async fn calls_wait_for_a_backend_that_does_not_read(
     topology: &Topology,
     client: &DuplexClient,
     other: &DuplexClient,
@@ -250,7 +250,7 @@ async fn who_does_not_read_is_waited_for(
 
 /// Tests wires where a message ends with its line. Half a line of a broken connection is not an
 /// answer, though it names the call. A whole one may come without its line end.
-async fn half_a_line_is_no_answer(topology: &Topology, client: &DuplexClient) {
+async fn half_a_line_is_not_an_answer(topology: &Topology, client: &DuplexClient) {
     if ["http", "sse", "websocket"].contains(&topology.back) {
         return;
     }
@@ -272,10 +272,7 @@ async fn half_a_line_is_no_answer(topology: &Topology, client: &DuplexClient) {
 }
 
 /// Tests the same with a partial message before the break.
-async fn a_connection_that_breaks_costs_the_calls_on_it(
-    topology: &Topology,
-    client: &DuplexClient,
-) {
+async fn a_broken_connection_fails_only_its_own_calls(topology: &Topology, client: &DuplexClient) {
     let pid = match &topology.backend {
         Behind::Child(_) => Some(text_of(&client.call("pid", json!({})).await).parse().unwrap()),
         _ => None,
@@ -300,11 +297,11 @@ async fn conducts(back: &'static str) {
     println!("{} behind", topology.back);
     messages_come_in_order(&topology, &client).await;
     the_limit_is_exact(&topology, &client).await;
-    pieces_of_any_size_are_no_different(&topology, &client).await;
-    who_has_nothing_more_to_say_is_left(&topology, &client).await;
-    who_does_not_read_is_waited_for(&topology, &client, &other).await;
-    half_a_line_is_no_answer(&topology, &client).await;
-    a_connection_that_breaks_costs_the_calls_on_it(&topology, &client).await;
+    pieces_of_any_size_have_the_same_result(&topology, &client).await;
+    a_backend_that_ends_its_half_is_disconnected(&topology, &client).await;
+    calls_wait_for_a_backend_that_does_not_read(&topology, &client, &other).await;
+    half_a_line_is_not_an_answer(&topology, &client).await;
+    a_broken_connection_fails_only_its_own_calls(&topology, &client).await;
     other.call("echo", json!({})).await;
 }
 

@@ -16,7 +16,7 @@ use crate::{
 
 /// Tests wires where one direction can end without the other. On the others a client that has ended
 /// its own half is gone.
-pub(super) async fn who_has_nothing_more_to_say_gets_what_it_asked_for(topology: &Topology) {
+pub(super) async fn a_half_closed_client_gets_its_answers(topology: &Topology) {
     let (before, cancelled) = (topology.sessions().await, cancellations(&topology.backend));
     let other = topology.client().await;
     match topology.front {

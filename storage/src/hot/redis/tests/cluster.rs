@@ -70,7 +70,7 @@ async fn settle(hot: &RedisStore) -> Result<u32, &'static str> {
 }
 
 #[tokio::test]
-async fn a_killed_master_costs_its_own_slots_until_its_replica_takes_over() {
+async fn a_killed_master_affects_only_its_slots_until_its_replica_takes_over() {
     let redis = RedisCluster::start().await;
     let (hot, other) = (open(&redis).await, open(&redis).await);
     works(&hot, &other).await;
@@ -100,7 +100,7 @@ async fn a_killed_master_costs_its_own_slots_until_its_replica_takes_over() {
 }
 
 #[tokio::test]
-async fn events_that_a_killed_master_had_not_copied_are_told_to_be_gone() {
+async fn unreplicated_events_of_a_killed_master_are_reported_as_lost() {
     let redis = RedisCluster::start().await;
     let (hot, [session, ..]) = (open(&redis).await, sessions());
     hot.append(&[begun(session), event_of(session, 1), event_of(session, 2)]).await.unwrap();
@@ -142,7 +142,7 @@ async fn a_subscription_moves_to_another_node() {
 }
 
 #[tokio::test]
-async fn a_refused_login_is_told_without_the_password() {
+async fn a_rejected_login_is_reported_without_the_password() {
     let redis = RedisCluster::start().await;
     let url = redis.url().replace("redis+cluster://:", "redis+cluster://:wrong-");
     let hot = RedisStore::open(&options(url)).await.unwrap();

@@ -31,7 +31,7 @@ async fn holds(store: &RedisStore, in_use: u32, wanted: u32) -> (u32, u32) {
 }
 
 #[tokio::test]
-async fn replicas_hold_the_limit_together_and_what_is_in_use_counts_beyond_it() {
+async fn replicas_share_the_limit_and_places_in_use_count_beyond_it() {
     let server = RedisServer::start().await;
     let (one, two) = (open(&server).await, open(&server).await);
     assert_eq!(holds(&one, 0, 3).await, (3, 0));
@@ -48,7 +48,7 @@ async fn replicas_hold_the_limit_together_and_what_is_in_use_counts_beyond_it() 
 }
 
 #[tokio::test]
-async fn the_places_of_a_replica_end_with_its_lease() {
+async fn the_places_of_a_replica_expire_with_its_lease() {
     let server = RedisServer::start().await;
     let (one, two) = (open(&server).await, open(&server).await);
     let short = PlacesLifetime { lease: LEASE, kept: HOUR };
@@ -68,7 +68,7 @@ async fn the_places_of_a_replica_end_with_its_lease() {
 }
 
 #[tokio::test]
-async fn a_redis_that_lost_its_data_says_so_and_foreign_values_count_nothing() {
+async fn a_redis_data_loss_is_detected_and_foreign_values_are_ignored() {
     let server = RedisServer::start().await;
     let (one, two) = (open(&server).await, open(&server).await);
     settled(&two, &[]).await;

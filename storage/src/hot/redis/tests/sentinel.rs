@@ -32,7 +32,7 @@ async fn take(hot: &RedisStore) -> Result<(u32, u32), &'static str> {
 }
 
 #[tokio::test]
-async fn a_killed_master_is_replaced_and_what_it_had_not_copied_is_told_to_be_gone() {
+async fn a_killed_master_is_replaced_and_unreplicated_events_are_reported_lost() {
     let redis = RedisWithSentinels::start().await;
     let (hot, other) = (open(&redis).await, open(&redis).await);
     works(&hot, &other).await;
@@ -52,7 +52,7 @@ async fn a_killed_master_is_replaced_and_what_it_had_not_copied_is_told_to_be_go
 }
 
 #[tokio::test]
-async fn a_master_that_changes_roles_is_left() {
+async fn a_master_that_becomes_a_replica_is_disconnected() {
     let redis = RedisWithSentinels::start().await;
     let (hot, other) = (open(&redis).await, open(&redis).await);
     works(&hot, &other).await;
@@ -75,7 +75,7 @@ async fn a_master_that_changes_roles_is_left() {
 }
 
 #[tokio::test]
-async fn dead_sentinels_are_passed_over() {
+async fn dead_sentinels_are_skipped() {
     let redis = RedisWithSentinels::start().await;
     let [first, second, _] = redis.sentinels() else { panic!("three sentinels") };
     first.kill().await;

@@ -60,7 +60,7 @@ fn breaks_off() -> FakePeer {
 }
 
 #[tokio::test]
-async fn f_13_a_request_is_not_repeated_at_a_replica_that_may_be_at_it() {
+async fn f_13_a_request_is_not_repeated_if_a_replica_may_have_received_it() {
     let (edge, peer, node) = (Replica::start().await, breaks_off(), NodeName::new("peer/1"));
     let id = edge.taken_by(&node, &peer.address).await;
     let store = edge.broker.shared.durable.store.clone();
@@ -99,7 +99,7 @@ async fn f_13_a_request_is_repeated_at_the_next_owner() {
 }
 
 #[tokio::test]
-async fn a_27_asking_for_sessions_that_never_were_costs_little() {
+async fn a_27_lookups_of_unknown_sessions_are_limited() {
     let edge = Replica::start().await;
     let limits =
         TenantLimits { requests_per_second: Some(1), burst: Some(100), ..TenantLimits::default() };
@@ -125,7 +125,7 @@ async fn a_27_asking_for_sessions_that_never_were_costs_little() {
 }
 
 #[tokio::test]
-async fn a_session_that_others_asked_for_in_vain_is_found_by_its_own() {
+async fn failed_lookups_of_other_callers_do_not_hide_a_session() {
     let edge = Replica::start().await;
     let acme = TenantId::parse("acme").unwrap();
     edge.broker.put_tenant(&acme, TenantSpec::default());
