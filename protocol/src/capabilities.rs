@@ -12,7 +12,7 @@ mod server;
 use bytes::Bytes;
 
 use self::extensions::Extensions;
-use self::questions::{ambiguous, asks_for_several, contents};
+use self::questions::{ambiguous, contents, has_array_property};
 pub use self::server::{ListKind, ServerCapabilities};
 use self::server::{declared, tape_of_object};
 use crate::envelope::Message;
@@ -60,7 +60,7 @@ impl ClientCapabilities {
     /// Reads the `capabilities` object of a client.
     pub fn parse(text: &[u8]) -> Result<Self, Refusal> {
         if text == b"{}" {
-            return Ok(Self::none()); // what most requests say that say it again each time
+            return Ok(Self::none()); // nearly all requests without a session
         }
         let tape = tape_of_object(text)?;
         let root = tape.root();
@@ -182,7 +182,7 @@ impl ClientCapabilities {
     // MCP 2025-11-25, Sampling: `tools` and `toolChoice` need `sampling.tools`; content arrays came with them.
     fn permits_sampling(&self, request: &Message, version: Version) -> Result<(), Refusal> {
         let Some(text) = request.bytes(request.params) else {
-            return Ok(()); // the client will say what it misses
+            return Ok(()); // the client reports what is missing
         };
         let document = parse_object(text)?;
         let params = document.root();
@@ -236,7 +236,8 @@ impl ClientCapabilities {
             ));
         }
         // Multiple choice in forms exists since the revision that added URLs.
-        if !version.elicitation_url() && request.bytes(request.params).is_some_and(asks_for_several)
+        if !version.elicitation_url()
+            && request.bytes(request.params).is_some_and(has_array_property)
         {
             let message = format!(
                 "the client's protocol version {version} has no choice of several in a form"

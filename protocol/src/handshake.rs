@@ -20,7 +20,7 @@ const QUOTED_CHARS_MAX: usize = 64;
 /// Params of a client's `initialize`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InitializeParams {
-    /// The revision asked for, which need not exist.
+    /// The requested revision, which need not exist.
     pub requested_version: String,
     /// Capabilities that the client declared.
     pub capabilities: ClientCapabilities,
@@ -174,7 +174,7 @@ pub enum HandshakeError {
         /// The type or value it must have.
         expected: &'static str,
     },
-    /// The backend speaks only revisions that the broker does not.
+    /// The backend supports only revisions that the broker does not support.
     #[error("backend answered with protocol version {0:?}, which is not supported")]
     UnsupportedVersion(String),
     /// The answer cannot be read.

@@ -199,7 +199,7 @@ macro_rules! methods {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Method {
             $(#[doc = concat!("`", $name, "`")] $variant,)*
-            /// A name that no revision knows.
+            /// A name that no revision defines.
             Unknown,
         }
 

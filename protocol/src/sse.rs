@@ -140,7 +140,7 @@ impl SseParser {
             return unread;
         }
         unread.strip_prefix(BYTE_ORDER_MARK).unwrap_or(match unread {
-            begun if BYTE_ORDER_MARK.starts_with(begun) => &[],
+            partial if BYTE_ORDER_MARK.starts_with(partial) => &[],
             line => line,
         })
     }
@@ -194,7 +194,7 @@ impl SseParser {
             "retry" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => {
                 self.retry = value.parse().ok()
             }
-            _ => {} // a comment, or a field nobody knows
+            _ => {} // a comment, or an unknown field
         }
         Ok(())
     }

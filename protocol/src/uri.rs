@@ -137,8 +137,9 @@ impl Root {
         }
         let rest = match &self.authority {
             Some(authority) => {
-                let (theirs, rest) = rest.strip_prefix("//")?.split_at_checked(authority.len())?;
-                theirs.eq_ignore_ascii_case(authority).then_some(rest)?
+                let (other_authority, rest) =
+                    rest.strip_prefix("//")?.split_at_checked(authority.len())?;
+                other_authority.eq_ignore_ascii_case(authority).then_some(rest)?
             }
             None => rest,
         };

@@ -51,7 +51,7 @@ impl Version {
         }
     }
 
-    // Returns the revision to answer to an `initialize` that asks for `requested`.
+    // Returns the revision to answer to an `initialize` that requests `requested`.
     //
     // MCP 2025-11-25, Lifecycle: a supported version is echoed. Any other is answered with a
     // supported one, never with an error. `initialize` cannot agree on a stateless revision.

@@ -9,7 +9,7 @@
 //! not reach the descendants of the child, and a killed broker cannot reach them either.
 //!
 //! Invariants:
-//! - The guardian knows a group from its start until no process of it is left.
+//! - The guardian holds a group from its start until no process of it is left.
 //! - The guardian kills no process while the broker lives.
 
 use std::collections::BTreeSet;
@@ -56,7 +56,7 @@ impl Guardian {
     pub(crate) fn watch(self: &Arc<Self>, group: u32) -> GroupWatch {
         let mut state = self.state.lock();
         state.groups.insert(group);
-        if state.running.as_mut().is_none_or(|running| running.tell('+', group).is_err()) {
+        if state.running.as_mut().is_none_or(|running| running.report('+', group).is_err()) {
             state.running = self.start(&state.groups);
         }
         GroupWatch { guardian: Arc::clone(self), group }
@@ -65,7 +65,7 @@ impl Guardian {
     fn forget(&self, group: u32) {
         let mut state = self.state.lock();
         state.groups.remove(&group);
-        if state.running.as_mut().is_some_and(|running| running.tell('-', group).is_err()) {
+        if state.running.as_mut().is_some_and(|running| running.report('-', group).is_err()) {
             // A guardian that receives no more reports must not act on its old list of groups.
             state.running = None;
             if !state.groups.is_empty() {
@@ -76,16 +76,16 @@ impl Guardian {
 
     fn start(&self, groups: &BTreeSet<u32>) -> Option<GuardianProcess> {
         let started = || {
-            let (line, theirs) = UnixStream::pair()?;
+            let (line, guardian_end) = UnixStream::pair()?;
             // A caller that starts a child must not wait for the guardian.
             line.set_nonblocking(true)?;
             let mut command = Command::new(&self.program);
             // The guardian has its own process group, because signals that a terminal sends to the
             // broker's group must not reach it.
             command.arg(COMMAND).env_clear().current_dir("/").process_group(0);
-            command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+            command.stdin(OwnedFd::from(guardian_end)).stdout(Stdio::null()).stderr(Stdio::null());
             let mut running = GuardianProcess { process: command.spawn()?, line };
-            groups.iter().try_for_each(|group| running.tell('+', *group))?;
+            groups.iter().try_for_each(|group| running.report('+', *group))?;
             io::Result::Ok(running)
         };
         match started() {
@@ -104,7 +104,7 @@ impl Guardian {
 }
 
 impl GuardianProcess {
-    fn tell(&mut self, what: char, group: u32) -> io::Result<()> {
+    fn report(&mut self, what: char, group: u32) -> io::Result<()> {
         self.line.write_all(format!("{what}{group}\n").as_bytes())
     }
 }
@@ -112,7 +112,7 @@ impl GuardianProcess {
 impl Drop for GuardianProcess {
     fn drop(&mut self) {
         // The kill comes before the line ends, because the end of the line makes the guardian kill
-        // all groups it knows.
+        // all groups it holds.
         let _gone_already = self.process.kill();
         let _reaped = self.process.wait();
     }
@@ -136,10 +136,10 @@ pub fn run() -> ExitCode {
     let mut groups = BTreeSet::new();
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { break };
-        let told = line
+        let report = line
             .split_at_checked(1)
             .and_then(|(what, group)| Some((what, group.parse::<i32>().ok()?)));
-        match told {
+        match report {
             Some(("+", group)) => groups.insert(group),
             Some(("-", group)) => groups.remove(&group),
             _ => return ExitCode::from(2),

@@ -98,11 +98,11 @@ struct LaunchOptions {
 
 impl LaunchOptions {
     fn read(arguments: &mut impl Iterator<Item = OsString>) -> Result<Self, LaunchError> {
-        let mut asked = Self::default();
+        let mut options = Self::default();
         loop {
             let argument = arguments.next().ok_or(LaunchError::Usage("-- is missing"))?;
             if argument == OsStr::new("--") {
-                return Ok(asked);
+                return Ok(options);
             }
             let (name, value) =
                 sandbox::split(&argument).ok_or(LaunchError::Usage("unknown argument"))?;
@@ -113,13 +113,13 @@ impl LaunchOptions {
                     .ok_or(LaunchError::Usage("a limit is a number"))
             };
             match name {
-                "--parent" => asked.parent = Some(number()?),
-                "--memory" => asked.limits.push((Resource::Data, number()?)),
-                "--processes" => asked.limits.push((Resource::Nproc, number()?)),
-                "--open-files" => asked.limits.push((Resource::Nofile, number()?)),
-                "--cpu" => asked.limits.push((Resource::Cpu, number()?)),
+                "--parent" => options.parent = Some(number()?),
+                "--memory" => options.limits.push((Resource::Data, number()?)),
+                "--processes" => options.limits.push((Resource::Nproc, number()?)),
+                "--open-files" => options.limits.push((Resource::Nofile, number()?)),
+                "--cpu" => options.limits.push((Resource::Cpu, number()?)),
                 _ => {
-                    let taken = asked.sandbox.get_or_insert_default().read_argument(name, value);
+                    let taken = options.sandbox.get_or_insert_default().read_argument(name, value);
                     taken.ok_or(LaunchError::Usage("unknown argument"))?;
                 }
             }

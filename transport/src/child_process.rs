@@ -44,7 +44,7 @@ const GROUP_POLL: Duration = Duration::from_millis(10);
 const KILLED_WAIT: Duration = Duration::from_secs(2);
 /// Wait for the end of standard error after the child has ended. A grandchild may hold the pipe
 /// open.
-const LAST_WORDS_WAIT: Duration = Duration::from_millis(100);
+const STDERR_DRAIN_WAIT: Duration = Duration::from_millis(100);
 const STDERR_READ_BYTES: usize = 8 * 1024;
 /// Folders in which the system looks for a command when the environment has no `PATH` (execvp of
 /// glibc).
@@ -200,7 +200,7 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
             term: limits.term,
             tail,
             drain,
-            last_words_heard: false,
+            stderr_drained: false,
         },
     })
 }
@@ -290,7 +290,7 @@ pub struct ChildProcess {
     term: Duration,
     tail: StderrTail,
     drain: JoinHandle<()>,
-    last_words_heard: bool,
+    stderr_drained: bool,
 }
 
 impl ChildProcess {
@@ -307,11 +307,11 @@ impl ChildProcess {
     /// called again.
     pub async fn wait(&mut self) -> ExitStatus {
         let status = self.leader_end().await;
-        if !self.last_words_heard {
+        if !self.stderr_drained {
             // The caller can then quote the reason in its report of the end. Polling a finished
             // handle again would panic, so the flag below records the end.
-            let _ = timeout(LAST_WORDS_WAIT, &mut self.drain).await;
-            self.last_words_heard = true;
+            let _ = timeout(STDERR_DRAIN_WAIT, &mut self.drain).await;
+            self.stderr_drained = true;
         }
         status
     }

@@ -12,7 +12,7 @@ use std::{future::Future, io, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::{sync::Semaphore, time::timeout};
 
-/// Time to write a goodbye, and then again the time until the peer has seen it.
+/// Time to write the close message, and then again the time until the peer has seen it.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The receiving half of a connection.
@@ -35,8 +35,8 @@ pub trait FrameSource: Send {
     /// that are not authenticated yet.
     fn set_message_limit(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>);
 
-    /// Reads and discards data until the peer ends. Callers use it after a goodbye: closing a
-    /// socket with unread bytes resets the connection, and the peer would lose the last message.
+    /// Reads and discards data until the peer ends. Callers use it after the close message: closing
+    /// a socket with unread bytes resets the connection, and the peer would lose the last message.
     /// The caller sets the time limit.
     fn drain(&mut self) -> impl Future<Output = ()> + Send;
 }
@@ -53,18 +53,18 @@ pub trait FrameSink: Send {
         frames: &mut Vec<Bytes>,
     ) -> impl Future<Output = Result<(), WriteError>> + Send;
 
-    /// Sends a goodbye in the wire's own form and ends this half. Takes at most about
+    /// Sends the close reason in the wire's own form and ends this half. Takes at most about
     /// [`CLOSE_TIMEOUT`].
-    fn close(&mut self, goodbye: CloseReason) -> impl Future<Output = ()> + Send;
+    fn close(&mut self, close_reason: CloseReason) -> impl Future<Output = ()> + Send;
 }
 
 /// Ends a connection so that the peer receives all data sent, and the reason.
 pub async fn close_gracefully(
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
-    goodbye: CloseReason,
+    close_reason: CloseReason,
 ) {
-    sink.close(goodbye).await;
+    sink.close(close_reason).await;
     // A peer that still sends data after this time does not get more.
     let _ = timeout(CLOSE_TIMEOUT, source.drain()).await;
 }
@@ -137,7 +137,7 @@ impl CloseReason {
         }
     }
 
-    /// Returns a few words for the peer's log, short enough for every wire.
+    /// Returns a short text for the peer's log, which fits every wire.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Done => "done",

@@ -62,8 +62,8 @@ async fn read(socket: &mut TcpStream) -> Result<ProxyHeader, ProxyHeaderError> {
         header.extend_from_slice(&seen[..count]);
         let parsed = parse(&header)?;
         // While the header is incomplete, all bytes seen belong to it.
-        let ours = parsed.map_or(count, |(_, bytes)| bytes - taken);
-        socket.read_exact(&mut seen[..ours]).await?;
+        let header_bytes = parsed.map_or(count, |(_, bytes)| bytes - taken);
+        socket.read_exact(&mut seen[..header_bytes]).await?;
         if let Some((header, _)) = parsed {
             return Ok(header);
         }

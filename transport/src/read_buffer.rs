@@ -69,8 +69,8 @@ pub(crate) const SHARED_PERMIT_BYTES: usize = 1024;
 
 impl ReadBuffer {
     /// Starts with bytes that were already read from the connection.
-    pub(crate) fn new(begun: Bytes) -> Self {
-        Self { bytes: begun.into(), read_bytes: READ_BYTES_MIN, confined: None }
+    pub(crate) fn new(prefix: Bytes) -> Self {
+        Self { bytes: prefix.into(), read_bytes: READ_BYTES_MIN, confined: None }
     }
 
     /// Sets the semaphore for permits from now on. `None` removes the bound.

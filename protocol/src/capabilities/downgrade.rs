@@ -1,4 +1,4 @@
-//! The capabilities of a client of 2026-07-28, in the form that servers of earlier revisions know.
+//! The capabilities of a client of 2026-07-28, in the form of earlier revisions.
 //! The broker declares them for such clients when it opens a session with such a server.
 
 use super::ClientCapabilities;

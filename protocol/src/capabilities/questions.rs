@@ -15,7 +15,7 @@ pub(super) fn ambiguous(member: AmbiguousMember) -> Refusal {
 }
 
 /// Returns whether a form has a property of type `array`, which permits several choices.
-pub(super) fn asks_for_several(params: &[u8]) -> bool {
+pub(super) fn has_array_property(params: &[u8]) -> bool {
     let Ok(document) = parse_object(params) else { return false };
     let properties = document.root().path(&["requestedSchema", "properties"]);
     let is_array = |property: Value<'_>| {

@@ -24,7 +24,7 @@ const AUDIO_URI: &str = "urn:mcp-broker:audio";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Translator {
     pub version: Version,
-    /// Set when the client gets no members that its revision does not know.
+    /// Set when the client gets only members that its revision has.
     pub strict: bool,
 }
 
@@ -100,37 +100,41 @@ impl ObjectKind {
 }
 
 impl Translator {
-    /// Returns whether the client's revision knows every member and content that a server can send.
-    fn knows_everything(self) -> bool {
+    /// Returns whether the client's revision has every member and content that a server can send.
+    fn supports_all_content(self) -> bool {
         self.version >= Version::LATEST_WITH_SESSIONS
     }
 
     /// Converts the result of `method`. `None`: it stays as it is.
     pub fn result(self, method: Method, result: &[u8]) -> Option<Vec<u8>> {
-        if self.looks_into(result) { self.rewritten(result, ObjectKind::of(method)?) } else { None }
+        if self.may_need_conversion(result) {
+            self.rewritten(result, ObjectKind::of(method)?)
+        } else {
+            None
+        }
     }
 
     /// Converts the whole answer to `method`.
     pub fn answer(self, method: Method, frame: Bytes) -> Bytes {
-        if !self.looks_into(&frame) {
+        if !self.may_need_conversion(&frame) {
             return frame;
         }
         let limits = Limits { bytes_max: frame.len(), depth_max: frame.len() };
         let Ok(message) = Message::decode(frame.clone(), &limits) else { return frame };
-        let told = message
+        let converted = message
             .result
             .and_then(|result| Some((result, self.result(method, result.of(&frame))?)));
-        match told {
-            Some((result, told)) => Splice::new(&frame).replace(result, told).finish(),
+        match converted {
+            Some((result, converted)) => Splice::new(&frame).replace(result, converted).finish(),
             None => frame,
         }
     }
 
-    /// Returns whether the text may hold something that the revision does not know. Nearly always
+    /// Returns whether the text may hold something that the revision does not have. Nearly always
     /// it does not.
-    fn looks_into(self, text: &[u8]) -> bool {
-        let has = |word: &[u8]| memchr::memmem::find(text, word).is_some();
-        !self.knows_everything()
+    fn may_need_conversion(self, text: &[u8]) -> bool {
+        let has = |pattern: &[u8]| memchr::memmem::find(text, pattern).is_some();
+        !self.supports_all_content()
             && (self.strict
                 || has(b"\"execution\"")
                 || (!self.version.audio() && has(b"\"audio\""))
@@ -139,7 +143,7 @@ impl Translator {
 
     /// Converts `serverInfo`. `None`: it stays as it is.
     pub fn server_info(self, info: &[u8]) -> Option<Vec<u8>> {
-        if self.strict && !self.knows_everything() {
+        if self.strict && !self.supports_all_content() {
             self.rewritten(info, ObjectKind::Server)
         } else {
             None
@@ -177,7 +181,10 @@ impl Translator {
     fn object(self, object: TapeValue<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
         let mut changed = false;
         let mut members = Vec::new();
-        let told = self.is_dropped(thing, "structuredContent").then(|| untold(object)).flatten();
+        let text_block = self
+            .is_dropped(thing, "structuredContent")
+            .then(|| structured_as_block(object))
+            .flatten();
         for member in object.members() {
             if self.is_dropped(thing, &member.key) {
                 changed = true;
@@ -185,7 +192,7 @@ impl Translator {
             }
             let mut text =
                 thing.member(&member.key).and_then(|thing| self.value(member.value, thing));
-            if let (Some(block), "content") = (&told, member.key.as_ref()) {
+            if let (Some(block), "content") = (&text_block, member.key.as_ref()) {
                 text = Some(with_element(
                     text.as_deref().unwrap_or_else(|| member.value.raw()),
                     block,
@@ -199,7 +206,8 @@ impl Translator {
     }
 
     fn is_dropped(self, thing: ObjectKind, key: &str) -> bool {
-        // The broker adds `execution` to other servers' tools. Only clients that know it get it.
+        // The broker adds `execution` to other servers' tools. Only clients of a revision with it
+        // get it.
         let is_added = thing == ObjectKind::Tool && key == "execution";
         (self.strict || is_added) && thing.known_since(key) > self.version
     }
@@ -218,8 +226,8 @@ impl Translator {
                 format!("\"type\":\"resource\",\"resource\":{resource}")
             }
             Some("resource_link") if !self.version.structured_content() => {
-                let told = format!("{} {}", text("name").unwrap_or_default(), text("uri")?);
-                format!("\"type\":\"text\",\"text\":{}", quote(told.trim()))
+                let link_text = format!("{} {}", text("name").unwrap_or_default(), text("uri")?);
+                format!("\"type\":\"text\",\"text\":{}", quote(link_text.trim()))
             }
             _ => return None,
         };
@@ -233,19 +241,19 @@ impl Translator {
 }
 
 /// Returns structured content as a block of text, unless a block holds it already.
-fn untold(result: TapeValue<'_>) -> Option<Vec<u8>> {
+fn structured_as_block(result: TapeValue<'_>) -> Option<Vec<u8>> {
     let structured = result.get("structuredContent")?;
     let read = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).ok();
-    let wanted = read(structured.raw())?;
-    let tells = |block: TapeValue<'_>| {
+    let structured_value = read(structured.raw())?;
+    let holds_structured = |block: TapeValue<'_>| {
         block
             .get("text")
             .and_then(|text| text.as_str())
             .and_then(|text| read(text.as_bytes()))
             .as_ref()
-            == Some(&wanted)
+            == Some(&structured_value)
     };
-    if result.get("content").is_some_and(|content| content.elements().any(tells)) {
+    if result.get("content").is_some_and(|content| content.elements().any(holds_structured)) {
         return None;
     }
     let shown = String::from_utf8_lossy(structured.raw());
@@ -278,7 +286,7 @@ pub fn urls_as_result(error: &Message) -> Option<Vec<u8>> {
     let document =
         Document::parse(data, &Limits { bytes_max: data.len(), ..Limits::default() }).ok()?;
     let elicitations = document.root().get("elicitations")?;
-    let told: Vec<Vec<u8>> = elicitations
+    let blocks: Vec<Vec<u8>> = elicitations
         .elements()
         .filter_map(|one| {
             let url = one.get("url")?.as_str()?;
@@ -293,10 +301,10 @@ pub fn urls_as_result(error: &Message) -> Option<Vec<u8>> {
             )
         })
         .collect();
-    if told.is_empty() {
+    if blocks.is_empty() {
         return None;
     }
-    let content = joined(b'[', told.into_iter(), b']');
+    let content = joined(b'[', blocks.into_iter(), b']');
     Some([b"{\"content\":", content.as_slice(), b",\"isError\":true}"].concat())
 }
 

@@ -18,7 +18,8 @@ const HASH_FACTOR: u32 = 0x9e37_79b1;
 /// Marks a slot without a name.
 const EMPTY: u8 = u8::MAX;
 
-/// The names that one level of a message knows, indexed so that a key is looked up in a few instructions.
+/// The member names of one level of a message, indexed so that a key is looked up in a few
+/// instructions.
 #[derive(Debug)]
 pub struct NameIndex {
     names: &'static [&'static str],

@@ -214,9 +214,9 @@ impl<'a> Walker<'a> {
                         continue;
                     }
                 }
-                b't' => self.pass_word(b"true")?,
-                b'f' => self.pass_word(b"false")?,
-                b'n' => self.pass_word(b"null")?,
+                b't' => self.pass_literal(b"true")?,
+                b'f' => self.pass_literal(b"false")?,
+                b'n' => self.pass_literal(b"null")?,
                 _ => self.pass_number()?,
             }
             if !self.next_value(&mut around)? {
@@ -331,11 +331,11 @@ impl<'a> Walker<'a> {
         Some(end.has_escapes)
     }
 
-    fn pass_word(&mut self, word: &[u8]) -> Result<(), JsonError> {
-        if !self.text[self.at..].starts_with(word) {
+    fn pass_literal(&mut self, literal: &[u8]) -> Result<(), JsonError> {
+        if !self.text[self.at..].starts_with(literal) {
             return Err(JsonError::Malformed);
         }
-        self.at += word.len();
+        self.at += literal.len();
         Ok(())
     }
 

@@ -69,7 +69,7 @@ pub fn error_code(answer: &Message) -> Option<i64> {
     std::str::from_utf8(answer.bytes(answer.fields.error_code)?).ok()?.parse().ok()
 }
 
-/// Returns the revisions that a server speaks, read from its refusal of another one.
+/// Returns the revisions that a server supports, read from its refusal of another one.
 pub fn supported_versions(refusal: &Message) -> Vec<Version> {
     let Some(data) = refusal.bytes(refusal.fields.error_data) else { return Vec::new() };
     let Ok(document) = Document::parse(data, &limits(data)) else { return Vec::new() };
@@ -130,9 +130,9 @@ fn result(answer: &Message, method: Method, reader: TargetEra) -> Bytes {
     let mut splice = Splice::new(&answer.frame);
     if method == Method::ToolsCall
         && reader == TargetEra::Sessions
-        && let Some(told) = structured_as_text(text)
+        && let Some(converted) = structured_as_text(text)
     {
-        return splice.replace(span, told).finish();
+        return splice.replace(span, converted).finish();
     }
     let fields = &answer.fields;
     let hinted = is_cacheable(method) && (fields.ttl_ms.is_some() || fields.cache_scope.is_some());
@@ -150,7 +150,7 @@ fn is_kept(key: &str, method: Method) -> bool {
     }
 }
 
-/// Converts structured content that is not an object to text: earlier revisions know objects only.
+/// Converts structured content that is not an object to text: earlier revisions have objects only.
 fn structured_as_text(result: &[u8]) -> Option<Vec<u8>> {
     memchr::memmem::find(result, b"structuredContent")?;
     let tape = Tape::parse(result, &limits(result)).ok()?;
@@ -160,12 +160,12 @@ fn structured_as_text(result: &[u8]) -> Option<Vec<u8>> {
     let shown = String::from_utf8_lossy(structured.raw()).into_owned();
     let content: Vec<TapeValue<'_>> =
         root.get("content").into_iter().flat_map(|content| content.elements()).collect();
-    let is_told = content.iter().any(|block| {
+    let has_text = content.iter().any(|block| {
         block.get("text").and_then(|text| text.as_str()).is_some_and(|text| text == shown)
     });
     let mut blocks: Vec<String> =
         content.iter().map(|block| String::from_utf8_lossy(block.raw()).into_owned()).collect();
-    if !is_told {
+    if !has_text {
         blocks.push(format!("{{\"type\":\"text\",\"text\":{}}}", quote(&shown)));
     }
     let mut members = vec![format!("\"content\":[{}]", blocks.join(","))];

@@ -57,7 +57,7 @@ pub fn value_matches(value: &[u8], text: &str) -> Result<bool, BadHeaderValue> {
     if value == text.as_bytes() && is_plain(text) {
         return Ok(true);
     }
-    decode(value).map(|said| said == text)
+    decode(value).map(|decoded| decoded == text)
 }
 
 /// Returns whether the text is its own header value.

@@ -41,7 +41,7 @@ pub const MISSING_CLIENT_CAPABILITY: i64 = -32021;
 /// The revision is not served; `data` names those that are.
 pub const UNSUPPORTED_PROTOCOL_VERSION: i64 = -32022;
 
-/// Returns whether an error of this code can only come from a server that speaks 2026-07-28.
+/// Returns whether an error of this code can only come from a server of 2026-07-28.
 pub const fn is_stateless_error(code: i64) -> bool {
     matches!(code, HEADER_MISMATCH | MISSING_CLIENT_CAPABILITY | UNSUPPORTED_PROTOCOL_VERSION)
 }

@@ -30,7 +30,7 @@ pub struct RequestMeta {
 }
 
 impl RequestMeta {
-    /// Reads the `_meta` of a request. A client that speaks another revision is refused with
+    /// Reads the `_meta` of a request. A client of another revision is refused with
     /// `supported`.
     pub fn read(message: &Message, supported: &[Version]) -> Result<Self, Refusal> {
         let fields = &message.fields;

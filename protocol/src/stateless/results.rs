@@ -153,10 +153,10 @@ pub fn upgrade_result<'a>(
 ) {
     let Some(result) = answer.result.filter(|_| answer.kind == Kind::Result) else { return };
     let fields = &answer.fields;
-    let says_nothing = [fields.result_type, fields.ttl_ms, fields.cache_scope, fields.meta]
+    let has_no_members = [fields.result_type, fields.ttl_ms, fields.cache_scope, fields.meta]
         .iter()
         .all(Option::is_none);
-    if says_nothing {
+    if has_no_members {
         // Nearly all servers of earlier revisions answer without these members: all are inserted at
         // one place.
         let hint = cache.map_or(String::new(), |cache| format!(",{}", cache.members()));
@@ -199,7 +199,7 @@ pub fn upgrade_result<'a>(
 /// A server's answer to `server/discover`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DiscoverResult {
-    /// The revisions it speaks that are known here, oldest first.
+    /// The revisions that the server and the broker support, oldest first.
     pub versions: Vec<Version>,
     /// Capabilities of the server.
     pub capabilities: ServerCapabilities,

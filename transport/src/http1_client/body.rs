@@ -79,9 +79,10 @@ impl Http1Body {
     pub(crate) fn exact_bytes(&self) -> Option<u64> {
         // `all` only reads. A connection with unsent request bytes needs `poll_frame`, which also
         // writes.
-        let owes = self.connection.as_ref().is_some_and(|connection| !connection.unsent.is_empty());
+        let has_unsent =
+            self.connection.as_ref().is_some_and(|connection| !connection.unsent.is_empty());
         match self.left {
-            RemainingBody::Exactly(bytes) if !owes => Some(bytes),
+            RemainingBody::Exactly(bytes) if !has_unsent => Some(bytes),
             _ => None,
         }
     }

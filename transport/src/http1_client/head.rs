@@ -177,7 +177,7 @@ fn repeated(
     let mut lengths =
         raw.iter().filter(|header| header.name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str()));
     let length = lengths.next().filter(|_| lengths.next().is_none())?.value;
-    let is_whole = matches!(head.length, BodyLength::Exactly(bytes) if number(length).is_some_and(|said| said as u64 == bytes));
+    let is_whole = matches!(head.length, BodyLength::Exactly(bytes) if number(length).is_some_and(|stated| stated as u64 == bytes));
     let is_usual = is_whole && head.keep_alive && head.parts.status == StatusCode::OK;
     is_usual.then(|| {
         Box::new(CachedHead { head: head.clone(), repeated: HeadPattern::new(text, length) })
@@ -211,13 +211,15 @@ fn check_head(
         Some(length) => BodyLength::Exactly(length),
         None => BodyLength::UntilClosed,
     };
-    let says = |word: &str| {
+    let has_option = |option: &str| {
         let listed = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
-        listed.flat_map(|text| text.split(',')).any(|said| said.trim().eq_ignore_ascii_case(word))
+        listed
+            .flat_map(|text| text.split(','))
+            .any(|token| token.trim().eq_ignore_ascii_case(option))
     };
     // RFC 9112, 6.3: a length together with a coding is ignored, and may smuggle a second response.
     let is_clear = length != BodyLength::UntilClosed && !(codings && announced.is_some());
-    let keeps = is_clear && if is_1_1 { !says("close") } else { says("keep-alive") };
+    let keeps = is_clear && if is_1_1 { !has_option("close") } else { has_option("keep-alive") };
     // Responses that share a head differ only in this header.
     headers.remove(CONTENT_LENGTH);
     let (mut parts, ()) = Response::new(()).into_parts();
@@ -231,9 +233,9 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     for value in headers.get_all(CONTENT_LENGTH) {
         let text = value.to_str().unwrap_or_default();
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let said =
+        let stated =
             text.parse::<u64>().ok().filter(|_| digits).ok_or("a length that is not a number")?;
-        if length.replace(said).is_some_and(|before| before != said) {
+        if length.replace(stated).is_some_and(|before| before != stated) {
             return Err("two different lengths");
         }
     }

@@ -94,7 +94,7 @@ pub(super) fn read(bytes: &[u8]) -> ParsedHead {
     }
 }
 
-/// Returns whether a client wants an event stream, and says so plainly.
+/// Returns whether a client accepts an event stream explicitly.
 fn accepts_event_stream(headers: &HeaderMap) -> bool {
     headers
         .get_all(ACCEPT)

@@ -240,7 +240,7 @@ impl ServerConnection {
     }
 
     /// Answers the request that was taken last. Returns true if another request may follow. `keeps`
-    /// is the caller's wish for another one.
+    /// is the caller's request for another one.
     pub async fn respond<B>(&mut self, response: Response<B>, keeps: bool) -> io::Result<bool>
     where
         B: Body<Data = Bytes> + Unpin,

@@ -247,8 +247,8 @@ fn was_not_processed(error: &TrySendError<Request<PeerBody>>) -> bool {
     else {
         return false;
     };
-    let (goodbye, refused) = (h2::Reason::NO_ERROR, h2::Reason::REFUSED_STREAM);
+    let (no_error, refused) = (h2::Reason::NO_ERROR, h2::Reason::REFUSED_STREAM);
     cause.is_remote()
-        && (cause.is_go_away() && cause.reason() == Some(goodbye)
+        && (cause.is_go_away() && cause.reason() == Some(no_error)
             || cause.is_reset() && cause.reason() == Some(refused))
 }

@@ -105,8 +105,8 @@ impl PeerServer {
     /// Sets a function that is called for each peer whose handshake proves that it is not a
     /// replica. A peer that only hangs up is not reported.
     #[must_use]
-    pub fn on_untrusted_peer(mut self, told: impl Fn(SocketAddr) + Send + Sync + 'static) -> Self {
-        self.untrusted_peer_hook = Some(Arc::new(told));
+    pub fn on_untrusted_peer(mut self, hook: impl Fn(SocketAddr) + Send + Sync + 'static) -> Self {
+        self.untrusted_peer_hook = Some(Arc::new(hook));
         self
     }
 
@@ -174,12 +174,12 @@ impl PeerServer {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 tracing::debug!(%peer, %error, "not a replica of this broker");
-                if let Some(told) = self
+                if let Some(hook) = self
                     .untrusted_peer_hook
                     .as_ref()
                     .filter(|_| error.kind() == io::ErrorKind::InvalidData)
                 {
-                    told(peer);
+                    hook(peer);
                 }
                 return None;
             }

@@ -142,8 +142,8 @@ impl QuicClient {
     }
 
     /// Closes the connection at once. For an orderly end close the sink of the control stream.
-    pub fn close(&self, goodbye: CloseReason) {
-        self.connection.close(goodbye);
+    pub fn close(&self, close_reason: CloseReason) {
+        self.connection.close(close_reason);
     }
 
     /// Resolves when either side has ended the connection.

@@ -91,8 +91,9 @@ impl QuicConnection {
 
     /// Closes the connection at once. Data that has not arrived is lost. For an orderly end close
     /// the sink of the control stream.
-    pub fn close(&self, goodbye: CloseReason) {
-        self.connection.close(VarInt::from_u32(goodbye.quic_code()), goodbye.reason().as_bytes());
+    pub fn close(&self, close_reason: CloseReason) {
+        self.connection
+            .close(VarInt::from_u32(close_reason.quic_code()), close_reason.reason().as_bytes());
     }
 
     /// Resolves when either side has ended the connection.
@@ -156,9 +157,9 @@ impl RequestStream {
     }
 
     /// Refuses the request and sends the reason.
-    pub async fn refuse(mut self, goodbye: CloseReason) {
-        self.source.stop(goodbye);
-        self.sink.close(goodbye).await;
+    pub async fn refuse(mut self, close_reason: CloseReason) {
+        self.source.stop(close_reason);
+        self.sink.close(close_reason).await;
     }
 
     /// Cancels the exchange in both directions. The other side sees a cancellation.

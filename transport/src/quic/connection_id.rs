@@ -1,8 +1,8 @@
 //! Connection ids of the listener (RFC 9000, 5.1).
 //!
-//! An id is a random nonce and a tag that this listener's key makes of it. The tag tells ids of an
-//! earlier process with the same key from foreign bytes, so only they get a stateless reset
-//! (RFC 9000, 10.3).
+//! An id is a random nonce and a tag that this listener's key makes of it. The tag separates ids of
+//! an earlier process with the same key from foreign bytes, so only they get a stateless reset (RFC
+//! 9000, 10.3).
 //!
 //! The id in a Retry packet is stored nowhere. If it equals the id of a connection, the client's
 //! next packets reach that connection, and the client gets no answer. The generator of the library

@@ -33,9 +33,9 @@ impl QuicSource {
     }
 
     /// Stops the peer from sending more on this stream.
-    pub fn stop(&mut self, goodbye: CloseReason) {
+    pub fn stop(&mut self, close_reason: CloseReason) {
         // An error means that the stream has already ended.
-        let _ = self.stream_mut().stop(VarInt::from_u32(goodbye.quic_code()));
+        let _ = self.stream_mut().stop(VarInt::from_u32(close_reason.quic_code()));
     }
 
     pub(super) fn stream_mut(&mut self) -> &mut RecvStream {
@@ -80,7 +80,7 @@ pub(super) fn printable(why: &(impl std::fmt::Display + ?Sized)) -> String {
 fn is_orderly(code: VarInt) -> bool {
     [CloseReason::Done, CloseReason::GoingAway]
         .iter()
-        .any(|goodbye| code == VarInt::from_u32(goodbye.quic_code()))
+        .any(|close_reason| code == VarInt::from_u32(close_reason.quic_code()))
 }
 
 impl FrameSource for QuicSource {
@@ -208,10 +208,10 @@ impl FrameSink for QuicSink {
         written
     }
 
-    async fn close(&mut self, goodbye: CloseReason) {
-        let code = VarInt::from_u32(goodbye.quic_code());
+    async fn close(&mut self, close_reason: CloseReason) {
+        let code = VarInt::from_u32(close_reason.quic_code());
         match &self.scope {
-            CloseScope::Stream if goodbye == CloseReason::Done => self.finish(),
+            CloseScope::Stream if close_reason == CloseReason::Done => self.finish(),
             CloseScope::Stream => {
                 self.is_finished = true;
                 let _ = self.stream.reset(code);
@@ -221,7 +221,7 @@ impl FrameSink for QuicSink {
                 self.finish();
                 // Closing the connection discards data that has not arrived.
                 let _ = timeout(CLOSE_TIMEOUT, self.stream.stopped()).await;
-                connection.close(code, goodbye.reason().as_bytes());
+                connection.close(code, close_reason.reason().as_bytes());
             }
         }
     }

@@ -107,7 +107,7 @@ impl QuicListener {
         &self.tls
     }
 
-    /// Returns the next client, whose address is validated and whose handshake has not begun.
+    /// Returns the next client, whose address is validated and whose handshake has not started.
     /// Returns `None` once the listener is closed.
     pub async fn accept(&self) -> Option<QuicIncoming> {
         loop {
@@ -115,8 +115,8 @@ impl QuicListener {
             if !incoming.remote_address_validated() {
                 // An error means that the client has already received a Retry. It returns with a
                 // proof, or not at all.
-                if let Err(told) = incoming.retry() {
-                    told.into_incoming().ignore();
+                if let Err(error) = incoming.retry() {
+                    error.into_incoming().ignore();
                 }
             } else if self.handshakes.load(Ordering::Relaxed) >= self.limits.handshakes_max {
                 incoming.refuse();
@@ -133,8 +133,9 @@ impl QuicListener {
     }
 
     /// Closes all connections at once.
-    pub fn close(&self, goodbye: CloseReason) {
-        self.endpoint.close(VarInt::from_u32(goodbye.quic_code()), goodbye.reason().as_bytes());
+    pub fn close(&self, close_reason: CloseReason) {
+        self.endpoint
+            .close(VarInt::from_u32(close_reason.quic_code()), close_reason.reason().as_bytes());
     }
 
     /// Accepts no new clients. Existing connections stay open.

@@ -79,12 +79,12 @@ impl ClientCertificate {
             GeneralName::URI(uri) => Some(*uri),
             _ => None,
         });
-        let mut ours = uris.filter_map(|uri| uri.strip_prefix(URI_PREFIX)).peekable();
-        if ours.peek().is_none() {
+        let mut identity_uris = uris.filter_map(|uri| uri.strip_prefix(URI_PREFIX)).peekable();
+        if identity_uris.peek().is_none() {
             return subject_identity(&certificate);
         }
-        let identity = identity_of_uri(ours.next()?)?;
-        ours.next().is_none().then_some(identity)
+        let identity = identity_of_uri(identity_uris.next()?)?;
+        identity_uris.next().is_none().then_some(identity)
     }
 
     /// Returns the organizational units (OU) of the subject. `None` if one of them cannot be read.

@@ -69,8 +69,8 @@ impl ClientTls {
                 .map_err(|_| TlsError::ServerName { name: name.clone() })
         };
         Ok(Self {
-            // A TLS proxy in front of a TCP backend may not know our protocol's name, so the client
-            // requests none.
+            // A TLS proxy in front of a TCP backend may not support our protocol's name, so the
+            // client requests none.
             tcp: speaking(&[]),
             websocket: speaking(&[ALPN_HTTP1]),
             quic: speaking(&[ALPN_MCP]),

@@ -208,11 +208,11 @@ impl Decoder {
             },
             short => (u64::from(short), 0),
         };
-        let begun = self.fragments.as_ref().map_or(0, |fragments| fragments.payload.len());
+        let fragment_bytes = self.fragments.as_ref().map_or(0, |fragments| fragments.payload.len());
         let room = if opcode.is_control() {
             CONTROL_BYTES_MAX
         } else {
-            self.message_bytes_max.saturating_sub(begun)
+            self.message_bytes_max.saturating_sub(fragment_bytes)
         };
         let payload_bytes = usize::try_from(length).ok().filter(|length| *length <= room);
         let payload_bytes =

@@ -12,8 +12,8 @@ use crate::{
 };
 
 /// Serves one connection until either side ends it.
-pub async fn echo(stream: Stream, begun: Bytes, limits: &Limits) -> Result<(), ReadError> {
-    let (mut source, mut sink) = server(stream, begun, limits);
+pub async fn echo(stream: Stream, prefix: Bytes, limits: &Limits) -> Result<(), ReadError> {
+    let (mut source, mut sink) = server(stream, prefix, limits);
     source.take_binary();
     let ended = loop {
         match source.receive().await {
@@ -26,7 +26,7 @@ pub async fn echo(stream: Stream, begun: Bytes, limits: &Limits) -> Result<(), R
             Err(error) => break Err(error),
         }
     };
-    let goodbye = ended.as_ref().map_or_else(ReadError::close_reason, |()| CloseReason::Done);
-    close_gracefully(&mut source, &mut sink, goodbye).await;
+    let close_reason = ended.as_ref().map_or_else(ReadError::close_reason, |()| CloseReason::Done);
+    close_gracefully(&mut source, &mut sink, close_reason).await;
     ended
 }

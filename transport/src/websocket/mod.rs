@@ -70,35 +70,35 @@ impl Default for Limits {
 /// The halves of a connection over TCP.
 pub type TcpHalves = (WsSource<ReadHalf, StallGuard<WriteHalf>>, WsSink<StallGuard<WriteHalf>>);
 
-/// Creates the server's side of a connection after the handshake. `begun` contains the bytes read
+/// Creates the server's side of a connection after the handshake. `prefix` contains the bytes read
 /// after the request's head.
-pub fn server(stream: Stream, begun: Bytes, limits: &Limits) -> TcpHalves {
-    over_tcp(stream, begun, limits, Role::Server)
+pub fn server(stream: Stream, prefix: Bytes, limits: &Limits) -> TcpHalves {
+    over_tcp(stream, prefix, limits, Role::Server)
 }
 
 /// Creates the server's side over halves of any kind. The halves handle stalled writes themselves.
 pub fn server_over<R, W>(
     reader: R,
     writer: W,
-    begun: Bytes,
+    prefix: Bytes,
     limits: &Limits,
 ) -> (WsSource<R, W>, WsSink<W>)
 where
     R: AsyncRead + Unpin + Send,
     W: AsyncWrite + Unpin + Send,
 {
-    halves(reader, writer, begun, limits, Role::Server)
+    halves(reader, writer, prefix, limits, Role::Server)
 }
 
-fn over_tcp(stream: Stream, begun: Bytes, limits: &Limits, role: Role) -> TcpHalves {
+fn over_tcp(stream: Stream, prefix: Bytes, limits: &Limits, role: Role) -> TcpHalves {
     let (reader, writer) = stream.split();
-    halves(reader, StallGuard::new(writer, limits.stall_max), begun, limits, role)
+    halves(reader, StallGuard::new(writer, limits.stall_max), prefix, limits, role)
 }
 
 fn halves<R, W>(
     reader: R,
     writer: W,
-    begun: Bytes,
+    prefix: Bytes,
     limits: &Limits,
     role: Role,
 ) -> (WsSource<R, W>, WsSink<W>)
@@ -109,7 +109,7 @@ where
     let outgoing = Arc::new(SharedWriter::new(writer, role));
     let decoder = Decoder::new(role, limits.message_bytes_max);
     (
-        WsSource::new(reader, begun, decoder, Arc::clone(&outgoing), limits),
+        WsSource::new(reader, prefix, decoder, Arc::clone(&outgoing), limits),
         WsSink::new(outgoing, role),
     )
 }

@@ -95,11 +95,11 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for WsSink<W> {
     /// Sends a close frame. After a fault the connection fails (RFC 6455, 7.1.7): the peer's
     /// further bytes cannot be parsed, so this side ends at once. Otherwise the peer may answer,
     /// and `drain` waits for it.
-    async fn close(&mut self, goodbye: CloseReason) {
+    async fn close(&mut self, close_reason: CloseReason) {
         let is_answered = self.outgoing.is_closing();
-        self.outgoing.queue_close(Some(goodbye.ws_code()), goodbye.reason());
+        self.outgoing.queue_close(Some(close_reason.ws_code()), close_reason.reason());
         let is_fault = matches!(
-            goodbye,
+            close_reason,
             CloseReason::Protocol
                 | CloseReason::NotText
                 | CloseReason::InvalidUtf8

@@ -64,14 +64,14 @@ enum Phase {
 impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
     pub(super) fn new(
         reader: R,
-        begun: Bytes,
+        prefix: Bytes,
         decoder: Decoder,
         outgoing: Arc<SharedWriter<W>>,
         limits: &Limits,
     ) -> Self {
         Self {
             reader,
-            buffer: ReadBuffer::new(begun),
+            buffer: ReadBuffer::new(prefix),
             decoder,
             messages: MessageSplitter::default(),
             outgoing,
@@ -107,7 +107,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
                 Ok(Some(DecodedFrame::Message(message))) => return Poll::Ready(Ok(Some(message))),
                 Ok(Some(DecodedFrame::Ping(payload))) => self.answer_ping(&payload, context)?,
                 Ok(Some(DecodedFrame::Pong)) => {}
-                Ok(Some(DecodedFrame::Close(said))) => self.begin_close(said),
+                Ok(Some(DecodedFrame::Close(received))) => self.begin_close(received),
                 Ok(None) => match self.poll_read(context) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(self.end_without_close()),
                     Poll::Ready(Ok(_)) => self.last_received = Instant::now(),
@@ -131,11 +131,11 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
 
     /// Answers with the same code (RFC 6455, 5.5.1), unless the frame is the answer to one of this
     /// side.
-    fn begin_close(&mut self, said: Option<CloseFrame>) {
+    fn begin_close(&mut self, received: Option<CloseFrame>) {
         let is_answer = self.outgoing.is_closing();
-        self.outgoing.queue_close(said.as_ref().map(|closing| closing.code), "");
+        self.outgoing.queue_close(received.as_ref().map(|closing| closing.code), "");
         self.timer.as_mut().reset(Instant::now() + CLOSE_TIMEOUT);
-        let fault = said.filter(|closing| {
+        let fault = received.filter(|closing| {
             !is_answer
                 && ![CloseReason::Done, CloseReason::GoingAway]
                     .map(CloseReason::ws_code)
@@ -220,7 +220,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> FrameSource for 
     }
 
     /// Reads until the peer's close frame. After a fault it reads until the end of the connection,
-    /// because frames can no longer be told apart.
+    /// because frame boundaries are lost.
     async fn drain(&mut self) {
         while let Ok(Some(_)) = self.receive().await {}
         if matches!(self.phase, Phase::Failed) {
